@@ -11,20 +11,33 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from support.command_line import tidemark
 from support.crashes import Crash, crash_at
 from support.play import Play
-from support.topologies import NEWEST
+from support.topologies import (
+    NEWEST,
+    aggregate,
+    current,
+    map_of,
+    repartition,
+    sink,
+    source,
+    table,
+    topology_of,
+)
 from tidemark.cli.repair.doctor import doctor, removal_plan
 from tidemark.cli.shared.plan import PlanChanged
 from tidemark.control.folder import AlreadyRunning, Control
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import parse
-from tidemark.storage.delta.tables import scan
+from tidemark.storage.delta.tables import create, scan
+from tidemark.storage.delta.types import TypesChanged
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import Fault, Inconsistency, Unsound, findings, refuse_unless_sound
 from tidemark.stream.startup.state_compatibility import meanings
@@ -452,3 +465,78 @@ def test_renaming_a_source_does_not_restart_its_stream(tmp_path: Path) -> None:
     found = findings(evidence(Stream(renamed.topology, renamed.topology.sub_topology("all"), Layout(tmp_path))))
     assert [finding.fault for finding in found] == [Fault.STREAM_RENAMED]
     assert 'write sub_topology = "events" below [operators.all]' in found[0].ways[0]
+
+
+KEPT = topology_of(
+    events=source("id string, v int, w int"),
+    mapped=map_of(select={"id": "id", "v": "v", "w": "w"}),
+    latest=table("mapped", columns=["v"]),
+    board=current("latest", "board"),
+    sums=aggregate("mapped", key=["id"], aggregates={"most": "max(w)"}, select={"most": "most"}),
+    log=sink("mapped", table="log"),
+    sent=repartition("latest", key=["v"], id=["id"], columns=["v"]),
+    per_v=aggregate("sent", aggregates={"n": "count(*)"}),
+)
+TO_BIGINT = "was int, is bigint"
+OTHER_TYPES = {
+    ("v int", "v bigint"): [
+        f"column v of operators.latest: {TO_BIGINT}", f"column v of operators.sent: {TO_BIGINT}",
+        f"column v of the table board: {TO_BIGINT}", f"column v of the table changes_of_board: {TO_BIGINT}",
+        f"column v of the table log: {TO_BIGINT}",
+    ],
+    ('v = "v"', 'v = "v::bigint * 2"'): [
+        f"column v of operators.latest: {TO_BIGINT}", f"column v of operators.sent: {TO_BIGINT}",
+        f"column v of the table board: {TO_BIGINT}", f"column v of the table changes_of_board: {TO_BIGINT}",
+        f"column v of the table log: {TO_BIGINT}",
+    ],
+    ("w int", "w double"): [
+        "column @most of operators.sums: was int, is double",
+        "column most of operators.sums: was int, is double", "column w of the table log: was int, is double",
+    ],
+    ('w = "w"', 'w = "w::double"'): [
+        "column @most of operators.sums: was int, is double",
+        "column most of operators.sums: was int, is double", "column w of the table log: was int, is double",
+    ],
+}  # fmt: skip
+
+
+def changed_types(play: Play) -> list[str]:
+    return sorted(f.seen for f in findings(evidence(play.stream(SUB))) if f.fault is Fault.TOPOLOGY_CHANGED)
+
+
+def test_a_column_that_is_kept_must_keep_its_type(tmp_path: Path) -> None:
+    before = Play(KEPT, tmp_path)
+    before.batch([before.row("events", T, id="a", v=1, w=1)], at_ms=T)
+    for (old, new), changes in OTHER_TYPES.items():
+        assert KEPT.count(old) == 1
+        other = Play(KEPT.replace(old, new), tmp_path)
+        assert changed_types(other) == changes
+        with pytest.raises(TypesChanged) as refused:
+            other.start()
+        told = [change for change in changes if "of operators." in change]
+        *found, remedy = str(refused.value).split("; ")
+        assert sorted(found) == told
+        assert remedy.startswith("restore the previous file, or give the changed operator or table a new name")
+    # A column that nobody keeps may have another type, and a new one any.
+    other = Play(KEPT.replace("w int", "w int, x double").replace('w = "w"', 'w = "w", x = "x"'), tmp_path)
+    other.start()
+    assert changed_types(other) == changed_types(before) == []
+    before.start(epoch=2)
+    before.batch([before.row("events", T + 1, id="a", v=2, w=1)], at_ms=T + 1)
+    assert [(row["id"], row["v"]) for row in before.rows("board")] == [("a", 2)]
+    # Somebody replaces a table while the stream runs.
+    replaced = scan(before.table("log")).collect().with_columns(pl.col("v").cast(pl.String))
+    write_deltalake(str(before.table("log")), replaced.to_arrow(), mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(TypesChanged, match="column v of the table log: was string, is int; "):
+        before.batch([before.row("events", T + 2, id="a", v=3, w=1)], at_ms=T + 2)
+    assert before.engine(SUB).reached[0] == 1
+
+
+def test_a_table_that_has_instants_as_numbers_gets_no_timestamps(tmp_path: Path) -> None:
+    counts = aggregate("events", key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"})
+    play = Play(topology_of(events=source(), counts=counts, log=sink("counts", table="log")), tmp_path)
+    create(play.table("log"), pa.schema([("id", pa.string()), ("window_start", pa.int64())]))
+    change = "column window_start of the table log: was bigint, is timestamp"
+    assert changed_types(play) == [change]
+    with pytest.raises(TypesChanged, match=f"^{change}; "):
+        play.start()

@@ -43,11 +43,15 @@ IMPORTS = {
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "storage": "errors clock model.project model.settings",
-    "storage.delta": "collecting errors clock model.settings kernels.columns kernels.updates storage",
+    "storage.delta": (
+        "collecting errors clock model.tables model.settings kernels.columns kernels.sql kernels.updates storage"
+    ),
     "control": "errors clock storage",
     "recorded": "collecting control errors escaping model model.kinds model.project storage",
     "spark_session": "errors model.project storage control",
-    "stream.journal": "collecting control errors semantics model.tables kernels.records storage storage.delta",
+    "stream.journal": (
+        "collecting control errors semantics model.tables kernels.records kernels.sql storage storage.delta"
+    ),
     "stream.driver": (
         "collecting escaping errors clock semantics model.tables model.project model kernels.columns storage "
         "storage.delta control spark_session stream.journal"
@@ -63,7 +67,7 @@ IMPORTS = {
     ),
     "stream.operate": (
         "collecting errors semantics model.tables model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.formats kernels.sql kernels.updates stream.journal stream.kafka "
+        "kernels.aggregates kernels.formats kernels.sql kernels.updates storage.delta stream.journal stream.kafka "
         "stream.state stream.updates"
     ),
     "stream.schemas": "bounded_http errors clock model.project model.kinds kernels.formats storage",
@@ -78,7 +82,7 @@ IMPORTS = {
         "stream.updates stream.operate stream.read"
     ),
     "stream.write": (
-        "collecting errors semantics model.tables model.settings model.kinds model kernels kernels.columns "
+        "collecting errors semantics model.tables model.settings model.kinds model kernels.columns kernels.sql "
         "kernels.updates kernels.records storage storage.delta stream.journal stream.kafka "
         "stream.operate stream.decide"
     ),
@@ -94,7 +98,7 @@ IMPORTS = {
         "stream.read stream.schemas stream.decide stream.write stream.startup"
     ),
     "stream": (
-        "collecting errors clock semantics model.tables model.project model.kinds model kernels.columns "
+        "collecting errors clock semantics model.tables model.project model.kinds model kernels.columns kernels.sql "
         "storage storage.delta control spark_session stream.journal stream.driver stream.kafka stream.state "
         "stream.operate stream.read stream.schemas stream.decide stream.write stream.startup "
         "stream.distributed escaping"

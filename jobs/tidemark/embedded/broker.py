@@ -30,7 +30,7 @@ from tidemark.model.project.spark_settings import WITHOUT_A_WORD
 NAME = "broker"
 JARS = jars_folder()
 LISTENING_ON = re.compile(r"PLAINTEXT://127\.0\.0\.1:(\d+)")
-JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.language=en", "-Duser.country=US")
 """With them Kafka starts in 2.4 CPU seconds instead of 4.3.
 
 On one machine the cores belong to Spark.

@@ -14,9 +14,10 @@ from typing import Any
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import DDL_TYPES, TABLES
+from tidemark.model.tables.catalog import TABLES
 from tidemark.storage.delta.current_view import current_rows
 from tidemark.storage.delta.snapshots import columns_of
+from tidemark.storage.delta.types import type_text
 from tidemark.storage.warehouse import changes_of, no_tables
 
 
@@ -49,20 +50,6 @@ def place_of(path: Path) -> str:
 def identifier(name: str) -> str:
     """Returns *name* as an identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def type_text(kind: Any) -> str:
-    """Returns a type of Delta (JSON) as Spark SQL has it."""
-    if isinstance(kind, str):
-        return DDL_TYPES.get(kind, kind)
-    match kind["type"]:
-        case "array":
-            return f"array<{type_text(kind['elementType'])}>"
-        case "map":
-            return f"map<{type_text(kind['keyType'])},{type_text(kind['valueType'])}>"
-        case _:
-            fields = (f"{field['name']}:{type_text(field['type'])}" for field in kind["fields"])
-            return f"struct<{','.join(fields)}>"
 
 
 def union_of(name: str, paths: Sequence[Path], read: Callable[[Path], str]) -> tuple[dict[str, Any], str]:

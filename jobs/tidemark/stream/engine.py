@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from tidemark.collecting import present
 from tidemark.errors import Contradiction
+from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS
 from tidemark.semantics.catching_up import READS, BatchRead, catching_up
@@ -266,6 +267,7 @@ class Engine:
         """
         # What is decided must be written, so tables are asked before.
         self._tables.look()
+        batch = replace(batch, constraints=self._constraints(), refused=self._committing.refused)
         self.batch_started_at_ms = self._asked_at_ms = batch.started_at_ms
         # Requests are applied to the progress that the entry will have, so a batch that runs again applies none twice.
         for apply_request in self._requests:
@@ -283,6 +285,7 @@ class Engine:
             needed_after = min(self._flushing.flushed, *(state.batch_id for state in states))
             # What is in the journal will happen: a driver that is killed from here on carries it out after its restart.
             self._journal.write(entry, needed_after=needed_after)
+            self._committing.refused = {}  # these are in the entry
             self._committing.carry_out(entry, executors)
             self._journal.record_carried_out(entry)
             # If committing fails, memory is still as the last committed batch left it.
@@ -306,6 +309,12 @@ class Engine:
         self.batch_started_at_ms = None
         # After the batch's own work, so that a flush delays no result.
         self._flushing.flush_if_due(ended_at_ms)
+
+    def _constraints(self) -> dict[str, tuple[Constraint, ...]]:
+        """Returns the constraints of the tables of sinks that have some."""
+        tables = {sink.name: self._stream.home / sink.table for sink in self._stream.sub.sinks if sink.table}
+        constraints = {name: self._tables.constraints(path) for name, path in tables.items()}
+        return {name: each for name, each in constraints.items() if each}
 
     def _backlog(self, entry: Entry) -> dict[str, int | float | None]:
         """Returns columns of `heartbeats` about records that a batch left unread.
@@ -386,6 +395,8 @@ class Engine:
             if done_at_ms is None and progress.planned_id < batch_id:
                 done_at_ms = self._done_at_ms(progress.planned_id)
             self._committing.carry_out(newest, executors, recovers=True, done_at_ms=done_at_ms)
+        else:
+            self._committing.recall_refused(newest)
         self._flushing.begin(newest, self._fence.clock())
         self._flushing.flush()
         self._goes_on = not newest.notes.is_last

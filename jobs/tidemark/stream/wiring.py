@@ -28,8 +28,9 @@ from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Reread, nothing_to_reread
 from tidemark.stream.read.hop_log import begins_at, put_back, trimmers
 from tidemark.stream.read.table_marks import TableMarks
+from tidemark.stream.startup.state_compatibility import refuse_other_types, types
 from tidemark.stream.state.files import StateFiles
-from tidemark.stream.write.commit import BatchCommitter, create_tables, table_names, tables_alone, tables_replaced
+from tidemark.stream.write.commit import BatchCommitter, create_tables, declared_tables, tables_alone, tables_written
 from tidemark.stream.write.flushing import Flusher
 from tidemark.stream.write.measurement import Host, Measurer
 
@@ -66,6 +67,8 @@ def build_engine(
     Raises:
         InvalidArgument: *slow_ms* names an operator that the topology does not have.
         OtherFormat: a version with another format has written to the warehouse.
+        TypesChanged: a column that the stream keeps has another type.
+        TableRefused: a table requires what Tidemark does not know.
     """
     topology, sub = stream.topology, stream.sub
     if unknown := set(slow_ms) - set(topology.operators):
@@ -74,11 +77,13 @@ def build_engine(
     # Before the first table, so that a version with another format refuses the whole warehouse.
     stamp_warehouse(stream.layout.warehouse)
     steps = Steps(topology, Reference(stream.layout.warehouse))
+    control = Control(stream.control)
+    kept, now = control.meanings(), types(sub, steps)
+    refuse_other_types(kept, now)
     create_tables(stream.home, sub, steps.schemas)
-    tables = TableWatch(
-        (stream.home / name for name in table_names(sub)),
-        replaced={stream.home / name for name in tables_replaced(sub)},
-    )
+    written = {stream.home / name: access for name, access in tables_written(sub).items()}
+    declared = {each.path: each.schema for each in declared_tables(stream.home, sub, steps.schemas)}
+    tables = TableWatch(written, declared)
     hops_begin_at: dict[str, int] = {}
     for source in sub.hops_read:
         # The reader creates the hop, so that it may start before the writer.
@@ -87,7 +92,6 @@ def build_engine(
         # After this, what is still missing from the log is lost (read/data_loss.py).
         put_back(hop, stream.control)
         hops_begin_at[source.name] = begins_at(hop, stream.control)
-    control = Control(stream.control)
     intact = LossCheck(f"{topology.name} {sub.name}", control.accepted_loss, reread, hops_begin_at)
     table_marks = TableMarks(stream.layout.warehouse)
     decider = Decider.of(stream, steps, broker, intact, table_marks, fence.clock, slow_ms=slow_ms)
@@ -117,8 +121,11 @@ def build_engine(
         Measurer(topology, sub, thread_id=thread_id, host=host),
         broker,
         fence,
+        tables,
     )
     journal = Journal(journal_home, "data", fence)
+    if not now.items() <= kept.items():
+        control.keep_meanings(now)
     shards = (
         None
         if stream.shards == 1

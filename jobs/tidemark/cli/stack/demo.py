@@ -202,10 +202,11 @@ class Demo:
         conductor.say("\n" + summary(conductor.home.warehouse, injected=injected) + "\n")
         for page in sorted(Layout(conductor.home.warehouse).report_pages(conductor.topology.name).glob("*.html")):
             conductor.say(f"report  {page}")
+        opens = (
+            "" if self.settings.keep else " (its links open after `tidemark demo --keep`, which leaves Airflow running)"
+        )
         for text in self._sent(airflow):
-            conductor.say(f"\nThe alert about the operator that was slowed down, as it was sent:\n{indent(text, '  ')}")
-            if not self.settings.keep:
-                conductor.say("`tidemark demo --keep` leaves everything running, so that these links open")
+            conductor.say(f"\nThe alert about the slowed operator, as it was sent{opens}:\n{indent(text, '  ')}")
         return list(problems(conductor.home.warehouse, injected=injected))
 
     def _replay(self, bootstrap: str) -> process.Process:

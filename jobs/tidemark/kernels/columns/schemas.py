@@ -68,6 +68,28 @@ def polars_type(word: str) -> pl.DataType:
     return pl.Decimal(*digits) if digits else _POLARS[word]
 
 
+def type_word(kind: pl.DataType | pl.datatypes.DataTypeClass) -> str:
+    """Returns the name in Spark SQL of the type *kind*; polars' own name where there is none."""
+    match kind:
+        case pl.List():
+            return f"array<{type_word(kind.inner)}>"
+        case pl.Struct():
+            return f"struct<{','.join(f'{field.name}:{type_word(field.dtype)}' for field in kind.fields)}>"
+        case pl.Datetime():
+            return "timestamp" if kind.time_zone else "timestamp_ntz"
+        case pl.Decimal():
+            return f"decimal({kind.precision},{kind.scale})"
+    words: dict[object, str] = {polars: word for word, polars in _POLARS.items()}
+    more: dict[object, str] = {
+        pl.Int8(): "tinyint",
+        pl.Int16(): "smallint",
+        pl.Float32(): "float",
+        pl.Date(): "date",
+        pl.Binary(): "binary",
+    }
+    return {**words, **more}.get(kind) or str(kind).lower()
+
+
 def record_schema(fields: Mapping[str, str]) -> dict[str, pl.DataType]:
     """Returns the polars schema of records with payload *fields* (DDL words)."""
     return {name: polars_type(word) for name, word in fields.items()} | dict(META_SCHEMA)

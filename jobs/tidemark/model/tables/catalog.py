@@ -450,22 +450,28 @@ QUARANTINE = Table(
 )
 UNDELIVERABLE = Table(
     "undeliverable",
-    "record rejected after its batch was decided, for example because a limit of the topic changed meanwhile",
+    "record that a sink's table refused, or that its topic rejected after the batch was decided, for example because a "
+    "limit of the topic changed meanwhile",
     (
         *_BATCH,
         *_columns(
             ("operator", "string", "name of the sink"),
-            ("topic", "string", "Kafka topic that rejected it"),
+            ("topic", "string", "Kafka topic that rejected it; null: a Delta table"),
             ("key", "binary", "the record's key"),
             (
                 "value",
                 "binary",
-                "the record's bytes, JSON if it does not fit the sink's schema; null: it deletes its key",
+                "the record's bytes, JSON if it does not fit the sink's schema; of a table its columns as JSON; null: "
+                "it deletes its key",
             ),
             ("timestamp", "timestamp", "record time"),
             ("source_partition", "int", "input partition of the record that caused it"),
             ("source_offset", "bigint", "its offset there"),
-            ("error", "string", "error of the broker, its client or the schema"),
+            (
+                "error",
+                "string",
+                "error of the broker, its client or the schema; of a table its name, the constraint and the values",
+            ),
         ),
     ),
 )
@@ -949,7 +955,7 @@ INCIDENTS = Table(
         (
             "broken_since",
             "timestamp",
-            "when the SLA broke: an age at its limit, any other measure at the first consecutive check that saw it",
+            "instant of the first consecutive check that found the SLA broken; of an age, when it crossed its limit",
         ),
         ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
         ("verdict", "string", "status in that check; when acknowledged: the worst so far"),
@@ -979,7 +985,7 @@ ALERTS = Table(
         ("change", "string", "as in incidents; each at most once"),
         ("at", "timestamp", "instant of the check or clock of the acknowledgement that changed it"),
         ("opened_at", "timestamp", "instant of the check that opened it"),
-        ("broken_since", "timestamp", "when the first of its SLAs broke, as in incidents"),
+        ("broken_since", "timestamp", "instant of the first breach of its SLAs, as in incidents"),
         ("run_id", "string", "Airflow run that wrote it; null: a deadline passed"),
         ("cause", "string", "as in sla_results; null: an incident without a cause"),
         ("cause_sub_topology", "string", "as in sla_results"),

@@ -160,7 +160,9 @@ def _touched_files(
 def _with_table_types(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
     """Returns *rows* with the types of the table."""
     arrow = rows.to_arrow()
-    fields = [schema.field(field.name) if field.name in schema.names else field for field in arrow.schema]
+    # A row that deletes its key, or only says when it was seen, has null where the table may have none.
+    types = {field.name: pa.field(field.name, field.type) for field in schema}
+    fields = [types.get(field.name, field) for field in arrow.schema]
     return pl.DataFrame(arrow.cast(pa.schema(fields)))
 
 

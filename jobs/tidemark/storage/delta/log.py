@@ -5,7 +5,8 @@ object store each of these is a request, and their number grows with every commi
 How it works: the log is read once, when the table is opened. From then on the next version is known. A commit is one
 object, put where there is none: it takes that version, or finds it taken. Only then are the commits of others read. A
 commit that changes only files is skipped; after any other one the table must be opened anew.
-Limitation: rows are not checked. Tables with partitions or conditions for their rows are left to delta-rs.
+Limitation: rows are not checked. Tables with partitions are left to delta-rs, and so are those with conditions for
+their rows, unless the caller has checked the rows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.clock import since_boot_s, wall_clock_ms
 from tidemark.storage.delta.datasets import properties_of, schema_of
-from tidemark.storage.delta.requirements import open_to_write
+from tidemark.storage.delta.requirements import CHECK, Requirements, open_to_write
 from tidemark.storage.delta.snapshots import LAST_CHECKPOINT, Snapshot
 from tidemark.storage.files import File, stats_of, write_parquet
 from tidemark.storage.location import durable, put_once
@@ -36,8 +37,6 @@ from tidemark.storage.object_path import ObjectPath
 
 log = logging.getLogger(__name__)
 
-CHECK = "delta.constraints."
-"""Prefix of the properties of a table that are its checks."""
 OF_FILES = frozenset({"add", "remove", "txn", "commitInfo", "cdc"})
 """Actions of commits of others that do not stop appends."""
 CHECKPOINT_EVERY = 100
@@ -74,7 +73,8 @@ class TableLog:
     """Commits batches of *app_id* to the log of the table at *path*.
 
     `table` is the table as delta-rs has opened it, or as of delta-rs's last commit since. delta-rs opens it when it is
-    first needed: most logs are appended to without.
+    first needed: most logs are appended to without. `constraints` are those of the table; `takes_appends` is true if
+    `append` may be used with any rows, and `takes_checked` if it may be with rows that meet the constraints.
     """
 
     def __init__(self, path: Path, app_id: str) -> None:
@@ -97,6 +97,8 @@ class TableLog:
             self._batch, self._asked_at = snapshot.transactions.get(app_id, -1), self._opened_at
         self._checkpoint_every = int(properties.get(CHECKPOINTS) or CHECKPOINT_EVERY)
         self._is_kept = properties.get(LOG) in {KEPT_LOG, HOP_LOG, SHORT_LOG}
+        self.constraints = Requirements.of(path, opened).constraints
+        self.takes_checked = is_plain
         self.takes_appends = is_plain and not (
             # For these a writer must look at each row.
             any(name.startswith(CHECK) for name in properties)

@@ -8,9 +8,10 @@ takes a version that a catalog has given to another. So every path of Tidemark t
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.clock import since_boot_s
-from tidemark.collecting import outside, within
+from tidemark.collecting import outside, present, within
 from tidemark.errors import Contradiction
+from tidemark.kernels.sql.constraints import Constraint, NotEvaluable
+from tidemark.storage.delta.datasets import schema_of
 from tidemark.storage.delta.snapshots import COMMIT, Snapshot, snapshot_of
+from tidemark.storage.delta.types import refuse_type_changes
 from tidemark.storage.object_path import ObjectPath
 
 FEATURES = frozenset({"appendOnly", "invariants", "checkConstraints", "timestampNtz"})
@@ -52,6 +56,14 @@ OF_CATALOGS = frozenset({"catalogManaged", "catalogOwned-preview"})
 PROTECTED = "checkpointProtection"
 """The feature that `DROP FEATURE` leaves behind until old versions are gone."""
 APPEND_ONLY = "delta.appendOnly"
+CHECK = "delta.constraints."
+"""Prefix of the properties of a table that are its checks."""
+OWN_CHECK = "tidemark_"
+"""Prefix of the names of the checks of Tidemark's own tables, which delta-rs evaluates."""
+CHARS = "__CHAR_VARCHAR_TYPE_STRING"
+INVARIANT = "delta.invariants"
+CHECKED, NOT_NULL = "constraint", "column"
+"""Kinds of constraints that `ALTER TABLE` removes."""
 LOOK_S = 60.0
 """Time between two looks at tables in an object store."""
 
@@ -67,6 +79,22 @@ class Refusal:
         return f"{self.seen}; {'; or '.join(self.ways)}"
 
 
+class Access(Enum):
+    """How Tidemark writes to a table."""
+
+    FILES = auto()
+    """The same rows in other files; or rows that delta-rs checks."""
+    OWN_ROWS = auto()
+    """Rows of a table of Tidemark's own, which readers of its own rely on."""
+    ROWS = auto()
+    """Rows of a sink, in addition to those that are there."""
+    REPLACES = auto()
+    """Rows of a sink, in place of others."""
+
+
+OF_SINKS = frozenset({Access.ROWS, Access.REPLACES})
+
+
 class TableRefused(Contradiction):
     """Raised before a write to a table that requires what Tidemark does not know."""
 
@@ -79,39 +107,65 @@ class TableRefused(Contradiction):
 class Requirements:
     """What the table at *path* requires of its writers, of its newest version.
 
-    `features` are those beside FEATURES.
+    `features` are those beside FEATURES. `constraints` are the conditions that its rows meet, without those of
+    Tidemark's own tables.
     """
 
     path: Path
     features: tuple[str, ...]
     properties: Mapping[str, str]
+    constraints: tuple[Constraint, ...] = ()
 
     @classmethod
     def of(cls, path: Path, table: DeltaTable | Snapshot) -> Requirements:
         """Returns the requirements of the opened *table* at *path*."""
         if isinstance(table, Snapshot):
-            return cls(path, _unknown(table.writer_version, table.writer_features), table.properties)
-        protocol = table.protocol()
-        features = _unknown(protocol.min_writer_version, protocol.writer_features or ())
-        return cls(path, features, table.metadata().configuration)
+            features, properties = _unknown(table.writer_version, table.writer_features), table.properties
+            fields = json.loads(table.schema)["fields"]
+        else:
+            protocol, properties = table.protocol(), table.metadata().configuration
+            features = _unknown(protocol.min_writer_version, protocol.writer_features or ())
+            fields = json.loads(table.schema().to_json())["fields"]
+        columns = tuple((field["name"], _type_of(field)) for field in fields)
+        checks = [*_checks(properties, columns), *(each for field in fields for each in _of_field(field, columns))]
+        return cls(path, features, properties, tuple(checks))
 
-    def refusals(self, *, replaces: bool = False) -> Iterator[Refusal]:
-        """Yields why Tidemark does not write to the table.
-
-        *replaces*: rows of the table are replaced, and not only added.
-        """
+    def refusals(self, access: Access = Access.FILES) -> Iterator[Refusal]:
+        """Yields why Tidemark does not write to the table by *access*."""
         if self.features:
             seen = f"{self.path}: Tidemark does not write to tables with {', '.join(self.features)}"
             yield Refusal(seen, tuple(self._ways()))
-        if replaces and self.properties.get(APPEND_ONLY) == "true":
+        for constraint in self.constraints:
+            yield from self._of_constraint(constraint, access)
+        if access is Access.REPLACES and self.properties.get(APPEND_ONLY) == "true":
             seen = f"{self.path}: {APPEND_ONLY} forbids to replace rows, and a sink with current rows does that"
             off = f"ALTER TABLE delta.`{self.path}` SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')"
             yield Refusal(seen, (off, self._another_name()))
 
-    def refuse(self, *, replaces: bool = False) -> None:
+    def refuse(self, access: Access = Access.FILES) -> None:
         """Raises TableRefused with the first of the refusals, if there is one."""
-        for refusal in self.refusals(replaces=replaces):
+        for refusal in self.refusals(access):
             raise TableRefused(refusal)
+
+    def _of_constraint(self, constraint: Constraint, access: Access) -> Iterator[Refusal]:
+        match access:
+            case Access.FILES:
+                return
+            case Access.OWN_ROWS:
+                why = f"{self.path}: only tables of sinks may have constraints, and this one has the {constraint}"
+            case Access.ROWS | Access.REPLACES:
+                try:
+                    _ = constraint.condition
+                except NotEvaluable as error:
+                    why = f"{self.path}: the {constraint} cannot be evaluated: {error}"
+                else:
+                    return
+        alter = f"ALTER TABLE delta.`{self.path}`"
+        drops = {
+            CHECKED: f"{alter} DROP CONSTRAINT {constraint.name}",
+            NOT_NULL: f"{alter} ALTER COLUMN {constraint.name} DROP NOT NULL",
+        }
+        yield Refusal(why, tuple(present((drops.get(constraint.kind), self._another_name()))))
 
     def _ways(self) -> Iterator[str]:
         lasting = outside(self.features, REMOVABLE | OF_CATALOGS | {PROTECTED})
@@ -140,10 +194,8 @@ class Requirements:
         )
 
 
-def open_to_write(path: Path, *, replaces: bool = False) -> DeltaTable | Snapshot:
-    """Opens the newest version of the table at *path*.
-
-    *replaces*: rows of the table are replaced, and not only added.
+def open_to_write(path: Path, access: Access = Access.FILES) -> DeltaTable | Snapshot:
+    """Opens the newest version of the table at *path*, to write to it by *access*.
 
     Raises:
         TableNotFoundError: there is no table.
@@ -159,7 +211,7 @@ def open_to_write(path: Path, *, replaces: bool = False) -> DeltaTable | Snapsho
         features = _unknown(protocol["minWriterVersion"], protocol.get("writerFeatures") or ())
         Requirements(path, features, dict(metadata.get("configuration") or {})).refuse()
         raise
-    Requirements.of(path, table).refuse(replaces=replaces)
+    Requirements.of(path, table).refuse(access)
     return table
 
 
@@ -169,27 +221,49 @@ class TableWatch:
     A driver looks before it decides a batch: what it has decided it must be able to write. A look reads each commit
     since the last one. In an object store, where that is a request, the tables are opened once in LOOK_S instead.
 
-    Args:
-        paths: the tables; there may be no table yet.
-        replaced: those of which rows are replaced, and not only added.
+    *tables* are the tables by path, with how they are written; there may be no table yet. Those of sinks are opened at
+    once; *declared* are the columns of their rows.
+
+    Raises:
+        TableRefused: there is such a table.
+        TypesChanged: a column of a sink's table has another type than its rows.
     """
 
-    def __init__(self, paths: Iterable[Path], *, replaced: Container[Path] = ()) -> None:
-        self._replaced = replaced
-        self._seen = {path: -1 if isinstance(path, ObjectPath) else _newest_version(path) for path in paths}
+    def __init__(self, tables: Mapping[Path, Access], declared: Mapping[Path, pa.Schema]) -> None:
+        self._tables, self._declared = tables, declared
+        self._seen = {path: -1 if isinstance(path, ObjectPath) else _newest_version(path) for path in tables}
         self._looked_s = since_boot_s()
+        self._constraints: dict[Path, tuple[Constraint, ...]] = {}
+        for path, access in tables.items():
+            if access in OF_SINKS:
+                self._open(path)
 
     def look(self) -> None:
-        """Raises TableRefused if there is such a table."""
+        """Raises TableRefused or TypesChanged if there is such a table."""
         is_due = since_boot_s() - self._looked_s >= LOOK_S
         if is_due:
             self._looked_s = since_boot_s()
-        for path, seen in self._seen.items():
-            newest, is_anew = (seen, is_due) if isinstance(path, ObjectPath) else _commits_after(path, seen)
-            if is_anew:
-                with suppress(TableNotFoundError):
-                    open_to_write(path, replaces=path in self._replaced)
-            self._seen[path] = newest
+        for path in self._seen:
+            self._look_at(path, is_due=is_due)
+
+    def constraints(self, path: Path) -> tuple[Constraint, ...]:
+        """Returns the constraints of a sink's table at *path* after another look at it."""
+        self._look_at(path, is_due=False)
+        return self._constraints.get(path, ())
+
+    def _look_at(self, path: Path, *, is_due: bool) -> None:
+        seen = self._seen[path]
+        newest, is_anew = (seen, is_due) if isinstance(path, ObjectPath) else _commits_after(path, seen)
+        if is_anew:
+            self._open(path)
+        self._seen[path] = newest
+
+    def _open(self, path: Path) -> None:
+        with suppress(TableNotFoundError):
+            table, access = open_to_write(path, self._tables[path]), self._tables[path]
+            if access in OF_SINKS:
+                refuse_type_changes(path.name, schema_of(table).to_json(), self._declared[path])
+                self._constraints[path] = Requirements.of(path, table).constraints
 
 
 def _commits_after(path: Path, version: int) -> tuple[int, bool]:
@@ -207,6 +281,39 @@ def _commits_after(path: Path, version: int) -> tuple[int, bool]:
 def _newest_version(path: Path) -> int:
     names = [file.name for file in (path / "_delta_log").glob("*.json")]
     return max((int(match[1]) for name in names if (match := COMMIT.fullmatch(name))), default=-1)
+
+
+def _type_of(field: Mapping[str, Any]) -> str:
+    """Returns Delta's type of a column; Spark compares `char(n)` as no other text."""
+    kind, more = field["type"], field.get("metadata") or {}
+    if CHARS in more:
+        return str(more[CHARS])
+    return kind if isinstance(kind, str) else json.dumps(kind)
+
+
+def _checks(properties: Mapping[str, str], columns: tuple[tuple[str, str], ...]) -> Iterator[Constraint]:
+    for name, text in properties.items():
+        own_name = name.removeprefix(CHECK)
+        if name.startswith(CHECK) and not own_name.startswith(OWN_CHECK):
+            yield Constraint(CHECKED, own_name, text, columns)
+
+
+def _of_field(field: Mapping[str, Any], columns: tuple[tuple[str, str], ...], within: str = "") -> Iterator[Constraint]:
+    """Yields the constraints of *field*, and of the fields in it, which no condition can name."""
+    name = f"{within}{field['name']}"
+    if not field.get("nullable", True):
+        yield Constraint(NOT_NULL, name, f"`{name}` IS NOT NULL", columns)
+    if invariant := (field.get("metadata") or {}).get(INVARIANT):
+        yield Constraint("invariant of", name, json.loads(invariant)["expression"]["expression"], columns)
+    inner = [field["type"]]
+    while inner:
+        kind = inner.pop()
+        if isinstance(kind, Mapping):
+            for part in kind.get("fields", ()):
+                yield from _of_field(part, columns, f"{name}.")
+            if not kind.get("containsNull", True) or not kind.get("valueContainsNull", True):
+                yield Constraint(NOT_NULL, f"{name}.element", f"`{name}.element` IS NOT NULL", columns)
+            inner += [kind[part] for part in ("elementType", "valueType") if part in kind]
 
 
 def _unknown(writer_version: int, writer_features: tuple[str, ...] | list[str]) -> tuple[str, ...]:

@@ -38,11 +38,11 @@ from deltalake.transaction import AddAction, RemoveAction
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of
 from tidemark.errors import Contradiction, InvalidArgument
+from tidemark.kernels.sql.constraints import Constraint
 from tidemark.storage.delta.current_rows import ClosedRows, write_replacements
 from tidemark.storage.delta.datasets import dataset_of, file_names, open_to_read
 from tidemark.storage.delta.format import FORMAT, STAMPED, TABLE_FORMAT, WRITER, table_stamp
 from tidemark.storage.delta.log import (
-    CHECK,
     CHECKPOINT_EVERY,
     CHECKPOINTS,
     KEPT_LOG,
@@ -53,10 +53,11 @@ from tidemark.storage.delta.log import (
     make_commits_durable,
     make_log_durable,
 )
-from tidemark.storage.delta.requirements import Requirements, open_to_write
+from tidemark.storage.delta.requirements import CHECK, OWN_CHECK, Access, Requirements, open_to_write
 from tidemark.storage.delta.snapshots import snapshot_of
+from tidemark.storage.delta.types import refuse_type_changes
 from tidemark.storage.fence import Fence
-from tidemark.storage.files import File, Files, frames
+from tidemark.storage.files import File, Files, Rows, frames
 from tidemark.storage.location import put_once
 from tidemark.storage.object_path import ObjectPath
 
@@ -69,11 +70,6 @@ KEEPS_LOG = PostCommitHookProperties(cleanup_expired_logs=False)
 
 The search for expired commits takes another 12 ms for 1,000 commits each time. The process that opens the table after
 a checkpoint does it.
-"""
-OWN_CHECK = "tidemark_"
-"""Prefix of the names of Tidemark's own checks.
-
-Users of the tables may add checks with other names.
 """
 HISTORY = 100
 """Newest commits that are searched for those of others."""
@@ -144,6 +140,7 @@ def create(
     Raises:
         DeltaError: a row does not meet *checks*.
         OtherFormat: a version with another format has written the table.
+        TypesChanged: a column has another type.
         TableRefused: the table requires what Tidemark does not know.
     """
 
@@ -155,6 +152,7 @@ def create(
         if stamp is not None:
             stamp.refuse_other(path)
         comments = {field.name: field.metadata for field in table.schema().fields}
+        refuse_type_changes(path.name, table.schema().to_json(), schema)
         wanted = Schema.from_arrow(schema).fields
         lacking = [field for field in wanted if field.name not in comments]
         if lacking:
@@ -278,6 +276,7 @@ class DeclaredTable:
         if stored is None or stored.properties.get(TABLE_FORMAT) != str(FORMAT):
             return False
         Requirements.of(self.path, stored).refuse()
+        refuse_type_changes(self.path.name, stored.schema, self.schema)
         comments = {
             field["name"]: (field.get("metadata") or {}).get("comment") for field in json.loads(stored.schema)["fields"]
         }
@@ -311,6 +310,8 @@ def scan(path: Path) -> pl.LazyFrame:
     return pl.scan_pyarrow_dataset(dataset_of(open_to_read(path)))
 
 
+Accept = Callable[[tuple[Constraint, ...]], tuple[Rows, Notes]]
+"""Returns the rows that a table with these constraints gets, and notes of the commit."""
 Keep = Callable[[pl.DataFrame], pl.DataFrame]
 """Returns some of the rows that it is given."""
 
@@ -491,24 +492,44 @@ class Committer:
         """
 
         def append(log: TableLog, noted: Notes) -> None:
-            if log.takes_appends:
-                log.append([log.write(rows)], batch_id, noted)
-                return
-            since = log.version
-            # A user of the table may have added columns. They are null in our rows.
-            others_columns = len(log.table.schema().fields) > rows.num_columns
-            write_deltalake(
-                log.table,
-                rows,
-                mode="append",
-                schema_mode="merge" if others_columns else None,
-                commit_properties=self._properties(path, batch_id, noted),
-                post_commithook_properties=KEEPS_LOG,
-                writer_properties=WRITTEN,
-            )
-            make_commits_durable(path, since=since)
+            self._append(path, log, rows, batch_id, noted, takes_rows=log.takes_appends)
 
         return self._once(path, batch_id, append, notes=notes)
+
+    def _append(
+        self, path: Path, log: TableLog, rows: pa.Table, batch_id: int, noted: Notes, *, takes_rows: bool
+    ) -> None:
+        if takes_rows:
+            log.append([log.write(rows)] if rows.num_rows else [], batch_id, noted)
+            return
+        since = log.version
+        # A user of the table may have added columns. They are null in our rows.
+        others_columns = len(log.table.schema().fields) > rows.num_columns
+        write_deltalake(
+            log.table,
+            rows,
+            mode="append",
+            schema_mode="merge" if others_columns else None,
+            commit_properties=self._properties(path, batch_id, noted),
+            post_commithook_properties=KEEPS_LOG,
+            writer_properties=WRITTEN,
+        )
+        make_commits_durable(path, since=since)
+
+    def commit_accepted(
+        self, path: Path, batch_id: int, accept: Accept, *, notes: Notes = NO_NOTES, in_files: bool = False
+    ) -> int:
+        """Appends the rows that *accept* returns to the table at *path*.
+
+        All else is as in `commit`, or as in `adopt` if the rows are *in_files*.
+        """
+
+        def add(log: TableLog, noted: Notes) -> None:
+            rows, more = accept(log.constraints)
+            put = self._adopt if isinstance(rows, Files) else self._append
+            put(path, log, rows, batch_id, {**noted, **more}, takes_rows=log.takes_checked)
+
+        return self._once(path, batch_id, add, removes=not in_files, notes=notes)
 
     def commit_notes(self, path: Path, batch_id: int, *, notes: Notes) -> int:
         """Commits *notes* without rows; returns the clock as `commit` does."""
@@ -521,22 +542,25 @@ class Committer:
         """
 
         def add(log: TableLog, noted: Notes) -> None:
-            if log.takes_appends:
-                log.append([add_file(path, file) for file in files.files], batch_id, noted)
-                return
-            since = log.version
-            actions: list[AddAction | RemoveAction] = [_add_action(path, file) for file in files.files]
-            log.table.create_write_transaction(
-                actions,
-                "append",
-                log.table.schema(),
-                commit_properties=self._properties(path, batch_id, noted),
-                post_commithook_properties=KEEPS_LOG,
-            )
-            make_log_durable(path, since=since)
-            log.table.update_incremental()
+            self._adopt(path, log, files, batch_id, noted, takes_rows=log.takes_appends)
 
         return self._once(path, batch_id, add, removes=False, notes=notes)
+
+    def _adopt(self, path: Path, log: TableLog, files: Files, batch_id: int, noted: Notes, *, takes_rows: bool) -> None:
+        if takes_rows:
+            log.append([add_file(path, file) for file in files.files], batch_id, noted)
+            return
+        since = log.version
+        actions: list[AddAction | RemoveAction] = [_add_action(path, file) for file in files.files]
+        log.table.create_write_transaction(
+            actions,
+            "append",
+            log.table.schema(),
+            commit_properties=self._properties(path, batch_id, noted),
+            post_commithook_properties=KEEPS_LOG,
+        )
+        make_log_durable(path, since=since)
+        log.table.update_incremental()
 
     def upsert(
         self,
@@ -586,6 +610,14 @@ class Committer:
     def newest(self, path: Path) -> int | None:
         """Returns the newest committed batch at *path*; None before the first."""
         return DeltaTable(str(path)).transaction_version(self._app_id(path))
+
+    def noted(self, path: Path, batch_id: int, note: str) -> str | None:
+        """Returns the *note* of the commit of *batch_id* at *path*; None: it has none, or is gone."""
+        for commit in DeltaTable(str(path)).history(HISTORY):
+            if commit.get("batch_id") == str(batch_id):
+                found: str | None = commit.get(note)
+                return found
+        return None
 
     def is_behind(self, path: Path) -> bool:
         """Returns True if others have committed since the last look."""
@@ -685,7 +717,7 @@ class Committer:
         if reads:
             # Before the lease is checked: delta-rs finds conflicts with all commits after this update.
             log.table.update_incremental()
-            Requirements.of(path, log.table).refuse(replaces=True)
+            Requirements.of(path, log.table).refuse(Access.REPLACES)
             self._look_at_others(path, log, own=0)  # this batch may replace rows that others put there
         if log.newest_batch >= batch_id:
             return self._committed_at_ms(DeltaTable(str(path)), batch_id)

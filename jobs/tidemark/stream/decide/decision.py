@@ -286,7 +286,7 @@ class Decider:
             readings[name], runs_of_sources[name] = intake.seen, intake.run
             if name in leading:
                 moves.waiting[name] = intake.waiting
-        runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now))
+        runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)
         tables = self.for_tables.tables(batch.batch_id, runs)
         # Rows of a hop count from 0, so the mark behind them has their number.
@@ -390,10 +390,10 @@ class Decider:
                 marks[sink.name] = SentMark(now.decided_at_ms, now.watermark_ms, now.idle)
         return marks
 
-    def moment(self, was: StreamProgress, now: StreamProgress) -> Moment:
-        """Returns the times of a batch, from before it to *now*.
+    def moment(self, was: StreamProgress, now: StreamProgress, batch: MicroBatch) -> Moment:
+        """Returns the times of *batch*, from before it to *now*.
 
-        Also has the limits of the sinks' topics and the late records that aggregates are to process again.
+        Also has what the sinks' topics and tables accept, and the late records that aggregates are to process again.
         """
         assert now.decided_at_ms is not None
         return Moment(
@@ -402,7 +402,10 @@ class Decider:
             held_by=was.held_by,
             was_decided_at_ms=was.decided_at_ms,
             decided_at_ms=now.decided_at_ms,
+            batch_id=batch.batch_id,
             limits=self.reader.limits(self._sub.sinks),
+            constraints=batch.constraints,
+            refused=batch.refused,
             stay_closed=was.stay_closed,
             ended=was.ended,
             reopened=self.reopenings.records(was, now.batch_id),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import polars as pl
+
 from tidemark.clock import Clock
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.topology import SubTopology
@@ -41,6 +43,7 @@ class Pipeline:
         *arrived* has the runs of the sources. *moves* collects the changes of the memory.
         """
         runs: dict[str, Run] = {}
+        taken_back = self._steps.take_back(moment.refused)
         for operator in self._sub.operators:
             # Sources have run before: their records were taken in when the batch was read.
             run = arrived.get(operator.name) or self._timed(operator, runs, moves, moment)
@@ -48,6 +51,10 @@ class Pipeline:
                 self._sleep_ms(self._slow_ms[operator.name])
                 run.finished_at_ms = self._clock()
             runs[operator.name] = run
+        for name, rows in taken_back.items():
+            # They are in the journal with this batch, unless it sends on another update of the key.
+            stored = pl.concat([rows, moves.stored.get(name, rows.clear())])
+            moves.stored[name] = stored.unique("key", keep="last", maintain_order=True)
         return runs
 
     def _timed(self, operator: Operator, runs: Mapping[str, Run], moves: Moves, moment: Moment) -> Run:

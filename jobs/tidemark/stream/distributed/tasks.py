@@ -298,7 +298,7 @@ class ShardTask(Task):
     ) -> ShardResult:
         steps, sources = shard.steps, names_in(self.stream.sub.sources)
         arrived = {name: self._run(_records(name, parts, steps)) for name in sources}
-        moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now))
+        moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now, self.batch))
         runs = dict(decider.pipeline.run(arrived, moves, moment))
         # Rows that every shard computes alike are returned by the first shard only.
         for name in (*sources, *(self.stream.sub.table_inputs() if number else ())):

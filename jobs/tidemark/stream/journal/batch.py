@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.sql.constraints import Constraint
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class MicroBatch:
         files: by source and name, the bytes of files that are read, or that were found to have grown.
         is_last: False for a part of a planned batch (`parts.py`) that other parts follow.
         queued: the wait for task slots, which is part of the time in which Spark read the batch.
+        constraints: per sink, the constraints of its table, by which the batch is decided.
+        refused: per sink, keys of updates that its table refused after their batch was decided.
     """
 
     batch_id: int
@@ -53,6 +56,8 @@ class MicroBatch:
     files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     is_last: bool = True
     queued: QueueWait = NOT_QUEUED
+    constraints: Mapping[str, tuple[Constraint, ...]] = field(default_factory=dict)
+    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +72,10 @@ class Moment:
         held_by: what held the watermark back before the batch.
         was_decided_at_ms: decision time of the previous batch.
         decided_at_ms: decision time of the batch.
+        batch_id: the batch.
         limits: per sink, the limits of its topic.
+        constraints: per sink, the constraints of its table.
+        refused: per sink, keys of updates that its table refused after their batch was decided.
         stay_closed: per operator, windows (start, end) that are closed although the watermark has not passed them.
         ended: per operator, the latest end of windows that stay closed even if the allowed lateness grew since.
         reopened: per aggregate, late records of earlier batches that it is to process again.
@@ -79,7 +87,10 @@ class Moment:
     held_by: str | None
     was_decided_at_ms: int | None
     decided_at_ms: int
+    batch_id: int = 0
     limits: Mapping[str, Limits] = field(default_factory=dict)
+    constraints: Mapping[str, tuple[Constraint, ...]] = field(default_factory=dict)
+    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     ended: Mapping[str, int] = field(default_factory=dict)
     reopened: Mapping[str, pl.DataFrame] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from tidemark.collecting import omit
+from tidemark.kernels.sql.constraints import Constraint
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
@@ -226,7 +227,10 @@ def _batch(content: Json) -> MicroBatch:
         # Keys of JSON objects are text, partitions are numbers.
         ends[topic] = {int(number): end for number, end in offsets.items()}
     queued = QueueWait(content["queued"]["ms"], tuple(content["queued"]["behind"]))
-    return MicroBatch(**{**content, "ends": ends, "queued": queued})
+    constraints = {sink: tuple(map(Constraint.of_json, each)) for sink, each in content["constraints"].items()}
+    refused = {sink: tuple(keys) for sink, keys in content["refused"].items()}
+    noted = {"ends": ends, "queued": queued, "constraints": constraints, "refused": refused}
+    return MicroBatch(**{**content, **noted})
 
 
 def _as_json(notes: Mapping[str, MarkNotes | OperatorNotes]) -> dict[str, Any]:

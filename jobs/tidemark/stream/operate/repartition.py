@@ -55,6 +55,12 @@ class RepartitionStep(KeyedStep[Repartition]):
         """Returns its input: a hop has its columns in one text."""
         return operator.inputs[0]
 
+    def kept_columns(self) -> Schema:
+        """Returns the columns of its key, of its id, and of the values that it hands on."""
+        read = self.shared.schemas[self.operator.inputs[0]]
+        kept = {*self.operator.key, *self.operator.id, *self.operator.columns}
+        return {name: kind for name, kind in read.items() if name in kept}
+
     def updates(self, records: pl.DataFrame) -> pl.DataFrame:
         """Returns *records* as updates of their ids."""
         return repartition_updates(self.operator, records)

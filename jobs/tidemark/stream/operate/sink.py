@@ -6,19 +6,27 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 import polars as pl
+import pyarrow as pa
 
+from tidemark.collecting import outside
+from tidemark.kernels import payload
+from tidemark.kernels.columns.schemas import instants
+from tidemark.kernels.columns.values import key_text, value_text
+from tidemark.kernels.sql.constraints import Constraint, violations
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.facts import times_of
-from tidemark.kernels.updates.final_rows import with_final
-from tidemark.kernels.updates.last_seen import with_last_seen
+from tidemark.kernels.updates.final_rows import WINDOW_FINAL, final_columns, with_final
+from tidemark.kernels.updates.last_seen import LAST_SEEN_AT, SEEN_ONLY, last_seen_columns, with_last_seen
 from tidemark.model.kinds.sink import Sink
-from tidemark.model.tables.catalog import QUARANTINE
+from tidemark.model.tables.catalog import QUARANTINE, UNDELIVERABLE
+from tidemark.storage.delta.current_rows import NEWEST_MS, OF_REPLACING
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.kafka.limits import within_limits
 from tidemark.stream.operate.source import avro_mistakes
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.mistakes import ColumnMistake, Schema, reads, unknown
 from tidemark.stream.updates.step import OperatorStep, Run
+from tidemark.stream.updates.taking_back import take_back
 
 SINK_COLUMNS = frozenset({"timestamp", "batch_id", "source_partition", "source_offset", "deleted"})
 """The columns that a Delta sink adds to those of its records."""
@@ -60,15 +68,111 @@ class SinkStep(OperatorStep[Sink]):
         For a sink with the instant at which a key was last seen, the second of *inputs* has all updates of its input.
         """
         sink, records = self.operator, inputs[0]
-        rows = {}
-        if sink.table and sink.window:
-            records = with_final(sink.window, records, moment.watermark_ms)
-        kept = records
-        if sink.last_seen_at:
-            stamped = with_last_seen(records, inputs[1] if len(inputs) > 1 else records, sink.key)
-            counts = Counter(records_in=records.height, passed=records.height)
-            return Run(stamped, times_of(records), counts, {sink.name: stamped})
-        if sink.topic and (limits := moment.limits.get(sink.name)):
+        if sink.table:
+            return self._to_table(records, inputs[-1], moves, moment)
+        kept, rows = records, {}
+        if limits := moment.limits.get(sink.name):
             kept, rows[QUARANTINE.name] = within_limits(sink, records, limits, now_ms=moment.decided_at_ms)
         counts = Counter(records_in=records.height, passed=kept.height, quarantined=records.height - kept.height)
         return Run(kept, times_of(kept), counts, {sink.name: kept, **rows})
+
+    def _to_table(self, records: pl.DataFrame, asserted: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
+        """Hands out all *records* but those that the table refuses.
+
+        *asserted* are all updates of the input.
+        """
+        sink, rows = self.operator, {}
+        counts = Counter(records_in=records.height, passed=records.height)
+        if sink.window:
+            records = with_final(sink.window, records, moment.watermark_ms)
+        if constraints := moment.constraints.get(sink.name):
+            is_accepted, rows[UNDELIVERABLE.name] = accepted_records(sink, records, moment.batch_id, constraints)
+            if not is_accepted.all():
+                take_back(sink, self.shared, records, is_accepted, moves)
+                asserted = _without(asserted, records.filter(~is_accepted))
+                records = records.filter(is_accepted)
+        times = times_of(records)
+        if sink.last_seen_at:
+            records = with_last_seen(records, asserted, sink.key)
+        return Run(records, times, counts, {sink.name: records, **rows})
+
+
+def _without(asserted: pl.DataFrame, refused: pl.DataFrame) -> pl.DataFrame:
+    """Returns the updates of *asserted* that are not among those *refused*."""
+    return asserted.join(refused, on=["_key", "_partition", "_offset"], how="anti", nulls_equal=True)
+
+
+def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
+    """Returns *records* in the columns of the table of a Delta *sink*.
+
+    Of a sink that keeps current rows only the last record of each key is returned.
+    """
+    frame = pl.DataFrame(records)
+    if sink.key:
+        frame = frame.unique(sink.key, keep="last", maintain_order=True)
+    return _table_rows(sink, frame, batch_id).to_arrow()
+
+
+def _table_rows(sink: Sink, records: pl.DataFrame, batch_id: int) -> pl.DataFrame:
+    """Returns *records* in the columns of the table of *sink*.
+
+    The columns are payload, record time, and the source and batch of each record. *records* have when a key was last
+    seen if they were decided with `last_seen_at`. Instants and bounds of windows are timestamps.
+    """
+    # A row that only repeats others is no news about time.
+    newest_ms = {NEWEST_MS: pl.when(~pl.col("_repeated")).then("_newest_ms")} if sink.key else {}
+    return records.select(
+        *(instants(name) if name in sink.bounds else pl.col(name) for name in payload(records.columns)),
+        timestamp=instants("_timestamp_ms"),
+        batch_id=pl.lit(batch_id, pl.Int64),
+        source_partition="_partition",
+        source_offset="_offset",
+        deleted="_deleted",
+        **final_columns(records.columns),
+        **last_seen_columns(records.columns),
+        **newest_ms,
+    )
+
+
+def accepted_records(
+    sink: Sink, records: pl.DataFrame, batch_id: int, constraints: tuple[Constraint, ...]
+) -> tuple[pl.Series, pl.DataFrame]:
+    """Returns which of *records* the table of *sink* accepts, and the others as rows of `undeliverable`."""
+    rows = _table_rows(sink, records, batch_id)
+    why = _refusals(sink, rows, constraints)
+    return why.is_null(), _undeliverable(sink, rows.with_columns(records["_key"]), why)
+
+
+def accepted_rows(
+    sink: Sink, rows: pl.DataFrame, constraints: tuple[Constraint, ...]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Splits *rows* of the table of *sink* into those that it accepts, and rows of `undeliverable`."""
+    why = _refusals(sink, rows, constraints)
+    return rows.filter(why.is_null()), _undeliverable(sink, rows, why)
+
+
+def _refusals(sink: Sink, rows: pl.DataFrame, constraints: tuple[Constraint, ...]) -> pl.Series:
+    """Returns why the table of *sink* refuses *rows*; null where it accepts them."""
+    why = violations(rows, constraints)
+    if sink.key:
+        # A row that deletes its key, or only says when it was seen, is in no table.
+        is_put = ~pl.col("deleted") & ~(pl.col(SEEN_ONLY) if SEEN_ONLY in rows.columns else pl.lit(value=False))
+        why = rows.select(pl.when(is_put).then(why)).to_series()
+    return why
+
+
+def _undeliverable(sink: Sink, rows: pl.DataFrame, why: pl.Series) -> pl.DataFrame:
+    """Returns those *rows* of the table of *sink* that have a reason, as rows of `undeliverable`."""
+    own = SINK_COLUMNS | OF_REPLACING | {WINDOW_FINAL, LAST_SEEN_AT}
+    content = outside(payload(rows.columns), own)
+    key = pl.col("_key") if "_key" in rows.columns else key_text(sink.key, rows.schema) if sink.key else pl.lit(None)
+    return rows.filter(why.is_not_null()).select(
+        operator=pl.lit(sink.name),
+        topic=pl.lit(None, pl.String),
+        key=key.cast(pl.String).cast(pl.Binary),
+        value=pl.when(~pl.col("deleted")).then(value_text(content, rows.schema)).cast(pl.Binary),
+        timestamp=pl.col("timestamp").dt.epoch("ms"),
+        source_partition="source_partition",
+        source_offset="source_offset",
+        error=pl.format("table {}: {}", pl.lit(sink.table), pl.lit(why.drop_nulls())),
+    )

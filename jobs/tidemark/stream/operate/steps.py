@@ -27,6 +27,7 @@ from tidemark.stream.operate.table import TableStep
 from tidemark.stream.state.memory import Memory, Moves
 from tidemark.stream.updates.mistakes import ColumnMistake, reads
 from tidemark.stream.updates.step import OperatorStep, Reference, Run, StepContext
+from tidemark.stream.updates.taking_back import take_back_later
 
 _SOUND: deque[tuple[Topology, Mapping[str, Mapping[str, pl.DataType]]]] = deque(maxlen=8)
 """Topologies without a mistake, and the columns of their operators.
@@ -160,6 +161,18 @@ class Steps:
         """Returns whether *operator* keeps states of keys."""
         states = self.memory.states.get(operator.name)
         return states is not None and not states.is_empty
+
+    def take_back(self, refused: Mapping[str, Sequence[str]]) -> dict[str, pl.DataFrame]:
+        """Makes later updates differ from those that tables *refused*, by the name of the sink.
+
+        Returns:
+            The rows that are stored now, by operator.
+        """
+        return take_back_later(self._shared, refused)
+
+    def kept_columns(self, operator: Operator) -> Mapping[str, pl.DataType]:
+        """Returns the columns of what *operator* keeps between batches."""
+        return self._steps[operator.name].kept_columns()
 
     def waiting(self, source: Source) -> pl.DataFrame:
         """Returns the records of *source* that wait for other partitions."""

@@ -20,23 +20,25 @@ from tidemark.control.files import RESTORE, not_files
 from tidemark.control.folder import Control
 from tidemark.errors import UnreadableFile
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import BATCHES
+from tidemark.model.tables.catalog import BATCHES, TABLES
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.datasets import open_to_read
+from tidemark.storage.delta.datasets import open_to_read, schema_of
 from tidemark.storage.delta.format import warehouse_stamp
 from tidemark.storage.delta.log import commit_file
-from tidemark.storage.delta.requirements import Refusal, TableRefused, open_to_write
+from tidemark.storage.delta.requirements import Access, Refusal, TableRefused, open_to_write
 from tidemark.storage.delta.snapshots import Snapshot
-from tidemark.storage.delta.tables import HISTORY, rows_of_others
+from tidemark.storage.delta.tables import HISTORY, Reference, rows_of_others
+from tidemark.storage.delta.types import type_changes
 from tidemark.storage.files import Files
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.kafka.numbering import number_partitions
+from tidemark.stream.operate.steps import Steps
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
 from tidemark.stream.startup.soundness import Evidence, TableCommit
-from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources
-from tidemark.stream.write.commit import table_names, tables_alone, tables_replaced
+from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources, types
+from tidemark.stream.write.commit import declared_tables, tables_alone, tables_written
 
 Look = Callable[[Path], Iterable[tuple[Path, str]]]
 """Returns the damaged data files of a table, and what is wrong with each."""
@@ -58,8 +60,8 @@ def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
         committed, commit_is_torn, plans_of_batches = None, False, None
     journal = read_journal(control / "journal")
     damaged += [*journal.damaged, *of_states(control, journal)]
-    alone, replaced = tables_alone(stream.home, stream.sub), tables_replaced(stream.sub)
-    tables = [_table(stream.home / name, f"{app}/{name}", alone, replaced) for name in table_names(stream.sub)]
+    alone, written = tables_alone(stream.home, stream.sub), tables_written(stream.sub)
+    tables = [_table(stream.home / name, f"{app}/{name}", alone, access) for name, access in written.items()]
     decided, entry = journal.newest, journal.entries.get(-1 if journal.newest is None else journal.newest)
     progress = entry.notes.progress if entry else StreamProgress()
     for each in journal.entries.values():
@@ -79,7 +81,7 @@ def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
         newest_batches=_expected(journal.facts, entry, tables),
         tables=tuple(tables),
         data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
-        changed=tuple(changed(_meanings(control), meanings(stream.sub))),
+        changed=tuple(_changed(stream)),
         former={} if decided is not None or committed is not None else dict(_former(stream)),
     )
 
@@ -90,6 +92,23 @@ def _of_stamp(stream: Stream) -> Iterator[UnreadableFile]:
         warehouse_stamp(stream.layout.warehouse)
     except UnreadableFile as error:
         yield error
+
+
+def _changed(stream: Stream) -> Iterator[str]:
+    """Yields a line for each thing that *stream* keeps and that means something else now, or has another type."""
+    kept, now = _meanings(stream.control), meanings(stream.sub)
+    try:
+        steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+    except Exception:  # SQL may raise any error of DuckDB, and the start describes it
+        yield from changed(kept, now)
+        return
+    yield from changed(kept, {**now, **types(stream.sub, steps)})
+    for declared in declared_tables(stream.home, stream.sub, steps.schemas):
+        # Those of Tidemark's own tables do not depend on the file; a damaged log is a finding already.
+        if declared.path.name not in TABLES:
+            with suppress(Exception):
+                stored = schema_of(open_to_read(declared.path)).to_json()
+                yield from type_changes(declared.path.name, stored, declared.schema)
 
 
 def _meanings(control: Path) -> dict[str, str]:
@@ -191,12 +210,12 @@ def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
     return ends
 
 
-def _table(path: Path, app_id: str, alone: Container[str], replaced: Container[str]) -> TableCommit:
+def _table(path: Path, app_id: str, alone: Container[str], access: Access) -> TableCommit:
     if (damage := of_table(path)) is not None:
         return TableCommit(path=path, error=damage)
     refusal: Refusal | None = None
     try:
-        open_to_write(path, replaces=path.name in replaced)
+        open_to_write(path, access)
     except TableRefused as refused:
         refusal = refused.refusal
     except Exception:  # delta-rs may raise any error for a changed byte, and the next opening describes it

@@ -14,12 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
+from tidemark.kernels.columns.schemas import type_word
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.topology import SubTopology
+from tidemark.storage.delta.types import TypesChanged
 from tidemark.stream.operate.registry import step_of
+from tidemark.stream.operate.steps import Steps
 
 SOURCES = "its sources"
 
@@ -35,6 +38,24 @@ def meanings(sub: SubTopology) -> dict[str, str]:
     for operator in sub.operators:
         meaning_of_names |= step_of(operator).meaning(operator)
     return meaning_of_names
+
+
+def types(sub: SubTopology, steps: Steps) -> dict[str, str]:
+    """Returns the type of each column that *sub* keeps, by the name of column and operator.
+
+    A kept value of another type is compared by another text, and retracted under another key.
+    """
+    kinds: dict[str, str] = {}
+    for operator in sub.operators:
+        for column, kind in steps.kept_columns(operator).items():
+            kinds[f"column {column} of operators.{operator.name}"] = type_word(kind)
+    return kinds
+
+
+def refuse_other_types(kept: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raises TypesChanged if a column has another type *now* than it was *kept* with."""
+    if changes := changed(kept, now):
+        raise TypesChanged(changes)
 
 
 def changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

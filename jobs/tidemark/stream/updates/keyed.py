@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from tidemark.collecting import in_order_of
+from tidemark.kernels import payload
 from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.kernels.columns.splitting import split
@@ -25,6 +27,7 @@ from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.keyed_rows import KeyedRows
 from tidemark.stream.state.memory import HELD, Moves
 from tidemark.stream.updates.emitting import EmissionResult, Emitter
+from tidemark.stream.updates.mistakes import Schema
 from tidemark.stream.updates.step import Op, OperatorStep, Run
 
 Tables = dict[str, pl.DataFrame]
@@ -39,6 +42,15 @@ class JudgingStep(OperatorStep[Op]):
         emission = self.operator.emission
         assert emission is not None
         return emission
+
+    def kept_columns(self) -> Schema:
+        """Returns the columns of its results and states."""
+        name, memory = self.operator.name, self.shared.memory
+        if name not in memory.stored:
+            return {}
+        of_states = memory.states[name].schema if name in memory.states else {}
+        columns = {**self.shared.schemas[name], **of_states}
+        return in_order_of(payload(columns), columns)
 
     def judged_rows(self, emitted: EmissionResult, window: Mapping[str, str] | None = None) -> Tables:
         """Returns rows of `changes` and `suppressed`; *window* maps bounds to columns."""

@@ -167,6 +167,10 @@ class OperatorStep(ABC, Generic[Op]):
             InvalidArgument: It does not fit what it reads.
         """
 
+    def kept_columns(self) -> Schema:
+        """Returns the columns of what it keeps between batches, whose types must stay."""
+        return {}
+
     def schema(self) -> Mapping[str, pl.DataType]:
         """Returns the columns of its output, from a run over no records."""
         inputs = [pl.DataFrame(schema=self.shared.schemas[name]) for name in self.operator.inputs]

@@ -4,7 +4,7 @@ Order:
 
 1. changes; their commit ends the latency of tables and aggregates without readers;
 2. the rows of repartitions and sinks, in the order of the topology; the latency of each ends with its own commit;
-3. records that a topic refused;
+3. records that a topic or table refused;
 4. small files of a table may be compacted.
 
 A step that was done before is skipped, so a batch may be carried out again from any point. Ledgers and measurements
@@ -23,11 +23,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.collecting import index_by_name, names_in, outside
-from tidemark.kernels import payload
-from tidemark.kernels.columns.schemas import arrow_schema, instants
+from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.kernels.records.marks import MARK, mark_text
-from tidemark.kernels.updates.final_rows import final_columns
-from tidemark.kernels.updates.last_seen import last_seen_columns
+from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import HandingOut
 from tidemark.model.kinds.repartition import Repartition
@@ -43,24 +41,27 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.current_rows import CLOSED_UP_TO, NEWEST_MS, OF_REPLACING, ClosedRows, closed_row
+from tidemark.storage.delta.current_rows import CLOSED_UP_TO, OF_REPLACING, ClosedRows, closed_row
 from tidemark.storage.delta.current_view import KEPT_BY, kept_by
 from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG
-from tidemark.storage.delta.tables import NO_NOTES, Committer, DeclaredTable, Notes
+from tidemark.storage.delta.requirements import Access, TableWatch
+from tidemark.storage.delta.tables import NO_NOTES, Accept, Committer, DeclaredTable, Notes
 from tidemark.storage.fence import Fence
-from tidemark.storage.files import Files, Rows, write_file
+from tidemark.storage.files import Files, Rows, frames, write_file
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.entries import MANY, Entry
 from tidemark.stream.journal.notes import MarkNotes
 from tidemark.stream.journal.unflushed import LEDGERS
 from tidemark.stream.kafka.broker import Publishers, TopicBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
+from tidemark.stream.operate.sink import sink_rows
 from tidemark.stream.write.commit_notes import progress_notes
 from tidemark.stream.write.compaction import Compactor
 from tidemark.stream.write.current_tables import CurrentTables
 from tidemark.stream.write.flushing import Flusher
 from tidemark.stream.write.measurement import Clocks, Measurer
 from tidemark.stream.write.open_windows import OpenWindows, closed_column
+from tidemark.stream.write.refused_rows import NOTE, LateRefusals
 from tidemark.stream.write.sink_columns import commented
 
 
@@ -76,7 +77,11 @@ class BatchCommitter:
         measurer: Measurer,
         broker: TopicBroker,
         fence: Fence,
+        tables: TableWatch,
     ) -> None:
+        self._tables = tables
+        # By sink, keys of updates that its table refused after their batch was decided. The next batch takes them.
+        self.refused: dict[str, tuple[str, ...]] = {}
         self._operators = index_by_name(sub.operators)
         self._home, self._committer, self._flushing, self._measurer = home, committer, flushing, measurer
         self._broker, self._fence = broker, fence
@@ -88,7 +93,7 @@ class BatchCommitter:
                 self._shown_by_changes.append(operator.name)
         self._compactor, self._hops = Compactor(committer), frozenset(_hops(sub))
         self._open_windows = OpenWindows(home)
-        self._current_tables = CurrentTables(sub, home, committer, fence)
+        self._current_tables = CurrentTables(sub, home, committer, fence, tables)
         # Both are of one batch: `_commit_data` sets them.
         self._undeliverable: list[pl.DataFrame] = []
         self._done_at_ms: int | None = None
@@ -166,10 +171,16 @@ class BatchCommitter:
             if finished_ms is not None:
                 waited = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
                 clocks[operator.name] = shown(clocks[operator.name], finished_ms, *waited, recovers=recovers)
-        if self._undeliverable:
-            refused = self._measurer.of_batch(UNDELIVERABLE, pl.concat(self._undeliverable), entry)
-            self._commit(UNDELIVERABLE.name, refused, entry.batch_id)
+        self._commit(UNDELIVERABLE.name, self._refused(entry), entry.batch_id)
         return clocks
+
+    def _refused(self, entry: Entry) -> Rows | None:
+        """Returns the rows of `undeliverable`: those of *entry*, and those that were refused since."""
+        decided = entry.tables.get(UNDELIVERABLE.name)
+        if not self._undeliverable:
+            return decided
+        since = self._measurer.of_batch(UNDELIVERABLE, pl.concat(self._undeliverable), entry)
+        return since if decided is None else pl.concat([*frames(decided), pl.DataFrame(since)]).to_arrow()
 
     def _mark(self, sink: Sink, mark: MarkNotes, entry: Entry) -> None:
         """Writes a mark of time for the readers of *sink*."""
@@ -241,18 +252,63 @@ class BatchCommitter:
         Returns:
             The clock after the commit, epoch ms; None without *rows*.
         """
-        if rows is not None and not isinstance(rows, Files):
-            rows = sink_rows(sink, rows, entry.batch_id)
+        late = None if rows is None else self._late(sink, table, rows, entry)
         if not sink.key:
-            notes = self._time_mark(sink, entry)
-            return None if rows is None else self._commit(table, rows, entry.batch_id, notes=notes)
+            return (
+                None if late is None else self._commit_accepted(late, late.accept, notes=self._time_mark(sink, entry))
+            )
         closed = self._open_windows.closed(sink, entry.notes.progress.watermark_ms)
-        rows_and_mark = self._with_closed(rows, table, closed, entry.batch_id)
         notes = progress_notes(sink, entry.notes.progress)
-        at_ms = self._commit(table, rows_and_mark, entry.batch_id, notes=notes)
-        self._open_windows.committed(sink, rows, closed)
-        self._current_tables.appended(sink, rows_and_mark)
-        return None if rows is None else at_ms
+        if late is None:
+            mark = self._with_closed(None, table, closed, entry.batch_id)
+            self._commit(table, mark, entry.batch_id, notes=notes)
+            self._open_windows.committed(sink, None, closed)
+            self._current_tables.appended(sink, mark)
+            return None
+
+        def accept(_: tuple[Constraint, ...]) -> tuple[Rows, Notes]:
+            # The table into which the rows are merged later refuses them.
+            accepted, more = late.accept(self._tables.constraints(self._home / str(sink.table)))
+            marked = self._with_closed(accepted, table, closed, entry.batch_id)
+            assert marked is not None
+            return marked, more
+
+        at_ms = self._commit_accepted(late, accept, notes=notes)
+        self._open_windows.committed(sink, late.accepted, closed)
+        self._current_tables.appended(sink, late.accepted)
+        return at_ms
+
+    def _commit_accepted(self, late: LateRefusals, accept: Accept, *, notes: Notes) -> int:
+        """Commits the rows of *late* that *accept* returns; those that the table refuses are undeliverable."""
+        in_files = isinstance(late.rows, Files)
+        at_ms = self._committer.commit_accepted(late.folder, late.batch_id, accept, notes=notes, in_files=in_files)
+        self._record_commit(late.folder.name, late.batch_id)
+        if late.refused is None:
+            # The batch was committed before, perhaps under constraints that others have changed since.
+            late.accept_as_noted(self._committer.noted(late.folder, late.batch_id, NOTE))
+        self._add_refused(late)
+        return at_ms
+
+    def _add_refused(self, late: LateRefusals) -> None:
+        for rows in late.refused or ():
+            self._undeliverable.append(rows)
+            keys = rows["key"].drop_nulls().cast(pl.String)
+            self.refused[late.sink.name] = (*self.refused.get(late.sink.name, ()), *keys)
+
+    def recall_refused(self, entry: Entry) -> None:
+        """Finds again which keys tables refused after *entry*, which was carried out, had been decided."""
+        if self._committer.newest(self._home / UNDELIVERABLE.name) != entry.batch_id:
+            return
+        for operator in self._handing_out:
+            rows = entry.tables.get(operator.name)
+            if isinstance(operator, Sink) and operator.appends_to and rows is not None:
+                late = self._late(operator, operator.appends_to, rows, entry)
+                late.accept_as_noted(self._committer.noted(late.folder, late.batch_id, NOTE))
+                self._add_refused(late)
+
+    def _late(self, sink: Sink, table: str, rows: Rows, entry: Entry) -> LateRefusals:
+        decided = entry.notes.decision.batch.constraints.get(sink.name, ())
+        return LateRefusals(sink, self._home / table, rows, entry.batch_id, decided)
 
     def _with_closed(self, rows: Rows | None, table: str, closed: ClosedRows | None, batch_id: int) -> Rows | None:
         """Returns *rows* with a row for the windows that are *closed*."""
@@ -275,6 +331,8 @@ class BatchCommitter:
         """
         for table in self._current_tables.refresh(progress, at_once=at_once):
             self._record_commit(table, progress.batch_id)
+        for sink, keys in self._current_tables.take_refused().items():
+            self.refused[sink] = (*self.refused.get(sink, ()), *keys)
 
     @property
     def refresh_at_ms(self) -> int | None:
@@ -356,33 +414,6 @@ def appended(
             assert_never(operator)
 
 
-def sink_rows(sink: Sink, records: pa.Table, batch_id: int) -> pa.Table:
-    """Returns *records* in the columns of the table of a Delta *sink*.
-
-    The columns are payload, record time, and the source and batch of each record. Of a sink that keeps current rows
-    only the last record of each key is returned. *records* have when a key was last seen if they were decided with
-    `last_seen_at`.
-
-    Instants and bounds of windows are timestamps.
-    """
-    frame = pl.DataFrame(records)
-    if sink.key:
-        frame = frame.unique(sink.key, keep="last", maintain_order=True)
-    # A row that only repeats others is no news about time.
-    newest_ms = {NEWEST_MS: pl.when(~pl.col("_repeated")).then("_newest_ms")} if sink.key else {}
-    return frame.select(
-        *(instants(name) if name in sink.bounds else pl.col(name) for name in payload(frame.columns)),
-        timestamp=instants("_timestamp_ms"),
-        batch_id=pl.lit(batch_id, pl.Int64),
-        source_partition="_partition",
-        source_offset="_offset",
-        deleted="_deleted",
-        **final_columns(frame.columns),
-        **last_seen_columns(frame.columns),
-        **newest_ms,
-    ).to_arrow()
-
-
 _OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
 
 
@@ -396,9 +427,10 @@ def table_names(sub: SubTopology) -> list[str]:
     return [*names_in(_OWN), *_hops(sub), *tables]
 
 
-def tables_replaced(sub: SubTopology) -> list[str]:
-    """Returns the names of tables of *sub* whose rows are replaced: those with current rows."""
-    return [str(sink.table) for sink in sub.sinks if sink.table and sink.key]
+def tables_written(sub: SubTopology) -> dict[str, Access]:
+    """Returns how batches of *sub* write each table, by name."""
+    of_sinks = {str(sink.table): Access.REPLACES if sink.key else Access.ROWS for sink in sub.sinks if sink.table}
+    return {name: of_sinks.get(name, Access.OWN_ROWS) for name in table_names(sub)}
 
 
 def tables_alone(home: Path, sub: SubTopology) -> list[str]:

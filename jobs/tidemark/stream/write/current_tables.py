@@ -21,16 +21,20 @@ from pathlib import Path
 import polars as pl
 
 from tidemark.collecting import within
+from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, newest_rows
 from tidemark.model.kinds.sink import Sink
+from tidemark.model.tables.catalog import UNDELIVERABLE
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.compaction import TableBusy, files_of, remove_files
 from tidemark.storage.delta.current_rows import closed_by
 from tidemark.storage.delta.merges import merge_notes
+from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.delta.tables import Committer, Notes, scan
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows
+from tidemark.stream.operate.sink import accepted_rows
 from tidemark.stream.write.commit_notes import progress_notes
 from tidemark.stream.write.open_windows import closed_column
 
@@ -48,12 +52,16 @@ A reader opens one of the two tables, and then the other.
 class CurrentTables:
     """Merges the tables with current rows of *sub* in the folder *home*.
 
-    *fence* reports each step that is done and has the clock.
+    *fence* reports each step that is done and has the clock; *tables* knows the constraints of the tables.
     """
 
-    def __init__(self, sub: SubTopology, home: Path, committer: Committer, fence: Fence) -> None:
+    def __init__(self, sub: SubTopology, home: Path, committer: Committer, fence: Fence, tables: TableWatch) -> None:
         self._sinks = [sink for sink in sub.sinks if sink.table and sink.key]
         self._home, self._committer, self._fence = home, committer, fence
+        self._tables = tables
+        # A batch may have committed its own rows of `undeliverable` already, so those of a merge have another id.
+        self._refusals = {o.name: Committer(f"{committer.app}/merges/{o.name}", fence) for o in self._sinks}
+        self._refused: dict[str, tuple[str, ...]] = {}
         self._merges: dict[str, list[tuple[int, int]]] = {}
         self._merged_at_ms: dict[str, int] = {}
         self._waiting: set[str] = set()
@@ -108,7 +116,7 @@ class CurrentTables:
         appended = _after(changes, merged)
         if appended.is_empty():
             return False
-        rows = newest_rows(appended.filter(pl.col("deleted").is_not_null()), sink.key)
+        rows = newest_rows(self._accepted(sink, appended.filter(pl.col("deleted").is_not_null()), progress), sink.key)
         closed = closed_by(appended, closed_column(sink))
         batch_id, noted = progress.batch_id, progress_notes(sink, progress)
 
@@ -123,6 +131,25 @@ class CurrentTables:
             self._merges[sink.name] = [merge for merge in merges if merge[1] >= old[-1]]
             self._remove(changes, old[-1])
         return True
+
+    def _accepted(self, sink: Sink, rows: pl.DataFrame, progress: StreamProgress) -> pl.DataFrame:
+        """Returns *rows* without those that the table of *sink* refuses since they were appended."""
+        constraints = self._tables.constraints(self._home / str(sink.table))
+        if not constraints:
+            return rows
+        accepted, refused = accepted_rows(sink, rows, constraints)
+        if refused.height:
+            topology, sub_topology = self._committer.app.split("/")
+            same = {"topology": topology, "sub_topology": sub_topology, "batch_id": progress.batch_id}
+            undeliverable = rows_of(UNDELIVERABLE, refused, **same)
+            self._refusals[sink.name].commit(self._home / UNDELIVERABLE.name, undeliverable, progress.batch_id)
+            self._refused[sink.name] = tuple(refused["key"].drop_nulls().cast(pl.String))
+        return accepted
+
+    def take_refused(self) -> dict[str, tuple[str, ...]]:
+        """Returns, by sink, the keys of rows that merges refused since the last call."""
+        refused, self._refused = self._refused, {}
+        return refused
 
     def _remove(self, changes: Path, merged: int) -> None:
         """Removes files of *changes* whose rows the table all shows.

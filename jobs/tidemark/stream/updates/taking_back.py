@@ -1,0 +1,81 @@
+"""Takes back what operators remember of updates that the table of a sink refused.
+
+An operator suppresses an update that is equal to the last one sent on. If a table refused that one, the table still has
+the last row that it accepted, so later updates are compared with that row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import polars as pl
+
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.topology import Topology
+from tidemark.stream.state.memory import Moves
+from tidemark.stream.updates.step import StepContext
+
+UNEQUAL = ""
+"""The stored value of a key whose readers have different values: no update is equal to it."""
+
+
+def take_back(sink: Operator, shared: StepContext, records: pl.DataFrame, is_accepted: pl.Series, moves: Moves) -> None:
+    """Changes what *moves* stores for keys of which the table of *sink* refused the last of *records*."""
+    outcomes = records.select("_key", is_accepted.alias("_accepted")).group_by("_key")
+    keys = outcomes.agg(pl.col("_accepted").last().alias("_last"), pl.col("_accepted").any().alias("_any"))
+    refused = keys.filter(~pl.col("_last"))
+    for name in _judging(shared.topology, sink):
+        stored = moves.stored.get(name)
+        if stored is None:
+            continue
+        # If the batch has no accepted update of the key, the row stored before is the last accepted one.
+        unequal = refused.filter("_any") if _reads_alone(shared.topology, sink, name) else refused
+        is_refused, is_unequal = (pl.col("key").is_in(each["_key"].implode()) for each in (refused, unequal))
+        moves.stored[name] = pl.concat([stored.filter(~is_refused), _unequal(stored.filter(is_unequal))])
+
+
+def take_back_later(shared: StepContext, refused: Mapping[str, Sequence[str]]) -> dict[str, pl.DataFrame]:
+    """Changes what the memory stores for keys that tables *refused* after their batch was decided, by sink.
+
+    The row that a table accepted before is no longer known then.
+
+    Returns:
+        The changed rows by operator, for the journal.
+    """
+    changed: dict[str, pl.DataFrame] = {}
+    for name, keys in refused.items():
+        for operator in _judging(shared.topology, shared.topology.operators[name]):
+            stored = shared.memory.stored[operator]
+            rows = _unequal(stored.of(pl.Series(keys, dtype=pl.String).unique()))
+            if rows.height:
+                stored.put(rows)
+                changed[operator] = pl.concat([changed.get(operator, rows.clear()), rows])
+    return changed
+
+
+def _unequal(stored: pl.DataFrame) -> pl.DataFrame:
+    return stored.with_columns(value=pl.lit(UNEQUAL), identity=pl.lit(UNEQUAL))
+
+
+def _judging(topology: Topology, sink: Operator) -> Iterator[str]:
+    """Yields the operators before *sink* that suppress updates."""
+    waiting, seen = [*sink.flows], set[str]()
+    while waiting:
+        operator = topology.operators[waiting.pop()]
+        if operator.name in seen:
+            continue
+        seen.add(operator.name)
+        waiting += operator.flows
+        if operator.emission is not None:
+            yield operator.name
+
+
+def _reads_alone(topology: Topology, sink: Operator, name: str) -> bool:
+    """Returns True if all that the operator *name* sends on is seen by *sink* alone."""
+    for reader in topology.operators.values():
+        if name not in reader.inputs or reader.name == sink.name:
+            continue
+        passes_on = name in reader.flows and reader.emission is None and not reader.hands_out
+        if not (passes_on and _reads_alone(topology, sink, reader.name)):
+            return False
+    return True
