@@ -23,11 +23,11 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import parse
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.tables import Reference
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.state.files import StateFiles
 from tidemark.stream.state.memory import Moves
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -52,3 +53,28 @@ def test_partitions_are_columns_and_leave_out_files(tmp_path: Path) -> None:
     assert found(ds.field("n") == 2) == (3, [{"grain": None, "n": 2}])
     expected = table.to_pyarrow_dataset().to_table(columns=["grain", "n"]).sort_by("n")
     assert rows.to_table(columns=["grain", "n"]).sort_by("n").to_pylist() == expected.to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("reader", "features", "file", "is_plain"),
+    [
+        (1, None, "", True),
+        (3, ["timestampNtz"], "", True),
+        (2, None, "", False),  # column mapping, which a reader of files alone takes for columns of nulls
+        (3, ["columnMapping"], "", False),
+        (3, ["timestampNtz", "deletionVectors"], "", False),
+        (3, ["typeWidening"], "", False),
+        (1, None, "file:/another/table/", False),  # a shallow clone
+    ],
+)
+def test_rows_are_those_of_the_files_without_other_features(
+    tmp_path: Path, reader: int, features: list[str] | None, file: str, *, is_plain: bool
+) -> None:
+    write_deltalake(tmp_path, pa.table({"n": [1]}))
+    commit = tmp_path / "_delta_log" / f"{0:020d}.json"
+    actions = {kind: value for line in commit.read_text().splitlines() for kind, value in json.loads(line).items()}
+    actions["protocol"] = {"minReaderVersion": reader, "minWriterVersion": 7, "writerFeatures": features or []}
+    actions["protocol"] |= {"readerFeatures": features} if features else {}
+    actions["add"]["path"] = file + actions["add"]["path"]
+    commit.write_text("\n".join(json.dumps({kind: value}) for kind, value in actions.items()))
+    assert datasets.has_plain_rows(DeltaTable(str(tmp_path))) is is_plain

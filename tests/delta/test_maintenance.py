@@ -41,9 +41,10 @@ from tidemark.model.tables.catalog import LATENCY_ROLLUP
 from tidemark.query.sql import Warehouse
 from tidemark.reports.report_tables import replace_rows
 from tidemark.storage.delta.compaction import DataFile, files_of, rows_of_each, write_files
-from tidemark.storage.delta.tables import Reference, read_before, scan
+from tidemark.storage.delta.tables import read_before, scan
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.load import load_waiting
 from tidemark.stream.startup.soundness import Fault, findings

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from support.crashes import Crash, crash_at
 from support.play import CLOCKS, MEASURED, Play, Row
@@ -35,6 +35,7 @@ from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import on_processing_time
 from tidemark.semantics.strategy import Strategy
 from tidemark.storage.delta.tables import scan
+from tidemark.stream.read.joined_tables import ColumnsChanged
 
 T = 1_400_000_000_000
 (OTHER_NAN,) = struct.unpack(">d", bytes.fromhex("fff8000000000001"))
@@ -560,3 +561,32 @@ def test_the_event_time_alone_is_no_change(tmp_path: Path) -> None:
     for name, suppressed in (("newest", 2), ("changed", 2), ("exact", 0), ("day", 2)):
         assert sum(row["suppressed"] for row in play.rows("outcomes") if row["operator"] == name) == suppressed, name
     check_accounting(play)
+
+
+def test_of_several_rows_of_a_key_the_smallest_is_joined_and_a_new_column_is_added(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = tmp_path / "reference" / "places"
+    rows = [("a", 2, None), ("a", 1, "x"), ("a", 1, None), ("b", 9, "z"), (None, 1, "y"), (None, 2, "y")]
+    joined = operators(near={"kind": "join", "input": "events", "delta": "reference/places", "on": {"id": "place"}})
+    play = Play(SOURCE + joined + operators(out=sink("near", table="out")), tmp_path)
+    for batch, ordered in enumerate((rows, rows[::-1])):  # as OPTIMIZE might leave them
+        columns = dict(zip(("place", "rank", "name"), zip(*ordered, strict=True), strict=True))
+        write_deltalake(places, pa.table(columns), mode="overwrite")
+        play.batch([event(play, 1, "a"), event(play, 2, "b"), event(play, 3, "c")], at_ms=T + batch)
+    once = [("a", 1, None), ("b", 9, "z"), ("c", None, None)]
+    assert sent(play, "id", "rank", "name") == [(batch, *row) for batch in (0, 1) for row in once]
+    assert play.engine(play.sub).load["ambiguous_keys"] == 1
+    told = [
+        text for text in caplog.messages if text.startswith("near: keys of reference/places with several rows: 1; ")
+    ]
+    assert len(told) == 1
+
+    write_deltalake(places, pa.table({"place": ["c"], "rank": [3], "zone": ["z"]}), mode="append", schema_mode="merge")
+    added = [event(play, 4, "c")]
+    with pytest.raises(ColumnsChanged, match="the columns of reference/places, which a join reads, have changed"):
+        play.batch(added, at_ms=T + 2)
+    assert len(play.rows("out")) == 6
+    play.start()  # as the driver starts its next query
+    play.batch(added, at_ms=T + 2)
+    assert sent(play, "id", "rank", "name", "zone")[6:] == [(2, "c", 3, None, "z")]

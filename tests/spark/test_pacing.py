@@ -9,7 +9,8 @@ from pathlib import Path
 import polars as pl
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
@@ -22,6 +23,7 @@ from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.journal.checkpoint import last_tick
 from tidemark.stream.read import sources
 from tidemark.stream.read.data_files import files_of_batch
+from tidemark.stream.read.source_tables import SourceTables
 from tidemark.stream.read.sources import collect, stream
 
 TOML = """
@@ -114,6 +116,32 @@ def test_a_delta_table_is_read_so_many_files_at_once(
         write_deltalake(tmp_path / "in", pa.Table.from_pylist([row(n)], schema), mode="append")
     topology = paced(f'delta = "in"\n{limits}')
     assert batches(spark, topology, topology.sub_topologies[0], tmp_path) == read
+
+
+def test_a_delta_table_is_read_on_after_a_change_of_another_column_and_a_lost_file_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = pa.schema([("n", pa.int32()), ("at", pa.int64()), ("other", pa.string())])
+    write_deltalake(tmp_path / "in", pa.Table.from_pylist([row(0)], schema))
+    table, topology = f"delta.`{tmp_path}/in`", paced('delta = "in"')
+    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+
+    def read() -> list[list[int]]:
+        SourceTables(topology.sub_topologies[0], tmp_path, tmp_path / "checkpoint").refuse_other_columns()
+        return batches(spark, topology, topology.sub_topologies[0], tmp_path)
+
+    assert read() == [[0]]
+    spark.sql(f"INSERT INTO {table} VALUES (1, {NOON}, 'x')")  # version 2
+    spark.sql(f"ALTER TABLE {table} RENAME COLUMN other TO another")
+    assert read() == [[1]]
+    spark.sql(f"INSERT INTO {table} VALUES (4, {NOON}, 'x')")
+    before, after = ({*DeltaTable(str(tmp_path / "in"), version=number).file_uris()} for number in (3, 4))
+    (added,) = after - before
+    Path(added).unlink()
+    with pytest.raises(StreamingQueryException) as lost:
+        read()
+    said = SourceTables(topology.sub_topologies[0], tmp_path, tmp_path / "checkpoint").explained(lost.value)
+    assert "the stream has yet to read version 4, whose files are gone" in str(said)
 
 
 def test_a_hop_has_the_limits_of_a_delta_table(

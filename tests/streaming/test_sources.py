@@ -74,10 +74,13 @@ def topology() -> str:
             on = 'on = { id = "id" }\n'
             parts.append(operator(f"{name}_joined", kind="join", input=joined, table=f"{name}_now") + on)
             joined = f"{name}_joined"
-    return "".join([*parts, operator("all_kept", kind="sink", input=joined, table="all_kept")])
+    on = 'on = { id = "place" }\n'
+    parts.append(operator("placed", kind="join", input=joined, delta="outside/places") + on)
+    return "".join([*parts, operator("all_kept", kind="sink", input="placed", table="all_kept")])
 
 
 TOML = topology()
+PLACES = pa.table({"place": ["i0", "i5"], "name": ["north", "south"]})
 Row = dict[str, Any]
 
 
@@ -131,6 +134,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Path:
     for numbers in ((0, 1), (2,), (3, 4)):
         write_deltalake(outside / "orders", orders(*numbers), mode="append")
         await_next_modification_time(outside / "orders")
+    write_deltalake(outside / "places", PLACES)
     (outside / LINES / "b #1.json").write_text(line(0) + line(1, zone="z") + "\n")
     (outside / "csv" / "a.csv").write_text(f"id,n,at\ni0,0,{NOON_S}\ni1,1,{NOON_S + 1}\n")
     pq.write_table(table(0, 1, 2), outside / "parquet" / "a.parquet")
@@ -203,11 +207,19 @@ def test_a_driver_reads_and_writes_topics_of_two_clusters(driver: OnlyDriver, fa
 
 def test_what_is_added_goes_on_from_there(driver: OnlyDriver, home: Path) -> None:
     outside = home / "warehouse" / "outside"
+    places = PLACES.append_column("zone", pa.array(["n", "s"]))
+    write_deltalake(outside / "places", places, mode="overwrite", schema_mode="overwrite")
     (outside / LINES / "a.json").write_text(line(2) + '{"id":\n' + '{"id": "i4", "n": "four", "at": 1}\n' + line(5))
     write_deltalake(outside / "orders", orders(5, 6), mode="append")
     (outside / "csv" / "0.csv").write_text(f"id,n,at\ni2,two,{NOON_S}\ni3,3,{NOON_S + 3}\n")
     assert numbers(driver.wait_for("lines_kept", 4)) == [(0, 0), (1, 1), (2, 2), (5, 5)]
     assert numbers(driver.wait_for("orders_kept", 7))[5:] == [(5, 5), (6, 6)]
+    placed = driver.wait_for("all_kept", 7)
+    assert [(row["name"], row["zone"]) for row in (placed[0], *placed[5:])] == [
+        ("north", None),
+        ("south", "s"),
+        (None, None),
+    ]
     assert numbers(driver.wait_for("sheets_kept", 3))[2:] == [(3, 3)]
     columns = ("source", "offset", "reason", "value", "detail")
     bad = {tuple(row[name] for name in columns) for row in driver.wait_for("quarantine", 4)}
@@ -311,8 +323,26 @@ def test_a_source_that_is_not_there_is_named_at_start(
     tmp_path: Path, broker: str, far: str, home: Path, shared: SharedDriver
 ) -> None:
     (tmp_path / "event.avsc").write_text(json.dumps(AVRO))
+    write_deltalake(tmp_path / "warehouse" / "outside" / "places", PLACES)
     with OnlyDriver(
         tmp_path, TOML.replace("FOLDER", str(tmp_path)), broker, "--bootstrap", f"far={far}", shared=shared
     ) as driver:
         assert "operators.orders.delta: " in (reason := driver.reason_to_fail())
         assert reason.endswith("no Delta table; create it before the stream starts")
+
+
+def test_a_source_table_that_is_replaced_ends_its_stream(tmp_path: Path, broker: str, shared: SharedDriver) -> None:
+    read, other = tmp_path / "warehouse" / "in", tmp_path / "other"
+    for place, numbers in ((read, [1]), (other, [2, 3])):
+        write_deltalake(place, table(*numbers))
+    source = f'[operators.lines]\nkind = "source"\ndelta = "in"\n{FIELDS}\nbound = "1 s"\n'
+    kept = operator("kept", kind="sink", input="lines", table="kept")
+    ids = [DeltaTable(place).metadata().id for place in (read, other)]
+    with OnlyDriver(tmp_path, f'name = "replaced"\n{source}{kept}', broker, shared=shared) as driver:
+        driver.wait_for("kept", 1)
+        read.rename(tmp_path / "was")
+        other.rename(read)
+        reason = driver.reason_to_fail()
+        assert f"the stream has read the Delta table with the id {ids[0]}, and " in reason
+        assert f"has the id {ids[1]}: put the first one back, or give the topology a new name, so that it" in reason
+        assert len(driver.rows("kept")) == 1

@@ -74,7 +74,7 @@ IMPORTS = {
     "stream.read": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds "
         "model kernels.columns kernels.updates kernels.records kernels.formats storage storage.delta control "
-        "stream.journal stream.driver stream.kafka stream.updates stream.operate"
+        "spark_session stream.journal stream.driver stream.kafka stream.updates stream.operate"
     ),
     "stream.decide": (
         "collecting clock semantics model.tables model.settings model.kinds model kernels.columns "
@@ -93,7 +93,7 @@ IMPORTS = {
     ),
     "stream.distributed": (
         "collecting control errors clock semantics model.tables model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.updates kernels.records kernels.formats storage storage.delta "
+        "kernels.aggregates kernels.updates kernels.records kernels.formats storage "
         "spark_session stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate "
         "stream.read stream.schemas stream.decide stream.write stream.startup"
     ),
@@ -200,12 +200,12 @@ IMPORTS = {
     ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
-        "model storage storage.delta stream.kafka stream.operate stream.schemas stream.read stream.write "
+        "model storage stream.kafka stream.operate stream.schemas stream.read stream.write "
         "stream.distributed query sampling why.causes reports recorded cli.shared"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal "
+        "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal stream.read "
         "stream.kafka stream.state stream.operate stream.decide stream.startup stream.distributed reports "
         "cli.shared trace cli.audit"
     ),

@@ -86,10 +86,13 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
 def test_status_shows_the_reason_of_the_verdict(verdict: str, slas: tuple[str, ...], cause: str, line: str) -> None:
     rows = [{"sla": name, "verdict": found, "said": f"{name} is late"} for name, found in map(str.split, slas)]
     finding = {"cause": cause, "seen": "it was seen", "remedy": "act"} if cause else None
-    stream = {"sub_topology": "s", "state": "running", "records_in": 1, "first_latency_ms": None}
+    stream = {"sub_topology": "s", "state": "running", "records_in": 1, "first_latency_ms": None, "ambiguous_keys": 2}
     model = {"topology": "t", "page": None, "streams": [stream], "verdict": verdict}
     text = as_text([{**model, "slas": {"rows": rows}, "cause": finding}])
-    assert text.splitlines()[-1] == f"t: {line}"
+    keys = (
+        "t/s: 2 keys with several rows in Delta tables that it joins; the smallest row is used, and the driver's log "
+    )
+    assert text.splitlines()[-2:] == [f"t: {line}", f"{keys}names the tables"]
 
 
 def test_sql_of_topologies_shows_no_progress_bar() -> None:

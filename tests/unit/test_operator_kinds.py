@@ -42,6 +42,7 @@ TESTS_FOR_ONE_KIND = {
     "stream/kafka/outgoing: Sink": "sinks of one topic and cluster share the numbers of ids",
     "stream/read/data_files: Source": "only it reads data files",
     "stream/read/parsing: Source": "its fields are parsed",
+    "stream/read/source_tables: Source": "only it reads a Delta table that others write",
     "stream/schemas/known_schemas: Source": "its records name schemas of its registry",
     "stream/startup/load: KeyedTable": "only its versions are joined",
     "stream/write/commit: Sink": "only it sends marks of time",

@@ -19,8 +19,8 @@ from tidemark.model.project.registries import (
     with_secrets,
 )
 from tidemark.model.topology import Topology, parse
-from tidemark.storage.delta.tables import Reference
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.schemas.protoc import compiled
 
 URL = "https://registry.example.org"

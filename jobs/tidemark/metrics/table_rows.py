@@ -61,8 +61,9 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
         ),
         OUTCOMES.name: frozenset({"sub_topology", "batch_id", "operator", *BECAME}),
         HEARTBEATS.name: frozenset(
-            {"topology", "sub_topology", "at", "state", "epoch", "batch_started_at", "since", "reason", "eta_at"}
-            | {"memory_bytes", "memory_free_bytes", "state_bytes", "records_behind", "arrival_per_s", "working_per_s"}
+            {"topology", "sub_topology", "at", "state", "epoch", "batch_started_at", "since", "reason", "drained_by"}
+            | {"eta_at", "memory_bytes", "memory_free_bytes", "state_bytes", "records_behind", "arrival_per_s"}
+            | {"working_per_s"}
         ),
         INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
         LATENCY_BUCKETS.name: frozenset({"operator", "finished_at", "bucket", "n"}),

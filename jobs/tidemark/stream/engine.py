@@ -30,6 +30,7 @@ from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRun
 from tidemark.stream.kafka.numbering import multi_topic_sources, number_partitions, number_records, with_places
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import JoinedTables
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, parts
 from tidemark.stream.startup.fatal import blame
 from tidemark.stream.startup.load import load_waiting, load_whole
@@ -87,8 +88,9 @@ class Engine:
         due: DueTimes,
         queued: Callable[[int], QueueWait],
         tables: TableWatch,
+        joined: JoinedTables,
     ) -> None:
-        self._tables = tables
+        self._tables, self._joined = tables, joined
         self._queued = queued
         self._requests, self._state, self._due = requests, state, due
         self._stream, self._steps, self._decider = stream, steps, decider
@@ -101,7 +103,7 @@ class Engine:
         self._runs: list[tuple[StateRun, ...]] = []
         self.progress: StreamProgress | None = None
         self.batch_started_at_ms: int | None = None
-        self.load: Mapping[str, int | float | None] = {}
+        self.load: Mapping[str, int | float | None] = {"ambiguous_keys": joined.ambiguous_keys}
         self._reads: deque[BatchRead] = deque(maxlen=READS)
         self._asked_at_ms = 0  # when brokers were last asked for their latest offsets
         self.due_at_ms: int | None = 0
@@ -267,6 +269,7 @@ class Engine:
         """
         # What is decided must be written, so tables are asked before.
         self._tables.look()
+        self._joined.look()
         batch = replace(batch, constraints=self._constraints(), refused=self._committing.refused)
         self.batch_started_at_ms = self._asked_at_ms = batch.started_at_ms
         # Requests are applied to the progress that the entry will have, so a batch that runs again applies none twice.
@@ -305,7 +308,8 @@ class Engine:
         due_times_ms = (due_at_ms, self._committing.refresh_at_ms)
         self.due_at_ms = min(present(due_times_ms), default=None)
         ended_at_ms = self._fence.clock()
-        self.load = {**self.load, "last_batch_ms": ended_at_ms - batch.started_at_ms}
+        own = {"last_batch_ms": ended_at_ms - batch.started_at_ms, "ambiguous_keys": self._joined.ambiguous_keys}
+        self.load = {**self.load, **own}
         self.batch_started_at_ms = None
         # After the batch's own work, so that a flush delays no result.
         self._flushing.flush_if_due(ended_at_ms)

@@ -47,8 +47,10 @@ from tidemark.stream.pulse import BEAT_S, Pulse
 from tidemark.stream.read.beyond_spark import BeyondSpark, TopicsUnreadable, overflows
 from tidemark.stream.read.data_files import files_of_batch
 from tidemark.stream.read.data_loss import Offsets
+from tidemark.stream.read.joined_tables import ColumnsChanged
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
-from tidemark.stream.read.sources import collect, explained, read_again, rows_of_part, stream, with_numbers
+from tidemark.stream.read.source_tables import SourceTables
+from tidemark.stream.read.sources import collect, read_again, rows_of_part, stream, with_numbers
 from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.stream.startup.fatal import FailedBatch, records_to_skip
 from tidemark.stream.trying import TriedStream, try_apart
@@ -235,6 +237,7 @@ class StreamQuery:
         )
         self._broker = broker = KafkaBroker(self._clusters, topology.name, sub.name, wall_clock_ms)
         self._watch = BrokerWatch(broker, wall_clock_ms)
+        self._source_tables = SourceTables(sub, stream_of.layout.warehouse, self._checkpoint)
         broker.refuse_denied()
         refuse_marks_in_compacted(topology, sub, broker)
         self._beyond_spark = BeyondSpark(self._clusters)
@@ -286,7 +289,8 @@ class StreamQuery:
         The query's own error is raised, not Spark's around it.
 
         Returns:
-            The final state, drained or rotated; None if brokers were silent, answer again, and the next query can run.
+            The final state, drained or rotated; None if the next query can run: brokers were silent and answer again,
+            or a joined table has other columns.
         """
         ticks = Ticks(self._spark, last_tick(self._checkpoint))
         sub, layout, topology = self._stream.sub, self._stream.layout, self._stream.topology
@@ -295,13 +299,18 @@ class StreamQuery:
         hops = self._session_of.hops.running(self._stream.home, upstreams(self._stream), self._waking)
         self._watch.start()
         try:
+            self._source_tables.look()
+            self._source_tables.refuse_other_columns()
             with hops:
                 error = self._error_of_query(sources(), ticks)
                 if isinstance(error, TopicsUnreadable):
                     self._errors.clear()
                     self._beyond_spark.is_needed = self._beyond_spark.always = True
                     error = self._error_of_query(sources(reads_topics=False), ticks)
-            self._watch.wait_after(error, self._check)
+            if isinstance(error, ColumnsChanged):
+                log.info("%s: the next query has tables for them", error)
+            else:
+                self._watch.wait_after(error, self._check)
             return None
         except QueryEnded as end:
             with suppress(QueryEnded):  # raised again on a full disk; the next driver merges what this one cannot
@@ -331,7 +340,7 @@ class StreamQuery:
         first = self._errors[0]
         if isinstance(first, QueryEnded):
             raise first
-        return self._broker.explained(first, sources)
+        return self._broker.explained(self._source_tables.explained(first), sources)
 
     def _query(self, rows: DataFrame, ticks: Ticks) -> None:
         """Runs the query over *rows* until an error ends it.
@@ -357,7 +366,7 @@ class StreamQuery:
                 log.warning("an older driver resumed and wrote to the checkpoint: restarting the query")
                 self._query(rows, ticks)
             elif not self._errors:
-                raise explained(error) from None
+                raise self._source_tables.explained(error) from None
 
     def _each_batch(self, rows: DataFrame, batch_id: int) -> None:
         """Runs a batch, and keeps its error for `run`."""
@@ -367,6 +376,7 @@ class StreamQuery:
             self._waking.begin()
             self._disk.takes_writes()  # Spark has planned the batch, and that was a write to the checkpoint
             self._check()
+            self._source_tables.look()
             check_is_not_due_to_rotate(self._pulse.batches, self._options.rotate_after)
             self._pulse.begin(batch_id)
             before = self._engine.progress
@@ -447,5 +457,5 @@ class StreamQuery:
         return sum(max(0, latest[partition] - offset) for partition, offset in read_to.items())
 
     def _due_at_ms(self) -> int | None:
-        is_due = is_due_to_rotate(self._pulse.batches, self._options.rotate_after)
+        is_due = is_due_to_rotate(self._pulse.batches, self._options.rotate_after) or self._source_tables.is_replaced
         return 0 if is_due else self._engine.due_at_ms

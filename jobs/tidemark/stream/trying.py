@@ -39,7 +39,6 @@ from tidemark.model.project.registries import with_secrets
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.spark_session import local_settings, session
-from tidemark.storage.delta.tables import Reference
 from tidemark.storage.library import PACKAGE
 from tidemark.storage.location import location
 from tidemark.stream.decide.decision import Decider
@@ -54,6 +53,7 @@ from tidemark.stream.kafka.numbering import multi_topic_sources, number_ranges, 
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.beyond_spark import BeyondSpark, overflows
 from tidemark.stream.read.data_loss import LossCheck, nothing_to_reread
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.read.parts import BatchPart, Ranges
 from tidemark.stream.read.sources import parsed_batch, rows_of_part, stream, with_numbers
 from tidemark.stream.read.table_marks import TableMarks

@@ -12,7 +12,7 @@ from tidemark.model.tables.catalog import CLOCK_SKEW, HOP
 from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.storage.delta.log import HOP_LOG
 from tidemark.storage.delta.requirements import TableWatch
-from tidemark.storage.delta.tables import Committer, Reference, create
+from tidemark.storage.delta.tables import Committer, create
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.stream.decide.decision import Decider
 from tidemark.stream.decide.due import DueTimes
@@ -27,6 +27,7 @@ from tidemark.stream.kafka.broker import TopicBroker
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Reread, nothing_to_reread
 from tidemark.stream.read.hop_log import begins_at, put_back, trimmers
+from tidemark.stream.read.joined_tables import JoinedTables, Reference
 from tidemark.stream.read.table_marks import TableMarks
 from tidemark.stream.startup.state_compatibility import refuse_other_types, types
 from tidemark.stream.state.files import StateFiles
@@ -76,7 +77,8 @@ def build_engine(
         raise InvalidArgument(msg)
     # Before the first table, so that a version with another format refuses the whole warehouse.
     stamp_warehouse(stream.layout.warehouse)
-    steps = Steps(topology, Reference(stream.layout.warehouse))
+    reference = Reference(stream.layout.warehouse)
+    steps = Steps(topology, reference)
     control = Control(stream.control)
     kept, now = control.meanings(), types(sub, steps)
     refuse_other_types(kept, now)
@@ -133,6 +135,7 @@ def build_engine(
             stream,
             decider,
             steps,
+            reference,
             journal,
             broker,
             table_marks,
@@ -159,4 +162,5 @@ def build_engine(
         due=DueTimes(topology, sub, steps.keeps_states if shards is None else lambda operator: True),
         queued=queued,
         tables=tables,
+        joined=JoinedTables(sub, reference, steps),
     )

@@ -37,11 +37,11 @@ from tidemark.model.settings.windows import Shape
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics.progress import InputProgress
-from tidemark.storage.delta.tables import Reference
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.intake import source_rows
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.load import load_versions
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run

@@ -8,9 +8,9 @@ import polars as pl
 
 from tidemark.collecting import index_by_name
 from tidemark.kernels.records.arrivals import hop_updates
-from tidemark.storage.delta.tables import Reference
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.state.memory import Moves
 from tidemark.trace.outcomes import RecordPlace
 from tidemark.trace.record import Tracer

@@ -46,6 +46,11 @@ FIRST_LATENCY = """
     FROM operator_latency JOIN since USING (sub_topology)
     WHERE topology = $1 AND operator IN (SELECT unnest($2::VARCHAR[])) AND n > 0 AND batch_id >= first_batch GROUP BY 1
 """
+AMBIGUOUS = """
+    SELECT sub_topology, arg_max(ambiguous_keys, "at") FROM (
+        FROM heartbeats WHERE topology = $1 QUALIFY epoch = max(epoch) OVER (PARTITION BY sub_topology)
+    ) GROUP BY 1
+"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -111,7 +116,8 @@ def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row
 def _model(warehouse: Path, topology: Topology) -> Row:
     """Returns the page model of *topology*.
 
-    Each stream has its first latency, `first_latency_ms`. That of a query of a job is of its present checkpoint.
+    Each stream has its first latency, `first_latency_ms`, that of a query of a job of its present checkpoint, and how
+    many keys have several rows in the Delta tables that it joins, `ambiguous_keys`; None where it joins none.
     """
     tables = Warehouse(warehouse, topology=topology.name)
     promised = promises(known_slas(topology).specs)
@@ -123,17 +129,28 @@ def _model(warehouse: Path, topology: Topology) -> Row:
         query = read_query(Layout(warehouse).control(topology.name, sub.name) / FILE) if topology.jobs else None
         since[sub.name] = query.first_batch if query else 0
     first = dict(tables.ask(FIRST_LATENCY, [topology.name, ends, [*since], [*since.values()]]).rows)
-    streams = [{**stream, "first_latency_ms": first.get(stream["sub_topology"])} for stream in model["streams"]]
+    ambiguous = dict(tables.ask(AMBIGUOUS, [topology.name]).rows)
+    streams = []
+    for stream in model["streams"]:
+        name = stream["sub_topology"]
+        streams.append({**stream, "first_latency_ms": first.get(name), "ambiguous_keys": ambiguous.get(name)})
     return {**model, "streams": streams}
 
 
 def as_text(models: Iterable[Mapping[str, Any]]) -> str:
-    """Formats a line per stream, then each topology's verdict with its reason."""
+    """Formats a line per stream, then each topology's verdict with its reason, and what else is to be known."""
     rows, lines = [], []
     for model in models:
         page = model["page"] or "-"
         rows += [_cells(model["topology"], stream, page) for stream in _list(model["streams"])]
         lines.append(one_line(f"{model['topology']}: {_condition_text(model)}"))
+        for stream in _list(model["streams"]):
+            if keys := stream["ambiguous_keys"]:
+                name = f"{model['topology']}/{stream['sub_topology']}"
+                lines.append(
+                    f"{name}: {keys:,} key{'s' * (keys != 1)} with several rows in Delta tables that it joins; the "
+                    "smallest row is used, and the driver's log names the tables"
+                )
     return "\n".join([format_table(COLUMNS, rows), *lines]) if lines else "there is no valid topology"
 
 

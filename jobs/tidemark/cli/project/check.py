@@ -39,11 +39,11 @@ from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_fi
 from tidemark.reports.promises import cannot_be_kept
 from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.semantics.strategy import Strategy
-from tidemark.storage.delta.tables import Reference
 from tidemark.stream.distributed.sharding import not_sharded
 from tidemark.stream.kafka.client import KafkaBroker, marks_in_compacted
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.read.parsing import SchemasOf
 from tidemark.stream.schemas.known_schemas import SchemaStore
 

@@ -22,13 +22,13 @@ from tidemark.model.project.layout import Layout, usable
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.format import refuse_other
-from tidemark.storage.delta.tables import Reference
 from tidemark.storage.fence import Fence
 from tidemark.stream.distributed.resharding import forget, remember, remembered_shards, reshard
 from tidemark.stream.distributed.sharding import Sharding, sharding
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.state.files import StateFiles, files_of, remove_unnamed
 
 

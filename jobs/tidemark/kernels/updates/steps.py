@@ -143,7 +143,7 @@ def join_valid(
         kept_from_ms: versions are kept from here on; None: all are. A record from before has the oldest version kept,
             which is the one that was valid then, or else the first one after.
     """
-    _check_on(operator, records, versions)
+    check_on(operator, records, versions)
     key = list(operator.on.values())
     right = versions.unique([*key, "_valid_from_ms"], keep="last", maintain_order=True).sort("_valid_from_ms")
     lookup_ms = pl.max_horizontal("_timestamp_ms", pl.lit(kept_from_ms, pl.Int64))
@@ -179,26 +179,39 @@ def _as_of(
     )
 
 
+def one_row_per_key(operator: Join, rows: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """Returns the rows of a Delta table that *operator* joins, and how many keys have several.
+
+    Of several rows the smallest is joined: by its columns in their order, nulls first and NaN last. The order of the
+    rows in the files decides nothing, since OPTIMIZE changes it. A row with a null in its key is never joined.
+    """
+    key = list(operator.on.values())
+    joinable = rows.drop_nulls(key)
+    is_alone = pl.len().over(key) == 1
+    several = joinable.filter(~is_alone)
+    smallest = several.sort(several.columns).unique(key, keep="first", maintain_order=True)
+    return pl.concat([joinable.filter(is_alone), smallest]), smallest.height
+
+
 def join_newest(operator: Join, records: pl.DataFrame, rows: pl.DataFrame, *, updates: bool) -> pl.DataFrame:
-    """Joins *records* with the last row of their key.
+    """Joins *records* with the row of their key.
 
     Columns are null where there is none.
 
     Args:
         operator: the join.
         records: its left side.
-        rows: its right side, the newest version of a Delta table.
+        rows: its right side, from `one_row_per_key`.
         updates: *records* are updates of a table.
     """
-    _check_on(operator, records, rows)
     key = list(operator.on.values())
-    right = rows.unique(key, keep="last", maintain_order=True).with_columns(pl.lit(value=True).alias(MATCHED))
+    right = rows.with_columns(pl.lit(value=True).alias(MATCHED))
     joined = records.join(right, left_on=list(operator.on), right_on=key, how="left", maintain_order="left")
     added = outside(rows.columns, key)
     return _joined(operator, joined, records.columns, added, updates=updates)
 
 
-def _check_on(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> None:
+def check_on(operator: Join, records: pl.DataFrame, rows: pl.DataFrame) -> None:
     """Raises InvalidColumns unless `on` names columns of both sides."""
     sides = (("the record", operator.on, records), ("the row", operator.on.values(), rows))
     problems: list[str] = []

@@ -623,6 +623,11 @@ HEARTBEATS = Table(
             ("arrival_per_s", "double", "records per second that came in over the last ten batches; null: not behind"),
             ("working_per_s", "double", "records per second that were read over these batches; null: not behind"),
             ("eta_at", "timestamp", "driver clock at which none will be unread; null: not behind, or falling behind"),
+            (
+                "ambiguous_keys",
+                "bigint",
+                "keys with several rows in Delta tables that it joins; the smallest row is used; null: it joins none",
+            ),
             ("adopted_by", "string", "task of Airflow that took over its supervision last; null: none did"),
             (
                 "predecessor_killed_by",

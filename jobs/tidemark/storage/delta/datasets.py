@@ -18,7 +18,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.schema import PrimitiveType
 from pyarrow import fs
 
-from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
+from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, is_below, snapshot_of
 from tidemark.storage.location import path_of_url
 
 BOUNDS = (
@@ -29,6 +29,8 @@ BOUNDS = (
 
 Conditions on them leave out files of large tables, by the bounds in the log.
 """
+READ = frozenset({"timestampNtz"})
+"""The reader features of tables whose rows are those in their files."""
 TEXT = PrimitiveType("string")
 _STATS_MS = timedelta(milliseconds=1)
 
@@ -92,6 +94,20 @@ def _dataset(
     form = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True))
     fragments = [form.make_fragment(file, filesystem=folder, partition_expression=within.get(file)) for file in files]
     return ds.FileSystemDataset(fragments, pa.schema(schema.to_arrow()), form, folder)
+
+
+def has_plain_rows(table: DeltaTable) -> bool:
+    """Returns True if `dataset_of` reads the rows of *table* that Spark reads.
+
+    With other features a file may have columns under other names, deleted rows, or values of an earlier type. Files of
+    a shallow clone are in the folder of another table.
+    """
+    protocol = table.protocol()
+    # Reader version 2 is that of column mapping; version 3 names the features.
+    named = protocol.min_reader_version == 3 and {*(protocol.reader_features or ())} <= READ
+    return (protocol.min_reader_version == 1 or named) and all(
+        map(is_below, pl.DataFrame(table.get_add_actions())["path"])
+    )
 
 
 def file_names(table: DeltaTable) -> set[str]:

@@ -64,6 +64,8 @@ CHARS = "__CHAR_VARCHAR_TYPE_STRING"
 INVARIANT = "delta.invariants"
 CHECKED, NOT_NULL = "constraint", "column"
 """Kinds of constraints that `ALTER TABLE` removes."""
+VERSION_DIGITS = 20
+"""Digits with which the name of each file of a log begins."""
 LOOK_S = 60.0
 """Time between two looks at tables in an object store."""
 
@@ -207,7 +209,7 @@ def open_to_write(path: Path, access: Access = Access.FILES) -> DeltaTable | Sna
         raise
     except DeltaError:
         # delta-rs does not open a table with features that it does not know, and names no remedy.
-        protocol, metadata = _description(path)
+        protocol, metadata = description(path)
         features = _unknown(protocol["minWriterVersion"], protocol.get("writerFeatures") or ())
         Requirements(path, features, dict(metadata.get("configuration") or {})).refuse()
         raise
@@ -326,13 +328,22 @@ def _unknown(writer_version: int, writer_features: tuple[str, ...] | list[str]) 
     return tuple(sorted(required - FEATURES))
 
 
-def _description(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Returns the newest actions `protocol` and `metaData` in the log of the table at *path*."""
+def description(path: Path, *, until: int | None = None) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Returns the newest actions `protocol` and `metaData` in the log of the table at *path*, up to a version.
+
+    *until* is that version; None: the newest. Unlike delta-rs this reads tables with any feature. Raises OSError,
+    ValueError or KeyError if the log does not have them.
+    """
     found: dict[str, Mapping[str, Any]] = {}
-    log = path / "_delta_log"
-    names = sorted((file.name for file in log.iterdir()), reverse=True)
-    for name in [*(name for name in names if name.endswith(".json")), *(n for n in names if n.endswith(".parquet"))]:
-        actions = _of_parquet(log / name) if name.endswith(".parquet") else _of_json(log / name)
+    files: list[tuple[int, Path]] = []
+    for file in (path / "_delta_log").iterdir():
+        number = file.name[:VERSION_DIGITS]
+        if number.isdecimal() and file.suffix in {".json", ".parquet"} and (until is None or int(number) <= until):
+            files.append((int(number), file))
+    base = max((number for number, file in files if not COMMIT.fullmatch(file.name)), default=-1)
+    commits = sorted((each for each in files if each[0] > base), reverse=True)
+    for _, file in [*commits, *(each for each in files if each[0] == base and not COMMIT.fullmatch(each[1].name))]:
+        actions = _of_parquet(file) if file.suffix == ".parquet" else _of_json(file)
         for action in reversed(actions):
             for kind in within(("protocol", "metaData"), action):
                 if action[kind] is not None:

@@ -221,7 +221,7 @@ class _Actions:
         partitioned_by = tuple(self.metadata["partitionColumns"])
         partition_types = {columns[name] for name in partitioned_by}
         # Reader version 2 and later may rename columns, or delete rows without writing their file anew.
-        has_plain_files = self.protocol["minReaderVersion"] == 1 and all(map(_is_below, self.files))
+        has_plain_files = self.protocol["minReaderVersion"] == 1 and all(map(is_below, self.files))
         if not has_plain_files or not partition_types <= {"string"}:
             return None
         files: dict[Partition, list[str]] = {}
@@ -264,9 +264,10 @@ def _read(path: Path) -> Snapshot | None:
         raise DamagedLog(path / "_delta_log", found) from error
 
 
-def _is_below(name: str) -> bool:
+def is_below(name: str) -> bool:
     """Returns True if the file *name* is in its table's folder."""
-    return not name.startswith("/") and "://" not in name and ".." not in unquote(name).split("/")
+    first, *_ = name.split("/", 1)  # "file:" where it is a URL, empty where it is absolute
+    return first != "" and ":" not in first and ".." not in unquote(name).split("/")
 
 
 def _commits(log: Path) -> Iterator[tuple[Path, int, Iterable[Mapping[str, Any]]]]:

@@ -16,12 +16,12 @@ import polars as pl
 
 from tidemark.control.files import read
 from tidemark.model.stream import Stream
-from tidemark.storage.delta.tables import Reference
 from tidemark.storage.location import put_once
 from tidemark.stream.distributed.sharding import Sharding
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.load import without
 from tidemark.stream.state.files import KEYS, StateFiles, files_of
 from tidemark.stream.state.memory import Tables

@@ -9,59 +9,66 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
 
 from tidemark.model.stream import Stream
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.tables import Reference
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.state.files import StateFiles
 
 Place = tuple[str, int, int]
 """Control folder, number of shards, and shard."""
+Schemas = Mapping[str, Mapping[str, pl.DataType]]
+"""The columns of each operator's output, as the driver knows them."""
 # It lives as long as the worker's Python process, which Spark reuses for later batches.
 _KEPT: dict[Place, Shard] = {}
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The operators of *stream* with the states that are in *files*."""
+    """The operators of *stream*, with outputs of *schemas*, and with the states that are in *files*."""
 
     stream: Stream
+    schemas: Schemas
     steps: Steps
     files: StateFiles
     reference: Reference
     place: Place
 
     @classmethod
-    def after(cls, was: StreamProgress, stream: Stream, number: int, runs: StateRuns) -> Shard:
+    def after(cls, was: StreamProgress, stream: Stream, number: int, runs: StateRuns, schemas: Schemas) -> Shard:
         """Returns the shard *number* of *stream* after the progress *was*.
 
-        *runs* name the files of its state.
+        *runs* name the files of its state, and its operators have outputs of *schemas*.
         """
         place = str(stream.control), stream.shards, number
         # The shard is removed here and put back by keep(), so that none is used after a failure.
         shard = _KEPT.pop(place, None)
-        if shard is None or shard.stream != stream:
-            # None was kept, or the topology file has changed while this process lived on.
-            shard = cls._new(stream, place)
+        if shard is None or (shard.stream, shard.schemas) != (stream, schemas):
+            # None was kept, or the topology file or a joined table has changed while this process lived on.
+            shard = cls._new(stream, schemas, place)
         shard.files.load(shard.steps.memory, runs, was.batch_id)
         shard.steps.forget(shard.steps.memory.versions, watermark_ms=was.watermark_ms)
         return shard
 
     @classmethod
-    def _new(cls, stream: Stream, place: Place) -> Shard:
+    def _new(cls, stream: Stream, schemas: Schemas, place: Place) -> Shard:
         _, shards, number = place
         reference = Reference(stream.layout.warehouse)
         files = StateFiles(stream, Journal(stream.control / "journal", "data"), number, shards)
-        return cls(stream, Steps(stream.topology, reference), files, reference, place)
+        # A task can read a joined table only once its driver has left the copy of a version.
+        return cls(stream, schemas, Steps(stream.topology, reference, schemas=schemas), files, reference, place)
 
     def keep(self) -> None:
         """Keeps the shard for the next batch."""
         # A shard whose batch failed half-way is not kept, and is read anew.
         _KEPT[self.place] = self
 
-    def read_versions(self, versions: Mapping[str, int]) -> None:
-        """Sets the *versions* of joined Delta tables to read from now on."""
-        self.reference.versions = versions
+    def read_versions(self, versions: Mapping[str, int], copies: Path) -> None:
+        """Sets the *versions* of joined Delta tables to read from now on; some are in the folder *copies*."""
+        self.reference.versions, self.reference.copies = versions, copies

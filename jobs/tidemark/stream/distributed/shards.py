@@ -21,7 +21,6 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.tables import Reference
 from tidemark.storage.disk import trouble_of
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows, files_of
@@ -40,6 +39,7 @@ from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.kafka.broker import Answers, Publishers, TopicState, TopicWriter
 from tidemark.stream.kafka.numbering import with_places
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import COPIES, Reference
 from tidemark.stream.read.table_marks import NewestMarks
 from tidemark.stream.startup.load import load_waiting
 from tidemark.stream.state.files import StateFiles
@@ -99,6 +99,7 @@ class Shards:
         stream: Stream,
         decider: Decider,
         steps: Steps,
+        reference: Reference,
         journal: Journal,
         broker: Answers,
         table_marks: NewestMarks,
@@ -109,13 +110,14 @@ class Shards:
         queued: Callable[[int], QueueWait],
     ) -> None:
         self._fence, self._queued = fence, queued
-        self._stream, self._journal = stream, journal
+        self._stream, self._reference, self._journal = stream, reference, journal
         self._broker, self._table_marks = broker, table_marks
         self._decider, self._host_clocks = decider, host_clocks
         self._slow_ms = slow_ms
         self._states: Sequence[StateRuns] | None = None
         self._versions = Versions.here()
         self._sharding = sharding(stream.topology, stream.sub, steps)
+        self._schemas = {name: dict(schema) for name, schema in steps.schemas.items()}
         self._hops = {o.name: steps.hop_columns(o) for o in stream.sub.hops_read}
 
     def decide(
@@ -163,7 +165,7 @@ class Shards:
                 raise ShardingImpossible(msg)
 
     def _forget(self, epoch: int) -> None:
-        """Removes the rows of earlier batches.
+        """Removes the rows of earlier batches, and the joined tables that earlier drivers left.
 
         Those batches are finished once another is to be decided.
         """
@@ -171,6 +173,9 @@ class Shards:
         for folder in (self._stream.control / ROWS).glob("*"):
             # A driver that has lost its lease without noticing must remove nothing of newer drivers.
             if int(folder.name) <= epoch:
+                remove_folder(folder)
+        for folder in (self._stream.control / COPIES).glob("*"):
+            if int(folder.name) < epoch:
                 remove_folder(folder)
 
     def _decide_or_clean_up(self, executors: Executors, collect: Collect, task: Task) -> BatchDecision | None:
@@ -248,14 +253,14 @@ class Shards:
         return any(self._decider.reader.lost_of_hop(source, was.inputs.get(source.name)) for source in read_hops)
 
     def _shard_task(self, task: Task) -> ShardTask:
-        stream = self._stream
-        # The driver chooses the versions of joined tables, so that all shards of the batch read the same ones.
-        reference = Reference(stream.layout.warehouse)
-        joined_tables = [o.joined_delta for o in stream.sub.operators if o.joined_delta]
+        # The driver has chosen the versions of joined tables, so that all shards of the batch read the same ones.
+        for place in self._reference.versions:
+            self._reference.leave_copy(place, task.copies)
         return ShardTask(
             **vars(task),
             states=tuple(self._states or ()),
-            references={place: reference.version(place) for place in joined_tables},
+            schemas=self._schemas,
+            references=dict(self._reference.versions),
             slow_ms=self._slow_ms,
         )
 

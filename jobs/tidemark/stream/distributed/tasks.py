@@ -42,7 +42,7 @@ from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.files import Files, Rows, write_file
 from tidemark.stream.decide.decision import Decider, RunTables, Tally
 from tidemark.stream.distributed.answers import BatchAnswers
-from tidemark.stream.distributed.shard import Shard
+from tidemark.stream.distributed.shard import Schemas, Shard
 from tidemark.stream.distributed.sharding import Sharding
 from tidemark.stream.distributed.totals import (
     BatchIntake,
@@ -61,6 +61,7 @@ from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Offsets, nothing_to_reread
 from tidemark.stream.read.intake import ids_of, seen_of, seen_of_hop, source_rows, without_records
+from tidemark.stream.read.joined_tables import COPIES
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
 from tidemark.stream.write.commit import appended
@@ -116,6 +117,11 @@ class Task:
         Rows are there, too, if their table has them in another form.
         """
         return self.stream.control / ROWS / str(self.batch.epoch)
+
+    @property
+    def copies(self) -> Path:
+        """Returns the folder of copies of joined tables that tasks cannot read."""
+        return self.stream.control / COPIES / str(self.batch.epoch)
 
     def lay_out(self, name: str, rows: pa.Table) -> Files:
         """Writes *rows* as a file in the folder of their table.
@@ -255,11 +261,13 @@ class IntakeTask(Task):
 class ShardTask(Task):
     """Runs the operators over a shard.
 
-    *states* are the runs of each shard. *references* are the versions of Delta tables that are joined. *slow_ms* makes
-    operators sleep, in the first shard only. *taken_in* is set where the driver has taken in the sources.
+    *states* are the runs of each shard. *schemas* are the columns of the operators' outputs. *references* are the
+    versions of Delta tables that are joined. *slow_ms* makes operators sleep, in the first shard only. *taken_in* is
+    set where the driver has taken in the sources.
     """
 
     states: tuple[StateRuns, ...]
+    schemas: Schemas
     references: Mapping[str, int]
     slow_ms: Mapping[str, int]
     taken_in: BatchIntake | None = None
@@ -276,8 +284,8 @@ class ShardTask(Task):
                 parts.append(message)
         if any(part.is_left_to_driver for part in arrived):
             return ShardResult(shard=number, is_doubtful=True)
-        shard = Shard.after(self.was, self.stream, number, self.states[number])
-        shard.read_versions(self.references)
+        shard = Shard.after(self.was, self.stream, number, self.states[number], self.schemas)
+        shard.read_versions(self.references, self.copies)
         # Shards run side by side, so one sleeping shard delays the batch as long as all would.
         slow_ms = {} if number else self.slow_ms
         decider = Decider.of(

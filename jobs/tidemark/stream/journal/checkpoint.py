@@ -195,19 +195,51 @@ def _versions(sources: Iterable[str]) -> dict[str, int]:
     return {table: version for table, version in versions.items() if version >= 0}
 
 
+@dataclass(frozen=True)
+class TablePosition:
+    """Up to where a stream has read a Delta table.
+
+    Attributes:
+        table_id: the id of the table.
+        version: the first version yet to be read.
+        first_look: the version whose whole content is yet to be read, that of the stream's first look at the table;
+            None: it was read.
+    """
+
+    table_id: str
+    version: int
+    first_look: int | None
+
+
+def positions_of_tables(checkpoint: Path) -> dict[int, TablePosition]:
+    """Returns the positions in Delta tables, by the number of the source among those of the query.
+
+    None of a source that the stream with *checkpoint* has not begun to read; empty if a file is torn.
+    """
+    committed, _ = newest_commit(checkpoint)
+    # A plan that is not done counts as not read: Spark reads it again.
+    numbers = [number for number in _numbers(checkpoint / "offsets") if committed is None or number >= committed]
+    positions: dict[int, TablePosition] = {}
+    with suppress(FileNotFoundError, *_OF_ANOTHER_FORM):  # a running driver deletes old plans
+        for number, line in enumerate(_plan(checkpoint, numbers[0])[1] if numbers else []):
+            for offset in _offsets([line]):
+                if "reservoirId" in offset:
+                    version, first_look = int(offset["reservoirVersion"]), None
+                    if offset.get("isStartingVersion"):
+                        first_look = version
+                    elif committed is None:
+                        first_look = version - 1  # of the first batch the plan has the end
+                    positions[number] = TablePosition(offset["reservoirId"], version, first_look)
+    return positions
+
+
 def version_read(checkpoint: Path, table_id: str) -> int | None:
     """Returns the first version of a Delta table yet to be read.
 
     None: the stream with *checkpoint* has not begun to read the table *table_id*, or the file is torn.
     """
-    committed, _ = newest_commit(checkpoint)
-    # A plan that is not done counts as not read: Spark reads it again.
-    numbers = [number for number in _numbers(checkpoint / "offsets") if committed is None or number >= committed]
-    with suppress(FileNotFoundError, *_OF_ANOTHER_FORM):  # a running driver deletes old plans
-        lines = _plan(checkpoint, numbers[0])[1] if numbers else []
-        offsets = [offset for offset in _offsets(lines) if offset.get("reservoirId") == table_id]
-        return min((int(offset["reservoirVersion"]) for offset in offsets), default=None)
-    return None
+    positions = positions_of_tables(checkpoint).values()
+    return min((each.version for each in positions if each.table_id == table_id), default=None)
 
 
 def plans(checkpoint: Path) -> dict[int, Ends | None]:

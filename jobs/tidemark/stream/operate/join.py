@@ -6,13 +6,13 @@ It is a table of the topology, or a Delta table.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import polars as pl
 
 from tidemark.kernels.updates.facts import times_of
 from tidemark.kernels.updates.proofs import as_late, late_rows
-from tidemark.kernels.updates.steps import is_beyond, join_newest, join_valid
+from tidemark.kernels.updates.steps import check_on, is_beyond, join_newest, join_valid, one_row_per_key
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.stream.journal.batch import Moment
@@ -29,6 +29,7 @@ class JoinStep(OperatorStep[Join]):
         table = shared.topology.operators[operator.table] if operator.table else None
         # This step describes the versions of the table and their history; it does not run here.
         self._table = TableStep(table, shared) if isinstance(table, KeyedTable) else None
+        self._rows, self._right, self._several = pl.DataFrame(), pl.DataFrame(), 0
 
     @staticmethod
     def key_of_error(operator: Join, error: Exception) -> str:
@@ -53,10 +54,28 @@ class JoinStep(OperatorStep[Join]):
         if self._table is not None:
             return self._with_versions(self._table, records, moves, moment)
         rows = self.shared.reference(self.operator.delta or "")
-        output = join_newest(self.operator, records, rows, updates=self._reads_updates)
+        check_on(self.operator, records, rows)
+        self._take(rows)
+        output = join_newest(self.operator, records, self._right, updates=self._reads_updates)
         filtered = records.height - output.height
         counts = Counter(records_in=records.height, passed=output.height, filtered=filtered)
         return Run(output, times_of(records), counts)
+
+    @property
+    def joined_columns(self) -> Mapping[str, pl.DataType]:
+        """Returns the columns of the Delta table, as it was read last."""
+        return self._rows.schema
+
+    def keys_with_several_rows(self) -> int:
+        """Returns how many keys of the Delta table have several rows."""
+        self._take(self.shared.reference(self.operator.delta or ""))
+        return self._several
+
+    def _take(self, rows: pl.DataFrame) -> None:
+        # A version of the table is one frame, which is read once.
+        if rows is not self._rows:
+            self._rows = rows
+            self._right, self._several = one_row_per_key(self.operator, rows)
 
     @property
     def _reads_updates(self) -> bool:

@@ -21,6 +21,7 @@ from tidemark.model.operator_graph import event_times, updates_tables
 from tidemark.model.toml_operators import misshapen, mistakes_of
 from tidemark.model.topology import Topology
 from tidemark.stream.journal.batch import Moment
+from tidemark.stream.operate.join import JoinStep
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.source import HopSourceStep
 from tidemark.stream.operate.table import TableStep
@@ -143,6 +144,19 @@ class Steps:
         step = self._steps[table]
         assert isinstance(step, TableStep)
         return step.version_schema()
+
+    def joined_columns(self, join: str) -> Mapping[str, pl.DataType]:
+        """Returns the columns of the Delta table of *join*, as it was read last."""
+        return self._join(join).joined_columns
+
+    def keys_with_several_rows(self, join: str) -> int:
+        """Returns how many keys have several rows in the Delta table of *join*."""
+        return self._join(join).keys_with_several_rows()
+
+    def _join(self, name: str) -> JoinStep:
+        step = self._steps[name]
+        assert isinstance(step, JoinStep)
+        return step
 
     def take(self, moves: Moves, *, watermark_ms: int | None) -> None:
         """Applies *moves* to the memory, and drops versions."""

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tidemark.collecting import names_in, omit
-from tidemark.errors import Contradiction, InvalidArgument
+from tidemark.errors import InvalidArgument
 from tidemark.kernels.formats.fitting import misfits_of_schema
 from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.model.kinds.operator import Operator
@@ -42,6 +42,7 @@ from tidemark.stream.read.fitting import require_no_misfits
 from tidemark.stream.read.hop_log import is_cut
 from tidemark.stream.read.parsing import NO_SCHEMAS, SchemasOf, no_schemas, parsed_rows
 from tidemark.stream.read.parts import BatchPart, to_read
+from tidemark.stream.read.source_tables import UNSAFE
 from tidemark.stream.read.table_rows import nullable, table_rows
 
 RAW = {
@@ -279,11 +280,13 @@ def _subscription(source: Source) -> dict[str, str]:
 def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
     """Returns rows appended to the table at *path*, from its oldest version.
 
-    A commit that rewrites rows ends the query with an error that names the table and the version.
+    A commit that rewrites rows ends the query with an error that names the table and the version. Columns may have been
+    renamed or dropped: source_tables.py refuses that of declared ones.
     """
     if not is_table(path):
         msg = f"operators.{source.name}.delta: {path}: no Delta table; create it before the stream starts"
         raise InvalidArgument(msg)
+    spark.conf.set(UNSAFE, "true")
     rows = _appended(spark, path, max_files=source.max_files, max_bytes=source.max_bytes)
     place = F.struct(
         F.lit(None).cast("bigint").alias("at_ms"),
@@ -313,20 +316,6 @@ def _paced(reader: DataStreamReader, *, max_files: int | None, max_bytes: int | 
     # A batch has at least one file, however large. For a folder Spark accepts only one of the limits.
     limits = {"maxFilesPerTrigger": max_files, "maxBytesPerTrigger": max_bytes}
     return reader.options(**{name: most for name, most in limits.items() if most is not None})
-
-
-def explained(error: Exception) -> Exception:
-    """Returns *error*, with which Spark ended a query, or a clearer one.
-
-    It is clearer where the *error* is that a source's table was rewritten.
-    """
-    # This is the error class of a rewritten source table in delta-spark.
-    if "DELTA_SOURCE_TABLE_IGNORE_CHANGES" not in str(error):
-        return error
-    return Contradiction(
-        "a source must read an append-only Delta table, but rows of this one were rewritten; give the source another "
-        f"table, or give the topology a new name, so that it reads the table from the start: {error}"
-    )
 
 
 def _files(spark: SparkSession, source: Source, folder: Path) -> DataFrame:

@@ -27,7 +27,7 @@ from tidemark.storage.delta.format import warehouse_stamp
 from tidemark.storage.delta.log import commit_file
 from tidemark.storage.delta.requirements import Access, Refusal, TableRefused, open_to_write
 from tidemark.storage.delta.snapshots import Snapshot
-from tidemark.storage.delta.tables import HISTORY, Reference, rows_of_others
+from tidemark.storage.delta.tables import HISTORY, rows_of_others
 from tidemark.storage.delta.types import type_changes
 from tidemark.storage.files import Files
 from tidemark.storage.warehouse import is_table
@@ -35,6 +35,7 @@ from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.kafka.numbering import number_partitions
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
 from tidemark.stream.startup.soundness import Evidence, TableCommit
 from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources, types

@@ -21,9 +21,10 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HELD_RECORDS
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, StreamProgress
-from tidemark.storage.delta.tables import Reference, read_before
+from tidemark.storage.delta.tables import read_before
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.state.files import StateFiles
 from tidemark.stream.state.memory import Tables
 
