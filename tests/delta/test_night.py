@@ -99,6 +99,20 @@ def test_no_result_is_final_early_when_airports_wake_up_in_turn(tmp_path: Path) 
     assert sorted(in_morning) == [("EWR", 1), ("JFK", 1)], "the minute that both were in, with the flights of both"
 
 
+def test_a_partition_with_an_open_transaction_is_not_idle(tmp_path: Path) -> None:
+    night = play(tmp_path)
+    night.batch([flight(night, 1, airport) for airport in (EWR, JFK, LGA)], at_ms=T + 1_000, sub="status")
+    night.broker.open = {JFK: 1}
+    later = 3600
+    night.batch([flight(night, later, EWR)], at_ms=T + later * 1000, sub="status")
+    rows = [row for row in night.rows("watermarks", "status") if row["source"] == "flight_events"]
+    partitions = {row["partition"]: row["activity"] for row in rows if row["batch_id"] == 1}
+    assert (partitions[JFK], partitions[LGA]) == ("backlogged", "idle")
+    night.broker.open = {}
+    night.batch([flight(night, 5, JFK, "UA7")], at_ms=T + (later + 1) * 1000, sub="status")
+    assert night.rows("late_records", "status") == [], "the transaction held the watermark back until it ended"
+
+
 def test_a_reconnected_aircraft_adds_latency_and_moves_no_time(tmp_path: Path) -> None:
     night = play(tmp_path)
     night.batch([flight(night, 100, airport) for airport in (EWR, JFK, LGA)], at_ms=T + 100_000, sub="status")

@@ -401,6 +401,37 @@ def test_deleting_an_absent_key_is_sent_only_on_update(
     check_accounting(play)
 
 
+def test_a_key_that_is_no_text_is_refused_only_where_it_is_used(tmp_path: Path) -> None:
+    toml = SOURCE + operators(
+        newest=table(columns=["v"]),
+        out=sink("events", table="out"),
+        by_field=sink("newest", topic="by_field"),
+        mapped=map_of("events", select={"v": "v"}),
+        passes_it_on=sink("mapped", topic="passes_it_on"),
+        judges_by_it=map_of("events", select={"v": "v"}, strategy="on_change"),
+        judged=sink("judges_by_it", table="judged"),
+    )
+    play = Play(toml, tmp_path)
+    keys = [b"\xff\x01", b"text", None]
+    rows = [event(play, n, id_, n) | {"key": key} for n, (id_, key) in enumerate(zip("abc", keys, strict=True))]
+    play.batch(rows, at_ms=T + 5_000)
+    assert [row["id"] for row in play.rows("out")] == ["a", "b", "c"]
+    assert [row["v"] for row in play.rows("judged")] == [1]
+    published = [(topic, row["_key"]) for topic, row in play.broker.published]
+    assert sorted(published, key=str) == [
+        *(("by_field", key) for key in "abc"),
+        ("passes_it_on", "text"),
+        ("passes_it_on", None),
+    ]
+    bad = [(row["source"], row["offset"], row["reason"], row["key"]) for row in play.rows("quarantine")]
+    assert sorted(bad) == [
+        ("judges_by_it", 0, "invalid_key", b"\xff\x01"),
+        ("judges_by_it", 2, "null_key", None),
+        ("passes_it_on", 0, "invalid_key", b"\xff\x01"),
+    ]
+    check_accounting(play)
+
+
 def test_two_sinks_keep_separate_tables_on_processing_time(tmp_path: Path) -> None:
     two = OUT.replace('input = "counts"', 'input = "events"') + '[operators.topical]\nkind = "sink"\ninput = "events"\n'
     fine = Play(SOURCE + two + 'topic = "t"\n', tmp_path, change=on_processing_time)

@@ -36,7 +36,7 @@ from tidemark.stream.startup.fatal import (
     count_kill,
     records_to_skip,
 )
-from tidemark.stream.startup.unread import unread
+from tidemark.stream.startup.unread import UnstableOffsets, refuse_unstable, unread
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.trying import decide_alone
 from tidemark.stream.updates.step import Run
@@ -105,6 +105,23 @@ def test_a_completed_batch_without_changes_is_not_named(tmp_path: Path) -> None:
     commits.mkdir()
     (commits / "1").write_text("v1\n{}")
     assert unread(control(play), play.topology.sub_topologies[0]) == []
+
+
+@pytest.mark.parametrize(("number", "stable", "until"), [(0, 1, 7), (0, 6, 7), (0, 7, None), (1, 2, 3), (1, 3, None)])
+def test_a_stream_does_not_go_on_within_an_open_transaction(
+    tmp_path: Path, number: int, stable: int, until: int | None
+) -> None:
+    play = killed(tmp_path)
+    play.broker.open = {number: stable}
+    if until is None:
+        refuse_unstable(control(play), play.topology.sub_topologies[0], play.broker)
+        return
+    with pytest.raises(UnstableOffsets) as refused:
+        refuse_unstable(control(play), play.topology.sub_topologies[0], play.broker)
+    place = (
+        f"topic 'events', partition {number}: a transaction is open from offset {stable} on, and the stream was reading"
+    )
+    assert str(refused.value).startswith(f"{place} until {until} when isolation.level of [kafka.default.settings] was")
 
 
 KILLER = SkippedRecord("kills_drivers")

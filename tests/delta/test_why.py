@@ -22,7 +22,7 @@ from support.typed_commands import can_be_typed, commands
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.stream.decide import decision
@@ -770,6 +770,33 @@ def test_a_driver_that_waits_for_brokers_names_them(tmp_path: Path) -> None:
     assert finding.seen == f"the driver of events {waits}"
     control.beat(beat)
     assert first(play, 81).cause == "source_quiet"
+
+
+def test_a_transaction_that_stays_open_is_named_with_its_place(tmp_path: Path) -> None:
+    play = windows(tmp_path)
+    play.batch(10, record(5, part=0), record(5, part=1))
+    play.batch(20, record(80, part=0))
+    assert first(play, 21).cause == "partition_idle_holds_back"
+    beats = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+    stays = {
+        "source": "events",
+        "partition": 1,
+        "topic_partition": "events/1",
+        "stable_offset": 7,
+        "since": utc(ms(30)),
+    }
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(45), pid=1)
+    told = {"thread_id": None, "batch_started_at_ms": None}
+    beats.write_if_due(beat, **told, usage=lambda: {"open_transactions": [stays]})
+    finding = first(play, 50)
+    assert place(finding) == ("open_transaction", "events", "events", 1, ms(30))
+    assert finding.seen == (
+        "topic events, partition 1: a transaction is open, so the last stable offset is 7 and has not moved since the "
+        "look of 2014-05-13T12:00:30.000Z; nothing from there on is read before the transaction ends"
+    )
+    assert "abort --topic events --partition 1 --start-offset 7`" in finding.remedy
+    beats.write_if_due(replace(beat, at_ms=ms(60)), **told)
+    assert first(play, 61).cause == "partition_idle_holds_back"
 
 
 def test_a_driver_without_a_batch(tmp_path: Path) -> None:

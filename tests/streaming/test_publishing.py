@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import polars as pl
@@ -27,7 +28,8 @@ from support.topologies import sink, source, table, topology_of
 from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
 from tidemark.kernels.records.limits import Limits
-from tidemark.model.kinds.sink import Sink
+from tidemark.kernels.records.partitioners import partitions_of
+from tidemark.model.kinds.sink import Partitioner, Sink
 from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.storage.files import Files
 from tidemark.stream.distributed import tasks
@@ -76,7 +78,7 @@ class Topics(Silence):
 class Interrupted:
     """Publishes, but fails once in the middle of the first task.
 
-    At its first try it fails after half of the rows, once *seen* is.
+    At its first try it fails after the rows of three files of four, once *seen* is.
     """
 
     publishing: KafkaTopicWriter
@@ -92,10 +94,10 @@ class Interrupted:
             return self.publishing(task)
         whole = self.publishing.outgoing
         assert isinstance(whole.rows, Files)
-        half = replace(self.publishing, outgoing=replace(whole, rows=Files(whole.rows.files[:2])))
-        half.send(confluent_kafka.Producer(dict(half.client)), range(0, half.partitions, self.tasks), Refusals())
+        part = replace(self.publishing, outgoing=replace(whole, rows=Files(whole.rows.files[:3])))
+        part.send(confluent_kafka.Producer(dict(part.client)), range(0, part.partitions, self.tasks), Refusals())
         wait_until(self.seen.exists, "a look at the stage", 60)
-        msg = "half of it was sent"
+        msg = "a part of it was sent"
         raise RuntimeError(msg)
 
 
@@ -197,7 +199,7 @@ def test_a_reader_takes_each_record_once_from_a_task_that_failed(
     assert sum(repeated) == len(messages) - 300
 
     plain: dict[bytes, set[int]] = defaultdict(set)
-    producer = confluent_kafka.Producer({"bootstrap.servers": broker})
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker, "partitioner": "murmur2_random"})
     for key in {message.key() for message in messages}:
         producer.produce("plain", b"", key, on_delivery=lambda _, sent: plain[sent.key()].add(sent.partition()))
     assert producer.flush(30) == 0
@@ -205,3 +207,11 @@ def test_a_reader_takes_each_record_once_from_a_task_that_failed(
     for message in messages:
         found[message.key() or b""].add(message.partition())
     assert found == plain
+
+
+def test_a_keyed_record_goes_where_javas_producer_sends_it(spark: SparkSession) -> None:
+    java: Any = spark._jvm.org.apache.kafka.clients.producer.internals.BuiltInPartitioner
+    keys = ["", "a", "user-17", "Ünïcode €", *(f"key-{n}" * (n % 7) for n in range(60))]
+    for partitions in (1, 3, 20):
+        placed = partitions_of(pl.Series(keys), range(len(keys)), partitions, Partitioner.MURMUR2).to_list()
+        assert placed == [java.partitionForKey(key.encode(), partitions) for key in keys]

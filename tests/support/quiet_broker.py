@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import polars as pl
 
 from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.partitioners import partitions_of
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.semantics.progress import Place
@@ -20,7 +21,6 @@ from tidemark.stream.kafka.broker import RefusedRecord, SeveralTopics, TopicStat
 from tidemark.stream.kafka.encoding import to_send
 from tidemark.stream.kafka.limits import undeliverable_rows
 from tidemark.stream.kafka.outgoing import OutgoingRows
-from tidemark.stream.kafka.publishing import partition_of
 
 Row = dict[str, Any]
 
@@ -29,7 +29,7 @@ class Silence:
     """A broker that ends where it was read and remembers publications.
 
     *places* has the partition that each input partition of a source over several topics is; topics in *gone* were
-    deleted.
+    deleted. *open* has the last stable offsets of partitions with an open transaction.
     """
 
     def __init__(self, partitions: int | Mapping[str, int] = 1) -> None:
@@ -37,6 +37,7 @@ class Silence:
         self.topic_ids: dict[str, str] = {}
         self.places: tuple[Place, ...] = ()
         self.gone: set[str] = set()
+        self.open: dict[int, int] = {}
         self._ends: dict[tuple[str, int], int] = defaultdict(int)
         self.published: list[tuple[str, Row]] = []
         self.sent_by_tasks: list[OutgoingRows] = []
@@ -64,6 +65,9 @@ class Silence:
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         first = {number: self.earliest_of.get(number, self.earliest) for number in partitions}
         return {number: (first[number], self._ends[source.topic or "", number]) for number in partitions}
+
+    def open_transactions(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
+        return {number: offset for number, offset in self.open.items() if number in partitions}
 
     def read_to(self) -> dict[str, dict[int, int]]:
         """Where each partition ends, by topic."""
@@ -123,8 +127,7 @@ class Remembering:
     def __call__(self, task: int) -> list[pl.DataFrame]:
         sink, undeliverable = self.outgoing.sink, []
         for rows in frames(self.outgoing.rows):
-            mine = [partition_of(key, number, self.tasks) == task for number, key in enumerate(rows["_key"])]
-            own = rows.filter(pl.Series(mine, dtype=pl.Boolean))
+            own = rows.filter(partitions_of(rows["_key"], range(rows.height), self.tasks, sink.partitioner) == task)
             _, refused = to_send(sink, own)
             refused += [
                 RefusedRecord(number, "refused")

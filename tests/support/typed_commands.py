@@ -13,7 +13,7 @@ from tidemark.model.topology import Topology
 from tidemark.reports.pages.templates import COMMANDS
 from tidemark.why.evidence.findings import WhyFinding
 
-NEEDS_COMMAND = re.compile(r"\b(start|restart|clear|launch|requeue|reset|log|bound)\b")
+NEEDS_COMMAND = re.compile(r"(?<!-)\b(start|restart|clear|launch|requeue|reset|log|bound)\b")
 
 
 @cache

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 _JAVA = """
 allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter auto.offset.reset
 bootstrap.servers check.crcs client.dns.lookup client.id client.rack connections.max.idle.ms
@@ -83,11 +81,62 @@ transaction.timeout.ms transactional.id
 OF_LIBRDKAFKA = frozenset(_LIBRDKAFKA.split())
 """librdkafka's CONFIGURATION.md, 2.16, without callbacks and pointers."""
 
-HAS_A_KEY = re.compile(
-    r"bootstrap\.servers$|metadata\.broker\.list$|security\.protocol$|sasl\.(mechanisms?|username|password|jaas\.config)$|"
-    r"sasl\.oauthbearer\.(method|token\.endpoint\.url|client\.id|client\.secret|scope)$|sasl\.login\.callback|"
-    r"ssl\.(ca|certificate|key|truststore|keystore)\.|group\.(instance\.)?id$|enable\.auto\.commit$|auto\.offset\.reset$|"
-    r"(key|value)\.deserializer$|acks$|enable\.idempotence$|transactional\.id$|interceptor\.classes$|message\.max\.bytes$|"
-    r"batch\.size$|linger\.ms$|max\.poll\.records$|enable\.partition\.eof$|debug$"
-)
-"""Names that `settings` refuses: a key has them, or Tidemark."""
+_HAVE_KEYS = """
+bootstrap.servers metadata.broker.list security.protocol sasl.mechanism sasl.mechanisms sasl.username sasl.password
+sasl.jaas.config sasl.login.callback.handler.class sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.client.id sasl.oauthbearer.client.secret
+sasl.oauthbearer.method sasl.oauthbearer.scope sasl.oauthbearer.token.endpoint.url ssl.ca.certificate.stores
+ssl.ca.location ssl.ca.pem ssl.certificate.location ssl.certificate.pem ssl.key.location ssl.key.password ssl.key.pem
+ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type
+ssl.truststore.certificates ssl.truststore.location ssl.truststore.password ssl.truststore.type
+"""
+_SET = """
+acks auto.offset.reset batch.size debug delivery.report.only.error enable.auto.commit enable.gapless.guarantee
+enable.idempotence enable.partition.eof group.id group.instance.id interceptor.classes key.deserializer linger.ms
+max.poll.records message.max.bytes queue.buffering.max.ms request.required.acks transactional.id value.deserializer
+"""
+_OF_GROUPS = """
+auto.commit.enable auto.commit.interval.ms coordinator.query.interval.ms enable.auto.offset.store group.protocol
+group.protocol.type group.remote.assignor heartbeat.interval.ms max.poll.interval.ms offset.store.method
+offset.store.path offset.store.sync.interval.ms partition.assignment.strategy session.timeout.ms
+share.acknowledgement.mode topic.blacklist
+"""
+_ASKS = """
+consume.callback.max.messages enabled_events log.queue produce.offset.report statistics.interval.ms
+"""
+_OF_KERBEROS = """
+sasl.kerberos.keytab sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.principal
+sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
+"""
+_OF_BROKERS = """
+sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
+sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+"""
+_ONE_SIDED = """
+enable.sasl.oauthbearer.unsecure.jwt enable.ssl.certificate.verification sasl.oauthbearer.assertion.algorithm
+sasl.oauthbearer.assertion.claim.aud sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
+sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
+sasl.oauthbearer.assertion.claim.sub sasl.oauthbearer.assertion.file sasl.oauthbearer.assertion.jwt.template.file
+sasl.oauthbearer.assertion.private.key.file sasl.oauthbearer.assertion.private.key.passphrase
+sasl.oauthbearer.assertion.private.key.pem sasl.oauthbearer.config sasl.oauthbearer.grant.type
+sasl.oauthbearer.metadata.authentication.type
+"""
+REFUSED = {
+    "has a key of its own": frozenset(_HAVE_KEYS.split()),
+    "is set by Tidemark": frozenset(_SET.split()),
+    "joins no consumer group": frozenset(_OF_GROUPS.split()),
+    "sends without transactions": frozenset({"transaction.timeout.ms"}),
+    "a sink places its records": frozenset({"partitioner", "msg_order_cmp", "sticky.partitioning.linger.ms"}),
+    "nothing receives what it asks for": frozenset(_ASKS.split()),
+    "librdkafka does not use it any more": frozenset(
+        {"reconnect.backoff.jitter.ms", "socket.blocking.max.ms", "topic.metadata.refresh.fast.cnt"}
+    ),
+    "Spark never finds internal topics": frozenset({"exclude.internal.topics"}),
+    "do not log in with Kerberos": frozenset(_OF_KERBEROS.split()),
+    "brokers check tokens": frozenset(_OF_BROKERS.split()),
+    "would be a setting of librdkafka alone": frozenset(_ONE_SIDED.split()),
+}
+"""The names that `settings` refuses, by words of the reason."""
+ACCEPTED = (OF_JAVA | OF_LIBRDKAFKA) - frozenset().union(*REFUSED.values())
+"""The other names: both clients have them, or the one that does uses them for something that the other does not do."""

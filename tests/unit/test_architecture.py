@@ -63,12 +63,12 @@ IMPORTS = {
     "stream.state": "collecting control errors kernels.updates storage stream.journal",
     "stream.updates": (
         "collecting errors semantics model.settings model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.sql kernels.updates stream.journal stream.state"
+        "kernels.aggregates kernels.sql kernels.records kernels.updates stream.journal stream.state"
     ),
     "stream.operate": (
         "collecting errors semantics model.tables model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.formats kernels.sql kernels.updates storage.delta stream.journal stream.kafka "
-        "stream.state stream.updates"
+        "kernels.aggregates kernels.formats kernels.sql kernels.records kernels.updates storage.delta stream.journal "
+        "stream.kafka stream.state stream.updates"
     ),
     "stream.schemas": "bounded_http errors clock model.project model.kinds kernels.formats storage",
     "stream.read": (

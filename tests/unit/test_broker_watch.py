@@ -1,12 +1,16 @@
-"""A driver waits for silent brokers, and for nothing else."""
+"""A driver waits for silent brokers, and for nothing else; it looks for open transactions."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tidemark.errors import Contradiction
+from tidemark.model.kinds.source import Source
 from tidemark.stream.kafka.publishing import PublishError
+from tidemark.stream.kafka.transactions import TransactionWatch
 from tidemark.stream.kafka.watch import BrokerWatch
 
 NOON = 1_400_000_000_000
@@ -96,3 +100,36 @@ def test_a_drain_ends_the_wait_for_brokers() -> None:
 
     with pytest.raises(DrainRequested):
         BrokerWatch(Clusters(99), clock, sleep_s=clock.sleep).wait_after(TIMED_OUT, check)
+
+
+class Stable:
+    """A broker of one topic with last stable offsets of partitions with open transactions."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[int, int] | None = {}
+
+    def open_transactions(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
+        if self.offsets is None:
+            raise TIMED_OUT
+        return {number: offset for number, offset in self.offsets.items() if number in partitions}
+
+
+def test_a_transaction_is_named_once_a_second_look_finds_it_where_it_was() -> None:
+    clock, broker = ClockOfWaits(), Stable()
+    events = Source(name="events", topic="orders", fields={}, timestamp_range_ms=(0, 1), bound_ms=0)
+    watch = TransactionWatch(broker, lambda: [(events, [0, 1])], clock)
+
+    def look(offsets: dict[int, int] | None) -> list[tuple[str, int, int]]:
+        clock.sleep(10)
+        broker.offsets = offsets
+        watch.look()
+        return [(str(each.place), each.stable_offset, each.since_ms - NOON) for each in watch.open]
+
+    assert look({0: 5, 2: 9}) == []
+    assert look({0: 5, 1: 7}) == [("orders/0", 5, 10_000)]
+    # The transaction of partition 1 ended, and another one follows it.
+    assert look({0: 5, 1: 8}) == [("orders/0", 5, 10_000)]
+    # What is known stays known while the broker does not answer.
+    assert look(None) == [("orders/0", 5, 10_000)]
+    assert look({1: 8}) == [("orders/1", 8, 30_000)]
+    assert look({}) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidemark.semantics.event_time import PartitionReading, advance, follow, watermark_over_inputs
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress
@@ -41,6 +43,16 @@ def test_a_silent_partition_with_unread_records_holds_back():
     two = after(one, {0: read(9, 800, since=3), 1: silent(1, latest=7)}, NOW + 60_000)
     assert two.partitions[1].activity is Activity.BACKLOGGED
     assert (two.watermark_ms, two.held_by) == (39, "1")
+
+
+def test_a_silent_partition_with_an_open_transaction_holds_back_until_it_ends():
+    one = after(InputProgress(), {0: read(3, 200), 1: read(1, 50)})
+    waits = replace(silent(1, latest=1), has_open_transaction=True)
+    two = after(one, {0: read(9, 800, since=3), 1: waits}, NOW + 60_000)
+    assert two.partitions[1].activity is Activity.BACKLOGGED
+    assert (two.watermark_ms, two.held_by) == (39, "1")
+    ended = after(two, {0: read(10, 900, since=9), 1: silent(1, latest=1)}, NOW + 60_001)
+    assert (ended.partitions[1].activity, ended.watermark_ms) == (Activity.IDLE, 889)
 
 
 def test_when_all_partitions_are_idle_the_furthest_counts():

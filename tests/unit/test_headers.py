@@ -8,7 +8,15 @@ import polars as pl
 import pytest
 
 from tidemark.kernels.columns.schemas import HEADERS
-from tidemark.kernels.records.headers import HOP, ID, headers_to_send, split_repeated, traces_read
+from tidemark.kernels.records.headers import (
+    HOP,
+    ID,
+    KEY,
+    headers_to_send,
+    split_repeated,
+    traces_read,
+    with_unreadable_keys,
+)
 from tidemark.semantics.progress import WriterPosition
 
 
@@ -128,3 +136,22 @@ def test_of_more_than_32_hops_the_newest_are_carried():
     received = [{"key": HOP, "value": str(number).encode()} for number in range(40)]
     hops = [value for key, value in headers_to_send(received, id_="i", hop="last") if key == HOP]
     assert hops == [*(str(number).encode() for number in range(9, 40)), "last"]
+
+
+def test_a_key_that_is_no_text_travels_in_a_header_of_its_own() -> None:
+    forged = [{"key": KEY, "value": b"x"}, {"key": "a", "value": b"1"}]
+    headers = pl.Series("headers", [None, [], forged, forged, [{"key": "a", "value": None}]], dtype=HEADERS)
+    keys = pl.Series([b"\xff", b"k", b"\xfe", None, b"\xfd"])
+    texts = pl.Series([None, "k", None, None, None], dtype=pl.String)
+    marked = with_unreadable_keys(headers, keys, texts)
+    assert marked.to_list() == [
+        [{"key": KEY, "value": b"\xff"}],
+        [],
+        [{"key": "a", "value": b"1"}, {"key": KEY, "value": b"\xfe"}],
+        [{"key": "a", "value": b"1"}],
+        [{"key": "a", "value": None}, {"key": KEY, "value": b"\xfd"}],
+    ]
+    sent = [name for name, _ in headers_to_send(marked.to_list()[2], id_="i", hop="h")]
+    assert sent == ["a", ID, HOP]
+    plain = pl.Series("headers", [None, [{"key": "a", "value": b"1"}]], dtype=HEADERS)
+    assert with_unreadable_keys(plain, pl.Series([b"k", None]), pl.Series(["k", None])).to_list() == plain.to_list()

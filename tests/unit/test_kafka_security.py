@@ -6,11 +6,12 @@ import json
 import pickle
 import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from unit.kafka_settings import HAS_A_KEY, OF_JAVA, OF_LIBRDKAFKA
+from unit.kafka_settings import ACCEPTED, OF_JAVA, OF_LIBRDKAFKA, REFUSED
 
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.project.connections import Cluster, addressed_clusters, in_clear, read_clusters
@@ -143,14 +144,15 @@ def test_client_credentials_reach_both_clients(tmp_path: Path) -> None:
 def test_settings_have_the_name_of_each_client(tmp_path: Path) -> None:
     """librdkafka refuses names that only Java has."""
     of = cluster(
-        'bootstrap = "b:1"\n[settings]\n"client.rack" = "a"\n"request.timeout.ms" = 5000\n"check.crcs" = true\n'
+        'bootstrap = "b:1"\nsecurity_protocol = "SSL"\n'
+        '[settings]\n"client.rack" = "a"\n"request.timeout.ms" = 5000\n"check.crcs" = true\n'
         '"ssl.endpoint.identification.algorithm" = ""\n"broker.address.family" = "v4"\n'
         '"default.api.timeout.ms" = 9000\n',
         tmp_path,
     )
     assert of.client == {
         "bootstrap.servers": "b:1",
-        "security.protocol": "PLAINTEXT",
+        "security.protocol": "SSL",
         "client.rack": "a",
         "socket.timeout.ms": 5000,
         "check.crcs": True,
@@ -159,7 +161,7 @@ def test_settings_have_the_name_of_each_client(tmp_path: Path) -> None:
     }
     assert of.spark == {
         "kafka.bootstrap.servers": "b:1",
-        "kafka.security.protocol": "PLAINTEXT",
+        "kafka.security.protocol": "SSL",
         "kafka.client.rack": "a",
         "kafka.request.timeout.ms": "5000",
         "kafka.check.crcs": "true",
@@ -240,6 +242,11 @@ def test_what_airflow_has_to_look_up_is_known_by_place(tmp_path: Path) -> None:
             "",
             '[settings]\n"sasl.oauthbearer.extensions" = "a=b"',
             "kafka.eu.settings.sasl.oauthbearer.extensions: needs OAUTHBEARER; leave it out",
+        ),
+        (
+            "",
+            '[settings]\n"isolation.level" = "committed"',
+            "settings.isolation.level: is 'committed'; use one of read_committed, read_uncommitted",
         ),
         ("", "settings = 5", "kafka.eu.settings: is 5; write settings ="),
     ],
@@ -346,24 +353,45 @@ def test_extensions_reach_both_clients(tmp_path: Path) -> None:
         placed.spark  # noqa: B018
 
 
+@pytest.mark.parametrize(("reason", "names"), REFUSED.items())
+def test_a_setting_without_effect_is_refused_with_its_reason(reason: str, names: frozenset[str]) -> None:
+    for name in names:
+        assert f"t.toml: kafka.eu.settings.{name}: " in (said := refusal(f'{TOKENS}[settings]\n"{name}" = "1"\n'))
+        assert reason in said
+
+
+def test_a_setting_of_a_login_that_is_not_there_is_refused() -> None:
+    for name, needed in (
+        ("sasl.login.connect.timeout.ms", "OAUTHBEARER"),
+        ("sasl.oauthbearer.sub.claim.name", "OAUTHBEARER"),
+        ("https.ca.pem", "OAUTHBEARER"),
+        ("sasl.login.class", "a login"),
+        ("ssl.cipher.suites", "TLS"),
+    ):
+        said = refusal(f'bootstrap = "b:1"\n[settings]\n"{name}" = {{ env = "X" }}\n')
+        assert f"t.toml: kafka.eu.settings.{name}: needs {needed}; leave it out, or write" in said
+
+
+def settings_of(names: Iterable[str], folder: Path) -> Cluster:
+    """Returns a cluster that has each of *names* as a setting, with a value that hardly any takes."""
+    settings = "\n".join(f'"{name}" = {{ env = "X" }}' for name in names if name != "isolation.level")
+    return cluster(f"{TOKENS}[settings]\n{settings}\n", folder, {"X": "a=1"}, client_secret="s")
+
+
 def test_librdkafka_knows_each_setting_that_it_gets(tmp_path: Path) -> None:
     seen = []
-    for name in sorted(OF_JAVA):
-        if not HAS_A_KEY.match(name):
-            of = cluster(f'bootstrap = "b:1"\n[settings]\n"{name}" = {{ env = "X" }}\n', tmp_path, {"X": "zz"})
-            try:
-                Producer({**of.client, "log_level": 0})
-            except KafkaException as error:
-                seen.append(error.args[0].str())
+    for name in sorted(ACCEPTED & OF_JAVA):
+        given = {key: value for key, value in settings_of([name], tmp_path).client.items() if value == "a=1"}
+        try:
+            Producer({"bootstrap.servers": "b:1", **given, "log_level": 0})
+        except KafkaException as error:
+            seen.append(error.args[0].str())
     assert any("Invalid value" in words for words in seen)
     assert [words for words in seen if "No such configuration property" in words] == []
 
 
 def test_java_gets_only_settings_that_it_knows(tmp_path: Path) -> None:
-    names = [name for name in sorted(OF_LIBRDKAFKA) if not HAS_A_KEY.match(name)]
-    settings = "\n".join(f'"{name}" = {{ env = "X" }}' for name in names)
-    of = cluster(f"{TOKENS}[settings]\n{settings}\n", tmp_path, {"X": "a=1"}, client_secret="s")
-    given = {name.removeprefix("kafka.") for name in of.spark}
+    given = {name.removeprefix("kafka.") for name in settings_of(sorted(ACCEPTED), tmp_path).spark}
     assert given & OF_LIBRDKAFKA <= OF_JAVA
 
 

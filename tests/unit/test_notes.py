@@ -54,7 +54,7 @@ OPERATORS = (
 SOURCES = (
     '[{"source": "events", "partition": 0, "from_offset": 0, "until_offset": 1, "max_timestamp_ms": 1770033600000, '
     '"latest_offset": 1, "held_from": null, "lost": [3, 5], "told_idle": false, "newest_ms": 1770033600000, '
-    '"went_back": false}]'
+    '"went_back": false, "has_open_transaction": false}]'
 )
 STATE = (
     '[{"batch_id": 0, "runs": [{"name": "0-ab.run", "rows": 2}], "held": {"newest": 0}}, '

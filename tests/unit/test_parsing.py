@@ -173,6 +173,8 @@ def test_the_key_fills_a_field_and_a_null_value_deletes_it() -> None:
         (True, None, None, {"id": "k", "n": None, "at": None}),
     ]
     assert [row["reason"] for row in rows[2:]] == ["null_key", "invalid_key"]
+    # A source that does not use the key takes any.
+    assert [row["reason"] for row in read(records((b"\xff", body(n=1)), (b"\0\1", body(n=1))), source())] == [None] * 2
     (_, deleted, *_) = read(found, source(key="id", timestamp=None))
     assert deleted["timestamp_ms"] == NOON + 7
 

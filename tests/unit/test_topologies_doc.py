@@ -46,6 +46,7 @@ NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be m
     ("sink", "format"): {"table": None, "topic": "alerts"},
     ("sink", "schema"): {"table": None, "topic": "alerts", "format": "avro"},
     ("sink", "marks"): {"table": None, "topic": "alerts"},
+    ("sink", "partitioner"): {"table": None, "topic": "alerts"},
     ("sink", "traces"): {"table": None, "topic": "alerts"},
     ("sink", "mark_every"): {"table": None, "topic": "alerts", "marks": True},
     ("sink", "mode"): {"key": ["device"]},

@@ -39,6 +39,7 @@ from tidemark.model.tables.catalog import (
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.snapshots import files_between, snapshot_of
 from tidemark.why.evidence.fact_tables import Opener
+from tidemark.why.evidence.heartbeat_facts import BEAT_COLUMNS
 
 KEPT = {
     BATCHES.name: "finished_at",
@@ -60,11 +61,7 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
             | {"sources", "records_in", "read_traces"}
         ),
         OUTCOMES.name: frozenset({"sub_topology", "batch_id", "operator", *BECAME}),
-        HEARTBEATS.name: frozenset(
-            {"topology", "sub_topology", "at", "state", "epoch", "batch_started_at", "since", "reason", "drained_by"}
-            | {"eta_at", "memory_bytes", "memory_free_bytes", "state_bytes", "records_behind", "arrival_per_s"}
-            | {"working_per_s"}
-        ),
+        HEARTBEATS.name: frozenset({"topology", "sub_topology", *BEAT_COLUMNS}),
         INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
         LATENCY_BUCKETS.name: frozenset({"operator", "finished_at", "bucket", "n"}),
     }

@@ -223,8 +223,7 @@ def slug(topic: str) -> str:
 def _refuse_unreadable(sample: TopicSample, readable: int, address: str) -> None:
     where = f"topic {sample.topic} at {address}"
     if not sample.records:
-        problem = "is empty" if sample.complete else "gave no record in time"
-        msg = f"{where} {problem}: nothing can be derived; send some records first, and repeat the command"
+        msg = f"{where} {sample.why_empty}: nothing can be derived; send some records first, and repeat the command"
         raise InvalidArgument(msg)
     if not readable:
         values = [record.value for record in sample.records if record.value is not None]

@@ -26,6 +26,8 @@ MOST_S = 10.0
 TIMEOUT_S = 10.0
 """Timeout for each answer of the broker."""
 AT_ONCE = 500
+OLDER = 4
+"""So many times as many offsets are read where the newest ones have no record."""
 QUIET = {"log_level": 0}
 """Silences the client's log: an unreachable broker becomes an error of ours."""
 
@@ -46,19 +48,30 @@ class SampledRecord:
 class TopicSample:
     """The newest *records* of a topic by partition and offset.
 
-    *ends* has the first and the next offset of each partition.
+    *ends* has the first and the next offset of each partition. The sample is *complete* if it did not end too early,
+    and *whole* if it has every record.
     """
 
     topic: str
     ends: Mapping[int, tuple[int, int]]
     records: tuple[SampledRecord, ...]
     complete: bool
+    whole: bool = False
 
     @property
     def there(self) -> int:
-        """The number of offsets in the topic."""
-        # Compaction and transactions leave out offsets, so there may be fewer records.
-        return sum(end - first for first, end in self.ends.values())
+        """The number of records in the topic; unless the sample is whole, of its offsets.
+
+        Compaction and transactions leave out offsets, so there may be fewer records.
+        """
+        return len(self.records) if self.whole else sum(end - first for first, end in self.ends.values())
+
+    @property
+    def why_empty(self) -> str:
+        """Why it has no record, as part of a sentence about the topic."""
+        if not self.complete:
+            return "gave no record in time"
+        return "has no committed record" if any(end > first for first, end in self.ends.values()) else "is empty"
 
 
 class SampledCluster:
@@ -119,26 +132,54 @@ class SampledCluster:
         numbers = range(self.partitions[topic])
         ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=TIMEOUT_S) for n in numbers}
         each = max(1, most // max(1, len(ends)))
-        starts = {n: max(first, end - each) for n, (first, end) in ends.items() if end > first}
-        consumer.assign([TopicPartition(topic, n, start) for n, start in starts.items()])
+        first_read = {n: end for n, (_, end) in ends.items()}
+        wanted = {n: (max(first, end - each), end) for n, (first, end) in ends.items() if end > first}
         records: list[SampledRecord] = []
-        unread = set(starts)
-        while unread and (seconds_left := until - time.monotonic()) > 0:
-            for message in consumer.consume(AT_ONCE, timeout=min(1.0, seconds_left)):
-                number, offset = message.partition() or 0, message.offset() or 0
-                if (error := message.error()) is not None:
-                    # The end of a partition is an event of its own: its last offsets may be marks
-                    # of transactions.
-                    if error.code() != KafkaError._PARTITION_EOF:
-                        raise KafkaException(error)
-                    unread.discard(number)
-                    continue
-                if offset < ends[number][1]:
-                    records.append(_record(message, number, offset))
-                if offset >= ends[number][1] - 1:
-                    unread.discard(number)
-        records.sort(key=lambda record: (record.partition, record.offset))
-        return TopicSample(topic, ends, tuple(records), complete=not unread)
+        unread: set[int] = set()
+        while wanted and not unread:
+            read, unread = _read(consumer, topic, wanted, until)
+            records += read
+            first_read |= {n: start for n, (start, _) in wanted.items()}
+            # The newest offsets may be those of aborted transactions alone, so older ones are read then.
+            empty = {*wanted} - {record.partition for record in read}
+            older: dict[int, tuple[int, int]] = {}
+            for n, (start, end) in wanted.items():
+                if n in empty and start > ends[n][0]:
+                    older[n] = max(ends[n][0], start - OLDER * (end - start)), start
+            wanted = older
+        newest: list[SampledRecord] = []
+        for number in numbers:
+            own = sorted((record for record in records if record.partition == number), key=lambda record: record.offset)
+            newest += own[-each:]
+        has_all = first_read == {n: first for n, (first, _) in ends.items()}
+        whole = has_all and not unread and len(newest) == len(records)
+        return TopicSample(topic, ends, tuple(newest), complete=not unread, whole=whole)
+
+
+def _read(
+    consumer: Consumer, topic: str, ranges: Mapping[int, tuple[int, int]], until: float
+) -> tuple[list[SampledRecord], set[int]]:
+    """Reads the records of *topic* in *ranges* of offsets, by partition.
+
+    Returns them, and the partitions of which not all were read *until* then, by the monotonic clock.
+    """
+    consumer.assign([TopicPartition(topic, n, start) for n, (start, _) in ranges.items()])
+    records: list[SampledRecord] = []
+    unread = set(ranges)
+    while unread and (seconds_left := until - time.monotonic()) > 0:
+        for message in consumer.consume(AT_ONCE, timeout=min(1.0, seconds_left)):
+            number, offset = message.partition() or 0, message.offset() or 0
+            if (error := message.error()) is not None:
+                # The end of a partition is an event of its own: its last offsets may be marks of transactions.
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                unread.discard(number)
+                continue
+            if offset < ranges[number][1]:
+                records.append(_record(message, number, offset))
+            if offset >= ranges[number][1] - 1:
+                unread.discard(number)
+    return records, unread
 
 
 def ask_for(right: str, topic: str) -> str:

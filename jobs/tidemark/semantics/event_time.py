@@ -36,6 +36,7 @@ class PartitionReading:
         newest_ms: newest event time so far, also of records that wait or are ahead of the clock.
         went_back: a mark was read that the writer sent after its time was set back.
         traces: `traceparent` headers of its records; empty: none, or the source does not note them.
+        has_open_transaction: records of an open transaction follow `latest_offset`, and will be read when it ends.
     """
 
     from_offset: int
@@ -48,6 +49,7 @@ class PartitionReading:
     newest_ms: int | None = None
     went_back: bool = False
     traces: tuple[str, ...] = ()
+    has_open_transaction: bool = False
 
     @property
     def silent(self) -> bool:
@@ -58,9 +60,10 @@ class PartitionReading:
     def caught_up(self) -> bool:
         """True if the partition was read to its end and nothing waits.
 
-        The end is where the broker was when it was asked.
+        The end is where the broker was when it was asked. Records of an open transaction wait, too.
         """
-        return self.latest_offset is not None and self.latest_offset <= self.until_offset and self.held_from is None
+        is_read = self.latest_offset is not None and self.latest_offset <= self.until_offset
+        return is_read and self.held_from is None and not self.has_open_transaction
 
     def marked(self, was: PartitionProgress, *, newest_ms: int | None, idle: bool) -> PartitionReading:
         """Returns this reading after a mark of time.

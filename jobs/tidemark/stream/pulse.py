@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
 from tidemark.clock import wall_clock_ms
@@ -20,6 +20,8 @@ log = logging.getLogger("tidemark.stream")
 BEAT_S = 1.0
 NEWS_WITHIN_MS = 10_000
 """Shortest time between two beats in an object store."""
+Rows = Callable[[], Sequence[Mapping[str, object]]]
+"""Returns a list for a column of `heartbeats`."""
 
 
 class Troubled(Protocol):
@@ -70,6 +72,7 @@ class Pulse:
         self._engine: Followed | None = None
         self._troubled: Sequence[Troubled] = ()
         self._thread_id: str | None = None
+        self._open_transactions: Rows = list
         self._is_heard = True
         self._every_ms = beats_every_ms(control.home)
         self._beaten: tuple[int, Hashable] = (0, None)
@@ -78,12 +81,21 @@ class Pulse:
         self._try_to_beat(StreamState.STARTING, self._disk.past)
         self._thread.start()
 
-    def follow(self, engine: Followed, troubled: Sequence[Troubled], thread_id: str) -> None:
+    def follow(
+        self,
+        engine: Followed,
+        troubled: Sequence[Troubled],
+        thread_id: str,
+        *,
+        open_transactions: Rows = list,
+    ) -> None:
         """Begins to report the progress of the running stream.
 
-        Its heartbeat has the trouble of the disk, or of the first of *troubled* that has one.
+        Its heartbeat has the trouble of the disk, or of the first of *troubled* that has one, and the
+        *open_transactions* of its topics.
         """
         self._thread_id, self._troubled, self._engine = thread_id, troubled, engine
+        self._open_transactions = open_transactions
         self.does("waiting for its first batch")
 
     def begin(self, batch_id: int) -> None:
@@ -182,4 +194,5 @@ class Pulse:
         folders = [bytes_in(self._control.home / name) for name in ("checkpoint", "journal")]
         # A folder without a size leaves the sum unknown.
         checkpoint = {"checkpoint_bytes": None if None in folders else sum(size or 0 for size in folders)}
-        return {**self._usage.now(), **checkpoint, **(self._engine.load if self._engine else {})}
+        load = self._engine.load if self._engine else {}
+        return {**self._usage.now(), **checkpoint, **load, "open_transactions": self._open_transactions() or None}

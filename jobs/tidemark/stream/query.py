@@ -6,13 +6,14 @@ import logging
 import os
 import platform
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
 from itertools import count
 from pathlib import Path
 
 import polars as pl
+from confluent_kafka import KafkaException
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
@@ -22,10 +23,11 @@ from tidemark.control.folder import Control, LeaseLost, StreamState
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters, addressed_clusters, time_of
 from tidemark.model.project.registries import with_secrets
+from tidemark.model.project.rights import MissingRight
 from tidemark.model.project.secrets import read_given
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time
-from tidemark.semantics.progress import StreamProgress
+from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.spark_session import have_checkpoints_written
 from tidemark.storage.disk import Disk, Work
 from tidemark.storage.fence import Fence
@@ -42,6 +44,7 @@ from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
 from tidemark.stream.journal.checkpoint import last_tick, make_plan_durable, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
+from tidemark.stream.kafka.transactions import TransactionWatch
 from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
 from tidemark.stream.read.beyond_spark import BeyondSpark, TopicsUnreadable, overflows
@@ -53,6 +56,7 @@ from tidemark.stream.read.source_tables import SourceTables
 from tidemark.stream.read.sources import collect, read_again, rows_of_part, stream, with_numbers
 from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.stream.startup.fatal import FailedBatch, records_to_skip
+from tidemark.stream.startup.unread import refuse_unstable
 from tidemark.stream.trying import TriedStream, try_apart
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
@@ -236,9 +240,12 @@ class StreamQuery:
             topology.clusters_used, topology.clusters, options.bootstrap, os.environ, secrets=self._secrets
         )
         self._broker = broker = KafkaBroker(self._clusters, topology.name, sub.name, wall_clock_ms)
-        self._watch = BrokerWatch(broker, wall_clock_ms)
         self._source_tables = SourceTables(sub, stream_of.layout.warehouse, self._checkpoint)
+        self._transactions = TransactionWatch(broker, self._inputs, wall_clock_ms)
+        self._watch = BrokerWatch(broker, wall_clock_ms, look=self._transactions.look)
         broker.refuse_denied()
+        with suppress(KafkaException, MissingRight):  # Spark asks the same brokers, and says what is wrong
+            refuse_unstable(control.home, sub, broker)
         refuse_marks_in_compacted(topology, sub, broker)
         self._beyond_spark = BeyondSpark(self._clusters)
         self._check_lease = partial(control.check_lease, pulse.epoch)
@@ -355,7 +362,12 @@ class StreamQuery:
             .trigger(processingTime="0 milliseconds")
         )
         started = self._session_of.start(writing, plan_every_ms=self._stream.topology.trigger_ms)
-        self._pulse.follow(self._engine, (self._schemas, self._watch), self._thread_id)
+        self._pulse.follow(
+            self._engine,
+            (self._schemas, self._watch),
+            self._thread_id,
+            open_transactions=lambda: [each.row for each in self._transactions.open],
+        )
         try:
             with self._waking.ticking(ticks.tick):
                 started.awaitTermination()
@@ -449,6 +461,14 @@ class StreamQuery:
 
     def _reread(self, source: Source, offsets: Offsets) -> pl.DataFrame:
         return read_again(self._spark, source, self._clusters[source.kafka], offsets, self._schemas.resolve)
+
+    def _inputs(self) -> Iterator[tuple[Source, list[int]]]:
+        """Yields the sources over topics with their input partitions, as of the newest batch."""
+        progress = self._engine.progress or StreamProgress()
+        for source in self._stream.sub.outside_sources:
+            if source.topic:
+                was = progress.inputs.get(source.name, InputProgress())
+                yield source.with_places(was.places), [*was.partitions]
 
     def _unread(self, source: Source) -> int:
         """Asks the broker how many records of *source* no batch has read."""

@@ -40,6 +40,8 @@ Ends = Callable[[Source, Collection[int]], Mapping[int, tuple[int, int]]]
 
 Empty: they are not known.
 """
+Reason = Callable[[Source, int, Collection[int]], str]
+"""Returns why no record is read at offsets of a partition."""
 PLACE = ["_partition", "_offset"]
 OUTCOME_WORDS = tuple(outcome.value for outcome in COUNTED)
 
@@ -107,7 +109,20 @@ class Reconciliation:
         }
 
 
-def reconcile(tracer: Tracer, ends: Ends, source: str, *, start_ms: int, end_ms: int) -> Reconciliation:
+def unknown_reason(source: Source, partition: int, offsets: Collection[int]) -> str:
+    """Returns that nobody was asked why no record is read at *offsets*."""
+    return "why is not known"
+
+
+def reconcile(
+    tracer: Tracer,
+    ends: Ends,
+    source: str,
+    *,
+    start_ms: int,
+    end_ms: int,
+    why_without_record: Reason = unknown_reason,
+) -> Reconciliation:
     """Counts the records of *source* in a span of record time.
 
     It is from *start_ms* (inclusive) to *end_ms* (exclusive), epoch ms.
@@ -115,14 +130,22 @@ def reconcile(tracer: Tracer, ends: Ends, source: str, *, start_ms: int, end_ms:
     Raises:
         InvalidArgument: there is no such source, or its records cannot be read again.
     """
-    return _Count(tracer, ends, tracer.source(source), start_ms, end_ms).whole()
+    return _Count(tracer, ends, why_without_record, tracer.source(source), start_ms, end_ms).whole()
 
 
 class _Count:
     """Counts the records of *source* in a span."""
 
-    def __init__(self, tracer: Tracer, ends: Ends, source: Source, start_ms: int, end_ms: int) -> None:
-        self._tracer, self._source = tracer, source
+    def __init__(
+        self,
+        tracer: Tracer,
+        ends: Ends,
+        why_without_record: Reason,
+        source: Source,
+        start_ms: int,
+        end_ms: int,
+    ) -> None:
+        self._tracer, self._source, self._why_without_record = tracer, source, why_without_record
         self._start_ms, self._end_ms = start_ms, end_ms
         sub = tracer.topology.sub_topology_of(source.name)
         self._evidence = tracer.evidence[sub.name]
@@ -177,6 +200,7 @@ class _Count:
         """
         name = self._source.name
         frames, aside_frames = [], []
+        without_record: dict[int, set[int]] = {}
         for batch_id, partition, first, until in self._reads.select(
             "batch_id", "partition", "from_offset", "until_offset"
         ).iter_rows():
@@ -188,12 +212,12 @@ class _Count:
                     "they are not counted again"
                 )
             decided_at_ms = self._evidence.batch(batch_id)["decided_at"]
-            reread = self._tracer.read_again(
-                self._source, partition, range(max(first, kept_from), until), decided_at_ms
-            )
+            offsets = range(max(first, kept_from), until)
+            reread = self._tracer.read_again(self._source, partition, offsets, decided_at_ms)
             if reread is None:
                 msg = f"{name}: no address of its broker is known; give --bootstrap HOST:PORT"
                 raise InvalidArgument(msg)
+            without_record.setdefault(partition, set()).update({*offsets} - {*reread["there"]["offset"]})
             frames.append(reread["passed"])
             for word in ("filtered", "quarantined"):
                 rows = reread[word].select(_partition="partition", _offset="offset", _timestamp_ms="timestamp_ms")
@@ -209,6 +233,7 @@ class _Count:
         self._add(BROKER, whole.with_columns(_word=pl.lit("passed")), outcomes=False)
         self._add(name, whole)
         self._against_outcomes(whole)
+        self._without_record(without_record)
         in_time = whole.filter(pl.col("_word") == "passed").select(PLACE)
         return self._in_span(passed.join(in_time, on=PLACE, how="semi"))
 
@@ -249,8 +274,16 @@ class _Count:
                 self._differs(f"{name}, batch {batch_id}: the broker has {there} records, the source read {records}")
             elif there < records:
                 self._result.remarks.append(
-                    f"{name}, batch {batch_id}: the broker has {there} of the {records} records that were read; "
-                    "a compacted topic deletes single records"
+                    f"{name}, batch {batch_id}: the broker has {there} of the {records} records that were read"
+                )
+
+    def _without_record(self, places: Mapping[int, Collection[int]]) -> None:
+        """Names the offsets that batches read, and at which there is no record, with the reasons."""
+        for partition, offsets in sorted(places.items()):
+            if offsets:
+                self._result.remarks.append(
+                    f"{self._source.name}, partition {partition}: {len(offsets)} of the offsets {min(offsets)} to "
+                    f"{max(offsets)} have no record: {self._why_without_record(self._source, partition, offsets)}"
                 )
 
     def _unread(self) -> None:

@@ -54,6 +54,13 @@ ReadRecords = Callable[[Source, int, Collection[int]], pl.DataFrame | None]
 
 Rows that are gone are left out. None: the source cannot be read again.
 """
+Aborted = Callable[[Source, int, Collection[int]], Collection[int]]
+"""Returns those of offsets of a partition that have a record of an aborted transaction."""
+
+
+def nothing_aborted(source: Source, partition: int, offsets: Collection[int]) -> Collection[int]:
+    """Returns that no record at *offsets* is known to be aborted."""
+    return ()
 
 
 _EXACT = pl.col("last_offset") - pl.col("first_offset") + 1 == pl.col("n")
@@ -74,11 +81,13 @@ class Arrival:
 class Tracer:
     """Traces records of *topology* in the warehouse of *layout*.
 
-    *read* reads them again.
+    *read* reads them again, and *aborted* finds those of aborted transactions.
     """
 
-    def __init__(self, topology: Topology, layout: Layout, read: ReadRecords) -> None:
-        self.topology, self.layout, self._read = topology, layout, read
+    def __init__(
+        self, topology: Topology, layout: Layout, read: ReadRecords, aborted: Aborted = nothing_aborted
+    ) -> None:
+        self.topology, self.layout, self._read, self.aborted = topology, layout, read, aborted
         self.steps = Steps(topology, Reference(layout.warehouse), checks_sql=False)
         subs = topology.sub_topologies
         self.evidence = {sub.name: StreamEvidence(Stream(topology, sub, layout)) for sub in subs}
@@ -110,7 +119,7 @@ class Tracer:
     ) -> dict[str, pl.DataFrame] | None:
         """Returns the records of *source* at *offsets* of *partition*, by outcome.
 
-        Those on time are as operators read them. None: they cannot be read again.
+        Those on time are as operators read them, and `there` has the places of all. None: they cannot be read again.
         """
         rows = self._read(source, partition, offsets)
         if rows is None:
@@ -128,7 +137,12 @@ class Tracer:
             window_ms=self.topology.window_ms,
             decided_at_ms=decided_at_ms,
         ).rows
-        return {"passed": sorted_rows.on_time, "filtered": sorted_rows.alive, "quarantined": sorted_rows.bad}
+        return {
+            "passed": sorted_rows.on_time,
+            "filtered": sorted_rows.alive,
+            "quarantined": sorted_rows.bad,
+            "there": rows.select("partition", "offset"),
+        }
 
     def run(
         self, operator: Operator, inputs: Mapping[str, pl.DataFrame], evidence: StreamEvidence, batch_id: int
@@ -228,7 +242,7 @@ class _RecordWalk:
         if self._is_set_aside(evidence, source, pl.col("batch_id") >= batch_id):
             return []
         rows = self._tracer.read_again(source, partition, [offset], evidence.batch(batch_id)["decided_at"])
-        if rows is not None and not any(frame.height for frame in rows.values()):
+        if rows is not None and not any(frame.height for frame in omit(rows, ["there"]).values()):
             rows = None
         if rows and rows["passed"].height:
             self._came_at_ms = rows["passed"]["_timestamp_ms"].item()
@@ -269,7 +283,10 @@ class _RecordWalk:
         elif rows is None or counts.get("duplicate"):
             # Only a record that was sent on has facts downstream.
             named = self._first_named(evidence, pl.col("batch_id") == batch_id, after=source.name)
-            if named is None:
+            _, partition, offset = self._place
+            if named is None and rows is None and self._tracer.aborted(source, partition, [offset]):
+                outcome, reason = RecordOutcome.UNREAD, "it is of an aborted transaction"
+            elif named is None:
                 outcome, reason = _by_counts(counts, self._gone() if rows is None else "no fact downstream names it")
         self._add_result(evidence, source, batch_id, outcome, reason)
         return [Arrival(batch_id, rows["passed"] if rows else None)] if outcome is RecordOutcome.PASSED else []

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
+from types import MappingProxyType
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Clusters
+from tidemark.model.project.kafka_security import ISOLATION, READ_UNCOMMITTED
 from tidemark.semantics.progress import Place
 from tidemark.stream.kafka.access import make_client
 from tidemark.stream.kafka.messages import RECORD, SILENT_S, messages_at, record_of
@@ -39,15 +42,60 @@ class Topics:
         """
         if source.topic is None or source.kafka not in self._clusters:
             return None
-        place = self._place_of(source, partition)
         with closing(self._consumer(source)) as consumer:
-            try:
-                messages = messages_at(consumer, place.topic, place.partition, offsets)
-                records = [record_of(message, partition) for message in messages]
-            except KafkaException as error:
-                raise self._no_answer(source, error) from error
+            messages = self._messages(consumer, source, partition, offsets)
+            records = [record_of(message, partition) for message in messages]
         raw = pl.DataFrame(records, schema=RECORD).with_columns(source=pl.lit(source.name))
         return parsed(source, raw, self._schemas(raw, [source]))
+
+    def aborted(self, source: Source, partition: int, offsets: Collection[int]) -> Collection[int]:
+        """Returns those of *offsets* of an input partition at which there is a record of an aborted transaction.
+
+        No record is read at *offsets*. Without a topic, or a known cluster, none is found.
+
+        Raises:
+            InvalidArgument: the broker does not answer.
+        """
+        if source.topic is None or source.kafka not in self._clusters:
+            return ()
+        with closing(self._consumer(source, {ISOLATION: READ_UNCOMMITTED})) as consumer:
+            return [message.offset() or 0 for message in self._messages(consumer, source, partition, offsets)]
+
+    def why_without_record(self, source: Source, partition: int, offsets: Collection[int]) -> str:
+        """Returns why no record is read at *offsets* of an input partition, with numbers.
+
+        Raises:
+            InvalidArgument: the broker does not answer.
+        """
+        aborted = len(self.aborted(source, partition, offsets))
+        reasons = [f"{aborted} of aborted transactions"] if aborted else []
+        if others := len(offsets) - aborted:
+            # Only a topic that is compacted loses single records.
+            may_be_deleted = self._is_compacted(source, partition) is not False
+            deleted = ", or of records that compaction deleted" if may_be_deleted else ""
+            reasons.append(f"{others} of marks of transactions{deleted}")
+        return ", ".join(reasons)
+
+    def _messages(
+        self, consumer: Consumer, source: Source, partition: int, offsets: Collection[int]
+    ) -> Iterator[Message]:
+        """Yields the records of *source* at *offsets* of an input partition."""
+        place = self._place_of(source, partition)
+        try:
+            yield from messages_at(consumer, place.topic, place.partition, offsets)
+        except KafkaException as error:
+            raise self._no_answer(source, error) from error
+
+    def _is_compacted(self, source: Source, partition: int) -> bool | None:
+        """Returns True if the topic of an input partition is compacted; None: the broker does not say."""
+        cluster = self._clusters[source.kafka]
+        topic = ConfigResource(ConfigResource.Type.TOPIC, self._place_of(source, partition).topic)
+        admin = make_client(AdminClient, cluster, {**cluster.client, "log_level": 0})
+        try:
+            settings = admin.describe_configs([topic], request_timeout=SILENT_S)[topic].result(SILENT_S)
+        except (KafkaException, TimeoutError):
+            return None
+        return "compact" in settings["cleanup.policy"].value
 
     def ends(self, source: Source, partitions: Collection[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the first and the next offset of partitions at the broker.
@@ -81,10 +129,15 @@ class Topics:
         except KafkaException as error:
             raise self._no_answer(source, error) from error
 
-    def _consumer(self, source: Source) -> Consumer:
+    def _consumer(self, source: Source, settings: Mapping[str, str] = MappingProxyType({})) -> Consumer:
         cluster = self._clusters[source.kafka]
-        group = {"group.id": "tidemark-trace", "enable.auto.commit": False, "log_level": 0}
-        return make_client(Consumer, cluster, {**cluster.client, **group})
+        group = {
+            "group.id": "tidemark-trace",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+        return make_client(Consumer, cluster, {**cluster.client, **settings, **group})
 
     def _no_answer(self, source: Source, error: KafkaException) -> InvalidArgument:
         address = self._clusters[source.kafka].bootstrap

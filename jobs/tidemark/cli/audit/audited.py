@@ -52,7 +52,7 @@ def tracer_and_topics(options: argparse.Namespace, name: str) -> tuple[Tracer, T
     )
     store = SchemaStore(with_secrets(topology.registries_used, os.environ, secrets), None, lambda: None)
     topics = Topics(clusters, lambda source, partition: _place(tracer, source, partition), store.resolve)
-    tracer = Tracer(topology, Layout(existing_warehouse(options)), topics)
+    tracer = Tracer(topology, Layout(existing_warehouse(options)), topics, topics.aborted)
     return tracer, topics
 
 

@@ -31,7 +31,14 @@ def command(options: argparse.Namespace) -> int:
     """Prints the counts; returns 1 if some differ."""
     start_ms, end_ms = span_of(options)
     tracer, topics = tracer_and_topics(options, options.source)
-    answer = reconcile(tracer, topics.ends, options.source, start_ms=start_ms, end_ms=end_ms)
+    answer = reconcile(
+        tracer,
+        topics.ends,
+        options.source,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        why_without_record=topics.why_without_record,
+    )
     say_inert(as_text(answer, options.format))
     return 1 if answer.differences else 0
 

@@ -124,8 +124,7 @@ def _look_at(
     say(f"reading a sample of {source.topic} at {cluster.address} …", sys.stderr)
     sample = cluster.sample(source.topic or "")
     if not sample.records:
-        empty = "is empty" if sample.complete else "gave no record in time"
-        results.lines.append(f"{at}: warning: {source.topic} {empty}: its records are not checked")
+        results.lines.append(f"{at}: warning: {source.topic} {sample.why_empty}: its records are not checked")
         return
     now_ms = clock()
     rows = parse_sample(source, sample, now_ms, schemas)

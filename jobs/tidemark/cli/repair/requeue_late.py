@@ -113,7 +113,8 @@ def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:
     again = rows.filter(~pl.col("kept"))
     if again.is_empty():
         return rows
-    consumer = Consumer({**cluster.client, "group.id": "tidemark-requeue", "enable.auto.commit": False})
+    group = {"group.id": "tidemark-requeue", "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer({**cluster.client, **group})
     records: list[dict[str, object]] = []
     for (topic, number, in_kafka), part in again.group_by("topic", "partition", IN_KAFKA, maintain_order=True):
         offsets = part["offset"].sort().to_list()

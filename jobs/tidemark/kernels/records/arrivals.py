@@ -9,6 +9,8 @@ import polars as pl
 
 from tidemark.kernels.columns.buckets import bucket_of
 from tidemark.kernels.columns.splitting import in_order, split
+from tidemark.kernels.records.fields import texts_of
+from tidemark.kernels.records.headers import with_unreadable_keys
 from tidemark.kernels.records.marks import is_hop_update
 from tidemark.kernels.updates.proofs import as_read
 from tidemark.model.kinds.repartition import HopSource
@@ -122,15 +124,16 @@ def arrivals(
     nothing = pl.all_horizontal(pl.col("key").is_null(), *others) if others else pl.lit(value=False)
     alive, records = split(usable, ~pl.col("deleted") & nothing)
     late, punctual = split(records, pl.col("timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64))
+    key_texts = texts_of(punctual["key"])
     fresh = punctual.select(
         payload.field(*source.columns),
-        _key=pl.col("key").cast(pl.String),
+        _key=key_texts,
         _timestamp_ms="timestamp_ms",
         _partition="partition",
         _offset="offset",
         _task="partition",
         _deleted="deleted",
-        _headers="headers",
+        _headers=with_unreadable_keys(punctual["headers"], punctual["key"], key_texts),
         _newest_ms="timestamp_ms",
         _repeated=pl.lit(value=False),
     )
@@ -191,7 +194,7 @@ def with_future(source: Source, rows: pl.DataFrame, decided_at_ms: int) -> pl.Da
 
 
 def _late(records: pl.DataFrame) -> pl.DataFrame:
-    return records.select("partition", "offset", "timestamp_ms", "value", key=pl.col("key").cast(pl.String))
+    return records.select("partition", "offset", "timestamp_ms", "value", key=texts_of(records["key"]))
 
 
 def rows_in_order(source: Source, raw: pl.DataFrame, *, numbered_from: int) -> pl.DataFrame:

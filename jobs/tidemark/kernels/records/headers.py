@@ -9,6 +9,9 @@ records of them must leave this header out.
 `traceparent` and `tracestate` (W3C Trace Context) are sent on as they came. A sink with `traces` replaces them by the
 `traceparent` of its batch: it has no `tracestate`.
 
+`tidemark-key` has the bytes of a Kafka key that is no text, and whose text `_key` therefore is null. A source adds it,
+and no topic gets it: it tells operators that need the key what they cannot use.
+
 `tidemark-hop` is `<topology>/<operator>:<epoch ms>`, once per stream passed: the clock before the record was sent on.
 """
 
@@ -18,12 +21,16 @@ from collections.abc import Collection, Iterable, Mapping
 
 import polars as pl
 
+from tidemark.kernels.updates.proofs import quarantine_rows
 from tidemark.semantics.progress import WriterPosition
 from tidemark.semantics.tracing import FORM
 
 ID = "tidemark-id"
 HOP = "tidemark-hop"
+KEY = "tidemark-key"
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+INVALID_KEY = "invalid_key"
+"""Reason of quarantine: the key is needed, and is no text in UTF-8."""
 MOST_TRACES = 32
 """Most spans that a batch notes of a partition, the newest."""
 MOST_HOPS = 32
@@ -43,7 +50,7 @@ def headers_to_send(
     *received* are those that it came with, *id_* is its new id, *hop* is the further hop. *traceparent* replaces that
     of its trace (None: it is kept).
     """
-    replaced = {ID} if traceparent is None else {ID, TRACEPARENT, TRACESTATE}
+    replaced = {ID, KEY} if traceparent is None else {ID, KEY, TRACEPARENT, TRACESTATE}
     kept = [(str(header["key"]), header["value"]) for header in received or () if header["key"] not in replaced]
     # One place is left for the hop that is added now.
     surplus = sum(key == HOP for key, _ in kept) + 1 - MOST_HOPS
@@ -56,6 +63,37 @@ def headers_to_send(
             headers.append((key, value))
     own: list[tuple[str, str | bytes | None]] = [(ID, id_), (HOP, hop)]
     return [*headers, *own, *([] if traceparent is None else [(TRACEPARENT, traceparent)])]
+
+
+def with_unreadable_keys(headers: pl.Series, keys: pl.Series, texts: pl.Series) -> pl.Series:
+    """Returns *headers* with the header KEY for those of *keys* that are no text.
+
+    *texts* are the keys as text; null: there is no key, or it is no text.
+    """
+    rows = pl.DataFrame({"headers": headers, "key": keys})
+    is_text = texts.is_not_null() | keys.is_null()
+    name = pl.element().struct.field("key")
+    if headers.explode().struct.field("key").eq(KEY).any():
+        # Any producer may write such a header.
+        rows = rows.with_columns(pl.col("headers").list.eval(pl.element().filter(name.ne_missing(KEY))))
+    if is_text.all():
+        return rows["headers"]
+    own = pl.struct(key=pl.lit(KEY), value=pl.col("key").cast(pl.Binary))
+    added = pl.concat_list(pl.col("headers").fill_null(pl.lit([], headers.dtype)), own)
+    return rows.select(pl.when(is_text).then("headers").otherwise(added).alias("headers")).to_series()
+
+
+def split_unreadable_keys(operator: str, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Splits *records* that *operator* needs the key of into those with a text or no key, and rows of `quarantine`.
+
+    The latter have a Kafka key that is no text, and that no operator before has replaced.
+    """
+    own = pl.element().struct.field("value").filter(pl.element().struct.field("key") == KEY)
+    unreadable = pl.when(pl.col("_key").is_null()).then(pl.col("_headers").list.eval(own).list.first())
+    keys = records.select(unreadable.alias("key")).to_series()
+    bad = records.filter(keys.is_not_null())
+    rows = quarantine_rows(operator, bad, INVALID_KEY).with_columns(key=keys.drop_nulls())
+    return records.filter(keys.is_null()), rows
 
 
 def traces_read(rows: pl.DataFrame) -> dict[int, tuple[str, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,16 +18,26 @@ from tidemark.model.tables.catalog import TABLES
 from tidemark.semantics.completeness import Intervals
 
 
+class Partitioner(StrEnum):
+    """The hash of a key that decides its partition of a topic."""
+
+    MURMUR2 = "murmur2"
+    """As Java's client does, and librdkafka with `murmur2_random`."""
+    CRC32 = "crc32"
+    """As librdkafka does by default, `consistent_random`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sink(KafkaEnd):
     """Writes to a Kafka *topic* or a Delta *table*.
 
-    It appends rows, or keeps the current row of each *key*. With `marks` its topic gets marks of time
-    (kernels/records/marks.py), at most one per partition in `mark_every_ms`. Each commit of a table has a mark; an
-    append-only table without new rows gets it by a commit of its own. A table with current rows is merged every
-    `refresh_ms`; until then new rows are in the table `appends_to`. With `last_seen_at` the row of a key has the time
-    of the key's newest update, suppressed or not. `bounds` are its columns that are bounds of windows (window_start |
-    window_end), and `window` are the windows whose results its rows are. Both follow from the operators that it reads.
+    It appends rows, or keeps the current row of each *key*. `partitioner` places the records of a topic. With `marks`
+    its topic gets marks of time (kernels/records/marks.py), at most one per partition in `mark_every_ms`. Each commit
+    of a table has a mark; an append-only table without new rows gets it by a commit of its own. A table with current
+    rows is merged every `refresh_ms`; until then new rows are in the table `appends_to`. With `last_seen_at` the row of
+    a key has the time of the key's newest update, suppressed or not. `bounds` are its columns that are bounds of
+    windows (window_start | window_end), and `window` are the windows whose results its rows are. Both follow from the
+    operators that it reads.
     """
 
     kind: ClassVar[str] = "sink"
@@ -35,6 +46,7 @@ class Sink(KafkaEnd):
 
     table: str | None = None
     key: tuple[str, ...] = ()
+    partitioner: Partitioner = Partitioner.MURMUR2
     marks: bool = False
     mark_every_ms: int = 10_000
     last_seen_at: bool = False
@@ -123,6 +135,7 @@ class Sink(KafkaEnd):
         return cls(
             **common,
             **read_kafka_end(keys, place, folder),
+            partitioner=_partitioner(keys, place),
             inputs=(keys.text("input", "events"),),
             key=keys.names("key", '["id"]') if mode == "current" else (),
             last_seen_at=_last_seen_at(keys, mode),
@@ -147,6 +160,16 @@ def _refresh_ms(keys: Keys, mode: str) -> int:
     if refresh_ms is not None and mode != "current":
         keys.fail("refresh", 'is set, but mode is not "current"', 'write mode = "current" and a key', beside="mode")
     return Sink.refresh_ms if refresh_ms is None else refresh_ms
+
+
+def _partitioner(keys: Keys, place: Mapping[str, str]) -> Partitioner:
+    """Reads by which hash the records of a topic are placed."""
+    chosen = keys.choice("partitioner", Partitioner, Partitioner.MURMUR2)
+    if "partitioner" in keys.content and "topic" not in place:
+        keys.fail(
+            "partitioner", f"is {chosen.value!r}, but there is no topic", "leave it out: only a topic has partitions"
+        )
+    return chosen
 
 
 def _marks(keys: Keys, place: Mapping[str, str], mode: str) -> dict[str, Any]:

@@ -188,6 +188,11 @@ class Source(KafkaEnd):
         """
         return replace(self, places=places) if self.reads_several else self
 
+    @property
+    def may_be_idle(self) -> bool:
+        """True if its partitions count as idle, after a silence or by marks of their writer."""
+        return self.idle_after_ms is not None or bool(self.written_by)
+
     def place(self, number: int) -> Place:
         """Returns the partition that the input partition *number* is."""
         return self.places[number] if self.reads_several else Place(self.topic or "", number)

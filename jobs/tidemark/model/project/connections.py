@@ -18,8 +18,10 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import hide
 from tidemark.model.project.files import Project
 from tidemark.model.project.kafka_security import (
+    ISOLATION,
     OPEN,
     OPEN_KEYS,
+    READ_UNCOMMITTED,
     Security,
     Settings,
     in_the_clear,
@@ -86,6 +88,11 @@ class Cluster:
             InvalidArgument: a secret cannot be looked up.
         """
         return {"kafka.bootstrap.servers": self.bootstrap, **self.security.for_spark(self._text)}
+
+    @property
+    def reads_uncommitted(self) -> bool:
+        """True if records of open and aborted transactions are read, too."""
+        return self.security.settings.get(ISOLATION) == READ_UNCOMMITTED
 
     @property
     def references(self) -> dict[str, SecretPlace]:

@@ -103,15 +103,44 @@ _PKCS_1 = re.compile(r"-----BEGIN (RSA|EC|DSA) PRIVATE KEY-----")
 
 _HAS_A_KEY = re.compile(
     r"bootstrap\.servers|metadata\.broker\.list|security\.protocol|sasl\.(mechanisms?|username|password|jaas\.config)|"
-    r"sasl\.oauthbearer\.(method|token\.endpoint\.url|client\.id|client\.secret|scope)|sasl\.login\.callback.*|"
+    r"sasl\.oauthbearer\.(method|token\.endpoint\.url|client\..*|scope)|sasl\.login\.callback.*|"
     r"ssl\.(ca|certificate|key|truststore|keystore)\..*"
 )
 _OF_TIDEMARK = re.compile(
-    r"group\.id|group\.instance\.id|enable\.auto\.commit|auto\.offset\.reset|(key|value)\.deserializer|acks|"
-    r"enable\.idempotence|transactional\.id|interceptor\.classes|message\.max\.bytes|batch\.size|linger\.ms|"
+    r"group\.id|group\.instance\.id|enable\.auto\.commit|auto\.offset\.reset|(key|value)\.deserializer|"
+    r"(request\.required\.)?acks|enable\.idempotence|enable\.gapless\.guarantee|transactional\.id|interceptor\.classes|"
+    r"message\.max\.bytes|batch\.size|linger\.ms|queue\.buffering\.max\.ms|delivery\.report\.only\.error|"
     r"max\.poll\.records|enable\.partition\.eof|debug|.*_cb"
 )
 """Settings on whose values streams depend."""
+_WITHOUT_EFFECT = {
+    "Tidemark joins no consumer group": re.compile(
+        r"group\..*|heartbeat\.interval\.ms|session\.timeout\.ms|max\.poll\.interval\.ms|coordinator\..*|share\..*|"
+        r"partition\.assignment\.strategy|auto\.commit\..*|enable\.auto\.offset\.store|offset\.store\..*|topic\.blacklist"
+    ),
+    "Tidemark sends without transactions": re.compile(r"transaction\.timeout\.ms"),
+    "a sink places its records by its own key `partitioner`": re.compile(
+        r"partitioner|msg_order_cmp|sticky\.partitioning\.linger\.ms"
+    ),
+    "nothing receives what it asks for": re.compile(
+        r"statistics\..*|enabled_events|log\.queue|consume\.callback\..*|produce\.offset\.report"
+    ),
+    "librdkafka does not use it any more": re.compile(
+        r"reconnect\.backoff\.jitter\.ms|socket\.blocking\.max\.ms|topic\.metadata\.refresh\.fast\.cnt"
+    ),
+    "Spark never finds internal topics by a pattern": re.compile(r"exclude\.internal\.topics"),
+    "clients do not log in with Kerberos": re.compile(r"sasl\.kerberos\..*"),
+    "brokers check tokens, and not clients": re.compile(
+        r"sasl\.oauthbearer\.(clock\.skew\.seconds|expected\..*|jwks\..*)"
+    ),
+}
+"""Settings that would change nothing, by the reason."""
+_ONE_SIDED = re.compile(
+    r"sasl\.oauthbearer\.(config|assertion.*|grant\.type|metadata\..*)|enable\.sasl\.oauthbearer\.unsecure\.jwt|"
+    r"enable\.ssl\.certificate\.verification"
+)
+"""Settings of a login that librdkafka would do in another way than Java's client, which does not have them."""
+_OF_TOKEN_LOGINS = re.compile(r"sasl\.(oauthbearer\..*|login\.(?!class).*)|https\..*")
 _SECRET = re.compile(r".*(password|secret|passphrase|credential|jaas|\.pem).*", re.IGNORECASE)
 _RENAMED = {
     "receive.buffer.bytes": "socket.receive.buffer.bytes",
@@ -123,29 +152,29 @@ _RENAMED = {
 _JAVA_ALONE = re.compile(
     r"ssl\.(protocol|provider|enabled\.protocols|keymanager\.algorithm|trustmanager\.algorithm|"
     r"secure\.random\.implementation|engine\.factory\.class)|security\.providers|metric\.reporters|metrics\..*|"
-    r"auto\.include\.jmx\.reporter|default\.api\.timeout\.ms|exclude\.internal\.topics|"
+    r"auto\.include\.jmx\.reporter|default\.api\.timeout\.ms|"
     r"socket\.connection\.setup\.timeout\.max\.ms|sasl\.login\..*|sasl\.client\.callback\.handler\.class|"
-    r"sasl\.kerberos\.ticket\..*|"
-    r"sasl\.oauthbearer\.(clock\.skew\.seconds|expected\..*|header\.urlencode|jwks\..*|scope\.claim\.name)"
+    r"sasl\.oauthbearer\.(header\.urlencode|scope\.claim\.name)"
 )
 _LIBRDKAFKA_ALONE = re.compile(
     # of all clients
     r"builtin\.features|(message\.copy|receive\.message)\.max\.bytes|max\.in\.flight.*|topic\..*|"
     r"metadata\.recovery\.rebootstrap\..*|"
-    r"socket\.(timeout|send|receive|keepalive|nagle|max|blocking)\..*|broker\..*|reconnect\.backoff\.jitter\.ms|"
-    r"statistics\..*|enabled_events|log\..*|log_level|enable\.random\.seed|internal\..*|api\..*|plugin\..*|"
+    r"socket\.(timeout|send|receive|keepalive|nagle|max)\..*|broker\..*|"
+    r"log\..*|log_level|enable\.random\.seed|internal\..*|api\..*|plugin\..*|"
     r"https\..*|ssl\.(curves\.list|sigalgs\.list|crl\.location|providers|engine\.(location|id))|"
-    r"enable\.(ssl\.certificate\.verification|sasl\..*)|sasl\.kerberos\.(principal|keytab)|"
-    r"sasl\.oauthbearer\.(extensions|config|assertion.*|grant\.type|metadata\..*|client\..*)|"
+    r"sasl\.oauthbearer\.extensions|"
     # of consumers
-    r"group\.protocol\.type|coordinator\..*|enable\.auto\.offset\.store|queued\..*|fetch\.wait\.max\.ms|"
-    r"fetch\.(queue|error)\.backoff\.ms|fetch\.message\.max\.bytes|offset\.store\..*|share\..*|auto\.commit\.enable|"
-    r"consume\..*|"
+    r"queued\..*|fetch\.wait\.max\.ms|fetch\.(queue|error)\.backoff\.ms|fetch\.message\.max\.bytes|"
     # of producers
-    r"transaction\.timeout\.ms|enable\.gapless\.guarantee|queue\..*|queuing\..*|message\.(send|timeout)\..*|retries|"
-    r"compression\..*|batch\.num\.messages|delivery\..*|sticky\..*|request\.required\.acks|produce\..*|partitioner|"
-    r"msg_order_cmp"
+    r"queue\..*|queuing\..*|message\.(send|timeout)\..*|retries|compression\..*|batch\.num\.messages|delivery\..*"
 )
+ISOLATION = "isolation.level"
+"""Which records of transactions are read; both clients have the setting.
+
+By default Java's client reads those of aborted transactions and librdkafka does not. Tidemark does not, in both.
+"""
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
 _EXTENSIONS = "sasl.oauthbearer.extensions"
 """Pairs that a client sends with its token (KIP-342).
 
@@ -317,9 +346,7 @@ def read_security(keys: Keys, folder: Path | None) -> Security:
     values = {key: value for key in _NAMES if (value := _value(keys, key, folder)) is not None}
     _refuse_unfitting(keys, protocol, mechanism, values)
     settings = _read_settings(keys, folder)
-    if _EXTENSIONS in settings and mechanism is not Mechanism.OAUTHBEARER:
-        name = f"settings.{_EXTENSIONS}"
-        keys.fail(name, "needs OAUTHBEARER", 'leave it out, or write sasl_mechanism = "OAUTHBEARER"', beside="settings")
+    _refuse_unused(keys, protocol, mechanism, settings)
     written = {**values, **{f"settings.{name}": setting for name, setting in settings.items()}}
     for key, text in written.items():
         if not isinstance(text, SecretPlace) and (problem := unusable(key, str(text))):
@@ -394,11 +421,33 @@ def _read_settings(keys: Keys, folder: Path | None) -> Mapping[str, Value | int 
             inner.fail(name, f"has a key of its own in [{keys.at}]", "use that; docs/connections.md has the keys")
         if _OF_TIDEMARK.fullmatch(name):
             inner.fail(name, "is set by Tidemark", "leave it out")
+        for reason, names in _WITHOUT_EFFECT.items():
+            if names.fullmatch(name):
+                inner.fail(name, f"has no effect: {reason}", "leave it out")
+        if _ONE_SIDED.fullmatch(name):
+            problem = "would be a setting of librdkafka alone, and Spark's Java client logs in, too"
+            inner.fail(name, problem, f"leave it out, and use the keys of [{keys.at}]")
+        if name == ISOLATION:
+            inner.word(name, (READ_COMMITTED, READ_UNCOMMITTED), READ_COMMITTED)
         if isinstance(value, str | int | float) and not _SECRET.fullmatch(name):
             settings[name] = value
         elif (place := read_value(inner, name, folder)) is not None:
             settings[name] = place
     return settings
+
+
+def _refuse_unused(keys: Keys, protocol: Protocol, mechanism: Mechanism | None, settings: Mapping[str, object]) -> None:
+    """Raises InvalidSpec for a setting of a login, or of TLS, that the cluster does not have."""
+    for name in settings:
+        if _OF_TOKEN_LOGINS.fullmatch(name) and mechanism is not Mechanism.OAUTHBEARER:
+            needed, remedy = "OAUTHBEARER", 'write sasl_mechanism = "OAUTHBEARER"'
+        elif name.startswith("sasl.") and not protocol.has_login:
+            needed, remedy = "a login", 'write security_protocol = "SASL_SSL"'
+        elif name.startswith("ssl.") and not protocol.has_tls:
+            needed, remedy = "TLS", 'write security_protocol = "SSL" or "SASL_SSL"'
+        else:
+            continue
+        keys.fail(f"settings.{name}", f"needs {needed}", f"leave it out, or {remedy}", beside="settings")
 
 
 def in_the_clear(security: Security) -> str | None:

@@ -119,7 +119,8 @@ BATCHES = Table(
             (
                 "sources",
                 "array<struct<source:string,partition:int,from_offset:bigint,until_offset:bigint,latest_offset:bigint>>",
-                "offsets read: from (inclusive) until (exclusive), and the broker's latest if it was queried",
+                "offsets read: from (inclusive) until (exclusive), and the broker's latest, which is the last "
+                "stable offset, if it was queried",
             ),
             ("records_in", "bigint", "records read by the sources"),
             (
@@ -627,6 +628,12 @@ HEARTBEATS = Table(
                 "ambiguous_keys",
                 "bigint",
                 "keys with several rows in Delta tables that it joins; the smallest row is used; null: it joins none",
+            ),
+            (
+                "open_transactions",
+                "array<struct<source:string,partition:int,topic_partition:string,stable_offset:bigint,since:timestamp>>",
+                "transactions that stay open: input partition, the same as topic/number, last stable offset, and the "
+                "driver's first look that found it there; null: none, or it reads no topic",
             ),
             ("adopted_by", "string", "task of Airflow that took over its supervision last; null: none did"),
             (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tidemark.collecting import in_order_of
+from tidemark.collecting import in_order_of, pick
 from tidemark.kernels.records.limits import Limits
 from tidemark.kernels.records.marks import TimeMark
 from tidemark.model.kinds.sink import Sink
@@ -27,6 +27,7 @@ class BatchAnswers:
 
     of_topics: Mapping[str, TopicState]
     of_offsets: Mapping[str, Mapping[int, tuple[int, int]]]
+    of_open_transactions: Mapping[str, Mapping[int, int]]
     of_limits: Mapping[str, Limits]
     of_marks: Mapping[str, TimeMark | None]
 
@@ -45,6 +46,7 @@ class BatchAnswers:
         """
         topics: dict[str, TopicState] = {}
         offsets: dict[str, Mapping[int, tuple[int, int]]] = {}
+        open_transactions: dict[str, Mapping[int, int]] = {}
         marks: dict[str, TimeMark | None] = {}
         for source in sub.outside_sources:
             marks[source.name] = table_marks.newest(source, batch.versions)
@@ -53,8 +55,10 @@ class BatchAnswers:
                 topic = topics[source.name] = broker.topic(source)
                 numbers = topic.numbers(was.inputs.get(source.name, InputProgress()).topic_ids)
                 offsets[source.name] = broker.offsets(source, numbers)
+                if source.may_be_idle:
+                    open_transactions[source.name] = broker.open_transactions(source, numbers)
         limits = {o.name: broker.limits(o) for o in sub.sinks if o.topic}
-        return cls(topics, offsets, limits, marks)
+        return cls(topics, offsets, open_transactions, limits, marks)
 
     def topic(self, source: Source) -> TopicState:
         """Returns the topic of *source*."""
@@ -70,6 +74,10 @@ class BatchAnswers:
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the earliest offset of each partition, and the next to write."""
         return in_order_of(partitions, self.of_offsets[source.name])
+
+    def open_transactions(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
+        """Returns the last stable offset of those of *partitions* that have an open transaction."""
+        return pick(self.of_open_transactions[source.name], partitions)
 
     def limits(self, sink: Sink) -> Limits:
         """Returns the limits of the topic of *sink*."""

@@ -416,7 +416,8 @@ class ShardTask(Task):
         # What is left of a deleted topic is judged by the driver, too.
         if source.reads_several and topic and not all(map(topic.has, {*before.partitions, *parts, *ends})):
             return None
-        readings = dict(decider.reader.marked(source, before, seen_of(parts, read_to, offsets, ends, {}), batch))
+        read = decider.reader.with_open_transactions(source, seen_of(parts, read_to, offsets, ends, {}), topic)
+        readings = dict(decider.reader.marked(source, before, read, batch))
         ids = ids_of(readings, topic, before)
         return Input(decider.reader.progress(source, before, readings, writers, ids, batch), readings)
 

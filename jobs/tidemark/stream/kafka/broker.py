@@ -98,8 +98,12 @@ class Answers(Protocol):
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """Returns the earliest and latest offset of each of *partitions*.
 
-        They are partitions of the topic of *source*. The latest is the offset after the newest record.
+        They are partitions of the topic of *source*. The latest is the offset after the newest record that may be
+        read: records of an open transaction, and what follows them, may not.
         """
+
+    def open_transactions(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
+        """Returns the last stable offset of those of *partitions* that have an open transaction behind it."""
 
     def limits(self, sink: Sink) -> Limits:
         """Returns the limits of the topic of *sink* that the broker knows.

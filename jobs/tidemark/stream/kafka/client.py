@@ -8,7 +8,14 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 import polars as pl
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -237,31 +244,56 @@ class KafkaBroker:
         return MissingTopic(msg)
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """Returns the earliest and latest offset of each of *partitions*."""
+        """Returns the earliest and latest offset of each of *partitions*.
+
+        The latest is the last stable offset, unless uncommitted records are read.
+        """
         # Both requests are under way before the first answer is awaited.
         specs = (OffsetSpec.earliest(), OffsetSpec.latest())  # type: ignore[no-untyped-call]
         earliest, latest = [self._asked_offsets(source, partitions, spec) for spec in specs]
         first, end = self._listed(source, earliest), self._listed(source, latest)
         return {number: (first[source.place(number)], end[source.place(number)]) for number in partitions}
 
-    def latest(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
-        """Returns the latest offset of each of *partitions*."""
+    def latest(self, source: Source, partitions: Sequence[int], *, committed: bool = True) -> Mapping[int, int]:
+        """Returns the latest offset of each of *partitions*, as `offsets` does.
+
+        If not *committed*, it is the offset after the newest record of any transaction.
+        """
         spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        end = self._listed(source, self._asked_offsets(source, partitions, spec))
+        end = self._listed(source, self._asked_offsets(source, partitions, spec, committed=committed))
         return {number: end[source.place(number)] for number in partitions}
 
+    def open_transactions(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
+        """Returns the last stable offset of those of *partitions* that have records of an open transaction behind it.
+
+        It is empty if uncommitted records are read.
+        """
+        if self._clusters[source.kafka].reads_uncommitted:
+            return {}
+        # The end is asked for first: records that come meanwhile are not taken for those of an open transaction.
+        ends = self.latest(source, partitions, committed=False)
+        stable = self.latest(source, partitions)
+        return {number: offset for number, offset in stable.items() if offset < ends[number]}
+
     def _asked_offsets(
-        self, source: Source, partitions: Sequence[int], spec: OffsetSpec
+        self, source: Source, partitions: Sequence[int], spec: OffsetSpec, *, committed: bool = True
     ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
         """Asks for an offset of each of *partitions*.
 
-        Kafka's latest offset is the one after the newest record.
+        Kafka's latest offset is the one after the newest record; if *committed*, that before the first record of an
+        open transaction, unless uncommitted records are read.
         """
         # A pattern may match no topic yet, and Kafka's client refuses to ask for nothing.
         if not partitions:
             return {}
         places = [TopicPartition(*source.place(number)) for number in partitions]
-        return self._admins[source.kafka].list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
+        if committed and not self._clusters[source.kafka].reads_uncommitted:
+            level = IsolationLevel.READ_COMMITTED
+        else:
+            level = IsolationLevel.READ_UNCOMMITTED
+        return self._admins[source.kafka].list_offsets(
+            dict.fromkeys(places, spec), isolation_level=level, request_timeout=TIMEOUT_S
+        )
 
     def _listed(
         self, source: Source, answers: Mapping[TopicPartition, Future[ListOffsetsResultInfo]]

@@ -93,7 +93,8 @@ def _has_more(consumer: Consumer, place: Place, offset: int, end: int) -> bool:
 def messages_at(consumer: Consumer, topic: str, number: int, offsets: Collection[int]) -> Iterator[Message]:
     """Yields the records of a partition at *offsets*, in order.
 
-    Records that are gone are left out. *consumer* joins no group.
+    Records that are gone are left out, and so are those of transactions that *consumer* does not read. It joins no
+    group, and has `enable.partition.eof`: the last offsets may be marks of transactions, so no record tells the end.
     """
     wanted = set(offsets)
     first, end = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=SILENT_S)

@@ -12,7 +12,6 @@ Known limitation: if the topic gets more partitions between two tries, records a
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -21,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tidemark.errors import TidemarkError
 from tidemark.kernels.records.headers import headers_to_send
+from tidemark.kernels.records.partitioners import partitions_of
 from tidemark.model.project.connections import Cluster
 from tidemark.model.project.kafka_security import Settings
 from tidemark.model.project.rights import Operation
@@ -52,17 +52,6 @@ class PublishError(TidemarkError):
 
     The batch is run again and sends it again.
     """
-
-
-def partition_of(key: str | None, number: int, partitions: int) -> int:
-    """Returns the partition of a record.
-
-    >>> partition_of("a", 7, 3), partition_of("", 7, 3), partition_of(None, 8, 3)
-    (0, 1, 2)
-    """
-    # librdkafka's default partitioner takes the CRC-32 of the key, and a random partition without one. A record that is
-    # sent again must arrive in the same partition, so its number decides.
-    return (zlib.crc32(key.encode()) if key else number) % partitions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,12 +126,9 @@ class KafkaTopicWriter:
         first = self.outgoing.first
         for rows in frames(self.outgoing.rows):
             numbers = range(first, first + rows.height)
-            keys = rows["_key"].to_list()
             # Left to the client, a record without a key would go to another partition when it is sent again.
-            places = [partition_of(key, number, self.partitions) for key, number in zip(keys, numbers, strict=True)]
-            placed = rows.with_columns(
-                _number=pl.Series(numbers, dtype=pl.Int64), _to=pl.Series(places, dtype=pl.Int64)
-            )
+            places = partitions_of(rows["_key"], numbers, self.partitions, self.outgoing.sink.partitioner)
+            placed = rows.with_columns(_number=pl.Series(numbers, dtype=pl.Int64), _to=places)
             yield placed.filter(pl.col("_to").is_in([*to]))
             first += rows.height
 

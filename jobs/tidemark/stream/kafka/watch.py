@@ -56,11 +56,19 @@ class BrokerWatch:
     Args:
         clusters: those of the stream.
         clock: epoch ms UTC.
+        look: asks clusters that answer for more.
         sleep_s: waits.
     """
 
-    def __init__(self, clusters: AskedClusters, clock: Clock, *, sleep_s: Callable[[float], None] = time.sleep) -> None:
-        self._clusters, self._clock, self._sleep_s = clusters, clock, sleep_s
+    def __init__(
+        self,
+        clusters: AskedClusters,
+        clock: Clock,
+        *,
+        look: Callable[[], None] = lambda: None,
+        sleep_s: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clusters, self._clock, self._look, self._sleep_s = clusters, clock, look, sleep_s
         self._answered_ms = clock()
         self._was_silent = False
         self._one_at_a_time = threading.Lock()
@@ -112,4 +120,5 @@ class BrokerWatch:
 
     def _run(self) -> None:
         while not self._over.wait(EVERY_S):
-            self.answer()
+            if self.answer():
+                self._look()

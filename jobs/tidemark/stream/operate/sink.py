@@ -12,6 +12,7 @@ from tidemark.collecting import outside
 from tidemark.kernels import payload
 from tidemark.kernels.columns.schemas import instants
 from tidemark.kernels.columns.values import key_text, value_text
+from tidemark.kernels.records.headers import split_unreadable_keys
 from tidemark.kernels.sql.constraints import Constraint, violations
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.facts import times_of
@@ -70,11 +71,12 @@ class SinkStep(OperatorStep[Sink]):
         sink, records = self.operator, inputs[0]
         if sink.table:
             return self._to_table(records, inputs[-1], moves, moment)
-        kept, rows = records, {}
+        kept, bad = split_unreadable_keys(sink.name, records)
         if limits := moment.limits.get(sink.name):
-            kept, rows[QUARANTINE.name] = within_limits(sink, records, limits, now_ms=moment.decided_at_ms)
+            kept, refused = within_limits(sink, kept, limits, now_ms=moment.decided_at_ms)
+            bad = pl.concat([bad, refused], how="diagonal")
         counts = Counter(records_in=records.height, passed=kept.height, quarantined=records.height - kept.height)
-        return Run(kept, times_of(kept), counts, {sink.name: kept, **rows})
+        return Run(kept, times_of(kept), counts, {sink.name: kept, QUARANTINE.name: bad})
 
     def _to_table(self, records: pl.DataFrame, asserted: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         """Hands out all *records* but those that the table refuses.

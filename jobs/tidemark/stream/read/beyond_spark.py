@@ -39,7 +39,6 @@ def records_at(source: Source, cluster: Cluster, offsets: Offsets) -> pl.DataFra
     """Returns the raw rows of *source*'s topic at *offsets* of input partitions."""
     number_of = {source.place(number): number for number in offsets}
     settings = {
-        "isolation.level": "read_uncommitted",  # as Spark's reader, unless the cluster has another setting
         **cluster.client,
         "group.id": "tidemark-stream",
         "enable.auto.commit": False,

@@ -168,7 +168,7 @@ class Reader:
         )
         ends = {**batch.ends.get(source.topic or "", {}), **{number: last for number, (_, last) in gone.items()}}
         read = seen_of(sorted_rows.seen, read_to, offsets, ends, losses)
-        readings = self.marked(source, was, read, batch)
+        readings = self.marked(source, was, self.with_open_transactions(source, read, topic), batch)
         ids = {**ids_of(readings, topic, was), **anew.topic_ids}
         progress = self.progress(source, was, readings, sorted_rows.writers, ids, batch)
         run = self._run(batch, sorted_rows.rows.on_time, sorted_rows.rows.measured, sorted_rows.counts)
@@ -179,6 +179,18 @@ class Reader:
                 source=pl.lit(source.name), decided_at=batch.decided_at_ms
             )
         return Intake(run, progress, readings, sorted_rows.windows, sorted_rows.rows.held)
+
+    def with_open_transactions(
+        self, source: Source, readings: Mapping[int, PartitionReading], topic: TopicState | None
+    ) -> Mapping[int, PartitionReading]:
+        """Marks those of *readings* whose partitions of *topic* have records of an open transaction.
+
+        Only silent ones are marked, which would count as idle.
+        """
+        silent = [n for n, part in readings.items() if part.silent and part.caught_up and topic and topic.has(n)]
+        silent = silent if source.may_be_idle else []
+        waiting = self._broker.open_transactions(source, silent) if silent else {}
+        return {**readings, **{number: replace(readings[number], has_open_transaction=True) for number in waiting}}
 
     def marked(
         self, source: Source, was: InputProgress, readings: Mapping[int, PartitionReading], batch: MicroBatch

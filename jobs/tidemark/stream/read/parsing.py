@@ -8,8 +8,8 @@ null_value, no_schema_id, unknown_schema, incompatible_schema (kernels/formats/w
 malformed_json, malformed_avro, malformed_protobuf, wrong_type (it can be read, and a field does not fit its type),
 beyond_limit (model/settings/record_limits.py), not_a_number (a double is NaN, where the source has
 nan = "quarantine"), invalid_timestamp (the broker's time is the record time, and no time in ms: kafka/messages.py),
-missing_timestamp, timestamp_out_of_range. A record without a key can be used: an operator that
-needs a key quarantines it.
+missing_timestamp, timestamp_out_of_range. A record without a key, or of a source without `key` with one that is no
+text, can be used: an operator that needs the key quarantines it.
 
 No content of a record raises an error: the record becomes one row with a reason. Each parser refuses what its library
 refuses, whatever the error, and goes on with the next record. What raises an error outside of that is found by halving
@@ -36,6 +36,7 @@ from tidemark.kernels.formats.sampled_fields import sampled_types
 from tidemark.kernels.formats.wire_format import wire_fields
 from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.kernels.records.fields import ERRORS_OF_RECORDS, Fields, described, texts_at, texts_of
+from tidemark.kernels.records.headers import INVALID_KEY
 from tidemark.kernels.records.iso_times import instants_of
 from tidemark.kernels.records.json_fields import json_fields, json_of
 from tidemark.kernels.records.numbers import numbers_of
@@ -234,7 +235,7 @@ def _reason(source: Source) -> pl.Expr:
     asks_for_nan = source.nan is NanPolicy.QUARANTINE and doubles
     is_nan = (pl.col(source.name).struct.field(name).is_nan().fill_null(value=False) for name in doubles)
     reasons = [
-        (~keyless & ~pl.col("_is_key"), pl.lit("invalid_key")),
+        (~keyless & ~pl.col("_is_key") & bool(source.key), pl.lit(INVALID_KEY)),
         (empty & keyless & bool(source.key), pl.lit("null_key")),
         (empty & bool(source.topic and not source.key), pl.lit("null_value")),
         (pl.col("_unreadable").is_not_null(), pl.col("_unreadable")),

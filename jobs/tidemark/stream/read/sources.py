@@ -28,6 +28,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import MAX_BYTES, MAX_FILES, Source
 from tidemark.model.project.connections import Cluster, Clusters
+from tidemark.model.project.kafka_security import ISOLATION, READ_COMMITTED
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, StreamProgress
@@ -262,6 +263,7 @@ def kafka_options(source: Source, cluster: Cluster) -> dict[str, str]:
     return {
         "kafka.max.poll.records": POLLED,
         "kafka.fetch.max.wait.ms": FETCH_WAIT_MS,
+        f"kafka.{ISOLATION}": READ_COMMITTED,
         **cluster.spark,
         **_subscription(source),
         "includeHeaders": "true",

@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidemark.errors import UnreadableFile
+from tidemark.errors import TidemarkError, UnreadableFile
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import newest_commit, plans
 from tidemark.stream.journal.entries import Journal
+from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.kafka.numbering import number_partitions, with_places
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import Ranges
+
+
+class UnstableOffsets(TidemarkError):
+    """Raised when a stream would continue in the middle of an open transaction."""
 
 
 def unread(control: Path, sub: SubTopology) -> list[str]:
@@ -63,6 +68,34 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
                     offsets[number] = (start, end)
             ranges[topic] = offsets
     return batch_id, {topic: offsets for topic, offsets in ranges.items() if offsets}
+
+
+def refuse_unstable(control: Path, sub: SubTopology, broker: Answers) -> None:
+    """Raises if *sub* has read, or planned to read, records of a transaction that is still open.
+
+    It did so while `isolation.level` was `read_uncommitted`. With `read_committed` Spark would pass over the rest of
+    the plan without a word. *control* is the control folder.
+
+    Raises:
+        UnstableOffsets: there are such records.
+    """
+    progress = numbered_progress(control, sub)
+    _, planned = unread_ranges(control, sub)
+    for source in (with_places(o, progress) for o in sub.outside_sources if o.topic):
+        ends = progress.inputs.get(source.name, InputProgress()).offsets_read
+        for number in ends:
+            place = source.place(number)
+            ends[number] = max(ends[number], planned.get(place.topic, {}).get(place.partition, (0, 0))[1])
+        for number, stable in broker.open_transactions(source, [*ends]).items():
+            if stable < ends[number]:
+                place = source.place(number)
+                msg = (
+                    f"topic {place.topic!r}, partition {place.partition}: a transaction is open from offset {stable} "
+                    f"on, and the stream was reading until {ends[number]} when isolation.level of "
+                    f"[kafka.{source.kafka}.settings] was read_uncommitted; end the transaction, or write "
+                    "read_uncommitted until it has ended"
+                )
+                raise UnstableOffsets(msg)
 
 
 def numbered_progress(control: Path, sub: SubTopology) -> StreamProgress:

@@ -17,6 +17,7 @@ from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.kernels.columns.splitting import split
 from tidemark.kernels.columns.values import key_text, value_text
+from tidemark.kernels.records.headers import split_unreadable_keys
 from tidemark.kernels.updates.emission import newest_per_key
 from tidemark.kernels.updates.facts import times_of
 from tidemark.kernels.updates.proofs import changes_rows, quarantine_rows, suppressed_rows
@@ -175,6 +176,10 @@ def with_key(
 
     The key is `_key` unless *key* names its columns.
     """
-    text = pl.col("_key") if key is None else key_text(key, records.schema)
-    usable, bad = split(records, text.is_not_null())
-    return usable, {"quarantine": quarantine_rows(operator.name, bad, "null_key")}
+    if key is not None:
+        usable, bad = split(records, key_text(key, records.schema).is_not_null())
+        return usable, {"quarantine": quarantine_rows(operator.name, bad, "null_key")}
+    readable, unreadable = split_unreadable_keys(operator.name, records)
+    usable, bad = split(readable, pl.col("_key").is_not_null())
+    rows = [unreadable, quarantine_rows(operator.name, bad, "null_key")]
+    return usable, {"quarantine": pl.concat(rows, how="diagonal")}

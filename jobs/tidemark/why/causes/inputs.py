@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from tidemark.control.folder import StreamState
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
+from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
@@ -46,6 +48,8 @@ The ids of a writer that the source names prove it.
 """
 ALIGNMENT_WAIT = Cause("alignment_wait", Trait.FAULT)
 """Records of a partition ahead by more than `max_drift` wait."""
+OPEN_TRANSACTION = Cause("open_transaction", Trait.FAULT)
+"""Records of a partition wait for the end of a transaction."""
 PARTITION_SILENT = Cause("partition_silent", Trait.USUAL | Trait.SILENCE)
 """A partition has no records any more, and others have some."""
 BOUND_TOO_SMALL = Cause("bound_too_small", Trait.FAULT | Trait.EVENT_TIME)
@@ -172,9 +176,12 @@ class Inputs:
     def blocked(self, source: Source, number: int, *, lately: int = 1) -> list[WhyFinding]:
         """Returns what keeps the records of a partition from being used.
 
-        No driver reads them; or all after the last usable one, and all of its last *lately* batches, are quarantined.
+        A transaction stays open before them; no driver reads them; or all after the last usable one, and all of its
+        last *lately* batches, are quarantined.
         """
         facts = self._scene.of(source.name)
+        if stays_open := self._open_transaction(source, number):
+            return [stays_open]
         reads = facts.reads.of_partition(source.name, number)
         mark = facts.marks.get((source.name, number))
         unread = int(reads["unread"].tail(1).sum())
@@ -188,6 +195,29 @@ class Inputs:
         if not bad.height or bad.height < min(lately, read.height):
             return []
         return [self._poison(source, number, bad)]
+
+    def _open_transaction(self, source: Source, number: int) -> WhyFinding | None:
+        """Returns a finding if the driver's last looks found a transaction of a partition open."""
+        beat = self._scene.of(source.name).driver.beat
+        if beat is None or beat.state is not StreamState.RUNNING or beat.is_gone:
+            return None
+        for each in beat.open_transactions:
+            if (each.source, each.partition) == (source.name, number):
+                topic, _, partition = each.topic_partition.rpartition("/")
+                place = f"--topic {topic} --partition {partition}"
+                return self._scene.finding(
+                    OPEN_TRANSACTION,
+                    source.name,
+                    f"topic {topic}, partition {partition}: a transaction is open, so the last stable offset is "
+                    f"{each.stable_offset} and has not moved since the look of {iso(each.since_ms)}; nothing from "
+                    "there on is read before the transaction ends",
+                    "look at its producer, or end the transaction in its place: `kafka-transactions.sh "
+                    f"--bootstrap-server HOST:PORT abort {place} --start-offset {each.stable_offset}`",
+                    input=source.name,
+                    partition=number,
+                    since_ms=each.since_ms,
+                )
+        return None
 
     def _backlog(self, source: Source, number: int, unread: int, reads: pl.DataFrame) -> WhyFinding:
         last = reads.filter(pl.col("n") > 0).tail(1)["finished_at"]

@@ -5,6 +5,7 @@ A heartbeat counts from its `at` on.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import pick
+from tidemark.collecting import omit, pick
 from tidemark.control.folder import ALIVE, Control, Heartbeat, StreamState
 from tidemark.errors import UnreadableFile
 from tidemark.kernels.reports.restarts import Restart, restarts
@@ -39,7 +40,26 @@ _LOAD = (
     *("records_behind", "arrival_per_s", "working_per_s"),
 )
 """Columns of `heartbeats` about a driver's load, as fields of Beat."""
-_COLUMNS = ("at", "epoch", "state", "reason", "drained_by", "since", "batch_started_at", "eta_at", *_LOAD)
+BEAT_COLUMNS = (
+    *("at", "epoch", "state", "reason", "drained_by", "since", "batch_started_at", "eta_at", "open_transactions"),
+    *_LOAD,
+)
+"""Columns of `heartbeats` that facts about a driver need."""
+
+
+@dataclass(frozen=True)
+class OpenTransaction:
+    """A transaction in a topic of a stream that stays open.
+
+    *partition* of *source* is *topic_partition* at the broker, where the last stable offset is *stable_offset* since
+    the driver's look at *since_ms*.
+    """
+
+    source: str
+    partition: int
+    topic_partition: str
+    stable_offset: int
+    since_ms: int
 
 
 @dataclass(frozen=True)
@@ -63,6 +83,7 @@ class Beat:
     arrival_per_s: float | None = None
     working_per_s: float | None = None
     eta_at_ms: int | None = None
+    open_transactions: tuple[OpenTransaction, ...] = ()
 
     @property
     def is_short_of_memory(self) -> bool:
@@ -88,7 +109,8 @@ class HeartbeatFacts:
         newest: Beat | None = None
         load: dict[str, Any] = {}
         for row in self._beats.tail(1).iter_rows(named=True):
-            load = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"], "drained_by": row["drained_by"]}
+            more = {"drained_by": row["drained_by"], "open_transactions": _open(row)}
+            load = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"], **more}
             newest = Beat(StreamState(row["state"]), row["at"], row["batch_started_at"], row["reason"], **load)
         # The folder has the heartbeats of every second, the table those of every 15 s.
         live = self._live
@@ -148,7 +170,7 @@ class HeartbeatFacts:
 
         def read(first: int) -> pl.DataFrame:
             are_recent = [pl.col("at") >= utc(self._tables.since_ms)] if first else []
-            beats = self._tables.scan(HEARTBEATS, where=are_recent).select(_COLUMNS)
+            beats = self._tables.scan(HEARTBEATS, where=are_recent).select(BEAT_COLUMNS)
             return beats.sort("at", "epoch").collect()
 
         # The newest heartbeat may be older.
@@ -198,3 +220,12 @@ class HeartbeatFacts:
         with suppress(PermissionError):
             return begun(self._control, sub)
         return ""
+
+
+def _open(beat: Mapping[str, Any]) -> tuple[OpenTransaction, ...]:
+    """Returns the open transactions in a row of `heartbeats`."""
+    found: list[OpenTransaction] = []
+    for row in beat["open_transactions"] or ():
+        since_ms = round(row["since"].timestamp() * 1_000)
+        found.append(OpenTransaction(**omit(row, ["since"]), since_ms=since_ms))
+    return tuple(found)

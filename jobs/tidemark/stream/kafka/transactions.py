@@ -1,0 +1,103 @@
+"""Notices transactions that stay open in the topics of a stream.
+
+Purpose: nothing behind the first record of an open transaction is read. A producer that hangs, or was killed and is not
+missed by its coordinator, so stops a partition for as long as its transaction may take, or for ever (KIP-664).
+How it works: a look asks the brokers for the last stable offset and the end of each partition. Two looks that find the
+same offset, with records behind it, have found one transaction that was open all the time between them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from confluent_kafka import KafkaException
+
+from tidemark.clock import Clock
+from tidemark.errors import TidemarkError
+from tidemark.model.kinds.source import Source
+from tidemark.model.settings.intervals import utc
+from tidemark.semantics.progress import Place
+
+log = logging.getLogger("tidemark.stream")
+
+
+class AskedBroker(Protocol):
+    """Knows open transactions."""
+
+    def open_transactions(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
+        """Returns the last stable offset of those of *partitions* that have an open transaction behind it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTransaction:
+    """A transaction that two looks or more have found open.
+
+    Attributes:
+        source: the source that waits for its end.
+        partition: the input partition.
+        place: this partition at the broker.
+        stable_offset: the last stable offset, which is that of its first record.
+        since_ms: the first of these looks, epoch ms.
+    """
+
+    source: str
+    partition: int
+    place: Place
+    stable_offset: int
+    since_ms: int
+
+    @property
+    def row(self) -> dict[str, object]:
+        """The transaction in `heartbeats`."""
+        return {
+            "source": self.source,
+            "partition": self.partition,
+            "topic_partition": str(self.place),
+            "stable_offset": self.stable_offset,
+            "since": utc(self.since_ms),
+        }
+
+
+class TransactionWatch:
+    """Looks for transactions that stay open.
+
+    `open` has those of the newest look.
+
+    Args:
+        broker: answers a look.
+        read: returns the sources of the stream, each with its input partitions.
+        clock: epoch ms UTC.
+    """
+
+    def __init__(
+        self, broker: AskedBroker, read: Callable[[], Iterable[tuple[Source, Sequence[int]]]], clock: Clock
+    ) -> None:
+        self._broker, self._read, self._clock = broker, read, clock
+        self._seen: dict[tuple[str, int], OpenTransaction] = {}
+        self.open: tuple[OpenTransaction, ...] = ()
+
+    def look(self) -> None:
+        """Asks the brokers; a failure is logged, and leaves what is known as it is."""
+        now_ms = self._clock()
+        seen: dict[tuple[str, int], OpenTransaction] = {}
+        try:
+            for source, partitions in self._read():
+                for number, offset in self._broker.open_transactions(source, partitions).items():
+                    before = self._seen.get((source.name, number))
+                    if before is None or before.stable_offset != offset:
+                        before = OpenTransaction(
+                            source=source.name,
+                            partition=number,
+                            place=source.place(number),
+                            stable_offset=offset,
+                            since_ms=now_ms,
+                        )
+                    seen[source.name, number] = before
+        except (KafkaException, TidemarkError) as error:
+            log.info("cannot look for open transactions: %s", error)
+            return
+        self._seen = seen
+        self.open = tuple(each for each in seen.values() if each.since_ms < now_ms)
