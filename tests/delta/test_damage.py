@@ -369,24 +369,30 @@ def replaced(file: Path, content: bytes) -> None:
 
 def test_deep_looks_at_every_data_file_of_committed_tables(made: Warehouse, tmp_path: Path) -> None:
     copied = copy(made, tmp_path / "w")
-    other = max((copied.stream.home / "batches").glob("*.parquet"))
-    for name, ways in {"changes": [*DATA], "board": ["it is missing"], "hop_by_id": ["it is missing"]}.items():
-        table = DeltaTable(str(copied.stream.home / name))
-        file = (
-            copied.stream.home / name / max(action["path"] for action in pa.table(table.get_add_actions()).to_pylist())
-        )
-        content = file.read_bytes()
-        for told in ways:
-            DATA[told](file, other)
-            (found,) = findings(evidence(copied.stream, look=damaged_data_files))
-            assert (found.fault, found.seen.startswith(f"{file}: ")) == (Fault.DATA_UNREADABLE, True)
-            assert re.search(told, found.seen), found.seen
-            assert found.ways[0] == "restore this file from a backup of any time since it was written"
-            # The size of a file tells of most of them, without its footer.
-            sizes = findings(evidence(copied.stream, look=partial(damaged_data_files, footers=False)))
-            assert bool(sizes) == ("footer" not in told)
-            file.write_bytes(content)
+    home, stream = copied.stream.home, copied.stream
+    other = max((home / "batches").glob("*.parquet"))
+    newest = {}
+    for name in ("changes", "board", "hop_by_id"):
+        actions = pa.table(DeltaTable(str(home / name)).get_add_actions()).to_pylist()
+        newest[name] = home / name / max(action["path"] for action in actions)
+    file = newest["changes"]
+    content = file.read_bytes()
+    for told in DATA:
+        DATA[told](file, other)
+        ((named, found),) = damaged_data_files(home / "changes")
+        assert named == file
+        assert re.search(told, found), found
+        # The size of a file tells of most of them, without its footer.
+        assert bool([*damaged_data_files(home / "changes", footers=False)]) == ("footer" not in told)
+        damage({file: content})
     assert doctor(copied.play.topology, Layout(copied.play.home), SUB, deep=True) == {SUB: ""}
+    for file in newest.values():
+        file.unlink()
+    for footers in (False, True):
+        all_found = findings(evidence(stream, look=partial(damaged_data_files, footers=footers)))
+        assert [each.seen for each in all_found] == sorted(f"{file}: it is missing" for file in newest.values())
+        assert {each.fault for each in all_found} == {Fault.DATA_UNREADABLE}
+        assert all_found[0].ways[0] == "restore this file from a backup of any time since it was written"
 
 
 def log_file(made: Warehouse, table: str, version: int) -> Path:

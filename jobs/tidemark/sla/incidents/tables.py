@@ -62,7 +62,7 @@ def worst_text(row: Row) -> str | None:
     value, unit = row["worst_observed"], row["unit"]
     if value is None or unit is None:
         return None
-    match Unit(unit):
+    match unit:
         case Unit.MS:
             return for_people(value)
         case Unit.BURN_RATE:
