@@ -136,9 +136,9 @@ def _current(left: Left) -> None:
     newest = {row["key"]: row for row in left.rows("teams", "operator_state")}
     state = [(key, row["timestamp"], json.loads(row["state"])) for key, row in newest.items()]
     expected = [
-        (key, team.newest_ms, {"team": key, "@n": len(team.rows), "@points@low": points, "@points@high": 0})
+        (key, team.newest_ms, {"team": key, "@n": n, "@points@low": points, "@points@high": 0, "@points@n": n})
         for key, team in left.teams["totals"].groups.items()
-        for points in [sum(row.fields["points"] for row in team.rows)]  # less than 2^63
+        for n, points in [(len(team.rows), sum(row.fields["points"] for row in team.rows))]  # less than 2^63
     ]
     _same(map(str, state), map(str, expected))
 

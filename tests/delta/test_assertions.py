@@ -299,6 +299,34 @@ def test_check_names_readers_of_a_stream_of_updates(tmp_path: Path) -> None:
     ]
 
 
+def test_check_says_what_is_compared(tmp_path: Path) -> None:
+    named = map_of("sensors", select={"id": "id", "v": "v", "seen": "event_time"})
+    judged = map_of("sensors", select={"v": "v", "at": "event_time"}, strategy="on_change", key=["v"])
+    parts = {
+        "named": named,
+        "whole": table("named"),
+        "part": table("named", columns=["seen"]),
+        "alone": table("named", key=["id", "v"]),
+        "judged": judged,
+        "floored": map_of("sensors", select={"v": "v"}, strategy="on_change", key=["v"], identity="floor(v)"),
+        "every": table("named", strategy="on_update"),
+    }
+    file = tmp_path / "play.toml"
+    file.write_text(topology("on_change") + operators(**parts))
+    lines = [line for line in check([file], tmp_path) if ": compares " in line]
+    expected = {
+        "newest": "room, v",
+        "by_room": "room, v",
+        "rooms": "n, total",
+        "whole": "v, and not the event time (seen)",
+        "part": "seen",
+        "alone": "no column, so that it sends each key on once, and not the event time (seen)",
+        "judged": "v, and not the event time (at)",
+        "floored": "floor(v)",
+    }
+    assert sorted(lines) == sorted(f"play.toml: operators.{name}: compares {what}" for name, what in expected.items())
+
+
 def test_check_has_no_note_about_updates_that_wait(tmp_path: Path) -> None:
     named = map_of("counts", select={"id": "id"})
     every_minute = table("sensors", columns=["v"], strategy="periodic", interval="1 min")

@@ -5,23 +5,41 @@ They run through the engine and Delta, held records too.
 
 from __future__ import annotations
 
+import math
+import struct
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from support.crashes import Crash, crash_at
 from support.play import CLOCKS, MEASURED, Play, Row
-from support.topologies import aggregate, current, map_of, operators, repartition, sink, source, table, topology_of
+from support.topologies import (
+    aggregate,
+    current,
+    join,
+    map_of,
+    operators,
+    repartition,
+    sink,
+    source,
+    table,
+    topology_of,
+)
 from tidemark.errors import InvalidSpec
+from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import on_processing_time
 from tidemark.semantics.strategy import Strategy
+from tidemark.storage.delta.tables import scan
 from tidemark.stream.read.joined_tables import ColumnsChanged
 
 T = 1_400_000_000_000
+(OTHER_NAN,) = struct.unpack(">d", bytes.fromhex("fff8000000000001"))
+"""A NaN with another sign and other bits than `math.nan`."""
 SOURCE = topology_of({"level": "trace"}, events=source())
 COUNTS = operators(
     counts=aggregate(key=["id"], aggregates={"n": "count(*)", "top": "max(v)"}, select={"n": "n", "top": "top"}),
@@ -424,6 +442,156 @@ def test_two_sinks_keep_separate_tables_on_processing_time(tmp_path: Path) -> No
             tmp_path,
             change=on_processing_time,
         )
+
+
+MONEY = topology_of(events=source("id string, region string, fare double")) + operators(
+    paid=map_of(select={"id": "id", "region": "region", "fare": "cast(fare as decimal(12,2))"}),
+    totals=aggregate(
+        "paid",
+        key=["region"],
+        aggregates={name: f"{name}(fare)" for name in ("sum", "avg", "min", "max", "first", "last")},
+    ),
+    totals_now=current("totals", "totals", key=["region"]),
+    newest=table("paid", columns=["region", "fare"]),
+    by_region=repartition("newest", id=["id"], key=["region"], columns=["fare"]),
+    regions=aggregate("by_region", sub_topology="regions", aggregates={"total": "sum(fare)", "mean": "avg(fare)"}),
+    regions_out=sink("regions", table="regions"),
+)
+
+
+def test_money_stays_exact_in_results_state_hops_and_tables(tmp_path: Path) -> None:
+    play = Play(MONEY, tmp_path)
+
+    def pay(second: int, *paid: tuple[str, str, float | None]) -> None:
+        rows = [play.row("events", T + second * 1000, id=id_, region=region, fare=fare) for id_, region, fare in paid]
+        play.batch(rows, at_ms=T + second * 1000)
+        play.hop("regions", at_ms=T + second * 1000)
+
+    pay(1, ("a", "n", 7.31), ("b", "n", 2.07), ("c", "s", None))
+    for sub in ("events", "regions"):
+        play.start(sub)  # the next driver has the states from their files
+    pay(2, ("b", "n", 2.07), ("b", "n", 0.07))
+    columns = ("region", "sum", "avg", "min", "max", "first", "last")
+    totals = sorted(tuple(row[c] for c in columns) for row in play.rows("totals"))
+    # 7.31 + 2.07 + 2.07 + 0.07 is 11.52, a quarter of it 2.88.
+    money = [Decimal(text) for text in ("11.52", "2.880000", "0.07", "7.31", "7.31", "0.07")]
+    assert totals == [("n", *money), ("s", *[None] * 6)]
+    kinds = {field.name: str(field.type) for field in pa.schema(DeltaTable(play.table("totals")).schema().to_arrow())}
+    assert [kinds[c] for c in columns[1:]] == [
+        "decimal128(22, 2)", "decimal128(16, 6)", *["decimal128(12, 2)"] * 4,
+    ]  # fmt: skip
+    newest = [(row["key"], row["value"]) for row in play.rows("changes") if row["operator"] == "newest"]
+    assert newest == [
+        ("a", '{"region":"n","fare":"7.31"}'),
+        ("b", '{"region":"n","fare":"2.07"}'),
+        ("c", '{"region":"s","fare":null}'),
+        ("b", '{"region":"n","fare":"0.07"}'),  # and not 2.07 again
+    ]
+    regions = [(row["region"], row["total"], row["mean"]) for row in play.rows("regions", "regions")]
+    assert regions == [
+        ("n", Decimal("7.31"), Decimal("7.310000")),
+        ("n", Decimal("9.38"), Decimal("4.690000")),
+        ("s", None, None),
+        ("n", Decimal("7.38"), Decimal("3.690000")),  # 2.07 was taken back
+    ]
+
+
+def test_a_decimal_with_which_the_sum_does_not_fit_is_set_aside(tmp_path: Path) -> None:
+    toml = topology_of(events=source("id string, v decimal(38,2)"))
+    play = Play(
+        toml + operators(sums=aggregate(key=["id"], aggregates={"v": "sum(v)"}), out=sink("sums", table="out")),
+        tmp_path,
+    )
+    most = Decimal("9" * 36 + ".99")
+    values = [most, Decimal("0.01"), Decimal("-0.01"), Decimal("0.01"), most.copy_negate()]
+    for second, value in enumerate(values):
+        play.batch([play.row("events", T + second * 1000, id="a", v=value)], at_ms=T + second * 1000)
+    below = Decimal("9" * 36 + ".98")
+    assert [row["v"] for row in play.rows("out")] == [most, below, most, Decimal("0.00")]
+    (refused,) = play.rows("quarantine")
+    assert (refused["reason"], refused["offset"]) == ("sql_error", 1)
+    assert refused["detail"].startswith("aggregates.v: the sum does not fit decimal(38,2); ")
+    check_accounting(play)
+
+
+ZEROS = topology_of(
+    events=source("id double, v int"), names=source("id double, name string", topic="names")
+) + operators(
+    counts=aggregate(key=["id"], aggregates={"n": "count(*)"}),
+    counts_out=sink("counts", table="counts"),
+    sessions=aggregate(key=["id"], window={"session": "10 s"}, aggregates={"n": "count(*)"}),
+    sessions_out=sink("sessions", table="sessions"),
+    pairs=aggregate(key=["id", "v"], aggregates={"n": "count(*)"}),
+    pairs_out=sink("pairs", table="pairs"),
+    names_now=table("names", columns=["name"]),
+    named=join("events", "names_now", on={"id": "id"}),
+    named_out=sink("named", table="named"),
+    newest=table(columns=["v"]),
+    newest_out=current("newest", "newest"),
+    changed=map_of(select={"id": "id", "v": "v"}, strategy="on_change", key=["v"], rule="value_only"),
+    changed_out=sink("changed", table="changed"),
+    by_id=repartition(key=["id"], columns=["v"], partitions=7),
+    behind=aggregate("by_id", sub_topology="behind", aggregates={"n": "count(*)"}),
+    behind_out=sink("behind", table="behind"),
+)
+
+
+@pytest.mark.parametrize("keys", [(0.0, -0.0), (-0.0, 0.0), (math.nan, OTHER_NAN)], ids=str)
+def test_zeros_are_one_key_and_so_is_nan(tmp_path: Path, keys: tuple[float, float]) -> None:
+    play = Play(ZEROS, tmp_path)
+    for second, key in enumerate(keys):
+        play.batch([play.row("names", T, id=keys[0], name="x")] if second == 0 else [], at_ms=T)
+        play.batch([play.row("events", T + second * 1000, id=key, v=5)], at_ms=T + second * 1000)
+        play.hop("behind", at_ms=T + second * 1000)
+    for name, sub in (("counts", "events"), ("sessions", "events"), ("pairs", "events"), ("behind", "behind")):
+        rows = [row for row in play.rows(name, sub) if not row["deleted"]]
+        assert [row["n"] for row in rows] == [1, 2], name
+        assert len({str(row["id"]) for row in rows}) == 1, name  # and −0.0 is shown as 0.0
+        assert str(rows[0]["id"]) == str(abs(keys[0])), name
+    assert [row["name"] for row in play.rows("named")] == ["x", "x"]
+    assert [row["v"] for row in play.rows("newest")] == [5]
+    texts = {row["key"] for row in play.rows("changes") if row["operator"] == "newest"}
+    assert texts == {"NaN" if math.isnan(keys[0]) else "0.0"}
+    assert len(play.rows("changed")) == 1  # the second is an equal value
+    assert scan(Layout(tmp_path).hop("play", "events", "by_id")).collect()["partition"].n_unique() == 1
+    check_accounting(play)
+
+
+RENAMED = topology_of(events=source("id string, v int")) + operators(
+    renamed=map_of(select={"id": "id", "v": "v", "seen": '("event_time")'}),
+    newest=table("renamed"),
+    board=current("newest", "board"),
+    changed=map_of(select={"id": "id", "v": "v", "at": "event_time"}, strategy="on_change", key=["id"]),
+    changed_out=sink("changed", table="changed"),
+    by_v=repartition("renamed", key=["v"], columns=["id", "seen"]),
+    behind=table("by_v", sub_topology="behind", key=["id"]),
+    behind_out=sink("behind", table="behind"),
+    exact=table("renamed", columns=["seen"]),
+    exact_out=sink("exact", table="exact"),
+    days=map_of(select={"id": "id", "day": "event_time // 86400000"}),
+    day=table("days"),
+    day_out=sink("day", table="days"),
+)
+
+
+def test_the_event_time_alone_is_no_change(tmp_path: Path) -> None:
+    play = Play(RENAMED, tmp_path)
+    for second, v in ((1, 5), (2, 5), (3, 6), (86_400, 6)):
+        play.batch([play.row("events", T + second * 1000, id="a", v=v)], at_ms=T + second * 1000)
+        play.hop("behind", at_ms=T + second * 1000)
+
+    def seen(name: str, sub: str, *columns: str) -> list[tuple[int, ...]]:
+        return [tuple(row[c] for c in columns) for row in play.rows(name, sub)]
+
+    assert seen("board", "events", "v", "seen") == [(6, T + 3000)]
+    assert seen("changed", "events", "v", "at") == [(5, T + 1000), (6, T + 3000)]
+    assert seen("behind", "behind", "v", "seen") == [(5, T + 1000), (6, T + 3000)]
+    # A column that is named is compared, and what is calculated of the time is no event time.
+    assert len(seen("exact", "events", "seen")) == 4
+    assert seen("days", "events", "day") == [(T // 86_400_000,), (T // 86_400_000 + 1,)]
+    for name, suppressed in (("newest", 2), ("changed", 2), ("exact", 0), ("day", 2)):
+        assert sum(row["suppressed"] for row in play.rows("outcomes") if row["operator"] == name) == suppressed, name
+    check_accounting(play)
 
 
 def test_of_several_rows_of_a_key_the_smallest_is_joined_and_a_new_column_is_added(

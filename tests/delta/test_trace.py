@@ -303,7 +303,7 @@ def test_a_row_of_an_empty_group_names_who_left_it(tmp_path: Path) -> None:
     play.read(play.event(4, "b", 2, "h"), at_s=7)
     play.hop("totals", at_ms=ms(8))
     found = trace_row(play.kept.tracer(), "totals", "g")
-    assert (found.row, found.is_verified) == ({"grp": "g", "n": 0, "v": 0}, True)
+    assert (found.row, found.is_verified) == ({"grp": "g", "n": 0, "v": None}, True)
     assert [str(place) for place in found.places] == ["events/0/1", "events/0/4"]
     # `retention` removes rows of hops.
     DeltaTable(str(play.table("hop_by_grp"))).delete()

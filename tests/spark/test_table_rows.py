@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
 from tidemark.stream.read.sources import RAW, collect
 from tidemark.stream.read.table_rows import table_rows
@@ -49,3 +52,19 @@ def test_a_column_of_a_table_is_read_from_a_renamed_field(spark: SparkSession) -
     reading = source(named=named, other_fields="rest")
     (row,) = read(raw, reading)
     assert (row["timestamp_ms"], row["t"]) == (NOON, {"id": "a", "n": 7, "at": NOON, "rest": '{"zone":"z"}'})
+
+
+def test_a_field_of_a_table_may_be_inside_a_column(spark: SparkSession) -> None:
+    data = f"named_struct('fare', 7.31BD, 'a.b', 'x', 'at', {NOON}L) as data"
+    raw = spark.sql(f"select {data}, 'z' as `zone.id`, struct(1L as at_ms, 'f' as file, 0L as start) as written")
+    fields = {"fare": "decimal(12,2)", "x": "string", "zone": "string", "at": "bigint"}
+    named = {"fare": "data.fare", "x": "data.`a.b`", "zone": "`zone.id`", "at": "data.at"}
+    (row,) = read(raw, source(fields=fields, named=named, other_fields="rest"))
+    assert (row["timestamp_ms"], row["reason"]) == (NOON, None)
+    assert {**row["t"], "rest": json.loads(row["t"]["rest"]).keys()} == {
+        "fare": Decimal("7.31"), "x": "x", "zone": "z", "at": NOON, "rest": {"data"},
+    }  # fmt: skip
+    with pytest.raises(InvalidArgument, match=r"data.fare is decimal\(3,2\), not decimal\(2,2\)"):
+        read(raw, source(fields={"fare": "decimal(2,2)", "at": "bigint"}, named=named))
+    with pytest.raises(InvalidArgument, match=r"fields names data.more; it reads the fields: data, `zone.id`"):
+        read(raw, source(fields={"fare": "int", "at": "bigint"}, named={"fare": "data.more", "at": "data.at"}))

@@ -125,12 +125,14 @@ def regions_of(pricing: Oracle, batches: Iterable[Batch]) -> Oracle:
 
 
 def total(orders: list[Fields]) -> Fields:
-    mean = rounded(sum(order["amount"] for order in orders) / len(orders), 6) if orders else None
+    if not orders:
+        return {"orders": 0, "sold": None, "mean_amount": None}
+    mean = rounded(sum(order["amount"] for order in orders) / len(orders), 6)
     return {"orders": len(orders), "sold": sum(order["quantity"] for order in orders), "mean_amount": mean}
 
 
 def demand(orders: list[Fields]) -> Fields:
-    sold = total(orders)["sold"]
+    sold = total(orders)["sold"] or 0
     return {"demand": "high" if sold >= 20 else "some" if sold >= 5 else "low"}
 
 

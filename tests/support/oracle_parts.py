@@ -221,9 +221,10 @@ def typed(value: bytes, types: Mapping[str, type]) -> Fields | str:
     return fields if fields["event_time"] in PLAUSIBLE_MS else "timestamp_out_of_range"
 
 
-def sum_in_state(column: str, total: float) -> Fields:
+def sum_in_state(column: str, values: Sequence[float]) -> Fields:
     """Returns `operator_state` of a sum that one double can represent."""
-    return {f"@{column}@parts": [total] if total else [], f"@{column}@odd": None}
+    total = sum(values)
+    return {f"@{column}@parts": [total] if total else [], f"@{column}@odd": None, f"@{column}@n": len(values)}
 
 
 def is_closed(end_ms: int, allowed_lateness_ms: int, watermark_ms: int | None) -> bool:

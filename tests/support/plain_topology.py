@@ -2,18 +2,21 @@
 
 It uses the standard library only.
 
-Rules: a record counts towards its partition's time up to the decision time; one beyond MAX_AHEAD_MS is quarantined.
+Rules: fields lie inside objects, and the event time is seconds with a fraction, as a number or as text. Decimals are
+summed exactly; their average has four digits more, rounded half up; a sum of nothing is null. 0.0 and −0.0 are one key.
+A record counts towards its partition's time up to the decision time; one beyond MAX_AHEAD_MS is quarantined.
 Only windows declare records late, by the watermark of the batch before. Keys matter only where an operator groups.
 Instants are epoch ms, UTC.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import NamedTuple
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any, NamedTuple
 
 from support.oracle_parts import EmitOnChange, Place, Read, SourceTime, is_closed, text
 
@@ -22,21 +25,45 @@ WINDOW_MS = 10_000
 NEVER_MS = 10**15
 
 
-class Event(NamedTuple):
-    """A source record; `id` and Kafka's key may be null.
+CENT, AVERAGE = Decimal("0.01"), Decimal("0.000001")
 
-    No operator here uses Kafka's key.
+
+class Event(NamedTuple):
+    """A source record of a *partition*, with its JSON text.
+
+    Its id and Kafka's key may be null. No operator here uses Kafka's key.
     """
 
     partition: int
+    value: bytes
+
+
+class Content(NamedTuple):
+    """The fields of a record, read from its text."""
+
     at_ms: int
     id: str | None
     v: int
+    seen: str
+    fare: Decimal | None
+    spot: float
 
-    @property
-    def seen(self) -> datetime:
-        """An instant that differs by microseconds where `v` differs."""
-        return datetime(2026, 1, 1, 12, 0, 0, self.v, tzinfo=UTC)
+    @classmethod
+    def of(cls, value: bytes) -> Content:
+        """Returns the content of a record."""
+        record: dict[str, Any] = json.loads(value, parse_float=Decimal)
+        data = record["data"]
+        fare = None if data["fare"] is None else Decimal(data["fare"])
+        at_ms = int(Decimal(data["occurredAt"]) * 1000)
+        return cls(at_ms, record["user.id"], record["v"], record["seen"], fare, float(data["x.y"]))
+
+
+def money(fares: Sequence[Decimal]) -> dict[str, str | None]:
+    """Returns the sum and the average of *fares* as a table has them."""
+    if not fares:
+        return {"fare": None, "mean": None}
+    total = sum(fares, Decimal(0))
+    return {"fare": str(total.quantize(CENT)), "mean": str((total / len(fares)).quantize(AVERAGE, ROUND_HALF_UP))}
 
 
 class Shape(NamedTuple):
@@ -61,8 +88,10 @@ class PlainTopology:
     late: set[tuple[str, Place]] = field(default_factory=set)
     quarantined: set[tuple[Place, str]] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
-    open: dict[tuple[str, int], list[int]] = field(default_factory=lambda: defaultdict(list))
-    closed: list[tuple[str, int, int, int]] = field(default_factory=list)
+    fares: dict[str, list[Decimal]] = field(default_factory=lambda: defaultdict(list))
+    spots: Counter[float] = field(default_factory=Counter)
+    open: dict[tuple[str, int], list[Content]] = field(default_factory=lambda: defaultdict(list))
+    closed: list[tuple[str, int, int, int, Decimal | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.time = SourceTime(self.shape.bound_ms, self.shape.idle_after_ms or NEVER_MS)
@@ -72,7 +101,7 @@ class PlainTopology:
     def batch(self, events: Sequence[Event], decided_at_ms: int) -> None:
         """Take in what one batch read, decided at that instant."""
         for partition in (0, 1):
-            arrived = [event for event in events if event.partition == partition]
+            arrived = [Content.of(event.value) for event in events if event.partition == partition]
             first = self.offsets[partition]
             self.offsets[partition] += len(arrived)
             moves = [
@@ -85,7 +114,7 @@ class PlainTopology:
         self.time.move()
         self._close()
 
-    def _record(self, place: Place, event: Event, decided_at_ms: int) -> bool:
+    def _record(self, place: Place, event: Content, decided_at_ms: int) -> bool:
         """Returns true if *event* can be used."""
         if event.at_ms > decided_at_ms + MAX_AHEAD_MS:
             self.quarantined.add((place, "timestamp_in_future"))
@@ -93,26 +122,30 @@ class PlainTopology:
         if self.shape.is_filtered and event.v == 0:
             return True
         self.raw.append(place)
+        self.spots[event.spot] += 1
         if event.id is None:
             self.quarantined.add((place, "null_key"))
             return True
-        value = text({"seen": event.seen.isoformat()})
+        value = text({"seen": event.seen})
         if self.shape.strategy == "on_update" or self.newest.offer(event.id, value, event.at_ms, place):
             self.sent.append((event.id, value, event.at_ms))
         self.counts[event.id] = self.counts.get(event.id, 0) + 1
+        self.fares[event.id] += [] if event.fare is None else [event.fare]
         self._window(place, event)
         return True
 
-    def _window(self, place: Place, event: Event) -> None:
+    def _window(self, place: Place, event: Content) -> None:
         start_ms = event.at_ms // WINDOW_MS * WINDOW_MS
         if is_closed(start_ms + WINDOW_MS, self.shape.allowed_lateness_ms, self.time.watermark_ms):
             self.late.add(("per_window", place))
         else:
-            self.open[event.id or "", start_ms].append(event.v)
+            self.open[event.id or "", start_ms].append(event)
 
     def _close(self) -> None:
         """Final results of the windows that the watermark has passed."""
-        for (key, start_ms), values in sorted(self.open.items()):
+        for (key, start_ms), records in sorted(self.open.items()):
             if is_closed(start_ms + WINDOW_MS, self.shape.allowed_lateness_ms, self.time.watermark_ms):
-                self.closed.append((key, start_ms, len(values), sum(values)))
+                fares = [record.fare for record in records if record.fare is not None]
+                total = sum(fares, Decimal(0)) if fares else None
+                self.closed.append((key, start_ms, len(records), sum(record.v for record in records), total))
                 del self.open[key, start_ms]

@@ -42,7 +42,7 @@ def plain(records: list[Record]) -> dict[str, Any]:
     return {
         "n": len(records),
         "count": len(values),
-        "sum": sum(values),
+        "sum": sum(values) if values else None,
         "avg": sum(values) / len(values) if values else None,
         "min": min(values, default=None),
         "max": max(values, default=None),
@@ -81,7 +81,7 @@ def test_what_was_replaced_is_taken_back():
     assert running.rows(named=True) == [
         {"n": 1, "count": 1, "sum": 5, "avg": 5.0},
         {"n": 1, "count": 1, "sum": 7, "avg": 7.0},
-        {"n": 0, "count": 0, "sum": 0, "avg": None},
+        {"n": 0, "count": 0, "sum": None, "avg": None},
     ]
 
 

@@ -33,7 +33,7 @@ IMPORTS = {
     "model.kinds": "semantics model.tables model.settings model.project",
     "model": "collecting errors semantics model.tables model.settings model.project model.kinds",
     "kernels": "",
-    "kernels.columns": "collecting errors semantics model.tables",
+    "kernels.columns": "collecting errors semantics model.tables model.settings",
     "kernels.aggregates": "collecting errors semantics model.settings model.kinds kernels.columns",
     "kernels.reports": "semantics model.settings",
     "kernels.sql": "errors kernels.columns",
@@ -113,8 +113,8 @@ IMPORTS = {
         "kernels.reports control stream.journal stream.startup"
     ),
     "why.causes": (
-        "collecting errors semantics model.settings model.project model.kinds model kernels.reports control recorded "
-        "storage why.evidence"
+        "collecting errors semantics model.settings model.project model.kinds model kernels.records kernels.reports "
+        "control recorded storage why.evidence"
     ),
     "why": (
         "collecting errors semantics model.settings model.project model.kinds model storage.delta why.evidence "

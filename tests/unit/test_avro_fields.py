@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
@@ -121,3 +122,73 @@ def test_unknown_logical_types_are_those_beneath() -> None:
     words = {"f0": "bigint", "f1": "string", "f2": "int", "f3": "string", "f4": "string"}
     found = avro_fields(pl.Series([bytes.fromhex("0E 02 61 05 02 62 02 FF")]), words, schema)
     assert [column[0] for column in found.columns.values()] == [7, "a", -3, "b", "/w=="]
+
+
+ENVELOPE = {
+    "type": "record",
+    "name": "Envelope",
+    "namespace": "shop",
+    "fields": [
+        {
+            "name": "before",
+            "type": [
+                "null",
+                {
+                    "type": "record",
+                    "name": "Value",
+                    "fields": [
+                        {"name": "id", "type": "long"},
+                        {
+                            "name": "price",
+                            "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2},
+                        },
+                        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+                    ],
+                },
+            ],
+        },
+        {"name": "after", "type": ["null", "Value"]},
+        {"name": "time", "type": "string"},
+    ],
+}
+"""Of the form of Debezium: two fields have a type that one of them defines."""
+CHANGED = bytes.fromhex(
+    "00"  # before: null
+    "02 0A 04 04 D2 D0 0F"  # after: id 5; price 1,234 hundredths; at 1,000 ms
+    "06 31 65 33"  # time = "1e3"
+)
+
+
+def test_a_path_leads_into_records() -> None:
+    words = {
+        "after.id": "bigint",
+        "after.price": "decimal(12,2)",
+        "after.at": "timestamp",
+        "before.id": "int",
+        "time": "bigint",
+    }
+    found = avro_fields(pl.Series([CHANGED]), words, json.dumps(ENVELOPE), time="time", others=True)
+    assert found.reasons.to_list() == [None]
+    assert {path: column[0] for path, column in found.columns.items()} == {
+        "after.id": 5,
+        "after.price": Decimal("12.34"),
+        "after.at": SECOND,
+        "before.id": None,
+        "time": 1000,
+    }
+    assert json.loads(found.others[0]) == {"after": {"id": 5, "price": "12.34", "at": "1970-01-01T00:00:01Z"}}
+    types = avro_types(json.dumps(ENVELOPE), [*words, "after.x", "time.x"])
+    assert {path: types.get(path) for path in (*words, "after.x", "time.x")} == {
+        "after.id": "bigint",
+        "after.price": "decimal(9,2)",
+        "after.at": "timestamp",
+        "before.id": "bigint",
+        "time": "string",
+        "after.x": None,
+        "time.x": None,
+    }
+
+
+def test_a_decimal_is_read_with_its_digits() -> None:
+    words = {"price": "decimal(12,4)", "n": "decimal(19,0)"}
+    assert read(words) == {"price": Decimal("12.3400"), "n": Decimal(-3)}

@@ -9,6 +9,7 @@ import json
 import shutil
 import tomllib
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,28 @@ def test_a_file_that_goes_between_plan_and_reading_is_set_aside_alone(tmp_path: 
     shutil.rmtree(folder)
     with pytest.raises(FileNotFoundError):
         rows_of_files(raw, sub.operators)
+
+
+def test_a_path_leads_into_a_column_of_parquet_and_decimals_keep_their_digits() -> None:
+    inner = pa.struct([("at", pa.int64()), ("fare", pa.decimal128(9, 2)), ("zone", pa.string())])
+    data = pa.array(
+        [{"at": NOON, "fare": Decimal("7.31"), "zone": "z"}, {"at": NOON, "fare": None, "zone": None}, None], inner
+    )
+    declared = {"fields": {"fare": "decimal(12,2)", "zone": "string", "at": "bigint"}}
+    named = {name: f"data.{name}" for name in declared["fields"]}
+    rows = fields(parquet(pa.table({"data": data})), Format.PARQUET, **declared, named=named)
+    assert [row[3] for row in rows] == [(Decimal("7.31"), "z", NOON), (None, None, NOON), (None, None, None)]
+    with pytest.raises(FileUnreadable, match=r"data.fare is decimal128\(9, 2\), not decimal\(8,2\)"):
+        fields(parquet(pa.table({"data": data})), Format.PARQUET, fields={"fare": "decimal(8,2)"}, named=named)
+
+
+def test_decimals_and_the_time_in_csv_are_read_from_their_texts() -> None:
+    csv = f"fare,at\n7.31,{NOON}\n 2e1 ,1.4e12\n7.311,{NOON}\n,{NOON}\n".encode()
+    rows = fields(csv, Format.CSV, fields={"fare": "decimal(12,2)", "at": "bigint"})
+    assert [row[3] for row in rows] == [
+        (Decimal("7.31"), NOON),
+        (Decimal(20), NOON),
+        (None, NOON),
+        (None, NOON),
+    ]
+    assert [row[1:3] for row in rows[1:3]] == [(None, None), ("wrong_type", 'column fare: "7.311" is no decimal(12,2)')]

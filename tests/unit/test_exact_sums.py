@@ -1,4 +1,4 @@
-"""Sums of aggregates are exact, also after retractions.
+"""Sums and averages of aggregates are exact, also after retractions.
 
 Neither the order nor the cut into batches matters.
 """
@@ -6,6 +6,7 @@ Neither the order nor the cut into batches matters.
 from __future__ import annotations
 
 import math
+from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -26,6 +27,10 @@ CALLS = {"total": ("sum", "v"), "mean": ("avg", "v"), "n": ("count", "v")}
 DOUBLE = st.one_of(st.sampled_from([0.1, 0.2, 0.3, 1e16, 1.0, 5e-324, math.nan, math.inf, -math.inf]), st.floats())
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
+EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
+DECIMALS = st.sampled_from(
+    [(12, 2), (1, 0), (28, 10), (29, 5), (34, 34), (35, 2), (38, 0), (38, 2), (38, 37), (38, 38)]
+)
 Values = list[Any]
 
 
@@ -106,3 +111,60 @@ def test_a_sum_of_integers_may_leave_64_bits_and_come_back(values):
     running = of.running(rows.clear(), rows)["total"].to_list()
     exact = [sum(values[: n + 1]) for n in range(len(values))]
     assert running == [total if -(2**63) <= total < 2**63 else None for total in exact]
+
+
+def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
+    """Draws decimals of a type, many of them close to its ends."""
+    most = 10**precision - 1
+    digits = (
+        st.integers(-most, most)
+        | st.integers(-min(most, 200), min(most, 200))
+        | st.sampled_from([most, -most, most // 2])
+    )
+    return digits.map(lambda unscaled: Decimal(unscaled).scaleb(-scale, EXACT))
+
+
+@given(DECIMALS.flatmap(lambda kind: st.tuples(st.just(kind), *[st.lists(decimals(*kind), max_size=6)] * 2)), st.data())
+def test_decimals_that_are_taken_back_leave_nothing(drawn, data):
+    kind, kept, gone = drawn
+    check_taken_back(pl.Decimal(*kind), kept, gone, data)
+
+
+def fitting(value: Decimal, precision: int, scale: int) -> Decimal | None:
+    """Returns *value* as a decimal of that type; None where it has more digits."""
+    rounded = value.quantize(Decimal(1).scaleb(-scale, EXACT), context=EXACT)
+    return rounded if rounded.copy_abs().scaleb(scale, EXACT) < 10**precision else None
+
+
+@given(DECIMALS.flatmap(lambda kind: st.tuples(st.just(kind), st.lists(decimals(*kind), min_size=1, max_size=6))))
+def test_sums_and_averages_of_decimals_have_the_types_of_spark(drawn):
+    (precision, scale), values = drawn
+    of = kernel(pl.Decimal(precision, scale))
+    rows = states(of, [(v, None) for v in values])
+    running = of.running(rows.clear(), rows)
+    sum_kind = min(precision + 10, 38), scale
+    average_kind = min(precision + 4, 38), min(scale + 4, 38)
+    assert running.schema["total"] == pl.Decimal(*sum_kind)
+    assert running.schema["mean"] == pl.Decimal(*average_kind)
+    total = Decimal(0)
+    for n, (value, found) in enumerate(zip(values, running.to_dicts(), strict=True), 1):
+        total = EXACT.add(total, value)
+        assert found["total"] == fitting(total, *sum_kind)
+        assert found["mean"] == fitting(EXACT.divide(total, n), *average_kind)
+    assert of.results(merged(of, rows, [1])).select(*CALLS).row(0) == running.select(*CALLS).row(-1)
+
+
+@given(DECIMALS.flatmap(lambda kind: st.tuples(st.just(kind), st.lists(decimals(*kind), min_size=1, max_size=6))))
+def test_a_decimal_with_which_a_result_does_not_fit_is_refused(drawn):
+    (precision, scale), values = drawn
+    of = kernel(pl.Decimal(precision, scale))
+    rows = states(of, [(v, None) for v in values])
+    kept: list[Decimal] = []
+    for value, reason in zip(values, of.refusals(rows.clear(), rows), strict=True):
+        total = Decimal(0)
+        for each in (*kept, value):
+            total = EXACT.add(total, each)
+        fits_sum = fitting(total, min(precision + 10, 38), scale)
+        fits_mean = fitting(EXACT.divide(total, len(kept) + 1), min(precision + 4, 38), min(scale + 4, 38))
+        assert (reason is None) == (fits_sum is not None and fits_mean is not None), reason
+        kept += [value] if reason is None else []

@@ -5,12 +5,14 @@ The message has file, operator, the value and the alternatives.
 
 from __future__ import annotations
 
+import json
 import tomllib
+from pathlib import Path
 
 import polars as pl
 import pytest
 
-from support.topologies import source, topology_of
+from support.topologies import sink, source, topology_of
 from tidemark.errors import InvalidSpec
 from tidemark.model.topology import parse
 from tidemark.stream.operate.steps import Steps
@@ -148,6 +150,36 @@ def test_a_repartition_names_columns_that_are_there(keys: str, key: str) -> None
 def test_a_timestamp_is_no_number(operator: str, says: str) -> None:
     source = SOURCE.replace("event_time bigint", "seen timestamp").replace('"event_time"', '"seen"')
     assert refused(source + operator) == f"play.toml: operators.x.{says}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ("n int from data.n, at timestamp from data.at", None),
+        ("n decimal(12,2) from data.n, at timestamp from data.at", None),
+        ("n string from data, at timestamp from data.at", None),
+        ("n int from data.m, at timestamp from data.at", "the schema has no data.m; it has the fields data, data.at"),
+        ("n int, at timestamp from data.at", "the schema has no n; it has the fields data, data.at"),
+        ("n string from data.n, at bigint from data.at", "data.at is timestamp, not bigint"),
+        ("n decimal(11,2) from data.n, at timestamp from data.at", "data.n is int, not decimal(11,2)"),
+    ],
+)
+def test_a_field_that_the_schema_lacks_or_has_otherwise_is_refused(
+    tmp_path: Path, fields: str, says: str | None
+) -> None:
+    at = {"type": "long", "logicalType": "timestamp-millis"}
+    data = {"type": "record", "name": "Data", "fields": [{"name": "n", "type": "int"}, {"name": "at", "type": at}]}
+    schema = {"type": "record", "name": "Reading", "fields": [{"name": "data", "type": ["null", data]}]}
+    (tmp_path / "readings.avsc").write_text(json.dumps(schema))
+    keys = {"fields": fields, "timestamp": "at", "format": "avro", "schema": "readings.avsc"}
+    text = topology_of(events=source(**keys), out=sink("events", table="out"))
+    topology = parse(tomllib.loads(text), file="play.toml", folder=tmp_path)
+    if says is None:
+        assert Steps(topology, lambda place: pl.DataFrame()).schemas
+        return
+    with pytest.raises(InvalidSpec) as error:
+        Steps(topology, lambda place: pl.DataFrame())
+    assert str(error.value).startswith(f"play.toml: operators.events.fields: {says}; ")
 
 
 def refused(toml: str) -> str:

@@ -7,8 +7,10 @@ import json
 import math
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import fastavro
 import polars as pl
@@ -62,6 +64,45 @@ def test_nan_is_kept_or_quarantined() -> None:
     assert all(math.isnan(row["t"]["x"]) for row in kept[:2])
 
 
+PATHS = {"id": "string", "n": "int", "fare": "decimal(12,2)", "whole": "string", "at": "decimal(16,6)"}
+NAMED = {"id": "`user.id`", "n": "data.`a.b`.n", "fare": "data.fare", "whole": "data", "at": "data.occurredAt"}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            '{"user.id":"a","data":{"occurredAt":1400000000.25,"a.b":{"n":7},"fare":7.31},"user":{"id":"b"}}',
+            ("a", 7, Decimal("7.31"), '{"a.b":{"n":7},"fare":7.31,"occurredAt":1400000000.25}'),
+        ),
+        ('{"data":{"occurredAt":"1.4e9","fare":"-0.50"}}', (None, None, Decimal("-0.50"), ANY)),
+        ('{"data":{"occurredAt":1400000000,"fare":1e2,"a.b":null}}', (None, None, Decimal(100), ANY)),
+        ('{"data":{"occurredAt":1400000000,"fare":7.310},"x":NaN}', (None, None, Decimal("7.31"), ANY)),
+        ('{"data":{"occurredAt":1400000000,"fare":7.311}}', "wrong_type"),
+        ('{"data":{"occurredAt":1400000000,"fare":12345678901}}', "wrong_type"),
+        ('{"data":{"occurredAt":1400000000,"fare":NaN}}', "wrong_type"),
+        ('{"data":{"occurredAt":1400000000,"fare":true}}', "wrong_type"),
+        ('{"data":{"occurredAt":1400000000,"a.b":5}}', "wrong_type"),
+        ('{"data":[{"occurredAt":1400000000}]}', "wrong_type"),
+        ('{"data":{"occurredAt":{}}}', "wrong_type"),
+        ('{"data":{"fare":1}}', "missing_timestamp"),
+        ('{"data":null,"occurredAt":1400000000}', "missing_timestamp"),
+    ],
+)
+def test_a_field_may_be_inside_an_object(content: str, expected: Any) -> None:
+    reading = source(fields=PATHS, named=NAMED, timestamp_unit="s", other_fields="rest")
+    (row,) = read(records((b"k", content.encode())), reading)
+    assert (row["reason"] or tuple(row["t"].values())[:4]) == expected
+
+
+def test_an_object_with_declared_fields_is_kept_whole_among_the_others() -> None:
+    fields, named = {"n": "int", "at": "bigint"}, {"n": "data.n", "at": "data.at"}
+    content = b'{"data":{"n":1,"at":%d,"more":[2]},"x":3}' % NOON
+    (row,) = read(records((b"k", content)), source(fields=fields, named=named, other_fields="rest"))
+    others = {"data": {"at": NOON, "more": [2], "n": 1}, "x": 3}
+    assert row["t"] == {"n": 1, "at": NOON, "rest": json.dumps(others, separators=(",", ":"))}
+
+
 def test_a_record_that_says_only_its_time_needs_no_key() -> None:
     found = records((None, body(id=None)), (None, body(id=None, at=-1)), (None, body(id=None, at=None)))
     reasons = [row["reason"] for row in read(found, source())]
@@ -96,8 +137,10 @@ def test_a_timestamp_is_scaled_from_its_unit(unit: str, instant: int, expected: 
 
 def test_event_times_are_what_the_page_of_recipes_says() -> None:
     text = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(timestamp|bigint)` \| (?:`(\w+)`)? ?\| `(.*)` \| (\S+) \|$", text, re.MULTILINE)
-    assert len(rows) == 22
+    rows = re.findall(
+        r"^\| `(timestamp|bigint|double|decimal\(\d+,\d\))` \| (?:`(\w+)`)? ?\| `(.*)` \| (\S+) \|$", text, re.MULTILINE
+    )
+    assert len(rows) == 33
     found: dict[int, str] = {}
     for n, (kind, unit, written, _) in enumerate(rows):
         reading = source(fields={"at": kind}, timestamp_unit=unit or "ms")

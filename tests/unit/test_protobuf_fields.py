@@ -112,6 +112,18 @@ def test_wire_bytes_become_values_of_each_type() -> None:
     }
 
 
+def test_a_path_leads_into_messages() -> None:
+    fields = {"place.lat": "int", "place.since": "timestamp", "n": "decimal(19,0)", "device": "bigint"}
+    value = bytes.fromhex("0A 03 31 65 33 18 07 42 06 08 05 1A 02 08 01")  # device "1e3", n 7; place: lat 5, since 1 s
+    found = protobuf_fields(pl.Series([value, b""]), fields, descriptors(), "plant.Reading", time="device")
+    assert found.reasons.to_list() == [None, "wrong_type"]  # the text "" is no time
+    assert [column[0] for column in found.columns.values()] == [5, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), 7, 1000]
+    absent = protobuf_fields(pl.Series([b""]), {"place.lat": "int"}, descriptors(), "plant.Reading")
+    assert absent.columns["place.lat"].to_list() == [None]
+    types = protobuf_types(descriptors(), "plant.Reading", ["place.lat", "place.x", "tags.x"])
+    assert (types["place.lat"], types.get("place.x"), types.get("tags.x")) == ("int", None, None)
+
+
 def test_messages_lists_and_maps_are_json_in_a_string() -> None:
     value = bytes.fromhex(
         "42 0B 08 07 12 01 78 1A 02 08 01 22 00"  # place = {lat 7, tags [x], since 1 s, raw empty}

@@ -87,6 +87,7 @@ def test_a_table_sends_on_what_changed_and_says_how_much_did_not():
             ("f1", "UA", "EWR", 5.0, 10), ("f1", "UA", "EWR", 5.0, 11), ("f1", "UA", "EWR", 5.0, 12),
             ("f1", "UA", "EWR", 7.0, 13), ("f1", "UA", "EWR", 5.0, 14),
         ),
+        operator.columns,
     )  # fmt: skip
     result = judged(updates, NOTHING_STORED, Rule.STRICTLY_NEWER)
     emitted = with_old_value(result.emitted, NOTHING_STORED)
@@ -104,14 +105,17 @@ def test_a_table_sends_on_what_changed_and_says_how_much_did_not():
 
 def test_minus_zero_is_the_same_value_as_zero():
     operator = KeyedTable(name="t", key=("flight",), columns=("delay_min",))
-    updates = table_updates(operator, flights(("f1", "UA", "EWR", 0.0, 1), ("f1", "UA", "EWR", -0.0, 2)))
+    updates = table_updates(
+        operator, flights(("f1", "UA", "EWR", 0.0, 1), ("f1", "UA", "EWR", -0.0, 2)), operator.columns
+    )
     assert judged(updates, NOTHING_STORED, Rule.VALUE_ONLY).emitted.height == 1
 
 
 def test_values_that_json_cannot_tell_apart_are_told_apart():
     kinds = {"flight": pl.String(), "delays": pl.List(pl.Float64())}
     operator = KeyedTable(name="t", key=("flight",), columns=("delays",))
-    updates = table_updates(operator, records(kinds, ("f1", [None], 1), ("f1", [math.nan], 2), ("f1", [math.nan], 3)))
+    found = records(kinds, ("f1", [None], 1), ("f1", [math.nan], 2), ("f1", [math.nan], 3))
+    updates = table_updates(operator, found, operator.columns)
     assert judged(updates, NOTHING_STORED, Rule.VALUE_ONLY).emitted["_timestamp_ms"].to_list() == [1, 2]
 
 

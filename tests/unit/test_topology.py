@@ -129,6 +129,15 @@ def test_a_given_name_is_taken_before_that_of_a_source():
         ("flight_events", {"timestamp": "flight"}, "flight_events.timestamp: is 'flight'; name a field of type"),
         ("flight_events", {"fields": "flight text"}, "flight_events.fields: has 'flight text'; write `name type`"),
         ("flight_events", {"fields": "at bigint from"}, "where the record has another name, `name type from its"),
+        ("flight_events", {"fields": "fare decimal(39,2)"}, "fields: has 'fare decimal(39,2)'; write `name type`"),
+        ("flight_events", {"fields": "fare decimal"}, "fields: has 'fare decimal'; write `name type`"),
+        ("flight_events", {"fields": "a int from x..y, b int from `z"}, "has 'a int from x..y', 'b int from `z'"),
+        ("flight_events", {"fields": "id string from a.b, n int from a.`b`"}, "fields: reads 'a.b' twice"),
+        (
+            "flight_events",
+            {"fields": "flight string, at double", "timestamp": "at", "timestamp_unit": "ns"},
+            "timestamp_unit: is 'ns', but 'at' is a double",
+        ),
         ("flight_events", {"fields": "id string from Id, n int from ID"}, "fields: reads 'id' twice (Spark ignores"),
         ("flight_events", {"timestamp_range": ["soon", "2100-01-01"]}, "timestamp_range: is 'soon'; write an ISO date"),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
@@ -71,6 +72,18 @@ def test_floats_that_json_lacks_differ_from_null_and_each_other():
 
 def test_minus_zero_is_written_as_zero():
     assert text_of([0.0, -0.0]) == ['{"x":0.0}', '{"x":0.0}']
+    inside = pl.List(pl.Struct({"y": pl.Float32(), "z": pl.Int8()}))
+    frame = pl.DataFrame({"x": [[{"y": -0.0, "z": 1}]]}, schema={"x": inside})
+    assert frame.select(value_text(("x",), frame.schema)).item() == '{"x":[{"y":0.0,"z":1}]}'
+
+
+@pytest.mark.parametrize("kind", [pl.Float32(), pl.Float64()])
+def test_zeros_are_one_key_and_so_is_every_nan(kind):
+    (other_nan,) = struct.unpack(">d", bytes.fromhex("fff8000000000001"))
+    frame = pl.DataFrame({"k": [0.0, -0.0, math.nan, other_nan, -math.inf, None]}, schema={"k": kind})
+    texts = frame.select(k=key_text(("k",), frame.schema))["k"]
+    assert texts.to_list() == ["0.0", "0.0", "NaN", "NaN", "-inf", None]
+    assert texts.to_frame().select(key_value("k", kind)).select(k=key_text(("k",), frame.schema))["k"].equals(texts)
 
 
 @given(st.lists(st.one_of(st.none(), st.floats()), min_size=1, max_size=20))

@@ -188,3 +188,11 @@ def completed(ordered: Iterable[Operator]) -> list[Operator]:
         # Asked again: an aggregate behind a repartition has its key only now, and its bounds follow from the key.
         columns[operator.name] = complete[operator.name].window_columns(columns_read)
     return list(complete.values())
+
+
+def event_times(operators: Mapping[str, Operator]) -> dict[str, frozenset[str]]:
+    """Returns by operator the columns that have the event time of a record as a source read it."""
+    columns: dict[str, frozenset[str]] = {}
+    for operator in operators.values():
+        columns[operator.name] = operator.event_times([columns[name] for name in operator.upstreams])
+    return columns

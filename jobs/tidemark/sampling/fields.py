@@ -10,6 +10,7 @@ from itertools import chain, count
 from typing import Any
 
 from tidemark.collecting import within
+from tidemark.model.settings.declared_fields import path_of
 from tidemark.model.settings.toml_keys import IDENTIFIER
 from tidemark.sampling.parsed import is_read, source_of
 from tidemark.sampling.topic_sample import SampledRecord
@@ -96,7 +97,7 @@ def declarations(types: Mapping[str, str], columns: Mapping[str, str]) -> dict[s
     declared: dict[str, str] = {}
     for column, word in types.items():
         name = field_of.get(column, column)
-        declared[column] = f"{column} {word}" if name == column else f"{column} {word} from {name}"
+        declared[column] = f"{column} {word}" if name == column else f"{column} {word} from {path_of((name,))}"
     return declared
 
 

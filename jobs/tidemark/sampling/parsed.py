@@ -59,7 +59,8 @@ def is_read(source: Source, records: Sequence[SampledRecord]) -> list[bool]:
     """Returns for each of *records* if *source*, which reads JSON, can read its fields."""
     values = pl.Series([record.value for record in records], dtype=pl.Binary)
     others = source.other_fields is not None
-    fields = json_fields(values, source.types_of_fields, others=others, limits=source.record_limits)
+    time, limits = source.time_field, source.record_limits
+    fields = json_fields(values, source.types_of_fields, time=time, others=others, limits=limits)
     return fields.reasons.is_null().to_list()
 
 

@@ -23,7 +23,8 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
 from tidemark.model.arrival_order import by_arrival
-from tidemark.model.operator_graph import updates_tables
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.operator_graph import event_times, updates_tables
 from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, in_clear, with_address
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -37,8 +38,10 @@ from tidemark.recorded.queries import recorded_topologies
 from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_file
 from tidemark.reports.promises import cannot_be_kept
 from tidemark.sampling.topic_sample import SampledCluster
+from tidemark.semantics.strategy import Strategy
 from tidemark.stream.distributed.sharding import not_sharded
 from tidemark.stream.kafka.client import KafkaBroker, marks_in_compacted
+from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.read.parsing import SchemasOf
@@ -117,7 +120,8 @@ def check(
             mistakes = [of_two]  # another file has its name
         if not mistakes:
             topologies[topology.name] = topology
-        mistakes += _misfits(topology, warehouse, mistakes)
+        steps, misfits = _misfits(topology, warehouse, mistakes)
+        mistakes += misfits
         broker = brokers.of(topology)
         for sub in topology.sub_topologies:
             mistakes += marks_in_compacted(topology, sub, broker)
@@ -125,7 +129,7 @@ def check(
             errors += mistakes
             continue
         good.append(topology)
-        lines += _lines_of_topology(topology, one_line(file.name))
+        lines += _lines_of_topology(topology, one_line(file.name), steps.compared() if steps else {})
     errors += different_spark(topologies.values())
     # SLAs may be about a topology whose own file has mistakes, which are listed already.
     names = {*topologies, *map(name_in, (*files, *of_project))}
@@ -260,8 +264,11 @@ def _warnings_of_all(project: Project, topologies: Collection[Topology], jobs: C
         yield f"check_every: warning: {sentence}"
 
 
-def _lines_of_topology(topology: Topology, file: str) -> list[str]:
-    """Returns a line for each streaming query, warning and note of *topology*."""
+def _lines_of_topology(topology: Topology, file: str, compared: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns a line for each streaming query, warning and note of *topology*.
+
+    *compared* are the columns by which its operators compare updates.
+    """
     lines = []
     for sub in topology.sub_topologies:
         lines.append(f"{file}: {topology.name}/{sub.name}: {', '.join(names_in(sub.operators))}")
@@ -269,6 +276,15 @@ def _lines_of_topology(topology: Topology, file: str) -> list[str]:
         lines.append(f"{file}: operators.{name}: warning: {problem}")
     used = in_order_of(sorted(topology.clusters_used & {*topology.clusters}), topology.clusters)
     lines += [f"{file}: {line}" for line in (*in_clear(used), *passwords_in_clear(topology.registries_used))]
+    times = event_times(topology.operators)
+    for name, columns in compared.items():
+        emission = topology.operators[name].emission
+        if emission is None or emission.strategy is Strategy.ON_UPDATE:
+            continue
+        ignored = sorted(times[name] - {*columns, *_key_of(topology.operators[name])})
+        besides = f", and not the event time ({', '.join(ignored)})" if ignored else ""
+        what = ", ".join(columns) or "no column, so that it sends each key on once"
+        lines.append(f"{file}: operators.{name}: compares {what}{besides}")
     for name in _readers_of_updates(topology):
         lines.append(
             f"{file}: operators.{name}: note: writes a row for each update; on_change gives fewer rows than on_update, "
@@ -290,16 +306,22 @@ def _summary(topology: Topology, specs: Sequence[SlaSpec], brokers: Brokers, *, 
     return [*file_summary(topology, specs, clusters, sampled_clusters), *facts]
 
 
-def _misfits(topology: Topology, warehouse: Path, mistakes: Sequence[InvalidSpec]) -> list[InvalidSpec]:
-    """Returns mistakes in *topology* that only its columns show.
+def _key_of(operator: Operator) -> Sequence[str]:
+    return step_of(operator).key(operator) or ()
+
+
+def _misfits(
+    topology: Topology, warehouse: Path, mistakes: Sequence[InvalidSpec]
+) -> tuple[Steps | None, list[InvalidSpec]]:
+    """Returns the steps of *topology*, and mistakes in it that only its columns show.
 
     *topology* is the part of its file that can be used. *mistakes* are those in the rest.
     """
     try:
         steps = Steps(topology, Reference(warehouse), mistakes)
     except InvalidSpec as error:
-        return [error]
-    return [] if mistakes else not_sharded(topology, steps)
+        return None, [error]
+    return steps, [] if mistakes else not_sharded(topology, steps)
 
 
 def _readers_of_updates(topology: Topology) -> list[str]:

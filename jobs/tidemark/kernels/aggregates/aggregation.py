@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import polars as pl
 
 from tidemark.collecting import in_order_of
-from tidemark.kernels.aggregates.function import AggregateFunction
+from tidemark.kernels.aggregates.function import AggregateFunction, Limit
 from tidemark.kernels.aggregates.windows import WINDOW, ends_by, in_windows
 from tidemark.kernels.columns.schemas import META_SCHEMA
-from tidemark.kernels.columns.values import key_text
+from tidemark.kernels.columns.values import key_text, key_values
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.settings.windows import Shape, Windows
 
-_OF_64_BITS = (-(2**63), 2**63 - 1)
+_ALMOST = 1 - 1e-6
 _GROWING = ("_timestamp_ms", "_newest_ms")
 """Times of which a state has the largest."""
 
@@ -54,7 +54,8 @@ class Aggregation:
         columns: dict[str, pl.Expr | pl.Series] = {}
         for function in self.functions:
             columns |= function.of_rows(records)
-        keyed = records.with_columns(_key=key_text(self.key, records.schema), **columns)
+        key = key_values(self.operator.key, records.schema)
+        keyed = records.with_columns(_key=key_text(self.key, records.schema), **columns, **key)
         return keyed.with_columns(_deleted=pl.lit(value=False)).select(self.state_schema.keys())
 
     def merged(self, states: pl.DataFrame, by: str = "_key") -> pl.DataFrame:
@@ -84,10 +85,10 @@ class Aggregation:
     def problems(self, results: pl.DataFrame) -> pl.Series:
         """Returns the problem of each of *results*; null: none."""
         problems = [pl.lit(None, pl.String)]
-        for function in self.functions:
-            fails = function.does_not_fit()
-            if fails is not None:
-                problems.append(pl.when(fails).then(pl.lit(_problem_of(function.name))))
+        for name, limit in self._limits.items():
+            # Without values a result is null, too.
+            fails = pl.col(name).is_null() & (pl.col(limit.values) > 0)
+            problems.append(pl.when(fails).then(pl.lit(_problem_of(name, limit))))
         return results.select(pl.coalesce(problems)).to_series()
 
     def refusals(self, earlier: pl.DataFrame, states: pl.DataFrame) -> pl.Series:
@@ -96,44 +97,48 @@ class Aggregation:
         They are added one after the other to the *earlier* states of their keys. One that would give a result that does
         not fit is left out, also for those after it.
         """
-        reasons: dict[int, str] = {}
         none = pl.Series([None], dtype=pl.String).new_from_index(0, states.height)
         if not self.may_not_fit:
             return none
         both = pl.concat([earlier, states])
-        numbers = self._whole_numbers(both)
-        sums = numbers.select(pl.all().cum_sum().over(both["_key"]))
-        beyond = both["_key"].filter(~sums.select(pl.all_horizontal(pl.all().is_between(*_OF_64_BITS))).to_series())
-        # Only keys with a sum that does not fit are gone through state by state.
-        doubtful = both.select("_key").with_row_index("_row").filter(pl.col("_key").is_in(beyond.unique().implode()))
-        totals: dict[str, list[int]] = {}
-        for row, key in doubtful.iter_rows():
-            added = numbers.row(row)
-            before = totals.get(key, [0] * numbers.width)
-            after = [total + number for total, number in zip(before, added, strict=True)]
-            wrong = [name for name, total in zip(numbers.columns, after, strict=True) if not _fits(total)]
+        # Only the states of keys with a result that may not fit are gone through one by one.
+        is_doubtful = self.doubtful(both, pl.col("_key"))
+        rows, keys = is_doubtful.arg_true(), both["_key"].filter(is_doubtful)
+        added = {name: both.filter(is_doubtful).select(limit.addends).rows() for name, limit in self._limits.items()}
+        reasons: dict[int, str] = {}
+        totals: dict[tuple[str, str], list[int]] = {}
+        for place, (row, key) in enumerate(zip(rows, keys, strict=True)):
+            after: dict[tuple[str, str], list[int]] = {}
+            wrong: list[str] = []
+            for name, limit in self._limits.items():
+                before = totals.get((key, name), [0] * len(limit.addends))
+                after[key, name] = [sum(pair) for pair in zip(before, added[name][place], strict=True)]
+                if not limit.fits(after[key, name]):
+                    wrong.append(_problem_of(name, limit))
             if wrong and row >= earlier.height:
-                reasons[row - earlier.height] = _problem_of(wrong[0])
+                reasons[row - earlier.height] = wrong[0]
             else:
-                totals[key] = after
+                totals |= after
         return none.scatter([*reasons], pl.Series([*reasons.values()], dtype=pl.String)) if reasons else none
 
     @property
     def may_not_fit(self) -> bool:
         """True if a result may not fit its type."""
-        return any(function.does_not_fit() is not None for function in self.functions)
+        return bool(self._limits)
 
     def doubtful(self, states: pl.DataFrame, by: pl.Expr) -> pl.Series:
         """Returns True for each of *states* if a result of some of those with equal *by* may not fit."""
         # No sum of some numbers is larger than that of all of them without their signs.
-        sizes = self._whole_numbers(states).select(pl.all().abs()).with_columns(_by=states.select(by).to_series())
+        sizes = states.select(by.alias("_by"), **{name: limit.size for name, limit in self._limits.items()})
         totals = sizes.select(pl.all().exclude("_by").sum().over("_by"))
-        return totals.select(pl.any_horizontal(pl.all() > _OF_64_BITS[1])).to_series()
+        # Sums of doubles are rounded, so one that is close to the limit is doubtful, too.
+        beyond = (pl.col(name) > limit.most * _ALMOST for name, limit in self._limits.items())
+        return totals.select(pl.any_horizontal(beyond)).to_series()
 
-    def _whole_numbers(self, states: pl.DataFrame) -> pl.DataFrame:
-        """Returns what *states* add to each result that may not fit, by the name of the function."""
-        numbers = {function.name: function.whole_numbers(states) for function in self.functions}
-        return pl.DataFrame({name: of_name for name, of_name in numbers.items() if of_name is not None})
+    @property
+    def _limits(self) -> dict[str, Limit]:
+        """The limits of results that may not fit, by the name of the function."""
+        return {function.name: function.limit for function in self.functions if function.limit is not None}
 
     def running(self, earlier: pl.DataFrame, states: pl.DataFrame) -> pl.DataFrame:
         """Returns *states* with the aggregates after each of them.
@@ -143,7 +148,9 @@ class Aggregation:
         both = pl.concat([earlier, states])
         growing = [*_GROWING, *(("window_end",) if self.operator.windows else ())]
         so_far = pl.col(growing).cum_max().over("_key")
-        return both.with_columns(so_far, **{f.name: f.running(both) for f in self.functions}).slice(earlier.height)
+        values = pl.col([limit.values for limit in self._limits.values()]).cum_sum().over("_key")
+        results = {function.name: function.running(both) for function in self.functions}
+        return both.with_columns(so_far, values, **results).slice(earlier.height)
 
     def assigned(
         self, records: pl.DataFrame, closed_ms: int | None, stay_closed: Sequence[tuple[int, int]] = ()
@@ -171,13 +178,8 @@ class Aggregation:
         return _assigned(rows.filter(~ends_by(forgotten_ms)), late)
 
 
-def _problem_of(name: str) -> str:
-    return f"aggregates.{name}: the sum needs more than 64 bits; sum up doubles instead"
-
-
-def _fits(total: int) -> bool:
-    lowest, highest = _OF_64_BITS
-    return lowest <= total <= highest
+def _problem_of(name: str, limit: Limit) -> str:
+    return f"aggregates.{name}: {limit.problem}"
 
 
 def _assigned(rows: pl.DataFrame, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +18,27 @@ OLD = "_old"
 Null if it replaces nothing.
 """
 KEY = "_key"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Says which results of a function fit their type.
+
+    Attributes:
+        problem: what is wrong with a result that does not fit, and what to do.
+        addends: integers of a state that are added up.
+        fits: whether a result fits, by the sum of each of them.
+        size: how large the total of a state is, as a double.
+        most: a result is sure to fit if the sizes of its states add up to less than this.
+        values: the column of state with the number of values.
+    """
+
+    problem: str
+    addends: Sequence[pl.Expr]
+    fits: Callable[[Sequence[int]], bool]
+    size: pl.Expr
+    most: float
+    values: str
 
 
 @dataclass(frozen=True)
@@ -74,18 +95,9 @@ class AggregateFunction(ABC):
         """Returns the result, computed from the columns of a state row."""
         return pl.col(self.state)
 
-    def does_not_fit(self) -> pl.Expr | None:
-        """Returns a condition for results that do not fit their type.
-
-        None: every result fits.
-        """
-        return None
-
-    def whole_numbers(self, states: pl.DataFrame) -> pl.Series | None:
-        """Returns the integer that each of *states* adds to a result of 64 bits.
-
-        None: every result fits.
-        """
+    @property
+    def limit(self) -> Limit | None:
+        """Says which of its results fit their type; None: all do."""
         return None
 
     @abstractmethod

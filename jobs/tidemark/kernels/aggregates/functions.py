@@ -15,11 +15,13 @@ import polars as pl
 from typing_extensions import override
 
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.aggregates.function import KEY, OLD, AggregateFunction
-from tidemark.kernels.aggregates.sums import DoubleSum, ExactSum, WholeSum
+from tidemark.kernels.aggregates.function import KEY, OLD, AggregateFunction, Limit
+from tidemark.kernels.aggregates.sums import DecimalSum, DoubleSum, ExactSum, WholeSum
+from tidemark.kernels.columns.decimals import average_type, carried, quotients
 from tidemark.kernels.columns.identity import identity_of
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS
+from tidemark.model.settings.declared_fields import MOST_DIGITS
 
 
 class Count(AggregateFunction):
@@ -49,52 +51,113 @@ class Count(AggregateFunction):
 
 
 def exact_sum(name: str, column: str, kind: pl.DataType) -> ExactSum:
-    """Returns sum(column), 0 without values.
+    """Returns sum(column), null without values.
 
-    It is a double for doubles and decimals, else a 64-bit integer.
+    It is a double for doubles, a decimal for decimals, else a 64-bit integer.
     """
-    return (DoubleSum if kind.is_float() or kind.is_decimal() else WholeSum)(name, column, kind)
+    if kind.is_float():
+        return DoubleSum(name, column, kind)
+    return (DecimalSum if kind.is_decimal() else WholeSum)(name, column, kind)
+
+
+def average(name: str, column: str, kind: pl.DataType) -> AggregateFunction:
+    """Returns avg(column), null without values: a decimal for decimals, else a double."""
+    return (DecimalAverage if kind.is_decimal() else DoubleAverage)(name, column, kind)
 
 
 class Average(AggregateFunction):
-    """avg(column), null without values."""
+    """An average; its state is that of the sum."""
 
     of_numbers = True
 
     @property
-    def _sum(self) -> ExactSum:
+    def sum(self) -> ExactSum:
+        """The sum that it divides."""
         return exact_sum(f"{self.name}@sum", self.column, self.kind)
-
-    @property
-    def _count(self) -> Count:
-        return Count(f"{self.name}@n", self.column, self.kind)
 
     @property
     @override
     def schema(self) -> Mapping[str, pl.DataType]:
-        return {**self._sum.schema, **self._count.schema}
+        return self.sum.schema
 
     @override
     def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
-        return {**self._sum.of_rows(rows), **self._count.of_rows(rows)}
+        return self.sum.of_rows(rows)
 
     @override
     def merged(self) -> dict[str, pl.Expr]:
-        return {**self._sum.merged(), **self._count.merged()}
+        return self.sum.merged()
 
     @override
     def settled(self, states: pl.DataFrame) -> dict[str, pl.Series]:
-        return self._sum.settled(states)
+        return self.sum.settled(states)
+
+
+class DoubleAverage(Average):
+    """The average of doubles or integers, a double."""
 
     @override
     def result(self) -> pl.Expr:
-        return pl.when(self._count.result() > 0).then(self._sum.as_double() / self._count.result())
+        return self._divided(self.sum.as_double())
 
     @override
     def running(self, states: pl.DataFrame) -> pl.Series:
-        columns = {"sum": self._sum.running_double(states), "n": self._count.running(states)}
-        average = pl.when(pl.col("n") > 0).then(pl.col("sum") / pl.col("n"))
-        return pl.DataFrame(columns).select(average).to_series()
+        so_far = states.select(pl.col(self.sum.n).cum_sum().over(KEY)).with_columns(
+            _sum=self.sum.running_double(states)
+        )
+        return so_far.select(self._divided(pl.col("_sum"))).to_series()
+
+    def _divided(self, total: pl.Expr) -> pl.Expr:
+        n = pl.col(self.sum.n)
+        return pl.when(n > 0).then(total / n)
+
+
+class DecimalAverage(Average):
+    """The average of decimals, a decimal of Spark's type for it, rounded half up."""
+
+    @property
+    @override
+    def sum(self) -> DecimalSum:
+        return DecimalSum(f"{self.name}@sum", self.column, self.kind)
+
+    @property
+    def _type(self) -> pl.Decimal:
+        return average_type(self.sum.decimal)
+
+    @property
+    def _digits(self) -> int:
+        """Digits behind the point that the average has more than the values."""
+        return self._type.scale - self.sum.decimal.scale
+
+    @property
+    @override
+    def limit(self) -> Limit | None:
+        if self.sum.decimal.precision + self._digits <= MOST_DIGITS:
+            return None  # an average is no larger than the largest value
+        problem = f"the average needs more than {MOST_DIGITS} digits; cast the values to a decimal with fewer"
+        most = 10.0 ** (MOST_DIGITS - self._digits)
+        addends = *self.sum.halves, pl.col(self.sum.n)
+        return Limit(problem, addends, self._fits, self.sum.size, most, self.sum.n)
+
+    def _fits(self, totals: Sequence[int]) -> bool:
+        low, high, n = totals
+        total = abs(high * 2**64 + low) * 10**self._digits
+        return n <= 0 or (2 * total + n) // (2 * n) < 10**MOST_DIGITS
+
+    @override
+    def result(self) -> pl.Expr:
+        low, high = self.sum.halves
+        state = pl.struct(low=low, high=high, n=self.sum.n)
+        return state.map_batches(lambda states: self._divided(states.struct.unnest()), self._type)
+
+    @override
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        low, high = self.sum.halves
+        so_far = states.select(low=low, high=high, n=self.sum.n).select(pl.all().cum_sum().over(states[KEY]))
+        return self._divided(so_far.select(*carried(pl.col("low"), pl.col("high")), "n"))
+
+    def _divided(self, states: pl.DataFrame) -> pl.Series:
+        return quotients(states, self._digits, self._type)
 
 
 class Extreme(AggregateFunction):

@@ -1,42 +1,97 @@
 """Exact sums for aggregates, in any order of records.
 
-A + B − B equals A. Integers are summed in 128 bits, doubles without rounding (`exact.py`); NaN and infinities are
-counted apart.
+A + B − B equals A. Integers are summed in 128 bits, decimals as the integers that their digits are (`decimals.py`),
+doubles without rounding (`exact.py`); NaN and infinities are counted apart.
 """
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 from typing_extensions import override
 
-from tidemark.kernels.aggregates.function import KEY, OLD, AggregateFunction
+from tidemark.kernels.aggregates.function import KEY, OLD, AggregateFunction, Limit
+from tidemark.kernels.columns.decimals import as_decimal, carried, sum_type, unscaled
 from tidemark.kernels.columns.exact import PARTS, Sums
+from tidemark.model.settings.declared_fields import MOST_DIGITS
 
 _ODD = ("nan", "inf", "-inf")
 """Doubles that are counted instead of added."""
 
 
 class ExactSum(AggregateFunction):
-    """The sum of a column, 0 without values."""
+    """The sum of a column, null without values.
+
+    `@n` has the number of values, beside the columns of the total.
+    """
 
     of_numbers = True
 
+    @property
+    def n(self) -> str:
+        """The column of state with the number of values."""
+        return f"{self.state}@n"
+
+    @property
     @abstractmethod
-    def as_double(self) -> pl.Expr:
-        """Returns the sum of a state row as the nearest double."""
+    def total_schema(self) -> Mapping[str, pl.DataType]:
+        """The columns of state of the total."""
 
     @abstractmethod
-    def running_double(self, states: pl.DataFrame) -> pl.Series:
-        """Returns that after each of *states*.
+    def totals_of_rows(self, rows: pl.DataFrame) -> Mapping[str, pl.Expr | pl.Series]:
+        """Returns the total of each single record of *rows*, 0 without a value."""
+
+    @abstractmethod
+    def merged_totals(self) -> Mapping[str, pl.Expr]:
+        """Returns the total of a group of state rows."""
+
+    @abstractmethod
+    def total(self) -> pl.Expr:
+        """Returns the total of a state row."""
+
+    @abstractmethod
+    def running_total(self, states: pl.DataFrame) -> pl.Series:
+        """Returns the total after each of *states*.
 
         Each includes all states before it of the same `_key`.
         """
+
+    def as_double(self) -> pl.Expr:
+        """Returns the total of a state row as the nearest double."""
+        return self.total()
+
+    def running_double(self, states: pl.DataFrame) -> pl.Series:
+        """Returns `running_total` as the nearest doubles."""
+        return self.running_total(states)
+
+    @property
+    @override
+    def schema(self) -> Mapping[str, pl.DataType]:
+        return {**self.total_schema, self.n: pl.Int64()}
+
+    @override
+    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
+        new, old = _new_and_old(rows, self.column, self.kind)
+        n = new.is_not_null().cast(pl.Int64) - old.is_not_null().cast(pl.Int64)
+        return {**self.totals_of_rows(rows), self.n: n}
+
+    @override
+    def merged(self) -> dict[str, pl.Expr]:
+        return {**self.merged_totals(), self.n: pl.col(self.n).sum()}
+
+    @override
+    def result(self) -> pl.Expr:
+        return pl.when(pl.col(self.n) > 0).then(self.total())
+
+    @override
+    def running(self, states: pl.DataFrame) -> pl.Series:
+        so_far = states.select(pl.col(self.n).cum_sum().over(KEY)).with_columns(_total=self.running_total(states))
+        return so_far.select(pl.when(pl.col(self.n) > 0).then("_total")).to_series()
 
 
 class WholeSum(ExactSum):
@@ -56,36 +111,35 @@ class WholeSum(ExactSum):
 
     @property
     @override
-    def schema(self) -> Mapping[str, pl.DataType]:
+    def total_schema(self) -> Mapping[str, pl.DataType]:
         return {self._low: pl.Int64(), self._high: pl.Int64()}
 
     @override
-    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
+    def totals_of_rows(self, rows: pl.DataFrame) -> Mapping[str, pl.Expr | pl.Series]:
         if OLD not in rows.columns and self.kind.is_integer() and self.kind not in {pl.UInt64(), pl.Int128()}:
             # A single value fits into the low half: only sums need 128 bits.
             new, _ = _new_and_old(rows, self.column, pl.Int64())
             return {self._low: new.fill_null(0), self._high: pl.lit(0, pl.Int64)}
         new, old = _new_and_old(rows, self.column, pl.Int128())
-        return dict(self._halves(new.fill_null(0) - old.fill_null(0)))
+        return self._halves(new.fill_null(0) - old.fill_null(0))
 
     @override
-    def merged(self) -> dict[str, pl.Expr]:
+    def merged_totals(self) -> Mapping[str, pl.Expr]:
         return self._halves(self._wide.sum())
 
     @override
-    def result(self) -> pl.Expr:
+    def total(self) -> pl.Expr:
         return pl.when(pl.col(self._high) == 0).then(self._low)
 
+    @property
     @override
-    def does_not_fit(self) -> pl.Expr:
-        return pl.col(self.name).is_null()
+    def limit(self) -> Limit:
+        problem = "the sum needs more than 64 bits; sum up doubles instead"
+        addends = pl.col(self._low), pl.col(self._high)
+        return Limit(problem, addends, _fits_64_bits, self.as_double().abs(), 2.0**63, self.n)
 
     @override
-    def whole_numbers(self, states: pl.DataFrame) -> pl.Series:
-        return states.select(self._wide).to_series()
-
-    @override
-    def running(self, states: pl.DataFrame) -> pl.Series:
+    def running_total(self, states: pl.DataFrame) -> pl.Series:
         return self._running(states).cast(pl.Int64, strict=False)
 
     @override
@@ -103,10 +157,89 @@ class WholeSum(ExactSum):
     def _wide(self) -> pl.Expr:
         return pl.col(self._low).cast(pl.Int128) + pl.col(self._high).cast(pl.Int128) * pl.lit(2**64, pl.Int128)
 
-    def _halves(self, wide: pl.Expr) -> dict[str, pl.Expr]:
-        low = wide.cast(pl.Int64, wrap_numerical=True)
-        high = (wide - low.cast(pl.Int128)) // pl.lit(2**64, pl.Int128)
-        return {self._low: low, self._high: high.cast(pl.Int64)}
+    def _halves(self, wide: pl.Expr) -> Mapping[str, pl.Expr]:
+        low, high = carried(wide, pl.lit(0, pl.Int128))
+        return {self._low: low.cast(pl.Int64), self._high: high.cast(pl.Int64)}
+
+
+def _fits_64_bits(totals: Sequence[int]) -> bool:
+    low, high = totals
+    return -(2**63) <= high * 2**64 + low < 2**63
+
+
+class DecimalSum(ExactSum):
+    """The sum of decimals of one type, a decimal of Spark's type for it.
+
+    Unscaled decimals are summed as integers. `@low` has the low 64 bits, as a decimal, `@high` how many times 2^64 is
+    added to its digits: decimals of 38 digits fill 128 bits, and their sums need more. The result is null where its
+    type cannot hold it.
+    """
+
+    @property
+    def decimal(self) -> pl.Decimal:
+        """The type of the values."""
+        assert isinstance(self.kind, pl.Decimal)
+        return self.kind
+
+    @property
+    def halves(self) -> tuple[pl.Expr, pl.Expr]:
+        """The carried halves of the unscaled total of a state."""
+        low, high = map(pl.col, self.total_schema)
+        return unscaled(low), high.cast(pl.Int128)
+
+    @property
+    def size(self) -> pl.Expr:
+        """How large the unscaled total of a state is, as a double."""
+        low, high = (half.cast(pl.Float64) for half in self.halves)
+        return (high * 2.0**64 + low).abs()
+
+    @property
+    def _type(self) -> pl.Decimal:
+        return sum_type(self.decimal)
+
+    @property
+    @override
+    def limit(self) -> Limit:
+        kind = f"decimal({self._type.precision},{self._type.scale})"
+        problem = f"the sum does not fit {kind}; cast the values to a decimal with fewer digits, or sum up doubles"
+        return Limit(problem, self.halves, self._fits, self.size, 10.0**self._type.precision, self.n)
+
+    def _fits(self, totals: Sequence[int]) -> bool:
+        low, high = totals
+        most: int = 10**self._type.precision
+        return abs(high * 2**64 + low) < most
+
+    @property
+    @override
+    def total_schema(self) -> Mapping[str, pl.DataType]:
+        low = pl.Decimal(MOST_DIGITS, self.decimal.scale)
+        return {f"{self.state}@low": low, f"{self.state}@high": pl.Decimal(MOST_DIGITS, 0)}
+
+    @override
+    def totals_of_rows(self, rows: pl.DataFrame) -> Mapping[str, pl.Expr | pl.Series]:
+        none = pl.lit(0, pl.Int128)
+        new, old = (unscaled(value).fill_null(0) for value in _new_and_old(rows, self.column, self.kind))
+        (low, high), (old_low, old_high) = carried(new, none), carried(old, none)
+        return self._columns(low - old_low, high - old_high)
+
+    @override
+    def merged_totals(self) -> Mapping[str, pl.Expr]:
+        low, high = self.halves
+        return self._columns(low.sum(), high.sum())
+
+    @override
+    def total(self) -> pl.Expr:
+        return as_decimal(*self.halves, self._type)
+
+    @override
+    def running_total(self, states: pl.DataFrame) -> pl.Series:
+        low, high = (half.cum_sum().over(KEY) for half in self.halves)
+        so_far = states.select(low=low, high=high)
+        return so_far.select(as_decimal(*carried(pl.col("low"), pl.col("high")), self._type)).to_series()
+
+    def _columns(self, low: pl.Expr, high: pl.Expr) -> Mapping[str, pl.Expr]:
+        parts = zip(self.total_schema.items(), carried(low, high), strict=True)
+        return {column: part.reinterpret(dtype=kind) for (column, kind), part in parts}
 
 
 class DoubleSum(ExactSum):
@@ -126,21 +259,21 @@ class DoubleSum(ExactSum):
 
     @property
     @override
-    def schema(self) -> Mapping[str, pl.DataType]:
+    def total_schema(self) -> Mapping[str, pl.DataType]:
         return {self._parts: PARTS, self._odd: pl.List(pl.Int64)}
 
     @override
-    def of_rows(self, rows: pl.DataFrame) -> dict[str, pl.Expr | pl.Series]:
+    def totals_of_rows(self, rows: pl.DataFrame) -> Mapping[str, pl.Expr | pl.Series]:
         new, old = _new_and_old(rows, self.column, pl.Float64())
         values = rows.select(new=new, old=old)
         new, old = pl.col("new"), pl.col("old")
         ordinary = values.select(pl.all().is_finite().all()).row(0) == (True, True)
         odd = pl.lit(None, pl.List(pl.Int64)) if ordinary else _odd(new, old)
-        return dict(zip(self.schema, values.select(parts=_finite(new, -old), odd=odd), strict=True))
+        return dict(zip(self.total_schema, values.select(parts=_finite(new, -old), odd=odd), strict=True))
 
     @override
-    def merged(self) -> dict[str, pl.Expr]:
-        return {name: pl.col(name).explode().drop_nulls() for name in self.schema}
+    def merged_totals(self) -> Mapping[str, pl.Expr]:
+        return {name: pl.col(name).explode().drop_nulls() for name in self.total_schema}
 
     @override
     def settled(self, states: pl.DataFrame) -> dict[str, pl.Series]:
@@ -149,24 +282,17 @@ class DoubleSum(ExactSum):
         return {self._parts: Sums.of(states[self._parts]).expansions(), self._odd: odd}
 
     @override
-    def result(self) -> pl.Expr:
-        return pl.struct(*self.schema).map_batches(lambda states: self._result(states.struct.unnest()), pl.Float64)
+    def total(self) -> pl.Expr:
+        parts = pl.struct(*self.total_schema)
+        return parts.map_batches(lambda states: self._total(states.struct.unnest()), pl.Float64)
 
     @override
-    def running(self, states: pl.DataFrame) -> pl.Series:
+    def running_total(self, states: pl.DataFrame) -> pl.Series:
         key, counts = states[KEY], self._counts(states)
         finite = Sums.of(states[self._parts]).running(key).rounded()
         return _with_odd(finite, counts.select(pl.all().cum_sum().over(key)))
 
-    @override
-    def as_double(self) -> pl.Expr:
-        return self.result()
-
-    @override
-    def running_double(self, states: pl.DataFrame) -> pl.Series:
-        return self.running(states)
-
-    def _result(self, states: pl.DataFrame) -> pl.Series:
+    def _total(self, states: pl.DataFrame) -> pl.Series:
         return _with_odd(Sums.of(states[self._parts]).rounded(), self._counts(states))
 
     def _counts(self, states: pl.DataFrame) -> pl.DataFrame:

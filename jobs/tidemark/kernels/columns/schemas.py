@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import polars as pl
 import pyarrow as pa
 
+from tidemark.model.settings.declared_fields import digits_of
 from tidemark.model.tables.catalog import Table
 
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -63,7 +64,8 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 def polars_type(word: str) -> pl.DataType:
     """Returns the polars type of a field that is declared as *word*."""
-    return _POLARS[word]
+    digits = digits_of(word)
+    return pl.Decimal(*digits) if digits else _POLARS[word]
 
 
 def type_word(kind: pl.DataType | pl.datatypes.DataTypeClass) -> str:

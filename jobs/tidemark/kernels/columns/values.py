@@ -2,8 +2,8 @@
 
 A value is a JSON object with its columns in the operator's order, so equal values are equal text and different ones are
 not. A float prints the shortest digits that read back as itself, −0.0 as 0.0, and NaN and infinities, which JSON lacks,
-as "NaN", "inf" and "-inf". An instant is ISO 8601 text in UTC, with its microseconds. A key of one column is that
-column's text.
+as "NaN", "inf" and "-inf". A decimal is text with all digits of its type. An instant is ISO 8601 text in UTC, with its
+microseconds. A key of one column is that column's text.
 """
 
 from __future__ import annotations
@@ -35,17 +35,44 @@ def value_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.
 def _is_as_polars_writes_it(column: str, kind: pl.DataType) -> bool:
     """Returns True if polars writes *column* as `value_text` does."""
     # It does not escape names, and has other texts for NaN and -0.0.
-    return not kind.is_float() and json.dumps(column) == f'"{column}"'
+    return with_one_zero(pl.col(column), kind) is None and json.dumps(column) == f'"{column}"'
 
 
 def field_text(column: str, kind: pl.DataType) -> pl.Expr:
     """Returns the JSON text of one column's values, `null` for null."""
     value = pl.col(column)
-    if not kind.is_float():
+    number = with_one_zero(value, kind)
+    if number is None:
         return _encoded(value)
-    # −0.0 equals 0.0 and would print otherwise.
-    number = _encoded(pl.when(value == 0).then(0.0).otherwise(value))
-    return pl.when(value.is_finite() | value.is_null()).then(number).otherwise(_encoded(value.cast(pl.String)))
+    if not kind.is_float():
+        return _encoded(number)
+    return (
+        pl.when(value.is_finite() | value.is_null()).then(_encoded(number)).otherwise(_encoded(value.cast(pl.String)))
+    )
+
+
+def with_one_zero(value: pl.Expr, kind: object) -> pl.Expr | None:
+    """Returns *value* of the type *kind* with 0.0 for −0.0, which equals it and has another text.
+
+    None: there are no floats in it.
+    """
+    match kind:
+        case pl.Float32() | pl.Float64():
+            return pl.when(value == 0).then(pl.lit(0.0, kind)).otherwise(value)
+        case pl.List(inner=inner):
+            one = with_one_zero(pl.element(), inner)
+            return None if one is None else value.list.eval(one)
+        case pl.Struct():
+            fields = {name: with_one_zero(pl.field(name), inner) for name, inner in kind.to_schema().items()}
+            changed = [field.alias(name) for name, field in fields.items() if field is not None]
+            return value.struct.with_fields(changed) if changed else None
+    return None
+
+
+def key_values(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
+    """Returns the *columns* of a key that have floats, with one zero: rows of a key show the same value."""
+    values = {column: with_one_zero(pl.col(column), schema[column]) for column in columns}
+    return {column: value for column, value in values.items() if value is not None}
 
 
 def _encoded(value: pl.Expr) -> pl.Expr:
@@ -58,7 +85,9 @@ def key_text(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> pl.Ex
     """Returns the *columns* of one key as text."""
     if len(columns) == 1:
         # Null when the column is: the record has no key.
-        return pl.col(columns[0]).cast(pl.String)
+        value = pl.col(columns[0])
+        one_zero = with_one_zero(value, schema[columns[0]])
+        return (value if one_zero is None else one_zero).cast(pl.String)
     return value_text(columns, schema)
 
 

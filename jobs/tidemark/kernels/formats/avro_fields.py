@@ -2,22 +2,23 @@
 
 A record that cannot be read has a reason: malformed_avro, invalid_utf8, wrong_type or beyond_limit. A `string` has any
 other value as its text in JSON: a record, list or map as a JSON text, bytes in base64, a decimal and a date as JSON has
-them.
+them. A decimal may be in an integer or a text, too.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import fastavro
 import polars as pl
 
-from tidemark.kernels.columns.schemas import INSTANT, record_schema
+from tidemark.kernels.columns.schemas import INSTANT, polars_type
 from tidemark.kernels.columns.years import BEYOND, within_years
 from tidemark.kernels.formats.avro_limits import check_of, limited_decimals
 from tidemark.kernels.records.fields import (
@@ -28,8 +29,12 @@ from tidemark.kernels.records.fields import (
     RecordUnreadable,
     column_of,
     read_fields,
+    value_at,
 )
+from tidemark.kernels.records.iso_times import time_texts
 from tidemark.kernels.records.json_fields import json_of, text_of
+from tidemark.kernels.records.numbers import number_column
+from tidemark.model.settings.declared_fields import digits_of, steps
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 
 _US = {"millis": 1_000, "micros": 1}
@@ -44,15 +49,41 @@ _LOGICAL: Mapping[str, frozenset[str]] = {
 """By type, its logical types. Avro demands that others are ignored."""
 _WORDS = {"long": "bigint", "bytes": "binary", "fixed": "binary", "enum": "string"}
 """Types of Avro that have another name in Spark."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WIDER = {frozenset({"int", "bigint"}): "bigint", frozenset({"float", "double"}): "double"}
 
 
-def avro_types(schema: str) -> dict[str, str]:
-    """Returns the type of each field of *schema*, as Spark names it.
+def avro_types(schema: str, paths: Iterable[str] = (), referenced: tuple[str, ...] = ()) -> dict[str, str]:
+    """Returns the type of each field of *schema*, and of those at *paths* inside records, as Spark names it.
 
-    Where Spark has no name for it, it is Avro's.
+    Where Spark has no name for it, it is Avro's. *referenced* are the schemas of types that *schema* does not define.
     """
-    return {field["name"]: _type(field["type"]) for field in json.loads(schema)["fields"]}
+    types = {field["name"]: _type(field["type"]) for field in json.loads(schema)["fields"]}
+    for path, type_ in _inner_types(schema, paths, referenced).items():
+        types[path] = _type(type_)
+    return types
+
+
+def _inner_types(schema: str, paths: Iterable[str], referenced: tuple[str, ...]) -> dict[str, Any]:
+    """Returns by path the type of those fields at *paths* inside records that *schema* has, as it is written."""
+    inner = [path for path in paths if len(steps(path)) > 1]
+    if not inner:
+        return {}
+    named: dict[str, Any] = {}
+    for text in referenced:
+        fastavro.parse_schema(json.loads(text), named)
+    record = fastavro.parse_schema(json.loads(schema), named)
+    types: dict[str, Any] = {}
+    for path in inner:
+        type_: Any = record
+        for name in steps(path):
+            # In a parsed schema a type that was defined before is named in full.
+            branches = [named.get(branch, branch) if isinstance(branch, str) else branch for branch in _branches(type_)]
+            fields = [branch["fields"] for branch in branches if isinstance(branch, dict) and "fields" in branch]
+            type_ = next((field["type"] for field in chain(*fields) if field["name"] == name), None)
+        if type_ is not None:
+            types[path] = type_
+    return types
 
 
 def avro_fields(
@@ -60,6 +91,7 @@ def avro_fields(
     words: Mapping[str, str],
     schema: str,
     *,
+    time: str | None = None,
     others: bool = False,
     referenced: tuple[str, ...] = (),
     limits: RecordLimits = DEFAULT_LIMITS,
@@ -70,38 +102,50 @@ def avro_fields(
 
     Args:
         values: the records.
-        words: the declared types by field.
+        words: the declared types by path.
         schema: Avro schema of the records.
-        others: keep the fields that are not declared, too.
+        time: the path of the event time, which may be in a text.
+        others: keep the fields that are not declared, too. A record of which only fields inside are declared is kept.
         referenced: schemas of the types that *schema* names and does not define, each after those that it names.
         limits: what a record may hold.
     """
+    outer = {steps(path)[0] for path in words if len(steps(path)) == 1}
     units = {name: unit for name, unit in _units(schema).items() if words.get(name) == "timestamp"}
     decode = _decoder(schema, referenced, tuple(units), limits)
-    as_text = _not_text(schema, words)
-    records: list[Mapping[str, Any]] = []
+    converted = _converted(avro_types(schema, words, referenced), words)
+    found: dict[str, list[Any]] = {path: [] for path in words}
     rest: list[str | None] = []
     refused: dict[int, RecordUnreadable] = {}
     for row, value in enumerate(values):
-        record: Mapping[str, Any] = {}
+        read: Mapping[str, Any] = {}
         other = None
         if value is not None:
             try:
-                record = _with_texts(decode(value), words, as_text)
-                other = _others(record, words) if others else None
+                record = decode(value)
+                read = _read(record, words, converted)
+                other = _others(record, outer) if others else None
             except Exception as error:
-                record, refused[row] = {}, RecordUnreadable.by(error, MALFORMED_AVRO)
-        records.append(record)
+                read, refused[row] = {}, RecordUnreadable.by(error, MALFORMED_AVRO)
+        for path, column in found.items():
+            column.append(read.get(path))
         rest.append(other)
-    schema_of = record_schema(words)
     columns: dict[str, pl.Series] = {}
-    for name in words:
-        written = [record.get(name) for record in records]
-        if name in units:
-            columns[name] = _instants(name, written, units[name], refused)
-        else:
-            columns[name] = column_of(written, schema_of[name], refused)
+    for path, word in words.items():
+        unit = units.get(path, "micros")
+        columns[path] = _column(path, found[path], word, unit, refused, is_time=path == time)
     return read_fields(columns, pl.Series(rest, dtype=pl.String), refused)
+
+
+def _column(
+    path: str, values: list[Any], word: str, unit: str, refused: dict[int, RecordUnreadable], *, is_time: bool
+) -> pl.Series:
+    """Returns *values* of the field at *path* as a column; its instants are epoch numbers in *unit*, or texts."""
+    is_text = is_time and any(isinstance(value, str) for value in values)
+    if word == "timestamp":
+        return time_texts(path, values, refused) if is_text else _instants(path, values, unit, refused)
+    if is_text or digits_of(word):
+        return number_column(path, values, word, refused)
+    return column_of(values, polars_type(word), refused)
 
 
 @lru_cache(maxsize=64)
@@ -124,40 +168,52 @@ def _decoder(
     return decode
 
 
-def _not_text(schema: str, words: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns the words of fields whose values must be converted to them.
+def _converted(types: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str, Callable[[Any], Any]]:
+    """Returns what makes a value of the declared type, by path of the fields that need it.
 
-    A `string` of another type of Avro becomes text, and a decimal a double.
+    A `string` of another type of Avro becomes text, a decimal a double, and an instant inside a record epoch µs.
     """
-    types = avro_types(schema)
-    texts = {name: word for name, word in words.items() if word == "string" and types.get(name) != "string"}
-    doubles = {name: word for name, word in words.items() if word == "double" and types.get(name) == "decimal"}
-    return texts | doubles
+    conversions: dict[str, Callable[[Any], Any]] = {}
+    for path, word in words.items():
+        kind = types.get(path)
+        if word == "string" and kind != "string":
+            conversions[path] = text_of
+        elif word == "double" and kind is not None and digits_of(kind):
+            conversions[path] = float
+        elif word == "timestamp" and kind == "timestamp" and len(steps(path)) > 1:
+            conversions[path] = _epoch_us
+    return conversions
 
 
-def _with_texts(record: dict[str, Any], words: Mapping[str, str], as_text: Mapping[str, str]) -> Mapping[str, Any]:
-    """Returns *record* with the fields *as_text* converted; raises RecordUnreadable where a text is not UTF-8."""
+def _epoch_us(value: datetime | int) -> int:
+    """Returns an instant as epoch µs; fastavro has those in ns as numbers, and local ones without a zone."""
+    if isinstance(value, int):
+        return value // 1_000
+    at = value if value.tzinfo else value.replace(tzinfo=UTC)
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def _read(
+    record: Mapping[str, Any], paths: Iterable[str], converted: Mapping[str, Callable[[Any], Any]]
+) -> Mapping[str, Any]:
+    """Returns the values of *record* at *paths*; raises RecordUnreadable where a text is not UTF-8."""
+    read: dict[str, Any] = {}
     try:
-        for name, word in as_text.items():
-            written = record.get(name)
-            record[name] = text_of(written) if word == "string" else _double(written)
-        texts = [record[name] for name in words if isinstance(record.get(name), str)]
-        "".join(texts).encode()
+        for path in paths:
+            value = value_at(record, steps(path))
+            read[path] = value if value is None or path not in converted else converted[path](value)
+        "".join(value for value in read.values() if isinstance(value, str)).encode()
     except UnicodeEncodeError as error:
         raise RecordUnreadable.by(error, INVALID_UTF8) from None
-    return record
+    return read
 
 
-def _double(value: Decimal | None) -> float | None:
-    return None if value is None else float(value)
-
-
-def _others(record: Mapping[str, Any], words: Mapping[str, str]) -> str | None:
-    """Returns the undeclared fields of *record* with a value, as JSON.
+def _others(record: Mapping[str, Any], declared: Collection[str]) -> str | None:
+    """Returns the fields of *record* that are not *declared* and have a value, as JSON.
 
     Raises RecordUnreadable.
     """
-    others = {name: value for name, value in record.items() if name not in words and value is not None}
+    others = {name: value for name, value in record.items() if name not in declared and value is not None}
     try:
         return json_of(others) if others else None
     except UnicodeEncodeError as error:
@@ -211,6 +267,8 @@ def _type_of_one(type_: Any) -> str:
     logical = _logical(type_)
     if logical in _INSTANTS:
         return "timestamp"
+    if logical == "decimal":
+        return f"decimal({type_.get('precision', 0)},{type_.get('scale', 0)})"
     name: str = type_["type"] if isinstance(type_, dict) else type_
     return logical or _WORDS.get(name, name)
 

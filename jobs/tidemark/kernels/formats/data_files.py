@@ -23,15 +23,18 @@ import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
-from tidemark.collecting import outside
+from tidemark.collecting import outside, within
 from tidemark.kernels.columns.schemas import INSTANT, polars_type
 from tidemark.kernels.columns.values import field_text
 from tidemark.kernels.columns.years import within_years
+from tidemark.kernels.formats.fitting import fits_digits
 from tidemark.kernels.records.fields import INVALID_UTF8, WRONG_TYPE, texts_of
 from tidemark.kernels.records.iso_times import instants_of
 from tidemark.kernels.records.json_fields import json_of
+from tidemark.kernels.records.numbers import numbers_of
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
+from tidemark.model.settings.declared_fields import digits_of, steps
 
 MALFORMED_CSV = "malformed_csv"
 MOST_BYTES = 1_000_000_000
@@ -54,6 +57,10 @@ _FITTING: Mapping[str, frozenset[str]] = {
     "double": frozenset({"int8", "int16", "int32", "uint8", "uint16", "uint32", "halffloat", "float", "double"}),
 }
 """Per declared type, the types of Parquet, by Arrow's names, of which every value fits."""
+_DIGITS_OF_INTEGERS = {
+    **{"int8": 3, "int16": 5, "int32": 10, "int64": 19},
+    **{"uint8": 3, "uint16": 5, "uint32": 10, "uint64": 20},
+}
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 _SHOWN = 60
 """The most characters of a wrong value that an explanation shows."""
@@ -207,7 +214,7 @@ def _refuse_columns(names: Sequence[str], source: Source) -> None:
     if twice := [name for name, n in Counter(names).items() if n > 1]:
         msg = f"has the column {twice[0]!r} twice"
         raise FileUnreadable(msg)
-    if missing := outside(source.types_of_fields, names):
+    if missing := outside((steps(path)[0] for path in source.types_of_fields), names):
         msg = f"has no column {', '.join(missing)}; its columns are: {', '.join(names)}"
         raise FileUnreadable(msg)
 
@@ -228,11 +235,15 @@ def _wrong_rows(wrong: Mapping[int, bytes], columns: int) -> pl.DataFrame:
 def _typed_texts(cells: pl.DataFrame, source: Source) -> pl.DataFrame:
     """Returns rows of the *cells* of CSV, bytes by column, typed as *source* declares."""
     texts = cells.select(texts_of(column).alias(column.name) for column in cells.iter_columns())
-    kept = texts.columns if source.other_fields else [*source.types_of_fields]
+    columns = {path: steps(path)[0] for path in source.types_of_fields}
+    kept = texts.columns if source.other_fields else [*columns.values()]
     undecoded = {name: cells[name].is_not_null() & texts[name].is_null() for name in kept}
-    typed = {field: _converted(texts[field], word) for field, word in source.types_of_fields.items()}
+    typed: dict[str, pl.Series] = {}
+    for path, word in source.types_of_fields.items():
+        typed[path] = _converted(texts[columns[path]], word, is_time=path == source.time_field)
     written = pl.DataFrame(_json_text(_with_replacements(cells[name], texts[name])) for name in texts.columns)
-    return _rows(written, typed, undecoded, source)
+    is_there = {path: written[column].is_not_null() for path, column in columns.items()}
+    return _rows(written, typed, is_there, undecoded, source)
 
 
 def _with_replacements(cells: pl.Series, texts: pl.Series) -> pl.Series:
@@ -243,11 +254,13 @@ def _with_replacements(cells: pl.Series, texts: pl.Series) -> pl.Series:
     return texts.scatter(lost, pl.Series([cell.decode(errors="replace") for cell in cells.gather(lost)]))
 
 
-def _converted(texts: pl.Series, word: str) -> pl.Series:
+def _converted(texts: pl.Series, word: str, *, is_time: bool) -> pl.Series:
     """Returns *texts* as the declared type *word*; null where they do not fit."""
     if word == "string":
         return texts
     stripped = texts.str.strip_chars()
+    if digits_of(word) or (is_time and word != "timestamp"):
+        return numbers_of(stripped, word)
     match word:
         case "timestamp":
             return instants_of(stripped)
@@ -267,8 +280,9 @@ def _parquet_rows(content: bytes, source: Source) -> pl.DataFrame:
     _refuse_columns(schema.names, source)
     kinds = {name: _value_type(schema.field(name).type) for name in schema.names}
     words = source.types_of_fields
+    kinds_at = {path: _type_at(schema, path) for path in words}
     if wrong := [
-        f"{name} is {kinds[name]}, not {word}" for name, word in words.items() if not _fits(kinds[name], word)
+        f"{path} is {kinds_at[path]}, not {word}" for path, word in words.items() if not _fits(kinds_at[path], word)
     ]:
         msg = f"has other types: {'; '.join(wrong)}"
         raise FileUnreadable(msg)
@@ -283,12 +297,34 @@ def _parquet_rows(content: bytes, source: Source) -> pl.DataFrame:
     table.validate(full=True)
     frame = pl.DataFrame(table)
     decoded = frame.with_columns(texts_of(frame[name]).alias(name) for name in texts)
-    kept = texts if source.other_fields else [name for name in texts if name in words]
+    declared = {steps(path)[0] for path in words}
+    kept = texts if source.other_fields else within(texts, declared)
     undecoded = {name: frame[name].is_not_null() & decoded[name].is_null() for name in kept}
-    typed = {name: _cast(decoded[name], word) for name, word in words.items()}
+    typed = {path: _cast(_column_at(decoded, path), word) for path, word in words.items()}
     shown = (_with_replacements(frame[name], decoded[name]) if name in texts else decoded[name] for name in kinds)
-    rows = _rows(pl.DataFrame(map(_json_text, shown)), typed, undecoded, source)
+    is_there = {path: _column_at(frame, path).is_not_null() for path in words}
+    rows = _rows(pl.DataFrame(map(_json_text, shown)), typed, is_there, undecoded, source)
     return rows.with_columns(row=pl.int_range(1, pl.len() + 1, dtype=pl.Int64))
+
+
+def _type_at(schema: pa.Schema, path: str) -> pa.DataType | None:
+    """Returns the type of the column, or the field inside one, at *path*; None where there is none."""
+    outermost, *inner = steps(path)
+    kind = schema.field(outermost).type
+    for name in inner:
+        place = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
+        if place < 0:
+            return None
+        kind = kind.field(place).type
+    return _value_type(kind)
+
+
+def _column_at(frame: pl.DataFrame, path: str) -> pl.Series:
+    outermost, *inner = steps(path)
+    column = frame[outermost]
+    for name in inner:
+        column = column.struct.field(name)
+    return column
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:
@@ -300,9 +336,15 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _fits(kind: pa.DataType, word: str) -> bool:
+def _fits(kind: pa.DataType | None, word: str) -> bool:
+    if kind is None:
+        return False
     if word == "string":
         return _is_text(kind)
+    if digits_of(word):
+        is_decimal = pa.types.is_decimal(kind)
+        digits = (kind.precision, kind.scale) if is_decimal else (_DIGITS_OF_INTEGERS.get(str(kind), 0), 0)
+        return fits_digits(digits, word)
     if word == "timestamp":
         return bool(pa.types.is_timestamp(kind))
     return str(kind) in _FITTING[word]
@@ -334,27 +376,32 @@ def _json_text(column: pl.Series) -> pl.Series:
 
 
 def _rows(
-    written: pl.DataFrame, typed: Mapping[str, pl.Series], undecoded: Mapping[str, pl.Series], source: Source
+    written: pl.DataFrame,
+    typed: Mapping[str, pl.Series],
+    is_there: Mapping[str, pl.Series],
+    undecoded: Mapping[str, pl.Series],
+    source: Source,
 ) -> pl.DataFrame:
     """Returns the rows of a file.
 
     Args:
         written: all of its columns, each value as JSON.
-        typed: by declared field, its values as declared.
+        typed: by the path of a declared field, its values as declared.
+        is_there: by that path, True where the field has a value.
         undecoded: by column, True where it is not UTF-8.
         source: declares the fields.
     """
-    columns = {column: typed[field].alias(column) for column, field in source.field_of.items()}
+    columns = {column: typed[path].alias(column) for column, path in source.field_of.items()}
     if source.other_fields:
-        others = outside(written.columns, source.types_of_fields)
+        others = outside(written.columns, {steps(path)[0] for path in source.types_of_fields if len(steps(path)) == 1})
         columns[source.other_fields] = _objects(written, others, empty=None)
     nothing = pl.Series([None], dtype=pl.String).new_from_index(0, written.height)
     reasons = pl.DataFrame({"reason": nothing, "detail": nothing})
-    for field, word in source.types_of_fields.items():
-        is_lost = written[field].is_not_null() & typed[field].is_null()
-        value = written[field].str.head(_SHOWN)
+    for path, word in source.types_of_fields.items():
+        is_lost = is_there[path] & typed[path].is_null()
+        value = written[steps(path)[0]].str.head(_SHOWN)
         reasons = _marked(
-            reasons, is_lost, WRONG_TYPE, pl.format("column {}: {} is no {}", pl.lit(field), value, pl.lit(word))
+            reasons, is_lost, WRONG_TYPE, pl.format("column {}: {} is no {}", pl.lit(path), value, pl.lit(word))
         )
     for name, is_undecoded in undecoded.items():
         reasons = _marked(reasons, is_undecoded, INVALID_UTF8, pl.lit(f"column {name}"))

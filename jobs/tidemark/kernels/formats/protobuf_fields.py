@@ -9,7 +9,7 @@ of its value, bytes in base64.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,7 +20,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import Default, DescriptorPool
 from google.protobuf.message import DecodeError
 
-from tidemark.kernels.columns.schemas import INSTANT, record_schema
+from tidemark.kernels.columns.schemas import INSTANT, polars_type
 from tidemark.kernels.columns.years import BEYOND, within_years
 from tidemark.kernels.records.fields import (
     INVALID_UTF8,
@@ -31,7 +31,10 @@ from tidemark.kernels.records.fields import (
     column_of,
     read_fields,
 )
+from tidemark.kernels.records.iso_times import time_texts
 from tidemark.kernels.records.json_fields import check_depth, json_of, text_of, too_deep
+from tidemark.kernels.records.numbers import number_column
+from tidemark.model.settings.declared_fields import digits_of, steps
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 
 _TYPES = {
@@ -112,13 +115,31 @@ def message_at(descriptors: bytes, indexes: tuple[int, ...]) -> str | None:
     return name if indexes else None
 
 
-def protobuf_types(descriptors: bytes, message: str) -> dict[str, str]:
-    """Returns the type of each field of *message*, as `fields` names it.
+def protobuf_types(descriptors: bytes, message: str, paths: Iterable[str] = ()) -> dict[str, str]:
+    """Returns the type of each field of *message*, and of those at *paths* inside messages, as `fields` names it.
 
     Raises:
         InvalidDescriptors: they are not valid, or do not have the message.
     """
-    return {field.name: _type(field) for field in _decoder(descriptors, message).descriptor.fields}
+    descriptor = _decoder(descriptors, message).descriptor
+    types = {field.name: _type(field) for field in descriptor.fields}
+    for path in paths:
+        if found := _fields_on(descriptor, path):
+            types[path] = _type(found[-1])
+    return types
+
+
+def _fields_on(descriptor: Descriptor, path: str) -> list[FieldDescriptor]:
+    """Returns the fields on *path*, the outermost first; none if messages of the type *descriptor* do not have it."""
+    fields: list[FieldDescriptor] = []
+    inside: Descriptor | None = descriptor
+    for name in steps(path):
+        field = None if inside is None else inside.fields_by_name.get(name)
+        if field is None:
+            return []
+        fields.append(field)
+        inside = None if field.is_repeated else field.message_type
+    return fields
 
 
 def protobuf_fields(
@@ -127,6 +148,7 @@ def protobuf_fields(
     descriptors: bytes,
     message: str,
     *,
+    time: str | None = None,
     others: bool = False,
     limits: RecordLimits = DEFAULT_LIMITS,
 ) -> Fields:
@@ -136,17 +158,24 @@ def protobuf_fields(
 
     Args:
         values: the records.
-        words: the declared types by field.
+        words: the declared types by path.
         descriptors: a FileDescriptorSet that has the message.
         message: its full name.
-        others: keep the fields that are not declared, too.
+        time: the path of the event time, which may be in a text.
+        others: keep the fields that are not declared, too. A message of which only fields inside are declared is kept.
         limits: what a record may hold.
     """
     decoder = _decoder(descriptors, message)
-    by_name = decoder.descriptor.fields_by_name
     plain = _Plain(limits.max_depth)
-    getters = [(name, _getter(by_name[name], word, plain)) for name, word in words.items() if name in by_name]
-    undeclared = plain.json_of(field for field in decoder.descriptor.fields if field.name not in words)
+    getters: list[tuple[str, Get]] = []
+    in_texts: set[str] = set()
+    for path, word in words.items():
+        if fields := _fields_on(decoder.descriptor, path):
+            is_text = path == time and _type(fields[-1]) == "string"
+            getters.append((path, _inside(fields, "string" if is_text else word, plain)))
+            in_texts |= {path} if is_text else set()
+    declared = {steps(path)[0] for path in words if len(steps(path)) == 1}
+    undeclared = plain.json_of(field for field in decoder.descriptor.fields if field.name not in declared)
     written: dict[str, list[Any]] = {name: [] for name in words}
     rest: list[str | None] = []
     refused: dict[int, RecordUnreadable] = {}
@@ -163,13 +192,15 @@ def protobuf_fields(
         for name, column in written.items():
             column.append(read.get(name))
         rest.append(other)
-    schema = record_schema(words)
     columns: dict[str, pl.Series] = {}
     for name, word in words.items():
         if word == "timestamp":
-            columns[name] = _instants(name, written[name], refused)
+            instants = time_texts if name in in_texts else _instants
+            columns[name] = instants(name, written[name], refused)
+        elif name in in_texts or digits_of(word):
+            columns[name] = number_column(name, written[name], word, refused)
         else:
-            columns[name] = column_of(written[name], schema[name], refused)
+            columns[name] = column_of(written[name], polars_type(word), refused)
     return read_fields(columns, pl.Series(rest, dtype=pl.String), refused)
 
 
@@ -196,6 +227,19 @@ def _decoded(decoder: _Decoder, value: bytes) -> Any:
     except DecodeError:
         raise RecordUnreadable.by(refusal, MALFORMED_PROTOBUF) from None
     raise RecordUnreadable.by(refusal, INVALID_UTF8)
+
+
+def _inside(fields: Sequence[FieldDescriptor], word: str, plain: _Plain) -> Get:
+    """Returns what reads the last of *fields*, each of which is inside the one before, as *word*."""
+    *outer, last = fields
+    get = _getter(last, word, plain)
+    for field in reversed(outer):
+        get = _in_message(field.name, get)
+    return get
+
+
+def _in_message(name: str, get: Get) -> Get:
+    return lambda message: get(getattr(message, name)) if _has(message, name) else None
 
 
 def _getter(field: FieldDescriptor, word: str, plain: _Plain) -> Get:

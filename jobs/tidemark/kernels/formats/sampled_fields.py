@@ -23,6 +23,7 @@ from tidemark.kernels.records.fields import texts_at
 from tidemark.kernels.records.json_fields import json_of
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
+from tidemark.model.settings.declared_fields import steps
 from tidemark.semantics.schema_watch import MOST_FIELDS, NULL, FieldSample, step
 
 SAMPLE = 20
@@ -54,7 +55,8 @@ def sampled_types(raw: pl.DataFrame, source: Source, schemas: Mapping[int, Writt
     if source.names_schemas:
         types = _types_by_schema(values, source, schemas)
     else:
-        types = _json_types(values if source.registry is None else values.bin.slice(HEAD), source.types_of_values)
+        declared = {steps(path)[0] for path in source.types_of_values}
+        types = _json_types(values if source.registry is None else values.bin.slice(HEAD), declared)
     return texts_at(dict(zip(places, _texts(types), strict=True)), raw.height)
 
 
@@ -157,12 +159,12 @@ def _types_by_schema(
         is_message = source.format is Format.PROTOBUF
         indexes = message_indexes(value[HEAD:])[0] if is_message else None
         if (id_, indexes) not in by_schema:
-            by_schema[id_, indexes] = _types_of(schema, indexes)
+            by_schema[id_, indexes] = _types_of(schema, indexes, source.types_of_values)
         yield by_schema[id_, indexes]
 
 
-def _types_of(schema: WrittenSchema, indexes: tuple[int, ...] | None) -> Mapping[str, str] | None:
+def _types_of(schema: WrittenSchema, indexes: tuple[int, ...] | None, paths: Iterable[str]) -> Mapping[str, str] | None:
     if schema.kind == SchemaKind.AVRO:
-        return avro_types(schema.text)
+        return avro_types(schema.text, paths, schema.referenced)
     name = message_at(schema.descriptors, indexes) if indexes is not None else None
-    return protobuf_types(schema.descriptors, name) if name is not None else None
+    return protobuf_types(schema.descriptors, name, paths) if name is not None else None

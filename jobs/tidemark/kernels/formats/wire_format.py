@@ -24,7 +24,6 @@ from tidemark.kernels.records.fields import MALFORMED_PROTOBUF, Fields
 from tidemark.kernels.records.json_fields import json_fields
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.record_limits import RecordLimits
 
 NO_SCHEMA_ID, UNKNOWN_SCHEMA, INCOMPATIBLE_SCHEMA = "no_schema_id", "unknown_schema", "incompatible_schema"
 HEAD = 5
@@ -82,12 +81,12 @@ def misfit_of(id_: int, schema: WrittenSchema, source: Source) -> str | None:
     if (problem := schema.problem or _other_kind(schema, source)) is not None:
         return f"schema {id_}, which {problem}"
     if source.format is Format.AVRO:
-        types: Mapping[str, str] = avro_types(schema.text)
+        types: Mapping[str, str] = avro_types(schema.text, source.types_of_values, schema.referenced)
     else:
         # Only a record names its message, and there is none here.
         name = message_at(schema.descriptors, FIRST_MESSAGE)
-        types = protobuf_types(schema.descriptors, name) if name else {}
-    wrong = misfits(types, source.types_of_values)
+        types = protobuf_types(schema.descriptors, name, source.types_of_values) if name else {}
+    wrong = misfits(types, source.types_of_values, source.time_field)
     return f"schema {id_}: {'; '.join(wrong)}" if wrong else None
 
 
@@ -117,7 +116,9 @@ def wire_fields(
     for id_, rows in rows_of.items():
         bodies = values.gather(rows).bin.slice(HEAD)
         if source.format not in _KINDS:
-            parts.append(_Part(rows, json_fields(bodies, words, others=others, limits=source.record_limits)))
+            limits = source.record_limits
+            fields = json_fields(bodies, words, time=source.time_field, others=others, limits=limits)
+            parts.append(_Part(rows, fields))
             continue
         assert id_ is not None
         parts += _parts_of_id(id_, rows, bodies, words, source, schemas[id_])
@@ -137,11 +138,18 @@ def _parts_of_id(
     if (problem := schema.problem or _other_kind(schema, source)) is not None:
         return [_Part(rows, _unread(len(rows), words, INCOMPATIBLE_SCHEMA, f"schema {id_} {problem}"))]
     if source.format is Format.PROTOBUF:
-        return _protobuf_parts(id_, rows, bodies, words, checked, schema, others=others, limits=source.record_limits)
-    if (detail := _misfit(id_, avro_types(schema.text), checked)) is not None:
+        return _protobuf_parts(id_, rows, bodies, words, checked, source, schema)
+    types = avro_types(schema.text, words, schema.referenced)
+    if (detail := _misfit(id_, types, checked, source.time_field)) is not None:
         return [_Part(rows, _unread(len(rows), words, INCOMPATIBLE_SCHEMA, detail))]
     fields = avro_fields(
-        bodies, words, schema.text, others=others, referenced=schema.referenced, limits=source.record_limits
+        bodies,
+        words,
+        schema.text,
+        time=source.time_field,
+        others=others,
+        referenced=schema.referenced,
+        limits=source.record_limits,
     )
     return [_Part(rows, _with_id(id_, fields))]
 
@@ -151,8 +159,8 @@ def _other_kind(schema: WrittenSchema, source: Source) -> str | None:
     return None if schema.kind == wanted else f"is of the kind {schema.kind}, not {wanted}"
 
 
-def _misfit(id_: int, types: Mapping[str, str], words: Mapping[str, str]) -> str | None:
-    wrong = misfits(types, words)
+def _misfit(id_: int, types: Mapping[str, str], words: Mapping[str, str], time: str | None) -> str | None:
+    wrong = misfits(types, words, time)
     return f"schema {id_} does not fit the fields: {'; '.join(wrong)}" if wrong else None
 
 
@@ -162,12 +170,11 @@ def _protobuf_parts(
     bodies: pl.Series,
     words: Mapping[str, str],
     checked: Mapping[str, str],
+    source: Source,
     schema: WrittenSchema,
-    *,
-    others: bool,
-    limits: RecordLimits,
 ) -> Iterable[_Part]:
     """Yields the records of a schema, a part for each message."""
+    time, others, limits = source.time_field, source.other_fields is not None, source.record_limits
     by_message: dict[tuple[int, ...] | None, list[tuple[int, bytes]]] = {}
     for row, body in zip(rows, bodies, strict=True):
         indexes, rest = message_indexes(body)
@@ -182,10 +189,12 @@ def _protobuf_parts(
         if name is None:
             place = "" if indexes is None else f" at {[*indexes]}"
             yield _Part(of_message, unread(MALFORMED_PROTOBUF, f"schema {id_} has no such message{place}"))
-        elif (detail := _misfit(id_, protobuf_types(schema.descriptors, name), checked)) is not None:
+            continue
+        types = protobuf_types(schema.descriptors, name, words)
+        if (detail := _misfit(id_, types, checked, time)) is not None:
             yield _Part(of_message, unread(INCOMPATIBLE_SCHEMA, f"{detail} (message {name})"))
         else:
-            fields = protobuf_fields(messages, words, schema.descriptors, name, others=others, limits=limits)
+            fields = protobuf_fields(messages, words, schema.descriptors, name, time=time, others=others, limits=limits)
             yield _Part(of_message, _with_id(id_, fields))
 
 

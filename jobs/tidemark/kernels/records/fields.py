@@ -56,6 +56,20 @@ def described(error: BaseException) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
+def value_at(record: Any, names: Sequence[str]) -> Any:
+    """Returns the value at the end of the path *names* in *record*, an object; None where the path ends before.
+
+    Raises RecordUnreadable where a value on the way is no object.
+    """
+    for name in names:
+        if record is None:
+            return None
+        if not isinstance(record, dict):
+            raise RecordUnreadable(WRONG_TYPE, f"{name} is to be in an object, and is in a {type(record).__name__}")
+        record = record.get(name)
+    return record
+
+
 def column_of(values: Sequence[Any], kind: pl.DataType, refused: dict[int, RecordUnreadable]) -> pl.Series:
     """Returns *values* as a column of the type *kind*.
 
@@ -76,12 +90,23 @@ def column_of(values: Sequence[Any], kind: pl.DataType, refused: dict[int, Recor
 
 def read_fields(columns: Mapping[str, pl.Series], others: pl.Series, refused: Mapping[int, RecordUnreadable]) -> Fields:
     """Returns the *columns* and *others* of records, without those of the rows *refused*."""
-    rows = [*refused]
-    reasons = {row: error.reason for row, error in refused.items()}
-    details = {row: error.detail for row, error in refused.items()}
-    kept = {name: column.scatter(rows, None) for name, column in columns.items()} if rows else columns
     n = len(others)
-    return Fields(kept, others.scatter(rows, None) if rows else others, texts_at(reasons, n), texts_at(details, n))
+    return also_refused(Fields(columns, others, texts_at({}, n), texts_at({}, n)), refused)
+
+
+def also_refused(fields: Fields, refused: Mapping[int, RecordUnreadable]) -> Fields:
+    """Returns *fields* without those of the rows *refused*."""
+    if not refused:
+        return fields
+    rows = [*refused]
+    kept: dict[str, pl.Series] = {}
+    for path, column in fields.columns.items():
+        kept[path] = column.scatter(rows, pl.Series([None], dtype=column.dtype))
+    reasons, details = fields.reasons.to_list(), fields.details.to_list()
+    for row, error in refused.items():
+        reasons[row], details[row] = error.reason, error.detail
+    texts = (pl.Series(each, dtype=pl.String) for each in (reasons, details))
+    return Fields(kept, fields.others.scatter(rows, None), *texts)
 
 
 def texts_of(values: pl.Series) -> pl.Series:

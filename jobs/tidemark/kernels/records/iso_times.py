@@ -6,12 +6,14 @@ The text is a date, or a date and a time of day, with an offset or in UTC.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import polars as pl
 
 from tidemark.kernels.columns.schemas import INSTANT
 from tidemark.kernels.columns.years import within_years
+from tidemark.kernels.records.fields import WRONG_TYPE, RecordUnreadable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -54,3 +56,15 @@ def instants_of(texts: pl.Series) -> pl.Series:
     # polars reads the usual form only; all others go through Python, one by one.
     others = [instant_us(text) for text in texts.gather(unread)]
     return at.cast(pl.Int64).scatter(unread, pl.Series(others, dtype=pl.Int64)).cast(INSTANT)
+
+
+def time_texts(path: str, texts: Sequence[str | None], refused: dict[int, RecordUnreadable]) -> pl.Series:
+    """Returns the instants that *texts* of the field at *path* name.
+
+    Where one names none, it is null, and its row is added to *refused*.
+    """
+    written = pl.Series(texts, dtype=pl.String)
+    instants = instants_of(written)
+    for row in (written.is_not_null() & instants.is_null()).arg_true():
+        refused[row] = RecordUnreadable(WRONG_TYPE, f"Expected an instant in ISO 8601 - at `$.{path}`")
+    return instants

@@ -15,26 +15,31 @@ and two keys one. So a record that has one in a kept field is invalid_utf8.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
 import polars as pl
 
-from tidemark.collecting import omit, outside, pick
+from tidemark.collecting import omit, outside, within
 from tidemark.kernels.records.fields import (
     INVALID_UTF8,
     MALFORMED_JSON,
     WRONG_TYPE,
     Fields,
     RecordUnreadable,
+    also_refused,
     column_of,
     read_fields,
     texts_at,
     texts_of,
 )
-from tidemark.kernels.records.iso_times import instants_of
+from tidemark.kernels.records.iso_times import time_texts
+from tidemark.kernels.records.numbers import number_column
+from tidemark.model.settings.declared_fields import digits_of, steps
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 
 _SLICE = 20_000
@@ -56,6 +61,11 @@ _TYPES: Mapping[str, tuple[Any, pl.DataType]] = {
 
 Any value has a text.
 """
+_TIMES = ("bigint", "double")
+"""Types of an event time that is read from its text."""
+_NO_NUMBER = msgspec.Raw(b"null")
+Tree = dict[str, "str | Tree"]
+"""Declared fields by name: the path of each, or the fields inside an object."""
 _NOT_FINITE = ("NaN", "Infinity", "+Infinity", "-Infinity", "INF", "+INF", "-INF")
 """Texts that are a double, too."""
 _ALIKE = bytes.maketrans(b"{}", b"[]")
@@ -63,12 +73,15 @@ _NO_BRACKETS = bytes({*range(256)} - {*b'[]{}"'})
 _any_of = msgspec.json.Decoder().decode
 _json_of = msgspec.json.Encoder(order="deterministic").encode
 _pythons = json.JSONDecoder()
+_with_digits = json.JSONDecoder(parse_float=str, parse_constant=str)
+"""Reads numbers with a fraction or an exponent as their texts."""
 
 
 def json_fields(
     values: pl.Series,
     words: Mapping[str, str],
     *,
+    time: str | None = None,
     others: bool = False,
     limits: RecordLimits = DEFAULT_LIMITS,
 ) -> Fields:
@@ -78,15 +91,45 @@ def json_fields(
 
     Args:
         values: the records.
-        words: the declared types by field.
-        others: keep the fields that are not declared, too.
+        words: the declared types by path.
+        time: the path of the event time; as a number it may be a text, or have an exponent.
+        others: keep the fields that are not declared, too. An object of which only fields inside are declared is kept.
         limits: what a record may hold.
     """
-    parser = _Parser(words, keeps_others=others, limits=limits)
-    parts = [parser.fields(values.slice(at, _SLICE)) for at in range(0, max(1, len(values)), _SLICE)]
-    columns: dict[str, pl.Series] = {}
-    for name in words:
-        columns[name] = pl.concat([part.columns[name] for part in parts])
+    declared = {steps(path)[0] for path in words if len(steps(path)) == 1}
+    parts: list[Fields] = []
+    for layer in _layers(words):
+        keeps_others = others and not parts
+        parser = _Parser(layer, declared, time=time, keeps_others=keeps_others, limits=limits)
+        parts.append(
+            _together([parser.fields(values.slice(at, _SLICE)) for at in range(0, max(1, len(values)), _SLICE)])
+        )
+    fields = parts[0]
+    for part in parts[1:]:
+        refused = {
+            row: RecordUnreadable(part.reasons[row], part.details[row]) for row in part.reasons.is_not_null().arg_true()
+        }
+        fields = also_refused(replace(fields, columns={**fields.columns, **part.columns}), refused)
+    return fields
+
+
+def _layers(words: Mapping[str, str]) -> list[dict[str, str]]:
+    """Returns *words* in parts, in none of which a field is inside another."""
+    layers: list[dict[str, str]] = [{}]
+    for path, word in words.items():
+        own = steps(path)
+        for layer in layers:
+            if not any(own[: len(inner)] == inner or inner[: len(own)] == own for inner in map(steps, layer)):
+                layer[path] = word
+                break
+        else:
+            layers.append({path: word})
+    return layers
+
+
+def _together(parts: Sequence[Fields]) -> Fields:
+    """Returns the fields of records that follow one another."""
+    columns = {path: pl.concat([part.columns[path] for part in parts]) for path in parts[0].columns}
     undeclared = pl.concat([part.others for part in parts])
     reasons = pl.concat([part.reasons for part in parts])
     return Fields(columns, undeclared, reasons, pl.concat([part.details for part in parts]))
@@ -148,16 +191,56 @@ def _inside(value: Any) -> Iterable[Any]:
 
 
 class _Parser:
-    """Reads records that have fields of the types *words*."""
+    """Reads records that have fields of the types *words*, none of them inside another.
 
-    def __init__(self, words: Mapping[str, str], *, keeps_others: bool, limits: RecordLimits) -> None:
-        self._words, self._keeps_others, self._max_depth = words, keeps_others, limits.max_depth
-        self._slots = {f"f{number}": name for number, name in enumerate(words)}
-        fields = [(slot, _TYPES[words[name]][0], None) for slot, name in self._slots.items()]
-        # Records have no cycles; without gc the collector does not track millions of them.
-        self._record = msgspec.defstruct("Record", fields, rename=self._slots, gc=False)
+    Fields with the names *declared* are not among the others.
+    """
+
+    def __init__(
+        self,
+        words: Mapping[str, str],
+        declared: Collection[str],
+        *,
+        time: str | None,
+        keeps_others: bool,
+        limits: RecordLimits,
+    ) -> None:
+        self._words, self._declared, self._max_depth = words, declared, limits.max_depth
+        self._keeps_others = keeps_others
+        # Of these numbers each digit counts, so they are read from their texts.
+        self._numbers = {p for p, word in words.items() if digits_of(word) or (p == time and word in _TIMES)}
+        self._tree: Tree = {}
+        for path in words:
+            *outer, name = steps(path)
+            inside = self._tree
+            for step in outer:
+                inside = inside.setdefault(step, {})  # type: ignore[assignment]
+            inside[name] = path
+        self._slots: dict[str, tuple[str, ...]] = {}
+        self._record = self._class_of(self._tree, msgspec.Raw, _NO_NUMBER)
         self._decode = msgspec.json.Decoder(self._record).decode
+        # Python's parser has numbers as its own objects.
+        self._again = self._class_of(self._tree, Any, None)
         self._nothing = self._record()
+
+    def _class_of(self, tree: Tree, number: Any, no_number: Any, outer: tuple[str, ...] = ()) -> Any:
+        """Returns a class of objects with the fields of *tree*, and notes the slots of each path.
+
+        Exact numbers are of the type *number*.
+        """
+        fields: list[tuple[str, Any, Any]] = []
+        names: dict[str, str] = {}
+        for place, (name, inside) in enumerate(tree.items()):
+            slot = f"f{place}"
+            names[slot] = name
+            if isinstance(inside, dict):
+                fields.append((slot, self._class_of(inside, number, no_number, (*outer, slot)) | None, None))
+                continue
+            self._slots[inside] = (*outer, slot)
+            is_number = inside in self._numbers
+            fields.append((slot, number, no_number) if is_number else (slot, _TYPES[self._words[inside]][0], None))
+        # Records have no cycles; without gc the collector does not track millions of them.
+        return msgspec.defstruct("Record", fields, rename=names, gc=False)
 
     def fields(self, values: pl.Series) -> Fields:
         """Reads the fields of *values*, all of which become objects at once."""
@@ -189,32 +272,17 @@ class _Parser:
                 records[row], others[row] = self._read_again(written[row])
             except Exception as error:
                 records[row], refused[row] = self._nothing, RecordUnreadable.by(error, MALFORMED_JSON)
-        self._write_texts(records, refused)
-        columns = {name: self._column(name, slot, records, refused) for slot, name in self._slots.items()}
+        columns = {path: self._column(path, records, refused) for path in self._words}
         return read_fields(columns, texts_at(others, len(written)), refused)
 
-    def _write_texts(self, records: list[Any], refused: dict[int, RecordUnreadable]) -> None:
-        """Replaces the values of `string` fields that are no texts by their texts."""
-        for slot in (slot for slot, name in self._slots.items() if self._words[name] == "string"):
-            if {*map(type, map(attrgetter(slot), records))} <= {str, type(None)}:
-                continue
-            for row, record in enumerate(records):
-                value = getattr(record, slot)
-                if value is not None and not isinstance(value, str):
-                    try:
-                        setattr(record, slot, json_of(value))
-                    except Exception as error:
-                        records[row], refused[row] = self._nothing, RecordUnreadable.by(error, WRONG_TYPE)
-
-    def _column(self, name: str, slot: str, records: list[Any], refused: dict[int, RecordUnreadable]) -> pl.Series:
-        word = self._words[name]
-        column = column_of([*map(attrgetter(slot), records)], _TYPES[word][1], refused)
-        if word != "timestamp":
-            return column
-        instants = instants_of(column)
-        for row in (column.is_not_null() & instants.is_null()).arg_true():
-            refused[row] = RecordUnreadable(WRONG_TYPE, f"Expected an instant in ISO 8601 - at `$.{name}`")
-        return instants
+    def _column(self, path: str, records: list[Any], refused: dict[int, RecordUnreadable]) -> pl.Series:
+        word = self._words[path]
+        values = _values_at(self._slots[path], records)
+        if path in self._numbers:
+            return number_column(path, [*map(_digits, values)], word, refused)
+        if word == "string":
+            values = _texts(values, refused)
+        return time_texts(path, values, refused) if word == "timestamp" else column_of(values, _TYPES[word][1], refused)
 
     def _read_again(self, value: bytes) -> tuple[Any, str | None]:
         """Reads a record and its other fields with Python's parser.
@@ -222,8 +290,10 @@ class _Parser:
         Raises RecordUnreadable, or the error of a library.
         """
         parsed = json_object(value, self._max_depth)
+        # Python's own parser has read it once, so that it can be read again.
+        with_digits = _with_digits.decode(value.decode()) if self._numbers else parsed
         try:
-            record = msgspec.convert(self._with_numbers(pick(parsed, self._words)), self._record)
+            record = msgspec.convert(self._declared_in(parsed, with_digits, self._tree), self._again)
         except msgspec.ValidationError as error:
             raise RecordUnreadable.by(error, WRONG_TYPE) from None
         try:
@@ -233,14 +303,65 @@ class _Parser:
             raise RecordUnreadable.by(error, INVALID_UTF8) from None
         return record, others
 
-    def _with_numbers(self, declared: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Replaces texts such as "NaN" by numbers in the doubles of *declared*."""
-        texts = [name for name, value in declared.items() if self._words[name] == "double" and value in _NOT_FINITE]
-        return {**declared, **{name: float(declared[name]) for name in texts}}
+    def _declared_in(self, value: Any, with_digits: Any, tree: Tree) -> Any:
+        """Returns the fields of the object *value* that *tree* names.
+
+        Doubles such as "NaN" are numbers, and exact numbers are those of the same object *with_digits*.
+        """
+        if not isinstance(value, dict):
+            return value
+        declared: dict[str, Any] = {}
+        for name in within(tree, value):
+            path = tree[name]
+            if isinstance(path, dict):
+                declared[name] = self._declared_in(value[name], with_digits[name], path)
+            elif path in self._numbers:
+                declared[name] = with_digits[name]
+            else:
+                is_double = self._words[path] == "double" and value[name] in _NOT_FINITE
+                declared[name] = float(value[name]) if is_double else value[name]
+        return declared
 
     def _others(self, record: dict[str, Any]) -> str | None:
-        others = omit(record, self._words)
+        others = omit(record, self._declared)
         return json_of(others) if others else None
+
+
+def _values_at(slots: tuple[str, ...], records: list[Any]) -> list[Any]:
+    """Returns the value in the *slots* of each of *records*; None where an object on the way is absent."""
+    outermost, *inner = slots
+    values = [*map(attrgetter(outermost), records)]
+    for slot in inner:
+        inside = attrgetter(slot)
+        values = [None if value is None else inside(value) for value in values]
+    return values
+
+
+def _texts(values: list[Any], refused: dict[int, RecordUnreadable]) -> list[Any]:
+    """Returns *values*, with the text in JSON of those that are no texts."""
+    if {*map(type, values)} <= {str, type(None)}:
+        return values
+    texts: list[Any] = []
+    for row, value in enumerate(values):
+        try:
+            texts.append(value if value is None or isinstance(value, str) else json_of(value))
+        except Exception as error:
+            texts.append(None)
+            refused[row] = RecordUnreadable.by(error, WRONG_TYPE)
+    return texts
+
+
+def _digits(value: Any) -> str | None:
+    """Returns the text of a number, which may be a text in JSON itself."""
+    if not isinstance(value, msgspec.Raw):
+        return value if value is None or isinstance(value, str) else json_of(value)
+    written = bytes(value)
+    if written == b"null":
+        return None
+    if written.startswith(b'"'):
+        with suppress(msgspec.DecodeError):
+            return str(_any_of(written))
+    return written.decode(errors="replace")
 
 
 def _openings(texts: pl.Series) -> pl.Series:

@@ -79,7 +79,7 @@ def with_value(records: pl.DataFrame, columns: Sequence[str], *, identity: Seque
     text = pl.when(~pl.col("_deleted")).then(value_text(columns, records.schema))
     if identity is None and columns and all(records.schema[c] in _COMPARED_BY_TEXT for c in columns):
         return records.with_columns(_value=text, _identity=pl.struct(columns))
-    digest = identity_of(records, identity or columns)
+    digest = identity_of(records, columns if identity is None else identity)
     return records.with_columns(_value=text, _identity=pl.when(~pl.col("_deleted")).then(digest))
 
 

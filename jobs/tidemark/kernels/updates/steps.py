@@ -12,7 +12,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels import META, payload
 from tidemark.kernels.aggregates.function import OLD
 from tidemark.kernels.aggregates.functions import places_in_order
-from tidemark.kernels.columns.values import key_text, parsed, partition_of
+from tidemark.kernels.columns.values import key_text, key_values, parsed, partition_of
 from tidemark.kernels.sql.expressions import COMPARED, KEPT, Expressions
 from tidemark.kernels.updates.emission import identified, with_value
 from tidemark.model.kinds.join import Join
@@ -41,19 +41,19 @@ def map_records(operator: Map, records: pl.DataFrame, sql: Expressions, *, updat
     return mapped.with_columns(_deleted=pl.col("_deleted") | ~pl.col(KEPT)).drop(KEPT)
 
 
-def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions) -> pl.DataFrame:
+def map_updates(operator: Map, records: pl.DataFrame, sql: Expressions, compared: Sequence[str]) -> pl.DataFrame:
     """Returns *records* of a map that emits on change, as updates.
 
-    Their keys are the map's or their own, and they are compared by its identity.
+    Their keys are the map's or their own. Values are compared by its identity, or else by the columns *compared*.
     """
     key = {"_key": key_text(operator.key, records.schema)} if operator.key else {}
     columns = tuple(operator.select)
     if operator.identity is None:
-        return with_value(records.with_columns(**key), columns)
-    compared = sql.select(records.with_row_index("_row"), {COMPARED: operator.identity}, keep=("_row",))
+        return _with_compared(records.with_columns(**key), columns, compared)
+    identities = sql.select(records.with_row_index("_row"), {COMPARED: operator.identity}, keep=("_row",))
     # Records whose identity cannot be evaluated are set aside.
-    usable = records if compared.height == records.height else records[compared["_row"]]
-    updates = with_value(usable.with_columns(compared[COMPARED], **key), columns, identity=[COMPARED])
+    usable = records if identities.height == records.height else records[identities["_row"]]
+    updates = with_value(usable.with_columns(identities[COMPARED], **key), columns, identity=[COMPARED])
     return updates.drop(COMPARED)
 
 
@@ -84,11 +84,15 @@ def unite(inputs: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     return pl.concat([part.select(records.columns) for part in inputs.values()])
 
 
-def table_updates(operator: KeyedTable, records: pl.DataFrame) -> pl.DataFrame:
-    """Returns *records* with the table's key and value alone."""
+def table_updates(operator: KeyedTable, records: pl.DataFrame, compared: Sequence[str]) -> pl.DataFrame:
+    """Returns *records* with the table's key and value alone; values are equal if their columns *compared* are."""
     columns = value_columns(operator, records.columns)
-    kept = records.select(*operator.key, *columns, *META)
-    return with_value(kept, columns).with_columns(_key=key_text(operator.key, kept.schema))
+    kept = records.select(*operator.key, *columns, *META).with_columns(**key_values(operator.key, records.schema))
+    return _with_compared(kept, columns, compared).with_columns(_key=key_text(operator.key, kept.schema))
+
+
+def _with_compared(records: pl.DataFrame, columns: Sequence[str], compared: Sequence[str]) -> pl.DataFrame:
+    return with_value(records, columns, identity=None if {*columns} == {*compared} else compared)
 
 
 def newest_by_time(updates: pl.DataFrame, earlier: pl.DataFrame) -> pl.DataFrame:

@@ -62,6 +62,10 @@ class Aggregate(DeclaredOperator):
         """Returns its key."""
         return frozenset({KAFKA_KEY, *self.key})
 
+    def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Returns those of its key; all else is calculated."""
+        return read[0] & {*self.key}
+
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns bounds of its own windows, and kept ones of its input."""
         bounds = read[0].bounds

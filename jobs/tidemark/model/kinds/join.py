@@ -48,6 +48,10 @@ class Join(DeclaredOperator):
         """Returns *names*: all columns of a record keep theirs."""
         return names
 
+    def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Returns those of both sides."""
+        return frozenset().union(*read)
+
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns the bounds of both sides, and the first input's results."""
         stream, *table = read

@@ -15,6 +15,19 @@ from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
 
 
+def column_in(sql: str) -> str:
+    """Returns the column that *sql* is, without quotes and parentheses around it; else text that is no column's name.
+
+    >>> column_in(' ("Seen") '), column_in("seen + 1")
+    ('seen', 'seen + 1')
+    """
+    text = sql.strip()
+    while text.startswith("(") and text.endswith(")"):
+        text = text[1:-1].strip()
+    # Names of columns are in lower case, and SQL ignores it.
+    return text.removeprefix('"').removesuffix('"').lower()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Map(DeclaredOperator):
     """Stateless SQL: `select` names expressions, `where` filters records.
@@ -59,6 +72,14 @@ class Map(DeclaredOperator):
             return names
         passed = {sql.strip(): column for column, sql in self.select.items()}
         return {first: passed[name] for first, name in names.items() if name in passed}
+
+    def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Returns those that it only renames."""
+        return (
+            frozenset(name for name, sql in self.select.items() if column_in(sql) in read[0])
+            if self.select
+            else read[0]
+        )
 
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns the bounds that it selects."""

@@ -240,6 +240,13 @@ class Operator(ABC):
         """
         return None
 
+    def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Returns the columns that have the event time of a record as a source read it, under any name.
+
+        *read* has those of each operator that it reads, across hops too.
+        """
+        return read[0] if read else frozenset()
+
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns the bounds of windows in its records.
 

@@ -58,6 +58,10 @@ class Repartition(DeclaredOperator):
         """Returns *names*; None with an id: it may suppress updates."""
         return None if self.id else names
 
+    def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Returns those that it sends on."""
+        return read[0] & {*self.key, *self.columns}
+
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns the bounds that it passes on."""
         bounds = bounds_among((*self.key, *self.columns, *self.id), read[0].bounds)

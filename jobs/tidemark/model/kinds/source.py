@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 from tidemark.model.kinds.kafka_end import Format, KafkaEnd
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, PARTITION
 from tidemark.model.kinds.source_format import read_source_format
+from tidemark.model.settings.declared_fields import PATH, decimal_word, digits_of, path_of, split_fields, steps
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 from tidemark.model.settings.toml_keys import IDENTIFIER, LENGTH, Keys
 from tidemark.semantics.progress import Place
@@ -28,6 +29,8 @@ At least one file is always read.
 """
 FIELD_TYPES = ("string", "boolean", "int", "bigint", "double", "timestamp")
 TIMESTAMP_UNITS = ("s", "ms", "us", "ns")
+TIME_TYPES = ("bigint", "double", "timestamp")
+"""Types of the field with the event time, which may also be a decimal."""
 UNLIMITED = "unlimited"
 """The value of `max_ahead` where record time is not wall time."""
 LIMITS: Mapping[str, Mapping[str, int | None]] = {
@@ -40,7 +43,9 @@ LIMITS: Mapping[str, Mapping[str, int | None]] = {
 With them a backlog does not fill the driver.
 """
 
-_FIELD = re.compile(rf"(?P<column>{IDENTIFIER.pattern})\s+(?P<type>\w+)(?:\s+from\s+(?P<field>[^`]+))?")
+_FIELD = re.compile(
+    rf"(?P<column>{IDENTIFIER.pattern})\s+(?P<type>\w+(?:\s*\([^()]*\))?)(?:\s+from\s+(?P<path>{PATH}))?"
+)
 _WRITER = re.compile(r"[\w.-]+/[\w.-]+")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """The names that Kafka allows for topics."""
@@ -80,7 +85,7 @@ class Source(KafkaEnd):
         places: of a source over several topics, the partition that each input partition is, by number. It is empty in a
             topology; `with_places` fills it in for a batch.
         fields: its columns with their types.
-        named: by column, the field of the record if that has another name.
+        named: by column, the path of its field in the record if that is another one (`declared_fields.steps`).
         timestamp: one of the columns; None: Kafka's own timestamp.
         timestamp_unit: of a number.
         timestamp_range_ms: outside of it a record is quarantined.
@@ -217,8 +222,13 @@ class Source(KafkaEnd):
 
     @property
     def field_of(self) -> Mapping[str, str]:
-        """By declared column, the field of the record that fills it."""
+        """By declared column, the path of the field of the record that fills it."""
         return {column: self.named.get(column, column) for column in self.fields}
+
+    @property
+    def time_field(self) -> str | None:
+        """The path of the field with the event time; None without one."""
+        return None if self.timestamp is None else self.field_of[self.timestamp]
 
     @property
     def names_schemas(self) -> bool:
@@ -232,12 +242,12 @@ class Source(KafkaEnd):
 
     @property
     def types_of_fields(self) -> Mapping[str, str]:
-        """By field of a record, the declared type of its column."""
+        """By path of a field of a record, the declared type of its column."""
         return {self.named.get(column, column): word for column, word in self.fields.items()}
 
     @property
     def types_of_values(self) -> Mapping[str, str]:
-        """By field of a record's value, the declared type of its column."""
+        """By path of a field of a record's value, the declared type of its column."""
         # The column `key` is a record's own key, and no field.
         return {self.named.get(column, column): word for column, word in self.fields.items() if column != self.key}
 
@@ -262,6 +272,10 @@ class Source(KafkaEnd):
         # Kafka puts records of one key into one partition. A table or a folder has one partition.
         return frozenset({KAFKA_KEY, *([self.key] if self.key else [])}) if self.topic else ORDERED
 
+    def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Returns the column that `timestamp` names."""
+        return frozenset({self.timestamp} if self.timestamp else ())
+
     def on_processing_time(self) -> Self:
         """Returns it without `max_ahead`: no record is ahead of the clock."""
         return replace(self, max_ahead_ms=None)
@@ -272,9 +286,11 @@ class Source(KafkaEnd):
         place, topics = _place(keys)
         fields, named = _fields(keys)
         timestamp = _timestamp(keys, place, fields)
-        unit = keys.word("timestamp_unit", TIMESTAMP_UNITS, "ms")
+        unit = _timestamp_unit(keys, timestamp, fields)
         low, high = keys.pair("timestamp_range", _PLAUSIBLE, ("2000-01-01", "2100-01-01"))
         key = _key(keys, place, fields)
+        form = read_source_format(keys, place, folder)
+        _refuse_objects(keys, form["format"], named)
         return cls(
             **common,
             fields=fields,
@@ -285,7 +301,7 @@ class Source(KafkaEnd):
             other_fields=_other_fields(keys, fields),
             **topics,
             **_idleness(keys, place, is_several=bool(topics)),
-            **read_source_format(keys, place, folder),
+            **form,
             timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
             bound_ms=keys.duration("bound", "3 s", zero=True),
             allowed_lateness_ms=keys.duration("allowed_lateness", "1 min", None, zero=True),
@@ -341,19 +357,25 @@ def _fields(keys: Keys) -> tuple[Mapping[str, str], Mapping[str, str]]:
     fields: dict[str, str] = {}
     named: dict[str, str] = {}
     wrong: list[str] = []
-    for part in keys.text("fields", "id string, event_time bigint").split(","):
-        match = _FIELD.fullmatch(part.strip())
-        if not match or match["type"] not in FIELD_TYPES:
-            wrong.append(repr(part.strip()))
+    for part in split_fields(keys.text("fields", "id string, event_time bigint")):
+        match = _FIELD.fullmatch(part)
+        word = (
+            match["type"] if match and match["type"] in FIELD_TYPES else decimal_word(match["type"]) if match else None
+        )
+        if match is None or word is None:
+            wrong.append(repr(part))
             continue
         if match["column"] in fields:
             keys.fail("fields", f"has {match['column']!r} twice", "name each field once")
-        fields[match["column"]] = match["type"]
-        if match["field"]:
-            named[match["column"]] = match["field"]
+        fields[match["column"]] = word
+        if match["path"]:
+            named[match["column"]] = path_of(steps(match["path"]))
     if wrong:
-        types = ", ".join(FIELD_TYPES)
-        remedy = f"write `name type` with one of {types}; where the record has another name, `name type from itsName`"
+        types = ", ".join((*FIELD_TYPES, "decimal(12,2)"))
+        remedy = (
+            f"write `name type` with one of {types}; where the record has another name, `name type from itsName`, and "
+            "for a field inside an object, `name type from object.field` (a name with a dot is in backquotes)"
+        )
         keys.fail("fields", f"has {', '.join(wrong)}", remedy)
     read = Counter(named.get(column, column).lower() for column in fields)
     if twice := [field for field, n in read.items() if n > 1]:
@@ -363,10 +385,27 @@ def _fields(keys: Keys) -> tuple[Mapping[str, str], Mapping[str, str]]:
 
 def _timestamp(keys: Keys, place: Mapping[str, str], fields: Mapping[str, str]) -> str | None:
     timestamp: str | None = keys.text("timestamp", "event_time", None if "topic" in place else ...)
-    if timestamp is not None and fields.get(timestamp) not in {"bigint", "timestamp"}:
-        remedy = "name a field of type bigint or timestamp among `fields`"
+    word = fields.get(timestamp or "", "")
+    if timestamp is not None and word not in TIME_TYPES and digits_of(word) is None:
+        remedy = "name a field of type bigint, decimal(p,s), double or timestamp among `fields`"
         keys.fail("timestamp", f"is {timestamp!r}", remedy, beside="fields")
     return timestamp
+
+
+def _timestamp_unit(keys: Keys, timestamp: str | None, fields: Mapping[str, str]) -> str:
+    unit: str = keys.word("timestamp_unit", TIMESTAMP_UNITS, "ms")
+    if unit == "ns" and fields.get(timestamp or "") == "double":
+        remedy = f"declare {timestamp} as bigint: a double has no nanoseconds of the present time"
+        keys.fail("timestamp_unit", f"is 'ns', but {timestamp!r} is a double", remedy, beside="fields")
+    return unit
+
+
+def _refuse_objects(keys: Keys, form: Format, named: Mapping[str, str]) -> None:
+    """Fails where `fields` names a field inside an object and records in *form* have no objects."""
+    inner = [path for path in named.values() if len(steps(path)) > 1]
+    if inner and form is Format.CSV:
+        remedy = f"write `{inner[0]}` in backquotes if that is the name of a column"
+        keys.fail("fields", f"has the path {inner[0]!r}, and rows of CSV have no objects", remedy, beside="format")
 
 
 def _key(keys: Keys, place: Mapping[str, str], fields: Mapping[str, str]) -> str | None:

@@ -81,6 +81,10 @@ class KeyedTable(DeclaredOperator):
         )
         return ArrivalOrder(self.key, remedy)
 
+    def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Returns those that it keeps."""
+        return read[0] & {*self.key, *self.columns} if self.columns else read[0]
+
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns the bounds that it keeps.
 

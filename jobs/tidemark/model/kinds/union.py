@@ -42,6 +42,10 @@ class Union(DeclaredOperator):
         """Returns *names*: all columns of a record keep theirs."""
         return names
 
+    def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:
+        """Returns those that all inputs share."""
+        return read[0].intersection(*read[1:])
+
     def window_columns(self, read: Sequence[WindowColumns]) -> WindowColumns:
         """Returns the bounds that all inputs share."""
         return common(read)

@@ -36,7 +36,7 @@ AGGREGATE_FUNCTIONS: Mapping[str, FunctionFacts] = MappingProxyType(
     {
         "count": FunctionFacts(calculation="Count", counts_rows=True, retracts=True, changes_often=True),
         "sum": FunctionFacts(calculation="exact_sum", retracts=True, changes_often=True),
-        "avg": FunctionFacts(calculation="Average", retracts=True, changes_often=True),
+        "avg": FunctionFacts(calculation="average", retracts=True, changes_often=True),
         "min": FunctionFacts(calculation="Minimum", is_a_value=True),
         "max": FunctionFacts(calculation="Maximum", is_a_value=True),
         "first": FunctionFacts(calculation="First", is_a_value=True),

@@ -338,7 +338,11 @@ CHANGES = Table(
             ("old_timestamp", "timestamp", "record time of the value it replaced; null: it replaced none"),
             ("window_start", "timestamp", "record time, inclusive, of its window; null: no window"),
             ("window_end", "timestamp", "record time, exclusive"),
-            ("value_hash", "string", "identity of the value: SHA-256 of its canonical bytes, hex; null: deleted"),
+            (
+                "value_hash",
+                "string",
+                "identity of the value: SHA-256 of the canonical bytes of what is compared, hex; null: deleted",
+            ),
             ("source_partition", "int", "input partition of the record that caused the update"),
             ("source_offset", "bigint", "its offset there"),
         ),

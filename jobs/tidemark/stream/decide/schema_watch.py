@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidemark.model.kinds.source import Source
+from tidemark.model.settings.declared_fields import steps
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import StreamProgress
 from tidemark.semantics.schema_watch import ChangedField, FieldSample, SourceFields, step, watch
@@ -23,7 +24,9 @@ class SchemaWatch:
         self._sources: dict[str, tuple[Source, frozenset[str]]] = {}
         for source in sub.outside_sources:
             if source.is_watched:
-                self._sources[source.name] = source, frozenset(map(step, source.types_of_values))
+                # A field inside an object is declared by the object around it.
+                outermost = {step(steps(path)[0]) for path in source.types_of_values}
+                self._sources[source.name] = source, frozenset(outermost)
 
     def decided(
         self, batch: MicroBatch, now: StreamProgress, samples: Mapping[str, FieldSample]

@@ -83,6 +83,10 @@ class AggregateStep(JudgingStep[Aggregate]):
             return f"{column} of {operator.name}: record time, epoch ms"
         return ask(operator.inputs[0])
 
+    def compared(self) -> tuple[str, ...]:
+        """Returns the columns of its `select`."""
+        return tuple(self.operator.select)
+
     def prepare(self) -> None:
         """Keeps the states of its keys."""
         schema = self.shared.schemas[self.operator.inputs[0]]

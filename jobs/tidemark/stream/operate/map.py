@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from tidemark.collecting import outside
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.facts import times_of
 from tidemark.kernels.updates.steps import map_records, map_updates
@@ -74,7 +75,15 @@ class MapStep(KeyedStep[Map]):
 
     def updates(self, records: pl.DataFrame) -> pl.DataFrame:
         """Returns *records* as updates, with the columns that show a change."""
-        return map_updates(self.operator, records, self.shared.sql)
+        return map_updates(self.operator, records, self.shared.sql, self.compared() or ())
+
+    def compared(self) -> tuple[str, ...] | None:
+        """Returns its identity, or else all columns but the event time, if it judges records."""
+        if self.operator.emission is None:
+            return None
+        if self.operator.identity is not None:
+            return (self.operator.identity,)
+        return tuple(outside(self.operator.select, self.shared.event_times[self.operator.name]))
 
     def judged_records(self, records: pl.DataFrame) -> pl.DataFrame:
         """Returns *records* as `select` and `where` make them."""

@@ -13,7 +13,13 @@ import polars as pl
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.facts import times_of
 from tidemark.kernels.updates.proofs import suppressed_rows
-from tidemark.kernels.updates.steps import hop_rows, repartition_updates, stream_hop_rows, with_old_value
+from tidemark.kernels.updates.steps import (
+    hop_rows,
+    repartition_columns,
+    repartition_updates,
+    stream_hop_rows,
+    with_old_value,
+)
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves
@@ -58,6 +64,10 @@ class RepartitionStep(KeyedStep[Repartition]):
     def updates(self, records: pl.DataFrame) -> pl.DataFrame:
         """Returns *records* as updates of their ids."""
         return repartition_updates(self.operator, records)
+
+    def compared(self) -> tuple[str, ...] | None:
+        """Returns the columns that it sends on, if it judges updates."""
+        return repartition_columns(self.operator) if self.operator.id else None
 
     def prepare(self) -> None:
         """Keeps the last update of each id; of a stream nothing."""

@@ -12,6 +12,7 @@ import polars as pl
 from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import META_SCHEMA, record_schema
+from tidemark.kernels.formats.fitting import misfits_of_schema
 from tidemark.kernels.formats.protobuf_fields import InvalidDescriptors, message_names, protobuf_types
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.steps import hop_records, repartition_columns
@@ -56,10 +57,14 @@ class SourceStep(_ReadingStep[Source]):
     def mistakes(
         operator: Source, columns: Schema, sql: Expressions, wrong: Collection[str]
     ) -> Iterator[ColumnMistake]:
-        """Yields what is wrong with its schema."""
-        yield from avro_mistakes(operator.avro_schema)
+        """Yields what is wrong with its schema, or with its fields beside that."""
+        mistakes = [*avro_mistakes(operator.avro_schema)]
         if operator.descriptors is not None:
-            yield from _protobuf_mistakes(operator.descriptors, operator.message or "")
+            mistakes += _protobuf_mistakes(operator.descriptors, operator.message or "")
+        yield from mistakes
+        if not mistakes and (wrong := misfits_of_schema(operator)):
+            remedy = "declare the fields of the schema, with types that fit (docs/topologies.md, Avro and Protobuf)"
+            yield ColumnMistake("fields", "; ".join(wrong), remedy)
 
     @staticmethod
     def comment(operator: Source, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
@@ -69,7 +74,7 @@ class SourceStep(_ReadingStep[Source]):
         """
         if column != operator.timestamp:
             return f"{column} of {operator.name}"
-        unit = f", epoch {operator.timestamp_unit}" if operator.fields[column] == "bigint" else ""
+        unit = "" if operator.fields[column] == "timestamp" else f", epoch {operator.timestamp_unit}"
         return f"{column} of {operator.name}: record time{unit}"
 
     def schema(self) -> Mapping[str, pl.DataType]:

@@ -17,7 +17,7 @@ from tidemark.kernels.updates.steps import InvalidColumns
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.operator_graph import updates_tables
+from tidemark.model.operator_graph import event_times, updates_tables
 from tidemark.model.toml_operators import misshapen, mistakes_of
 from tidemark.model.topology import Topology
 from tidemark.stream.journal.batch import Moment
@@ -57,7 +57,8 @@ class Steps:
     ) -> None:
         terminals = frozenset[str]().union(*(sub.terminals() for sub in topology.sub_topologies))
         self._topology = topology
-        self._shared = StepContext(topology, reference, updates_tables(topology.operators), terminals)
+        operators = topology.operators
+        self._shared = StepContext(topology, reference, updates_tables(operators), terminals, event_times(operators))
         self._steps: dict[str, OperatorStep[Operator]] = {}
         self._checks_sql = checks_sql
         schemas = schemas or next((schemas for sound, schemas in [*_SOUND] if sound == topology), None)
@@ -132,6 +133,11 @@ class Steps:
         problems = error.problems if isinstance(error, InvalidColumns) else [_without_columns(error)]
         key = _key_of(operator, error)
         return [ColumnMistake(key, f"does not fit what it reads: {problem}", reads(columns)) for problem in problems]
+
+    def compared(self) -> dict[str, tuple[str, ...]]:
+        """Returns the columns by which each operator that judges updates compares them."""
+        columns = {name: step.compared() for name, step in self._steps.items()}
+        return {name: compared for name, compared in columns.items() if compared is not None}
 
     def version_schema(self, table: str) -> dict[str, pl.DataType]:
         """Returns the columns of each version of *table* for joins."""

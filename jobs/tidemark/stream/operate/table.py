@@ -10,7 +10,7 @@ from functools import cached_property
 
 import polars as pl
 
-from tidemark.collecting import omit
+from tidemark.collecting import omit, outside
 from tidemark.kernels import META
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.steps import MATCHED, pruned, table_updates, value_columns
@@ -75,7 +75,16 @@ class TableStep(KeyedStep[KeyedTable]):
 
     def updates(self, records: pl.DataFrame) -> pl.DataFrame:
         """Returns *records* as updates of their keys."""
-        return table_updates(self.operator, records)
+        return table_updates(self.operator, records, self.compared())
+
+    def compared(self) -> tuple[str, ...]:
+        """Returns its `columns`, or without these all columns but the key and the event time.
+
+        Every record has another event time: with it, none would repeat the one before.
+        """
+        read = self.operator.inputs[0]
+        columns = value_columns(self.operator, [*self.shared.schemas[read]])
+        return columns if self.operator.columns else tuple(outside(columns, self.shared.event_times[read]))
 
     def run(self, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
         """Judges the rows that came.

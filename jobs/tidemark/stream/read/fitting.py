@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.formats.fitting import fits_digits
 from tidemark.model.kinds.source import Source
+from tidemark.model.settings.declared_fields import digits_of
 
 _FITTING = {
     "string": {"string"},
@@ -16,7 +18,8 @@ _FITTING = {
     "double": {"tinyint", "smallint", "int", "float", "double"},
     "timestamp": {"timestamp", "timestamp_ntz"},
 }
-"""Per declared type, the Spark types of which every value fits."""
+"""Per declared type, the Spark types of which every value fits; of decimals see `_fits`."""
+_DIGITS_OF_INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 def require_fitting(types: Mapping[str, str], source: Source) -> None:
@@ -25,21 +28,21 @@ def require_fitting(types: Mapping[str, str], source: Source) -> None:
     They fit if all fields that *source* declares are among them, in types of which every value fits.
     """
     declared = source.types_of_values
-    require_there(types, source)
-    wrong = [f"{n} is {types[n]}, not {word}" for n, word in declared.items() if types[n] not in _FITTING[word]]
+    if missing := outside(declared, types):
+        msg = f"operators.{source.name}.fields names {', '.join(missing)}; it reads the fields: {', '.join(types)}"
+        raise InvalidArgument(msg)
+    wrong = [f"{path} is {types[path]}, not {word}" for path, word in declared.items() if not _fits(types[path], word)]
     require_no_misfits(wrong, source)
+
+
+def _fits(kind: str, word: str) -> bool:
+    if digits_of(word) is not None:
+        return fits_digits(digits_of(kind) or (_DIGITS_OF_INTEGERS.get(kind, 0), 0), word)
+    return kind in _FITTING[word]
 
 
 def require_no_misfits(misfits: Collection[str], source: Source) -> None:
     """Raises InvalidArgument if there are *misfits* of *source*'s fields."""
     if misfits:
         msg = f"operators.{source.name}.fields must have the types of the fields that it reads: {'; '.join(misfits)}"
-        raise InvalidArgument(msg)
-
-
-def require_there(fields: Iterable[str], source: Source) -> None:
-    """Raises InvalidArgument unless *fields* are all that *source* declares."""
-    there = [*fields]
-    if missing := outside(source.types_of_values, there):
-        msg = f"operators.{source.name}.fields names {', '.join(missing)}; it reads the fields: {', '.join(there)}"
         raise InvalidArgument(msg)

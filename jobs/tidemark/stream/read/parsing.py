@@ -21,7 +21,6 @@ the columns of a table, which read/table_rows.py has typed. One function parses 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -29,6 +28,7 @@ import msgspec
 import polars as pl
 
 from tidemark.collecting import in_order_of
+from tidemark.kernels.columns.decimals import unscaled
 from tidemark.kernels.columns.splitting import split
 from tidemark.kernels.formats.avro_fields import avro_fields
 from tidemark.kernels.formats.protobuf_fields import protobuf_fields
@@ -37,21 +37,23 @@ from tidemark.kernels.formats.wire_format import wire_fields
 from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.kernels.records.fields import ERRORS_OF_RECORDS, Fields, described, texts_at, texts_of
 from tidemark.kernels.records.headers import INVALID_KEY
-from tidemark.kernels.records.iso_times import instant_us
+from tidemark.kernels.records.iso_times import instants_of
 from tidemark.kernels.records.json_fields import json_fields, json_of
+from tidemark.kernels.records.numbers import numbers_of
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import NanPolicy, Source
+from tidemark.model.settings.declared_fields import MOST_DIGITS
 
-_PER_MS = {"us": 1_000, "ns": 1_000_000}
-_MS = {"s": 1_000, "ms": 1}
+_DIGITS_OF_MS = {"s": 3, "ms": 0, "us": -3, "ns": -6}
+"""By unit, how many digits the point of a number moves to the right where it becomes ms."""
+_WHOLE_DOUBLES = 2**53
+"""Up to here each integer is a double."""
 _MOST = 2**63 - 1
 NO_SCHEMAS: KnownSchemas = {}
 """For sources without a registry."""
 UNREADABLE = "unreadable"
 """Reason of quarantine: an error was raised over the record outside of its parser."""
-_NUMBER = re.compile(r"\s*[+-]?\d{1,19}\s*", re.ASCII)
-
 
 SchemasOf = Callable[[pl.DataFrame, Iterable[Operator]], KnownSchemas]
 """Returns the schemas of registries that raw rows at the sources need."""
@@ -141,17 +143,20 @@ def _fields(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> Fields:
         none = texts_at({}, raw.height)
         undeclared = columns.field(source.other_fields) if source.other_fields else none
         return Fields({name: columns.field(name) for name in source.fields}, undeclared, raw["reason"], none)
+    words, time = source.types_of_fields, source.time_field
     others, limits = source.other_fields is not None, source.record_limits
-    words = source.types_of_fields
     if source.registry is not None:
         parsed_fields = wire_fields(raw["value"], words, source, schemas.get(source.registry, {}))
     elif source.format is Format.PROTOBUF:
         descriptors, message = source.descriptors or b"", source.message or ""
-        parsed_fields = protobuf_fields(raw["value"], words, descriptors, message, others=others, limits=limits)
+        parsed_fields = protobuf_fields(
+            raw["value"], words, descriptors, message, time=time, others=others, limits=limits
+        )
     elif source.format is Format.AVRO:
-        parsed_fields = avro_fields(raw["value"], words, source.avro_schema or "", others=others, limits=limits)
+        schema = source.avro_schema or ""
+        parsed_fields = avro_fields(raw["value"], words, schema, time=time, others=others, limits=limits)
     else:
-        parsed_fields = json_fields(raw["value"], words, others=others, limits=limits)
+        parsed_fields = json_fields(raw["value"], words, time=time, others=others, limits=limits)
     named = {name: parsed_fields.columns[field] for name, field in source.field_of.items()}
     return Fields(named, parsed_fields.others, parsed_fields.reasons, parsed_fields.details)
 
@@ -166,14 +171,11 @@ def _with_times(source: Source, rows: pl.DataFrame) -> pl.DataFrame:
     texts = _tombstone_texts(source, rows)
     event_time = rows[source.name].struct.field(source.timestamp)
     if texts:
-        of_tombstones = pl.Series([_time(text, source) for text in texts.values()], dtype=pl.Int64)
-        # Times of tombstones are integers (epoch µs, or the unit of the field), so they are set among integers.
-        event_time = event_time.cast(pl.Int64).scatter([*texts], of_tombstones).cast(event_time.dtype)
+        word, written = source.fields[source.timestamp], pl.Series([*texts.values()], dtype=pl.String)
+        of_tombstones = instants_of(written) if word == "timestamp" else numbers_of(written, word)
+        event_time = event_time.scatter([*texts], of_tombstones)
     timed = rows.with_columns(_event_time=event_time, _has_time_text=pl.int_range(pl.len()).is_in([*texts]))
-    is_number = source.fields[source.timestamp] == "bigint"
-    return timed.with_columns(
-        timestamp_ms=_in_ms(source.timestamp_unit) if is_number else pl.col("_event_time").dt.epoch("ms")
-    )
+    return timed.with_columns(timestamp_ms=_in_ms(source.timestamp_unit, event_time.dtype))
 
 
 def _tombstone_texts(source: Source, rows: pl.DataFrame) -> dict[int, str]:
@@ -204,25 +206,24 @@ def _tombstone_text(source: Source, key: bytes | None, headers: Iterable[Mapping
     return json_of(value) if isinstance(value, int | float) else ""
 
 
-def _time(text: str, source: Source) -> int | None:
-    """Returns the time in *text*, which a tombstone has.
-
-    It is in the unit of the source's time field; epoch µs for an instant. None if it is no time.
-    """
-    if source.fields[source.timestamp or ""] == "timestamp":
-        return instant_us(text)
-    number = int(text) if _NUMBER.fullmatch(text) else None
-    return number if number is not None and -_MOST <= number <= _MOST else None
-
-
-def _in_ms(unit: str) -> pl.Expr:
-    """Returns `_event_time`, numbers in *unit*, as ms, rounded down."""
+def _in_ms(unit: str, kind: pl.DataType) -> pl.Expr:
+    """Returns `_event_time` of the type *kind*, numbers in *unit*, as ms, rounded down; null beyond 64 bits."""
     event_time = pl.col("_event_time")
-    if unit in _PER_MS:
-        return event_time // _PER_MS[unit]
-    # A product beyond 64 bits would wrap around to another time, so it becomes null.
-    most = _MOST // _MS[unit]
-    return pl.when(event_time.is_between(-most, most)).then(event_time) * _MS[unit]
+    if isinstance(kind, pl.Datetime):
+        return event_time.dt.epoch("ms")
+    digits = _DIGITS_OF_MS[unit]
+    if kind.is_float():
+        # A double is the nearest to its text, from which the nearest whole microsecond tells the digits again.
+        us = (event_time * 10.0 ** (digits + 3)).round()
+        return pl.when(us.abs() <= _WHOLE_DOUBLES).then(us).cast(pl.Int64) // 1_000
+    if isinstance(kind, pl.Decimal):
+        event_time, digits = unscaled(event_time), digits - kind.scale
+    number = event_time.cast(pl.Int128)
+    if digits < 0:
+        # Of so many digits none is left, whatever the number.
+        return (number // pl.lit(10 ** min(-digits, MOST_DIGITS), pl.Int128)).cast(pl.Int64, strict=False)
+    most = _MOST // 10**digits
+    return (pl.when(number.is_between(-most, most)).then(number) * pl.lit(10**digits, pl.Int128)).cast(pl.Int64)
 
 
 def _reason(source: Source) -> pl.Expr:

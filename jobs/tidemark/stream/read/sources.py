@@ -22,9 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tidemark.collecting import names_in, omit
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.formats.avro_fields import avro_types
-from tidemark.kernels.formats.fitting import misfits
-from tidemark.kernels.formats.protobuf_fields import protobuf_types
+from tidemark.kernels.formats.fitting import misfits_of_schema
 from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
@@ -41,7 +39,7 @@ from tidemark.stream.kafka.numbering import multi_topic_sources, with_places
 from tidemark.stream.read.beyond_spark import overflows, records_at
 from tidemark.stream.read.data_files import folder_of, rows_of_files
 from tidemark.stream.read.data_loss import Offsets
-from tidemark.stream.read.fitting import require_no_misfits, require_there
+from tidemark.stream.read.fitting import require_no_misfits
 from tidemark.stream.read.hop_log import is_cut
 from tidemark.stream.read.parsing import NO_SCHEMAS, SchemasOf, no_schemas, parsed_rows
 from tidemark.stream.read.parts import BatchPart, to_read
@@ -143,19 +141,8 @@ def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
     if source.max_records is not None:
         raw = raw.option("maxOffsetsPerTrigger", source.max_records)
     # A schema that does not fit fails the start, and not each record.
-    if (types := _types_of_schema(source)) is not None:
-        require_there(types, source)
-        require_no_misfits(misfits(types, source.types_of_values), source)
+    require_no_misfits(misfits_of_schema(source), source)
     return records_of(raw.load(), source)
-
-
-def _types_of_schema(source: Source) -> dict[str, str] | None:
-    """Returns the types in the file of a schema, if any."""
-    if source.avro_schema is not None:
-        return avro_types(source.avro_schema)
-    if source.descriptors is not None:
-        return protobuf_types(source.descriptors, source.message or "")
-    return None
 
 
 def records_of(raw: DataFrame, source: Source) -> DataFrame:

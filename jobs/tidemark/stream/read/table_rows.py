@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from tidemark.model.kinds.source import Source
+from tidemark.model.settings.declared_fields import path_of, steps
 from tidemark.stream.read.fitting import require_fitting
 
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
@@ -27,25 +28,41 @@ def table_rows(raw: DataFrame, source: Source) -> DataFrame:
         InvalidArgument: A declared column is missing, or of a type that does not fit.
     """
     columns = StructType([column for column in raw.schema if column.name != "written"])
-    types = {column.name: column.dataType.simpleString() for column in columns}
+    types = {path_of((column.name,)): column.dataType.simpleString() for column in columns}
+    types |= {path: kind for path in source.field_of.values() if (kind := _type_at(columns, path)) is not None}
     require_fitting(types, source)
     read: dict[str, Column] = {}
     fields: dict[str, Column] = {}
-    for name, field in source.field_of.items():
-        # Names may have dots, which Spark takes for a field of a struct unless they are quoted.
-        read[name] = F.col(f"`{field}`")
+    for name, path in source.field_of.items():
+        read[name] = F.col(".".join(map(_quoted, steps(path))))
         fields[name] = nullable(_converted(read[name], source.fields[name]))
     if source.other_fields:
-        fields[source.other_fields] = _others(columns, source.types_of_fields)
+        declared = {steps(path)[0] for path in source.types_of_fields if len(steps(path)) == 1}
+        fields[source.other_fields] = _others(columns, declared)
     own_columns = [fields[name].alias(name) for name in source.columns]
     return raw.select(
         F.lit(source.name).alias("source"),
         F.lit(0).alias("partition"),
-        _json(F.struct(*(F.col(f"`{name}`") for name in columns.names))).cast("binary").alias("value"),
+        _json(F.struct(*(F.col(_quoted(name)) for name in columns.names))).cast("binary").alias("value"),
         _lost(source, read, fields).alias("reason"),
         F.struct(*own_columns).alias(source.name),
         "written",
     )
+
+
+def _quoted(name: str) -> str:
+    """Returns *name* in backquotes: Spark takes a dot without them for a field of a struct."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _type_at(columns: StructType, path: str) -> str | None:
+    """Returns the type of the column, or the field inside one, at *path*; None where there is none."""
+    kind: DataType = columns
+    for name in steps(path):
+        if not isinstance(kind, StructType) or name not in kind.names:
+            return None
+        kind = kind[name].dataType
+    return kind.simpleString()
 
 
 def _lost(source: Source, read: Mapping[str, Column], fields: Mapping[str, Column]) -> Column:
@@ -62,7 +79,7 @@ def _lost(source: Source, read: Mapping[str, Column], fields: Mapping[str, Colum
 
 def _others(columns: StructType, declared: Collection[str]) -> Column:
     """Returns the undeclared *columns* as a JSON object; null without any."""
-    others = [F.col(f"`{name}`") for name in columns.names if name not in declared]
+    others = [F.col(_quoted(name)) for name in columns.names if name not in declared]
     # to_json() omits null columns, so a row without others gives an empty object.
     return F.nullif(_json(F.struct(*others)), F.lit("{}")) if others else F.lit(None).cast("string")
 

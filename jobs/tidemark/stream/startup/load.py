@@ -46,8 +46,9 @@ def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppr
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
         schema = omit(steps.schemas[operator.name], META)
         values = omit(schema, operator.key)
-        values_of = changes.select("key", "value", "value_hash").unique(["key", "value_hash"])
-        on = ["key", "value_hash"]
+        # Equal values may have other event times: an update repeats the change of one instant.
+        on = ["key", "value_hash", "old_timestamp"]
+        values_of = changes.select("key", "value", "value_hash", old_timestamp=_ms("timestamp")).unique(on)
         values_with_hash = values_of.filter(pl.col("value_hash").is_not_null())
         # A suppressed row has only the hash of its value; the update that it repeats has the value.
         again = (

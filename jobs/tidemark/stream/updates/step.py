@@ -64,13 +64,15 @@ class StepContext:
     """The things that all operators of *topology* use.
 
     `schemas` are those of their outputs, filled in order; `updates` names operators whose records are updates of a
-    table, and `terminals` those that no other operator reads.
+    table, and `terminals` those that no other operator reads. `event_times` has the columns of each operator's output
+    that are the event time of a source.
     """
 
     topology: Topology
     reference: Reference
     updates: Collection[str]
     terminals: Collection[str]
+    event_times: Mapping[str, frozenset[str]] = field(default_factory=dict)
     sql: Expressions = field(default_factory=Expressions)
     memory: Memory = field(default_factory=Memory)
     schemas: dict[str, Mapping[str, pl.DataType]] = field(default_factory=dict)
@@ -153,6 +155,10 @@ class OperatorStep(ABC, Generic[Op]):
         *read* are the columns that it reads; *ask* returns the description in another operator.
         """
         return ask(operator.inputs[0])
+
+    def compared(self) -> tuple[str, ...] | None:
+        """Returns the columns of an update, or the SQL, by which it counts as unchanged; None if it judges none."""
+        return None
 
     def prepare(self) -> None:
         """Prepares the states of the operator.

@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from tidemark.kernels.records.fields import RecordUnreadable, value_at
+from tidemark.kernels.records.numbers import number_of
 from tidemark.model.kinds.source import Source
+from tidemark.model.settings.declared_fields import digits_of, steps
 from tidemark.semantics.schema_watch import FieldChange, step
 from tidemark.why.causes.registry import rule
 from tidemark.why.evidence.commands import quarantine_query
@@ -50,11 +53,24 @@ def wrong_fields(source: Source, values: list[bytes | None]) -> list[str]:
     """Returns *source*'s wrongly typed fields in JSON *values*, most frequent first."""
     wrong: Counter[str] = Counter()
     for record in map(json_object, values):
-        for name, field in source.field_of.items():
-            value = None if record is None or name == source.key else record.get(field)
-            if value is not None and not _FITS[source.fields[name]](value):
-                wrong[field] += 1
+        for name, path in source.field_of.items():
+            if record is None or name == source.key:
+                continue
+            try:
+                value = value_at(record, steps(path))
+            except RecordUnreadable:
+                wrong[path] += 1
+                continue
+            if value is not None and not _fits(value, source.fields[name], is_time=name == source.timestamp):
+                wrong[path] += 1
     return [field for field, _ in wrong.most_common()]
+
+
+def _fits(value: object, word: str, *, is_time: bool) -> bool:
+    if digits_of(word) or (is_time and word != "timestamp"):
+        is_number = isinstance(value, str | int | float) and not isinstance(value, bool)
+        return is_number and number_of(str(value), word) is not None
+    return _FITS[word](value)
 
 
 def json_object(value: bytes | None) -> dict[str, object] | None:
@@ -72,14 +88,19 @@ def changed_fields(scene: Scene, name: str) -> Iterator[WhyFinding]:
     for source in scene.sources(name).values():
         if not source.is_watched:
             continue
-        declared = {step(field): (column, word) for column, field, word in _declared(source)}
+        declared = {watched_path(path): (column, word) for column, path, word in _declared(source)}
         for change in scene.of(source.name).field_changes(source.name).iter_rows(named=True):
             if change["field"] in declared:
                 yield from _suffering(scene, name, source, change, *declared[change["field"]])
 
 
+def watched_path(path: str) -> str:
+    """Returns *path* of `fields` as `schema_changes` writes it."""
+    return ".".join(map(step, steps(path)))
+
+
 def _declared(source: Source) -> Iterator[tuple[str, str, str]]:
-    """Yields the columns of record values, with field and type."""
+    """Yields the columns of record values, with the path of the field and its type."""
     for column, field in source.field_of.items():
         if column != source.key:
             yield column, field, source.fields[column]
