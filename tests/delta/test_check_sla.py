@@ -258,6 +258,29 @@ def test_stale_keys_are_named_by_what_was_seen(warehouse):
     assert row["stale_groups"] == [{"name": name, "newest_ms": NOW - 60_000} for name in ("c", "d")]
 
 
+def test_the_share_of_quarantined_records_breaks_an_sla(warehouse):
+    warehouse.write(BATCHES, [{"batch_id": 0, "finished_at": NOW - 700_000}, {"batch_id": 1, "finished_at": NOW - 1}])
+    of_source = {"operator": "events", "kind": "source"}
+    before = {**outcome(0, records_in=100, passed=100), **of_source}  # more than 10 min ago
+    poisoned = {**outcome(1, records_in=10, passed=5, quarantined=5), **of_source}
+    warehouse.write(OUTCOMES, [before, poisoned, outcome(1, records_in=5, emitted=5)])
+
+    limits = {"warn_after": None, "error_after": None, "warn_above": 0.01, "error_above": 0.3}
+    check(warehouse, subject="events", measure="quarantined_share", **limits)
+
+    (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
+    assert (row["verdict"], row["share"], row["records"], row["culprit"]) == ("error", 0.5, 10, "events")
+    assert (row["cause"], row["cause_operator"], row["held_by"]) == ("quarantined_records", "events", None)
+    assert row["said"] == (
+        "5 of 10 records of events in 10 min were quarantined (50.00%); warning above 0.01, error above 0.3"
+    )
+    (opened,) = (row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh")
+    assert (opened["observed"], opened["threshold"], opened["unit"]) == (0.5, 0.3, "share")
+    tables = sql.Warehouse(warehouse.layout.warehouse)
+    history = tables.ask("SELECT worst_observed, unit FROM incident_history WHERE sla = 'fresh'")
+    assert history.rows == ((0.5, "share"),)
+
+
 def test_a_silent_partition_is_stale_by_itself(warehouse):
     warehouse.write(BATCHES, [{"batch_id": n, "finished_at": NOW} for n in range(3)])
     parts = [(0, 0, NOW - 90_000), (0, 1, NOW - 90_000), (1, 0, NOW - 3_000), (2, 0, NOW - 2_000)]
