@@ -550,7 +550,7 @@ def test_an_idle_source_excuses_for_5_min_after_a_heartbeat(warehouse, state, ag
 
     (fresh,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert fresh["verdict"] == verdict
-    assert (fresh["held_by"] or "").startswith("driver_dead") == (verdict == "error")
+    assert (fresh["held_by"] or "").startswith("drained") == (verdict == "error")
     assert ("while its sources have nothing to send" in fresh["said"]) == (verdict == "pass")
 
 
