@@ -77,7 +77,7 @@ def test_memory_of_a_driver_does_not_grow_with_its_batches(tmp_path: Path) -> No
         play_batch(play, number)
     late = footprint(play)
     tracemalloc.stop()
-    assert early.control_files == late.control_files == 2 * (KEPT + 1) + 2  # `carried_out`, and types in `meanings.json`
+    assert early.control_files == late.control_files == 2 * (KEPT + 1) + 2  # `carried_out`, `meanings.json`
     assert late.state_bytes < 2 * early.state_bytes
     assert late.open_files <= early.open_files
     # batches 9 and 19 are the last seconds of a window: with a bound of 1 s it is open, and no other one is
