@@ -279,7 +279,9 @@ def test_a_dag_of_another_team_runs_for_each_complete_interval(api: AirflowApi, 
 def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(
     backfilled: AirflowApi, layout: Layout, home: Path
 ) -> None:
+    # The check of now, which unpausing schedules, makes the other instant a past one.
     backfilled.unpause(SLA_CHECK)
+    wait_for(lambda: bool(ENDED & set(backfilled.runs(SLA_CHECK).values())), "the end of the scheduled check", 400)
     run_id = backfilled.trigger(SLA_CHECK, {"at": "2026-01-01T12:05:00Z"})
     wait_for(lambda: backfilled.run_state(SLA_CHECK, run_id) in ENDED, "the end of the check", 400)
     assert backfilled.run_state(SLA_CHECK, run_id) == SUCCESS
@@ -287,7 +289,7 @@ def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(
     assert {row["run_id"].partition("__")[0] for row in rows} == {
         "scheduled",
         "manual",
-    }  # the former when it was unpaused
+    }
     found = {row["sla"]: row for row in rows if row["run_id"] == run_id}
     assert {(row["checked_at"].isoformat(), row["quiet"]) for row in found.values()} == {
         ("2026-01-01T12:05:00+00:00", "past")
