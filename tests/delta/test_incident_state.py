@@ -39,7 +39,13 @@ class Plant:
         self.home, self.layout = home, Layout(home)
 
     def check(
-        self, minute: int, verdicts: Mapping[str, str] | str, *, took: int = 0, observed_ms: float = 5, **columns: Any
+        self,
+        minute: int,
+        verdicts: Mapping[str, str] | str,
+        *,
+        took: int = 0,
+        observed_ms: float | None = 5,
+        **columns: Any,
     ) -> None:
         """Checks all SLAs at *minute*; the check ends *took* minutes later."""
         run_id, at_ms = f"run {minute}", NOON + minute * MINUTE
@@ -138,7 +144,7 @@ def test_maintenance_ends_what_passes(plant: Plant) -> None:
 def test_the_worst_value_is_that_of_the_measure(plant: Plant, measure: str, worst: float) -> None:
     for now, records in enumerate((7, 3, 5)):
         rates = {"burn_rate": records / 2 if records < 7 else 1.0}
-        plant.check(now, {"board": "error"}, measure=measure, records=records, **rates)
+        plant.check(now, {"board": "error"}, measure=measure, observed_ms=None, records=records, **rates)
     assert [row["worst_observed"] for row in plant.incidents()] == [worst]
 
 
@@ -152,7 +158,8 @@ def test_why_says_that_an_incident_resolves_if_it_holds(plant: Plant) -> None:
     plant.check(0, {"board": "error"}, observed_ms=312_000, **of_board)
     acknowledge(plant.layout, "flights", "board-20260101T120000", by="Ann", note="", at_ms=NOON + MINUTE)
     history = "`tidemark incidents flights --history board-20260101T120000`"
-    since = "incident_open: flight_board since 2026-01-01T12:00:00.000Z: SLA board"
+    # At noon it was 312 s old; its limit is 1 s.
+    since = "incident_open: flight_board since 2026-01-01T11:54:49.000Z: SLA board"
     assert findings(plant, 1) == [f"{since}: error; the worst was 5.2 min; Ann acknowledged it; {history}"]
     for minute in (2, 4):
         plant.check(minute, {"board": "pass"}, **of_board)
