@@ -143,7 +143,8 @@ def test_maintenance_ends_what_passes(plant: Plant) -> None:
 @pytest.mark.parametrize(("measure", "worst"), [("records", 3), ("contract", 7), ("burn_rate", 2.5)])
 def test_the_worst_value_is_that_of_the_measure(plant: Plant, measure: str, worst: float) -> None:
     for now, records in enumerate((7, 3, 5)):
-        rates = {"burn_rate": records / 2 if records < 7 else 1.0}
+        rate = records / 2 if records < 7 else 1.0
+        rates = {"burn_rate": rate} if measure == "burn_rate" else {}
         plant.check(now, {"board": "error"}, measure=measure, observed_ms=None, records=records, **rates)
     assert [row["worst_observed"] for row in plant.incidents()] == [worst]
 
