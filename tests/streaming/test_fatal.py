@@ -98,9 +98,9 @@ Pipeline.run = _fails
 
 
 def faulty_archive(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns an archive of the package, with FAULT, which is all the code that drivers of the test have.
+    """Returns an archive of the package with FAULT, and removes what else would lead a driver to the package.
 
-    So it is on a host that has neither a checkout nor an installation.
+    Such a driver has the code of one on a host with neither a checkout nor an installation.
     """
     shutil.copytree(library.PACKAGE, home / "code" / "tidemark", ignore=shutil.ignore_patterns("__pycache__"))
     with (home / "code" / "tidemark" / "stream" / "decide" / "pipeline.py").open("a") as file:

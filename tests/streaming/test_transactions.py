@@ -204,10 +204,11 @@ def test_a_transaction_that_stays_open_is_named(broker: str, tmp_path: Path, sha
         def causes() -> list[str]:
             return [each.line for each in why(topology, layout, at_ms=wall_clock_ms())]
 
-        driver.wait(lambda: any(line.startswith("open_transaction: events partition 1 ") for line in causes()), "it")
+        named = "open_transaction: events partition 1 "
+        driver.wait(lambda: any(line.startswith(named) for line in causes()), "the finding about the transaction")
         (beat,) = [row for row in driver.rows("heartbeats") if row["open_transactions"]][:1]
         (found,) = beat["open_transactions"]
         assert (found["topic_partition"], found["stable_offset"]) == ("hangs/1", 2)
         assert (beat["records_behind"], beat["eta_at"]) == (0, None)
         open_.producer.abort_transaction(30)
-        driver.wait(lambda: not any(line.startswith("open_transaction") for line in causes()), "its end")
+        driver.wait(lambda: not any(line.startswith("open_transaction") for line in causes()), "the end of the finding")

@@ -1,4 +1,4 @@
-"""Sums and averages of aggregates are exact, also after retractions.
+"""Sums of aggregates are exact, also after retractions, and averages are those of exact sums.
 
 Neither the order nor the cut into batches matters.
 """

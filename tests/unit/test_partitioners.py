@@ -45,7 +45,7 @@ def test_a_record_without_a_key_has_the_place_of_its_number() -> None:
     expected = [(by_hand(key.encode()) & 0x7FFFFFFF) % 5 for key in KEYS if key is not None]
     assert murmur == [*expected[:4], (7 + 4) % 5, *expected[4:]]
     assert murmur[5] == 0
-    # zlib.crc32 of "abc" is 0x352441c2 = 891568578, that of "a" 0xe8b7be43 = 3904355907 (RFC 3720 has the polynomial).
+    # The CRC-32 of RFC 1952 (8.) is 0x352441c2 = 891568578 for "abc", and 0xe8b7be43 = 3904355907 for "a".
     crc = partitions_of(pl.Series(["abc", "a", "", None]), range(7, 11), 5, Partitioner.CRC32).to_list()
     assert crc == [3, 2, 9 % 5, 10 % 5]
 
