@@ -77,6 +77,14 @@ def test_an_age_is_broken_since_it_crossed_its_limit(verdict: str, observed_s: i
     assert (row["broken_since"], row["opened_at"]) == (NOON + since_s * 1_000, NOON + 10 * MINUTE)
 
 
+@pytest.mark.parametrize("before", [("pass", None), ("error", "maintenance")])
+def test_an_age_that_was_excused_is_broken_since_it_is_no_more(before: tuple[str, str | None]) -> None:
+    verdict, quiet = before
+    excused = check(9, verdict, quiet=quiet, observed_ms=60 * MINUTE)
+    (row,) = changed([excused, check(10, "error", observed_ms=61 * MINUTE)], [])
+    assert row["broken_since"] == NOON + 9 * MINUTE
+
+
 def test_the_delay_of_opening_counts_from_the_crossing() -> None:
     delayed = replace(spec(), damping=Damping(open_after_ms=4 * MINUTE))
     results = [check(10, "error", observed_ms=5 * MINUTE), check(11, "error", observed_ms=6 * MINUTE)]

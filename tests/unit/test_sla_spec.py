@@ -160,7 +160,7 @@ def test_wrong_maintenance_of_all_is_one_mistake(tmp_path: Path) -> None:
             (600_000,),
         ),
         (
-            {"measure": "late_share", "subject": "carrier_state", "error_above": 0.05, "min_records": 20},
+            {"measure": "quarantined_share", "subject": "weather", "error_above": 0.05, "min_records": 20},
             ShareMaximums(error_above=0.05, min_records=20),
             (600_000,),
         ),
@@ -349,6 +349,7 @@ def test_topologies_of_jobs_are_marked_in_the_file(tmp_path):
         ('measure = "watermark_lag"\nerror_after = 5', "error_after: is 5"),
         ('measure = "staleness"', "subject: is 'orders', which has no staleness"),
         ('measure = "complete_by"', "measure: is 'complete_by', but no operator"),
+        ('measure = "late_share"', "measure: is 'late_share', but no operator finds records late"),
     ],
 )
 def test_slas_of_jobs_are_judged_before_any_query_ran(table, mistake):

@@ -28,6 +28,7 @@ from tidemark.sla.sla_text import measurement_text
 
 TOML = tomllib.loads((Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml").read_text())
 TOML["operators"]["flight_board"]["complete"] = {"every": "100 s"}
+TOML["operators"]["flight_events"]["allowed_lateness"] = "1 min"
 FLIGHTS = topology.parse(TOML, file="flights.toml")
 NOW = 1_000_000
 OVER = 60_000

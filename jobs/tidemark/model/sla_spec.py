@@ -14,6 +14,8 @@ from typing import Any, NoReturn, TypeAlias
 
 from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.files import Project
 from tidemark.model.settings.maintenance_windows import (
     MaintenanceWindow,
@@ -624,6 +626,9 @@ def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[st
     if not allowed and measure is Measure.SCHEMA_CHANGES:
         remedy = "watch a source of a topic whose records are in JSON, or name the schemas of a registry"
         keys.fail("measure", f"is {measure.value!r}, but no source has such records", remedy)
+    if not allowed and measure is Measure.LATE_SHARE:
+        remedy = 'write allowed_lateness = "1 min" at a source, or measure quarantined_share'
+        keys.fail("measure", f"is {measure.value!r}, but no operator finds records late", remedy)
     if not allowed:
         remedy = 'write complete = { every = "1 h" } at the operator of a table'
         keys.fail("measure", f"is {measure.value!r}, but no operator has the key complete", remedy)
@@ -690,9 +695,17 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
         return (*sources, *names_in(topology.sub_topologies))
     if measure is Measure.COMPLETE_BY:
         return tuple(o.name for o in operators if o.complete)
+    if measure is Measure.LATE_SHARE:
+        return tuple(o.name for o in operators if _finds_late(o, topology))
     if measure is Measure.SCHEMA_CHANGES:
         return tuple(o.name for o in operators if o.is_watched)
     return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
+
+
+def _finds_late(operator: Operator, topology: Topology) -> bool:
+    """Returns True if records may be late for *operator*: an aggregate, or a strict source or join."""
+    joined = topology.operators.get(operator.joined_table or "")
+    return operator.allowed_lateness_ms is not None or (isinstance(joined, KeyedTable) and joined.is_strict)
 
 
 def _limits(keys: Keys, measure: Measure) -> Thresholds:

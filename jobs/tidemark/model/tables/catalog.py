@@ -632,7 +632,7 @@ HEARTBEATS = Table(
             (
                 "open_transactions",
                 "array<struct<source:string,partition:int,topic_partition:string,stable_offset:bigint,since:timestamp>>",
-                "transactions that stay open: input partition, the same as topic/number, last stable offset, and the "
+                "transactions that stay open: input partition, its name as topic/number, last stable offset, and the "
                 "driver's first look that found it there; null: none, or it reads no topic",
             ),
             ("adopted_by", "string", "task of Airflow that took over its supervision last; null: none did"),

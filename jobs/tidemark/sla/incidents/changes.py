@@ -294,12 +294,13 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
         standing = SlaState(
             opened_at_ms=last["opened_at"], worst=Verdict(last["verdict"]), broken_since_ms=last["broken_since"]
         )
+    forgotten_ms = 0
     for result in sorted(results, key=_by_check):
         # An earlier call followed these results.
         if last is not None and result["checked_at"] <= last["at"]:
             continue
         if result["quiet"] is not None:
-            standing = interrupted(standing)
+            standing, forgotten_ms = interrupted(standing), result["checked_at"]
             continue
         before = standing
         standing, change = follow(
@@ -307,22 +308,25 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
             at_ms=result["checked_at"],
             verdict=Verdict(result["verdict"]),
             damping=spec.damping,
-            crossed_ms=_crossed_ms(spec, result),
+            crossed_ms=_crossed_ms(spec, result, after_ms=forgotten_ms),
         )
+        if result["verdict"] == Verdict.PASS:
+            forgotten_ms = result["checked_at"]
         if change is not None:
             # A resolved incident is described by what it was.
             yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
 
 
-def _crossed_ms(spec: SlaSpec, result: Row) -> int | None:
+def _crossed_ms(spec: SlaSpec, result: Row, *, after_ms: int) -> int | None:
     """Returns when *result* crossed the lowest limit of *spec*, epoch ms.
 
-    An age grows by a second each second. None: it is no age, or below the limit.
+    An age grows by a second each second. What was before *after_ms*, a check that passed or was not to be judged, is
+    forgotten: the table may have been excused. None: it is no age, or below the limit.
     """
     if spec.measure not in AGES or not isinstance(spec.limits, Sla) or result["observed_ms"] is None:
         return None
     beyond_ms = round(result["observed_ms"] - spec.limits.least_ms)
-    return result["checked_at"] - beyond_ms if beyond_ms >= 0 else None
+    return max(after_ms, result["checked_at"] - beyond_ms) if beyond_ms >= 0 else None
 
 
 def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) -> dict[str, Any]:
