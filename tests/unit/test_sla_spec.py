@@ -349,7 +349,6 @@ def test_topologies_of_jobs_are_marked_in_the_file(tmp_path):
         ('measure = "watermark_lag"\nerror_after = 5', "error_after: is 5"),
         ('measure = "staleness"', "subject: is 'orders', which has no staleness"),
         ('measure = "complete_by"', "measure: is 'complete_by', but no operator"),
-        ('measure = "late_share"', "measure: is 'late_share', but no operator finds records late"),
     ],
 )
 def test_slas_of_jobs_are_judged_before_any_query_ran(table, mistake):
@@ -389,6 +388,21 @@ def test_limits_of_changes_are_whole_numbers_in_order(limits, message):
     usual = {"measure": "schema_changes", "subject": "flight_events", "warn_after": None, "error_after": None}
     with pytest.raises(InvalidSpec, match=message):
         specs(**usual, **limits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"error_above": 1}, "warn_above: is 'missing' and error_above is 1; write one or both as shares"),
+        ({"warn_above": 0.5, "error_above": 0.1}, "warn_above: is 0.5 and error_above is 0.1"),
+        ({"error_above": 0.1, "min_records": 0}, "min_records: is 0; write 1 or more"),
+        ({"measure": "late_share", "error_above": 0.1}, "measure: is 'late_share', but no operator finds records late"),
+    ],
+)
+def test_limits_of_shares_are_below_1_and_in_order(changes, message):
+    usual = {"measure": "quarantined_share", "subject": "flight_events", "warn_after": None, "error_after": None}
+    with pytest.raises(InvalidSpec, match=message):
+        specs(**{**usual, **changes})
 
 
 def written(folder, names, **more):

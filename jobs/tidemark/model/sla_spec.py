@@ -695,7 +695,7 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
         return (*sources, *names_in(topology.sub_topologies))
     if measure is Measure.COMPLETE_BY:
         return tuple(o.name for o in operators if o.complete)
-    if measure is Measure.LATE_SHARE:
+    if measure is Measure.LATE_SHARE and not topology.jobs:
         return tuple(o.name for o in operators if _finds_late(o, topology))
     if measure is Measure.SCHEMA_CHANGES:
         return tuple(o.name for o in operators if o.is_watched)
