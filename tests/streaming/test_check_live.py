@@ -64,8 +64,9 @@ def lines(folder: Path, broker: str, **changes: str) -> list[str]:
 
 def test_a_good_file_ends_with_a_summary_and_a_sample(readings: str, tmp_path: Path) -> None:
     found = lines(tmp_path, readings)
-    assert found[:5] == [
+    assert found[:6] == [
         "live.toml: live/readings: readings, newest, board",
+        "live.toml: operators.newest: compares temp_c, and not the event time (event_time)",
         "live: streams: readings",
         f"live: topics: reads live_readings at {readings} (3 partitions)",
         "live: tables: board",
