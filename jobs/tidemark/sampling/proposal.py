@@ -48,7 +48,7 @@ LEAST_BOUND_MS = 1_000
 OFTEN = 0.9
 """Least share of the sampled records that the shorter bound covers."""
 MOST_EXAMPLES = 10
-"""So many fields without a column are named."""
+"""Most fields without a column that a comment names."""
 
 
 @dataclass(frozen=True)

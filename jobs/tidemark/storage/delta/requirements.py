@@ -223,12 +223,14 @@ class TableWatch:
     A driver looks before it decides a batch: what it has decided it must be able to write. A look reads each commit
     since the last one. In an object store, where that is a request, the tables are opened once in LOOK_S instead.
 
-    *tables* are the tables by path, with how they are written; there may be no table yet. Those of sinks are opened at
-    once; *declared* are the columns of their rows.
+    Args:
+        tables: by the path of a table, how it is written. There may be no table at a path yet. The tables of sinks are
+            opened at once.
+        declared: by the path of a sink's table, the columns of the rows that the sink writes.
 
     Raises:
         TableRefused: there is such a table.
-        TypesChanged: a column of a sink's table has another type than its rows.
+        TypesChanged: a column of a sink's table has another type than the sink's rows.
     """
 
     def __init__(self, tables: Mapping[Path, Access], declared: Mapping[Path, pa.Schema]) -> None:

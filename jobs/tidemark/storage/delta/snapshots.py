@@ -108,7 +108,10 @@ def _damage_of_log(path: Path) -> DamagedLog | None:
 
 
 class DamagedLog(ValueError):
-    """Raised for a damaged log: its `file` is missing or cannot be what a writer left, and `found` is what it is."""
+    """Raised for a damaged log.
+
+    Its `file` is missing, or no writer can have left it like this. `found` says what is wrong with it.
+    """
 
     def __init__(self, file: Path, found: str) -> None:
         super().__init__(f"{file}: {found}")

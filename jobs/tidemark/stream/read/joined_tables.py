@@ -1,8 +1,8 @@
 """Reads the Delta tables that joins look up.
 
-Others write them, with any feature that Spark knows. A table without a feature that changes how files are read is read
-by Arrow, in a tenth of the time; any other one by Spark. A task of Spark has no session, so the driver of a stream in
-shards leaves it a copy of the rows.
+Others write them, with any feature that Spark knows. Arrow reads a table in a tenth of Spark's time, but only if none
+of its features changes how its files are read. Spark reads all other tables. A task of Spark has no session, so the
+driver of a stream in shards leaves it a copy of their rows.
 """
 
 from __future__ import annotations
