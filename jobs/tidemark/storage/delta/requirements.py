@@ -25,7 +25,7 @@ from tidemark.collecting import outside, present, within
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint, NotEvaluable
 from tidemark.storage.delta.datasets import schema_of
-from tidemark.storage.delta.snapshots import COMMIT, Snapshot, snapshot_of
+from tidemark.storage.delta.snapshots import COMMIT, Snapshot, snapshot_of, versions_in_log
 from tidemark.storage.delta.types import refuse_type_changes
 from tidemark.storage.object_path import ObjectPath
 
@@ -235,7 +235,9 @@ class TableWatch:
 
     def __init__(self, tables: Mapping[Path, Access], declared: Mapping[Path, pa.Schema]) -> None:
         self._tables, self._declared = tables, declared
-        self._seen = {path: -1 if isinstance(path, ObjectPath) else _newest_version(path) for path in tables}
+        self._seen = {
+            path: -1 if isinstance(path, ObjectPath) else max(versions_in_log(path), default=-1) for path in tables
+        }
         self._looked_s = since_boot_s()
         self._constraints: dict[Path, tuple[Constraint, ...]] = {}
         for path, access in tables.items():
@@ -280,11 +282,6 @@ def _commits_after(path: Path, version: int) -> tuple[int, bool]:
             return version, is_anew
         is_anew |= b'"metaData"' in content or b'"protocol"' in content
         version += 1
-
-
-def _newest_version(path: Path) -> int:
-    names = [file.name for file in (path / "_delta_log").glob("*.json")]
-    return max((int(match[1]) for name in names if (match := COMMIT.fullmatch(name))), default=-1)
 
 
 def _type_of(field: Mapping[str, Any]) -> str:

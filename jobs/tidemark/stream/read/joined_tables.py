@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import SubTopology
 from tidemark.storage.delta.datasets import dataset_of, has_plain_rows
-from tidemark.storage.delta.snapshots import COMMIT
+from tidemark.storage.delta.snapshots import versions_in_log
 from tidemark.storage.files import write_parquet
 from tidemark.stream.operate.steps import Steps
 
@@ -64,8 +64,7 @@ class Reference:
         try:
             return int(DeltaTable(str(path)).version())
         except DeltaError:  # delta-rs does not open a table with features that it does not know
-            names = [file.name for file in (path / "_delta_log").glob("*.json")]
-            return max(int(match[1]) for name in names if (match := COMMIT.fullmatch(name)))
+            return max(versions_in_log(path))
 
     def leave_copy(self, place: str, copies: Path) -> None:
         """Writes the rows at *place* into the folder *copies*, if only Spark can read them."""

@@ -24,7 +24,7 @@ from tidemark.model.settings.declared_fields import steps
 from tidemark.model.topology import SubTopology
 from tidemark.storage.delta.log import commit_file
 from tidemark.storage.delta.requirements import LOOK_S, description
-from tidemark.storage.delta.snapshots import COMMIT, is_below
+from tidemark.storage.delta.snapshots import is_below, versions_in_log
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.checkpoint import TablePosition, positions_of_tables
 
@@ -66,7 +66,7 @@ class _Watched:
             return (since_boot_s() // LOOK_S,)
         version = self.seen[0] if self.seen else -1
         if not commit_file(self.path, version).exists():
-            version = _newest_version(self.path)
+            version = max(versions_in_log(self.path))
         while commit_file(self.path, version + 1).exists():
             version += 1
         found = commit_file(self.path, version).stat()
@@ -188,10 +188,7 @@ def _columns_since(path: Path, version: int) -> Iterator[dict[str, str]]:
 
 def _commits(path: Path, since: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """Yields number and actions of the commits of the table at *path* that its log has, from *since* on."""
-    numbers = sorted(
-        int(match[1]) for file in (path / "_delta_log").iterdir() if (match := COMMIT.fullmatch(file.name))
-    )
-    for number in numbers:
+    for number in versions_in_log(path):
         if number >= since:
             lines = commit_file(path, number).read_text(encoding="utf-8").splitlines()
             yield number, [json.loads(line) for line in lines if line]
@@ -233,8 +230,3 @@ def _listed(versions: Iterable[int]) -> str:
     *others, last = [str(first) if first == end else f"{first} to {end}" for first, end in runs]
     one = len(runs) == 1 and runs[0][0] == runs[0][1]
     return f"version{'s' * (not one)} " + (f"{', '.join(others)} and {last}" if others else last)
-
-
-def _newest_version(path: Path) -> int:
-    names = [file.name for file in (path / "_delta_log").iterdir()]
-    return max(int(match[1]) for name in names if (match := COMMIT.fullmatch(name)))
