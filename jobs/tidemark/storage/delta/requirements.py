@@ -8,7 +8,7 @@ takes a version that a catalog has given to another. So every path of Tidemark t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -299,11 +299,17 @@ def _checks(properties: Mapping[str, str], columns: tuple[tuple[str, str], ...])
             yield Constraint(CHECKED, own_name, text, columns)
 
 
-def _of_field(field: Mapping[str, Any], columns: tuple[tuple[str, str], ...], within: str = "") -> Iterator[Constraint]:
-    """Yields the constraints of *field*, and of the fields in it, which no condition can name."""
-    name = f"{within}{field['name']}"
+def _of_field(
+    field: Mapping[str, Any], columns: tuple[tuple[str, str], ...], outer: tuple[str, ...] = ()
+) -> Iterator[Constraint]:
+    """Yields the constraints of *field*, which is inside the fields *outer*, and of the fields inside it.
+
+    Tidemark cannot evaluate a condition on a field inside another one.
+    """
+    names = (*outer, field["name"])
+    name = ".".join(names)
     if not field.get("nullable", True):
-        yield Constraint(NOT_NULL, name, f"`{name}` IS NOT NULL", columns)
+        yield Constraint(NOT_NULL, name, _is_not_null(names), columns)
     if invariant := (field.get("metadata") or {}).get(INVARIANT):
         yield Constraint("invariant of", name, json.loads(invariant)["expression"]["expression"], columns)
     inner = [field["type"]]
@@ -311,10 +317,14 @@ def _of_field(field: Mapping[str, Any], columns: tuple[tuple[str, str], ...], wi
         kind = inner.pop()
         if isinstance(kind, Mapping):
             for part in kind.get("fields", ()):
-                yield from _of_field(part, columns, f"{name}.")
+                yield from _of_field(part, columns, names)
             if not kind.get("containsNull", True) or not kind.get("valueContainsNull", True):
-                yield Constraint(NOT_NULL, f"{name}.element", f"`{name}.element` IS NOT NULL", columns)
+                yield Constraint(NOT_NULL, f"{name}.element", _is_not_null((*names, "element")), columns)
             inner += [kind[part] for part in ("elementType", "valueType") if part in kind]
+
+
+def _is_not_null(names: Iterable[str]) -> str:
+    return f"{'.'.join(f'`{name}`' for name in names)} IS NOT NULL"
 
 
 def _unknown(writer_version: int, writer_features: tuple[str, ...] | list[str]) -> tuple[str, ...]:
