@@ -8,6 +8,7 @@ takes a version that a catalog has given to another. So every path of Tidemark t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,8 +65,8 @@ CHARS = "__CHAR_VARCHAR_TYPE_STRING"
 INVARIANT = "delta.invariants"
 CHECKED, NOT_NULL = "constraint", "column"
 """Kinds of constraints that `ALTER TABLE` removes."""
-VERSION_DIGITS = 20
-"""Digits with which the name of each file of a log begins."""
+COMMIT_OR_CHECKPOINT = re.compile(r"(\d{20})(?:\.json|\.checkpoint\..*(?:json|parquet))")
+"""Files of a log with the actions of a version. Compacted commits repeat those of commits (`x.y.compacted.json`)."""
 LOOK_S = 60.0
 """Time between two looks at tables in an object store."""
 
@@ -344,14 +345,16 @@ def description(path: Path, *, until: int | None = None) -> tuple[Mapping[str, A
     ValueError or KeyError if the log does not have them.
     """
     found: dict[str, Mapping[str, Any]] = {}
-    files: list[tuple[int, Path]] = []
+    commits: list[tuple[int, Path]] = []
+    checkpoints: list[tuple[int, Path]] = []
     for file in (path / "_delta_log").iterdir():
-        number = file.name[:VERSION_DIGITS]
-        if number.isdecimal() and file.suffix in {".json", ".parquet"} and (until is None or int(number) <= until):
-            files.append((int(number), file))
-    base = max((number for number, file in files if not COMMIT.fullmatch(file.name)), default=-1)
-    commits = sorted((each for each in files if each[0] > base), reverse=True)
-    for _, file in [*commits, *(each for each in files if each[0] == base and not COMMIT.fullmatch(each[1].name))]:
+        match = COMMIT_OR_CHECKPOINT.fullmatch(file.name)
+        if match and (until is None or int(match[1]) <= until):
+            (commits if COMMIT.fullmatch(file.name) else checkpoints).append((int(match[1]), file))
+    base = max((version for version, _ in checkpoints), default=-1)
+    later_commits = sorted(((version, file) for version, file in commits if version > base), reverse=True)
+    parts_of_checkpoint = [(version, file) for version, file in checkpoints if version == base]
+    for _, file in [*later_commits, *parts_of_checkpoint]:
         actions = _of_parquet(file) if file.suffix == ".parquet" else _of_json(file)
         for action in reversed(actions):
             for kind in within(("protocol", "metaData"), action):
