@@ -66,7 +66,7 @@ _TIMES = ("bigint", "double")
 _NO_NUMBER = msgspec.Raw(b"null")
 Tree = dict[str, "str | Tree"]
 """Declared fields by name: the path of each, or the fields inside an object."""
-_NOT_FINITE = ("NaN", "Infinity", "+Infinity", "-Infinity", "INF", "+INF", "-INF")
+NOT_FINITE = ("NaN", "Infinity", "+Infinity", "-Infinity", "INF", "+INF", "-INF")
 """Texts that are a double, too."""
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes({*range(256)} - {*b'[]{}"'})
@@ -318,7 +318,7 @@ class _Parser:
             elif path in self._numbers:
                 declared[name] = with_digits[name]
             else:
-                is_double = self._words[path] == "double" and value[name] in _NOT_FINITE
+                is_double = self._words[path] == "double" and value[name] in NOT_FINITE
                 declared[name] = float(value[name]) if is_double else value[name]
         return declared
 
