@@ -290,7 +290,7 @@ class _Parser:
         Raises RecordUnreadable, or the error of a library.
         """
         parsed = json_object(value, self._max_depth)
-        # Python's own parser has read it once, so that it can be read again.
+        # What this parser has read once raises no error the second time.
         with_digits = _with_digits.decode(value.decode()) if self._numbers else parsed
         try:
             record = msgspec.convert(self._declared_in(parsed, with_digits, self._tree), self._again)

@@ -210,7 +210,7 @@ class _Parser:
 
     def _expect(self, sign: str) -> None:
         if not self._take(sign):
-            self._refuse(f"misses {sign!r}")
+            self._refuse(f"expects {sign!r} here")
 
     def _boolean(self, value: _Value) -> _Value:
         if value.kind != "boolean":
@@ -254,7 +254,7 @@ class _Parser:
         elif self._take("between"):
             low = self._sum()
             if not self._take("and"):
-                self._refuse("misses AND after BETWEEN")
+                self._refuse("expects AND after BETWEEN")
             lower, upper = self._compared(left, ">=", low), self._compared(left, "<=", self._sum())
             fails = None if upper.fails is None else upper.fails & lower.expr.fill_null(value=True)
             value = _Value(lower.expr & upper.expr, "boolean", fails=_either(lower.fails, fails))
@@ -387,7 +387,7 @@ class _Parser:
             self._expect(")")
             return value
         if self._at == len(self._tokens):
-            self._refuse("misses the end")
+            self._refuse("expects more at the end")
         kind, text = self._tokens[self._at]
         self._at += 1
         match kind, text:

@@ -16,7 +16,9 @@ from tidemark.semantics.strategy import Strategy
 
 
 def column_in(sql: str) -> str:
-    """Returns the column that *sql* is, without quotes and parentheses around it; else text that is no column's name.
+    """Returns the name of the column that *sql* is, which may be in quotes and parentheses.
+
+    Of any other SQL it returns a text that is no column's name.
 
     >>> column_in(' ("Seen") '), column_in("seen + 1")
     ('seen', 'seen + 1')

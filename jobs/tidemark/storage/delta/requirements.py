@@ -86,13 +86,13 @@ class Access(Enum):
     """How Tidemark writes to a table."""
 
     FILES = auto()
-    """The same rows in other files; or rows that delta-rs checks."""
+    """It writes the same rows into other files, or rows that delta-rs checks."""
     OWN_ROWS = auto()
-    """Rows of a table of Tidemark's own, which readers of its own rely on."""
+    """It adds rows to a table of Tidemark's own, on all of which Tidemark's readers rely."""
     ROWS = auto()
-    """Rows of a sink, in addition to those that are there."""
+    """A sink adds rows to those that are there."""
     REPLACES = auto()
-    """Rows of a sink, in place of others."""
+    """A sink replaces rows."""
 
 
 OF_SINKS = frozenset({Access.ROWS, Access.REPLACES})
@@ -108,10 +108,10 @@ class TableRefused(Contradiction):
 
 @dataclass(frozen=True)
 class Requirements:
-    """What the table at *path* requires of its writers, of its newest version.
+    """What the newest version of the table at *path* requires of its writers.
 
-    `features` are those beside FEATURES. `constraints` are the conditions that its rows meet, without those of
-    Tidemark's own tables.
+    `features` are those that are not among FEATURES. `constraints` are the conditions that its rows must meet, without
+    the checks of Tidemark's own tables.
     """
 
     path: Path

@@ -228,7 +228,7 @@ def positions_of_tables(checkpoint: Path) -> dict[int, TablePosition]:
                     if offset.get("isStartingVersion"):
                         first_look = version
                     elif committed is None:
-                        first_look = version - 1  # of the first batch the plan has the end
+                        first_look = version - 1  # the plan of the first batch has only the end of what it reads
                     positions[number] = TablePosition(offset["reservoirId"], version, first_look)
     return positions
 

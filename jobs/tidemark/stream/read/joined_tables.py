@@ -36,8 +36,9 @@ Each driver has a folder of its own there, named by its epoch.
 class Reference:
     """Reads whole Delta tables that others write.
 
-    Their places are relative to *warehouse*. Each is read in its newest version, or in the one that *versions* has for
-    its place. With *copies*, a folder that `leave_copy` fills, Spark reads none: this is a task of Spark.
+    Their places are relative to *warehouse*. Each is read in its newest version, or in the one that `versions` has for
+    its place. In a task of Spark `copies` is the folder that `leave_copy` has filled: tables that Arrow cannot read are
+    read from there.
     """
 
     def __init__(self, warehouse: Path) -> None:

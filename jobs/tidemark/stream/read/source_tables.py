@@ -1,9 +1,11 @@
 """Watches the Delta tables that a stream reads as sources, which others may change or replace.
 
-Spark names a table by its id, but does not notice that another one has taken the place of a table whose rows it has
-all read. And it refuses each change of columns that it cannot read over, although only the declared ones matter here:
-with UNSAFE it reads the rows that are still unread by the newest columns, and this looks whether a declared column is
-still the same.
+Spark knows a table by its id. But once it has read all rows of a table, it does not notice that another table takes the
+place of this one. So the ids are compared here.
+
+When columns were renamed or dropped, Spark refuses to read on, although only the declared columns matter to a stream.
+With UNSAFE it reads on, and takes the columns of the newest version for rows that were written before. So this module
+refuses the change if a declared column is another one in these rows.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ class SourceTables:
         self._checkpoint = checkpoint
         self._tables: dict[int, _Watched] = {}
         positions = positions_of_tables(checkpoint)
-        for number, operator in enumerate(sub.sources, start=1):  # the first source of every query are the ticks
+        for number, operator in enumerate(sub.sources, start=1):  # source 0 of every query are the ticks
             if isinstance(operator, Source) and operator.delta is not None:
                 at = positions.get(number)
                 self._tables[number] = _Watched(operator, warehouse / operator.delta, at.table_id if at else None)
@@ -112,9 +114,9 @@ class SourceTables:
         return False
 
     def refuse_other_columns(self) -> None:
-        """Raises Contradiction if a declared column is another one in unread rows than in the newest version.
+        """Raises Contradiction if the name of a declared column is that of another column in unread rows.
 
-        That is one that was dropped and added anew, or has the name of a renamed one.
+        The column was dropped and added anew, or another one has been renamed to its name.
         """
         for number, position in positions_of_tables(self._checkpoint).items():
             if (table := self._tables.get(number)) is None:
