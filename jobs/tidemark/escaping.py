@@ -35,9 +35,9 @@ def without_secrets(text: str) -> str:
 
 
 def is_text(text: str) -> bool:
-    r"""Returns False if *text* has half a character (a surrogate), as no file and no table takes one.
+    r"""Returns False if *text* has half a character (a surrogate), which no file and no table can keep.
 
-    Python makes such of bytes of a command line that are not UTF-8, and JSON may have them.
+    JSON may have surrogates, and Python makes them of bytes in a command line that are not UTF-8.
 
     >>> is_text("ü"), is_text("\udcff")
     (True, False)

@@ -308,7 +308,8 @@ def test_check_says_what_is_compared(tmp_path: Path) -> None:
         "part": table("named", columns=["seen"]),
         "alone": table("named", key=["id", "v"]),
         "judged": judged,
-        "floored": map_of("sensors", select={"v": "v"}, strategy="on_change", key=["v"], identity="floor(v)"),
+        "floored": judged | {"identity": "floor(v)"},
+        "timed": judged | {"identity": "floor(v) + At"},
         "every": table("named", strategy="on_update"),
     }
     file = tmp_path / "play.toml"
@@ -322,7 +323,8 @@ def test_check_says_what_is_compared(tmp_path: Path) -> None:
         "part": "seen",
         "alone": "no column, so that it sends each key on once, and not the event time (seen)",
         "judged": "v, and not the event time (at)",
-        "floored": "floor(v)",
+        "floored": "floor(v), and not the event time (at)",
+        "timed": "floor(v) + At",
     }
     assert sorted(lines) == sorted(f"play.toml: operators.{name}: compares {what}" for name, what in expected.items())
 

@@ -41,7 +41,7 @@ from tidemark.control.folder import (
     TimeReset,
     WindowReopening,
 )
-from tidemark.errors import UnreadableFile
+from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.query.sql import Warehouse as SqlWarehouse
@@ -467,6 +467,8 @@ def test_pages_and_why_name_a_damaged_table_although_its_driver_runs(
         with damaged({newest: WAYS["cut"](newest.read_bytes()) if way == "cut" else foreign}):
             told = [each.line for each in reasons(copied, at_ms=NOON + 10_000) if each.cause == "file_unreadable"]
             shown, sick = pages(copied), doctor(copied.play.topology, Layout(copied.play.home), SUB)[SUB]
+            with pytest.raises(InvalidArgument, match="syntax error"):
+                SqlWarehouse(copied.play.home).ask(f"FROM {name} WHERE")
         # The log of another stream is whole, and names files that are not there.
         damage = f"{newest}: it is damaged" if way == "cut" else f"{newest.parent.parent}/"
         assert ("table_unreadable: " if way == "cut" else "data_unreadable: ") + damage in sick

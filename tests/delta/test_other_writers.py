@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
-from deltalake.schema import Field, PrimitiveType
+from deltalake.schema import Field, PrimitiveType, Schema, StructType
 
 from support.crashes import Crash, crash_at
 from support.play import Play
@@ -23,7 +23,7 @@ from tidemark.control.folder import LeaseLost
 from tidemark.errors import Contradiction
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
-from tidemark.storage.delta.requirements import Requirements, TableRefused
+from tidemark.storage.delta.requirements import Access, Requirements, TableRefused
 from tidemark.storage.delta.tables import Appender, Committer, append, create, scan
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, write_file
@@ -398,3 +398,11 @@ def test_append_only_is_for_sinks_that_append(tmp_path: Path) -> None:
     DeltaTable(str(play.table("board"))).alter.set_table_properties({"delta.appendOnly": "false"})
     play.batch([play.row("events", T + 3, id="a", v=4)], at_ms=T + 3)
     assert [row["v"] for row in play.rows("board")] == [4]
+
+
+def test_a_field_inside_a_column_is_not_taken_for_a_column_with_a_dot_in_its_name(tmp_path: Path) -> None:
+    text = PrimitiveType("string")
+    inner = Field("a", StructType([Field("b", text, nullable=False)]))
+    table = DeltaTable.create(str(tmp_path / "t"), Schema([Field("a.b", text), inner]))
+    (refusal,) = Requirements.of(tmp_path / "t", table).refusals(Access.ROWS)
+    assert "the column a.b (`a`.`b` IS NOT NULL) cannot be evaluated" in refusal.seen

@@ -278,6 +278,7 @@ def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, mon
         (b'{"id": "a", "amount": "12", "event_time": 7}', "amount"),
         (b'{"amount": 1, "event_time": "x"}', "event_time"),
         (b'{"amount": {"value": [12]}}', "amount"),
+        (b'{"amount": "+Infinity", "event_time": "x"}', "event_time"),
     ],
 )
 def test_the_field_with_a_wrong_type_is_named(tmp_path: Path, record_: bytes, field: str) -> None:

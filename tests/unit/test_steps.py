@@ -27,6 +27,7 @@ from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.settings.emission import ON_CHANGE
+from tidemark.model.settings.window_columns import START, selected_bounds
 from tidemark.semantics.change import Rule
 
 NOTHING_STORED = pl.DataFrame(schema=dict(STORED))
@@ -77,6 +78,13 @@ def test_an_expression_reads_no_file():
     operator = Map(name="m", select={"x": "(select count(*) from read_text('/etc/hostname'))"}, where=None)
     with pytest.raises(InvalidArgument):
         map_records(operator, flights(), Expressions(), updates=False)
+
+
+def test_a_map_hands_on_a_column_however_its_sql_is_written():
+    operator = Map(name="m", select={"who": '"Carrier"', "start": "(window_start)", "x": "delay_min + 1"}, where=None)
+    assert operator.ordered_by(frozenset({"carrier", "delay_min"})) == {"who"}
+    assert operator.renamed({"first": "carrier", "second": "delay_min"}) == {"first": "who"}
+    assert selected_bounds(operator.select, {"window_start": START}) == {"start": START}
 
 
 def test_a_table_sends_on_what_changed_and_says_how_much_did_not():

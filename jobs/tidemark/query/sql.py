@@ -50,6 +50,8 @@ LISTS = re.compile(r"\b(show|information_schema|pg_catalog|duckdb_\w+)\b", re.IG
 GLOB = re.compile(r"[*?\[]")
 """Characters that make a path of files a pattern for DuckDB."""
 UTC = "SET TimeZone = 'UTC'"
+NO_DAMAGE = (duckdb.InterruptException, duckdb.OutOfMemoryException, duckdb.ParserException)
+"""Errors of a query that no damaged table causes. A search for damage would keep an interrupted query running."""
 MEMORY = "2GB"
 """Default memory of DuckDB.
 
@@ -118,7 +120,9 @@ class Warehouse:
             return self._ask(text, parameters)
         except UnreadableFile:
             raise
-        except Exception:
+        except Exception as error:
+            if isinstance(error.__cause__, NO_DAMAGE):
+                raise
             from tidemark.storage.delta.data_files import naming_damage
 
             with naming_damage(lambda: self._paths_in(text)):

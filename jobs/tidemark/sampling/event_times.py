@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.sampling.fields import Fields
 from tidemark.sampling.parsed import parse_sample, source_of, usable
 from tidemark.sampling.topic_sample import SampledRecord, TopicSample
@@ -26,8 +27,7 @@ LOOKED_AT = 50
 LIKELY = ("event", "timestamp", "ts", "time", "occurred", "measured", "observed", "read", "recorded", "created", "at")
 """Words in the names of event times, the likeliest first."""
 UNLIKELY = ("ingest", "ingested", "processed", "received", "sent", "updated", "expires", "due", "birth", "id")
-YEAR_MS = 365 * 86_400_000
-DAY_MS = 86_400_000
+YEAR_MS = 365 * DAY_MS
 
 
 @dataclass(frozen=True)

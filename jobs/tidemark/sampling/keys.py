@@ -18,7 +18,7 @@ from tidemark.sampling.topic_sample import SampledRecord
 KAFKA_KEY = "kafka_key"
 """The column of a key that no field repeats, and its name for `--key`."""
 MOST_NAMED = 20
-"""So many fields are named where the one that is asked for does not exist."""
+"""Most fields that the error about an unknown field names."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class KeyedRecords:
 
     @property
     def without_key(self) -> int:
-        """The number of objects whose record has no such key."""
+        """The number of objects whose record has no key in Kafka that is a text."""
         return sum(_key_text(record.key) is None for record, _ in self.objects)
 
     @property
     def have_keys(self) -> bool:
-        """True if most objects have such a key."""
+        """True if nearly all objects have a key in Kafka that is a text."""
         return self.without_key <= (1 - USUAL) * len(self.objects)
 
     @property

@@ -20,6 +20,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.records.json_fields import json_object
 from tidemark.model.settings.lengths import rounded_down, rounded_up
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length, length_in_toml
 from tidemark.model.toml_operators import name_mistake
 from tidemark.sampling.disorder import covering_ms
@@ -41,14 +42,13 @@ NO_TIME = (
     "no field looks like one (epoch s, ms, us, ns or ISO 8601, with a time of day, in 95 % of the records), so Kafka's "
     'is used; else: timestamp = "FIELD"'
 )
-DAY_MS = 86_400_000
 WORK_MS = 10_000
 """Assumed time of a stream's work on a record."""
 LEAST_BOUND_MS = 1_000
 OFTEN = 0.9
 """Least share of the sampled records that the shorter bound covers."""
 MOST_EXAMPLES = 10
-"""So many fields without a column are named."""
+"""Most fields without a column that a comment names."""
 
 
 @dataclass(frozen=True)

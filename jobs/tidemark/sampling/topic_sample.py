@@ -27,7 +27,7 @@ TIMEOUT_S = 10.0
 """Timeout for each answer of the broker."""
 AT_ONCE = 500
 OLDER = 4
-"""So many times as many offsets are read where the newest ones have no record."""
+"""Where the newest offsets of a partition have no record, this many times as many older ones are read next."""
 QUIET = {"log_level": 0}
 """Silences the client's log: an unreachable broker becomes an error of ours."""
 

@@ -347,7 +347,8 @@ def judge_staleness(
         source: state of the table's source; None: unknown.
         clock_error_ms: error of the clock.
         begun_ms: when the topology began, None if it never did; the SLA's length passes before an event is expected.
-        judged_since_ms: when a time without promise ended; staleness counts from then. None: there was none.
+        judged_since_ms: when a maintenance window or a time outside the calendar ended, from which staleness counts.
+            None: neither ended after the newest event.
     """
     idle = source is Activity.IDLE
     if newest_ms is None:

@@ -10,7 +10,6 @@ from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
-from tidemark.model.sla_spec import Measure
 from tidemark.semantics.sla import (
     BurnRate,
     ChangeMaximums,
@@ -21,7 +20,7 @@ from tidemark.semantics.sla import (
     Sla,
     Verdict,
 )
-from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE, Status
+from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE, PARTS, Status
 
 
 def sla_row(status: Status) -> dict[str, Any]:
@@ -108,11 +107,11 @@ def measurement_text(status: Status) -> str:
 
 def _share_text(status: Status, at_most: ShareMaximums) -> str:
     spec, n, part = status.spec, status.records or 0, status.part or 0
-    became = "late" if spec.measure is Measure.LATE_SHARE else "quarantined"
     limits = _limits({"warning": at_most.warn_above, "error": at_most.error_above}, "above {}", "{:.4g}".format)
     few = "" if n >= at_most.min_records else f", too few to judge, {at_most.min_records:,} are needed"
     share = "" if status.share is None else f" ({status.share:.2%})"
-    return f"{part:,} of {n:,} records of {spec.subject} in {length(spec.over_ms)} were {became}{share}{few}; {limits}"
+    counted = f"{part:,} of {n:,} records of {spec.subject} in {length(spec.over_ms)} were {PARTS[spec.measure]}"
+    return f"{counted}{share}{few}; {limits}"
 
 
 def _deadline_text(deadline: Deadline) -> str:

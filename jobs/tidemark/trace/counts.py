@@ -110,7 +110,7 @@ class Reconciliation:
 
 
 def unknown_reason(source: Source, partition: int, offsets: Collection[int]) -> str:
-    """Returns that nobody was asked why no record is read at *offsets*."""
+    """Returns that the reason is not known."""
     return "why is not known"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -281,7 +282,9 @@ def _lines_of_topology(topology: Topology, file: str, compared: Mapping[str, Seq
         emission = topology.operators[name].emission
         if emission is None or emission.strategy is Strategy.ON_UPDATE:
             continue
-        ignored = sorted(times[name] - {*columns, *_key_of(topology.operators[name])})
+        # The identity of a map is SQL, which compares the columns that it names.
+        named = chain.from_iterable(re.findall(r"\w+", column.lower()) for column in columns)
+        ignored = sorted(times[name] - {*named, *_key_of(topology.operators[name])})
         besides = f", and not the event time ({', '.join(ignored)})" if ignored else ""
         what = ", ".join(columns) or "no column, so that it sends each key on once"
         lines.append(f"{file}: operators.{name}: compares {what}{besides}")

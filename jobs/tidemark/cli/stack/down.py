@@ -33,7 +33,7 @@ from tidemark.model.project.layout import Layout
 BY = "tidemark down"
 """Who asks drivers to end."""
 AFTER_TRIGGER_S = 120.0
-"""Time that a driver has for its last batch, beside its trigger."""
+"""Time that a driver has for its last batch, in addition to its trigger."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def command(options: argparse.Namespace) -> int:
         _stop(home)
     else:
         say_inert(f"nothing runs in {home.path}")
-    # Another Airflow, or a person, launched these.
+    # Another Airflow or a person launched these streams.
     living = [control for control in stack.controls_in(warehouse) if control.is_held()]
     _tell_of(living)
     if living:

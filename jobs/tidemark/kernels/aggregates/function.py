@@ -22,14 +22,14 @@ KEY = "_key"
 
 @dataclass(frozen=True)
 class Limit:
-    """Says which results of a function fit their type.
+    """The limit of a function whose results may not fit their type.
 
     Attributes:
         problem: what is wrong with a result that does not fit, and what to do.
-        addends: integers of a state that are added up.
-        fits: whether a result fits, by the sum of each of them.
-        size: how large the total of a state is, as a double.
-        most: a result is sure to fit if the sizes of its states add up to less than this.
+        addends: the integers of a state whose sums over all states decide whether the result fits.
+        fits: takes these sums and returns True if the result fits.
+        size: the absolute total of a state, as a double.
+        most: a result surely fits if the sizes of its states add up to less than this.
         values: the column of state with the number of values.
     """
 
@@ -97,7 +97,7 @@ class AggregateFunction(ABC):
 
     @property
     def limit(self) -> Limit | None:
-        """Says which of its results fit their type; None: all do."""
+        """The limit of its results; None: all of them fit their type."""
         return None
 
     @abstractmethod

@@ -126,7 +126,7 @@ class DecimalAverage(Average):
 
     @property
     def _digits(self) -> int:
-        """Digits behind the point that the average has more than the values."""
+        """How many more digits the average has behind the point than the values."""
         return self._type.scale - self.sum.decimal.scale
 
     @property

@@ -1,8 +1,8 @@
-"""Calculates with decimals, by the types of Spark.
+"""Calculates with decimals, and gives the results the types that Spark gives them.
 
-A sum of decimals is an integer, the *unscaled* decimal: 9.38 of the type decimal(12,2) is 938. Since sums may need more
-than 128 bits, such an integer has two halves: `high` times 2^64 plus `low`. They are *carried* where `low` is a signed
-number of 64 bits. Then an integer has one pair of halves.
+Decimals are summed as integers without their point, the *unscaled* decimals: 9.38 of the type decimal(12,2) is 938.
+Since sums may need more than 128 bits, such an integer has two halves: it is `high` times 2^64 plus `low`. The halves
+are *carried* if `low` is a signed number of 64 bits. Each integer has exactly one pair of carried halves.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def quotients(halves: pl.DataFrame, digits: int, kind: pl.Decimal) -> pl.Series:
 
     Args:
         halves: the carried low and high halves of the integers, and the 64-bit numbers to divide them by.
-        digits: that *kind* has behind the point more than the unscaled integers.
+        digits: how many more digits *kind* has behind the point than the integers before they were unscaled.
         kind: the type of the result.
     """
     low, high, n, rest = map(pl.col, ("low", "high", "n", "rest"))

@@ -70,7 +70,7 @@ def with_one_zero(value: pl.Expr, kind: object) -> pl.Expr | None:
 
 
 def key_values(columns: Sequence[str], schema: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
-    """Returns the *columns* of a key that have floats, with one zero: rows of a key show the same value."""
+    """Returns the *columns* of a key that have floats, with one zero: all rows of a key then show the same value."""
     values = {column: with_one_zero(pl.col(column), schema[column]) for column in columns}
     return {column: value for column, value in values.items() if value is not None}
 

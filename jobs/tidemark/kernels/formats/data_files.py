@@ -31,7 +31,7 @@ from tidemark.kernels.formats.fitting import fits_digits
 from tidemark.kernels.records.fields import INVALID_UTF8, WRONG_TYPE, texts_of
 from tidemark.kernels.records.iso_times import instants_of
 from tidemark.kernels.records.json_fields import json_of
-from tidemark.kernels.records.numbers import numbers_of
+from tidemark.kernels.records.numbers import SHOWN, numbers_of
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.declared_fields import digits_of, steps
@@ -62,8 +62,6 @@ _DIGITS_OF_INTEGERS = {
     **{"uint8": 3, "uint16": 5, "uint32": 10, "uint64": 20},
 }
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
-_SHOWN = 60
-"""The most characters of a wrong value that an explanation shows."""
 
 
 class FileUnreadable(Exception):
@@ -399,7 +397,7 @@ def _rows(
     reasons = pl.DataFrame({"reason": nothing, "detail": nothing})
     for path, word in source.types_of_fields.items():
         is_lost = is_there[path] & typed[path].is_null()
-        value = written[steps(path)[0]].str.head(_SHOWN)
+        value = written[steps(path)[0]].str.head(SHOWN)
         reasons = _marked(
             reasons, is_lost, WRONG_TYPE, pl.format("column {}: {} is no {}", pl.lit(path), value, pl.lit(word))
         )

@@ -22,7 +22,7 @@ _FITTING = {
 An unsigned number above 2^63 − 1 makes its record wrong_type. A decimal becomes the nearest double. A `string` has the
 text of any value.
 """
-_DIGITS_OF_INTEGERS = {"int": 10, "bigint": 19, "unsigned bigint": 20}
+_DIGITS_OF_INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19, "unsigned bigint": 20}
 
 
 def misfits_of_schema(source: Source) -> list[str]:
@@ -66,8 +66,17 @@ def _fits(kind: str, word: str) -> bool:
         return True
     if digits_of(word) is not None:
         # As in JSON, a decimal may be in a text, whose digits are looked at record by record.
-        return kind == "string" or fits_digits(digits_of(kind) or (_DIGITS_OF_INTEGERS.get(kind, 0), 0), word)
+        return kind == "string" or fits_digits(number_digits(kind), word)
     return kind in _FITTING[word] or (word == "double" and digits_of(kind) is not None)
+
+
+def number_digits(kind: str) -> tuple[int, int]:
+    """Returns precision and scale of the numbers of the type *kind*; a precision of 0 if they are not exact, or none.
+
+    >>> number_digits("decimal(9,2)"), number_digits("int"), number_digits("double")
+    ((9, 2), (10, 0), (0, 0))
+    """
+    return digits_of(kind) or (_DIGITS_OF_INTEGERS.get(kind, 0), 0)
 
 
 def fits_digits(of_schema: tuple[int, int], word: str) -> bool:

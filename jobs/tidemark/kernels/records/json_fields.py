@@ -66,7 +66,7 @@ _TIMES = ("bigint", "double")
 _NO_NUMBER = msgspec.Raw(b"null")
 Tree = dict[str, "str | Tree"]
 """Declared fields by name: the path of each, or the fields inside an object."""
-_NOT_FINITE = ("NaN", "Infinity", "+Infinity", "-Infinity", "INF", "+INF", "-INF")
+NOT_FINITE = ("NaN", "Infinity", "+Infinity", "-Infinity", "INF", "+INF", "-INF")
 """Texts that are a double, too."""
 _ALIKE = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes({*range(256)} - {*b'[]{}"'})
@@ -290,7 +290,7 @@ class _Parser:
         Raises RecordUnreadable, or the error of a library.
         """
         parsed = json_object(value, self._max_depth)
-        # Python's own parser has read it once, so that it can be read again.
+        # What this parser has read once raises no error the second time.
         with_digits = _with_digits.decode(value.decode()) if self._numbers else parsed
         try:
             record = msgspec.convert(self._declared_in(parsed, with_digits, self._tree), self._again)
@@ -318,7 +318,7 @@ class _Parser:
             elif path in self._numbers:
                 declared[name] = with_digits[name]
             else:
-                is_double = self._words[path] == "double" and value[name] in _NOT_FINITE
+                is_double = self._words[path] == "double" and value[name] in NOT_FINITE
                 declared[name] = float(value[name]) if is_double else value[name]
         return declared
 

@@ -22,8 +22,8 @@ _NUMBER = re.compile(r"\s*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?\s*", re.
 _BIGINT = (19, 0)
 _SURE = r"^-?\d{1,18}$"
 """Texts of integers that have 64 bits."""
-_SHOWN = 60
-"""Letters of a wrong value that an explanation shows."""
+SHOWN = 60
+"""The most characters of a wrong value that an explanation shows."""
 
 
 def number_of(text: str, word: str) -> int | float | Decimal | None:
@@ -67,5 +67,5 @@ def number_column(path: str, values: Sequence[Any], word: str, refused: dict[int
     texts = pl.Series([None if value is None else str(value) for value in values], dtype=pl.String)
     numbers = numbers_of(texts, word)
     for row in (texts.is_not_null() & numbers.is_null()).arg_true():
-        refused[row] = RecordUnreadable(WRONG_TYPE, f"{texts[row][:_SHOWN]} is no {word} - at `$.{path}`")
+        refused[row] = RecordUnreadable(WRONG_TYPE, f"{texts[row][:SHOWN]} is no {word} - at `$.{path}`")
     return numbers

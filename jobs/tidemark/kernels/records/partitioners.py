@@ -1,8 +1,8 @@
 """Places records in the partitions of a topic by their keys, as other clients of Kafka do.
 
 Sources: Kafka's Utils.murmur2 and BuiltInPartitioner.partitionForKey (3.9), librdkafka's
-rd_kafka_msg_partitioner_consistent_random (2.16). A record without a key goes anywhere there; here its number decides,
-so that it goes to the same partition when it is sent again.
+rd_kafka_msg_partitioner_consistent_random (2.16). These clients send a record without a key to any partition. Here its
+number decides, so that it goes to the same partition when it is sent again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def partitions_of(keys: pl.Series, numbers: Iterable[int], partitions: int, part
     unique = keys.unique().drop_nulls()
     texts = [key.encode() for key in unique]
     if partitioner is Partitioner.MURMUR2:
-        # Java takes the sign away by its bit.
+        # Kafka clears the sign bit (Utils.toPositive).
         placed = (murmur2(texts) & np.uint32(0x7FFFFFFF)) % partitions
     else:
         # librdkafka treats an empty key as none.

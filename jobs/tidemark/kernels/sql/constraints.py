@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import polars as pl
 
 from tidemark.errors import InvalidArgument
+from tidemark.model.settings.declared_fields import MOST_DIGITS, digits_of
 
 WORDS = frozenset({"and", "or", "not", "in", "between", "is", "null", "like", "true", "false"})
 """Words that are no columns unless they are quoted."""
@@ -39,8 +40,6 @@ PLAIN = {
 INSTANTS = {"timestamp": pl.Datetime("us", "UTC"), "timestamp_ntz": pl.Datetime("us")}
 EXACT_IN_FLOAT = 2**24
 """Whole numbers up to here are the same as float and as double."""
-DIGITS = 38
-"""Most digits of a decimal."""
 LONGEST = 200
 """Most characters of a value in the text of an error."""
 ROW, IS_MET = "_row", "_is_met"
@@ -157,7 +156,8 @@ class _Value:
         """Digits of a number after its point; None for text, and for numbers that are not exact."""
         if self.bits is not None:
             return 0
-        return int(self.kind[:-1].split(",")[1]) if self.kind.startswith("decimal") else None
+        digits = digits_of(self.kind)
+        return None if digits is None else digits[1]
 
 
 def _literal(value: Any, kind: str, dtype: pl.DataType) -> _Value:
@@ -210,7 +210,7 @@ class _Parser:
 
     def _expect(self, sign: str) -> None:
         if not self._take(sign):
-            self._refuse(f"misses {sign!r}")
+            self._refuse(f"expects {sign!r} here")
 
     def _boolean(self, value: _Value) -> _Value:
         if value.kind != "boolean":
@@ -254,7 +254,7 @@ class _Parser:
         elif self._take("between"):
             low = self._sum()
             if not self._take("and"):
-                self._refuse("misses AND after BETWEEN")
+                self._refuse("expects AND after BETWEEN")
             lower, upper = self._compared(left, ">=", low), self._compared(left, "<=", self._sum())
             fails = None if upper.fails is None else upper.fails & lower.expr.fill_null(value=True)
             value = _Value(lower.expr & upper.expr, "boolean", fails=_either(lower.fails, fails))
@@ -376,9 +376,9 @@ class _Parser:
         if left.bits is not None and right.bits is not None:
             return left.expr.cast(pl.Int64()), right.expr.cast(pl.Int64())
         scale = max(left.scale or 0, right.scale or 0)
-        if max(map(_digits_before_point, (left, right))) + scale > DIGITS:
+        if max(map(_digits_before_point, (left, right))) + scale > MOST_DIGITS:
             self._refuse(f"does not compare {left.kind} with {right.kind}")
-        common = pl.Decimal(DIGITS, scale)
+        common = pl.Decimal(MOST_DIGITS, scale)
         return left.expr.cast(common), right.expr.cast(common)
 
     def _factor(self) -> _Value:
@@ -387,7 +387,7 @@ class _Parser:
             self._expect(")")
             return value
         if self._at == len(self._tokens):
-            self._refuse("misses the end")
+            self._refuse("expects more at the end")
         kind, text = self._tokens[self._at]
         self._at += 1
         match kind, text:
@@ -419,9 +419,9 @@ class _Parser:
             return _literal(int(text), "integer" if bits == 32 else "long", pl.Int64())
         value = Decimal(text)
         digits, scale = len(value.as_tuple().digits), -int(value.as_tuple().exponent)
-        if max(digits, scale) > DIGITS:
+        if max(digits, scale) > MOST_DIGITS:
             self._refuse(f"does not know the number {text}")
-        return _literal(value, f"decimal({max(digits, scale)},{scale})", pl.Decimal(DIGITS, scale))
+        return _literal(value, f"decimal({max(digits, scale)},{scale})", pl.Decimal(MOST_DIGITS, scale))
 
     def _word(self, text: str) -> _Value:
         word = text.lower()
@@ -477,8 +477,8 @@ def _type(kind: str) -> pl.DataType | None:
     """Returns the type of a column that has Delta's type *kind*; None for a type whose values are not compared."""
     if kind in INTEGERS:
         return {8: pl.Int8(), 16: pl.Int16(), 32: pl.Int32(), 64: pl.Int64()}[INTEGERS[kind]]
-    if match := re.fullmatch(r"decimal\((\d+), *(\d+)\)", kind):
-        return pl.Decimal(int(match[1]), int(match[2]))
+    if digits := digits_of(kind):
+        return pl.Decimal(*digits)
     return {**PLAIN, **INSTANTS}.get(kind)
 
 
@@ -491,5 +491,7 @@ def _is_exact(value: _Value) -> bool:
 def _digits_before_point(value: _Value) -> int:
     if value.bits is not None:
         return {8: 3, 16: 5, 32: 10, 64: 19}[value.bits]
-    digits, scale = map(int, value.kind.removeprefix("decimal(")[:-1].split(","))
-    return digits - scale
+    digits = digits_of(value.kind)
+    assert digits is not None
+    precision, scale = digits
+    return precision - scale

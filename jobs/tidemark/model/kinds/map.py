@@ -9,23 +9,11 @@ from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, ArrivalOrder, DeclaredOperator
 from tidemark.model.settings.emission import Emission, read_emission
+from tidemark.model.settings.sql_columns import column_in
 from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.window_columns import WindowColumns, selected_bounds
 from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
-
-
-def column_in(sql: str) -> str:
-    """Returns the column that *sql* is, without quotes and parentheses around it; else text that is no column's name.
-
-    >>> column_in(' ("Seen") '), column_in("seen + 1")
-    ('seen', 'seen + 1')
-    """
-    text = sql.strip()
-    while text.startswith("(") and text.endswith(")"):
-        text = text[1:-1].strip()
-    # Names of columns are in lower case, and SQL ignores it.
-    return text.removeprefix('"').removesuffix('"').lower()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +44,7 @@ class Map(DeclaredOperator):
         if self.emission is not None:
             return frozenset({KAFKA_KEY, *self.key})
         # A column that is only renamed keeps its order. Other SQL may make one value of two, whose orders differ.
-        return frozenset(name for name, sql in self.select.items() if sql.strip() in read) | (read & {KAFKA_KEY})
+        return frozenset(name for name, sql in self.select.items() if column_in(sql) in read) | (read & {KAFKA_KEY})
 
     def last_arrived(self, *, reads_updates: bool) -> ArrivalOrder | None:
         """Returns its key if it judges updates."""
@@ -70,7 +58,7 @@ class Map(DeclaredOperator):
             return None
         if not self.select:
             return names
-        passed = {sql.strip(): column for column, sql in self.select.items()}
+        passed = {column_in(sql): column for column, sql in self.select.items()}
         return {first: passed[name] for first, name in names.items() if name in passed}
 
     def event_times(self, read: Sequence[frozenset[str]]) -> frozenset[str]:

@@ -359,9 +359,7 @@ def _fields(keys: Keys) -> tuple[Mapping[str, str], Mapping[str, str]]:
     wrong: list[str] = []
     for part in split_fields(keys.text("fields", "id string, event_time bigint")):
         match = _FIELD.fullmatch(part)
-        word = (
-            match["type"] if match and match["type"] in FIELD_TYPES else decimal_word(match["type"]) if match else None
-        )
+        word = None if match is None else _type_word(match["type"])
         if match is None or word is None:
             wrong.append(repr(part))
             continue
@@ -381,6 +379,11 @@ def _fields(keys: Keys) -> tuple[Mapping[str, str], Mapping[str, str]]:
     if twice := [field for field, n in read.items() if n > 1]:
         keys.fail("fields", f"reads {twice[0]!r} twice (Spark ignores case)", "read each field once")
     return MappingProxyType(fields), MappingProxyType(named)
+
+
+def _type_word(text: str) -> str | None:
+    """Returns the type that *text* names, as `fields` stores it; None where there is no such type."""
+    return text if text in FIELD_TYPES else decimal_word(text)
 
 
 def _timestamp(keys: Keys, place: Mapping[str, str], fields: Mapping[str, str]) -> str | None:

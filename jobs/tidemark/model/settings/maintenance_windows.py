@@ -74,7 +74,7 @@ class SingleTime:
         return self.start_ms <= at_ms < self.end_ms
 
     def changed_ms(self, at_ms: int, *, after_ms: int) -> int | None:
-        """Returns when it last began or ended, as that of WeeklyHours."""
+        """Returns when it last began or ended until *at_ms*; None: it did neither after *after_ms*. Epoch ms."""
         return max((ms for ms in (self.start_ms, self.end_ms) if after_ms < ms <= at_ms), default=None)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidemark.collecting import pick
+from tidemark.model.settings.sql_columns import column_in
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.semantics.strategy import Strategy
 
@@ -80,7 +81,7 @@ def selected_bounds(select: Mapping[str, str], bounds: Mapping[str, str]) -> dic
 
     *select* reads *bounds*.
     """
-    return {column: bounds[sql.strip()] for column, sql in select.items() if sql.strip() in bounds}
+    return {column: bounds[column_in(sql)] for column, sql in select.items() if column_in(sql) in bounds}
 
 
 def bounds_among(columns: Collection[str], bounds: Mapping[str, str]) -> dict[str, str]:

@@ -78,7 +78,7 @@ OF_ROWS: Mapping[Measure, str] = MappingProxyType(
         Measure.LATE_SHARE: "late_records",
     }
 )
-"""The cause of each measure of rows that exist: the rows themselves name the culprit."""
+"""The cause, by measure, where rows that exist break an SLA: the rows themselves name the culprit."""
 _PARTITION = re.compile(r"(\w+) partition (\d+)")
 
 

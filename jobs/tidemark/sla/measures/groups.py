@@ -30,7 +30,7 @@ SEEN = """
            FILTER (newest_ms <= $4)[:{most}] AS oldest
     FROM groups
 """
-"""Counts groups and the stale ones: not seen since $4; null: none is stale."""
+"""Counts all groups, and the stale ones, which were not seen after $4. If $4 is null, no group is stale."""
 KEYS_SEEN = """
     SELECT key, greatest(changed_at, repeated_at) AS newest_at
     FROM (
@@ -83,7 +83,7 @@ def groups_seen(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *,
         name = _name(spec, topology)
         text = SEEN.format(known=batches, before_later=BEFORE_LATER, seen=_seen(spec), name=name, most=MOST_NAMED)
         stale_ms = at_ms - round(spec.limits.least_ms)
-        # After a time without promise no group is stale until it could have been seen again.
+        # After a maintenance window, or outside of the calendar, no group is stale until it could have been seen again.
         is_new = spec.judged_since_ms(at_ms, after_ms=stale_ms) is not None
         parameters = [topology.name, at_ms, at_ms - spec.over_ms, None if is_new else stale_ms]
         (row,) = tables.ask(text, parameters).objects

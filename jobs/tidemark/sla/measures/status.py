@@ -177,9 +177,13 @@ class Status:
     """True if it is unknown because the reader of a hop starts."""
     records: int | None = None
     judged_since_ms: int | None = None
-    """When a time without promise ended, in what it measures: epoch ms."""
+    """The instant from which it counts, epoch ms; None: it counts all that it measures.
+
+    Before, it was in a maintenance window or outside its calendar. Of a number of records this may also be the instant
+    at which the topology began.
+    """
     part: int | None = None
-    """Of a share: how many of `records` it counts."""
+    """Of a share: how many of `records` were quarantined, or were late."""
     budget: Budget | None = None
     """Error budget of a burn rate, over its long interval."""
     window_budget: WindowBudget | None = None

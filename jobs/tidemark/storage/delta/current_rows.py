@@ -160,7 +160,7 @@ def _touched_files(
 def _with_table_types(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
     """Returns *rows* with the types of the table."""
     arrow = rows.to_arrow()
-    # A row that deletes its key, or only says when it was seen, has null where the table may have none.
+    # A row that deletes its key, or only says when the key was seen, has nulls even in columns that are NOT NULL.
     types = {field.name: pa.field(field.name, field.type) for field in schema}
     fields = [types.get(field.name, field) for field in arrow.schema]
     return pl.DataFrame(arrow.cast(pa.schema(fields)))

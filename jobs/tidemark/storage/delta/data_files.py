@@ -1,6 +1,6 @@
-"""Compares the data files of a Delta table with its log, and names damage where reading fails.
+"""Compares the data files of a Delta table with its log, and names the damaged file where reading fails.
 
-Purpose: readers fail at a damaged table with many errors, and few of these name a file.
+Purpose: a damaged table makes its readers raise many kinds of errors, and few of these name a file.
 """
 
 from __future__ import annotations

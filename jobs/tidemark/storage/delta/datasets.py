@@ -30,7 +30,7 @@ BOUNDS = (
 Conditions on them leave out files of large tables, by the bounds in the log.
 """
 READ = frozenset({"timestampNtz"})
-"""The reader features of tables whose rows are those in their files."""
+"""The features that a reader may ignore: with them the rows of a table are those in its files."""
 TEXT = PrimitiveType("string")
 _STATS_MS = timedelta(milliseconds=1)
 

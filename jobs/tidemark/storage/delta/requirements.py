@@ -8,7 +8,8 @@ takes a version that a catalog has given to another. So every path of Tidemark t
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -25,7 +26,7 @@ from tidemark.collecting import outside, present, within
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint, NotEvaluable
 from tidemark.storage.delta.datasets import schema_of
-from tidemark.storage.delta.snapshots import COMMIT, Snapshot, snapshot_of
+from tidemark.storage.delta.snapshots import COMMIT, Snapshot, snapshot_of, versions_in_log
 from tidemark.storage.delta.types import refuse_type_changes
 from tidemark.storage.object_path import ObjectPath
 
@@ -64,8 +65,8 @@ CHARS = "__CHAR_VARCHAR_TYPE_STRING"
 INVARIANT = "delta.invariants"
 CHECKED, NOT_NULL = "constraint", "column"
 """Kinds of constraints that `ALTER TABLE` removes."""
-VERSION_DIGITS = 20
-"""Digits with which the name of each file of a log begins."""
+COMMIT_OR_CHECKPOINT = re.compile(r"(\d{20})(?:\.json|\.checkpoint\..*(?:json|parquet))")
+"""Files of a log with the actions of a version. Compacted commits repeat those of commits (`x.y.compacted.json`)."""
 LOOK_S = 60.0
 """Time between two looks at tables in an object store."""
 
@@ -85,13 +86,13 @@ class Access(Enum):
     """How Tidemark writes to a table."""
 
     FILES = auto()
-    """The same rows in other files; or rows that delta-rs checks."""
+    """It writes the same rows into other files, or rows that delta-rs checks."""
     OWN_ROWS = auto()
-    """Rows of a table of Tidemark's own, which readers of its own rely on."""
+    """It adds rows to a table of Tidemark's own, on all of which Tidemark's readers rely."""
     ROWS = auto()
-    """Rows of a sink, in addition to those that are there."""
+    """A sink adds rows to those that are there."""
     REPLACES = auto()
-    """Rows of a sink, in place of others."""
+    """A sink replaces rows."""
 
 
 OF_SINKS = frozenset({Access.ROWS, Access.REPLACES})
@@ -107,10 +108,10 @@ class TableRefused(Contradiction):
 
 @dataclass(frozen=True)
 class Requirements:
-    """What the table at *path* requires of its writers, of its newest version.
+    """What the newest version of the table at *path* requires of its writers.
 
-    `features` are those beside FEATURES. `constraints` are the conditions that its rows meet, without those of
-    Tidemark's own tables.
+    `features` are those that are not among FEATURES. `constraints` are the conditions that its rows must meet, without
+    the checks of Tidemark's own tables.
     """
 
     path: Path
@@ -223,17 +224,21 @@ class TableWatch:
     A driver looks before it decides a batch: what it has decided it must be able to write. A look reads each commit
     since the last one. In an object store, where that is a request, the tables are opened once in LOOK_S instead.
 
-    *tables* are the tables by path, with how they are written; there may be no table yet. Those of sinks are opened at
-    once; *declared* are the columns of their rows.
+    Args:
+        tables: by the path of a table, how it is written. There may be no table at a path yet. The tables of sinks are
+            opened at once.
+        declared: by the path of a sink's table, the columns of the rows that the sink writes.
 
     Raises:
         TableRefused: there is such a table.
-        TypesChanged: a column of a sink's table has another type than its rows.
+        TypesChanged: a column of a sink's table has another type than the sink's rows.
     """
 
     def __init__(self, tables: Mapping[Path, Access], declared: Mapping[Path, pa.Schema]) -> None:
         self._tables, self._declared = tables, declared
-        self._seen = {path: -1 if isinstance(path, ObjectPath) else _newest_version(path) for path in tables}
+        self._seen = {
+            path: -1 if isinstance(path, ObjectPath) else max(versions_in_log(path), default=-1) for path in tables
+        }
         self._looked_s = since_boot_s()
         self._constraints: dict[Path, tuple[Constraint, ...]] = {}
         for path, access in tables.items():
@@ -280,11 +285,6 @@ def _commits_after(path: Path, version: int) -> tuple[int, bool]:
         version += 1
 
 
-def _newest_version(path: Path) -> int:
-    names = [file.name for file in (path / "_delta_log").glob("*.json")]
-    return max((int(match[1]) for name in names if (match := COMMIT.fullmatch(name))), default=-1)
-
-
 def _type_of(field: Mapping[str, Any]) -> str:
     """Returns Delta's type of a column; Spark compares `char(n)` as no other text."""
     kind, more = field["type"], field.get("metadata") or {}
@@ -300,11 +300,17 @@ def _checks(properties: Mapping[str, str], columns: tuple[tuple[str, str], ...])
             yield Constraint(CHECKED, own_name, text, columns)
 
 
-def _of_field(field: Mapping[str, Any], columns: tuple[tuple[str, str], ...], within: str = "") -> Iterator[Constraint]:
-    """Yields the constraints of *field*, and of the fields in it, which no condition can name."""
-    name = f"{within}{field['name']}"
+def _of_field(
+    field: Mapping[str, Any], columns: tuple[tuple[str, str], ...], outer: tuple[str, ...] = ()
+) -> Iterator[Constraint]:
+    """Yields the constraints of *field*, which is inside the fields *outer*, and of the fields inside it.
+
+    Tidemark cannot evaluate a condition on a field inside another one.
+    """
+    names = (*outer, field["name"])
+    name = ".".join(names)
     if not field.get("nullable", True):
-        yield Constraint(NOT_NULL, name, f"`{name}` IS NOT NULL", columns)
+        yield Constraint(NOT_NULL, name, _is_not_null(names), columns)
     if invariant := (field.get("metadata") or {}).get(INVARIANT):
         yield Constraint("invariant of", name, json.loads(invariant)["expression"]["expression"], columns)
     inner = [field["type"]]
@@ -312,10 +318,14 @@ def _of_field(field: Mapping[str, Any], columns: tuple[tuple[str, str], ...], wi
         kind = inner.pop()
         if isinstance(kind, Mapping):
             for part in kind.get("fields", ()):
-                yield from _of_field(part, columns, f"{name}.")
+                yield from _of_field(part, columns, names)
             if not kind.get("containsNull", True) or not kind.get("valueContainsNull", True):
-                yield Constraint(NOT_NULL, f"{name}.element", f"`{name}.element` IS NOT NULL", columns)
+                yield Constraint(NOT_NULL, f"{name}.element", _is_not_null((*names, "element")), columns)
             inner += [kind[part] for part in ("elementType", "valueType") if part in kind]
+
+
+def _is_not_null(names: Iterable[str]) -> str:
+    return f"{'.'.join(f'`{name}`' for name in names)} IS NOT NULL"
 
 
 def _unknown(writer_version: int, writer_features: tuple[str, ...] | list[str]) -> tuple[str, ...]:
@@ -335,14 +345,16 @@ def description(path: Path, *, until: int | None = None) -> tuple[Mapping[str, A
     ValueError or KeyError if the log does not have them.
     """
     found: dict[str, Mapping[str, Any]] = {}
-    files: list[tuple[int, Path]] = []
+    commits: list[tuple[int, Path]] = []
+    checkpoints: list[tuple[int, Path]] = []
     for file in (path / "_delta_log").iterdir():
-        number = file.name[:VERSION_DIGITS]
-        if number.isdecimal() and file.suffix in {".json", ".parquet"} and (until is None or int(number) <= until):
-            files.append((int(number), file))
-    base = max((number for number, file in files if not COMMIT.fullmatch(file.name)), default=-1)
-    commits = sorted((each for each in files if each[0] > base), reverse=True)
-    for _, file in [*commits, *(each for each in files if each[0] == base and not COMMIT.fullmatch(each[1].name))]:
+        match = COMMIT_OR_CHECKPOINT.fullmatch(file.name)
+        if match and (until is None or int(match[1]) <= until):
+            (commits if COMMIT.fullmatch(file.name) else checkpoints).append((int(match[1]), file))
+    base = max((version for version, _ in checkpoints), default=-1)
+    later_commits = sorted(((version, file) for version, file in commits if version > base), reverse=True)
+    parts_of_checkpoint = [(version, file) for version, file in checkpoints if version == base]
+    for _, file in [*later_commits, *parts_of_checkpoint]:
         actions = _of_parquet(file) if file.suffix == ".parquet" else _of_json(file)
         for action in reversed(actions):
             for kind in within(("protocol", "metaData"), action):

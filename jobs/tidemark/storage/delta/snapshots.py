@@ -108,7 +108,10 @@ def _damage_of_log(path: Path) -> DamagedLog | None:
 
 
 class DamagedLog(ValueError):
-    """Raised for a damaged log: its `file` is missing or cannot be what a writer left, and `found` is what it is."""
+    """Raised for a damaged log.
+
+    Its `file` is missing, or no writer can have left it like this. `found` says what is wrong with it.
+    """
 
     def __init__(self, file: Path, found: str) -> None:
         super().__init__(f"{file}: {found}")
@@ -144,10 +147,7 @@ def added_files(path: Path, batches: Collection[int]) -> AddedFiles | None:
     wanted, oldest = frozenset(batches), min(batches)
     log = path / "_delta_log"
     try:
-        versions = sorted(
-            (int(match[1]) for file in log.iterdir() if (match := COMMIT.fullmatch(file.name))), reverse=True
-        )
-        for version in versions:
+        for version in reversed(versions_in_log(path)):
             actions = [json.loads(line) for line in (log / f"{version:020d}.json").read_text().splitlines()]
             batch = next((action["txn"]["version"] for action in actions if "txn" in action), None)
             if batch in wanted:
@@ -156,9 +156,15 @@ def added_files(path: Path, batches: Collection[int]) -> AddedFiles | None:
             # No older commit can be one of theirs.
             if version == 0 or (batch is not None and batch < oldest):
                 return AddedFiles(files, size)
-    except OSError:  # the log was shortened meanwhile, or there is none
+    except OSError:  # the log was shortened meanwhile
         return None
     return None
+
+
+def versions_in_log(path: Path) -> list[int]:
+    """Returns the versions of the table at *path* whose commits its log has, ascending; none without a log."""
+    names = (file.name for file in (path / "_delta_log").glob("*.json"))
+    return sorted(int(match[1]) for name in names if (match := COMMIT.fullmatch(name)))
 
 
 def files_between(path: Path, before: str, newest: str) -> frozenset[str] | None:

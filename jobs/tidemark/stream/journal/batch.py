@@ -72,7 +72,7 @@ class Moment:
         held_by: what held the watermark back before the batch.
         was_decided_at_ms: decision time of the previous batch.
         decided_at_ms: decision time of the batch.
-        batch_id: the batch.
+        batch_id: the number of the batch.
         limits: per sink, the limits of its topic.
         constraints: per sink, the constraints of its table.
         refused: per sink, keys of updates that its table refused after their batch was decided.

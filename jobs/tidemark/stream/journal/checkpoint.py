@@ -202,8 +202,8 @@ class TablePosition:
     Attributes:
         table_id: the id of the table.
         version: the first version yet to be read.
-        first_look: the version whose whole content is yet to be read, that of the stream's first look at the table;
-            None: it was read.
+        first_look: the version of the table at the stream's first look, as long as not all rows that the table had
+            then are read. None: all of them are.
     """
 
     table_id: str
@@ -228,7 +228,7 @@ def positions_of_tables(checkpoint: Path) -> dict[int, TablePosition]:
                     if offset.get("isStartingVersion"):
                         first_look = version
                     elif committed is None:
-                        first_look = version - 1  # of the first batch the plan has the end
+                        first_look = version - 1  # the plan of the first batch has only the end of what it reads
                     positions[number] = TablePosition(offset["reservoirId"], version, first_look)
     return positions
 

@@ -280,8 +280,8 @@ class KafkaBroker:
     ) -> Mapping[TopicPartition, Future[ListOffsetsResultInfo]]:
         """Asks for an offset of each of *partitions*.
 
-        Kafka's latest offset is the one after the newest record; if *committed*, that before the first record of an
-        open transaction, unless uncommitted records are read.
+        Kafka's latest offset is the one after the newest record. If *committed*, and unless uncommitted records are
+        read, it is the last stable offset instead, which is that of the first record of an open transaction.
         """
         # A pattern may match no topic yet, and Kafka's client refuses to ask for nothing.
         if not partitions:

@@ -1,9 +1,10 @@
 """Notices transactions that stay open in the topics of a stream.
 
-Purpose: nothing behind the first record of an open transaction is read. A producer that hangs, or was killed and is not
-missed by its coordinator, so stops a partition for as long as its transaction may take, or for ever (KIP-664).
-How it works: a look asks the brokers for the last stable offset and the end of each partition. Two looks that find the
-same offset, with records behind it, have found one transaction that was open all the time between them.
+Purpose: consumers read nothing from the first record of an open transaction on. So a producer that hangs stops a
+partition until its transaction times out. If the coordinator does not know of the transaction, the partition stops for
+ever (KIP-664).
+How it works: a look asks the brokers for the last stable offset and the end of each partition. If two looks find the
+same last stable offset and records after it, the same transaction was open all the time between them.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class AskedBroker(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTransaction:
-    """A transaction that two looks or more have found open.
+    """A transaction that a look has found open.
 
     Attributes:
         source: the source that waits for its end.
         partition: the input partition.
         place: this partition at the broker.
         stable_offset: the last stable offset, which is that of its first record.
-        since_ms: the first of these looks, epoch ms.
+        since_ms: the first look that found it, epoch ms.
     """
 
     source: str
@@ -64,7 +65,7 @@ class OpenTransaction:
 class TransactionWatch:
     """Looks for transactions that stay open.
 
-    `open` has those of the newest look.
+    `open` has those that the newest look and at least one before it have found.
 
     Args:
         broker: answers a look.

@@ -56,7 +56,7 @@ class BrokerWatch:
     Args:
         clusters: those of the stream.
         clock: epoch ms UTC.
-        look: asks clusters that answer for more.
+        look: is called after each check that all clusters answered.
         sleep_s: waits.
     """
 

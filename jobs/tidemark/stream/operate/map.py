@@ -16,6 +16,7 @@ from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.facts import times_of
 from tidemark.kernels.updates.steps import map_records, map_updates
 from tidemark.model.kinds.map import Map
+from tidemark.model.settings.sql_columns import column_in
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.keyed import KeyedStep
@@ -61,7 +62,7 @@ class MapStep(KeyedStep[Map]):
     @staticmethod
     def origins(operator: Map, read: Origins) -> Origins:
         """Returns the columns that it hands on as they are, not calculated."""
-        return {name: read.get(sql.strip()) for name, sql in operator.select.items()}
+        return {name: read.get(column_in(sql)) for name, sql in operator.select.items()}
 
     @staticmethod
     def comment(operator: Map, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:
@@ -69,7 +70,7 @@ class MapStep(KeyedStep[Map]):
 
         It comes from elsewhere if it is handed on as it is.
         """
-        if operator.select.get(column, column) != column:
+        if column_in(operator.select.get(column, column)) != column:
             return f"{operator.name}: {operator.select[column]}"
         return ask(operator.inputs[0])
 

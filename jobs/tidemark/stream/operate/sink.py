@@ -157,7 +157,7 @@ def _refusals(sink: Sink, rows: pl.DataFrame, constraints: tuple[Constraint, ...
     """Returns why the table of *sink* refuses *rows*; null where it accepts them."""
     why = violations(rows, constraints)
     if sink.key:
-        # A row that deletes its key, or only says when it was seen, is in no table.
+        # A row that deletes its key, or only says when the key was seen, never reaches the table.
         is_put = ~pl.col("deleted") & ~(pl.col(SEEN_ONLY) if SEEN_ONLY in rows.columns else pl.lit(value=False))
         why = rows.select(pl.when(is_put).then(why)).to_series()
     return why

@@ -62,9 +62,9 @@ class SourceStep(_ReadingStep[Source]):
         if operator.descriptors is not None:
             mistakes += _protobuf_mistakes(operator.descriptors, operator.message or "")
         yield from mistakes
-        if not mistakes and (wrong := misfits_of_schema(operator)):
+        if not mistakes and (misfits := misfits_of_schema(operator)):
             remedy = "declare the fields of the schema, with types that fit (docs/topologies.md, Avro and Protobuf)"
-            yield ColumnMistake("fields", "; ".join(wrong), remedy)
+            yield ColumnMistake("fields", "; ".join(misfits), remedy)
 
     @staticmethod
     def comment(operator: Source, column: str, read: Collection[str], ask: Callable[[str], str]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
-from tidemark.kernels.formats.fitting import fits_digits
+from tidemark.kernels.formats.fitting import fits_digits, number_digits
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.declared_fields import digits_of
 
@@ -19,7 +19,6 @@ _FITTING = {
     "timestamp": {"timestamp", "timestamp_ntz"},
 }
 """Per declared type, the Spark types of which every value fits; of decimals see `_fits`."""
-_DIGITS_OF_INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 def require_fitting(types: Mapping[str, str], source: Source) -> None:
@@ -37,7 +36,7 @@ def require_fitting(types: Mapping[str, str], source: Source) -> None:
 
 def _fits(kind: str, word: str) -> bool:
     if digits_of(word) is not None:
-        return fits_digits(digits_of(kind) or (_DIGITS_OF_INTEGERS.get(kind, 0), 0), word)
+        return fits_digits(number_digits(kind), word)
     return kind in _FITTING[word]
 
 

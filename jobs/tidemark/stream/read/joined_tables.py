@@ -1,8 +1,8 @@
 """Reads the Delta tables that joins look up.
 
-Others write them, with any feature that Spark knows. A table without a feature that changes how files are read is read
-by Arrow, in a tenth of the time; any other one by Spark. A task of Spark has no session, so the driver of a stream in
-shards leaves it a copy of the rows.
+Others write them, with any feature that Spark knows. Arrow reads a table in a tenth of Spark's time, but only if none
+of its features changes how its files are read. Spark reads all other tables. A task of Spark has no session, so the
+driver of a stream in shards leaves it a copy of their rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from deltalake.exceptions import DeltaError
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import SubTopology
 from tidemark.storage.delta.datasets import dataset_of, has_plain_rows
-from tidemark.storage.delta.snapshots import COMMIT
+from tidemark.storage.delta.snapshots import versions_in_log
 from tidemark.storage.files import write_parquet
 from tidemark.stream.operate.steps import Steps
 
@@ -36,8 +36,9 @@ Each driver has a folder of its own there, named by its epoch.
 class Reference:
     """Reads whole Delta tables that others write.
 
-    Their places are relative to *warehouse*. Each is read in its newest version, or in the one that *versions* has for
-    its place. With *copies*, a folder that `leave_copy` fills, Spark reads none: this is a task of Spark.
+    Their places are relative to *warehouse*. Each is read in its newest version, or in the one that `versions` has for
+    its place. In a task of Spark `copies` is the folder that `leave_copy` has filled: tables that Arrow cannot read are
+    read from there.
     """
 
     def __init__(self, warehouse: Path) -> None:
@@ -64,8 +65,7 @@ class Reference:
         try:
             return int(DeltaTable(str(path)).version())
         except DeltaError:  # delta-rs does not open a table with features that it does not know
-            names = [file.name for file in (path / "_delta_log").glob("*.json")]
-            return max(int(match[1]) for name in names if (match := COMMIT.fullmatch(name)))
+            return max(versions_in_log(path))
 
     def leave_copy(self, place: str, copies: Path) -> None:
         """Writes the rows at *place* into the folder *copies*, if only Spark can read them."""

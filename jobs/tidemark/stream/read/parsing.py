@@ -48,7 +48,7 @@ from tidemark.model.settings.declared_fields import MOST_DIGITS
 _DIGITS_OF_MS = {"s": 3, "ms": 0, "us": -3, "ns": -6}
 """By unit, how many digits the point of a number moves to the right where it becomes ms."""
 _WHOLE_DOUBLES = 2**53
-"""Up to here each integer is a double."""
+"""Up to this number a double has every integer."""
 _MOST = 2**63 - 1
 NO_SCHEMAS: KnownSchemas = {}
 """For sources without a registry."""

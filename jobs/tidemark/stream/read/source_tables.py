@@ -1,9 +1,11 @@
 """Watches the Delta tables that a stream reads as sources, which others may change or replace.
 
-Spark names a table by its id, but does not notice that another one has taken the place of a table whose rows it has
-all read. And it refuses each change of columns that it cannot read over, although only the declared ones matter here:
-with UNSAFE it reads the rows that are still unread by the newest columns, and this looks whether a declared column is
-still the same.
+Spark knows a table by its id. But once it has read all rows of a table, it does not notice that another table takes the
+place of this one. So the ids are compared here.
+
+When columns were renamed or dropped, Spark refuses to read on, although only the declared columns matter to a stream.
+With UNSAFE it reads on, and takes the columns of the newest version for rows that were written before. So this module
+refuses the change if a declared column is another one in these rows.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tidemark.model.settings.declared_fields import steps
 from tidemark.model.topology import SubTopology
 from tidemark.storage.delta.log import commit_file
 from tidemark.storage.delta.requirements import LOOK_S, description
-from tidemark.storage.delta.snapshots import COMMIT, is_below
+from tidemark.storage.delta.snapshots import is_below, versions_in_log
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.checkpoint import TablePosition, positions_of_tables
 
@@ -66,7 +68,7 @@ class _Watched:
             return (since_boot_s() // LOOK_S,)
         version = self.seen[0] if self.seen else -1
         if not commit_file(self.path, version).exists():
-            version = _newest_version(self.path)
+            version = max(versions_in_log(self.path))
         while commit_file(self.path, version + 1).exists():
             version += 1
         found = commit_file(self.path, version).stat()
@@ -83,7 +85,7 @@ class SourceTables:
         self._checkpoint = checkpoint
         self._tables: dict[int, _Watched] = {}
         positions = positions_of_tables(checkpoint)
-        for number, operator in enumerate(sub.sources, start=1):  # the first source of every query are the ticks
+        for number, operator in enumerate(sub.sources, start=1):  # source 0 of every query are the ticks
             if isinstance(operator, Source) and operator.delta is not None:
                 at = positions.get(number)
                 self._tables[number] = _Watched(operator, warehouse / operator.delta, at.table_id if at else None)
@@ -112,9 +114,9 @@ class SourceTables:
         return False
 
     def refuse_other_columns(self) -> None:
-        """Raises Contradiction if a declared column is another one in unread rows than in the newest version.
+        """Raises Contradiction if the name of a declared column is that of another column in unread rows.
 
-        That is one that was dropped and added anew, or has the name of a renamed one.
+        The column was dropped and added anew, or another one has been renamed to its name.
         """
         for number, position in positions_of_tables(self._checkpoint).items():
             if (table := self._tables.get(number)) is None:
@@ -188,10 +190,7 @@ def _columns_since(path: Path, version: int) -> Iterator[dict[str, str]]:
 
 def _commits(path: Path, since: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
     """Yields number and actions of the commits of the table at *path* that its log has, from *since* on."""
-    numbers = sorted(
-        int(match[1]) for file in (path / "_delta_log").iterdir() if (match := COMMIT.fullmatch(file.name))
-    )
-    for number in numbers:
+    for number in versions_in_log(path):
         if number >= since:
             lines = commit_file(path, number).read_text(encoding="utf-8").splitlines()
             yield number, [json.loads(line) for line in lines if line]
@@ -233,8 +232,3 @@ def _listed(versions: Iterable[int]) -> str:
     *others, last = [str(first) if first == end else f"{first} to {end}" for first, end in runs]
     one = len(runs) == 1 and runs[0][0] == runs[0][1]
     return f"version{'s' * (not one)} " + (f"{', '.join(others)} and {last}" if others else last)
-
-
-def _newest_version(path: Path) -> int:
-    names = [file.name for file in (path / "_delta_log").iterdir()]
-    return max(int(match[1]) for name in names if (match := COMMIT.fullmatch(name)))

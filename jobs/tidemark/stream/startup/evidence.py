@@ -46,9 +46,9 @@ Look = Callable[[Path], Iterable[tuple[Path, str]]]
 
 
 def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
-    """Reads the evidence of *stream*, and that of data files by *look*.
+    """Reads the evidence of *stream*, and looks for damaged data files by *look*.
 
-    None: a driver may start whatever data files are damaged.
+    Without *look* no data file is looked at: a driver starts although some are damaged.
     """
     control, checkpoint = stream.control, stream.control / "checkpoint"
     app = f"{stream.topology.name}/{stream.sub.name}"

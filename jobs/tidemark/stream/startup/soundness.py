@@ -350,7 +350,7 @@ def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
         for version in table.others:
             yield _of_others(evidence, table, version)
     for file, found in evidence.data_files:
-        # A data file never changes, so that of any backup will do. A changed log may name a file that never was.
+        # A data file never changes, so that of any backup will do. A changed log may name a file that never existed.
         of_file = "restore this file from a backup of any time since it was written"
         ways = (of_file, *_put_back(evidence, "its table"))
         yield Inconsistency(fault=Fault.DATA_UNREADABLE, seen=f"{file}: {found}", ways=ways)

@@ -72,7 +72,7 @@ class StepContext:
     reference: Reference
     updates: Collection[str]
     terminals: Collection[str]
-    event_times: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    event_times: Mapping[str, frozenset[str]]
     sql: Expressions = field(default_factory=Expressions)
     memory: Memory = field(default_factory=Memory)
     schemas: dict[str, Mapping[str, pl.DataType]] = field(default_factory=dict)

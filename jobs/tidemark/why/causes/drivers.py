@@ -24,7 +24,7 @@ DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
 DRAINED = Cause("drained", Trait.USUAL | Trait.SILENCE)
 """Its driver was asked to end, and did."""
 FILE_UNREADABLE = Cause("file_unreadable", Trait.FAULT | Trait.SILENCE)
-"""A file that its driver needs is damaged, so that none starts; or a table is, so that nothing is known."""
+"""A file that its driver needs is damaged, so that none starts; or a damaged table keeps its facts from being read."""
 UPSTREAM_DEAD = Cause("upstream_dead", Trait.FAULT | Trait.SILENCE)
 """The driver of an upstream sub-topology is dead."""
 DRIVER_STARTING = Cause("driver_starting", Trait.USUAL)
@@ -84,7 +84,7 @@ def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
 
 
 def file_unreadable(scene: Scene, name: str, damage: UnreadableFile) -> WhyFinding:
-    """Returns the finding that facts about *name* cannot be read, whether or not its driver runs."""
+    """Returns the finding that the facts about *name* cannot be read. Its driver may run nevertheless."""
     observation = f"what is known of it cannot be read: {damage.file}: {damage.found}"
     return scene.finding(FILE_UNREADABLE, name, observation, damage.remedy)
 

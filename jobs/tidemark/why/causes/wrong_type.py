@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.kernels.records.fields import RecordUnreadable, value_at
+from tidemark.kernels.records.json_fields import NOT_FINITE
 from tidemark.kernels.records.numbers import number_of
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.declared_fields import digits_of, steps
@@ -23,8 +24,6 @@ FIELD_VANISHED = Cause("field_vanished", Trait.FAULT)
 FIELD_RETYPED = Cause("field_retyped", Trait.FAULT)
 """The values of a declared field have another type, and are quarantined."""
 
-_NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity", "+INF", "-INF", "INF"})
-
 
 def _is_integer(value: object, bits: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
@@ -32,7 +31,7 @@ def _is_integer(value: object, bits: int) -> bool:
 
 def _is_number(value: object) -> bool:
     if isinstance(value, str):
-        return value in _NOT_FINITE
+        return value in NOT_FINITE
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -51,8 +51,8 @@ BEAT_COLUMNS = (
 class OpenTransaction:
     """A transaction in a topic of a stream that stays open.
 
-    *partition* of *source* is *topic_partition* at the broker, where the last stable offset is *stable_offset* since
-    the driver's look at *since_ms*.
+    *partition* of *source* is *topic_partition* at the broker. Its last stable offset has been *stable_offset* since
+    the driver looked at *since_ms*.
     """
 
     source: str
