@@ -72,16 +72,16 @@ def test_a_good_file_ends_with_a_summary_and_a_sample(readings: str, tmp_path: P
         "live: tables: board",
         "live: SLAs: fresh (staleness of board)",
     ]
-    assert found[6:9] == [
+    assert found[7:10] == [
         "live: readings: sampled 100 of 100 records, of which 1 (1.0 %) would be quarantined: 1 wrong_type in temp_c",
-        found[7],
+        found[8],
         "live: readings: bound 20 s covers 100 % of them; the furthest is 7 s behind a newer one of its partition",
     ]
     place = "correct `fields`, or what sends it; for example at partition 0, offset 5: {"
-    assert found[7].startswith(f"live: readings: warning: wrong_type; {place}")
-    assert found[9] == "live: readings: without records: partition 2"
-    assert found[10].startswith("live: readings: its newest record is 1 h old")
-    assert len(found) == 11
+    assert found[8].startswith(f"live: readings: warning: wrong_type; {place}")
+    assert found[10] == "live: readings: without records: partition 2"
+    assert found[11].startswith("live: readings: its newest record is 1 h old")
+    assert len(found) == 12
 
 
 def test_a_short_bound_and_a_strict_sla_are_warnings(readings: str, tmp_path: Path) -> None:
