@@ -76,4 +76,5 @@ def plan_the_next_batch(checkpoint: Path) -> None:
             (checkpoint / "offsets" / str(newest + 1)).hardlink_to(plan)
         except FileExistsError:  # the driver was first
             continue
+        plan.unlink()
         return

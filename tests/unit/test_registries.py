@@ -148,7 +148,9 @@ def test_a_sink_writes_no_protobuf(tmp_path: Path) -> None:
 
 
 def test_descriptors_are_checked_before_a_start(tmp_path: Path) -> None:
-    (tmp_path / "r.desc").write_bytes(compiled('syntax = "proto3"; package p; message R { int32 n = 1; }', {}))
+    (tmp_path / "r.desc").write_bytes(
+        compiled('syntax = "proto3"; package p; message R { string id = 1; int32 n = 2; }', {})
+    )
     (tmp_path / "odd.desc").write_bytes(b"\xff")
 
     def steps(**keys: Any) -> Steps:
