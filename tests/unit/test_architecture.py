@@ -36,7 +36,7 @@ IMPORTS = {
     "kernels.columns": "collecting errors semantics model.tables model.settings",
     "kernels.aggregates": "collecting errors semantics model.settings model.kinds kernels.columns",
     "kernels.reports": "semantics model.settings",
-    "kernels.sql": "errors kernels.columns",
+    "kernels.sql": "errors model.settings kernels.columns",
     "kernels.updates": (
         "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
     ),
@@ -66,7 +66,7 @@ IMPORTS = {
         "kernels.aggregates kernels.sql kernels.records kernels.updates stream.journal stream.state"
     ),
     "stream.operate": (
-        "collecting errors semantics model.tables model.kinds model kernels kernels.columns "
+        "collecting errors semantics model.settings model.tables model.kinds model kernels kernels.columns "
         "kernels.aggregates kernels.formats kernels.sql kernels.records kernels.updates storage.delta stream.journal "
         "stream.kafka stream.state stream.updates"
     ),

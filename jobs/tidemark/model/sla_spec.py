@@ -15,7 +15,6 @@ from typing import Any, NoReturn, TypeAlias
 from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.files import Project
 from tidemark.model.settings.maintenance_windows import (
     MaintenanceWindow,
@@ -705,7 +704,7 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
 def _finds_late(operator: Operator, topology: Topology) -> bool:
     """Returns True if records may be late for *operator*: an aggregate, or a strict source or join."""
     joined = topology.operators.get(operator.joined_table or "")
-    return operator.allowed_lateness_ms is not None or (isinstance(joined, KeyedTable) and joined.is_strict)
+    return operator.allowed_lateness_ms is not None or (joined is not None and joined.is_strict)
 
 
 def _limits(keys: Keys, measure: Measure) -> Thresholds:

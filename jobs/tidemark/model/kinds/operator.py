@@ -111,6 +111,11 @@ class Operator(ABC):
         return None
 
     @property
+    def is_strict(self) -> bool:
+        """True if records may be late for a join that looks it up as a table."""
+        return False
+
+    @property
     def joined_delta(self) -> str | None:
         """The Delta table that it looks up, or None."""
         return None
