@@ -301,7 +301,7 @@ def test_check_names_readers_of_a_stream_of_updates(tmp_path: Path) -> None:
 
 def test_check_says_what_is_compared(tmp_path: Path) -> None:
     named = map_of("sensors", select={"id": "id", "v": "v", "seen": "event_time"})
-    judged = map_of("sensors", select={"v": "v", "at": "event_time"}, strategy="on_change", key=["v"])
+    judged = map_of("sensors", select={"v": "v", "seen": "event_time"}, strategy="on_change", key=["v"])
     parts = {
         "named": named,
         "whole": table("named"),
@@ -309,7 +309,7 @@ def test_check_says_what_is_compared(tmp_path: Path) -> None:
         "alone": table("named", key=["id", "v"]),
         "judged": judged,
         "floored": judged | {"identity": "floor(v)"},
-        "timed": judged | {"identity": "floor(v) + At"},
+        "timed": judged | {"identity": "floor(v) + Seen"},
         "every": table("named", strategy="on_update"),
     }
     file = tmp_path / "play.toml"
@@ -322,9 +322,9 @@ def test_check_says_what_is_compared(tmp_path: Path) -> None:
         "whole": "v, and not the event time (seen)",
         "part": "seen",
         "alone": "no column, so that it sends each key on once, and not the event time (seen)",
-        "judged": "v, and not the event time (at)",
-        "floored": "floor(v), and not the event time (at)",
-        "timed": "floor(v) + At",
+        "judged": "v, and not the event time (seen)",
+        "floored": "floor(v), and not the event time (seen)",
+        "timed": "floor(v) + Seen",
     }
     assert sorted(lines) == sorted(f"play.toml: operators.{name}: compares {what}" for name, what in expected.items())
 
