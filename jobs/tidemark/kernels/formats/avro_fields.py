@@ -34,7 +34,7 @@ from tidemark.kernels.records.fields import (
 from tidemark.kernels.records.iso_times import time_texts
 from tidemark.kernels.records.json_fields import json_of, text_of
 from tidemark.kernels.records.numbers import number_column
-from tidemark.model.settings.declared_fields import digits_of, steps
+from tidemark.model.settings.declared_fields import digits_of, steps, whole_fields
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 
 _US = {"millis": 1_000, "micros": 1}
@@ -109,7 +109,7 @@ def avro_fields(
         referenced: schemas of the types that *schema* names and does not define, each after those that it names.
         limits: what a record may hold.
     """
-    outer = {steps(path)[0] for path in words if len(steps(path)) == 1}
+    declared = whole_fields(words)
     units = {name: unit for name, unit in _units(schema).items() if words.get(name) == "timestamp"}
     decode = _decoder(schema, referenced, tuple(units), limits)
     converted = _converted(avro_types(schema, words, referenced), words)
@@ -123,7 +123,7 @@ def avro_fields(
             try:
                 record = decode(value)
                 read = _read(record, words, converted)
-                other = _others(record, outer) if others else None
+                other = _others(record, declared) if others else None
             except Exception as error:
                 read, refused[row] = {}, RecordUnreadable.by(error, MALFORMED_AVRO)
         for path, column in found.items():

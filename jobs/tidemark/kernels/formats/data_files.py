@@ -34,7 +34,7 @@ from tidemark.kernels.records.json_fields import json_of
 from tidemark.kernels.records.numbers import SHOWN, numbers_of
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.declared_fields import digits_of, steps
+from tidemark.model.settings.declared_fields import digits_of, outermost, steps, whole_fields
 
 MALFORMED_CSV = "malformed_csv"
 MOST_BYTES = 1_000_000_000
@@ -295,7 +295,7 @@ def _parquet_rows(content: bytes, source: Source) -> pl.DataFrame:
     table.validate(full=True)
     frame = pl.DataFrame(table)
     decoded = frame.with_columns(texts_of(frame[name]).alias(name) for name in texts)
-    declared = {steps(path)[0] for path in words}
+    declared = outermost(words)
     kept = texts if source.other_fields else within(texts, declared)
     undecoded = {name: frame[name].is_not_null() & decoded[name].is_null() for name in kept}
     typed = {path: _cast(_column_at(decoded, path), word) for path, word in words.items()}
@@ -391,7 +391,7 @@ def _rows(
     """
     columns = {column: typed[path].alias(column) for column, path in source.field_of.items()}
     if source.other_fields:
-        others = outside(written.columns, {steps(path)[0] for path in source.types_of_fields if len(steps(path)) == 1})
+        others = outside(written.columns, whole_fields(source.types_of_fields))
         columns[source.other_fields] = _objects(written, others, empty=None)
     nothing = pl.Series([None], dtype=pl.String).new_from_index(0, written.height)
     reasons = pl.DataFrame({"reason": nothing, "detail": nothing})

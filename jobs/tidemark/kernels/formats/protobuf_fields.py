@@ -34,7 +34,7 @@ from tidemark.kernels.records.fields import (
 from tidemark.kernels.records.iso_times import time_texts
 from tidemark.kernels.records.json_fields import check_depth, json_of, text_of, too_deep
 from tidemark.kernels.records.numbers import number_column
-from tidemark.model.settings.declared_fields import digits_of, steps
+from tidemark.model.settings.declared_fields import digits_of, steps, whole_fields
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 
 _TYPES = {
@@ -174,7 +174,7 @@ def protobuf_fields(
             is_text = path == time and _type(fields[-1]) == "string"
             getters.append((path, _inside(fields, "string" if is_text else word, plain)))
             in_texts |= {path} if is_text else set()
-    declared = {steps(path)[0] for path in words if len(steps(path)) == 1}
+    declared = whole_fields(words)
     undeclared = plain.json_of(field for field in decoder.descriptor.fields if field.name not in declared)
     written: dict[str, list[Any]] = {name: [] for name in words}
     rest: list[str | None] = []

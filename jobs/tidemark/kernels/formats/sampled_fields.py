@@ -23,7 +23,7 @@ from tidemark.kernels.records.fields import texts_at
 from tidemark.kernels.records.json_fields import json_of
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.declared_fields import steps
+from tidemark.model.settings.declared_fields import outermost
 from tidemark.semantics.schema_watch import MOST_FIELDS, NULL, FieldSample, step
 
 SAMPLE = 20
@@ -55,7 +55,7 @@ def sampled_types(raw: pl.DataFrame, source: Source, schemas: Mapping[int, Writt
     if source.names_schemas:
         types = _types_by_schema(values, source, schemas)
     else:
-        declared = {steps(path)[0] for path in source.types_of_values}
+        declared = outermost(source.types_of_values)
         types = _json_types(values if source.registry is None else values.bin.slice(HEAD), declared)
     return texts_at(dict(zip(places, _texts(types), strict=True)), raw.height)
 

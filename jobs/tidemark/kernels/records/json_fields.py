@@ -39,7 +39,7 @@ from tidemark.kernels.records.fields import (
 )
 from tidemark.kernels.records.iso_times import time_texts
 from tidemark.kernels.records.numbers import number_column
-from tidemark.model.settings.declared_fields import digits_of, steps
+from tidemark.model.settings.declared_fields import digits_of, steps, whole_fields
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
 
 _SLICE = 20_000
@@ -96,7 +96,7 @@ def json_fields(
         others: keep the fields that are not declared, too. An object of which only fields inside are declared is kept.
         limits: what a record may hold.
     """
-    declared = {steps(path)[0] for path in words if len(steps(path)) == 1}
+    declared = whole_fields(words)
     parts: list[Fields] = []
     for layer in _layers(words):
         keeps_others = others and not parts

@@ -7,7 +7,7 @@ is written in backquotes, and a backquote in it twice, as in Spark's SQL.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 MOST_DIGITS = 38
@@ -48,6 +48,24 @@ def path_of(names: Sequence[str]) -> str:
     ('data.occurredAt', '`a.b`')
     """
     return ".".join("`" + name.replace("`", "``") + "`" if set(".`") & {*name} else name for name in names)
+
+
+def outermost(paths: Iterable[str]) -> set[str]:
+    """Returns the names of the fields of a record with which *paths* begin.
+
+    >>> sorted(outermost(["id", "data.occurredAt", "`a.b`"]))
+    ['a.b', 'data', 'id']
+    """
+    return {steps(path)[0] for path in paths}
+
+
+def whole_fields(paths: Iterable[str]) -> set[str]:
+    """Returns the names of the fields of a record that are themselves among *paths*, and not only fields inside them.
+
+    >>> sorted(whole_fields(["id", "data.occurredAt", "`a.b`"]))
+    ['a.b', 'id']
+    """
+    return {name for name, *inside in map(steps, paths) if not inside}
 
 
 def decimal_word(text: str) -> str | None:

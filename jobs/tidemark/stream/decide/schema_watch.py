@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.declared_fields import steps
+from tidemark.model.settings.declared_fields import outermost
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import StreamProgress
 from tidemark.semantics.schema_watch import ChangedField, FieldSample, SourceFields, step, watch
@@ -25,8 +25,8 @@ class SchemaWatch:
         for source in sub.outside_sources:
             if source.is_watched:
                 # A field inside an object is declared by the object around it.
-                outermost = {step(steps(path)[0]) for path in source.types_of_values}
-                self._sources[source.name] = source, frozenset(outermost)
+                declared = map(step, outermost(source.types_of_values))
+                self._sources[source.name] = source, frozenset(declared)
 
     def decided(
         self, batch: MicroBatch, now: StreamProgress, samples: Mapping[str, FieldSample]

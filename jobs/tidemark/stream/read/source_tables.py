@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from tidemark.clock import since_boot_s
 from tidemark.errors import Contradiction, TidemarkError
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.declared_fields import steps
+from tidemark.model.settings.declared_fields import outermost
 from tidemark.model.topology import SubTopology
 from tidemark.storage.delta.log import commit_file
 from tidemark.storage.delta.requirements import LOOK_S, description
@@ -125,7 +125,7 @@ class SourceTables:
                 newest = _physical_names(description(table.path)[1])
             except _UNREADABLE:
                 continue  # Spark has a reason for it
-            declared = {steps(path)[0] for path in table.source.field_of.values()} & newest.keys()
+            declared = outermost(table.source.field_of.values()) & newest.keys()
             for names in _columns_since(table.path, position.version):
                 if other := sorted(name for name in declared & names.keys() if names[name] != newest[name]):
                     msg = (

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.declared_fields import path_of, steps
+from tidemark.model.settings.declared_fields import path_of, steps, whole_fields
 from tidemark.stream.read.fitting import require_fitting
 
 _MICROSECONDS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
@@ -37,8 +37,7 @@ def table_rows(raw: DataFrame, source: Source) -> DataFrame:
         read[name] = F.col(".".join(map(_quoted, steps(path))))
         fields[name] = nullable(_converted(read[name], source.fields[name]))
     if source.other_fields:
-        declared = {steps(path)[0] for path in source.types_of_fields if len(steps(path)) == 1}
-        fields[source.other_fields] = _others(columns, declared)
+        fields[source.other_fields] = _others(columns, whole_fields(source.types_of_fields))
     own_columns = [fields[name].alias(name) for name in source.columns]
     return raw.select(
         F.lit(source.name).alias("source"),
