@@ -34,7 +34,7 @@ from tidemark.kernels.records.json_fields import json_of
 from tidemark.kernels.records.numbers import SHOWN, numbers_of
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.declared_fields import digits_of, outermost, steps, whole_fields
+from tidemark.model.settings.declared_fields import digits_of, integer_digits, outermost, steps, whole_fields
 
 MALFORMED_CSV = "malformed_csv"
 MOST_BYTES = 1_000_000_000
@@ -58,8 +58,8 @@ _FITTING: Mapping[str, frozenset[str]] = {
 }
 """Per declared type, the types of Parquet, by Arrow's names, of which every value fits."""
 _DIGITS_OF_INTEGERS = {
-    **{"int8": 3, "int16": 5, "int32": 10, "int64": 19},
-    **{"uint8": 3, "uint16": 5, "uint32": 10, "uint64": 20},
+    **{f"int{bits}": integer_digits(bits) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": integer_digits(bits, signed=False) for bits in (8, 16, 32, 64)},
 }
 _TRUE, _FALSE = ("true", "t", "yes", "y", "1"), ("false", "f", "no", "n", "0")
 

@@ -8,7 +8,7 @@ from tidemark.collecting import outside
 from tidemark.kernels.formats.avro_fields import avro_types
 from tidemark.kernels.formats.protobuf_fields import protobuf_types
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.declared_fields import digits_of
+from tidemark.model.settings.declared_fields import digits_of, integer_digits
 
 _FITTING = {
     "boolean": {"boolean"},
@@ -22,7 +22,10 @@ _FITTING = {
 An unsigned number above 2^63 − 1 makes its record wrong_type. A decimal becomes the nearest double. A `string` has the
 text of any value.
 """
-_DIGITS_OF_INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19, "unsigned bigint": 20}
+_DIGITS_OF_INTEGERS = {
+    **{word: integer_digits(bits) for word, bits in {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}.items()},
+    "unsigned bigint": integer_digits(64, signed=False),
+}
 
 
 def misfits_of_schema(source: Source) -> list[str]:

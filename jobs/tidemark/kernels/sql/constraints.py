@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import polars as pl
 
 from tidemark.errors import InvalidArgument
-from tidemark.model.settings.declared_fields import MOST_DIGITS, digits_of
+from tidemark.model.settings.declared_fields import MOST_DIGITS, digits_of, integer_digits
 
 WORDS = frozenset({"and", "or", "not", "in", "between", "is", "null", "like", "true", "false"})
 """Words that are no columns unless they are quoted."""
@@ -490,7 +490,7 @@ def _is_exact(value: _Value) -> bool:
 
 def _digits_before_point(value: _Value) -> int:
     if value.bits is not None:
-        return {8: 3, 16: 5, 32: 10, 64: 19}[value.bits]
+        return integer_digits(value.bits)
     digits = digits_of(value.kind)
     assert digits is not None
     precision, scale = digits

@@ -81,6 +81,15 @@ def decimal_word(text: str) -> str | None:
     return f"decimal({precision},{scale})" if 1 <= precision <= MOST_DIGITS and scale <= precision else None
 
 
+def integer_digits(bits: int, *, signed: bool = True) -> int:
+    """Returns the digits of the largest integer of so many *bits*.
+
+    >>> integer_digits(8), integer_digits(64), integer_digits(64, signed=False)
+    (3, 19, 20)
+    """
+    return len(str(2 ** (bits - signed) - 1))
+
+
 @lru_cache(maxsize=1_000)
 def digits_of(word: str) -> tuple[int, int] | None:
     """Returns precision and scale of the type *word*; None for other types than decimals."""
