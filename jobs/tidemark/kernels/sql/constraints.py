@@ -75,7 +75,7 @@ class Constraint:
         return cls(**{**content, "columns": tuple((name, kind) for name, kind in content["columns"])})
 
     @property
-    def condition(self) -> Condition:
+    def condition(self) -> ParsedCondition:
         """The parsed text; raises NotEvaluable."""
         return _condition(self.text, self.columns)
 
@@ -84,7 +84,7 @@ class Constraint:
 
 
 @dataclass(frozen=True)
-class Condition:
+class ParsedCondition:
     """A condition of rows: `is_met` is never null, and `columns` are those that it reads.
 
     A column that is only compared with null has any type (None).
@@ -121,7 +121,7 @@ def _told(row: Mapping[str, Any], names: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=256)
-def _condition(text: str, columns: tuple[tuple[str, str], ...]) -> Condition:
+def _condition(text: str, columns: tuple[tuple[str, str], ...]) -> ParsedCondition:
     parser = _Parser(text, dict(columns))
     try:
         value = parser.whole()
@@ -131,7 +131,7 @@ def _condition(text: str, columns: tuple[tuple[str, str], ...]) -> Condition:
     is_met = value.expr.fill_null(value=False)
     if value.fails is not None:
         is_met &= ~value.fails.fill_null(value=False)
-    return Condition(is_met, parser.read)
+    return ParsedCondition(is_met, parser.read)
 
 
 @dataclass(frozen=True)
