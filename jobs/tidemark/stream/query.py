@@ -44,7 +44,7 @@ from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
 from tidemark.stream.journal.checkpoint import last_tick, make_plan_durable, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
-from tidemark.stream.kafka.transactions import TransactionWatch
+from tidemark.stream.kafka.transactions import TransactionWatch, row_of
 from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
 from tidemark.stream.read.beyond_spark import BeyondSpark, TopicsUnreadable, overflows
@@ -366,7 +366,7 @@ class StreamQuery:
             self._engine,
             (self._schemas, self._watch),
             self._thread_id,
-            open_transactions=lambda: [each.row for each in self._transactions.open],
+            open_transactions=lambda: [row_of(each) for each in self._transactions.open],
         )
         try:
             with self._waking.ticking(ticks.tick):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from confluent_kafka import KafkaException
@@ -20,7 +19,7 @@ from tidemark.clock import Clock
 from tidemark.errors import TidemarkError
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import utc
-from tidemark.semantics.progress import Place
+from tidemark.semantics.open_transactions import OpenTransaction
 
 log = logging.getLogger("tidemark.stream")
 
@@ -32,34 +31,15 @@ class AskedBroker(Protocol):
         """Returns the last stable offset of those of *partitions* that have an open transaction behind it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenTransaction:
-    """A transaction that a look has found open.
-
-    Attributes:
-        source: the source that waits for its end.
-        partition: the input partition.
-        place: this partition at the broker.
-        stable_offset: the last stable offset, which is that of its first record.
-        since_ms: the first look that found it, epoch ms.
-    """
-
-    source: str
-    partition: int
-    place: Place
-    stable_offset: int
-    since_ms: int
-
-    @property
-    def row(self) -> dict[str, object]:
-        """The transaction in `heartbeats`."""
-        return {
-            "source": self.source,
-            "partition": self.partition,
-            "topic_partition": str(self.place),
-            "stable_offset": self.stable_offset,
-            "since": utc(self.since_ms),
-        }
+def row_of(transaction: OpenTransaction) -> dict[str, object]:
+    """Returns the row of *transaction* in `heartbeats.open_transactions`."""
+    return {
+        "source": transaction.source,
+        "partition": transaction.partition,
+        "topic_partition": str(transaction.place),
+        "stable_offset": transaction.stable_offset,
+        "since": utc(transaction.since_ms),
+    }
 
 
 class TransactionWatch:

@@ -203,8 +203,7 @@ class Inputs:
             return None
         for each in beat.open_transactions:
             if (each.source, each.partition) == (source.name, number):
-                topic, _, partition = each.topic_partition.rpartition("/")
-                place = f"--topic {topic} --partition {partition}"
+                topic, partition = each.place
                 return self._scene.finding(
                     OPEN_TRANSACTION,
                     source.name,
@@ -212,7 +211,8 @@ class Inputs:
                     f"{each.stable_offset} and has not moved since the look of {iso(each.since_ms)}; nothing from "
                     "there on is read before the transaction ends",
                     "look at its producer, or end the transaction in its place: `kafka-transactions.sh "
-                    f"--bootstrap-server HOST:PORT abort {place} --start-offset {each.stable_offset}`",
+                    f"--bootstrap-server HOST:PORT abort --topic {topic} --partition {partition} "
+                    f"--start-offset {each.stable_offset}`",
                     input=source.name,
                     partition=number,
                     since_ms=each.since_ms,

@@ -14,13 +14,15 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import omit, pick
+from tidemark.collecting import pick
 from tidemark.control.folder import ALIVE, Control, Heartbeat, StreamState
 from tidemark.errors import UnreadableFile
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.model.topology import SubTopology
+from tidemark.semantics.open_transactions import OpenTransaction
+from tidemark.semantics.progress import Place
 from tidemark.stream.startup.damage import damages
 from tidemark.stream.startup.unread import begun
 from tidemark.why.evidence.fact_tables import FactTables
@@ -45,21 +47,6 @@ BEAT_COLUMNS = (
     *_LOAD,
 )
 """Columns of `heartbeats` that facts about a driver need."""
-
-
-@dataclass(frozen=True)
-class OpenTransaction:
-    """A transaction in a topic of a stream that stays open.
-
-    *partition* of *source* is *topic_partition* at the broker. Its last stable offset has been *stable_offset* since
-    the driver looked at *since_ms*.
-    """
-
-    source: str
-    partition: int
-    topic_partition: str
-    stable_offset: int
-    since_ms: int
 
 
 @dataclass(frozen=True)
@@ -226,6 +213,14 @@ def _open(beat: Mapping[str, Any]) -> tuple[OpenTransaction, ...]:
     """Returns the open transactions in a row of `heartbeats`."""
     found: list[OpenTransaction] = []
     for row in beat["open_transactions"] or ():
-        since_ms = round(row["since"].timestamp() * 1_000)
-        found.append(OpenTransaction(**omit(row, ["since"]), since_ms=since_ms))
+        topic, _, number = row["topic_partition"].rpartition("/")
+        found.append(
+            OpenTransaction(
+                source=row["source"],
+                partition=row["partition"],
+                place=Place(topic, int(number)),
+                stable_offset=row["stable_offset"],
+                since_ms=round(row["since"].timestamp() * 1_000),
+            )
+        )
     return tuple(found)
