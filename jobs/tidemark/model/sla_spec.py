@@ -133,8 +133,8 @@ WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LAT
 """The quantile of each measure of an operator's own work on windows."""
 AGES = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS})
 """The measures of an age, which grows while nothing happens."""
-SHARES = frozenset({Measure.QUARANTINED_SHARE, Measure.LATE_SHARE})
-"""The measures of a share of the records that an operator read."""
+SHARES: Mapping[Measure, str] = MappingProxyType({Measure.QUARANTINED_SHARE: "quarantined", Measure.LATE_SHARE: "late"})
+"""By measure of a share of the records that an operator read, the outcome whose records it counts."""
 OF_OPERATORS = frozenset(
     {Measure.WATERMARK_LAG, Measure.RECORDS, Measure.BURN_RATE, *SHARES, *QUANTILES, *WORK_QUANTILES}
 )
@@ -719,7 +719,7 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
             return _deadline(keys)
         case Measure.SCHEMA_CHANGES:
             return _at_most(keys)
-        case Measure.QUARANTINED_SHARE | Measure.LATE_SHARE:
+        case share if share in SHARES:
             return _shares_at_most(keys)
         case _:
             return _lengths(keys)

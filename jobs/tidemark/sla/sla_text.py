@@ -10,6 +10,7 @@ from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length
+from tidemark.model.sla_spec import SHARES
 from tidemark.semantics.sla import (
     BurnRate,
     ChangeMaximums,
@@ -20,7 +21,7 @@ from tidemark.semantics.sla import (
     Sla,
     Verdict,
 )
-from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE, PARTS, Status
+from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE, Status
 
 
 def sla_row(status: Status) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def _share_text(status: Status, at_most: ShareMaximums) -> str:
     limits = _limits({"warning": at_most.warn_above, "error": at_most.error_above}, "above {}", "{:.4g}".format)
     few = "" if n >= at_most.min_records else f", too few to judge, {at_most.min_records:,} are needed"
     share = "" if status.share is None else f" ({status.share:.2%})"
-    counted = f"{part:,} of {n:,} records of {spec.subject} in {length(spec.over_ms)} were {PARTS[spec.measure]}"
+    counted = f"{part:,} of {n:,} records of {spec.subject} in {length(spec.over_ms)} were {SHARES[spec.measure]}"
     return f"{counted}{share}{few}; {limits}"
 
 

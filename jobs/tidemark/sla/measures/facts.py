@@ -22,7 +22,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.schema_watch import OF_RECORDS
 from tidemark.sla.measures.batches import BEFORE_LATER, DAY_MS, known_batches, tables_of_batches
 from tidemark.sla.measures.newest_times import oldest_ms
-from tidemark.sla.measures.status import PARTS, FactKind
+from tidemark.sla.measures.status import FactKind
 
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
 SHAPE |= {"at_ms": "bigint", "idle": "boolean"}
@@ -176,9 +176,9 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str, begun_ms: i
     yield from _catching_up(specs, at_ms)
     for over in overs(*COUNTED_RECORDS):
         yield _records(FactKind.RECORDS, "records_in", over, outcomes)
-    for measure, part in PARTS.items():
+    for measure, outcome in SHARES.items():
         for over in overs(measure):
-            yield _records(part, part.value, over, outcomes)
+            yield _records(FactKind(outcome), outcome, over, outcomes)
     yield from map(_schema_changes, overs(Measure.SCHEMA_CHANGES))
     yield from map(_latencies, overs(*QUANTILES, Measure.BURN_RATE))
     yield from map(_buckets_select, overs(*WORK_QUANTILES))

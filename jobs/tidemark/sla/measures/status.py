@@ -21,6 +21,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.sla_spec import (
     ALL_TABLES,
     QUANTILES,
+    SHARES,
     WORK_QUANTILES,
     Measure,
     ResultPlace,
@@ -119,10 +120,6 @@ class FactKind(StrEnum):
     """For an operator and bucket: n windows with that time of work."""
 
 
-PARTS: Mapping[Measure, FactKind] = MappingProxyType(
-    {Measure.QUARANTINED_SHARE: FactKind.QUARANTINED, Measure.LATE_SHARE: FactKind.LATE}
-)
-"""The records of each measure of a share."""
 CAUSE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")
 """The columns of tables with cause and place of a RootCause."""
 CAUSE_SINCE = "cause_since"
@@ -486,7 +483,7 @@ def _changes(spec: SlaSpec, at_most: ChangeMaximums, facts: _SlaFacts) -> Status
 def _share(spec: SlaSpec, at_most: ShareMaximums, facts: _SlaFacts) -> Status:
     """Judges the share of quarantined or late records; UNKNOWN with too few records."""
     n = facts.count(FactKind.RECORDS, spec.subject, spec.over_ms)
-    part = facts.count(PARTS[spec.measure], spec.subject, spec.over_ms)
+    part = facts.count(FactKind(SHARES[spec.measure]), spec.subject, spec.over_ms)
     verdict = judge_share(part, n, at_most)
     return Status(spec, verdict, culprit=spec.subject if verdict in BROKEN else None, records=n, part=part)
 
