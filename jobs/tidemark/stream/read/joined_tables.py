@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import polars as pl
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import SubTopology
@@ -59,11 +59,11 @@ class Reference:
     def version(self, place: str) -> int:
         """Returns the newest version of the table at *place*; raises InvalidArgument without a table."""
         path = self._warehouse / place
-        if not DeltaTable.is_deltatable(str(path)):
-            msg = f"{path}: no Delta table; create it before the stream starts"
-            raise InvalidArgument(msg)
         try:
             return int(DeltaTable(str(path)).version())
+        except TableNotFoundError:
+            msg = f"{path}: no Delta table; create it before the stream starts"
+            raise InvalidArgument(msg) from None
         except DeltaError:  # delta-rs does not open a table with features that it does not know
             return max(versions_in_log(path))
 
