@@ -28,6 +28,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from tidemark.clock import since_boot_s, wall_clock_ms
+from tidemark.kernels.sql.constraints import Constraint
 from tidemark.storage.delta.datasets import properties_of, schema_of
 from tidemark.storage.delta.requirements import CHECK, Requirements, open_to_write
 from tidemark.storage.delta.snapshots import LAST_CHECKPOINT, Snapshot
@@ -73,8 +74,8 @@ class TableLog:
     """Commits batches of *app_id* to the log of the table at *path*.
 
     `table` is the table as delta-rs has opened it, or as of delta-rs's last commit since. delta-rs opens it when it is
-    first needed: most logs are appended to without. `constraints` are those of the table; `takes_appends` is true if
-    `append` may be used with any rows, and `takes_checked` if it may be with rows that meet the constraints.
+    first needed: most logs are appended to without. `takes_appends` is true if `append` may be used with any rows, and
+    `takes_checked` if it may be with rows that meet the constraints.
     """
 
     def __init__(self, path: Path, app_id: str) -> None:
@@ -97,7 +98,7 @@ class TableLog:
             self._batch, self._asked_at = snapshot.transactions.get(app_id, -1), self._opened_at
         self._checkpoint_every = int(properties.get(CHECKPOINTS) or CHECKPOINT_EVERY)
         self._is_kept = properties.get(LOG) in {KEPT_LOG, HOP_LOG, SHORT_LOG}
-        self.constraints = Requirements.of(path, opened).constraints
+        self._requirements = Requirements.of(path, opened)
         self.takes_checked = is_plain
         self.takes_appends = is_plain and not (
             # For these a writer must look at each row.
@@ -114,6 +115,11 @@ class TableLog:
         if self._table is None:
             self._table = DeltaTable(str(self._path))
         return self._table
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The conditions that rows of the table must meet."""
+        return self._requirements.constraints
 
     @property
     def _known_version(self) -> int:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -110,36 +112,42 @@ class TableRefused(Contradiction):
 class Requirements:
     """What the newest version of the table at *path* requires of its writers.
 
-    `features` are those that are not among FEATURES. `constraints` are the conditions that its rows must meet, without
-    the checks of Tidemark's own tables.
+    `features` are those that are not among FEATURES.
     """
 
     path: Path
     features: tuple[str, ...]
     properties: Mapping[str, str]
-    constraints: tuple[Constraint, ...] = ()
+    schema: str = '{"fields": []}'
+    """Its columns, Delta's JSON; none of a table that only `description` can read."""
 
     @classmethod
     def of(cls, path: Path, table: DeltaTable | Snapshot) -> Requirements:
         """Returns the requirements of the opened *table* at *path*."""
         if isinstance(table, Snapshot):
-            features, properties = _unknown(table.writer_version, table.writer_features), table.properties
-            fields = json.loads(table.schema)["fields"]
-        else:
-            protocol, properties = table.protocol(), table.metadata().configuration
-            features = _unknown(protocol.min_writer_version, protocol.writer_features or ())
-            fields = json.loads(table.schema().to_json())["fields"]
+            features = _unknown(table.writer_version, table.writer_features)
+            return cls(path, features, table.properties, table.schema)
+        protocol = table.protocol()
+        features = _unknown(protocol.min_writer_version, protocol.writer_features or ())
+        return cls(path, features, table.metadata().configuration, table.schema().to_json())
+
+    @cached_property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """The conditions that its rows must meet, without the checks of Tidemark's own tables."""
+        # Most writers do not ask for them.
+        fields = json.loads(self.schema)["fields"]
         columns = tuple((field["name"], _type_of(field)) for field in fields)
-        checks = [*_checks(properties, columns), *(each for field in fields for each in _of_field(field, columns))]
-        return cls(path, features, properties, tuple(checks))
+        of_fields = chain.from_iterable(_of_field(field, columns) for field in fields)
+        return (*_checks(self.properties, columns), *of_fields)
 
     def refusals(self, access: Access = Access.FILES) -> Iterator[Refusal]:
         """Yields why Tidemark does not write to the table by *access*."""
         if self.features:
             seen = f"{self.path}: Tidemark does not write to tables with {', '.join(self.features)}"
             yield Refusal(seen, tuple(self._ways()))
-        for constraint in self.constraints:
-            yield from self._of_constraint(constraint, access)
+        if access is not Access.FILES:
+            for constraint in self.constraints:
+                yield from self._of_constraint(constraint, access)
         if access is Access.REPLACES and self.properties.get(APPEND_ONLY) == "true":
             seen = f"{self.path}: {APPEND_ONLY} forbids to replace rows, and a sink with current rows does that"
             off = f"ALTER TABLE delta.`{self.path}` SET TBLPROPERTIES ('{APPEND_ONLY}' = 'false')"
@@ -151,18 +159,16 @@ class Requirements:
             raise TableRefused(refusal)
 
     def _of_constraint(self, constraint: Constraint, access: Access) -> Iterator[Refusal]:
-        match access:
-            case Access.FILES:
+        """Yields why Tidemark does not write rows by *access* to a table with *constraint*."""
+        if access not in OF_SINKS:
+            why = f"{self.path}: only tables of sinks may have constraints, and this one has the {constraint}"
+        else:
+            try:
+                _ = constraint.condition
+            except NotEvaluable as error:
+                why = f"{self.path}: the {constraint} cannot be evaluated: {error}"
+            else:
                 return
-            case Access.OWN_ROWS:
-                why = f"{self.path}: only tables of sinks may have constraints, and this one has the {constraint}"
-            case Access.ROWS | Access.REPLACES:
-                try:
-                    _ = constraint.condition
-                except NotEvaluable as error:
-                    why = f"{self.path}: the {constraint} cannot be evaluated: {error}"
-                else:
-                    return
         alter = f"ALTER TABLE delta.`{self.path}`"
         drops = {
             CHECKED: f"{alter} DROP CONSTRAINT {constraint.name}",
@@ -254,9 +260,13 @@ class TableWatch:
             self._look_at(path, is_due=is_due)
 
     def constraints(self, path: Path) -> tuple[Constraint, ...]:
+        """Returns the constraints of a sink's table at *path*, as of the last look."""
+        return self._constraints.get(path, ())
+
+    def constraints_now(self, path: Path) -> tuple[Constraint, ...]:
         """Returns the constraints of a sink's table at *path* after another look at it."""
         self._look_at(path, is_due=False)
-        return self._constraints.get(path, ())
+        return self.constraints(path)
 
     def _look_at(self, path: Path, *, is_due: bool) -> None:
         seen = self._seen[path]

@@ -268,7 +268,7 @@ class BatchCommitter:
 
         def accept(_: tuple[Constraint, ...]) -> tuple[Rows, Notes]:
             # The table into which the rows are merged later refuses them.
-            accepted, more = late.accept(self._tables.constraints(self._home / str(sink.table)))
+            accepted, more = late.accept(self._tables.constraints_now(self._home / str(sink.table)))
             marked = self._with_closed(accepted, table, closed, entry.batch_id)
             assert marked is not None
             return marked, more

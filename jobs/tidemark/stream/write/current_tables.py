@@ -134,7 +134,7 @@ class CurrentTables:
 
     def _accepted(self, sink: Sink, rows: pl.DataFrame, progress: StreamProgress) -> pl.DataFrame:
         """Returns *rows* without those that the table of *sink* refuses since they were appended."""
-        constraints = self._tables.constraints(self._home / str(sink.table))
+        constraints = self._tables.constraints_now(self._home / str(sink.table))
         if not constraints:
             return rows
         accepted, refused = accepted_rows(sink, rows, constraints)
