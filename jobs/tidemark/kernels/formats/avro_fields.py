@@ -58,6 +58,11 @@ def avro_types(schema: str, paths: Iterable[str] = (), referenced: tuple[str, ..
 
     Where Spark has no name for it, it is Avro's. *referenced* are the schemas of types that *schema* does not define.
     """
+    return dict(_types(schema, tuple(paths), referenced))
+
+
+@lru_cache(maxsize=64)
+def _types(schema: str, paths: tuple[str, ...], referenced: tuple[str, ...]) -> Mapping[str, str]:
     types = {field["name"]: _type(field["type"]) for field in json.loads(schema)["fields"]}
     for path, type_ in _inner_types(schema, paths, referenced).items():
         types[path] = _type(type_)
@@ -169,7 +174,7 @@ def _decoder(
 
 
 def _converted(types: Mapping[str, str], words: Mapping[str, str]) -> Mapping[str, Callable[[Any], Any]]:
-    """Returns what makes a value of the declared type, by path of the fields that need it.
+    """Returns, by the path of a field, the function that gives its value the declared type, where one is needed.
 
     A `string` of another type of Avro becomes text, a decimal a double, and an instant inside a record epoch µs.
     """
