@@ -93,7 +93,7 @@ class BatchCommitter:
                 self._shown_by_changes.append(operator.name)
         self._compactor, self._hops = Compactor(committer), frozenset(_hops(sub))
         self._open_windows = OpenWindows(home)
-        self._current_tables = CurrentTables(sub, home, committer, fence, tables)
+        self._current_tables = CurrentTables(sub, home, committer, measurer, fence, tables)
         # Both are of one batch: `_commit_data` sets them.
         self._undeliverable: list[pl.DataFrame] = []
         self._done_at_ms: int | None = None
@@ -179,7 +179,7 @@ class BatchCommitter:
         decided = entry.tables.get(UNDELIVERABLE.name)
         if not self._undeliverable:
             return decided
-        since = self._measurer.of_batch(UNDELIVERABLE, pl.concat(self._undeliverable), entry)
+        since = self._measurer.of_batch(UNDELIVERABLE, pl.concat(self._undeliverable), entry.batch_id)
         return since if decided is None else pl.concat([*frames(decided), pl.DataFrame(since)]).to_arrow()
 
     def _mark(self, sink: Sink, mark: MarkNotes, entry: Entry) -> None:

@@ -21,7 +21,6 @@ from pathlib import Path
 import polars as pl
 
 from tidemark.collecting import within
-from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, newest_rows
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.tables.catalog import UNDELIVERABLE
@@ -36,6 +35,7 @@ from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows
 from tidemark.stream.operate.sink import accepted_rows
 from tidemark.stream.write.commit_notes import progress_notes
+from tidemark.stream.write.measurement import Measurer
 from tidemark.stream.write.open_windows import closed_column
 
 log = logging.getLogger(__name__)
@@ -52,13 +52,22 @@ A reader opens one of the two tables, and then the other.
 class CurrentTables:
     """Merges the tables with current rows of *sub* in the folder *home*.
 
-    *fence* reports each step that is done and has the clock; *tables* knows the constraints of the tables.
+    *measurer* names the batch in rows; *fence* reports each step that is done and has the clock; *tables* knows the
+    constraints of the tables.
     """
 
-    def __init__(self, sub: SubTopology, home: Path, committer: Committer, fence: Fence, tables: TableWatch) -> None:
+    def __init__(
+        self,
+        sub: SubTopology,
+        home: Path,
+        committer: Committer,
+        measurer: Measurer,
+        fence: Fence,
+        tables: TableWatch,
+    ) -> None:
         self._sinks = [sink for sink in sub.sinks if sink.table and sink.key]
         self._home, self._committer, self._fence = home, committer, fence
-        self._tables = tables
+        self._measurer, self._tables = measurer, tables
         # A batch may have committed its own rows of `undeliverable` already, so those of a merge have another id.
         self._refusals = {o.name: Committer(f"{committer.app}/merges/{o.name}", fence) for o in self._sinks}
         self._refused: dict[str, tuple[str, ...]] = {}
@@ -139,9 +148,7 @@ class CurrentTables:
             return rows
         accepted, refused = accepted_rows(sink, rows, constraints)
         if refused.height:
-            topology, sub_topology = self._committer.app.split("/")
-            same = {"topology": topology, "sub_topology": sub_topology, "batch_id": progress.batch_id}
-            undeliverable = rows_of(UNDELIVERABLE, refused, **same)
+            undeliverable = self._measurer.of_batch(UNDELIVERABLE, refused, progress.batch_id)
             self._refusals[sink.name].commit(self._home / UNDELIVERABLE.name, undeliverable, progress.batch_id)
             self._refused[sink.name] = tuple(refused["key"].drop_nulls().cast(pl.String))
         return accepted

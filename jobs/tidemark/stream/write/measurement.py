@@ -84,15 +84,15 @@ class Measurer:
             EMISSION_METRICS.name: self._emission(notes),
             BATCHES.name: [self._batch(notes, finished_at_ms)],
         }
-        facts = {name: self.of_batch(TABLES[name], part, entry) for name, part in rows.items() if part}
-        return {**self._latency(entry, clocks, self._same(entry)), **facts}
+        facts = {name: self.of_batch(TABLES[name], part, entry.batch_id) for name, part in rows.items() if part}
+        return {**self._latency(entry, clocks, self._same(entry.batch_id)), **facts}
 
-    def of_batch(self, table: Table, rows: pl.DataFrame | list[dict[str, Any]], entry: Entry) -> pa.Table:
-        """Returns *rows* of *table* with columns that name *entry*'s batch."""
-        return rows_of(table, rows, **self._same(entry))
+    def of_batch(self, table: Table, rows: pl.DataFrame | list[dict[str, Any]], batch_id: int) -> pa.Table:
+        """Returns *rows* of *table* with columns that name the batch."""
+        return rows_of(table, rows, **self._same(batch_id))
 
-    def _same(self, entry: Entry) -> dict[str, Any]:
-        return {"topology": self._topology.name, "sub_topology": self._sub.name, "batch_id": entry.batch_id}
+    def _same(self, batch_id: int) -> dict[str, Any]:
+        return {"topology": self._topology.name, "sub_topology": self._sub.name, "batch_id": batch_id}
 
     def _latency(self, entry: Entry, clocks: Mapping[str, Clocks], same: Mapping[str, Any]) -> dict[str, pa.Table]:
         stats: list[dict[str, Any]] = []
