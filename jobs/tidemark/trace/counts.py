@@ -217,10 +217,10 @@ class _Count:
             if reread is None:
                 msg = f"{name}: no address of its broker is known; give --bootstrap HOST:PORT"
                 raise InvalidArgument(msg)
-            without_record.setdefault(partition, set()).update({*offsets} - {*reread["there"]["offset"]})
-            frames.append(reread["passed"])
-            for word in ("filtered", "quarantined"):
-                rows = reread[word].select(_partition="partition", _offset="offset", _timestamp_ms="timestamp_ms")
+            without_record.setdefault(partition, set()).update({*offsets} - {*reread.places["offset"]})
+            frames.append(reread.passed)
+            for word, set_aside in (("filtered", reread.filtered), ("quarantined", reread.quarantined)):
+                rows = set_aside.select(_partition="partition", _offset="offset", _timestamp_ms="timestamp_ms")
                 aside_frames.append(rows.with_columns(_word=pl.lit(word)))
         empty = pl.DataFrame(schema=dict(self._tracer.steps.schemas[name]))
         passed = pl.concat([empty, *frames])
@@ -295,7 +295,7 @@ class _Count:
             if end <= until:
                 continue
             reread = self._tracer.read_again(self._source, partition, range(until, end), self._end_ms)
-            rows = self._in_span(reread["passed"]) if reread else None
+            rows = self._in_span(reread.passed) if reread else None
             if rows is not None and rows.height:
                 self._differs(
                     f"{self._source.name}, partition {partition}: {rows.height} records of offsets {until} to "

@@ -318,7 +318,7 @@ class _Lineage:
         reread = self._tracer.read_again(declared, partition, wanted, evidence.batch(batch_id)["decided_at"])
         if reread is None:
             return []
-        records = {source: reread["passed"]}
+        records = {source: reread.passed}
         for operator in evidence.stream.sub.operators:
             flows = [flow for flow in operator.flows if flow in records]
             if operator.name == aggregate.name:
@@ -374,7 +374,7 @@ class _Lineage:
         else:
             source, decided_at_ms = self._tracer.source(first.name), evidence.batch(batch_id)["decided_at"]
             reread = self._tracer.read_again(source, partition, [offset], decided_at_ms)
-            rows = reread["passed"] if reread else None
+            rows = reread.passed if reread else None
         for operator, reader in pairwise(path):
             if rows is None or reader is join:
                 return rows

@@ -16,6 +16,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
 import polars as pl
 
@@ -67,6 +68,18 @@ _EXACT = pl.col("last_offset") - pl.col("first_offset") + 1 == pl.col("n")
 """The condition for runs of suppressed updates of which every offset is."""
 
 
+class RecordsAgain(NamedTuple):
+    """Records of a source that were read again, by outcome.
+
+    Those that *passed* are as operators read them; *places* has `partition` and `offset` of all records.
+    """
+
+    passed: pl.DataFrame
+    filtered: pl.DataFrame
+    quarantined: pl.DataFrame
+    places: pl.DataFrame
+
+
 @dataclass(frozen=True)
 class Arrival:
     """Rows that an operator reads of the record, in one batch.
@@ -116,11 +129,8 @@ class Tracer:
 
     def read_again(
         self, source: Source, partition: int, offsets: Collection[int], decided_at_ms: int
-    ) -> dict[str, pl.DataFrame] | None:
-        """Returns the records of *source* at *offsets* of *partition*, by outcome.
-
-        Those on time are as operators read them, and `there` has the places of all. None: they cannot be read again.
-        """
+    ) -> RecordsAgain | None:
+        """Returns the records of *source* at *offsets* of *partition*; None: they cannot be read again."""
         rows = self._read(source, partition, offsets)
         if rows is None:
             return None
@@ -137,12 +147,8 @@ class Tracer:
             window_ms=self.topology.window_ms,
             decided_at_ms=decided_at_ms,
         ).rows
-        return {
-            "passed": sorted_rows.on_time,
-            "filtered": sorted_rows.alive,
-            "quarantined": sorted_rows.bad,
-            "there": rows.select("partition", "offset"),
-        }
+        places = rows.select("partition", "offset")
+        return RecordsAgain(sorted_rows.on_time, sorted_rows.alive, sorted_rows.bad, places)
 
     def run(
         self, operator: Operator, inputs: Mapping[str, pl.DataFrame], evidence: StreamEvidence, batch_id: int
@@ -242,10 +248,10 @@ class _RecordWalk:
         if self._is_set_aside(evidence, source, pl.col("batch_id") >= batch_id):
             return []
         rows = self._tracer.read_again(source, partition, [offset], evidence.batch(batch_id)["decided_at"])
-        if rows is not None and not any(frame.height for frame in omit(rows, ["there"]).values()):
+        if rows and not (rows.passed.height or rows.filtered.height or rows.quarantined.height):
             rows = None
-        if rows and rows["passed"].height:
-            self._came_at_ms = rows["passed"]["_timestamp_ms"].item()
+        if rows and rows.passed.height:
+            self._came_at_ms = rows.passed["_timestamp_ms"].item()
         if held := evidence.held(name, partition, offset, pl.col("batch_id") >= batch_id):
             self._came_at_ms = held["timestamp"]
             self._add_result(
@@ -269,16 +275,14 @@ class _RecordWalk:
             self._add_result(evidence, operator, late["batch_id"], RecordOutcome.LATE, _lateness(late))
         return bool(bad or late)
 
-    def _passed(
-        self, evidence: StreamEvidence, batch_id: int, rows: Mapping[str, pl.DataFrame] | None
-    ) -> list[Arrival]:
+    def _passed(self, evidence: StreamEvidence, batch_id: int, rows: RecordsAgain | None) -> list[Arrival]:
         """Adds whether the source sent the record on, read again as *rows*.
 
         Returns what the operators downstream read of it.
         """
         source, counts = self._source, evidence.counts(batch_id, self._source.name)
         outcome, reason = RecordOutcome.PASSED, ""
-        if rows and rows["filtered"].height:
+        if rows and rows.filtered.height:
             outcome, reason = RecordOutcome.FILTERED, "it only moves time"
         elif rows is None or counts.get("duplicate"):
             # Only a record that was sent on has facts downstream.
@@ -289,7 +293,7 @@ class _RecordWalk:
             elif named is None:
                 outcome, reason = _by_counts(counts, self._gone() if rows is None else "no fact downstream names it")
         self._add_result(evidence, source, batch_id, outcome, reason)
-        return [Arrival(batch_id, rows["passed"] if rows else None)] if outcome is RecordOutcome.PASSED else []
+        return [Arrival(batch_id, rows.passed if rows else None)] if outcome is RecordOutcome.PASSED else []
 
     def _unread(self, evidence: StreamEvidence) -> tuple[RecordOutcome, str]:
         """Returns outcome and reason of a record that no known batch read."""

@@ -45,8 +45,8 @@ def replayed(tracer: Tracer, places: Collection[RecordPlace], operator: str) -> 
     for (source, partition), offsets in offsets_by_partition(places).items():
         rows = tracer.read_again(tracer.source(source), partition, offsets, _END_MS)
         if rows is not None:
-            records.setdefault(source, []).append(rows["passed"])
-        missing += len(offsets) - (rows["passed"].height if rows else 0)
+            records.setdefault(source, []).append(rows.passed)
+        missing += len(offsets) - (rows.passed.height if rows else 0)
     outputs: dict[str, pl.DataFrame] = {}
     for sub in topology.sub_topologies:
         moves, hops = Moves(), index_by_name(sub.hops_read)
