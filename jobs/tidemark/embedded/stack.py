@@ -19,7 +19,7 @@ from tidemark.embedded import airflow, broker
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.embedded.topics import topics_of
 from tidemark.model.project.files import CHECKOUT, WAREHOUSE, Project
-from tidemark.model.topology import Topology
+from tidemark.model.topology import Topology, name_on_processing_time
 
 DRIVER = "driver"
 DRAINED_WITHIN_S = 15.0
@@ -103,7 +103,7 @@ def controls_in(warehouse: Path, topologies: Collection[str] | None = None) -> l
     With *topologies* only those of their streams.
     """
     # A topology on processing time has drivers of another name.
-    names = None if topologies is None else {*topologies, *map("{}_on_processing_time".format, topologies)}
+    names = None if topologies is None else {*topologies, *map(name_on_processing_time, topologies)}
     folders = sorted(warehouse.glob("control/[!.]*/[!.]*"), key=str)
     return [Control(each) for each in folders if each.is_dir() and (names is None or each.parent.name in names)]
 

@@ -514,6 +514,11 @@ def different_spark(topologies: Iterable[Topology]) -> list[InvalidSpec]:
     return mistakes
 
 
+def name_on_processing_time(name: str) -> str:
+    """Returns the name that the topology *name* has on processing time."""
+    return f"{name}_on_processing_time"
+
+
 def on_processing_time(topology: Topology) -> Topology:
     """Returns *topology* on processing time, under a name of its own.
 
@@ -532,7 +537,7 @@ def on_processing_time(topology: Topology) -> Topology:
     check.sinks()
     for mistake in check.mistakes():
         raise mistake
-    name = f"{topology.name}_on_processing_time"
+    name = name_on_processing_time(topology.name)
     return replace(topology, name=name, time=Time.PROCESSING, sub_topologies=tuple(subs))
 
 
