@@ -78,7 +78,7 @@ def test_a_refused_row_of_an_append_sink_is_undeliverable(tmp_path: Path) -> Non
     assert refused(play) == [("out", 1, f"{REFUSED}-1"), ("out", 3, f"{REFUSED}null")]
     first = play.rows("undeliverable")[0]
     assert (first["key"], first["value"], first["timestamp"]) == (b"k", b'{"id":"b","v":-1}', ms(1))
-    # A batch of which the table refuses all rows.
+    # The table refuses all rows of this batch.
     send(play, 2, ("e", 0))
     assert (rows_of(play), len(refused(play))) == ([("a", 1), ("c", 2)], 3)
     require_values(play, "id")

@@ -31,7 +31,7 @@ NAME = "broker"
 JARS = jars_folder()
 LISTENING_ON = re.compile(r"PLAINTEXT://127\.0\.0\.1:(\d+)")
 JVM_OPTIONS = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.language=en", "-Duser.country=US")
-"""With the first three Kafka starts in 2.4 CPU seconds instead of 4.3.
+"""With the first three of them, Kafka starts in 2.4 CPU seconds instead of 4.3.
 
 On one machine the cores belong to Spark. The last two are for users with a Turkish locale, under which Kafka does not
 start: there Java changes the case of the letter i to other letters.

@@ -30,7 +30,7 @@ _RAW = pl.Schema(
 
 
 def records_of(sample: TopicSample) -> list[SampledRecord]:
-    """Returns the records of *sample*; marks of time are none."""
+    """Returns the records of *sample* that are not marks of time."""
     return [record for record in sample.records if MARK not in dict(record.headers)]
 
 

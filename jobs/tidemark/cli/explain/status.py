@@ -100,7 +100,10 @@ def documents(home: Home, warehouse: Path, topologies: Iterable[object]) -> list
 
 
 def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row:
-    """Returns the page model of *topology* with its `page` below *url*, or the `error` of a damaged table."""
+    """Returns the page model of *topology*, with the address of its `page` below *url*.
+
+    If one of its tables is damaged, the model has the `error` and no streams.
+    """
     page = None if url is None else f"{url}{PAGES}{topology.name}"
     try:
         return {**_model(warehouse, topology), "page": page}

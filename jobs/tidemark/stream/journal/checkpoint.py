@@ -197,7 +197,7 @@ def _versions(sources: Iterable[str]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class TablePosition:
-    """Up to where a stream has read a Delta table.
+    """How far a stream has read a Delta table.
 
     Attributes:
         table_id: the id of the table.
