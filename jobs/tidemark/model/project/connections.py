@@ -229,12 +229,15 @@ def addressed_clusters(
     clusters = with_address(wanted, configured, by_name, environ, otherwise=otherwise, secrets=secrets)
     for name in wanted:
         if name not in clusters:
-            flag = "--bootstrap HOST:PORT" if name == DEFAULT else f"--bootstrap {name}=HOST:PORT"
-            local = ", or start a broker on this machine with `tidemark up`" if name == DEFAULT else ""
-            written = f"write [kafka.{name}] in connections.toml"
-            msg = f"the Kafka cluster {name} has no address; {written}, or give {flag}{local}"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(without_address(name))
     return clusters
+
+
+def without_address(name: str) -> str:
+    """Returns that the cluster *name* has no address, and how it gets one."""
+    flag = "--bootstrap HOST:PORT" if name == DEFAULT else f"--bootstrap {name}=HOST:PORT"
+    local = ", or start a broker on this machine with `tidemark up`" if name == DEFAULT else ""
+    return f"the Kafka cluster {name} has no address; write [kafka.{name}] in connections.toml, or give {flag}{local}"
 
 
 def with_address(
