@@ -71,7 +71,10 @@ def test_a_command_that_runs_sql_imports_no_pandas(command, tmp_path):
     mapped = {"mapped": map_of(select={"id": "id"}), "out": sink("mapped", table="board")}
     file.write_text(topology_of(events=source("id string"), **mapped))
     words = ["tidemark", "--warehouse", str(tmp_path), *command.format(file).split()]
-    code = f"import sys; sys.argv = {words!r}; from tidemark.cli.main import main; assert main() == 0; print('pandas' in sys.modules)"
+    code = (
+        f"import sys; sys.argv = {words!r}; from tidemark.cli.main import main; assert main() == 0; "
+        "print('pandas' in sys.modules)"
+    )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines()[-1] == "False"
 

@@ -148,6 +148,20 @@ def check(
     return lines if files else [*lines, *(_summary_of_jobs(project, each) for each in jobs)]
 
 
+def runnable(file: Path, warehouse: Path) -> Topology:
+    """Returns the topology of *file*, whose columns and SQL fit together.
+
+    Raises:
+        InvalidSpec: it has mistakes; a line each.
+    """
+    topology, mistakes = _load_usable(file)
+    if topology is not None:
+        mistakes += _misfits(topology, warehouse, mistakes)[1]
+    if topology is None or mistakes:
+        raise InvalidSpec("\n".join(map(str, mistakes)))
+    return topology
+
+
 class Brokers:
     """Clients of the brokers that may be asked about topologies.
 
