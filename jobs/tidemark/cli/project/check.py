@@ -112,6 +112,7 @@ def check(
     of_project = load_each(project.topologies)
     topologies = {each.name: each for each in of_project.values() if isinstance(each, Topology)}
     good: list[Topology] = []
+    parts: list[Topology] = []
     for file in files or of_project:
         topology, mistakes = _load_usable(file)
         if topology is None:
@@ -128,6 +129,7 @@ def check(
             mistakes += marks_in_compacted(topology, sub, broker)
         if mistakes:
             errors += mistakes
+            parts += [topology] if topology.name not in topologies else []
             continue
         good.append(topology)
         lines += _lines_of_topology(topology, one_line(file.name), steps.compared() if steps else {})
@@ -135,11 +137,12 @@ def check(
     # SLAs may be about a topology whose own file has mistakes, which are listed already.
     names = {*topologies, *map(name_in, (*files, *of_project))}
     jobs = _with_queries(sla_spec.topologies_of_jobs(project.slas, (*files, *of_project)), Layout(warehouse))
-    errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names)
+    errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names, parts)
     errors += chain.from_iterable(_not_measured(project, each, Layout(warehouse)) for each in jobs)
     errors += channel_spec.mistakes(project.channels)
     if errors:
-        raise InvalidSpec("\n".join(map(str, errors)))
+        # Each topology has the mistakes in connections.toml.
+        raise InvalidSpec("\n".join(dict.fromkeys(map(str, errors))))
     if not files and not of_project and not jobs:
         lines.append(f"{project.topologies} has no topology; write one into NAME.toml there")
     lines += _warnings_of_all(project, topologies.values(), jobs)
