@@ -233,7 +233,7 @@ def test_a_broker_that_does_not_answer_is_named_and_waited_for(play: Play) -> No
 
 WRONG_COLUMN = topology_of(
     events=source("id string", sub_topology="events"),
-    mapped=map_of(select={"id": "id", "n": "nmber"}),
+    mapped=map_of(select={"id": "id", "n": "quantity"}),
     board=sink("mapped", topic="board"),
 )
 TWO_MISTAKES = TOML.replace('"3 s"', '"3 ells"').replace('"board"\n', '"board"\ncolour = "red"\n', 1)
@@ -244,7 +244,7 @@ TWO_MISTAKES = TOML.replace('"3 s"', '"3 ells"').replace('"board"\n', '"board"\n
     [
         (TWO_MISTAKES, "", ["play.toml: operators.events.bound: is '3 ells'", "colour: is not a valid key here"]),
         # Only its columns show that it cannot run.
-        (WRONG_COLUMN, "", ["play.toml: operators.mapped.select", "nmber"]),
+        (WRONG_COLUMN, "", ["play.toml: operators.mapped.select", "quantity"]),
         (TOML, "spark/kafka-clients-3.9.2.jar", ["lacks spark/kafka-clients-3.9.2.jar; run `make setup`"]),
         (TOML, "spark/*.jar", ["has no jars for spark; run `make setup`"]),
     ],

@@ -9,12 +9,14 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from support.documented_commands import shown_commands, variants
 from support.play import Play, Row, bad, ms
 from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
 from support.traced import KeptRecords
 from tidemark.cli.audit import trace as trace_command
 from tidemark.cli.audit.audited import tracer_and_topics
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.files import CHECKOUT
 from tidemark.storage.delta.tables import append, scan
 from tidemark.trace.counts import reconcile
 from tidemark.trace.lineage import trace_row
@@ -427,6 +429,36 @@ def test_a_table_without_rows_has_no_key(tmp_path: Path) -> None:
             InvalidArgument, match=f"{name} has no row whose key is or begins with UA; it has no rows yet"
         ):
             trace_row(play.kept.tracer(), name, "UA")
+
+
+def test_the_documented_rows_are_found_and_verified(tmp_path: Path) -> None:
+    play = Play((CHECKOUT / "jobs" / "topologies" / "flights.toml").read_text(), tmp_path)
+    kept = KeptRecords(play)
+
+    def flight(at_s: float, number: int, origin: str, delay_min: float) -> Row:
+        id_ = f"UA{number}-2013-06-27-{origin}"
+        fields = {"flight": id_, "carrier": "UA", "origin": origin, "status": "departed", "dep_delay_min": delay_min}
+        return play.row("flight_events", ms(at_s), key=id_, **fields)
+
+    weather = play.row("weather", ms(0), key="EWR", origin="EWR", temp_f=80.0)
+    rows = [weather, flight(1, 753, "EWR", 50), flight(2, 754, "EWR", 40), flight(3, 755, "EWR", 60)]
+    play.batch(kept.keep(*rows, flight(4, 7, "JFK", 5)), at_ms=ms(6), sub="status")
+    play.hop("carriers", at_ms=ms(7))
+    asked = {variant[3]: variant[4] for variant in shown_traces() if variant[2] == "--row"}
+    found = {table: trace_row(kept.tracer(), table, key) for table, key in asked.items()}
+    assert {table: (row.key, row.is_verified, len(row.places)) for table, row in found.items()} == {
+        # Its record, and the weather that the join added to it.
+        "flight_board": ("UA753-2013-06-27-EWR", True, 2),
+        # Three flights of UA from EWR, with delays of 50 min on average, and their weather.
+        "carrier_state": ('{"carrier":"UA","origin":"EWR"}', True, 4),
+    }
+    assert found["carrier_state"].row == {"delay_band": "severe"}
+
+
+def shown_traces() -> list[list[str]]:
+    """The words of each `tidemark trace TOPOLOGY OPTION …` that a page or a help shows as a whole."""
+    shown = [words for each in shown_commands() if not each.in_text for words in variants(each.text)]
+    return [words for words in shown if words[0] == "trace"]
 
 
 def test_a_record_that_moved_a_row_counts_in_its_new_group(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_a_wrong_value_hides_neither_another_one_nor_an_unknown_key(kind: str, t
     assert hidden == []
 
 
-@pytest.mark.parametrize("kind", ["sorce", 3, None])
+@pytest.mark.parametrize("kind", ["sources", 3, None])
 def test_a_wrong_kind_hides_no_key_that_no_kind_has(kind: object, tmp_path: Path) -> None:
     table = {"topic": "t", "fields": "id string", "bounds": "5 s", "zzzzzzzz": 1}
     given = table if kind is None else {"kind": kind, **table}
