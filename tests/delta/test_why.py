@@ -6,6 +6,7 @@ No cause is named before it is injected.
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,7 @@ import pytest
 
 from support.play import Play, Row, bad, ms, record, tell
 from support.quiet_broker import Ends
-from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table
+from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
 from support.typed_commands import can_be_typed, commands
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
@@ -82,6 +83,11 @@ class ExplainedPlay:
     def topology(self) -> Topology:
         """Returns the topology that runs."""
         return self._play.topology
+
+    @property
+    def sub(self) -> str:
+        """The name of the first sub-topology."""
+        return self._play.sub
 
     @property
     def control(self) -> Path:
@@ -238,12 +244,55 @@ def test_a_stream_that_catches_up_is_not_a_backlog(tmp_path: Path) -> None:
     finding = first(play, 13)
     assert place(finding) == ("catching_up", "board", "events", None, None)
     assert finding.seen == (
-        "97 records wait unread; 2 a second come in and 7 are read, so that all will be read about "
+        "97 records of it wait unread; 2 a second come in and 7 are read, so that all will be read about "
         "2014-05-13T12:00:31.000Z"
     )
     # Without an end in sight the driver is too slow.
     tell(history, 28, **load)
     assert first(play, 29).cause == "backlog"
+
+
+TWO_SOURCES = topology_of(
+    limits=source("id string, most double", topic="limits"),
+    payments=source("id string, amount double", topic="payments"),
+    newest_limit=table("limits", columns=["most"]),
+    checked=join("payments", "newest_limit", on={"id": "id"}),
+    board=sink("checked", table="board"),
+)
+"""The source with the backlog is the second one of the file."""
+
+
+def of(source_: str, at_s: float, **fields: object) -> Callable[[Play], Row]:
+    return lambda play: play.row(source_, ms(at_s), key="a", id="a", **fields)
+
+
+def behind(home: Path, **ends: int) -> ExplainedPlay:
+    """Two batches with a record of each source, while its topic ends at *ends*."""
+    play = ExplainedPlay(home, TWO_SOURCES)
+    play.broker.ends_of = {(topic, 0): end for topic, end in ends.items()}
+    for second in (10, 11):
+        play.batch(second, of("limits", second - 5, most=9.0), of("payments", second - 5, amount=1.0))
+    return play
+
+
+@pytest.mark.parametrize(
+    ("ends", "sources"),
+    [
+        ({"payments": 3_000_000}, {"payments": 2_999_998}),
+        ({"limits": 3_000_000}, {"limits": 2_999_998}),
+        ({"limits": 90, "payments": 100}, {"payments": 98, "limits": 88}),
+    ],
+)
+def test_a_backlog_belongs_to_the_source_that_has_it(
+    tmp_path: Path, ends: dict[str, int], sources: dict[str, int]
+) -> None:
+    play = behind(tmp_path, **ends)
+    history = Heartbeats(tmp_path / "streams" / "play" / play.sub, topology="play", sub_topology=play.sub)
+    load = {"records_behind": sum(sources.values()), "arrival_per_s": 2.0, "working_per_s": 7.0}
+    tell(history, 12, **load, eta_at=ms(31))
+    found = [finding for finding in play.why(13) if finding.cause == "catching_up"]
+    assert {finding.input: int(finding.seen.split()[0].replace(",", "")) for finding in found} == sources
+    assert next(iter(sources)) == found[0].input
 
 
 def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -681,15 +730,103 @@ def test_a_right_that_the_cluster_does_not_grant(tmp_path: Path) -> None:
     assert first(play, 21).cause == "driver_dead"
 
 
-def test_a_batch_that_has_been_running_for_long(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("beat_s", "at_s", "cause", "seen"),
+    [
+        (50, 50, "nothing_wrong", None),
+        (50.001, 51, "slow_batch", "one batch of events has been running for 30,001 ms"),
+        (80.001, 81, "slow_batch", "one batch of events has been running for 60,001 ms"),
+        # Heartbeats of a driver that works come each second, also within a batch.
+        (22, 52, "nothing_wrong", None),
+        (22, 53, "backlog", "the driver of events stands still, and reads nothing: no batch and no heartbeat with"),
+    ],
+)
+@pytest.mark.parametrize("is_live", [False, True])
+def test_a_driver_within_a_long_batch_does_not_stand_still(
+    tmp_path: Path, beat_s: float, at_s: float, cause: str, seen: str | None, *, is_live: bool
+) -> None:
+    """A batch began at second 20. More than 30 s, without another trigger, are long."""
     play = newest(tmp_path)
     play.batch(10, record(5))
-    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80.001), pid=1)
+    beat = Heartbeat(
+        state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(beat_s), pid=1, doing="batch 1", since_ms=ms(20)
+    )
+    if is_live:
+        driver = Control(play.control)
+        driver.acquire()
+        driver.beat(beat)
+    else:
+        history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+        history.write_if_due(beat, thread_id="t", batch_started_at_ms=ms(20))
+    finding = first(play, at_s)
+    assert finding.cause == cause
+    if seen is not None:
+        assert finding.seen.startswith(seen)
+    if cause == "slow_batch":
+        assert place(finding) == ("slow_batch", "board", None, None, ms(20))
+
+
+def test_a_finished_batch_is_not_slow_because_the_table_has_its_begin(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
     history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
-    history.write_if_due(beat, thread_id="t", batch_started_at_ms=ms(20))
-    finding = first(play, 81)
-    assert place(finding) == ("slow_batch", "board", None, None, ms(20))
-    assert finding.seen == "one batch of events has been running for 60,001 ms"
+    tell(history, 35, batch_s=20)
+    driver = Control(play.control)
+    driver.acquire()
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(51), pid=1, since_ms=ms(36))
+    driver.beat(replace(beat, doing="batch 1", since_ms=ms(20)))
+    assert first(play, 52).cause == "slow_batch"
+    driver.beat(replace(beat, doing="waiting for a batch after 1"))
+    assert first(play, 52).cause == "nothing_wrong"
+
+
+def planned(play: ExplainedPlay, batch_id: int, at_s: float, **ends: int) -> None:
+    """Has Spark plan a batch up to *ends* of partition 0 of topics."""
+    offsets = play.control / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({topic: {"0": end}}) for topic, end in ends.items()]
+    (offsets / str(batch_id)).write_text("\n".join(["v1", json.dumps({"batchTimestampMs": ms(at_s)}), *lines]))
+
+
+def test_a_source_whose_first_records_are_being_read_had_records(tmp_path: Path) -> None:
+    play = ExplainedPlay(tmp_path, TWO_SOURCES)
+    play.batch(10, of("limits", 5, most=9.0))
+    empty = next(finding for finding in play.why(21) if finding.input == "payments")
+    assert (empty.cause, empty.seen) == ("source_empty", "payments never had a record")
+    planned(play, 1, 20, limits=4, payments=3_000_000)
+    found = {finding.input: finding for finding in play.why(21)}
+    assert found["payments"].cause == "being_read"
+    assert found["payments"].seen == (
+        "no record of payments was processed yet, and the batch that is planned has up to 3,000,000"
+    )
+    # Before it was planned nothing was known of it.
+    assert "being_read" not in {finding.cause for finding in play.why(19)}
+    # One record of limits was read before.
+    driver = Control(play.control)
+    driver.acquire()
+    running = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(60), pid=1, doing="batch 1")
+    driver.beat(replace(running, since_ms=ms(20)))
+    assert first(play, 60).seen == (
+        f"one batch of {play.sub} has been running for 40 s; it reads up to 3,000,000 records of payments and 3 records "
+        "of limits"
+    )
+
+
+def test_the_first_batch_of_a_driver_is_being_read(tmp_path: Path) -> None:
+    play = ExplainedPlay(tmp_path, TWO_SOURCES)
+    driver = Control(play.control)
+    (play.control / "journal").mkdir(parents=True)
+    planned(play, 0, 10, limits=0, payments=3_000_000)
+    driver.acquire()
+    running = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(15), pid=1, doing="batch 0")
+    driver.beat(replace(running, since_ms=ms(10)))
+    (finding,) = play.why(16)
+    assert place(finding) == ("being_read", "board", "payments", None, ms(10))
+    assert finding.seen == (
+        f"the first batch of {play.sub} has been running for 5 s; it reads up to 3,000,000 records of payments"
+    )
+    driver.beat(replace(running, at_ms=ms(41), since_ms=ms(10)))
+    assert [finding.cause for finding in play.why(41)] == ["slow_batch"]
 
 
 def test_a_driver_on_a_full_disk_reports_it_outside_of_tables(tmp_path: Path) -> None:
@@ -796,6 +933,13 @@ def test_a_transaction_that_stays_open_is_named_with_its_place(tmp_path: Path) -
         "look of 2014-05-13T12:00:30.000Z; nothing from there on is read before the transaction ends"
     )
     assert "abort --topic events --partition 1 --start-offset 7`" in finding.remedy
+    # A new driver has not looked yet.
+    driver = Control(play.control)
+    driver.acquire()
+    driver.beat(replace(beat, epoch=2, at_ms=ms(50)))
+    assert first(play, 51).cause == "partition_idle_holds_back"
+    driver.beat(replace(beat, at_ms=ms(50)))
+    assert first(play, 51).cause == "open_transaction"
     beats.write_if_due(replace(beat, at_ms=ms(60)), **told)
     assert first(play, 61).cause == "partition_idle_holds_back"
 

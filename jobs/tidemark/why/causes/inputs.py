@@ -29,6 +29,7 @@ from tidemark.why.evidence.facts import NewestWatermark
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
     BACKLOG,
+    BEING_READ,
     POISON_AT_HEAD,
     Cause,
     Trait,
@@ -105,9 +106,14 @@ class Inputs:
         if unread:
             return unread
         place = source.topic or source.delta or source.files
+        facts = self._scene.of(source.name)
+        if being_read := facts.driver.being_read(self._scene.sub(source.name)).get(source.name):
+            observation = f"no record of {place} was processed yet, and the batch that is planned has up to {being_read:,}"
+            first_records = self._scene.finding(BEING_READ, source.name, observation, "wait", input=source.name)
+            return [first_records]
         observation = f"{place} never had a record"
         remedy = f"check that its producer runs and writes to it{f'; {LIVE}' if source.topic else ''}"
-        since_ms = self._scene.of(source.name).tables.first_finished_ms
+        since_ms = facts.tables.first_finished_ms
         finding = self._scene.finding(
             SOURCE_EMPTY, source.name, observation, remedy, input=source.name, since_ms=since_ms
         )
