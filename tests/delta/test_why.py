@@ -807,8 +807,8 @@ def test_a_source_whose_first_records_are_being_read_had_records(tmp_path: Path)
     running = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(60), pid=1, doing="batch 1")
     driver.beat(replace(running, since_ms=ms(20)))
     assert first(play, 60).seen == (
-        f"one batch of {play.sub} has been running for 40 s; it reads up to 3,000,000 records of payments and 3 records "
-        "of limits"
+        f"one batch of {play.sub} has been running for 40 s; it reads up to 3,000,000 records of payments and "
+        "3 records of limits"
     )
 
 
@@ -1038,6 +1038,39 @@ def test_a_source_that_stopped_sending_is_named(tmp_path: Path) -> None:
     play.batch(10, record(5))
     assert first(play, 70).cause == "nothing_wrong"
     assert place(first(play, 71)) == ("source_quiet", "board", "events", None, ms(10))
+
+
+UNION = topology_of(
+    limits=source("id string, v int", topic="limits"),
+    payments=source("id string, v int", topic="payments", bound="5 s"),
+    both={"kind": "union", "inputs": ["limits", "payments"]},
+    per_minute=aggregate("both", key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}),
+    board=sink("per_minute", table="board"),
+)
+
+
+def test_silence_belongs_to_the_source_that_is_silent(tmp_path: Path) -> None:
+    play = ExplainedPlay(tmp_path, UNION)
+    play.batch(10, of("limits", 5, v=1), of("payments", 6, v=1))
+    play.batch(80, of("payments", 75, v=2))
+    finding = first(play, 81)
+    assert (finding.cause, finding.input) == ("nothing_wrong", None)
+    assert finding.seen.endswith("; limits has been silent for 71 s")
+    finding = first(play, 141)
+    assert place(finding) == ("source_quiet", "board", "payments", None, ms(80))
+    assert finding.seen == "limits, payments have been silent for 61 s; all earlier records gave results"
+
+
+def test_late_records_of_several_sources_blame_no_single_bound(tmp_path: Path) -> None:
+    play = ExplainedPlay(tmp_path, UNION)
+    play.batch(10, of("limits", 200, v=1), of("payments", 200, v=1))
+    for second in range(11, 16):
+        # The watermark is 12:03:14.999, so the minute that ends at 12:02 is closed.
+        play.batch(second, of("payments", 100, v=second), of("payments", 101, v=second), of("payments", 200, v=second))
+    finding = next(each for each in play.why(16) if each.cause == "bound_too_small")
+    assert (finding.operator, finding.input, finding.partition) == ("per_minute", None, None)
+    assert finding.seen.endswith("were late, by up to 94,999 ms, with bounds of 1 s (limits), 5 s (payments)")
+    assert finding.remedy.startswith("bounds that are 95 s longer would accept them; `tidemark bound play` shows")
 
 
 def test_one_bad_record_among_good_ones_is_not_poison(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import assert_never
 
 import polars as pl
@@ -52,6 +53,7 @@ HELD_UNTIL_INTERVAL = Cause("held_until_interval", Trait.USUAL)
 ALL_SUPPRESSED = Cause("all_suppressed", Trait.USUAL | Trait.SILENCE)
 """All updates were unchanged."""
 
+CHECK_PRODUCER = "check that its producer runs, if you expect more"
 _LEFT_OUT = {
     "suppressed": (ALL_SUPPRESSED, "no action is needed if the values are the same; suppressed has each skip"),
     "filtered": (ALL_FILTERED, "look at its `where`"),
@@ -228,14 +230,19 @@ class Walk:
             remedy = f"look at the table outcomes, and at the driver's log: {logs(self._scene, name)}"
             return self._scene.finding(UNEXPLAINED, name, observation, remedy)
         at_ms = rows["finished_at"].item()
-        source = self._scene.first_source(name)
-        read_ms = self._inputs.last_read_ms(source)
-        if read_ms is not None and self._inputs.quiet_ms(source) > 0:
-            silence = for_people(self._scene.at_ms - read_ms)
-            observation = f"it has been silent for {silence}; all earlier records gave results"
-            remedy = f"check that its producer runs, if you expect more{f'; {LIVE}' if source.topic else ''}"
-            return self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=source.name, since_ms=read_ms)
+        sources = self._scene.sources(name)
+        quiet = [source for source in sources.values() if self._inputs.quiet_ms(source) > 0]
+        silent_ms = {source.name: self._inputs.silent_ms(source) for source in quiet}
+        if silent_ms and len(silent_ms) == len(sources):
+            newest, newest_ms = min(silent_ms.items(), key=itemgetter(1))
+            subject = "it has" if len(sources) == 1 else f"{', '.join(sources)} have"
+            observation = f"{subject} been silent for {for_people(newest_ms)}; all earlier records gave results"
+            remedy = f"{CHECK_PRODUCER}{f'; {LIVE}' if sources[newest].topic else ''}"
+            read_ms = self._scene.at_ms - newest_ms
+            return self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=newest, since_ms=read_ms)
         aside = list(self._set_aside(name))
+        for source, length_ms in silent_ms.items():
+            aside.append((f"{source} has been silent for {for_people(length_ms)}", CHECK_PRODUCER))
         exceptions = "".join(f"; {observation}" for observation, _ in aside)
         observation = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"

@@ -73,8 +73,9 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
 def most_records(control: Path, sub: SubTopology, *, at_ms: int) -> dict[str, int]:
     """Returns how many records of each source the undecided batch of *sub* has at most, most first.
 
-    Empty without such a batch, for one that was planned after *at_ms*, and if a file is damaged. *control* is the control
-    folder. A topic with gaps has fewer records, and so has one without a read record: it may begin later than at 0.
+    Empty without such a batch, for one that was planned after *at_ms*, and if a file is damaged. *control* is the
+    control folder. A topic with gaps has fewer records, and so may one that was not read yet: it may begin later than
+    at offset 0.
     """
     try:
         batch_id, ranges = unread_ranges(control, sub)

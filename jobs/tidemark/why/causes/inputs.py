@@ -86,13 +86,17 @@ class Inputs:
         finished_ms = self._scene.of(source.name).reads.newest(source.name)["finished_at"].max()
         return finished_ms if isinstance(finished_ms, int) else None
 
+    def silent_ms(self, source: Source) -> int:
+        """Returns how long *source* has been silent, ms; 0 for one that was never read."""
+        read_ms = self.last_read_ms(source)
+        return 0 if read_ms is None else self._scene.at_ms - read_ms
+
     def quiet_ms(self, source: Source) -> int:
         """Returns how long *source* has been silent beyond its limit, ms.
 
-        It is 0 or less for one that is not silent, and for one that was never read.
+        It is below 0 for one that is not silent, and for one that was never read.
         """
-        read_ms = self.last_read_ms(source)
-        return 0 if read_ms is None else self._scene.at_ms - read_ms - (source.idle_after_ms or QUIET_AFTER_MS)
+        return self.silent_ms(source) - (source.idle_after_ms or QUIET_AFTER_MS)
 
     def never_read(self, source: str) -> bool:
         """Returns True if no record of *source* was ever read."""
@@ -108,7 +112,9 @@ class Inputs:
         place = source.topic or source.delta or source.files
         facts = self._scene.of(source.name)
         if being_read := facts.driver.being_read(self._scene.sub(source.name)).get(source.name):
-            observation = f"no record of {place} was processed yet, and the batch that is planned has up to {being_read:,}"
+            observation = (
+                f"no record of {place} was processed yet, and the batch that is planned has up to {being_read:,}"
+            )
             first_records = self._scene.finding(BEING_READ, source.name, observation, "wait", input=source.name)
             return [first_records]
         observation = f"{place} never had a record"
@@ -333,18 +339,27 @@ class Inputs:
         records = facts.late_records(operator.name, rows["batch_id"])
         partitions = records["partition"].unique()
         lateness_ms = records["lateness_ms"].max() or 0
-        source = self._scene.first_source(operator.name)
+        sources = self._scene.sources(operator.name)
         assert isinstance(lateness_ms, int)
+        if len(sources) == 1:
+            (only,) = sources.values()
+            bounds = f"a bound of {length(only.bound_ms)}"
+            enough = f"a bound of {length(only.bound_ms + lateness_ms + 1)} would accept them"
+            option = f" --source {only.name}"
+        else:
+            # The table does not say of which source they are.
+            each = ", ".join(f"{length(source.bound_ms)} ({source.name})" for source in sources.values())
+            bounds, option = f"bounds of {each}", ""
+            enough = f"bounds that are {length(lateness_ms + 1)} longer would accept them"
         finding = self._scene.finding(
             BOUND_TOO_SMALL,
             operator.name,
             f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
-            f"{length(lateness_ms)}, with a bound of {length(source.bound_ms)}{taken_in_again(rows)}",
-            f"a bound of {length(source.bound_ms + lateness_ms + 1)} would accept them; "
-            f"`tidemark bound {self._scene.topology.name} --source {source.name}` shows the price of each bound; "
+            f"{length(lateness_ms)}, with {bounds}{taken_in_again(rows)}",
+            f"{enough}; `tidemark bound {self._scene.topology.name}{option}` shows the price of each bound; "
             f"{requeue_late(self._scene, operator.name)}",
-            input=source.name,
-            partition=partitions.item() if partitions.len() == 1 else None,
+            input=next(iter(sources)) if len(sources) == 1 else None,
+            partition=partitions.item() if len(sources) == partitions.len() == 1 else None,
             since_ms=first(rows, "late"),
         )
         return [finding]

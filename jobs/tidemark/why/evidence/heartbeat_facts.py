@@ -178,7 +178,7 @@ class HeartbeatFacts:
     def worked_ms(self) -> int:
         """The driver's newest sign of work: a finished batch, or its heartbeat's.
 
-        A heartbeat within a batch is one itself; of another one it is the begin of the step since when nothing was done.
+        A heartbeat within a batch is such a sign itself. In another one it is the begin of the driver's present step.
         """
         within_batch = pl.when(pl.col("batch_started_at").is_not_null()).then("at")
         beats = self._beats.tail(1).select(pl.coalesce(within_batch, "since", "at"))

@@ -96,8 +96,8 @@ class ReadFacts:
     def left_behind(self) -> dict[str, int]:
         """Returns the records of each source that have waited since its last batch but one, most first.
 
-        A source that keeps up leaves records, too, which came since its batch was planned; so the newest batch must have
-        left some that the one before had left. See `BatchRead.leaves_of`.
+        A source that keeps up leaves records, too, which came since its batch was planned; so the newest batch must
+        have left some that the one before had left. See `BatchRead.leaves_of`.
         """
         until, unread = pl.col("until_offset"), pl.col("unread")
         had_waited = until.last() < (until + unread).slice(-2, 1).first()
