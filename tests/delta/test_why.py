@@ -218,6 +218,27 @@ def test_a_backlog_of_a_partition_that_is_read(tmp_path: Path) -> None:
     assert finding.seen == "97 records of it wait unread; its last 3 batches read 3 and left 97 or more each"
 
 
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5, 6])
+def test_nothing_is_said_about_cores_before_five_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
+) -> None:
+    """Each batch works for longer than the trigger, which is 1 s, and leaves most of the records unread."""
+    play = newest(tmp_path)
+    monkeypatch.setattr(decision, "time", SimpleNamespace(sleep=play.sleep))  # the clock of the play advances
+    play.broker.ends[0] = 1_000
+    play.slow("newest", 1_400)
+    for n in range(batches):
+        play.batch(70 * (n + 1), record(70 * (n + 1) - 5, amount=n))
+    found = play.why(70 * batches + 2)
+    of_batches = (
+        "its last batch read 1" if batches == 1 else f"its last {min(batches, 5)} batches read {min(batches, 5)}"
+    )
+    assert of_batches in found[0].seen
+    # The first batch closes no window, so five that do are six.
+    assert [finding.cause for finding in found] == ["backlog", "slow_operator"][: 1 if batches < 6 else 2]
+    assert ["cores" in finding.remedy for finding in found] == [batches >= 5] * len(found)
+
+
 def test_a_partition_that_falls_silent_alone_is_named(tmp_path: Path) -> None:
     play = windows(tmp_path)
     for second in (10, 20, 40, 50, 60):
@@ -1015,6 +1036,67 @@ def test_all_records_were_dropped_by_a_condition(tmp_path: Path) -> None:
     play = ExplainedPlay(tmp_path, toml)
     play.batch(10, record(5), record(6))
     assert place(first(play, 11)) == ("all_filtered", "large", None, None, ms(10))
+
+
+def deleted(at_s: float) -> Callable[[Play], Row]:
+    """A record that deletes the key `a`."""
+    return lambda play: {
+        **record(at_s)(play),
+        "deleted": True,
+        "events": {"id": "a", "amount": None, "event_time": None},
+    }
+
+
+ALL_LEFT_OUT = {
+    "a condition": (
+        {"by": map_of(select={"id": "id"}, where="amount > 10")}, [record(5)],
+        "all_filtered", "1 of 1 updates since its newest result were filtered", "look at its `where`",
+    ),
+    "a failed calculation": (
+        {"by": map_of(select={"id": "id::int"})}, [record(5)],
+        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 sql_error)", "look at them: `",
+    ),
+    "deletions at a repartition of a stream": (
+        {"by": repartition(key=["id"], columns=["amount"])}, [deleted(5)],
+        "all_filtered", "1 of 1 updates since its newest result were filtered",
+        "they are deletions, which a repartition passes on only if it has an `id`",
+    ),
+    "a null key of a repartition of a stream": (
+        {"by": repartition(key=["amount"], columns=["id"])}, [record(5, amount=None)],
+        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 null_key in amount)",
+        "look at them: `",
+    ),
+    "a null id of a repartition of updates": (
+        {"by": repartition(id=["amount"], key=["id"], columns=["id"])}, [record(5, amount=None)],
+        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 null_key in amount)",
+        "look at them: `",
+    ),
+    "deletions at an aggregate of a stream": (
+        {"by": aggregate(key=["id"], aggregates={"n": "count(*)"})}, [deleted(5)],
+        "all_filtered", "1 of 1 updates since its newest result were filtered",
+        "they are deletions, which have no values that it could use: no action is needed",
+    ),
+    "a null key of an aggregate": (
+        {"by": aggregate(key=["amount"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"})},
+        [record(5, amount=None)],
+        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 null_key in amount)",
+        "look at them: `",
+    ),
+}  # fmt: skip
+"""Operators that send on none of the records, and what is said of that."""
+
+
+@pytest.mark.parametrize("situation", ALL_LEFT_OUT)
+def test_what_an_operator_leaves_out_is_named_with_its_own_reason(tmp_path: Path, situation: str) -> None:
+    operator, records, cause, seen, remedy = ALL_LEFT_OUT[situation]
+    reads = operators(up=aggregate("by", aggregates={"n": "count(*)"}), board=sink("up", table="board"))
+    after = reads if operator["by"]["kind"] == "repartition" else operators(board=sink("by", table="board"))
+    keyed = SOURCE.format(top="", source='key = "id"')
+    play = ExplainedPlay(tmp_path, keyed + operators(**operator) + after)
+    play.batch(10, *records, sub=play.sub)
+    finding = play.why(11, "by")[0]
+    assert (finding.cause, finding.operator, finding.seen) == (cause, "by", seen)
+    assert finding.remedy.startswith(remedy)
 
 
 def test_an_inner_join_with_an_empty_table_leads_to_its_source(tmp_path: Path) -> None:

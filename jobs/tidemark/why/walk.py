@@ -26,7 +26,7 @@ from tidemark.model.settings.toml_keys import length
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import drivers, file_unreadable, restarts
-from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, reasons_of
+from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, reasons_at, reasons_of
 from tidemark.why.causes.registry import rules
 from tidemark.why.causes.watermarks import Watermarks
 from tidemark.why.causes.windows import HeldWindows
@@ -54,12 +54,8 @@ ALL_SUPPRESSED = Cause("all_suppressed", Trait.USUAL | Trait.SILENCE)
 """All updates were unchanged."""
 
 CHECK_PRODUCER = "check that its producer runs, if you expect more"
-_LEFT_OUT = {
-    "suppressed": (ALL_SUPPRESSED, "no action is needed if the values are the same; suppressed has each skip"),
-    "filtered": (ALL_FILTERED, "look at its `where`"),
-    "quarantined": (POISON_AT_HEAD, "its key is null: look at the records"),
-}
-"""By outcome, the cause and the remedy."""
+_LEFT_OUT = {"suppressed": ALL_SUPPRESSED, "filtered": ALL_FILTERED, "quarantined": POISON_AT_HEAD}
+"""By outcome, the cause."""
 
 
 def what_holds_time_back(of: Scene, sub: SubTopology, *, needed_ms: int) -> list[WhyFinding]:
@@ -186,13 +182,10 @@ class Walk:
         findings = []
         for word, n in counts.most_common():
             if n:
-                cause, remedy = _LEFT_OUT[word]
-                if looked_up := operator.joined_table or operator.joined_delta:
-                    remedy = f"look at `on` and at the rows of {looked_up}, or use how = left"
-                if word == "quarantined":
-                    remedy += f": {quarantine_query(self._scene, operator.name)}"
-                since_ms = first(rows, word)
-                observation = f"{n:,} {whole} were {word}"
+                left_out = rows.filter(pl.col(word) > 0)["batch_id"]
+                reasons = self._reasons(operator, left_out) if word == "quarantined" else ""
+                observation, remedy = f"{n:,} {whole} were {word}{reasons}", self._remedy_if(word, operator)
+                since_ms, cause = first(rows, word), _LEFT_OUT[word]
                 findings.append(self._scene.finding(cause, operator.name, observation, remedy, since_ms=since_ms))
         if counts["filtered"] and operator.joined_table:
             of_table = self._walk(operator.joined_table)
@@ -200,6 +193,15 @@ class Walk:
             never_had_rows = any(finding.cause is SOURCE_EMPTY for finding in of_table)
             findings = [*of_table, *findings] if never_had_rows else [*findings, *of_table]
         return findings
+
+    def _remedy_if(self, word: str, operator: Operator) -> str:
+        """Returns what to do if the outcome of updates at *operator* is *word* of _LEFT_OUT."""
+        remedies = {
+            "suppressed": "no action is needed if the values are the same; suppressed has each skip",
+            "filtered": operator.remedy_if_filtered,
+            "quarantined": f"look at them: {quarantine_query(self._scene, operator.name)}",
+        }
+        return remedies[word]
 
     def _held(self, operator: Operator) -> Iterator[WhyFinding]:
         """Yields why results of *operator* wait, unless its newest batch had some."""
@@ -273,8 +275,8 @@ class Walk:
             yield from self._set_aside(flow)
 
     def _reasons(self, operator: Operator, batches: pl.Series) -> str:
-        """Returns why records are quarantined in *batches*, empty except for sources."""
-        if not isinstance(operator, Source):
-            return ""
+        """Returns why *operator* quarantined records of *batches*, in brackets; empty if no row of them is kept."""
         bad = self._scene.of(operator.name).reads.quarantined(operator.name, batches)
-        return f" ({reasons_of(operator, bad)})"
+        if not bad.height:
+            return ""
+        return f" ({reasons_of(operator, bad) if isinstance(operator, Source) else reasons_at(operator, bad)})"

@@ -6,10 +6,11 @@ Its records do not exist, are not read, not usable, late, or wait for others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
+from tidemark.collecting import outside
 from tidemark.control.folder import StreamState
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
@@ -20,6 +21,7 @@ from tidemark.model.settings.toml_keys import length
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import Progress
+from tidemark.stream.operate.registry import step_of
 from tidemark.why.causes.producers import Producers
 from tidemark.why.causes.time_unit import plausible_unit
 from tidemark.why.causes.wrong_type import wrong_fields
@@ -245,25 +247,32 @@ class Inputs:
         )
 
     def _lagging(self, source: Source, number: int, reads: pl.DataFrame) -> WhyFinding | None:
-        """Returns a finding if a partition is read too slowly."""
+        """Returns a finding if the last batches of a partition each left more unread than they read."""
         last = reads.filter(pl.col("n") > 0).tail(LATELY)
         newest, least = reads["unread"].tail(1).sum(), last["unread"].min()
         if condition(self._scene.of(source.name)) is Condition.CATCHING_UP:
             return None
-        # Its last LATELY batches each left more unread than they read.
         if not newest or not isinstance(least, int) or not (last["unread"] > last["n"]).all():
             return None
+        batches, left = "its last batch", f"{least:,}"
+        if last.height > 1:
+            batches, left = f"its last {last.height} batches", f"{least:,} or more each"
         return self._scene.finding(
             BACKLOG,
             source.name,
-            f"{newest:,} records of it wait unread; its last {last.height} batches read {last['n'].sum():,} and left "
-            f"{least:,} or more each",
-            "the driver does not keep up: raise max_records, run it in shards (shards), or give it more cores, and "
-            f"{start(self._scene, source.name)}",
+            f"{newest:,} records of it wait unread; {batches} read {last['n'].sum():,} and left {left}",
+            self._remedy_if_lagging(source, last.height),
             input=source.name,
             partition=number,
             since_ms=last["finished_at"].head(1).item(),
         )
+
+    def _remedy_if_lagging(self, source: Source, batches: int) -> str:
+        """Returns what to do where so many *batches* of a partition, of the last LATELY, left more than they read."""
+        if batches < LATELY:
+            return f"wait: after {LATELY} such batches it is known that the driver does not keep up"
+        more = "raise max_records, run it in shards (shards), or give it more cores"
+        return f"the driver does not keep up: {more}, and {start(self._scene, source.name)}"
 
     def _poison(self, source: Source, number: int, bad: pl.DataFrame) -> WhyFinding:
         rows = self._scene.of(source.name).reads.quarantined(source.name, bad["batch_id"])
@@ -400,11 +409,25 @@ def taken_in_again(rows: pl.DataFrame) -> str:
 
 
 def reasons_of(source: Source, records: pl.DataFrame) -> str:
-    """Returns counts of quarantined *records* by reason.
+    """Returns counts of *records* that *source* quarantined by reason.
 
     Fields with a wrong type are named.
     """
+    wrong_type = records.filter(pl.col("reason") == "wrong_type")["value"].to_list()
+    return _counted_reasons(records, "wrong_type", wrong_fields(source, wrong_type))
+
+
+def reasons_at(operator: Operator, records: pl.DataFrame) -> str:
+    """Returns counts of *records* that *operator*, which is no source, quarantined by reason.
+
+    The columns of a null key are named.
+    """
+    # The start of its window, which is a part of an aggregate's key, is never null.
+    return _counted_reasons(records, "null_key", outside(step_of(operator).key(operator) or (), {"window_start"}))
+
+
+def _counted_reasons(records: pl.DataFrame, named: str, columns: Sequence[str]) -> str:
+    """Returns counts of quarantined *records* by reason, that of the reason *named* with its *columns*."""
     counts = Counter(records["reason"].to_list()).most_common()
-    mistyped = wrong_fields(source, records.filter(pl.col("reason") == "wrong_type")["value"].to_list())
-    fields = f" in {', '.join(mistyped)}" if mistyped else ""
-    return ", ".join(f"{n:,} {reason}{fields if reason == 'wrong_type' else ''}" for reason, n in counts)
+    places = f" in {', '.join(columns)}" if columns else ""
+    return ", ".join(f"{n:,} {reason}{places if reason == named else ''}" for reason, n in counts)
