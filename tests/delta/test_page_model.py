@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 from critical_path import run
 from support.play import Play, bad, ms, tell
 from support.reported_window import reported
-from support.topologies import NEWEST, aggregate, repartition, sink, source, table, topology_of
+from support.topologies import NEWEST, aggregate, join, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
 from tidemark.control.folder import StreamState
 from tidemark.kernels.columns.schemas import rows_of
@@ -257,7 +257,77 @@ def test_each_partition_has_its_lag_and_its_backlog(tmp_path: Path) -> None:
     assert (first["partition"], first["lag_ms"], first["silent_ms"], first["causes"]) == (0, 3_001, 1_000, [])
     assert (second["partition"], second["lag_ms"], second["silent_ms"]) == (1, 63_001, 61_000)
     assert second["causes"] == ["partition_silent"]
-    assert second["holds_back"]
+    # 110 s − 50 s
+    assert [(row["holds_back"], row["holds_back_ms"]) for row in (first, second)] == [(False, None), (True, 60_000)]
+
+
+JOINED = topology_of(
+    drivers=source("id string, name string", topic="drivers"),
+    rides=source("id string, v int", topic="rides"),
+    driver=table("drivers", columns=["name"]),
+    with_driver=join("rides", "driver", on={"id": "id"}),
+    board=sink("with_driver", table="board"),
+)
+BOTH = topology_of(
+    events=source("id string, v int", idle_after="30 s"),
+    others=source("id string, v int", topic="others", idle_after="30 s"),
+    both={"kind": "union", "inputs": ["events", "others"]},
+    newest=table("both", columns=["v"]),
+    board=sink("newest", table="board"),
+)
+
+
+@pytest.mark.parametrize(
+    ("toml", "partitions", "records", "holding"),
+    [
+        # Each record is of a source, a partition and a second. What holds time back does so by the distance of the two
+        # slowest places that may.
+        (NEWEST, 1, [("events", 0, 50)], {}),
+        (NEWEST, 2, [("events", 0, 50), ("events", 1, 47)], {("events", 1): 3_000}),
+        (NEWEST, 2, [("events", 0, 50), ("events", 1, 50)], {}),
+        (NEWEST, 2, [("events", 0, 50)], {("events", 1): None}),
+        (NEWEST, 3, [("events", 0, 50), ("events", 1, 40), ("events", 2, 35)], {("events", 2): 5_000}),
+        # The side of a join that is looked up never holds time back, however old it is.
+        (JOINED, 1, [("drivers", 0, 1), ("rides", 0, 50)], {}),
+        (JOINED, 2, [("drivers", 0, 1), ("rides", 0, 50), ("rides", 1, 48)], {("rides", 1): 2_000}),
+        # Of two sources the slower one holds back, and only its slowest partition.
+        (BOTH, 1, [("events", 0, 50), ("others", 0, 44)], {("others", 0): 6_000}),
+        (BOTH, 2, [("events", 0, 50), ("events", 1, 49), ("others", 0, 44), ("others", 1, 45)], {("others", 0): 1_000}),
+    ],
+)
+def test_only_a_partition_that_others_wait_for_holds_the_watermark_back(
+    tmp_path: Path, toml: str, partitions: int, records: list[tuple[str, int, int]], holding: dict[Any, Any]
+) -> None:
+    play = Play(toml, tmp_path, partitions=partitions)
+    rows = [play.row(name, ms(at_s), partition=part, key="a", id="a") for name, part, at_s in records]
+    play.batch(rows, at_ms=ms(51))
+    found = {
+        (row["source"], row["partition"]): row["holds_back_ms"]
+        for row in model(play, 52)["partitions"]
+        if row["holds_back"]
+    }
+    assert found == holding
+
+
+def test_an_idle_partition_holds_nothing_back(tmp_path: Path) -> None:
+    play = Play(BOTH, tmp_path)
+    rows = [play.row(name, ms(5), key="a", id="a", v=1) for name in ("events", "others")]
+    play.batch(rows, at_ms=ms(6))
+    play.batch([play.row("events", ms(30), key="a", id="a", v=2)], at_ms=ms(31))
+    assert [row["holds_back_ms"] for row in model(play, 32)["partitions"]] == [None, 25_000]
+    play.batch([play.row("events", ms(60), key="a", id="a", v=3)], at_ms=ms(61))
+    assert [(row["activity"], row["holds_back"]) for row in model(play, 62)["partitions"]] == [
+        ("active", False), ("idle", False),
+    ]  # fmt: skip
+    # Its next record is behind a watermark that does not go back, and has to catch up before it holds that back.
+    rows = [play.row("events", ms(70), key="a", id="a", v=4), play.row("others", ms(10), key="a", id="a", v=4)]
+    play.batch(rows, at_ms=ms(71))
+    assert [(row["activity"], row["holds_back"]) for row in model(play, 72)["partitions"]] == [
+        ("active", False), ("active", False),
+    ]  # fmt: skip
+    play.batch([play.row("others", ms(71), key="a", id="a", v=5)], at_ms=ms(72))
+    play.batch([play.row("events", ms(80), key="a", id="a", v=5)], at_ms=ms(81))
+    assert [row["holds_back_ms"] for row in model(play, 82)["partitions"]] == [None, 9_000]
 
 
 def test_a_partition_that_was_quarantined_days_ago_is_named(tmp_path: Path) -> None:

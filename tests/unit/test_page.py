@@ -163,12 +163,19 @@ def test_partitions_have_lag_backlog_and_silence():
     row = {
         "source": "events", "partition": 3, "topic_partition": None, "lag_ms": 90_000, "unread": 1_200,
         "silent_ms": 150_000, "activity": "active", "watermark": utc(0), "causes": ["partition_silent"],
-        "holds_back": True,
+        "holds_back": True, "holds_back_ms": 61_000,
     }  # fmt: skip
-    said = text_of(page_that_says("play", partitions=[row]), "partitions").partition("remark ")[2]
-    assert said == (
-        "events 3 90 s 1,200 2 min ago active 1970-01-01 00:00:00 partition silent; holds the watermark back"
+    page = page_that_says("play", partitions=[row])
+    assert text_of(page, "partitions").partition("remark ")[2] == (
+        "events 3 90 s 1,200 2 min ago active 1970-01-01 00:00:00 partition silent ; holds the watermark back by 61 s"
     )
+    # Some partition is always the slowest one; only a cause is amber.
+    usual = page_that_says("play", partitions=[row | {"causes": [], "holds_back_ms": 200}])
+    assert text_of(usual, "partitions").endswith("00:00:00 holds the watermark back by 200 ms")
+    assert ("amber" in page.partition('id="partitions"')[2].partition("</table>")[0]) is True
+    assert "amber" not in usual.partition('id="partitions"')[2].partition("</table>")[0]
+    without = page_that_says("play", partitions=[row | {"causes": [], "holds_back_ms": None}])
+    assert text_of(without, "partitions").endswith("00:00:00 holds the watermark back")
 
 
 def test_a_stuck_operator_is_on_the_path_and_is_named():
