@@ -382,5 +382,8 @@ def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
     acknowledged = {"topology": "play", "incident": "c-1", "change": "acknowledged", "at": ms(12.5), "by": "ann"}
     write_deltalake(Layout(tmp_path).report_table("play", INCIDENTS.name), rows_of(INCIDENTS, [acknowledged]))
     assert [row["acknowledged_by"] for row in model(play, 13)["alerts"]] == [None, "ann"]
+    # The newest check finds that two of the four SLAs of open alerts hold again.
+    checked(tmp_path, 13, a="pass", b="error", c="pass", d="pass", e="pass")
+    assert model(play, 13)["slas"]["recovering"] == 2
     # Before it was resolved it was open.
     assert "over" in [row["alert"] for row in model(play, 11.5)["alerts"]]

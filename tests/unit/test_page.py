@@ -80,7 +80,7 @@ def page_that_says(text, **changes):
         "sub_topology": text, "state": "running", "reason": text, "last_heartbeat_at": None, "last_batch_at": None,
         "records_in": 3, "records_behind": None, "eta_at": None,
     }  # fmt: skip
-    slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0}
+    slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0, "recovering": 0}
     standing = {"verdict": "late", "slas": [text], "stuck_ms": None}
     nothing: dict[str, list[Any]] = {
         "alerts": [],
@@ -176,6 +176,27 @@ def test_partitions_have_lag_backlog_and_silence():
     assert "amber" not in usual.partition('id="partitions"')[2].partition("</table>")[0]
     without = page_that_says("play", partitions=[row | {"causes": [], "holds_back_ms": None}])
     assert text_of(without, "partitions").endswith("00:00:00 holds the watermark back")
+
+
+@pytest.mark.parametrize(
+    ("n", "counts", "said"),
+    [
+        (0, {}, "not checked yet"),
+        (1, {}, "1 of 1 hold"),
+        (1, {"is_overdue": True}, "1 of 1 held when last checked"),
+        # Of a stream that never started nothing is measured, and after its first results its alert stays open.
+        (1, {"unknown": 1}, "1 of 1 not measured yet"),
+        (1, {"recovering": 1}, "1 of 1 hold, 1 with an alert that is still open"),
+        (3, {"unknown": 1}, "2 of 3 hold, 1 not measured"),
+        (3, {"broken": 1, "warned": 1, "unknown": 1}, "1 of 3 broken, 1 not measured"),
+        (4, {"warned": 1, "recovering": 2}, "1 of 4 with a warning, 2 with an alert that is still open"),
+    ],
+)
+def test_slas_are_counted_in_words_that_fit_the_alerts_beside_them(n, counts, said):
+    zero = {"is_overdue": False, "broken": 0, "warned": 0, "unknown": 0, "recovering": 0}
+    page = page_that_says("play", verdict="late", slas={"checked_at": None, "n": n, **zero, **counts})
+    (tile,) = re.findall(r"<dt>SLAs</dt><dd[^>]*><a[^>]*>(.*?)</a>", page)
+    assert tile == said
 
 
 def test_a_stuck_operator_is_on_the_path_and_is_named():

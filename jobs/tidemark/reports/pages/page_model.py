@@ -127,7 +127,8 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
     topology, at_ms = at.topology, at.at_ms
     walk = Walk(at)
     findings = walk.explain()
-    slas = _slas(tables, topology, at_ms)
+    alerts = open_alerts(tables, topology.name, at_ms=at_ms)
+    slas = _slas(tables, topology, at_ms, alerts)
     # Findings come in the order of importance, but what is usual explains less than what is late.
     reasons = [finding for finding in findings if finding.cause is not NOTHING_WRONG]
     late = [finding for finding in reasons if not finding.cause.traits & HARMLESS]
@@ -143,7 +144,7 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
         **_newest_result(tables, topology, at_ms),
         "cause": first.row if first else None,
         "causes": [finding.row for finding in findings],
-        "alerts": open_alerts(tables, topology.name, at_ms=at_ms),
+        "alerts": alerts,
         "budgets": budgets(slas["rows"]),
         "streams": streams,
         "partitions": partitions(at, findings),
@@ -231,8 +232,11 @@ def _newest_result(tables: Tables, topology: Topology, at_ms: int) -> Row:
     return {"newest_result_at": newest_at, "newest_result_age_ms": age_ms}
 
 
-def _slas(tables: Tables, topology: Topology, at_ms: int) -> Row:
-    """Returns the newest check of the SLAs: its time, counts and rows."""
+def _slas(tables: Tables, topology: Topology, at_ms: int, alerts: Sequence[Row]) -> Row:
+    """Returns the newest check of the SLAs: its time, counts and rows.
+
+    Those that are `recovering` hold again, and belong to *alerts*, which are open.
+    """
     rows = tables.ask(NEWEST_CHECK, [topology.name, at_ms]).objects
     checked_at = rows[0].pop("checked_at") if rows else None
     # All rows are of one check: its time is returned once.
@@ -240,7 +244,9 @@ def _slas(tables: Tables, topology: Topology, at_ms: int) -> Row:
         del row["checked_at"]
     age_ms = None if checked_at is None else at_ms - round(checked_at.timestamp() * 1000)
     is_overdue = age_ms is None or age_ms > CHECKS_MISSED * topology.check_every_ms
-    return {"checked_at": checked_at, "is_overdue": is_overdue, **_counts(rows), "rows": rows}
+    in_alerts = {sla for alert in alerts for sla in alert["slas"]}
+    recovering = sum(row["verdict"] == Verdict.PASS and row["sla"] in in_alerts for row in rows)
+    return {"checked_at": checked_at, "is_overdue": is_overdue, **_counts(rows), "recovering": recovering, "rows": rows}
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, int]:
