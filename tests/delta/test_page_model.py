@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from deltalake import write_deltalake
 from critical_path import run
 from support.play import Play, bad, ms, tell
 from support.reported_window import reported
-from support.topologies import NEWEST, aggregate, join, repartition, sink, source, table, topology_of
+from support.topologies import NEWEST, aggregate, join, map_of, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
 from tidemark.control.folder import StreamState
 from tidemark.kernels.columns.schemas import rows_of
@@ -22,7 +23,11 @@ from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
+from tidemark.reports.facts.history import history
+from tidemark.reports.facts.latency_places import ChartSpan
 from tidemark.reports.pages.page_model import page_model
+from tidemark.reports.pages.topology_facts import topology_facts
+from tidemark.reports.pages.topology_page import operator_page
 from tidemark.reports.promises import Promises, promises
 from tidemark.stream.driver.heartbeats import Heartbeats
 
@@ -340,6 +345,54 @@ def test_a_partition_that_was_quarantined_days_ago_is_named(tmp_path: Path) -> N
     assert (first["partition"], first["silent_ms"], first["causes"]) == (0, 1_000, [])
     assert (second["partition"], second["silent_ms"]) == (1, (96 * hour + 2 - 11) * 1_000)
     assert second["causes"] == ["poison_at_head"]
+
+
+KINDS = topology_of(
+    {"window": "5 s"},
+    events=source("id string, v int"),
+    mapped=map_of(select={"id": "id", "v": "v"}),
+    sums=aggregate("mapped", key=["id"], aggregates={"n": "count(*)"}),
+    board=sink("sums", table="board"),
+)
+NOTHING_YET = "No latency was measured in this time."
+NO_STATE = "The end-to-end latency of mapped is not measured: it keeps no state, and its work counts at its readers."
+FROM_LEVEL = "The end-to-end latency of {} is measured from level {} on, and play has level {}."
+
+
+@pytest.mark.parametrize(
+    ("level", "operator", "said"),
+    [
+        ("info", "events", None),
+        ("info", "board", None),
+        ("info", "sums", FROM_LEVEL.format("sums", "trace", "info")),
+        ("debug", "sums", FROM_LEVEL.format("sums", "trace", "debug")),
+        ("trace", "sums", None),
+        ("trace", "mapped", NO_STATE),
+        ("off", "board", FROM_LEVEL.format("board", "info", "off")),
+    ],
+)
+def test_an_operator_without_a_chart_of_latency_says_why_it_has_one_in_its_tile(
+    tmp_path: Path, level: str, operator: str, said: str | None
+) -> None:
+    play = Play(KINDS.replace('name = "play"', f'name = "play"\nlevel = "{level}"'), tmp_path)
+
+    def page(at_s: float) -> str:
+        tables, at_ms = Warehouse(tmp_path, topology="play"), ms(at_s)
+        found = page_model(tables, Layout(tmp_path), play.topology, NOTHING, at_ms=at_ms, operator=operator)
+        facts = topology_facts(tables, play.topology, at_ms=at_ms)
+        past = history(tables, "play", [operator], ChartSpan.HOUR, at_ms=at_ms)
+        return operator_page(found, facts, play.topology, operator, past, ())
+
+    assert (said or NOTHING_YET) in page(0)
+    for at_s in (10, 20, 30):
+        play.batch([play.row("events", ms(at_s - 1), key="a", id="a", v=at_s)], at_ms=ms(at_s))
+    shown = page(31)
+    assert re.search(r"<dt>latency of its last ten windows</dt><dd>(.*?)</dd>", shown)[1] == "0 ms"  # type: ignore[index]
+    if said is None:
+        assert "<h3>End-to-end latency</h3>" in shown
+        assert 'class="none"' not in shown.partition("<h2>Latency")[2]
+    else:
+        assert said in shown
 
 
 def test_silent_groups_of_the_newest_check_are_listed(tmp_path: Path) -> None:

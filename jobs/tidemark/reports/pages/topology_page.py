@@ -12,6 +12,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.history import PastMeasurements
 from tidemark.reports.pages.charts import latency_bands, length_lines, share_lines
@@ -111,8 +112,23 @@ def operator_page(
         bound_ms=getattr(operator, "bound_ms", None),
         history=past,
         charts=_charts(past),
+        unmeasured=_unmeasured(topology, name, latency_level(operator, sub.terminals())),
         refresh_s=REFRESH_S,
     )
+
+
+def _unmeasured(topology: Topology, name: str, level: Level | None) -> str:
+    """Returns why the operator *name* has no end-to-end latency, which is measured from *level* on (None: never)."""
+    if level is None:
+        return (
+            f"The end-to-end latency of {name} is not measured: it keeps no state, and its work counts at its readers."
+        )
+    if not topology.level.includes(level):
+        return (
+            f"The end-to-end latency of {name} is measured from level {level.value} on, and {topology.name} has level "
+            f"{topology.level.value}."
+        )
+    return "No latency was measured in this time."
 
 
 def history_page(topology: str, past: PastMeasurements) -> str:
