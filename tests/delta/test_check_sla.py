@@ -554,6 +554,21 @@ def test_an_idle_source_excuses_for_5_min_after_a_heartbeat(warehouse, state, ag
     assert ("while its sources have nothing to send" in fresh["said"]) == (verdict == "pass")
 
 
+@pytest.mark.parametrize(("drained_ms", "explains"), [(0, True), (500, True), (501, False), (1_800_000, False)])
+def test_a_drain_explains_only_what_was_not_broken_before(warehouse, drained_ms, explains):
+    """The newest change is of NOW − 500 ms, and the SLA warns from 1 s on: it was crossed at NOW + 500 ms."""
+    streamed(warehouse)
+    warehouse.write(HEARTBEATS, [{"at": NOW + drained_ms, "state": "drained", "drained_by": "ann", "epoch": 1}])
+
+    check(warehouse, at_ms=NOW + 3_600_000)
+
+    (fresh,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
+    assert fresh["verdict"] == "error"
+    assert (fresh["cause"] == "drained") is explains
+    assert ("was drained by ann at 2026-02-02T02:40:00." in (fresh["held_by"] or "")) is explains
+    assert ("start the driver of s: `tidemark up t`" in (fresh["held_by"] or "")) is explains
+
+
 @pytest.mark.parametrize(("age_ms", "verdict"), [(86_400_000, "pass"), (86_400_001, "error")])
 def test_without_heartbeats_an_idle_source_excuses_for_a_day(warehouse, age_ms, verdict):
     streamed(warehouse)  # its batch was finished at NOW − 50 s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ from deltalake import write_deltalake
 
 from critical_path import run
 from support.play import Play, bad, ms, tell
+from support.quiet_broker import Ends
 from support.reported_window import reported
 from support.topologies import NEWEST, aggregate, join, map_of, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
-from tidemark.control.folder import StreamState
+from tidemark.cli.explain.status import as_text
+from tidemark.cli.explain.why import findings
+from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
@@ -27,7 +31,7 @@ from tidemark.reports.facts.history import history
 from tidemark.reports.facts.latency_places import ChartSpan
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.pages.topology_facts import topology_facts
-from tidemark.reports.pages.topology_page import operator_page
+from tidemark.reports.pages.topology_page import operator_page, start_page, topology_page
 from tidemark.reports.promises import Promises, promises
 from tidemark.stream.driver.heartbeats import Heartbeats
 
@@ -131,6 +135,70 @@ def test_the_state_is_the_last_one_of_the_heartbeats(
     tell(beats(play), 15, state, "no space" if state is StreamState.FAILED else None)
     (stream,) = model(play, at_s)["streams"]
     assert (stream["state"], stream["last_heartbeat_at"]) == (condition, utc(ms(15)))
+
+
+DRAINED = (
+    "the driver of events was drained by tidemark down at 2014-05-13T12:01:20.000Z",
+    "tart the driver of events: `tidemark up play` (in another Airflow `airflow dags unpause tidemark_play_streams && ",
+)
+"""When a stream was drained and by whom, and how it is started."""
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("at_s", [85, 4_000])
+def test_a_drained_stream_is_told_everywhere_and_explains_no_sla_that_was_broken_before(
+    tmp_path: Path, at_s: float, *, broken: bool
+) -> None:
+    """A silent partition holds windows open, and records wait unread; both began before the drain."""
+    toml = topology_of(
+        events=source("id string, v int"),
+        per_minute=aggregate(
+            "events", key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}, strategy="on_window_close"
+        ),
+        board=sink("per_minute", table="board"),
+    )
+    play = Play(toml, tmp_path, partitions=2)
+    play.broker = ends = Ends(2)
+    ends.ends = {0: 900, 1: 0}
+    for at, part in ((5, 0), (5, 1), (65, 0)):
+        play.batch([play.row("events", ms(at), partition=part, key="a", id="a", v=at)], at_ms=ms(at + 1))
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(70), pid=1)
+    play.control.acquire()
+    checked(tmp_path, 69, fresh="error" if broken else "pass", **{f"sla_{number}": "pass" for number in range(6)})
+    play.control.beat(beat)
+    running = model(play, 71)
+    assert running["cause"]["cause"] in {"backlog", "partition_idle_holds_back"}
+    play.control.beat(replace(beat, state=StreamState.DRAINED, at_ms=ms(80), drained_by="tidemark down"))
+    play.control.release()
+
+    tables, at_ms = Warehouse(tmp_path, topology="play"), ms(at_s)
+    found = page_model(tables, Layout(tmp_path), play.topology, NOTHING, at_ms=at_ms, operator="board")
+    facts = topology_facts(tables, play.topology, at_ms=at_ms)
+    past = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms)
+    why = findings(tmp_path, play.topology, at_ms=at_ms)
+    assert (why[0].cause, why[0].seen, why[0].remedy[1:].startswith(DRAINED[1])) == ("drained", DRAINED[0], True)
+    assert "driver_dead" not in {finding.cause for finding in why}
+    assert (found["state"], found["cause"]["cause"]) == ("drained", "drained")
+    shown = topology_page(found, facts, play.topology)
+    banner = " ".join(re.sub("<.*?>", " ", shown.partition("<section")[2].partition("</section>")[0]).split())
+    others = [
+        start_page([found], at=utc(at_ms), folder=tmp_path),
+        operator_page(found, facts, play.topology, "board", past, ()),
+    ]
+    for page in (shown, *others):
+        assert DRAINED[0] in page
+        assert ('class="badge red"' in page) is broken
+    stream = {**found["streams"][0], "first_latency_ms": None, "ambiguous_keys": None}
+    status = as_text([{**found, "page": None, "streams": [stream]}]).splitlines()[-1]
+    told = f"{DRAINED[0]}; s{DRAINED[1]}"
+    if broken:
+        assert "1 of 7 SLAs broken: fresh: fresh is error. There is no result yet." in banner
+        assert status.startswith(f"play: broken: fresh: fresh is error; {told}")
+    else:
+        assert banner.partition(">")[2].strip().startswith("Not running. There is no result yet.")
+        assert status.startswith(f"play: not_running: {told}")
+        assert "red" not in re.findall(r'class="verdict-of-all (\w+)"', shown)
+    assert f"T{DRAINED[0][1:]}. S{DRAINED[1][:26]}" in banner
 
 
 def test_a_batch_of_more_than_five_minutes_hangs(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def page_that_says(text, **changes):
         "records_in": 3, "records_behind": None, "eta_at": None,
     }  # fmt: skip
     slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0, "recovering": 0}
+    slas["rows"] = [{"sla": "fresh", "verdict": "error", "said": "it is 9 s old"}]
     standing = {"verdict": "late", "slas": [text], "stuck_ms": None}
     nothing: dict[str, list[Any]] = {
         "alerts": [],
@@ -127,7 +128,7 @@ def test_boxes_have_verdicts_and_a_path_without_results_dashes():
     assert re.findall('<text class="verdict".*?>(.*?)</text>', dead) == ["no new records", "SLA broken"]
     assert re.findall('<g class="on-path (.*?)"', dead) == ["gray", "red"]
     assert "moving average –, SLA broken: fresh" in dead
-    assert "1 of 1 SLAs broken" in dead
+    assert "1 of 1 SLAs broken: fresh: it is 9 s old." in dead
     down = {"verdict": "not_running", "slas": [], "stuck_ms": None}
     stopped = page_that_says("x", operators={"events": down | {"state": "drained"}, "slow": down | {"state": "failed"}})
     assert re.findall('<text class="verdict".*?>(.*?)</text>', stopped) == ["drained", "failed"]
@@ -193,7 +194,7 @@ def test_partitions_have_lag_backlog_and_silence():
     ],
 )
 def test_slas_are_counted_in_words_that_fit_the_alerts_beside_them(n, counts, said):
-    zero = {"is_overdue": False, "broken": 0, "warned": 0, "unknown": 0, "recovering": 0}
+    zero = {"is_overdue": False, "broken": 0, "warned": 0, "unknown": 0, "recovering": 0, "rows": []}
     page = page_that_says("play", verdict="late", slas={"checked_at": None, "n": n, **zero, **counts})
     (tile,) = re.findall(r"<dt>SLAs</dt><dd[^>]*><a[^>]*>(.*?)</a>", page)
     assert tile == said

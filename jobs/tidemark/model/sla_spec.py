@@ -239,6 +239,21 @@ class SlaSpec:
         """Returns whether *at_ms* (epoch ms) is in its calendar."""
         return self.calendar is None or self.calendar.holds(at_ms)
 
+    @property
+    def may_be_excused(self) -> bool:
+        """Returns whether it passes beyond its limit while there is nothing to send, or while streams catch up."""
+        return self.ignore_when_idle or self.while_catching_up is WhileCatchingUp.EXCUSE
+
+    def crossed_ms(self, observed_ms: float | None, *, at_ms: int) -> int | None:
+        """Returns when the age *observed_ms* at *at_ms* crossed the lowest limit, epoch ms.
+
+        An age grows by a second each second. None: it is no age, was not measured, or is below the limit.
+        """
+        if self.measure not in AGES or not isinstance(self.limits, Sla) or observed_ms is None:
+            return None
+        beyond_ms = round(observed_ms - self.limits.least_ms)
+        return at_ms - beyond_ms if beyond_ms >= 0 else None
+
     def judged_since_ms(self, at_ms: int, *, after_ms: int) -> int | None:
         """Returns since when it is judged, if that is after *after_ms*: epoch ms.
 

@@ -28,12 +28,13 @@ from tidemark.reports.promises import Promises
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
+from tidemark.why.causes.drivers import DRAINED
 from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
-from tidemark.why.walk import Walk, scene
+from tidemark.why.walk import Walk, is_harmless, scene
 
 HOUR_MS = Grain.HOUR.length_ms
 CHECKS_MISSED = 2
@@ -131,7 +132,10 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
     slas = _slas(tables, topology, at_ms, alerts)
     # Findings come in the order of importance, but what is usual explains less than what is late.
     reasons = [finding for finding in findings if finding.cause is not NOTHING_WRONG]
-    late = [finding for finding in reasons if not finding.cause.traits & HARMLESS]
+    # What the facts of a drained stream show is from before, and waits for its start.
+    drained = {finding.sub_topology for finding in reasons if finding.cause is DRAINED}
+    faults = (finding for finding in reasons if not finding.cause.traits & HARMLESS)
+    late = [finding for finding in faults if finding.sub_topology not in drained]
     culprits = {finding.sub_topology: finding.operator for finding in reversed(late)}
     streams = [_stream(at.facts[sub.name], sub.name, culprits.get(sub.name)) for sub in topology.sub_topologies]
     first = next(iter(late or reasons), None)
@@ -156,6 +160,29 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
         "report": newest_report(layout, topology.name),
         **({} if operator is None else {"why": [finding.row for finding in walk.explain(operator)]}),
     }
+
+
+def broken_slas(model: Row) -> str | None:
+    """Returns what the newest check measured of the broken SLAs in the page *model*; None: none is broken."""
+    broken = [row for row in model["slas"]["rows"] if row["verdict"] in BROKEN]
+    if not broken:
+        return None
+    # With the verdict `broken` the SLAs in error come before those with a warning.
+    worst_sla, *others = sorted(broken, key=lambda row: row["verdict"] == Verdict.WARN)
+    also = f"; also broken: {', '.join(row['sla'] for row in others)}" if others else ""
+    return f"{worst_sla['sla']}: {worst_sla['said']}{also}"
+
+
+def told_cause(model: Row) -> Row | None:
+    """Returns the cause that is told beside the verdict of the page *model*; None: none is.
+
+    What is usual for a healthy stream is no reason for a broken SLA; but that a stream is drained is told with it.
+    """
+    cause: Row | None = model["cause"]
+    is_broken = any(row["verdict"] in BROKEN for row in model["slas"]["rows"])
+    if cause and is_broken and is_harmless(cause["cause"]) and model["state"] in RUNNING:
+        return None
+    return cause
 
 
 def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:

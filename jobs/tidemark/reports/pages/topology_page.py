@@ -18,7 +18,7 @@ from tidemark.reports.facts.history import PastMeasurements
 from tidemark.reports.pages.charts import latency_bands, length_lines, share_lines
 from tidemark.reports.pages.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
 from tidemark.reports.pages.drawing import BOX, draw
-from tidemark.reports.pages.page_model import VERDICT_WORDS, PageVerdict, subjects_of
+from tidemark.reports.pages.page_model import VERDICT_WORDS, PageVerdict, broken_slas, subjects_of, told_cause
 from tidemark.reports.pages.templates import REFRESH_S, length, template
 from tidemark.reports.paths.path_facts import Row
 
@@ -65,6 +65,8 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         words=VERDICT_WORDS,
         colors=COLORS,
         stuck=[name for name, row in model.get("operators", {}).items() if row["stuck_ms"] is not None],
+        broken=broken_slas(model) if "slas" in model else None,
+        cause=told_cause(model) if "slas" in model else None,
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,

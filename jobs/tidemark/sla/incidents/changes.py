@@ -16,7 +16,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length
-from tidemark.model.sla_spec import AGES, Severity, SlaSpec, Thresholds
+from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION
@@ -318,15 +318,13 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
 
 
 def _crossed_ms(spec: SlaSpec, result: Row, *, after_ms: int) -> int | None:
-    """Returns when *result* crossed the lowest limit of *spec*, epoch ms.
+    """Returns when *result* crossed the lowest limit of *spec*, epoch ms; None: it is no age, or below the limit.
 
-    An age grows by a second each second. What was before *after_ms*, a check that passed or was not to be judged, is
-    forgotten: the table may have been excused. None: it is no age, or below the limit.
+    What was before *after_ms*, a check that passed or was not to be judged, is forgotten: the table may have been
+    excused.
     """
-    if spec.measure not in AGES or not isinstance(spec.limits, Sla) or result["observed_ms"] is None:
-        return None
-    beyond_ms = round(result["observed_ms"] - spec.limits.least_ms)
-    return max(after_ms, result["checked_at"] - beyond_ms) if beyond_ms >= 0 else None
+    crossed_ms = spec.crossed_ms(result["observed_ms"], at_ms=result["checked_at"])
+    return None if crossed_ms is None else max(after_ms, crossed_ms)
 
 
 def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) -> dict[str, Any]:

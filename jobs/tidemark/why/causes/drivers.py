@@ -75,6 +75,14 @@ def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
                 yield replace(finding, cause=UPSTREAM_DEAD) if dead else finding
 
 
+def drained(scene: Scene) -> Iterator[WhyFinding]:
+    """Yields a finding for each stream whose driver was asked to end, and did."""
+    for sub in scene.topology.sub_topologies:
+        finding = _driver(scene, sub.operators[-1].name)
+        if finding is not None and finding.cause is DRAINED:
+            yield finding
+
+
 def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields a finding for each file that no driver of *name* starts with, unless one runs."""
     driver, sub = scene.of(name).driver, scene.sub(name).name
