@@ -114,7 +114,7 @@ IMPORTS = {
     ),
     "why.causes": (
         "collecting errors semantics model.settings model.project model.kinds model kernels.records kernels.reports "
-        "control recorded storage why.evidence"
+        "control recorded storage stream.operate why.evidence"
     ),
     "why": (
         "collecting errors semantics model.settings model.project model.kinds model storage.delta why.evidence "
@@ -141,8 +141,8 @@ IMPORTS = {
         "reports.paths.windows reports.paths.ages reports.paths"
     ),
     "reports.pages": (
-        "escaping errors semantics model.tables model.settings model.project model storage storage.delta control "
-        "why.evidence why reports reports.facts reports.paths"
+        "escaping errors semantics model.tables model.settings model.project model.kinds model storage storage.delta "
+        "control why.causes why.evidence why reports reports.facts reports.paths"
     ),
     "reports.rollups": (
         "errors semantics model.tables model.settings model.project model kernels.columns "
@@ -192,7 +192,8 @@ IMPORTS = {
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "
-        "why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
+        "why.causes why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla "
+        "cli.shared"
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
