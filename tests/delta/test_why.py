@@ -8,12 +8,14 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 
 from support.play import Play, Row, bad, ms, record, tell
@@ -22,14 +24,17 @@ from support.topologies import aggregate, join, map_of, operators, repartition, 
 from support.typed_commands import can_be_typed, commands
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.records.iso_times import instants_of
+from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso, utc
-from tidemark.model.topology import Topology
+from tidemark.model.topology import Topology, parse
 from tidemark.query.sql import Warehouse
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.rights import MISSING_RIGHT
+from tidemark.why.causes.wrong_type import wrong_fields
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import Walk, scene, why
 
@@ -355,6 +360,29 @@ def test_the_field_with_a_wrong_type_is_named(tmp_path: Path, record_: bytes, fi
     play = newest(tmp_path)
     play.batch(10, bad("wrong_type", record_), bad("malformed_json"))
     assert f"are quarantined (1 wrong_type in {field}, 1 malformed_json)" in first(play, 11).seen
+
+
+@pytest.mark.parametrize(
+    ("at", "seen", "fields"),
+    [
+        ("yesterday", "2014-05-13T12:00:00Z", ["at"]),
+        ("2014-05-13T12:00:00Z", "2014-13-45T12:00:00Z", ["seen"]),
+        ("2014-05-13 12:00:00", "2014-05-13T12:00:00.123456+02:00", []),
+        ("2014-05-13T25:00:00Z", 7, ["at", "seen"]),
+    ],
+)
+def test_a_text_that_is_no_instant_has_the_wrong_type(at: str, seen: object, fields: list[str]) -> None:
+    toml = topology_of(events=source("id string, at timestamp, seen timestamp", timestamp="at"))
+    events = parse(tomllib.loads(toml + operators(out=sink("events", table="out"))), file="play.toml").operators[
+        "events"
+    ]
+    assert isinstance(events, Source)
+    value = json.dumps({"id": "a", "at": at, "seen": seen, "event_time": 1}).encode()
+    assert sorted(wrong_fields(events, [value])) == fields
+    # The stream's own parser refuses the same ones.
+    texts = [text if isinstance(text, str) else None for text in (at, seen)]
+    refused = instants_of(pl.Series(texts, dtype=pl.String)).is_null()
+    assert [name for name, bad_ in zip(("at", "seen"), refused, strict=True) if bad_] == fields
 
 
 def test_all_records_dropped_as_duplicates(tmp_path: Path) -> None:
