@@ -333,7 +333,7 @@ def test_a_deleted_table_is_reported(stream: Checkpointed, name: str) -> None:
     shutil.rmtree(stream.table(name))
     (found,) = stream.findings()
     assert found.fault is Fault.TABLE_DELETED
-    assert found.seen == f"{stream.table(name)} no longer exists, but had rows of batch 2"
+    assert found.seen == f"{stream.table(name)}: it no longer exists, but had rows of batch 2"
 
 
 def test_a_missing_table_that_never_had_rows_is_sound(stream: Checkpointed) -> None:

@@ -30,6 +30,7 @@ from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import HISTORY, rows_of_others
 from tidemark.storage.delta.types import type_changes
 from tidemark.storage.files import Files
+from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
@@ -37,7 +38,7 @@ from tidemark.stream.kafka.numbering import number_partitions
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
-from tidemark.stream.startup.soundness import Evidence, FormerStream, TableCommit
+from tidemark.stream.startup.soundness import Evidence, FormerStream, TableCommit, loss_of
 from tidemark.stream.startup.state_compatibility import (
     SOURCES,
     changed,
@@ -93,6 +94,35 @@ def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
         other_sources=other_sources(_meanings(control), stream.sub),
         former={} if decided is not None or committed is not None else dict(_former(stream)),
     )
+
+
+def lost_commits(control: Path, home: Path, app_id: str) -> Iterator[UnreadableFile]:
+    """Yields an error for each table in *home* without a batch that it must have by the journal in *control*.
+
+    *app_id* is that of the stream. In an object store each look at a table would be several requests, so a start looks
+    for it there, and `tidemark doctor`.
+    """
+    if isinstance(home, ObjectPath):
+        return
+    journal = read_journal(control / "journal")
+    entry = journal.entries.get(-1 if journal.newest is None else journal.newest)
+    tables = {BATCHES.name: _commit_of(home / BATCHES.name, app_id)}
+    expected = _expected(journal.facts, entry, tables.values())
+    for name in sorted(expected):
+        table = tables.get(name) or _commit_of(home / name, app_id)
+        # Of a damaged log more is known.
+        if table.error is None and (lost := loss_of(table, expected[name])) is not None:
+            yield UnreadableFile(table.path, lost, RESTORE)
+
+
+def _commit_of(path: Path, app_id: str) -> TableCommit:
+    """Returns the newest batch of the stream *app_id* in the table at *path*."""
+    try:
+        return TableCommit(path=path, newest_batch=open_to_read(path).transaction_version(f"{app_id}/{path.name}"))
+    except TableNotFoundError:
+        return TableCommit(path=path, exists=False)
+    except Exception as error:  # delta-rs may raise any error for a changed byte
+        return TableCommit(path=path, error=UnreadableFile(path, str(error), RESTORE))
 
 
 def _of_stamp(stream: Stream) -> Iterator[UnreadableFile]:

@@ -363,16 +363,9 @@ def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
             observation, remedy = f"{table.error.file}: {table.error.found}", table.error.remedy
             ways = _put_back(evidence, path.name) if remedy == RESTORE else (remedy,)
             yield Inconsistency(fault=Fault.TABLE_UNREADABLE, seen=observation, ways=ways)
-        elif not table.exists and expected is not None:
-            observation = f"{path} no longer exists, but had rows of batch {expected}"
-            yield Inconsistency(fault=Fault.TABLE_DELETED, seen=observation, ways=_put_back(evidence, path.name))
-        # A driver commits a batch to every table that gets rows of it, so an older newest batch is a loss.
-        elif table.exists and expected is not None and (table.newest_batch is None or table.newest_batch < expected):
-            newest = "none" if table.newest_batch is None else table.newest_batch
-            observation = (
-                f"the newest batch of {path} was {expected}, but now is {newest}: it is an older copy, or was recreated"
-            )
-            yield Inconsistency(fault=Fault.TABLE_RESTORED, seen=observation, ways=_put_back(evidence, path.name))
+        elif (lost := loss_of(table, expected)) is not None:
+            fault = Fault.TABLE_RESTORED if table.exists else Fault.TABLE_DELETED
+            yield Inconsistency(fault=fault, seen=f"{path}: {lost}", ways=_put_back(evidence, path.name))
         elif table.restored_to is not None:
             observation = f"{path} was restored to {table.restored_to}, so that newer rows are missing"
             command = f"python -c 'import deltalake; deltalake.DeltaTable(\"{path}\").restore({table.version})'"
@@ -385,6 +378,19 @@ def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
         of_file = "restore this file from a backup of any time since it was written"
         ways = (of_file, *_put_back(evidence, "its table"))
         yield Inconsistency(fault=Fault.DATA_UNREADABLE, seen=f"{file}: {found}", ways=ways)
+
+
+def loss_of(table: TableCommit, expected: int | None) -> str | None:
+    """Returns what *table* has lost if it must have the batch *expected* (None: no batch); None: nothing is missing."""
+    if expected is None:
+        return None
+    if not table.exists:
+        return f"it no longer exists, but had rows of batch {expected}"
+    # A driver commits a batch to every table that gets rows of it, so an older newest batch is a loss.
+    if table.newest_batch is None or table.newest_batch < expected:
+        newest = "none" if table.newest_batch is None else table.newest_batch
+        return f"its newest batch was {expected}, but now is {newest}: it is an older copy, or was recreated"
+    return None
 
 
 def _of_others(evidence: Evidence, table: TableCommit, version: int) -> Inconsistency:

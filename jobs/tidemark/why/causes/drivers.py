@@ -91,7 +91,7 @@ def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
     # Queries of a team's own jobs have no such files, and of an earlier instant the files are not known.
     if runs or scene.topology.jobs or not driver.is_newest:
         return
-    for damage in driver.damages:
+    for damage in (*driver.damages, *driver.lost_commits(f"{scene.topology.name}/{sub}")):
         observation = f"no driver of {sub} can start: {damage.file}: {damage.found}"
         yield scene.finding(FILE_UNREADABLE, name, observation, f"{damage.remedy}; then {start(scene, name)}")
 

@@ -24,6 +24,7 @@ from tidemark.model.topology import SubTopology
 from tidemark.semantics.open_transactions import OpenTransaction
 from tidemark.semantics.progress import Place
 from tidemark.stream.startup.damage import damages
+from tidemark.stream.startup.evidence import lost_commits
 from tidemark.stream.startup.unread import begun, most_records
 from tidemark.why.evidence.fact_tables import FactTables
 
@@ -197,6 +198,12 @@ class HeartbeatFacts:
         """The damaged files for which no driver starts; none for a user who may not read the control folder."""
         with suppress(PermissionError):
             return damages(self._control, self._home)
+        return []
+
+    def lost_commits(self, app_id: str) -> list[UnreadableFile]:
+        """Returns the tables without a batch that the journal of the stream *app_id* knows of; see `damages`."""
+        with suppress(PermissionError):
+            return [*lost_commits(self._control, self._home, app_id)]
         return []
 
     @property
