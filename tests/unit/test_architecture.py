@@ -212,7 +212,7 @@ IMPORTS = {
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
-        "storage control query recorded reports reports.pages why.evidence cli.shared cli.explain"
+        "storage control query recorded reports reports.pages sampling why.evidence cli.shared cli.explain cli.project"
     ),
     "airflow.tasks": (
         "bounded_http collecting escaping errors clock semantics model.tables model.settings model.project model "

@@ -618,7 +618,10 @@ def test_the_example_of_maintenance_and_a_calendar_loads() -> None:
         ({"warn_after": None, "error_after": None, "owner": None}, ["warn_after", "owner"]),
         ({"measure": "lateness", "subject": "carriers", "owner": None}, ["measure", "owner"]),
         ({"measure": None, "measures": "watermark_lag", "subject": "flight_events"}, ["measures"]),
-        ({**OF_OBJECTIVE, "objective": {"latency": 3, "target": 7}, "owner": None}, ["objective.latency", "owner"]),
+        (
+            {**OF_OBJECTIVE, "objective": {"latency": 3, "target": 7, "colour": 1}, "owner": None},
+            ["objective.latency", "objective.target", "objective.colour", "owner"],
+        ),
     ],
 )
 def test_all_mistakes_of_an_sla_are_told_at_once(changes, keys):
