@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.collecting import index_by_name, names_in
+from tidemark.semantics.blame import AgeCause
 
 
 @dataclass(frozen=True)
@@ -853,14 +854,14 @@ WINDOW_PARTS = Table(
             (
                 "kind",
                 "string",
-                "as in operator_windows; or bound | blocking_partition | backlog | driver_restarted | late_producer | "
-                "unknown | trigger | waiting | queued",
+                f"as in operator_windows; or {' | '.join(AgeCause)}",
             ),
             (
                 "input",
                 "string",
-                "source and partition that the window waited for; the driver that restarted, from when to when, and "
-                "how many records waited; streams that it was queued behind; null: another kind, or not known",
+                "source and partition that the window waited for, of silence with the setting; the driver that "
+                "restarted, from when to when, and how many records waited; streams that it was queued behind; null: "
+                "another kind, or not known",
             ),
             ("ms", "bigint", "length of the part, ms: those of a subject add up to age_ms"),
             ("age_ms", "bigint", "ms from the window's end until the subject had finished it"),

@@ -50,10 +50,11 @@ class Tables(Protocol):
 PART_WORDS = {
     AgeCause.BOUND: "the source's bound",
     AgeCause.BLOCKING_PARTITION: "a partition that blocked the watermark",
+    AgeCause.SILENCE: "silence until the watermark advanced",
     AgeCause.BACKLOG: "a backlog (records that waited unread)",
     AgeCause.DRIVER_RESTARTED: "a driver that restarted",
     AgeCause.LATE_PRODUCER: "a producer that wrote late",
-    AgeCause.UNKNOWN: "not known (a producer that wrote late, or records that waited unread)",
+    AgeCause.UNKNOWN: "not known",
     AgeCause.TRIGGER: "waiting for a trigger",
     AgeCause.WAITING: "waiting for a driver",
     AgeCause.QUEUED: "waiting for the journal",
@@ -66,6 +67,7 @@ BEFORE_SOURCE = frozenset(
     {
         AgeCause.BOUND,
         AgeCause.BLOCKING_PARTITION,
+        AgeCause.SILENCE,
         AgeCause.BACKLOG,
         AgeCause.DRIVER_RESTARTED,
         AgeCause.LATE_PRODUCER,

@@ -73,7 +73,7 @@ def with_verdicts(
     ended = finished["ewt_ms"]
     first_ms, last_ms = min([*finished["began_ms"].drop_nulls(), *ended]) - HOUR_MS, max(ended) + HISTORY_MS
     read = Interval(first_ms, last_ms)
-    batches = facts.of_batches(read)
+    batches = facts.of_batches(read, closed_in=finished["batch_id"].unique())
     steps = _steps_with_tasks(steps, finished, topology, facts, batches)
     paths = with_errors_of_tasks(paths, steps)
     parts = WindowParts(
@@ -120,7 +120,7 @@ def _steps_with_tasks(
     passes = passing_batches(closed_at_sources(steps, finished, topology), batches.watermarks)
     batch_ids = pl.concat([finished["batch_id"], passes["passed_in"]]).unique()
     tasks = facts.rows(OPERATOR_TASKS, pc.field("batch_id").isin(pa.array(batch_ids)))
-    clocks = BatchClocks(tasks, batches.latencies, batches.batches)
+    clocks = BatchClocks(tasks, batches.latencies, batches.batches, batches.buckets)
     return with_tasks(steps, finished, tasks, last_partitions(partition_ends(passes, clocks)))
 
 
@@ -182,16 +182,22 @@ class _StreamReader:
             parts += [rows_of(table, as_table(later)).filter(where)] if later else []
         return pl.DataFrame(pa.concat_tables(parts))
 
-    def of_batches(self, over: Interval) -> BatchRows:
-        """Returns the facts of batches that finished in the interval *over*."""
-        ran = lies_in("finished_at", over)
+    def of_batches(self, over: Interval, *, closed_in: pl.Series) -> BatchRows:
+        """Returns the facts of batches that finished in the interval *over*.
+
+        *closed_in* are the batches that closed windows.
+        """
+        ran, of_sources = lies_in("finished_at", over), pc.field("kind") == Source.kind
+        names = pa.array([source.name for source in self._topology.outside_sources], pa.string())
+        is_closing = pc.field("batch_id").isin(pa.array(closed_in)) & pc.field("operator").isin(names)
         # A watermark that was decided long before may still hold.
         decided = Interval(over.start_ms - HISTORY_MS, over.end_ms)
         return BatchRows(
             batches=self.rows(BATCHES, ran),
             beats=self.rows(HEARTBEATS, lies_in("at", over)),
             watermarks=self.rows(WATERMARKS, lies_in("decided_at", decided)),
-            latencies=self.rows(OPERATOR_LATENCY, ran & (pc.field("kind") == Source.kind)),
+            latencies=self.rows(OPERATOR_LATENCY, ran & of_sources),
+            buckets=self.rows(LATENCY_BUCKETS, ran & is_closing),
         )
 
     def judged(self, promises: Promises, over: Interval) -> WindowVerdicts:

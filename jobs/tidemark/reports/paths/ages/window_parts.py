@@ -187,6 +187,7 @@ def _input() -> pl.Expr:
         # A restart explains more than the partition whose records it made a backlog.
         pl.when(part == pl.col("restart")).then("restarted")
         .when(part == PLACE[AgeCause.QUEUED]).then("queued_behind")
+        .when(part == PLACE[AgeCause.SILENCE]).then("silent")
         .when(part.is_in(waited_for)).then("waited_for")
     )  # fmt: skip
 
