@@ -398,7 +398,7 @@ def blames(warehouse, end_ms, **excess_ms):
     The parts are longer than usual.
     """
     of = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms, "finished_at": NOW - 1_000}
-    of |= {"subject": "alerts", "over_sla": True, "age_ms": 60_000}
+    of |= {"subject": "alerts", "over_sla": True, "broken_slas": ["in_time"], "age_ms": 60_000}
     rows = [{**of, "operator": name, "kind": "table", "ms": 1, "excess_ms": ms} for name, ms in excess_ms.items()]
     warehouse.write(WINDOW_PARTS, rows)
 

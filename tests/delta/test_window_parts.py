@@ -118,6 +118,7 @@ def test_a_slow_operator_is_the_culprit_and_not_the_bound(tmp_path, monkeypatch,
     assert paths[0]["over_sla"] is False
     assert paths[-1]["over_sla"] is True
     assert set(blamed(parts)) == {"newest"}
+    assert {(row["over_sla"], *row["broken_slas"]) for row in parts} == {(False,), (True, "in_time")}
 
 
 def test_a_slow_sibling_is_the_culprit_and_not_the_queued_one(tmp_path, monkeypatch):

@@ -775,8 +775,13 @@ CRITICAL_PATHS = Table(
             ("path", "string", "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"),
             ("state", "string", "measured, or the state that makes it inexact"),
             ("waited_ms", "bigint", "ms of it between an upstream's EWT and the start of the next driver's batch"),
-            ("sla_ms", "bigint", "latency SLA of the leaf's records, ms; null: none"),
             ("over_sla", "boolean", "whether records or work broke an SLA of an operator; null: no SLA"),
+            (
+                "verdicts",
+                "array<struct<sla:string,operator:string,quantile:double,limit_ms:bigint,value_ms:double,broken:boolean>>",
+                "SLAs by which it was judged, broken ones first: the quantile of the latency of the operator's records "
+                "(null: its work on the window), the limit, and the measured ms; null: no SLA, or nothing measured",
+            ),
             ("skew_error_ms", "bigint", "largest error of the clocks on it, ms; 0: one clock; null: one is unknown"),
             ("moving_average_ms", "bigint", "Apex's form: sum of the operators' averages over 10 windows, ms"),
             ("moving_average_path", "string", "the path with the highest such sum, in the form of path"),
@@ -871,6 +876,7 @@ WINDOW_PARTS = Table(
                 "boolean",
                 "whether records of the window, or the subject's work, broke its SLA; null: no SLA",
             ),
+            ("broken_slas", "array<string>", "names of the subject's SLAs that the window broke; null: no SLA"),
             (
                 "usual_ms",
                 "double",

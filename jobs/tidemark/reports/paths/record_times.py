@@ -7,6 +7,7 @@ of a task, and by latency buckets within 1 % of the latency for those between.
 from __future__ import annotations
 
 import polars as pl
+import polars.selectors as cs
 
 from tidemark.kernels.columns.buckets import value_of
 from tidemark.semantics.buckets import RELATIVE_ERROR
@@ -22,7 +23,7 @@ def record_times(latencies: pl.DataFrame, buckets: pl.DataFrame) -> pl.DataFrame
     *latencies* are rows of `operator_latency`, *buckets* those of `latency_buckets`. A task without buckets has none.
     """
     ends = ["min_ms", "max_ms"]
-    tasks = latencies.select(*TASK, *ends, finished_ms=pl.col("finished_at").dt.epoch("ms"))
+    tasks = latencies.with_columns(cs.datetime().dt.epoch("ms")).select(*TASK, *ends, finished_ms="finished_at")
     value_ms = pl.col("value_ms")
     # A bucket has values from v / (1 + e) to v / (1 - e), and those below 0 in the same distance from 0.
     shortest_ms = (value_ms / (1 + RELATIVE_ERROR * value_ms.sign())).floor().cast(pl.Int64())
