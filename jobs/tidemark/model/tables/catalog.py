@@ -905,6 +905,12 @@ SLA_RESULTS = Table(
         ("warn_after_ms", "double", "threshold, ms; null: none"),
         ("error_after_ms", "double", "threshold, ms; null: none"),
         (
+            "crossed_at",
+            "timestamp",
+            "when an age crossed its lowest limit, an interval its deadline, or when what never came was due; null: it "
+            "did not, another measure, or not known",
+        ),
+        (
             "culprit",
             "string",
             "cause of a broken SLA: of a latency the part that grew most in windows over the SLA (an operator or a "
@@ -974,7 +980,7 @@ INCIDENTS = Table(
         (
             "broken_since",
             "timestamp",
-            "instant of the first consecutive check that found the SLA broken; of an age, when it crossed its limit",
+            "crossed_at of the first consecutive check that found the SLA broken; where that is null, the check",
         ),
         ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
         ("verdict", "string", "status in that check; when acknowledged: the worst so far"),
