@@ -69,6 +69,7 @@ def page_that_says(text, **changes):
     }
     window = {
         "window_end": utc(0), "leaf": text, "age_ms": 2, "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
+        "verdicts": None,
         "path": ["events", "slow"], "steps": [{**step, "operator": text}], "spent": [{"part": text, "ms": 2}],
         "finished_ago_ms": 5_000, "is_current": True, "is_live": False, "mostly_before_source": None,
     }  # fmt: skip

@@ -132,8 +132,6 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """The quantile of each measure that is read from buckets."""
 WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
 """The quantile of each measure of an operator's own work on windows."""
-AGES = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS})
-"""The measures of an age, which grows while nothing happens."""
 SHARES: Mapping[Measure, str] = MappingProxyType({Measure.QUARANTINED_SHARE: "quarantined", Measure.LATE_SHARE: "late"})
 """By measure of a share of the records that an operator read, the outcome whose records it counts."""
 OF_OPERATORS = frozenset(
@@ -244,16 +242,6 @@ class SlaSpec:
     def may_be_excused(self) -> bool:
         """Returns whether it passes beyond its limit while there is nothing to send, or while streams catch up."""
         return self.ignore_when_idle or self.while_catching_up is WhileCatchingUp.EXCUSE
-
-    def crossed_ms(self, observed_ms: float | None, *, at_ms: int) -> int | None:
-        """Returns when the age *observed_ms* at *at_ms* crossed the lowest limit, epoch ms.
-
-        An age grows by a second each second. None: it is no age, was not measured, or is below the limit.
-        """
-        if self.measure not in AGES or not isinstance(self.limits, Sla) or observed_ms is None:
-            return None
-        beyond_ms = round(observed_ms - self.limits.least_ms)
-        return at_ms - beyond_ms if beyond_ms >= 0 else None
 
     def judged_since_ms(self, at_ms: int, *, after_ms: int) -> int | None:
         """Returns since when it is judged, if that is after *after_ms*: epoch ms.

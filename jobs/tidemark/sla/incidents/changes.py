@@ -308,7 +308,7 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
             at_ms=result["checked_at"],
             verdict=Verdict(result["verdict"]),
             damping=spec.damping,
-            crossed_ms=_crossed_ms(spec, result, after_ms=forgotten_ms),
+            crossed_ms=_crossed_ms(result, after_ms=forgotten_ms),
         )
         if result["verdict"] == Verdict.PASS:
             forgotten_ms = result["checked_at"]
@@ -317,14 +317,13 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
             yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
 
 
-def _crossed_ms(spec: SlaSpec, result: Row, *, after_ms: int) -> int | None:
-    """Returns when *result* crossed the lowest limit of *spec*, epoch ms; None: it is no age, or below the limit.
+def _crossed_ms(result: Row, *, after_ms: int) -> int | None:
+    """Returns when *result* crossed its limit, epoch ms; None: it is not known.
 
     What was before *after_ms*, a check that passed or was not to be judged, is forgotten: the table may have been
     excused.
     """
-    crossed_ms = spec.crossed_ms(result["observed_ms"], at_ms=result["checked_at"])
-    return None if crossed_ms is None else max(after_ms, crossed_ms)
+    return None if result["crossed_at"] is None else max(after_ms, result["crossed_at"])
 
 
 def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) -> dict[str, Any]:
