@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 import shutil
@@ -277,9 +278,9 @@ def test_latencies_are_those_that_were_rolled_up_in_the_interval(client: Client)
         ("/topologies/flights.toml", "no topology"),
         ("/topologies/..%2f..%2fetc", "Not Found"),
         ("/topologies/%2e%2e", "Not Found|no topology"),
-        ("/topologies/flights/why?operator=nobody", "no operator 'nobody'; known: .*carrier_state"),
+        ("/topologies/flights/why?operator=nobody", "no operator 'nobody' in flights; known: .*carrier_state"),
         ("/topologies/flights/bound?source=nobody", "no source 'nobody'; known: flight_events, weather"),
-        ("/topologies/flights/operators/nobody", "no operator 'nobody'; known: .*carrier_state"),
+        ("/topologies/flights/operators/nobody", "no operator 'nobody' in flights; known: .*carrier_state"),
         ("/topologies/flights/latency?operator=nobody", "no operator"),
         ("/topologies/flights/whatif?operator=nobody&scale=1", "no operator"),
         ("/topologies/flights/path?at=2020-01-01T00:00:00Z", "the closed ones lie between 2026-01-01T12:00:00.000Z"),
@@ -500,10 +501,53 @@ def test_a_report_is_shown_and_nothing_else_of_its_folder(client: Client, wareho
     assert client.get("/pages/flights/reports/other").status_code == 404
 
 
-def test_a_page_that_cannot_be_shown_is_a_page(client: Client) -> None:
-    answer = client.get("/pages/nights")
-    assert (answer.status_code, "no topology" in answer.text) == (404, True)
-    assert 'href="../">All topologies' in answer.text
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize(
+    ("url", "said", "back"),
+    [
+        ("/pages/", "There is no page at /pages/; the list of all topologies leads to every page.", ["../"]),
+        ("/pages/nights", "There is no topology 'nights' with a valid file; known: ", ["../"]),
+        ("/pages/nights/slas", "There is no topology 'nights'", ["../../"]),
+        (
+            "/pages/flights/operators/nobody",
+            "There is no operator 'nobody' in flights; known: ",
+            ["../../../", "../../../pages/flights"],
+        ),
+        (
+            "/pages/flights/reports/2020-01-01",
+            "There is no report '2020-01-01' of flights; the DAG tidemark_flights_reports writes one every hour.",
+            ["../../../", "../../../pages/flights"],
+        ),
+        ("/pages/flights/no/such/page", "There is no page at /pages/flights/no/such/page;", ["../../../../"]),
+        ("/dags/somebody_elses", "The DAG 'somebody_elses' is not one of a topology;", ["../"]),
+        ("/dags", "There is no page at /dags;", ["./"]),
+        ("/no/such/place", "There is no page at /no/such/place;", ["../../"]),
+        ("/<b>%00", "There is no page at /<b>", ["./"]),
+        ("/topologies/nights", "There is no topology 'nights'", ["../"]),
+        ("/topologies/flights/nothing", "There is no page at /topologies/flights/nothing;", ["../../"]),
+    ],
+)
+def test_a_wrong_address_is_a_page_with_a_way_back(client: Client, url: str, said: str, back: list[str]) -> None:
+    answer = client.get(url, **BROWSER)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    check_headers(answer)
+    assert re.findall('<a href="(.+?)">', answer.text) == back
+    assert said in html.unescape(answer.text)
+    assert 'http-equiv="refresh"' not in answer.text
+
+
+def test_a_program_gets_a_wrong_address_of_json_as_json(client: Client) -> None:
+    for url in ("/topologies/nights", "/topologies/flights/nothing", "/metrics/nothing"):
+        answer = client.get(url, Accept="*/*")
+        assert (answer.status_code, [*answer.json()]) == (404, ["detail"])
+
+
+def test_an_address_that_takes_no_form_says_so_on_a_page(client: Client) -> None:
+    answer = client.request("POST", "/pages/flights", "x=1", **BROWSER)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
+    assert "POST is not possible at /pages/flights;" in answer.text
 
 
 def test_a_topology_without_reports_has_a_page_that_says_so(

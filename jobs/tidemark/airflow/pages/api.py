@@ -6,8 +6,9 @@ seconds: see `answers`. Only names from topology files are looked up in the ware
 
 A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. A topology whose
 DAG the user may not read is a 403, and so is a decision about one whose DAG the user may not edit, or from the form of
-another site. An unknown name is a 404, an invalid argument a 400, a damaged table a 500, and `detail` has the remedy. A
-request that would wait too long behind others is answered 503. All answers have HEADERS.
+another site. An unknown name or address is a 404, an invalid argument a 400, a damaged table a 500. A request that
+would wait too long behind others is answered 503. People get these answers as a page with a way back, programs as JSON
+with `detail`; both have the remedy. All answers have HEADERS.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from typing import Annotated
 from urllib.parse import parse_qsl, quote
 
 from airflow.sdk import Variable
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from prometheus_client.exposition import choose_encoder
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Message, Receive, Scope, Send
 
 from tidemark.airflow.dags.settings import TOPOLOGIES, broken, topologies
@@ -105,6 +107,8 @@ DAG = re.compile(r"tidemark_(?P<topology>.+)_(?P<part>streams|reports|sla_check|
 """Matches the DAGs of topologies."""
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 """The topology name in a file, which may be invalid TOML."""
+JSON_PLACES = ("/topologies/", "/metrics/")
+"""Beginnings of the addresses that programs ask."""
 LINES_WITHIN_S = 0.6
 """The start page waits so long for fresh lines."""
 WORK = ("scale", "less")
@@ -147,37 +151,47 @@ class NoWarehouse(TidemarkError):
 
 @app.exception_handler(TidemarkError)
 def problem(request: Request, error: TidemarkError) -> Response:
-    """Answers an invalid request with the problem and the remedy.
-
-    A page shows them and refreshes itself.
-    """
+    """Answers an invalid request with the problem and the remedy."""
     status = {UnknownName: 404, ForgedRequest: 403, NoWarehouse: 503, PagesBusy: 503, UnreadableFile: 500}.get(
         type(error), 400
     )
     again = {"Retry-After": str(AGAIN_AFTER_S)} if isinstance(error, PagesBusy) else {}
-    place, detail = _place(request), inert(str(error))
-    if _is_page(place):
-        return _problem_page(place, detail, status, again)
+    detail = inert(str(error))
+    if _is_for_people(request):
+        return _problem_page(request, detail, status, again)
     return JSONResponse({"detail": detail}, status, headers=HEADERS | again)
 
 
-def _problem_page(place: str, detail: str, status: int, more: Mapping[str, str] = MappingProxyType({})) -> Response:
-    """Returns the problem page for *place*, with *more* headers."""
-    start = "../" * (place.count("/") - 1) or "./"
-    page = problem_page("This page cannot be shown", detail, start=start)
+def _problem_page(
+    request: Request, detail: str, status: int, more: Mapping[str, str] = MappingProxyType({})
+) -> Response:
+    """Returns the page with the problem of *request*, and the way back; it has *more* headers."""
+    start = "../" * (_place(request).count("/") - 1) or "./"
+    topology = request.path_params.get("name")
+    # Rights are checked before a topology is looked up, so the user may see it.
+    has_page = topology is not None and status != 403 and topology in {*_known(), *_broken()}
+    page = problem_page(detail, status=status, start=start, topology=topology if has_page else None)
     return HTMLResponse(page, status, headers={**HEADERS, **more})
 
 
-@app.exception_handler(HTTPException)
-async def refused(request: Request, error: HTTPException) -> Response:
-    """Sends a browser without a login to the login page, and back."""
-    wants_page = _is_page(_place(request)) and "text/html" in request.headers.get("accept", "")
-    if error.status_code == 401 and wants_page:
+@app.exception_handler(StarletteHTTPException)
+async def refused(request: Request, error: StarletteHTTPException) -> Response:
+    """Sends a browser without a login to the login page, and back.
+
+    An address that does not exist, or that the user may not see, is answered with a page.
+    """
+    place = _place(request)
+    is_browser = _wants_page(request)
+    if error.status_code == 401 and _is_page(place) and is_browser:
         # With 307 a browser would send its form to the login page.
         return RedirectResponse(login_url(request), 303 if request.method == "POST" else 307, headers=HEADERS)
-    if error.status_code == 403 and wants_page:
-        detail = _NO_EDITOR if _place(request).split("/")[3:] == ["decisions"] else _NO_RIGHT
-        return _problem_page(_place(request), detail, 403)
+    if error.status_code == 403 and is_browser:
+        detail = _NO_EDITOR if place.split("/")[3:] == ["decisions"] else _NO_RIGHT
+        return _problem_page(request, detail, 403)
+    if error.status_code in {404, 405} and _is_for_people(request):
+        found = "there is no page at" if error.status_code == 404 else f"{request.method} is not possible at"
+        detail = f"{found} {inert(request.url.path)}; the list of all topologies leads to every page"
+        return _problem_page(request, detail, error.status_code, error.headers or {})
     return await http_exception_handler(request, error)
 
 
@@ -196,7 +210,17 @@ def _place(request: Request) -> str:
 
 
 def _is_page(place: str) -> bool:
-    return place == "/" or place.startswith(("/pages/", "/dags/"))
+    """Returns True for the address of a page, also of one that does not exist; the others are those of JSON."""
+    return not f"{place}/".startswith(JSON_PLACES)
+
+
+def _wants_page(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
+
+
+def _is_for_people(request: Request) -> bool:
+    """Returns True if the answer to *request* is read by a person, and not by a program."""
+    return _is_page(_place(request)) or _wants_page(request)
 
 
 @app.get("/topologies")
@@ -597,7 +621,7 @@ def _named(name: str) -> Topology:
 
 def _having(topology: Topology, operator: str) -> Topology:
     if operator not in topology.operators:
-        msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
+        msg = f"there is no operator {operator!r} in {topology.name}; known: {', '.join(topology.operators)}"
         raise UnknownName(msg)
     return topology
 

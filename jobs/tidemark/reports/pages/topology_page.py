@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from http import HTTPStatus
 from operator import itemgetter
 from pathlib import Path
 
@@ -138,10 +139,22 @@ def _charts(past: PastMeasurements) -> dict[str, Markup]:
     }
 
 
-def problem_page(title: str, detail: str, *, start: str) -> str:
-    """Returns a page with the reason of a problem, linked to *start*."""
+def problem_page(detail: str, *, status: int, start: str, topology: str | None = None) -> str:
+    """Returns a page with the reason of a problem, and the way back.
+
+    It refreshes itself if the problem may end without the reader.
+
+    Args:
+        detail: the problem and its remedy.
+        status: of the answer, as in HTTP.
+        start: the address of the start page.
+        topology: whose page is a way back, too; None: of none.
+    """
+    # To load another answer again would only hide from a reader what was wrong with a form.
+    refresh_s = REFRESH_S if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+    title = "Page not found" if status == HTTPStatus.NOT_FOUND else "This page cannot be shown"
     return template("reports/pages/problem_page.html.j2").render(
-        title=title, detail=detail, start=start, refresh_s=REFRESH_S
+        title=title, detail=detail, start=start, topology=topology, refresh_s=refresh_s
     )
 
 
