@@ -15,14 +15,14 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DQ_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.query.sql import Warehouse
-from tidemark.reports.facts.alerts import open_alerts
+from tidemark.reports.facts.alerts import STATE_TEXT, open_alerts
 from tidemark.reports.pages.charts import share_lines
 from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
-from tidemark.sla.incidents.tables import STATE_TEXT, worst_text
+from tidemark.sla.incidents.tables import worst_text
 from tidemark.storage.location import replace
 
 READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name, ALERTS.name, ALERT_DECISIONS.name})
