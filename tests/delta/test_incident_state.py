@@ -161,10 +161,10 @@ def test_why_says_that_an_incident_resolves_if_it_holds(plant: Plant) -> None:
     history = "`tidemark incidents flights --history board-20260101T120000`"
     # At noon it was 312 s old; its limit is 1 s.
     since = "incident_open: flight_board since 2026-01-01T11:54:49.000Z: SLA board"
-    assert findings(plant, 1) == [f"{since}: error; the worst was 5.2 min; Ann acknowledged it; {history}"]
+    assert findings(plant, 1) == [f"{since}: error; the worst was 5 min 12 s; Ann acknowledged it; {history}"]
     for minute in (2, 4):
         plant.check(minute, {"board": "pass"}, **of_board)
-    passes = "passes since 12:02, resolves at 12:12 if it holds; the worst was 5.2 min; Ann acknowledged it"
+    passes = "passes since 12:02, resolves at 12:12 if it holds; the worst was 5 min 12 s; Ann acknowledged it"
     assert findings(plant, 5) == [f"{since}: {passes}; no action is needed if it holds: {history}"]
     # At an instant before the newest check only that it was broken is known.
     assert findings(plant, 3) == [f"{since} is broken; Ann acknowledged it; {history}"]

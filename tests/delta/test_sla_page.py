@@ -95,7 +95,7 @@ def test_the_page_says_when_an_incident_will_be_resolved(layout: Layout) -> None
     replace_rows([opened], INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
     (incident,) = cells(sla_page(layout.warehouse, "flights"), "incidents")
     assert incident[2] == "passes since 12:03, resolves at 12:13 if it holds; broke again 1×"
-    assert incident[5] == "error: 90 s"
+    assert incident[5] == "error: 1 min 30 s"
 
 
 def test_the_page_of_an_unchecked_topology_says_so(tmp_path: Path) -> None:

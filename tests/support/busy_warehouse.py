@@ -206,13 +206,13 @@ def _checks(rows: Rows, now_ms: int) -> None:
             "sla": "delays_in_time", "subject": "carrier_delays", "measure": "latency_p99", "verdict": "error",
             "observed_ms": 412_000.0, "error_after_ms": 300_000.0, "culprit": "carrier_state",
             "owner": "carrier relations", "runbook": "https://wiki.example/carriers",
-            "said": "latency_p99 of carrier_delays is 6.87 min; warning from 1 min on, error from 5 min on",
+            "said": "latency_p99 of carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on",
             "held_by": "driver_dead: carrier_state: carriers failed; `tidemark restart flights/carriers`", **dead,
         },
         {
             "sla": "delays_are_fresh", "subject": "carrier_delays", "measure": "staleness", "verdict": "error",
             "observed_ms": 192_000.0, "error_after_ms": 120_000.0, "culprit": "carrier_state",
-            "owner": "data platform", "said": "staleness of carrier_delays is 3.2 min; error from 2 min on",
+            "owner": "data platform", "said": "staleness of carrier_delays is 3 min 12 s; error from 2 min on",
             "held_by": "driver_dead: carrier_state: carriers failed", **dead,
         },
         {

@@ -192,7 +192,8 @@ IMPORTS = {
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "
-        "why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
+        "why.evidence why recorded reports reports.facts reports.paths reports.pages reports.what_if sla.incidents sla "
+        "cli.shared"
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "

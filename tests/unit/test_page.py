@@ -36,7 +36,18 @@ def test_a_page_is_named_after_its_day_its_hour_or_its_instants(interval, name):
 
 @pytest.mark.parametrize(
     ("ms", "told"),
-    [(0, "0 ms"), (431, "431 ms"), (-1_500, "-1.5 s"), (6_237.5, "6.24 s"), (200_000, "3.33 min"), (None, "–")],
+    [
+        (0, "0 ms"),
+        (431, "431 ms"),
+        (-1_500, "-1.5 s"),
+        (6_237.5, "6.24 s"),
+        (118_000, "1 min 58 s"),
+        (200_000, "3 min 20 s"),
+        (3_599_700, "1 h"),
+        (86_399_000, "1 d"),
+        (129_600_000, "1 d 12 h"),
+        (None, "–"),
+    ],
 )
 def test_a_length_has_the_unit_in_which_it_reads_best(ms, told):
     assert length(ms) == told
@@ -228,7 +239,7 @@ def test_partitions_have_lag_backlog_and_silence():
     }  # fmt: skip
     said = text_of(page_that_says("play", partitions=[row]), "partitions").partition("remark ")[2]
     assert said == (
-        "events 3 90 s 1,200 2 min ago active 1970-01-01 00:00:00 partition silent; holds the watermark back"
+        "events 3 1 min 30 s 1,200 2 min 30 s ago active 1970-01-01 00:00:00 partition silent; holds the watermark back"
     )
 
 

@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 
 from tidemark.escaping import inert
 from tidemark.model.settings.intervals import utc
-from tidemark.model.settings.lengths import for_people, unit_of
+from tidemark.model.settings.lengths import for_people
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
 """Matches commands in remedies, as `escaping.as_code` writes them.
@@ -120,17 +120,14 @@ def length(ms: float | None) -> str:
 
 
 def ago(ms: float | None) -> str:
-    """Formats an age for people.
+    """Formats an age for people, without parts of a second: pages are refreshed less often.
 
-    It is in whole seconds, minutes, hours or days.
-
-    >>> ago(400), ago(59_000), ago(150_000), ago(9_000_000), ago(None)
-    ('now', '59 s ago', '2 min ago', '2 h ago', 'never')
+    >>> ago(400), ago(59_900), ago(150_000), ago(9_000_000), ago(None)
+    ('now', '59 s ago', '2 min 30 s ago', '2 h 30 min ago', 'never')
     """
     if ms is None:
         return "never"
-    size_ms, unit = unit_of(ms)
-    return f"{int(ms // size_ms):,} {unit} ago" if ms >= 1_000 else "now"
+    return f"{for_people(ms // 1_000 * 1_000)} ago" if ms >= 1_000 else "now"
 
 
 def percent(share: float | None) -> str:

@@ -10,7 +10,7 @@ from tidemark.control.folder import ALIVE, StreamState
 from tidemark.errors import UnreadableFile
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
 from tidemark.storage.disk import BEFORE, is_over, past_trouble, since_of
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
@@ -176,7 +176,7 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
         return scene.finding(SHORT_OF_MEMORY, name, f"the driver of {sub}: {_memory(beat)}", remedy)
     began_ms = beat.batch_started_at_ms
     if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
-        observation = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
+        observation = f"one batch of {sub} has been running for {for_people(beat.at_ms - began_ms)}"
         remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
         remedy += logs(scene, name)
         return scene.finding(SLOW_BATCH, name, observation, remedy, since_ms=began_ms)
@@ -228,7 +228,7 @@ def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
     if scene.at_ms - since_ms <= max(STILL_AFTER_MS, TRIGGERS * scene.topology.trigger_ms):
         return None
     observation = f"the driver of {sub} stands still, and reads nothing: no batch and no heartbeat with work for "
-    observation += length(scene.at_ms - since_ms)
+    observation += for_people(scene.at_ms - since_ms)
     remedy = f"{_why_still(scene, name)}; or {start(scene, name)}"
     return scene.finding(BACKLOG, name, observation, remedy, since_ms=since_ms)
 

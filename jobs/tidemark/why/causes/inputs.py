@@ -16,7 +16,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import Progress
@@ -292,8 +292,9 @@ class Inputs:
                 yield self._scene.finding(
                     ALIGNMENT_WAIT,
                     source.name,
-                    f"{held:,} records wait; at {watermark_text(mark.watermark_ms)} it is more than {length(drift_ms)} "
-                    f"(max_drift) ahead of {name} partition {slowest} at {watermark_text(lowest_ms)}{early}",
+                    f"{held:,} records wait; at {watermark_text(mark.watermark_ms)} it is more than "
+                    f"{for_people(drift_ms)} (max_drift) ahead of {name} partition {slowest} at "
+                    f"{watermark_text(lowest_ms)}{early}",
                     f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
                     input=source.name,
                     partition=number,
@@ -333,8 +334,8 @@ class Inputs:
             BOUND_TOO_SMALL,
             operator.name,
             f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
-            f"{length(lateness_ms)}, with a bound of {length(source.bound_ms)}{taken_in_again(rows)}",
-            f"a bound of {length(source.bound_ms + lateness_ms + 1)} would accept them; "
+            f"{for_people(lateness_ms)}, with a bound of {for_people(source.bound_ms)}{taken_in_again(rows)}",
+            f'a bound of "{length_in_toml(source.bound_ms + lateness_ms + 1)}" would accept them; '
             f"`tidemark bound {self._scene.topology.name} --source {source.name}` shows the price of each bound; "
             f"{requeue_late(self._scene, operator.name)}",
             input=source.name,
