@@ -547,7 +547,7 @@ def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
     assert finding.seen == (
         "3 of the 5 records of its last 2 batches were late, by up to 14 s, with a bound of 1 s"
     )
-    assert finding.remedy.startswith("a bound of 15 s would accept them; `tidemark bound play --source events` shows")
+    assert finding.remedy.startswith("a bound of \"15 s\" would accept them; `tidemark bound play --source events` shows")
     assert "; `tidemark requeue play --late --source events` sends them again; for results" in finding.remedy
     assert finding.remedy.endswith("`tidemark run play --time processing`")
 
