@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -23,6 +24,7 @@ from airflow.sdk import Variable
 from deltalake import write_deltalake
 from starlette.middleware.gzip import GZipMiddleware
 
+from support.busy_warehouse import INCIDENT, busy
 from support.reported_window import ON_PATH, reported
 from tidemark.airflow.dags.settings import TOPOLOGIES
 from tidemark.cli.explain import path as path_command
@@ -30,12 +32,14 @@ from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain import why as why_command
 from tidemark.cli.main import _parser
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.control import process
 from tidemark.control.files import FILES
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import DISORDER_BUCKETS
 from tidemark.model.topology import load
 from tidemark.recorded.queries import RecordedQuery, write_query
@@ -547,6 +551,99 @@ def test_an_address_that_takes_no_form_says_so_on_a_page(client: Client) -> None
     answer = client.request("POST", "/pages/flights", "x=1", **BROWSER)
     assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
     assert "POST is not possible at /pages/flights;" in answer.text
+
+
+@pytest.fixture(scope="module")
+def busy_warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return busy(tmp_path_factory.mktemp("busy"), wall_clock_ms())
+
+
+class Texts(HTMLParser):
+    """The texts of a page by block, such as a paragraph or a cell.
+
+    A badge is no part of the sentence after it, and code, which is no sentence, stands as CODE.
+    """
+
+    INLINE = ("a", "b", "i", "strong", "span", "time", "label", "br")
+    CODE = ("code", "pre")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.blocks: list[str] = [""]
+        self._in_code = self._in_badge = False
+        self._paragraphs: set[int] = set()
+        self.feed(page[page.index("<body>") :])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_code |= tag in self.CODE
+        self._in_badge |= "badge" in (dict(attrs).get("class") or "")
+        if tag not in (*self.INLINE, *self.CODE):
+            self.blocks.append("")
+            if tag in {"p", "small"}:
+                self._paragraphs.add(len(self.blocks) - 1)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_code &= tag not in self.CODE
+        self._in_badge &= tag != "span"
+        if tag not in (*self.INLINE, *self.CODE):
+            self.blocks.append("")
+
+    def handle_data(self, data: str) -> None:
+        if not self._in_badge:
+            self.blocks[-1] += "CODE" if self._in_code else data
+
+    @property
+    def sentences(self) -> list[str]:
+        """All that ends as a sentence does, and each paragraph; other cells and labels are none."""
+        found = []
+        for number, block in enumerate(self.blocks):
+            *whole, rest = re.split(r"(?<=[.!?])\s+", f"{' '.join(block.split())} ")
+            found += whole
+            if number in self._paragraphs and rest.strip():
+                found.append(rest)
+        return found
+
+
+LENGTH_TEXT = re.compile(r"(?<![\w.,:-])-?\d[\d,]*(?:\.\d+)? (?:ms|s|min|h|d)\b(?: \d+ (?:s|min|h)\b)?")
+
+
+def test_each_page_has_whole_sentences_and_lengths_of_one_style(
+    client: Client, busy_warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: str(busy_warehouse))
+    monkeypatch.setenv("AIRFLOW__API__SECRET_KEY", "a key of this test")
+    flights = load(TOPOLOGIES / "flights.toml")
+    status = told(client, "/topologies/flights/status")
+    pages = ["/", "/pages/flights", "/pages/flights/slas", "/pages/", "/dags/x"]
+    pages.append(f"/pages/flights/reports/{status['report']}")
+    pages += [f"/pages/flights/operators/{name}" for name in flights.operators]
+    pages += [f"/pages/flights/history?over={span}" for span in ("hour", "day", "month")]
+    pages += [f"{FORM}?subject={subject}" for subject in ("flights", INCIDENT, "board_is_fresh")]
+    # Names are written as they are.
+    names = {*flights.operators, *names_in(flights.sub_topologies), "flights"}
+    names |= {row["sla"] for row in status["slas"]["rows"]}
+    small: dict[str, list[str]] = {}
+    others: dict[str, set[str]] = {}
+    n_sentences, lengths = 0, set()
+    for url in pages:
+        texts = Texts(client.get(url, **BROWSER).text)
+        small[url] = [text for text in texts.sentences if text[0].islower() and text.split()[0] not in names]
+        found = {length for text in texts.blocks for length in LENGTH_TEXT.findall(text)}
+        others[url] = {length for length in found if for_people(ms_of(length)) != length}
+        n_sentences, lengths = n_sentences + len(texts.sentences), lengths | found
+    assert {url: of for url, of in small.items() if of} == {}
+    assert {url: of for url, of in others.items() if of} == {}
+    # Both were found: 80 ms and 6 min 52 s are written in the scene.
+    assert n_sentences > 10 * len(pages)
+    assert {"80 ms", "6 min 52 s"} <= lengths
+
+
+def ms_of(text: str) -> float:
+    """Returns the length that *text* writes, in ms."""
+    size_ms = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    words = text.lstrip("-").replace(",", "").split()
+    ms = sum(float(n) * size_ms[unit] for n, unit in zip(words[::2], words[1::2], strict=True))
+    return -ms if text.startswith("-") else ms
 
 
 def test_a_topology_without_reports_has_a_page_that_says_so(

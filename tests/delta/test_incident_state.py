@@ -20,6 +20,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.sql import Warehouse
+from tidemark.reports.facts.alerts import open_alerts
 from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.incidents.tables import acknowledge, follow_up, miss
 from tidemark.sla.sla_findings import sla_findings
@@ -123,6 +124,8 @@ def test_an_incident_tells_what_it_passes_since(plant: Plant) -> None:
         ("pass", 4, 14, 1),
     ]
     assert (row["worst_verdict"], row["worst_observed"], row["unit"]) == ("error", 12_500, "ms")
+    (alert,) = open_alerts(Warehouse(plant.home), "flights")
+    assert alert["states"] == {"board": "passes since 12:04, resolves at 12:14 if it holds"}
     text = listed(plant)
     assert "passes since 12:04, resolves at 12:14 if it holds" in text
     assert re.search(r"12,?500(\.0)? +ms", text)

@@ -436,8 +436,8 @@ def test_the_slowest_phase_of_long_batches_is_named(tmp_path: Path) -> None:
     finding = next(each for each in findings(tmp_path, NOON + 10 * MINUTE) if each.cause == "slow_phase")
     # Of 61 s, all but 150 ms are in addBatch.
     assert finding.seen == (
-        "its batches take 1 min 1 s, longer than 1 min, and 1 min 1 s of it in the phase addBatch (reading, calculating and "
-        "writing)"
+        "its batches take 1 min 1 s, longer than 1 min, and 1 min 1 s of it in the phase addBatch (reading, "
+        "calculating and writing)"
     )
     assert "(maxOffsetsPerTrigger)" in finding.remedy
     assert "slow_operator" not in [each.cause for each in findings(tmp_path, NOON + 9 * MINUTE)]

@@ -220,7 +220,9 @@ def test_a_partition_that_falls_silent_alone_is_named(tmp_path: Path) -> None:
         play.batch(second, record(second - 5, part=0))
     silent = [finding for finding in play.why(121) if finding.cause == "partition_silent"]
     assert [place(finding) for finding in silent] == [("partition_silent", "events", "events", 1, ms(60))]
-    assert silent[0].seen == "it has been silent for 1 min 1 s, and before for 20 s at most; other partitions have records"
+    assert (
+        silent[0].seen == "it has been silent for 1 min 1 s, and before for 20 s at most; other partitions have records"
+    )
     # Three times the 20 s that it was silent before, and a minute, are usual.
     assert not [finding for finding in play.why(120) if finding.cause == "partition_silent"]
     # Later the whole source is silent.
@@ -258,8 +260,7 @@ def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, mon
     finding = first(play, 425)
     assert place(finding) == ("slow_operator", "per_minute", None, None, None)
     assert finding.seen == (
-        "per_minute works for 1.4 s in each batch, more than half of the trigger interval (1 s); "
-        "batches take 1.4 s"
+        "per_minute works for 1.4 s in each batch, more than half of the trigger interval (1 s); batches take 1.4 s"
     )
     for operator in ("events", "counts"):
         play.slow(operator, 1_400)
@@ -426,7 +427,8 @@ def test_a_producer_whose_clock_is_an_hour_ahead(tmp_path: Path) -> None:
     finding = first(play, 21)
     assert place(finding) == ("producer_ahead", "events", "events", 1, ms(20))
     assert finding.seen == (  # 3,610 s − 20 s
-        "1 records of events, of key b, lie up to 59 min 50 s ahead of the clock: they move time no further than the clock"
+        "1 records of events, of key b, lie up to 59 min 50 s ahead of the clock: they move time no further than "
+        "the clock"
     )
 
 
@@ -544,10 +546,8 @@ def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
     finding = first(play, 21)
     assert place(finding) == ("bound_too_small", "events", "events", 0, ms(20))
     # The oldest is 13,999 ms behind the watermark 12:00:03.999.
-    assert finding.seen == (
-        "3 of the 5 records of its last 2 batches were late, by up to 14 s, with a bound of 1 s"
-    )
-    assert finding.remedy.startswith("a bound of \"15 s\" would accept them; `tidemark bound play --source events` shows")
+    assert finding.seen == ("3 of the 5 records of its last 2 batches were late, by up to 14 s, with a bound of 1 s")
+    assert finding.remedy.startswith('a bound of "15 s" would accept them; `tidemark bound play --source events` shows')
     assert "; `tidemark requeue play --late --source events` sends them again; for results" in finding.remedy
     assert finding.remedy.endswith("`tidemark run play --time processing`")
 

@@ -206,7 +206,7 @@ def _checks(rows: Rows, now_ms: int) -> None:
             "sla": "delays_in_time", "subject": "carrier_delays", "measure": "latency_p99", "verdict": "error",
             "observed_ms": 412_000.0, "error_after_ms": 300_000.0, "culprit": "carrier_state",
             "owner": "carrier relations", "runbook": "https://wiki.example/carriers",
-            "said": "latency_p99 of carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on",
+            "said": "latency p99 of carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on",
             "held_by": "driver_dead: carrier_state: carriers failed; `tidemark restart flights/carriers`", **dead,
         },
         {

@@ -101,7 +101,8 @@ def measurement_text(status: Status) -> str:
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
             age = _oldest_window(status)
             by = f" by {', '.join(spec.by)}" if spec.by else ""
-            measured = f"{spec.measure}{by} of {spec.subject} is {value}{ahead}{_since(status)}{_excuse(status)}"
+            measure = spec.measure.replace("_", " ")
+            measured = f"{measure}{by} of {spec.subject} is {value}{ahead}{_since(status)}{_excuse(status)}"
             return f"{measured}; {limits}{age}{_stale_groups(status)}"
 
 

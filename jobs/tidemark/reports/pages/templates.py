@@ -83,7 +83,7 @@ def _environment() -> Environment:
         "words": lambda name: str(name).replace("_", " "),
         "code": code,
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
-        "report_name": lambda name: name.replace("T", " ", 1) + (":00" if len(name) == len("2026-01-31T12") else ""),
+        "report_name": report_name,
     }
     return environment
 
@@ -112,6 +112,27 @@ def moment(at: datetime | str) -> Markup:
     """
     text = at if isinstance(at, str) else at.isoformat()
     return Markup("<time>{}</time> <time>{}</time>").format(text[:10], text[11:19])
+
+
+def report_name(name: str) -> Markup:
+    """Marks up the name of a page about an interval, as `name_of` writes it, for people.
+
+    >>> report_name("2026-01-31"), report_name("2026-01-31T12")
+    (Markup('<time>2026-01-31</time>'), Markup('<time>2026-01-31</time> <time>12:00</time>'))
+    >>> report_name("2026-01-31T235959Z--2026-02-01T000001Z").striptags()
+    '2026-01-31 23:59:59 to 2026-02-01 00:00:01'
+    >>> report_name("2026-01-31T191547Z--2026-01-31T192000Z").striptags()
+    '2026-01-31 19:15:47 to 19:20:00'
+    """
+    instants = [instant.rstrip("Z").partition("T") for instant in name.split("--")]
+    first_day = instants[0][0]
+    parts = []
+    for place, (day, _, digits) in enumerate(instants):
+        # Digits of an hour alone stand for the whole hour.
+        clock = ":".join(pair for pair in (digits[:2], digits[2:4] or "00", digits[4:6]) if pair) if digits else ""
+        shown = [each for each in (day if place == 0 or day != first_day else "", clock) if each]
+        parts.append(Markup(" ").join(Markup("<time>{}</time>").format(each) for each in shown))
+    return Markup(" to ").join(parts)
 
 
 def length(ms: float | None) -> str:

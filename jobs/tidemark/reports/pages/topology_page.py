@@ -131,6 +131,8 @@ def operator_page(
         place=next((f"{word} {at}" for key, word in PLACES.items() if (at := getattr(operator, key, None))), None),
         stream=next(row for row in model["streams"] if row["sub_topology"] == sub.name),
         slas=[row for row in model["slas"]["rows"] if row["subject"] in subjects],
+        # An incident stays open for a while after its SLA passes again.
+        now_of={sla: now for alert in model["alerts"] for sla, now in alert["states"].items()},
         partitions=[row for row in model["partitions"] if row["source"] in sources],
         silent_groups=[row for row in model["silent_groups"] if row["subject"] in subjects],
         bounds=bounds,
