@@ -42,7 +42,9 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import DISORDER_BUCKETS
 from tidemark.model.topology import load
+from tidemark.query.sql import Warehouse
 from tidemark.recorded.queries import RecordedQuery, write_query
+from tidemark.sla.incidents import decisions as sla_decisions
 from tidemark.storage.delta.log import commit_file
 
 with warnings.catch_warnings():
@@ -687,6 +689,45 @@ def test_the_form_of_the_page_records_who_decided(decided: Client) -> None:
     assert decisions(decided) == [("unsilence", "flights", "ann", "deploy"), ("silence", "flights", "ann", "deploy")]
     page = decided.get("/pages/flights/slas").text
     assert '<td data-name="by">ann</td><td class="text" data-name="reason">deploy</td>' in page
+
+
+def form_says(client: Client, subject: str) -> str:
+    """Returns the text of the form for *subject* before its fields."""
+    page = client.get(f"{FORM}?subject={subject}").text
+    return " ".join(re.sub("<.*?>", " ", page[page.index("<h2>") : page.index("<form")]).split())
+
+
+def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
+    decided: Client, busy_warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(busy_warehouse, tmp_path / "busy")
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: str(tmp_path / "busy"))
+    (row,) = Warehouse(tmp_path / "busy").ask(f"SELECT * FROM incidents WHERE incident = '{INCIDENT}'").objects
+    began = f"{row['broken_since']:%Y-%m-%d %H:%M:%S}"
+    of_incident = (
+        f"delays_in_time is broken. Its incident {INCIDENT} began at {began} . When it broke: latency p99 of "
+        "carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on. Culprit: carrier_state."
+    )
+    nothing = f"What is broken {of_incident} What is silenced Nothing: channels get alerts of {INCIDENT}."
+    assert form_says(decided, INCIDENT) == nothing
+    fresh = form_says(decided, "board_is_fresh")
+    assert fresh.startswith("What is broken Nothing: board_is_fresh has no open incident. By the check at ")
+    assert "staleness of flight_board is 48 s; warning from 1 min on" in fresh
+    assert "End silence" not in decided.get(f"{FORM}?subject=flights").text
+    until = {"flights": "2099-01-31T12:00:00Z", "board_is_fresh": "2099-01-31T13:00:00Z"}
+    monkeypatch.setattr(sla_decisions, "LONGEST_SILENCE_MS", 10**15)
+    for subject, at in until.items():
+        silence = json.dumps({"decision": "silence", "subject": subject, "until": at})
+        decided.request("POST", "/topologies/flights/decisions", silence, Authorization="Bearer x")
+    all_of_it = "All of flights until 2099-01-31 12:00:00 , silenced by ann."
+    assert form_says(decided, INCIDENT) == f"What is broken {of_incident} What is silenced {all_of_it}"
+    of_fresh = f"board_is_fresh until 2099-01-31 13:00:00 , silenced by ann. {all_of_it}"
+    assert form_says(decided, "board_is_fresh").endswith(f"What is silenced {of_fresh}")
+    assert "End silence" in decided.get(f"{FORM}?subject=flights").text
+    # The silence of the topology is not ended at an incident.
+    assert "End silence" not in decided.get(f"{FORM}?subject={INCIDENT}").text
+    unknown = decided.get(f"{FORM}?subject=nothing")
+    assert (unknown.status_code, "no open incident, SLA or topology" in unknown.text) == (404, True)
 
 
 @pytest.mark.parametrize(

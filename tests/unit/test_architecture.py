@@ -160,7 +160,7 @@ IMPORTS = {
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model storage "
-        "storage.delta why.evidence why.causes why reports reports.paths sla.measures"
+        "storage.delta why.evidence why.causes why reports reports.facts reports.paths sla.measures"
     ),
     "sla": (
         "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "

@@ -85,8 +85,7 @@ from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.incidents import Decision
-from tidemark.sla.incidents.decisions import AlertDecision, decide, promised_slas
-from tidemark.sla.incidents.tables import open_slas
+from tidemark.sla.incidents.decisions import AlertDecision, DecisionFacts, decide, decision_facts, promised_slas
 from tidemark.sla.page import sla_page
 
 log = logging.getLogger(__name__)
@@ -380,13 +379,20 @@ async def add_decision(name: str, request: Request, editor: Editor = EDITOR) -> 
 @app.get("/pages/{name}/decisions", dependencies=[MAY_EDIT])
 async def show_decision_form(name: str, subject: str, editor: Editor = EDITOR) -> Response:
     """Returns the page on which a user decides about alerts of *subject*."""
-    topology = _named(name).name
-    layout = Layout(await asyncio.to_thread(_warehouse))
-    is_incident = subject in await ANSWERS.to(("open incidents", name), partial(open_slas, layout, topology))
-    token = editor.form_token(wall_clock_ms() // 1_000)
-    page = decision_page(topology, subject, is_incident=is_incident, token=token)
+    now_ms = wall_clock_ms()
+    facts = await ANSWERS.to(("decision", name, subject), partial(_decision_facts, name, subject, now_ms))
+    page = decision_page(name, subject, facts, token=editor.form_token(now_ms // 1_000))
     # Not one of the shared answers: each user has another token.
     return HTMLResponse(page, headers={**HEADERS, "Content-Security-Policy": f"{FORM_POLICY}; frame-ancestors 'self'"})
+
+
+def _decision_facts(name: str, subject: str, now_ms: int) -> DecisionFacts:
+    topology, tables = _named(name), Warehouse(_warehouse(), topology=name)
+    facts = decision_facts(tables, name, subject, slas=promised_slas(topology), at_ms=now_ms)
+    if facts is None:
+        msg = f"there is no open incident, SLA or topology {subject!r}; the page of SLAs of {name} lists them"
+        raise UnknownName(msg)
+    return facts
 
 
 @app.post("/pages/{name}/decisions", dependencies=[MAY_EDIT])
