@@ -500,8 +500,10 @@ def test_a_report_is_shown_and_nothing_else_of_its_folder(client: Client, wareho
     folder = Layout(warehouse).report_pages("flights")
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("2026-01-01T12", "other"):
-        (folder / f"{name}.html").write_text(f"<p>{name}</p>")
-    assert client.get("/pages/flights/reports/2026-01-01T12").text == "<p>2026-01-01T12</p>"
+        (folder / f"{name}.html").write_text(f"<nav></nav><p>{name}</p>")
+    nav, _, shown = client.get("/pages/flights/reports/2026-01-01T12").text.partition("</nav>")
+    assert re.findall('href="(.+?)"', nav) == ["../../../", "../../flights", "../slas"]
+    assert shown == "<p>2026-01-01T12</p>"
     assert 'href="flights/reports/2026-01-01T12"' in client.get("/pages/flights").text
     assert client.get("/pages/flights/reports/other").status_code == 404
 

@@ -24,6 +24,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     DISORDER_BUCKETS,
+    DQ_RESULTS,
     HEARTBEATS,
     INCIDENTS,
     LATENCY_BUCKET_ROLLUP,
@@ -247,6 +248,22 @@ def _checks(rows: Rows, now_ms: int) -> None:
             left = {"budget_left": 0.625 + back / 900} if "objective" in row else {}
             changes = {} if back == 0 else {**earlier, **observed, **left}
             rows["", SLA_RESULTS].append({**row, **changes, "checked_at": at_ms, "run_id": f"check-{back}"})
+    judged = {"checked_at": checked_ms, "run_id": "check-0", "success": True, "severity": "critical"}
+    for table, sub in (
+        ("batches", "status"),
+        ("outcomes", "status"),
+        ("flight_board", "status"),
+        ("outcomes", "carriers"),
+    ):
+        kept = {"suite": "contract", "expectation": "expect_column_values_to_be_between", "table": table}
+        kept |= {"sub_topology": sub, "table_version": 300, "batch_id": 299, "rows": 48_000}
+        for column in ("duplicate_keys", "negative_counts"):
+            rows["", DQ_RESULTS].append({**judged, **kept, "column": column, "observed": "0"})
+    own = {**judged, "suite": "sla_status"}
+    pair = {"expectation": "expect_column_pair_values_a_to_be_greater_than_b", "success": False}
+    pair |= {"column": "error_after_ms, observed_ms", "observed": "[[300000.0, 412000.0], [120000.0, 192000.0]]"}
+    count = {"expectation": "expect_table_row_count_to_equal", "observed": "5"}
+    rows["", DQ_RESULTS] += [{**own, **count}, {**own, **pair}]
     slas = {row["sla"]: row for row in newest}
     shared = ("subject", "measure", "verdict", "said", "culprit", "held_by", "owner", "runbook")
     of_alerts = (

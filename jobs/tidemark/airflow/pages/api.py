@@ -69,6 +69,7 @@ from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
 from tidemark.reports.facts.history import history
 from tidemark.reports.facts.latency_places import ChartSpan
+from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
 from tidemark.reports.pages.page_model import REPORT, PageVerdict, page_model, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
 from tidemark.reports.pages.topology_page import (
@@ -540,7 +541,9 @@ def show_report(name: str, interval: str) -> Response:
     if not REPORT.fullmatch(interval) or not file.is_file():
         msg = f"there is no report {interval!r} of {name}; the DAG tidemark_{name}_reports writes one every hour"
         raise UnknownName(msg)
-    return HTMLResponse(file.read_text(encoding="utf-8"), headers=HEADERS)
+    # The page is a file that stands alone, and leads nowhere.
+    text = file.read_text(encoding="utf-8").replace(NO_WAY_BACK, way_back(name), 1)
+    return HTMLResponse(text, headers=HEADERS)
 
 
 @app.get("/pages/{name}/slas")
