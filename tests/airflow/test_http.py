@@ -13,6 +13,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from airflow.sdk import Variable
 from deltalake import write_deltalake
 from starlette.middleware.gzip import GZipMiddleware
 
-from support.busy_warehouse import INCIDENT, busy
+from support.busy_warehouse import INCIDENT, RECOVERS, busy
 from support.reported_window import ON_PATH, reported
 from tidemark.airflow.dags.settings import TOPOLOGIES
 from tidemark.cli.explain import path as path_command
@@ -693,6 +694,9 @@ def test_the_form_of_the_page_records_who_decided(decided: Client) -> None:
     assert '<td data-name="by">ann</td><td class="text" data-name="reason">deploy</td>' in page
 
 
+TEN = timedelta(minutes=10)
+
+
 def form_says(client: Client, subject: str) -> str:
     """Returns the text of the form for *subject* before its fields."""
     page = client.get(f"{FORM}?subject={subject}").text
@@ -712,9 +716,16 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
     )
     nothing = f"What is broken {of_incident} What is silenced Nothing: channels get alerts of {INCIDENT}."
     assert form_says(decided, INCIDENT) == nothing
-    fresh = form_says(decided, "board_is_fresh")
-    assert fresh.startswith("What is broken Nothing: board_is_fresh has no open incident. By the check at ")
-    assert "staleness of flight_board is 48 s; warning from 1 min on" in fresh
+    holds = form_says(decided, "changes_are_fresh")
+    assert holds.startswith("What is broken Nothing: changes_are_fresh has no open incident. By the check at ")
+    assert "staleness of changes is 21 s; warning from 1 min on. What is silenced Nothing: channels get" in holds
+    (row,) = Warehouse(tmp_path / "busy").ask(f"SELECT * FROM incident_history WHERE sla = '{RECOVERS}'").objects
+    recovers = f"passes since {row['passes_since']:%H:%M}, resolves at {row['resolves_at']:%H:%M} if it holds"
+    # It was broken three checks ago, which are ten minutes apart, and has to hold for half an hour.
+    assert (row["passes_since"] - row["opened_at"], row["resolves_at"] - row["passes_since"]) == (TEN, 3 * TEN)
+    assert form_says(decided, RECOVERS).startswith(f"What is broken {RECOVERS} {recovers}. Its incident ")
+    for url in ("/", "/pages/flights", "/pages/flights/slas", "/pages/flights/operators/flight_board"):
+        assert recovers in decided.get(url, **BROWSER).text, url
     assert "End silence" not in decided.get(f"{FORM}?subject=flights").text
     until = {"flights": "2099-01-31T12:00:00Z", "board_is_fresh": "2099-01-31T13:00:00Z"}
     monkeypatch.setattr(sla_decisions, "LONGEST_SILENCE_MS", 10**15)
