@@ -714,16 +714,16 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
         f"delays_in_time is broken. Its incident {INCIDENT} began at {began} . When it broke: latency p99 of "
         "carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on. Culprit: carrier_state."
     )
-    nothing = f"What is broken {of_incident} What is silenced Nothing: channels get alerts of {INCIDENT}."
+    nothing = f"Open incidents {of_incident} Silences There is none: channels get alerts of {INCIDENT}."
     assert form_says(decided, INCIDENT) == nothing
     holds = form_says(decided, "changes_are_fresh")
-    assert holds.startswith("What is broken Nothing: changes_are_fresh has no open incident. By the check at ")
-    assert "staleness of changes is 21 s; warning from 1 min on. What is silenced Nothing: channels get" in holds
+    assert holds.startswith("Open incidents There is none about changes_are_fresh. By the check at ")
+    assert "staleness of changes is 21 s; warning from 1 min on. Silences There is none: channels get" in holds
     (row,) = Warehouse(tmp_path / "busy").ask(f"SELECT * FROM incident_history WHERE sla = '{RECOVERS}'").objects
     recovers = f"passes since {row['passes_since']:%H:%M}, resolves at {row['resolves_at']:%H:%M} if it holds"
     # It was broken three checks ago, which are ten minutes apart, and has to hold for half an hour.
     assert (row["passes_since"] - row["opened_at"], row["resolves_at"] - row["passes_since"]) == (TEN, 3 * TEN)
-    assert form_says(decided, RECOVERS).startswith(f"What is broken {RECOVERS} {recovers}. Its incident ")
+    assert form_says(decided, RECOVERS).startswith(f"Open incidents {RECOVERS} {recovers}. Its incident ")
     for url in ("/", "/pages/flights", "/pages/flights/slas", "/pages/flights/operators/flight_board"):
         assert recovers in decided.get(url, **BROWSER).text, url
     assert "End silence" not in decided.get(f"{FORM}?subject=flights").text
@@ -733,9 +733,9 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
         silence = json.dumps({"decision": "silence", "subject": subject, "until": at})
         decided.request("POST", "/topologies/flights/decisions", silence, Authorization="Bearer x")
     all_of_it = "All of flights until 2099-01-31 12:00:00 , silenced by ann."
-    assert form_says(decided, INCIDENT) == f"What is broken {of_incident} What is silenced {all_of_it}"
+    assert form_says(decided, INCIDENT) == f"Open incidents {of_incident} Silences {all_of_it}"
     of_fresh = f"board_is_fresh until 2099-01-31 13:00:00 , silenced by ann. {all_of_it}"
-    assert form_says(decided, "board_is_fresh").endswith(f"What is silenced {of_fresh}")
+    assert form_says(decided, "board_is_fresh").endswith(f"Silences {of_fresh}")
     assert "End silence" in decided.get(f"{FORM}?subject=flights").text
     # The silence of the topology is not ended at an incident.
     assert "End silence" not in decided.get(f"{FORM}?subject={INCIDENT}").text

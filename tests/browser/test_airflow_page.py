@@ -188,7 +188,7 @@ def test_who_decides_on_the_form_is_recorded_with_the_reason(signed_in: Page, ap
     assert (cells.first.inner_text(), cells.last.inner_text()) == ("acknowledged", "admin")
     signed_in.locator("#slas tr[id='board_is_fresh']").get_by_role("link", name="silence").click()
     expect(signed_in.locator("section").first).to_contain_text("passes since")
-    expect(signed_in.locator("section").first).to_contain_text("Nothing: channels get alerts of board_is_fresh.")
+    expect(signed_in.locator("section").first).to_contain_text("There is none: channels get alerts of board_is_fresh.")
     signed_in.get_by_label("For").select_option("30 min")
     signed_in.get_by_role("button", name="Silence", exact=True).click()
     signed_in.wait_for_url("**/slas#board_is_fresh")
