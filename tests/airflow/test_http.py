@@ -724,6 +724,9 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
     # It was broken three checks ago, which are ten minutes apart, and has to hold for half an hour.
     assert (row["passes_since"] - row["opened_at"], row["resolves_at"] - row["passes_since"]) == (TEN, 3 * TEN)
     assert form_says(decided, RECOVERS).startswith(f"Open incidents {RECOVERS} {recovers}. Its incident ")
+    alerts = told(decided, "/topologies/flights/status")["alerts"]
+    # It is critical and the oldest, but nothing is broken any more.
+    assert [alert["cause"] for alert in alerts] == ["driver_dead", "partition_silent", "backlog"]
     for url in ("/", "/pages/flights", "/pages/flights/slas", "/pages/flights/operators/flight_board"):
         assert recovers in decided.get(url, **BROWSER).text, url
     assert "End silence" not in decided.get(f"{FORM}?subject=flights").text

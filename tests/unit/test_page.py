@@ -225,6 +225,12 @@ def test_the_start_page_leads_with_what_is_wrong():
     assert 'href="pages/f_broken/decisions?subject=fresh-1"' in page
 
 
+def test_the_card_of_a_report_has_its_instants():
+    page = page_that_says("play", report="2026-11-28T191547Z--2026-11-28T192000Z")
+    assert 'href="play/reports/2026-11-28T191547Z--2026-11-28T192000Z"' in page
+    assert "newest report 2026-11-28 19:15:47 to 19:20:00" in read(page)
+
+
 def test_a_start_page_without_a_fault_says_so():
     page = start_page([line_of("a", "on_time"), line_of("b", "not_checked")], at=utc(0), folder="topologies")
     assert "No topology needs attention." in read(page)

@@ -6,6 +6,7 @@ They are those of the newest check. Instants are timestamps in UTC, lengths ms.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 
 from tidemark.collecting import in_order_of
 from tidemark.model.settings.intervals import utc
@@ -46,7 +47,8 @@ ACKNOWLEDGED = """
     WHERE topology = $1 AND change = 'acknowledged' AND coalesce("at" <= make_timestamptz($2 * 1000), true)
 """
 STATES = f"""
-    SELECT incident, sla, CASE WHEN coalesce(epoch_ms(checked_at) <= $2, true) THEN {STATE_TEXT} END AS now
+    SELECT incident, sla, CASE WHEN coalesce(epoch_ms(checked_at) <= $2, true) THEN {STATE_TEXT} END AS now,
+           incident_history.verdict = 'pass' OR resolved_at IS NOT NULL AS holds
     FROM incident_history WHERE topology = $1 AND incident IN (SELECT unnest($3::VARCHAR[]))
 """
 """Selects the present state of incidents; null: the newest check is later than $2."""
@@ -54,7 +56,7 @@ _LISTS = ("incidents", "slas", "tables", "topics", "owners")
 
 
 def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> list[Row]:
-    """Returns alerts that are open at *at_ms*, the most severe first.
+    """Returns alerts that are open at *at_ms*, the most severe first, and last those whose SLAs all hold again.
 
     An alert is all incidents of one cause. Its `states` are those of its SLAs by the newest check, in the words of
     `tidemark incidents`; None: no check is known. *at_ms* is epoch ms; None: by all that is known.
@@ -67,10 +69,10 @@ def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> l
         by = next((people[incident] for incident in lists["incidents"] if incident in people), None)
         incidents = tables.ask(STATES, [topology, at_ms, lists["incidents"]]).objects
         states = dict.fromkeys(lists["slas"]) | {row["sla"]: row["now"] for row in incidents}
-        alerts.append({**alert, **lists, "acknowledged_by": by, "states": states})
-    return sorted(
-        alerts, key=lambda alert: (alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
-    )
+        holds = bool(incidents) and all(row["holds"] for row in incidents)
+        place = (holds, alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
+        alerts.append((place, {**alert, **lists, "acknowledged_by": by, "states": states}))
+    return [alert for _, alert in sorted(alerts, key=itemgetter(0))]
 
 
 def silent_groups(slas: Iterable[Row], *, at_ms: int) -> list[Row]:
