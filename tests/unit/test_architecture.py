@@ -224,7 +224,7 @@ IMPORTS = {
         "recorded reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
         "metrics cli.explain airflow.tasks airflow.dags"
     ),
-    "airflow": "",
+    "airflow": "model.project",
     "dags": "airflow",
     "plugins": "airflow.tasks",
     "arrow": "model.project",

