@@ -163,7 +163,7 @@ def test_charts_are_there_and_are_told_to_who_does_not_see_them(opened: Opened) 
             "The slowest window shown took 1.5 s from its end until its leaf had finished it."
         ],
         "emission": ["slow: 21 emitted, 9 suppressed"],
-        "lags": ["events 0: largest lag 5 s", "events 1: largest lag 5 s, longest idle time 60 s"],
+        "lags": ["events 0: largest lag 5 s", "events 1: largest lag 5 s, longest idle time 1 min"],
     }.items():
         charts = opened.page.locator(f"#{name} svg[role=img]").all()
         assert [chart.get_attribute("aria-label") for chart in charts] == told

@@ -271,7 +271,7 @@ def test_stale_keys_are_named_by_what_was_seen(warehouse):
     (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert (row["verdict"], row["observed_ms"], row["culprit"], row["records"]) == ("error", 60_000, "c", 2)
     assert row["said"] == (
-        "staleness by id of latest is 60 s; warning from 20 s on, error from 1 min on; 2 of 4 are stale: c, d"
+        "staleness by id of latest is 1 min; warning from 20 s on, error from 1 min on; 2 of 4 are stale: c, d"
     )
     assert row["stale_groups"] == [{"name": name, "newest_ms": NOW - 60_000} for name in ("c", "d")]
 

@@ -178,7 +178,7 @@ def test_the_command_says_since_when_or_why_not(tmp_path):
     assert ask(play, "board", "--at", "12:00") == (
         0,
         "board 2014-05-13 12:00:00–12:00:10 UTC: complete since 2014-05-13T12:00:24.000Z, reopened 1 times, 4 records; "
-        "it waited longest for events partition 2: 10,000 ms; reopened at 2014-05-13T12:01:02.000Z: late_record, "
+        "it waited longest for events partition 2: 10 s; reopened at 2014-05-13T12:01:02.000Z: late_record, "
         "partition 1, offset 2",
     )
     code, text = ask(play, "board", "--at", "2014-05-13T12:00:30")

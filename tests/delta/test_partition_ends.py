@@ -111,7 +111,7 @@ def test_one_shard_names_the_partition_that_is_4_s_behind(tmp_path: Path) -> Non
     assert (events["task"], events["behind_tasks_ms"], events["tasks_error_ms"]) == ("partition 2", 4_000, 0)
     assert window["physical_path"] == "events[partition 2] (0 ms) → counts (0 ms) → out (0 ms) = 0 ms"
     text = as_text("play", window)
-    assert "events[partition 2] finished 4,000 ms after the median of its other tasks\n" in text
+    assert "events[partition 2] finished 4 s after the median of its other tasks\n" in text
     assert _ends(play) == [(0, 1, 12_000, 12_000, 4), (1, 1, 12_000, 12_000, 4), (2, 2, 16_000, 16_000, 4)]
 
 

@@ -452,10 +452,10 @@ def test_of_no_record_no_burn_rate_is_known():
 def test_what_was_found_is_said_in_words():
     late = status(Measure.LATENCY_P50, "carrier_delays", latencies(), limits=(10, 40))
     assert (
-        measurement_text(late) == "latency_p50 of carrier_delays is 50 ms; warning from 10 ms on, error from 40 ms on"
+        measurement_text(late) == "latency p50 of carrier_delays is 50 ms; warning from 10 ms on, error from 40 ms on"
     )
     assert measurement_text(status(Measure.LATENCY_P99, "carrier_delays")).startswith(
-        "latency_p99 of carrier_delays is not measured"
+        "latency p99 of carrier_delays is not measured"
     )
     burnt = burning(over=50, of=100, lately=5)
     assert measurement_text(burnt) == (
@@ -484,7 +484,7 @@ def test_an_alert_says_the_whole_age_of_the_oldest_window():
     found = status(Measure.STALENESS, "flight_board", [fact("newest", "flight_board", NOW - 150)])
     assert "after their end" not in measurement_text(found)
     assert measurement_text(replace(found, age_ms=74_559)).endswith(
-        "; windows were finished up to 74.6 s after their end"
+        "; windows were finished up to 1 min 15 s after their end"
     )
 
 

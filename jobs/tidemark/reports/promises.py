@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.buckets import quantile
@@ -155,14 +155,14 @@ def cannot_be_kept(specs: Iterable[SlaSpec], topology: Topology) -> Iterator[str
         promise = record_promise(spec)
         if promise is None or spec.subject not in topology.operators:
             continue
-        named = f"{topology.name}.{spec.table} promises {length(promise.limit_ms)} of {spec.subject}"
+        named = f"{topology.name}.{spec.table} promises {for_people(promise.limit_ms)} of {spec.subject}"
         if topology.trigger_ms > promise.limit_ms:
-            yield f"{named}, and the trigger alone is {length(topology.trigger_ms)}; shorten it, or raise the limit"
+            yield f"{named}, and the trigger alone is {for_people(topology.trigger_ms)}; shorten it, or raise the limit"
         # A bound holds up only results that wait for the watermark.
         is_held = waits_for_windows(spec.subject, topology)
         wait = "results wait that long" if is_held else "only results that wait for a window's end wait that long"
         for source in sorted(leading_to([spec.subject], topology.upstreams)):
             operator = topology.operators[source]
             if operator.out_of_order_ms > promise.limit_ms:
-                bound = f"the bound of {source} alone is {length(operator.out_of_order_ms)}: {wait}"
+                bound = f"the bound of {source} alone is {for_people(operator.out_of_order_ms)}: {wait}"
                 yield f"{named}, and {bound}; shorten it, or raise the limit"

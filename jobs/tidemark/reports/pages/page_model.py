@@ -95,6 +95,10 @@ class PageVerdict(StrEnum):
     """It keeps up, and every SLA that was measured holds."""
 
 
+NEEDS_SOMEONE = frozenset(
+    {PageVerdict.UNREADABLE, PageVerdict.BROKEN, PageVerdict.NOT_RUNNING, PageVerdict.WARN, PageVerdict.LATE}
+)
+"""The verdicts after which somebody should look."""
 VERDICT_WORDS = {
     PageVerdict.UNREADABLE.value: "file not valid",
     PageVerdict.BROKEN.value: "SLA broken",

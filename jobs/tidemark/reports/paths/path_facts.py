@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import for_people
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.critical_path import LatencyState, Path, PathStep, path_to
 
@@ -164,7 +165,7 @@ def task_text(step: Mapping[str, Any]) -> str | None:
     """
     if not step["task"]:
         return None
-    late = f"{physical_name(step)} finished {step['behind_tasks_ms']:,} ms after the median of its other tasks"
+    late = f"{physical_name(step)} finished {for_people(step['behind_tasks_ms'])} after the median of its other tasks"
     return f"{late}; {step['hot_share']:.0%} of its records are of {step['hot_key']}" if step["hot_key"] else late
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from tidemark.collecting import in_order_of, names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import length
 from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
@@ -149,9 +149,10 @@ def missed_check(
     before = "" if last_ms is None else f" since the one for {iso(last_ms)}"
     # A check that takes longer is not distinguished from one that does not run.
     text = (
-        f"no check of the SLAs of {topology.name} has finished{before}, due every {length(topology.check_every_ms)}: "
-        f"checks do not run, fail, or take longer than {length(gap_ms(topology))}; look at the DAG "
-        f"tidemark_{topology.name}_sla_check, and raise check_every if its runs succeed"
+        f"no check of the SLAs of {topology.name} has finished{before}, due every "
+        f"{for_people(topology.check_every_ms)}: checks do not run, fail, or take longer than "
+        f"{for_people(gap_ms(topology))}; look at the DAG tidemark_{topology.name}_sla_check, and raise "
+        f"check_every if its runs succeed"
     )
     opened = dict.fromkeys((*_COPIED, "observed", "run_id", "by")) | {
         "incident": name_since(CHECKS, since_ms),

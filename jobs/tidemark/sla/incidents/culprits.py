@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 import polars as pl
 
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Tables
@@ -211,8 +212,10 @@ def _wait_for_input(part: Row) -> str | None:
     """Formats the wait of *part* for a partition; None without."""
     if part["input"] is None:
         return None
-    usual = "" if part["usual_ms"] is None else f", usually {part['usual_ms']:,.0f} ms"
-    return f"{part['operator']}: {part['input']}, {part['ms']:,.0f} ms in each of {part['windows']:,} windows{usual}"
+    usual = "" if part["usual_ms"] is None else f", usually {for_people(part['usual_ms'])}"
+    return (
+        f"{part['operator']}: {part['input']}, {for_people(part['ms'])} in each of {part['windows']:,} windows{usual}"
+    )
 
 
 def _operator(spec: SlaSpec, topology: Topology) -> str | None:

@@ -22,7 +22,7 @@ from tidemark.kernels.reports.paths import NONE, Floats, Mask, Places
 from tidemark.kernels.reports.reads import partition_reads
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.topology import SubTopology
 from tidemark.reports.paths.record_times import first_records, record_times
 from tidemark.semantics.blame import AgeCause
@@ -229,7 +229,7 @@ class Blockers:
         """Source and partition with the setting that makes its silence count; null: they are not known."""
         settings: list[str] = []
         for source, _ in self.partitions:
-            settings.append(f', idle_after = "{length(source.idle_after_ms)}"' if source.idle_after_ms else "")
+            settings.append(f', idle_after = "{length_in_toml(source.idle_after_ms)}"' if source.idle_after_ms else "")
         by_setting = pl.Series(self.silence >= Silence.IDLE_AFTER)
         in_steps = pl.Series(self.silence == Silence.IDLE_ADVANCES)
         return pl.select(
