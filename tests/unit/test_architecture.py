@@ -27,7 +27,7 @@ IMPORTS = {
     "clock": "",
     "bounded_http": "errors",
     "semantics": "collecting errors",
-    "model.tables": "collecting",
+    "model.tables": "collecting semantics",
     "model.settings": "collecting errors semantics model.tables",
     "model.project": "escaping errors model.settings",
     "model.kinds": "semantics model.tables model.settings model.project",
@@ -130,7 +130,7 @@ IMPORTS = {
         "storage.delta control recorded spark_session query"
     ),
     "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
-    "reports.paths.ages": "semantics model.tables model.kinds model kernels.columns kernels.reports reports",
+    "reports.paths.ages": "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports reports",
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.reports storage spark_session stream.journal query reports reports.paths.windows "
