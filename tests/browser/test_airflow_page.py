@@ -35,9 +35,11 @@ PLACES = {
     "report": "pages/flights/reports/{report}",
     "problem": "pages/unknown",
     "foreign": "dags/another_dag",
+    "wrong": "pages/",
 }
 """Pages by their name in docs/pages."""
 DOCUMENTED = {
+    ("start", 1280, "light"),
     ("topology", 1280, "light"),
     ("topology", 390, "dark"),
     ("slas", 1280, "light"),
@@ -185,6 +187,8 @@ def test_who_decides_on_the_form_is_recorded_with_the_reason(signed_in: Page, ap
     cells = signed_in.locator(f"#incidents tr[id='{INCIDENT}']").locator("td")
     assert (cells.first.inner_text(), cells.last.inner_text()) == ("acknowledged", "admin")
     signed_in.locator("#slas tr[id='board_is_fresh']").get_by_role("link", name="silence").click()
+    expect(signed_in.locator("section").first).to_contain_text("passes since")
+    expect(signed_in.locator("section").first).to_contain_text("There is none: channels get alerts of board_is_fresh.")
     signed_in.get_by_label("For").select_option("30 min")
     signed_in.get_by_role("button", name="Silence", exact=True).click()
     signed_in.wait_for_url("**/slas#board_is_fresh")

@@ -279,31 +279,6 @@ def test_tables_are_listed_with_their_size(home: Path) -> None:
     assert table.split()[:4] == ["operator_latency", "streams/flights/status", "2", "1"]
 
 
-def test_help_names_every_command_and_shows_examples(home: Path) -> None:
-    printed = new_process(home, "--help").stdout
-    commands = (
-        "demo",
-        "up",
-        "down",
-        "check",
-        "sql",
-        "docs",
-        "why",
-        "bound",
-        "topology",
-        "path",
-        "whatif",
-        "tables",
-        "replay",
-        "requeue",
-        "accept-loss",
-        "doctor",
-    )
-    for command in commands:
-        assert f"\n    {command}" in printed
-        assert f"\n  tidemark {command}" in printed
-
-
 def test_replay_has_the_options_of_its_job(home: Path) -> None:
     assert "--offline-share" in new_process(home, "replay", "--help").stdout
 

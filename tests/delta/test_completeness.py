@@ -127,6 +127,7 @@ def test_a_late_interval_breaks_its_sla(tmp_path):
     assert (late.verdict, late.observed_ms, late.culprit) == (Verdict.ERROR, 14_000, "events"), "it waited for 2"
     still_open = broken(play, 35)
     assert (still_open.verdict, still_open.observed_ms, still_open.culprit) == (Verdict.ERROR, 15_000, "events")
+    assert [late.crossed_ms, still_open.crossed_ms] == [ms(20)] * 2, "the deadline of the interval to 10 s came first"
     # The interval to 20 s needs 1 and 2, and `tidemark why` names the first.
     assert (still_open.held_by or "").startswith("partition_idle_holds_back: events partition 1 since ")
 
@@ -177,7 +178,7 @@ def test_the_command_says_since_when_or_why_not(tmp_path):
     assert ask(play, "board", "--at", "12:00") == (
         0,
         "board 2014-05-13 12:00:00–12:00:10 UTC: complete since 2014-05-13T12:00:24.000Z, reopened 1 times, 4 records; "
-        "it waited longest for events partition 2: 10,000 ms; reopened at 2014-05-13T12:01:02.000Z: late_record, "
+        "it waited longest for events partition 2: 10 s; reopened at 2014-05-13T12:01:02.000Z: late_record, "
         "partition 1, offset 2",
     )
     code, text = ask(play, "board", "--at", "2014-05-13T12:00:30")

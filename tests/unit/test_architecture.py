@@ -160,7 +160,7 @@ IMPORTS = {
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model storage "
-        "storage.delta why.evidence why.causes why reports reports.paths sla.measures"
+        "storage.delta why.evidence why.causes why reports reports.facts reports.paths sla.measures"
     ),
     "sla": (
         "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
@@ -192,7 +192,8 @@ IMPORTS = {
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "
-        "why.causes why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla "
+        "why.causes why.evidence why recorded reports reports.facts reports.paths reports.pages reports.what_if "
+        "sla.incidents sla "
         "cli.shared"
     ),
     "cli.audit": (
@@ -212,7 +213,7 @@ IMPORTS = {
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
-        "storage control query recorded reports reports.pages why.evidence cli.shared cli.explain"
+        "storage control query recorded reports reports.pages sampling why.evidence cli.shared cli.explain cli.project"
     ),
     "airflow.tasks": (
         "bounded_http collecting escaping errors clock semantics model.tables model.settings model.project model "

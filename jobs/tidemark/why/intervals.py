@@ -13,6 +13,7 @@ from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.topology import Topology
 from tidemark.semantics.completeness import needed_ms, reached_at_ms
 from tidemark.why.causes.drivers import drivers
@@ -112,7 +113,7 @@ def _of_rows(rows: pl.DataFrame) -> Mapping[str, Any]:
     if first["waited_for"] is not None:
         part = first["waited_for_partition"]
         place = first["waited_for"] if part is None else f"{first['waited_for']} partition {part}"
-        reason = f"it waited longest for {place}: {first['waited_ms']:,} ms"
+        reason = f"it waited longest for {place}: {for_people(first['waited_ms'])}"
     if last["reopened_at"] is not None:
         where = f"partition {last['cause_partition']}, offset {last['cause_offset']}"
         reason += f"; reopened at {iso(last['reopened_at'])}: {last['cause']}, {where}"

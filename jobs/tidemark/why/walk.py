@@ -22,7 +22,6 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import drivers, file_unreadable, restarts
@@ -217,7 +216,8 @@ class Walk:
             yield self._scene.finding(
                 HELD_UNTIL_INTERVAL,
                 operator.name,
-                f"{held:,} updates wait for {iso(due_ms)}, the end of an interval of {length(emission.interval_ms)}",
+                f"{held:,} updates wait for {iso(due_ms)}, the end of an interval of "
+                f"{for_people(emission.interval_ms)}",
                 "wait, or choose a shorter interval",
                 since_ms=since_ms,
             )
@@ -262,7 +262,7 @@ class Walk:
         batches = rows["batch_id"]
         if late := rows["late"].sum():
             longest_ms = facts.late_records(name, batches)["lateness_ms"].max() or 0
-            observation = f"{late:,} {of} were late, by up to {length(longest_ms)}"  # type: ignore[arg-type]
+            observation = f"{late:,} {of} were late, by up to {for_people(longest_ms)}"  # type: ignore[arg-type]
             yield observation, requeue_late(self._scene, name)
         if bad := rows["quarantined"].sum():
             remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"

@@ -19,9 +19,9 @@ from tidemark.model.topology import Topology
 from tidemark.query.sql import Answer, Warehouse
 from tidemark.query.text_table import FORMATS
 from tidemark.reports.batch_job import report_lock
+from tidemark.reports.facts.alerts import STATE_TEXT
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, decide, end_ms, promised_slas, silence_ends
-from tidemark.sla.incidents.tables import STATE_TEXT
 from tidemark.why.causes.drivers import drained
 from tidemark.why.walk import scene
 

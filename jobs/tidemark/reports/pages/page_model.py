@@ -95,6 +95,10 @@ class PageVerdict(StrEnum):
     """It keeps up, and every SLA that was measured holds."""
 
 
+NEEDS_SOMEONE = frozenset(
+    {PageVerdict.UNREADABLE, PageVerdict.BROKEN, PageVerdict.NOT_RUNNING, PageVerdict.WARN, PageVerdict.LATE}
+)
+"""The verdicts after which somebody should look."""
 VERDICT_WORDS = {
     PageVerdict.UNREADABLE.value: "file not valid",
     PageVerdict.BROKEN.value: "SLA broken",
@@ -139,7 +143,7 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
     culprits = {finding.sub_topology: finding.operator for finding in reversed(late)}
     streams = [_stream(at.facts[sub.name], sub.name, culprits.get(sub.name)) for sub in topology.sub_topologies]
     first = next(iter(late or reasons), None)
-    path = _path(tables, topology, promised, at_ms)
+    path = _path(tables, at, promised)
     return {
         "topology": topology.name,
         "at": utc(at_ms),
@@ -345,13 +349,14 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
     return _topology_verdict([{"state": state}], {"is_overdue": False, **_counts(slas)}, findings)
 
 
-def _path(tables: Tables, topology: Topology, promised: Promises, at_ms: int) -> Row | None:
+def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     """Returns the newest window with a path, and when it was finished.
 
-    `tidemark path` describes a window in the same way. A window that no report has seen yet has `is_live`, and its age
-    has no parts but its operators. None: no window has a path.
+    `tidemark path` describes a window in the same way. A window that no report has seen yet has `is_live`, and nobody
+    is blamed for it. None: no window has a path.
     """
-    window, is_live = live_path(tables, topology, promised, at_ms=at_ms), True
+    topology, at_ms = at.topology, at.at_ms
+    window, is_live = live_path(tables, at, promised), True
     with suppress(InvalidArgument):
         (reported,) = windows_with_paths(tables, topology.name)
         # Of one window the report knows more.
@@ -370,7 +375,7 @@ def _path(tables: Tables, topology: Topology, promised: Promises, at_ms: int) ->
         "is_live": is_live,
         "is_current": ago_ms <= CHECKS_MISSED * topology.check_every_ms,
         "mostly_before_source": mostly_before_source(window),
-        "spent": [*(_parts_of_age(window) if window["parts"] else _operators_of_age(window))],
+        "spent": [*_parts_of_age(window)],
     }
 
 
@@ -379,11 +384,3 @@ def _parts_of_age(window: Mapping[str, Any]) -> Iterator[Row]:
     for part in window["parts"]:
         name = PART_WORDS.get(part["kind"], part["operator"])
         yield {"part": f"{name} ({part['input']})" if part["input"] else name, "kind": part["kind"], "ms": part["ms"]}
-
-
-def _operators_of_age(window: Mapping[str, Any]) -> Iterator[Row]:
-    """Yields the time before the source of *window* and of each operator."""
-    yield {"part": "before the source", "kind": "before_source", "ms": window["before_source_ms"]}
-    for step in sorted(window["steps"], key=lambda step: -(step["latency_ms"] or 0)):
-        if step["latency_ms"]:
-            yield {"part": step["operator"], "kind": step["kind"], "ms": step["latency_ms"]}

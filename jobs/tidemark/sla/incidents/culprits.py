@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 import polars as pl
 
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Tables
@@ -42,13 +43,13 @@ Records waited for that driver.
 BLAME = """
     SELECT operator, input, avg(ms) AS ms, max(age_ms) AS age_ms, median(usual_ms) AS usual_ms, count(*) AS windows
     FROM window_parts
-    WHERE topology = $1 AND subject = $4 AND over_sla AND excess_ms > 0
+    WHERE topology = $1 AND subject = $4 AND list_contains(broken_slas, $5) AND excess_ms > 0
           AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
     GROUP BY operator, kind, input ORDER BY sum(excess_ms) DESC, operator LIMIT 1
 """
 """Selects the part of the age of windows that grew most.
 
-The windows are those of an operator, $4, that broke its promise.
+The windows are those of an operator, $4, that broke the SLA $5.
 """
 
 
@@ -112,13 +113,13 @@ class _Explainer:
         is_own = spec.measure in WORK_QUANTILES
         operator = _operator(spec, self._topology)
         # Of an SLA that may have been excused it is not known since when it counts.
-        crossed_ms = None if spec.may_be_excused else spec.crossed_ms(status.observed_ms, at_ms=self._at_ms)
+        crossed_ms = None if spec.may_be_excused else status.crossed_ms
         findings = self._held_up(operator, is_late=is_late, is_own=is_own) or ()
         reasons = (finding for finding in findings if not _ended_after(finding, crossed_ms))
         finding = self._held_back(spec) or next(reasons, None)
         culprit, held_by, age_ms = status.culprit or self._waited_for(status), finding.line if finding else None, None
         root = self._root_of(finding, self._topology) if finding and not is_own else None
-        if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
+        if is_late and (part := self._blamed(spec.table, spec.subject, spec.over_ms)) is not None:
             culprit, age_ms = culprit or part["operator"], part["age_ms"]
             held_by = held_by or (None if is_own else _wait_for_input(part))
         restart = self._restarted(spec) if is_late and culprit in WAITED_FOR_DRIVER else None
@@ -131,8 +132,9 @@ class _Explainer:
             root = self._root_of_part(culprit, held_by, spec.subject, self._topology)
         return replace(status, culprit=culprit, held_by=held_by, age_ms=age_ms, root=root)
 
-    def _part_that_grew(self, subject: str, over_ms: int) -> Row | None:
-        parts = self._tables.ask(BLAME, [self._topology.name, self._at_ms - over_ms, self._at_ms, subject]).objects
+    def _part_that_grew(self, sla: str, subject: str, over_ms: int) -> Row | None:
+        over = [self._topology.name, self._at_ms - over_ms, self._at_ms]
+        parts = self._tables.ask(BLAME, [*over, subject, sla]).objects
         return parts[0] if parts else None
 
     def _hold_up(self, operator: str | None, *, is_late: bool, is_own: bool) -> tuple[WhyFinding, ...]:
@@ -210,8 +212,10 @@ def _wait_for_input(part: Row) -> str | None:
     """Formats the wait of *part* for a partition; None without."""
     if part["input"] is None:
         return None
-    usual = "" if part["usual_ms"] is None else f", usually {part['usual_ms']:,.0f} ms"
-    return f"{part['operator']}: {part['input']}, {part['ms']:,.0f} ms in each of {part['windows']:,} windows{usual}"
+    usual = "" if part["usual_ms"] is None else f", usually {for_people(part['usual_ms'])}"
+    return (
+        f"{part['operator']}: {part['input']}, {for_people(part['ms'])} in each of {part['windows']:,} windows{usual}"
+    )
 
 
 def _operator(spec: SlaSpec, topology: Topology) -> str | None:

@@ -10,7 +10,7 @@ from tidemark.control.folder import ALIVE, StreamState
 from tidemark.errors import UnreadableFile
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
 from tidemark.storage.disk import BEFORE, is_over, past_trouble, since_of
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
@@ -203,7 +203,7 @@ def _in_batch(scene: Scene, name: str, began_ms: int, at_ms: int) -> WhyFinding 
     being_read = facts.driver.being_read(sub)
     records = " and ".join(f"{n:,} records of {source}" for source, n in being_read.items())
     reads = f"; it reads up to {records}" if records else ""
-    running = f"batch of {sub.name} has been running for {length(at_ms - began_ms)}{reads}"
+    running = f"batch of {sub.name} has been running for {for_people(at_ms - began_ms)}{reads}"
     if at_ms - began_ms > _still_after_ms(scene):
         remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
         remedy += logs(scene, name)
@@ -263,7 +263,7 @@ def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
     if scene.at_ms - since_ms <= _still_after_ms(scene):
         return None
     observation = f"the driver of {sub} stands still, and reads nothing: no batch and no heartbeat with work for "
-    observation += length(scene.at_ms - since_ms)
+    observation += for_people(scene.at_ms - since_ms)
     remedy = f"{_why_still(scene, name)}; or {start(scene, name)}"
     return scene.finding(BACKLOG, name, observation, remedy, since_ms=since_ms)
 

@@ -17,7 +17,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import Progress
@@ -313,8 +313,9 @@ class Inputs:
                 yield self._scene.finding(
                     ALIGNMENT_WAIT,
                     source.name,
-                    f"{held:,} records wait; at {watermark_text(mark.watermark_ms)} it is more than {length(drift_ms)} "
-                    f"(max_drift) ahead of {name} partition {slowest} at {watermark_text(lowest_ms)}{early}",
+                    f"{held:,} records wait; at {watermark_text(mark.watermark_ms)} it is more than "
+                    f"{for_people(drift_ms)} (max_drift) ahead of {name} partition {slowest} at "
+                    f"{watermark_text(lowest_ms)}{early}",
                     f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
                     input=source.name,
                     partition=number,
@@ -352,19 +353,19 @@ class Inputs:
         assert isinstance(lateness_ms, int)
         if len(sources) == 1:
             (only,) = sources.values()
-            bounds = f"a bound of {length(only.bound_ms)}"
-            enough = f"a bound of {length(only.bound_ms + lateness_ms + 1)} would accept them"
+            bounds = f"a bound of {for_people(only.bound_ms)}"
+            enough = f'a bound of "{length_in_toml(only.bound_ms + lateness_ms + 1)}" would accept them'
             option = f" --source {only.name}"
         else:
             # The table does not say of which source they are.
-            each = ", ".join(f"{length(source.bound_ms)} ({source.name})" for source in sources.values())
+            each = ", ".join(f"{for_people(source.bound_ms)} ({source.name})" for source in sources.values())
             bounds, option = f"bounds of {each}", ""
-            enough = f"bounds that are {length(lateness_ms + 1)} longer would accept them"
+            enough = f"bounds that are {for_people(lateness_ms + 1)} longer would accept them"
         finding = self._scene.finding(
             BOUND_TOO_SMALL,
             operator.name,
             f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
-            f"{length(lateness_ms)}, with {bounds}{taken_in_again(rows)}",
+            f"{for_people(lateness_ms)}, with {bounds}{taken_in_again(rows)}",
             f"{enough}; `tidemark bound {self._scene.topology.name}{option}` shows the price of each bound; "
             f"{requeue_late(self._scene, operator.name)}",
             input=next(iter(sources)) if len(sources) == 1 else None,

@@ -10,7 +10,7 @@ import polars as pl
 from tidemark.collecting import names_in, present
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.idleness import Activity
 from tidemark.why.causes.inputs import Inputs
@@ -122,7 +122,7 @@ class Watermarks:
         idle = (
             "the source has no idle_after, so it never counts as idle"
             if source.idle_after_ms is None
-            else f"it counts as idle only after {length(source.idle_after_ms)} (idle_after)"
+            else f"it counts as idle only after {for_people(source.idle_after_ms)} (idle_after)"
         )
         return self._scene.finding(
             PARTITION_IDLE_HOLDS_BACK,

@@ -15,7 +15,6 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.topology import SubTopology
 from tidemark.why.causes.inputs import QUIET_AFTER_MS, Inputs
@@ -148,7 +147,7 @@ class HeldWindows:
         watermark_ms = self._watermark_ms(sub)
         if watermark_ms is None or watermark_ms < end_ms - 1:
             return None
-        allowed = length(windows.allowed_lateness_ms)
+        allowed = for_people(windows.allowed_lateness_ms)
         return self._scene.finding(
             ALLOWED_LATENESS_HOLDS,
             operator.name,
@@ -173,6 +172,6 @@ class HeldWindows:
             SESSION_KEPT_OPEN,
             operator.name,
             f"the session {longest['key']} has been open since {iso(longest['window_start'])}: records keep coming, "
-            f"the newest of {iso(newest_ms)}; it ends {length(windows.size_ms)} after its last one",
+            f"the newest of {iso(newest_ms)}; it ends {for_people(windows.size_ms)} after its last one",
             "wait, choose a shorter session gap or a tumbling window, or strategy = on_change to see it grow",
         )
