@@ -75,7 +75,8 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
         ("broken", ("b error",), "drained", "broken: b: b is late; it was seen; act"),
         ("warn", ("a warn",), None, "warn: a: a is late"),
         ("broken", ("b error", "c pass"), "driver_dead", "broken: b: b is late; it was seen; act"),
-        ("quiet", ("a pass",), "source_quiet", "quiet: it was seen; act"),
+        ("late", ("a pass",), "unexplained", "late: board: it was seen; act"),
+        ("quiet", ("a pass",), "source_quiet", "quiet: events: it was seen; act"),
         ("on_time", (), None, "on_time"),
         (
             "not_checked",
@@ -87,7 +88,8 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
 )
 def test_status_shows_the_reason_of_the_verdict(verdict: str, slas: tuple[str, ...], cause: str, line: str) -> None:
     rows = [{"sla": name, "verdict": found, "said": f"{name} is late"} for name, found in map(str.split, slas)]
-    finding = {"cause": cause, "seen": "it was seen", "remedy": "act"} if cause else None
+    place = {"operator": "board", "input": "events" if cause == "source_quiet" else None, "partition": None}
+    finding = {"cause": cause, "seen": "it was seen", "remedy": "act", **place} if cause else None
     stream = {"sub_topology": "s", "state": "running", "records_in": 1, "first_latency_ms": None, "ambiguous_keys": 2}
     model = {"topology": "t", "page": None, "streams": [stream], "verdict": verdict}
     model["state"] = "drained" if cause == "drained" else "running"

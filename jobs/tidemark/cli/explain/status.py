@@ -30,6 +30,7 @@ from tidemark.reports.pages.page_model import PageVerdict, broken_slas, page_mod
 from tidemark.reports.pages.topology_facts import NEVER_STARTED
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import promises
+from tidemark.sla.incidents.roots import OF_DRIVERS
 from tidemark.storage.location import is_missing
 
 COLUMNS = ("stream", "state", "records", "first_latency", "page")
@@ -168,11 +169,19 @@ def _condition_text(model: Row) -> str:
         return f"{model['verdict']}: {model['error']}"
     broken, cause = broken_slas(model), told_cause(model)
     reasons = [] if broken is None else [broken]
-    reasons += [cause["seen"], cause["remedy"]] if cause else []
+    reasons += [f"{_place(cause)}{cause['seen']}", cause["remedy"]] if cause else []
     if model["verdict"] == PageVerdict.NOT_CHECKED:
         dag = f"tidemark_{model['topology']}_sla_check"
         reasons += [f"its SLAs were not checked lately: the DAG {dag} does so, unless it is paused"]
     return f"{model['verdict']}: {'; '.join(reasons)}" if reasons else str(model["verdict"])
+
+
+def _place(cause: Row) -> str:
+    """Returns what a finding is about: an input, or a partition of it, or an operator; empty for a driver."""
+    if cause["cause"] in OF_DRIVERS:
+        return ""
+    place = cause["input"] or cause["operator"]
+    return f"{place}: " if cause["partition"] is None else f"{place} partition {cause['partition']}: "
 
 
 def _list(value: object) -> list[Row]:
