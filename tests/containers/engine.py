@@ -31,6 +31,10 @@ class Engine:
         """Runs the client; a failure shows what it printed."""
         return run(["docker", *words], self.environment, check=check)
 
+    def volumes(self) -> set[str]:
+        """Returns the names of all volumes."""
+        return {*self.docker("volume", "ls", "--quiet").stdout.split()}
+
 
 def run(command: Sequence[str], environment: dict[str, str], *, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Runs *command* in the checkout; a failure shows what it printed."""
