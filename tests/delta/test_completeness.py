@@ -127,6 +127,7 @@ def test_a_late_interval_breaks_its_sla(tmp_path):
     assert (late.verdict, late.observed_ms, late.culprit) == (Verdict.ERROR, 14_000, "events"), "it waited for 2"
     still_open = broken(play, 35)
     assert (still_open.verdict, still_open.observed_ms, still_open.culprit) == (Verdict.ERROR, 15_000, "events")
+    assert [late.crossed_ms, still_open.crossed_ms] == [ms(20)] * 2, "the deadline of the interval to 10 s came first"
     # The interval to 20 s needs 1 and 2, and `tidemark why` names the first.
     assert (still_open.held_by or "").startswith("partition_idle_holds_back: events partition 1 since ")
 

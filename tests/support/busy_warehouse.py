@@ -187,7 +187,11 @@ def _paths(rows: Rows, now_ms: int) -> None:
             {
                 **window, "latency_ms": latency_ms, "waited_ms": latency_ms // 5, "queued_ms": 0,
                 "before_source_ms": 3_400, "leaf": "flight_board", "path": " → ".join(walk), "state": "measured",
-                "over_sla": times > 1, "sla_ms": 5_000,
+                "over_sla": times > 1,
+                "verdicts": [
+                    {"sla": "in_time", "operator": "flight_board", "quantile": 0.99, "limit_ms": 5_000,
+                     "value_ms": float(latency_ms), "broken": times > 1}
+                ],
             }
         )  # fmt: skip
         for step, (operator, ms) in enumerate(walk.items()):

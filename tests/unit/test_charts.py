@@ -90,7 +90,7 @@ def test_a_triangle_is_over_the_bar_of_a_window_over_its_sla():
     drawn = windows_spent(rows, TEN_MINUTES, 60_000)
     # 10 s of 10.5 s: 4.76 % from the top.
     assert re.findall('<i class="mark" style="(.*?)">', drawn) == ["left:50%;top:4.76%"]
-    assert "1 of the 2 places shown have a window over its SLA. The slowest window shown took 10 s" in drawn
+    assert "1 of the 2 places shown have a window that broke an SLA. The slowest window shown took 10 s" in drawn
     assert [row[-1] for row in table_of(drawn)] == ["", "over"]
 
 

@@ -80,6 +80,7 @@ def page_that_says(text, **changes):
     }
     window = {
         "window_end": utc(0), "leaf": text, "age_ms": 2, "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
+        "verdicts": None,
         "path": ["events", "slow"], "steps": [{**step, "operator": text}], "spent": [{"part": text, "ms": 2}],
         "finished_ago_ms": 5_000, "is_current": True, "is_live": False, "mostly_before_source": None,
     }  # fmt: skip
@@ -91,7 +92,8 @@ def page_that_says(text, **changes):
         "sub_topology": text, "state": "running", "reason": text, "last_heartbeat_at": None, "last_batch_at": None,
         "records_in": 3, "records_behind": None, "eta_at": None,
     }  # fmt: skip
-    slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0}
+    slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0, "recovering": 0}
+    slas["rows"] = [{"sla": "fresh", "verdict": "error", "said": "it is 9 s old"}]
     standing = {"verdict": "late", "slas": [text], "stuck_ms": None}
     nothing: dict[str, list[Any]] = {
         "alerts": [],
@@ -138,7 +140,7 @@ def test_boxes_have_verdicts_and_a_path_without_results_dashes():
     assert re.findall('<text class="verdict".*?>(.*?)</text>', dead) == ["no new records", "SLA broken"]
     assert re.findall('<g class="on-path (.*?)"', dead) == ["gray", "red"]
     assert "moving average –, SLA broken: fresh" in dead
-    assert "1 of 1 SLAs broken" in dead
+    assert "1 of 1 SLAs broken: fresh: it is 9 s old." in dead
     down = {"verdict": "not_running", "slas": [], "stuck_ms": None}
     stopped = page_that_says("x", operators={"events": down | {"state": "drained"}, "slow": down | {"state": "failed"}})
     assert re.findall('<text class="verdict".*?>(.*?)</text>', stopped) == ["drained", "failed"]
@@ -175,7 +177,7 @@ def test_incidents_of_one_cause_are_one_line_with_its_place():
 def line_of(name, verdict, *, streams=("running",), **more):
     """Returns the page model of a topology on the start page; its streams are s0, s1 and so on."""
     of_streams = [{"sub_topology": f"s{number}", "state": state} for number, state in enumerate(streams)]
-    slas = {"n": 7, "broken": 0, "warned": 0, "unknown": 0, "is_overdue": False}
+    slas = {"n": 7, "broken": 0, "warned": 0, "unknown": 0, "recovering": 0, "is_overdue": False}
     known = {"state": streams[0], "newest_result_age_ms": 118_000, "report": None, "slas": slas, "cause": None}
     return {"topology": name, "verdict": verdict, "streams": of_streams, "alerts": [], **known, **more}
 
@@ -190,7 +192,7 @@ def test_the_start_page_leads_with_what_is_wrong():
         "cause": "cannot_write", "operator": "board", "input": None, "partition": None, "seen": "the disk is full",
         "remedy": "free space",
     }  # fmt: skip
-    slas = {"n": 7, "broken": 2, "warned": 0, "unknown": 0, "is_overdue": False}
+    slas = {"n": 7, "broken": 2, "warned": 0, "unknown": 0, "recovering": 0, "is_overdue": False}
     lines = [
         line_of("a_fine", "on_time", streams=["running"] * 5),
         line_of("b_idle", "quiet"),
@@ -241,12 +243,43 @@ def test_partitions_have_lag_backlog_and_silence():
     row = {
         "source": "events", "partition": 3, "topic_partition": None, "lag_ms": 90_000, "unread": 1_200,
         "silent_ms": 150_000, "activity": "active", "watermark": utc(0), "causes": ["partition_silent"],
-        "holds_back": True,
+        "holds_back": True, "holds_back_ms": 61_000,
     }  # fmt: skip
     said = text_of(page_that_says("play", partitions=[row]), "partitions").partition("remark ")[2]
     assert said == (
-        "events 3 1 min 30 s 1,200 2 min 30 s ago active 1970-01-01 00:00:00 partition silent; holds the watermark back"
+        "events 3 1 min 30 s 1,200 2 min 30 s ago active 1970-01-01 00:00:00 partition silent ; "
+        "holds the watermark back by 1 min 1 s"
     )
+    # Some partition is always the slowest one; only a cause is amber.
+    usual = page_that_says("play", partitions=[row | {"causes": [], "holds_back_ms": 200}])
+    assert text_of(usual, "partitions").endswith("00:00:00 holds the watermark back by 200 ms")
+    assert (
+        "amber" in page_that_says("play", partitions=[row]).partition('id="partitions"')[2].partition("</table>")[0]
+    ) is True
+    assert "amber" not in usual.partition('id="partitions"')[2].partition("</table>")[0]
+    without = page_that_says("play", partitions=[row | {"causes": [], "holds_back_ms": None}])
+    assert text_of(without, "partitions").endswith("00:00:00 holds the watermark back")
+
+
+@pytest.mark.parametrize(
+    ("n", "counts", "said"),
+    [
+        (0, {}, "not checked yet"),
+        (1, {}, "1 of 1 hold"),
+        (1, {"is_overdue": True}, "1 of 1 held when last checked"),
+        # Of a stream that never started nothing is measured, and after its first results its alert stays open.
+        (1, {"unknown": 1}, "1 of 1 not measured yet"),
+        (1, {"recovering": 1}, "1 of 1 hold, 1 with an alert that is still open"),
+        (3, {"unknown": 1}, "2 of 3 hold, 1 not measured"),
+        (3, {"broken": 1, "warned": 1, "unknown": 1}, "1 of 3 broken, 1 not measured"),
+        (4, {"warned": 1, "recovering": 2}, "1 of 4 with a warning, 2 with an alert that is still open"),
+    ],
+)
+def test_slas_are_counted_in_words_that_fit_the_alerts_beside_them(n, counts, said):
+    zero = {"is_overdue": False, "broken": 0, "warned": 0, "unknown": 0, "recovering": 0, "rows": []}
+    page = page_that_says("play", verdict="late", slas={"checked_at": None, "n": n, **zero, **counts})
+    (tile,) = re.findall(r"<dt>SLAs</dt><dd[^>]*><a[^>]*>(.*?)</a>", page)
+    assert tile == said
 
 
 def test_a_stuck_operator_is_on_the_path_and_is_named():

@@ -12,7 +12,7 @@ from typing import Any
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length_in_toml, read_toml, suggestion_of
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length_in_toml, read_tables, read_toml, suggestion_of
 from tidemark.model.sla_spec import Severity, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change
@@ -182,20 +182,16 @@ def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:
     Raises:
         InvalidSpec: with a line for each mistake, which names *file*.
     """
-    channels, errors = [], []
     escalated_by: dict[str, dict[str, int]] = defaultdict(dict)
-    for name, table in content.items():
-        keys = Keys(file, name, table if isinstance(table, dict) else {})
-        try:
-            for other, after_ms in _escalations(keys, content):
-                escalated_by[other][name] = after_ms
-            channels.append(_channel(keys))
-        except InvalidSpec as error:
-            errors.append(str(error))
-    if errors:
-        raise InvalidSpec("\n".join(errors))
+
+    def read(name: str, keys: Keys) -> Channel:
+        for other, after_ms in _escalations(keys, content):
+            escalated_by[other][name] = after_ms
+        return _channel(keys)
+
+    channels = read_tables(file, "", content, read)
     _refuse_circles(escalated_by, content, file)
-    return tuple(replace(channel, escalated_by=dict(escalated_by[channel.name])) for channel in channels)
+    return tuple(replace(channel, escalated_by=dict(escalated_by[name])) for name, channel in channels.items())
 
 
 def _escalations(keys: Keys, content: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -245,7 +241,6 @@ def _channel(keys: Keys) -> Channel:
         sends_again=kind is ChannelKind.ALERTMANAGER,
         renotify_after_ms=keys.duration("renotify_after", "30 min", None),
     )
-    keys.done()
     if channel.sends_again and channel.renotify_after_ms is not None:
         problem = f"is set, but each check sends open alerts to an {kind} again"
         keys.fail("renotify_after", problem, "leave it out; repeat_interval of its route decides when it tells again")

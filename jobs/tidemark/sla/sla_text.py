@@ -37,6 +37,7 @@ def sla_row(status: Status) -> dict[str, Any]:
         "measure": spec.measure.value,
         "verdict": status.verdict.value,
         "observed_ms": status.observed_ms,
+        "crossed_at": status.crossed_ms,
         "warn_after_ms": sla.warn_after_ms if sla else None,
         "error_after_ms": sla.error_after_ms if sla else None,
         "culprit": status.culprit,

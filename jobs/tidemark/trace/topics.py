@@ -12,12 +12,13 @@ from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[at
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
-from tidemark.model.project.connections import Clusters
+from tidemark.model.project.connections import DEFAULT, Clusters, without_address
 from tidemark.model.project.kafka_security import ISOLATION, READ_UNCOMMITTED
 from tidemark.semantics.progress import Place
 from tidemark.stream.kafka.access import make_client
 from tidemark.stream.kafka.messages import RECORD, SILENT_S, messages_at, record_of
 from tidemark.stream.read.parsing import SchemasOf, no_schemas, parsed
+from tidemark.trace.record import without_topic
 
 PlaceOf = Callable[[Source, int], Place]
 """Returns topic and Kafka's number of an input partition."""
@@ -26,11 +27,20 @@ PlaceOf = Callable[[Source, int], Place]
 class Topics:
     """The topics of sources at *clusters*, by the name of a cluster.
 
-    *schemas* gets those of registries; *place_of* knows input partitions of sources over several topics.
+    *schemas* gets those of registries; *place_of* knows input partitions of sources over several topics. *stopped* says
+    that the broker of this machine, which `default` has without any other address, does not run, and how to start it.
     """
 
-    def __init__(self, clusters: Clusters, place_of: PlaceOf, schemas: SchemasOf = no_schemas) -> None:
-        self._clusters, self._place_of, self._schemas = clusters, place_of, schemas
+    def __init__(
+        self, clusters: Clusters, place_of: PlaceOf, schemas: SchemasOf = no_schemas, stopped: str | None = None
+    ) -> None:
+        self._clusters, self._place_of, self._schemas, self._stopped = clusters, place_of, schemas, stopped
+
+    def why_unread(self, source: Source) -> str | None:
+        """Returns why no record of *source* can be read again; None: its topic can be asked."""
+        if source.topic is None or source.kafka in self._clusters:
+            return without_topic(source)
+        return self._stopped if self._stopped and source.kafka == DEFAULT else without_address(source.kafka)
 
     def __call__(self, source: Source, partition: int, offsets: Collection[int]) -> pl.DataFrame | None:
         """Returns the parsed rows of *source* at *offsets* of an input partition.

@@ -112,6 +112,7 @@ def check(
     of_project = load_each(project.topologies)
     topologies = {each.name: each for each in of_project.values() if isinstance(each, Topology)}
     good: list[Topology] = []
+    parts: list[Topology] = []
     for file in files or of_project:
         topology, mistakes = _load_usable(file)
         if topology is None:
@@ -128,6 +129,7 @@ def check(
             mistakes += marks_in_compacted(topology, sub, broker)
         if mistakes:
             errors += mistakes
+            parts += [topology] if topology.name not in topologies else []
             continue
         good.append(topology)
         lines += _lines_of_topology(topology, one_line(file.name), steps.compared() if steps else {})
@@ -135,17 +137,32 @@ def check(
     # SLAs may be about a topology whose own file has mistakes, which are listed already.
     names = {*topologies, *map(name_in, (*files, *of_project))}
     jobs = _with_queries(sla_spec.topologies_of_jobs(project.slas, (*files, *of_project)), Layout(warehouse))
-    errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names)
+    errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names, parts)
     errors += chain.from_iterable(_not_measured(project, each, Layout(warehouse)) for each in jobs)
     errors += channel_spec.mistakes(project.channels)
     if errors:
-        raise InvalidSpec("\n".join(map(str, errors)))
+        # Each topology has the mistakes in connections.toml.
+        raise InvalidSpec("\n".join(dict.fromkeys(map(str, errors))))
     if not files and not of_project and not jobs:
         lines.append(f"{project.topologies} has no topology; write one into NAME.toml there")
     lines += _warnings_of_all(project, topologies.values(), jobs)
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), brokers, look=look)
     return lines if files else [*lines, *(_summary_of_jobs(project, each) for each in jobs)]
+
+
+def runnable(file: Path, warehouse: Path) -> Topology:
+    """Returns the topology of *file*, whose columns and SQL fit together.
+
+    Raises:
+        InvalidSpec: it has mistakes; a line each.
+    """
+    topology, mistakes = _load_usable(file)
+    if topology is not None:
+        mistakes += _misfits(topology, warehouse, mistakes)[1]
+    if topology is None or mistakes:
+        raise InvalidSpec("\n".join(map(str, mistakes)))
+    return topology
 
 
 class Brokers:

@@ -73,12 +73,7 @@ def live(
         InvalidSpec: a topic or a right on it is missing; a line each.
     """
     results = SampleResults()
-    errors: list[InvalidSpec] = []
-    for end in topology.kafka_ends:
-        for each in end.each_topic(sampled_clusters[end.kafka].partitions):
-            errors += _topic_refusals(topology, each, sampled_clusters[end.kafka], local)
-    if errors:
-        raise InvalidSpec("\n".join(map(str, errors)))
+    refuse_topics(topology, sampled_clusters, local)
     for source in topology.outside_sources:
         if source.topic:
             cluster = sampled_clusters[source.kafka]
@@ -89,6 +84,22 @@ def live(
             for each in topics[:MOST_TOPICS]:
                 _look_at(topology, each, cluster, results, clock, schemas)
     return [*results.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, results, clock()))]
+
+
+def refuse_topics(topology: Topology, sampled_clusters: Mapping[str, SampledCluster], local: str | None) -> None:
+    """Refuses topics of *topology* that *sampled_clusters* lack, or that may not be used there.
+
+    Raises:
+        InvalidArgument: a broker does not answer.
+        InvalidSpec: a topic or a right on it is missing; a line each.
+    """
+    errors: list[InvalidSpec] = []
+    for end in topology.kafka_ends:
+        if (cluster := sampled_clusters.get(end.kafka)) is not None:
+            for each in end.each_topic(cluster.partitions):
+                errors += _topic_refusals(topology, each, cluster, local)
+    if errors:
+        raise InvalidSpec("\n".join(map(str, errors)))
 
 
 def _topic_refusals(

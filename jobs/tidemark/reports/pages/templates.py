@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 from tidemark.escaping import inert
 from tidemark.model.settings.intervals import utc
 from tidemark.model.settings.lengths import for_people
+from tidemark.reports.paths.path_facts import judged_text, judged_windows_text
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
 """Matches commands in remedies, as `escaping.as_code` writes them.
@@ -82,6 +83,8 @@ def _environment() -> Environment:
         "percent": percent,
         "words": lambda name: str(name).replace("_", " "),
         "code": code,
+        "judged": lambda verdict: judged_text(verdict, length),
+        "judged_windows": lambda judged: judged_windows_text(judged, length),
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
         "report_name": report_name,
     }

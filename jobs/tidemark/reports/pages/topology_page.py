@@ -14,12 +14,20 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.history import PastMeasurements
 from tidemark.reports.pages.charts import latency_bands, length_lines, share_lines
 from tidemark.reports.pages.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
 from tidemark.reports.pages.drawing import BOX, draw
-from tidemark.reports.pages.page_model import NEEDS_SOMEONE, VERDICT_WORDS, PageVerdict, subjects_of
+from tidemark.reports.pages.page_model import (
+    NEEDS_SOMEONE,
+    VERDICT_WORDS,
+    PageVerdict,
+    broken_slas,
+    subjects_of,
+    told_cause,
+)
 from tidemark.reports.pages.templates import REFRESH_S, length, template
 from tidemark.reports.paths.path_facts import Row
 from tidemark.why.evidence.conditions import Condition
@@ -90,6 +98,8 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         words=VERDICT_WORDS,
         colors=COLORS,
         stuck=[name for name, row in model.get("operators", {}).items() if row["stuck_ms"] is not None],
+        broken=broken_slas(model) if "slas" in model else None,
+        cause=told_cause(model) if "slas" in model else None,
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,
@@ -139,8 +149,23 @@ def operator_page(
         bound_ms=getattr(operator, "bound_ms", None),
         history=past,
         charts=_charts(past),
+        unmeasured=_unmeasured(topology, name, latency_level(operator, sub.terminals())),
         refresh_s=REFRESH_S,
     )
+
+
+def _unmeasured(topology: Topology, name: str, level: Level | None) -> str:
+    """Returns why the operator *name* has no end-to-end latency, which is measured from *level* on (None: never)."""
+    if level is None:
+        return (
+            f"The end-to-end latency of {name} is not measured: it keeps no state, and its work counts at its readers."
+        )
+    if not topology.level.includes(level):
+        return (
+            f"The end-to-end latency of {name} is measured from level {level.value} on, and {topology.name} has level "
+            f"{topology.level.value}."
+        )
+    return "No latency was measured in this time."
 
 
 def history_page(topology: str, past: PastMeasurements) -> str:

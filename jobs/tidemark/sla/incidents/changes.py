@@ -16,7 +16,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.sla_spec import AGES, Severity, SlaSpec, Thresholds
+from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION
@@ -309,7 +309,7 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
             at_ms=result["checked_at"],
             verdict=Verdict(result["verdict"]),
             damping=spec.damping,
-            crossed_ms=_crossed_ms(spec, result, after_ms=forgotten_ms),
+            crossed_ms=_crossed_ms(result, after_ms=forgotten_ms),
         )
         if result["verdict"] == Verdict.PASS:
             forgotten_ms = result["checked_at"]
@@ -318,16 +318,13 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
             yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
 
 
-def _crossed_ms(spec: SlaSpec, result: Row, *, after_ms: int) -> int | None:
-    """Returns when *result* crossed the lowest limit of *spec*, epoch ms.
+def _crossed_ms(result: Row, *, after_ms: int) -> int | None:
+    """Returns when *result* crossed its limit, epoch ms; None: it is not known.
 
-    An age grows by a second each second. What was before *after_ms*, a check that passed or was not to be judged, is
-    forgotten: the table may have been excused. None: it is no age, or below the limit.
+    What was before *after_ms*, a check that passed or was not to be judged, is forgotten: the table may have been
+    excused.
     """
-    if spec.measure not in AGES or not isinstance(spec.limits, Sla) or result["observed_ms"] is None:
-        return None
-    beyond_ms = round(result["observed_ms"] - spec.limits.least_ms)
-    return max(after_ms, result["checked_at"] - beyond_ms) if beyond_ms >= 0 else None
+    return None if result["crossed_at"] is None else max(after_ms, result["crossed_at"])
 
 
 def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) -> dict[str, Any]:

@@ -87,15 +87,15 @@ class HeldWindows:
     ) -> WhyFinding:
         mark = self._scene.of(operator.name).marks.get((None, None))
         held_by = mark.held_by if mark else None
-        source = self._scene.first_source(operator.name)
-        # A watermark is a bound, and one ms, behind the newest record.
-        needed = iso(needed_ms + source.bound_ms + 1)
+        sources = self._scene.sources(held_by or operator.name)
+        # A watermark is a bound, and one ms, behind the newest record; the longest bound is enough for every source.
+        needed = iso(needed_ms + max(source.bound_ms for source in sources.values()) + 1)
         return self._scene.finding(
             WINDOW_NOT_CLOSED,
             operator.name,
             observation,
             f"a record of {needed} or later in each partition that is not idle closes it",
-            input=held_by or source.name,
+            input=held_by or (next(iter(sources)) if len(sources) == 1 else None),
             partition=self._watermarks.slowest(sub, held_by),
             since_ms=since_ms,
         )
