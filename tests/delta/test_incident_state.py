@@ -159,7 +159,7 @@ def findings(plant: Plant, at: int, operator: str | None = None) -> list[str]:
 
 def test_why_says_that_an_incident_resolves_if_it_holds(plant: Plant) -> None:
     of_board = {"subject": "flight_board"}
-    plant.check(0, {"board": "error"}, observed_ms=312_000, **of_board)
+    plant.check(0, {"board": "error"}, observed_ms=312_000, crossed_at=NOON - 311_000, **of_board)
     acknowledge(plant.layout, "flights", "board-20260101T120000", by="Ann", note="", at_ms=NOON + MINUTE)
     history = "`tidemark incidents flights --history board-20260101T120000`"
     # At noon it was 312 s old; its limit is 1 s.

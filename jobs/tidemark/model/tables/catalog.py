@@ -547,7 +547,11 @@ COMPLETENESS = Table(
             ("table", "string", "Delta table of the sink; of other operators their name"),
             ("interval_start", "timestamp", "record time, inclusive"),
             ("interval_end", "timestamp", "record time, exclusive"),
-            ("complete_at", "timestamp", "decision time of the batch after which no record was expected any more"),
+            (
+                "complete_at",
+                "timestamp",
+                "decision time of the batch after which the watermark had passed the interval",
+            ),
             ("watermark", "timestamp", "watermark of the sub-topology after that batch, record time"),
             (
                 "records",
