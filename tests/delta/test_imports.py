@@ -82,3 +82,31 @@ def test_a_command_that_runs_sql_imports_no_pandas(command, tmp_path):
 def test_a_job_that_airflow_runs_without_spark_imports_no_pandas():
     jobs = ["rollup", "critical_path", "maintain"]
     assert imported_by(jobs, ["pandas"], **{WITHOUT_SPARK: "1"}) == {job: [] for job in jobs}
+
+
+# Without pandas, which DuckDB imports for a query with parameters where it is installed.
+HEAVY = (
+    "airflow", "confluent_kafka", "deltalake", "duckdb", "fastavro", "google", "great_expectations", "grpc", "jinja2",
+    "msgspec", "numpy", "obstore", "polars", "prometheus_client", "pyarrow", "pyspark", "requests",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("command", "packages"),
+    [
+        ("status", ["confluent_kafka", "deltalake", "duckdb", "msgspec", "numpy", "polars", "pyarrow"]),
+        (
+            "check",
+            ["confluent_kafka", "deltalake", "duckdb", "fastavro", "google", "msgspec", "numpy", "polars", "pyarrow"],
+        ),
+    ],
+)
+def test_a_command_imports_these_packages_alone(command: str, packages: list[str], tmp_path: Path) -> None:
+    code = (
+        f"import sys, atexit; sys.argv = ['tidemark', '--warehouse', {str(tmp_path)!r}, {command!r}]\n"
+        f"atexit.register(lambda: print([name for name in {HEAVY} if name in sys.modules]))\n"
+        "from tidemark.cli.main import main; main()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "flights" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == str(packages)

@@ -94,7 +94,7 @@ def test_a_short_bound_and_a_strict_sla_are_warnings(readings: str, tmp_path: Pa
     )
     bound = [line for line in lines(tmp_path, readings, bound="5 s") if "bound 5 s" in line]
     late = "covers 99.0 % of them, and 1.0 % would be late"  # one of the 99 that can be used
-    assert bound == [f"live: readings: warning: bound 5 s {late}; 99 % need a bound of 7 s"]
+    assert bound == [f'live: readings: warning: bound 5 s {late}; 99 % need a bound of "7 s"']
 
 
 def test_a_topic_that_is_not_there_is_refused_with_its_remedy(readings: str, tmp_path: Path) -> None:

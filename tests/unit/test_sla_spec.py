@@ -534,7 +534,10 @@ def test_an_objective_has_a_window_of_28_days_by_default() -> None:
         ),
         # 1 / (1 - 0.93) is 14.3, and 1 / (1 - 0.931) is 14.5.
         (OBJECTIVE | {"target": 0.93}, r"objective\.target: is 0\.93, whose .* write a share from 0\.931 to below 1"),
-        (OBJECTIVE | {"window": "2 d"}, r"objective\.window: is 2 d, shorter than the longest .* write 3 d or longer"),
+        (
+            OBJECTIVE | {"window": "2 d"},
+            r"objective\.window: is 2 d, shorter than the longest .* write \"3 d\" or longer",
+        ),
         (OBJECTIVE | {"min_records": 0}, r"objective\.min_records: is 0; write 1 or more"),
         (OBJECTIVE | {"over": "1 h"}, r"objective\.over: is not a valid key here"),
         ([1], r"objective: is \[1\]; write objective = \{ latency"),

@@ -11,7 +11,8 @@ from typing import Any
 
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_tables, read_toml, suggestion_of
+from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length_in_toml, read_tables, read_toml, suggestion_of
 from tidemark.model.sla_spec import Severity, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change
@@ -169,10 +170,10 @@ def _shorter_than_checks(channel: Channel, topologies: Iterable[Topology]) -> It
         every_ms = topology.check_every_ms
         for key, length_ms in lengths_ms.items():
             if length_ms is not None and length_ms < every_ms:
-                every = length(every_ms)
-                problem = f"is {length(length_ms)}, but only checks send alerts"
-                remedy = f"write {every} or more, or a shorter check_every"
-                yield f"{key}: warning: {problem}, and {topology.name} has one every {every}; {remedy}"
+                problem = f"is {for_people(length_ms)}, but only checks send alerts"
+                every = f"{topology.name} has one every {for_people(every_ms)}"
+                remedy = f'write "{length_in_toml(every_ms)}" or more, or a shorter check_every'
+                yield f"{key}: warning: {problem}, and {every}; {remedy}"
 
 
 def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:

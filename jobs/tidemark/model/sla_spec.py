@@ -16,6 +16,7 @@ from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.files import Project
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.maintenance_windows import (
     MaintenanceWindow,
     WeeklyHours,
@@ -30,7 +31,7 @@ from tidemark.model.settings.toml_keys import (
     LENGTH_ABOVE_0,
     Form,
     Keys,
-    length,
+    length_in_toml,
     read_inner,
     read_toml,
     read_whole,
@@ -132,8 +133,6 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """The quantile of each measure that is read from buckets."""
 WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
 """The quantile of each measure of an operator's own work on windows."""
-AGES = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS})
-"""The measures of an age, which grows while nothing happens."""
 SHARES: Mapping[Measure, str] = MappingProxyType({Measure.QUARANTINED_SHARE: "quarantined", Measure.LATE_SHARE: "late"})
 """By measure of a share of the records that an operator read, the outcome whose records it counts."""
 OF_OPERATORS = frozenset(
@@ -239,6 +238,11 @@ class SlaSpec:
     def is_judged(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in its calendar."""
         return self.calendar is None or self.calendar.holds(at_ms)
+
+    @property
+    def may_be_excused(self) -> bool:
+        """Returns whether it passes beyond its limit while there is nothing to send, or while streams catch up."""
+        return self.ignore_when_idle or self.while_catching_up is WhileCatchingUp.EXCUSE
 
     def judged_since_ms(self, at_ms: int, *, after_ms: int) -> int | None:
         """Returns since when it is judged, if that is after *after_ms*: epoch ms.
@@ -606,17 +610,18 @@ def _refuse_window(keys: Keys, window_ms: int, topology: Topology) -> None:
     """Refuses a window whose records cannot be counted."""
     shortest_ms = max(window.over_ms for window in BURN_WINDOWS)
     if window_ms < shortest_ms:
-        problem = f"is {length(window_ms)}, shorter than the longest burn-rate window"
-        keys.fail("window", problem, f"write {length(shortest_ms)} or longer, such as {length(WINDOW_MS)}")
+        problem = f"is {for_people(window_ms)}, shorter than the longest burn-rate window"
+        remedy = f'write "{length_in_toml(shortest_ms)}" or longer, such as "{length_in_toml(WINDOW_MS)}"'
+        keys.fail("window", problem, remedy)
     kept_ms = topology.retention.reports_ms
     if kept_ms is not None and kept_ms < window_ms:
-        problem = f"is {length(window_ms)}, but {topology.name} keeps rollups for {length(kept_ms)}"
+        problem = f"is {for_people(window_ms)}, but {topology.name} keeps rollups for {for_people(kept_ms)}"
         keys.fail("window", problem, "raise retention.reports of the topology, or write a shorter window")
 
 
 def _window_name(name: str, window: BurnWindow) -> str:
     """Returns the name of the SLA of *window*, such as `in_time_1h`."""
-    return f"{name}_{length(window.over_ms).replace(' ', '')}"
+    return f"{name}_{length_in_toml(window.over_ms).replace(' ', '')}"
 
 
 def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
@@ -625,8 +630,8 @@ def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
         return
     longest_ms = round(max(present((spec.limits.warn_after_ms, spec.limits.error_after_ms))))
     if spec.over_ms <= longest_ms:
-        problem = f"is {length(spec.over_ms)}, after which an unseen group counts no more"
-        remedy = f"write a longer time than the limit of {length(longest_ms)}"
+        problem = f"is {for_people(spec.over_ms)}, after which an unseen group counts no more"
+        remedy = f"write a longer time than the limit of {for_people(longest_ms)}"
         keys.fail("over", problem, remedy, beside=("by", "warn_after", "error_after"))
 
 

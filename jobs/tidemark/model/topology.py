@@ -39,6 +39,7 @@ from tidemark.model.settings.retention import Retention, read_retention
 from tidemark.model.settings.toml_keys import Keys, read_toml, read_whole
 from tidemark.model.settings.windows import Windows
 from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
+from tidemark.semantics.strategy import Strategy
 
 T = TypeVar("T")
 
@@ -290,6 +291,21 @@ class Topology:
     def allowed_lateness_ms(self, name: str) -> int:
         """Returns the longest lateness allowed on the way into *name*."""
         return max(operator.allowed_lateness_ms or 0 for operator in self.path_into(name))
+
+    def sets_late_aside(self, name: str) -> bool:
+        """Returns True if no late record changes what *name* has of a complete interval.
+
+        On each way into it, an operator sets aside what comes after the watermark and the allowed lateness: a strict
+        source, or windows that give one result each, with the time of their end. Windows that send results before they
+        close take records of earlier intervals until then.
+        """
+        operator = self.operators[name]
+        is_strict = isinstance(operator, Source) and operator.allowed_lateness_ms is not None
+        emission = operator.emission
+        closes = operator.windows is not None and emission and emission.strategy is Strategy.ON_WINDOW_CLOSE
+        if self.time is Time.PROCESSING or is_strict or closes:
+            return True
+        return bool(operator.upstream_flows) and all(map(self.sets_late_aside, operator.upstream_flows))
 
     def repartition(self, name: str) -> Repartition:
         """Returns the repartition *name*, of which a hop is read."""

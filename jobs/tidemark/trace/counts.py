@@ -85,7 +85,7 @@ class Reconciliation:
 
     @property
     def is_whole(self) -> bool:
-        """True if no record is missing, and none is expected any more."""
+        """True if no record is missing, and the watermark of the source has passed the span."""
         return self.is_over and not self.differences
 
     @property

@@ -78,27 +78,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def length(ms: int) -> str:
-    """Returns a length of time as files have it.
+def length_in_toml(ms: int) -> str:
+    """Returns a length of time as files have it: the inverse of `duration_ms`.
 
-    It is the inverse of `duration_ms`.
+    A sentence has `lengths.for_people` instead.
 
-    >>> length(90_000), length(600_000)
-    ('90 s', '10 min')
+    >>> length_in_toml(90_000), length_in_toml(600_000), length_in_toml(1_500)
+    ('90 s', '10 min', '1500 ms')
     """
     for unit, size_ms in reversed(_MS.items()):
         if ms >= size_ms and ms % size_ms == 0:
-            return f"{ms // size_ms:,} {unit}"
-    return f"{ms:,} ms"
-
-
-def length_in_toml(ms: int) -> str:
-    """Returns a length of time without separators of thousands.
-
-    >>> length_in_toml(1_500), length(1_500)
-    ('1500 ms', '1,500 ms')
-    """
-    return length(ms).replace(",", "")
+            return f"{ms // size_ms} {unit}"
+    return f"{ms} ms"
 
 
 def suggestion_of(word: str, words: Collection[str], what: str) -> str:

@@ -8,8 +8,9 @@ from enum import StrEnum
 from functools import cache
 from zoneinfo import available_timezones
 
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import Keys, length, read_inner
+from tidemark.model.settings.toml_keys import Keys, length_in_toml, read_inner
 from tidemark.semantics.completeness import Intervals
 
 LEAST_LOCAL_HOP_MS = 7_200_000
@@ -130,7 +131,7 @@ def _read_intervals(keys: Keys) -> Intervals:
     every_ms, timezone = keys.duration("every", "1 h"), _timezone(keys)
     every = keys.content["every"]
     if every_ms < LEAST_INTERVAL_MS:
-        keys.fail("every", f"is {every!r}", f'write "{length(LEAST_INTERVAL_MS)}" or more, such as "1 h"')
+        keys.fail("every", f"is {every!r}", f'write "{length_in_toml(LEAST_INTERVAL_MS)}" or more, such as "1 h"')
     if timezone and every_ms % DAY_MS and DAY_MS % every_ms:
         problem = f"is {every!r}, which divides no day of {timezone}"
         keys.fail("every", problem, 'write a part of a day such as "1 h", or whole days such as "1 d"')
@@ -148,7 +149,7 @@ def _windows_timezone(keys: Keys, shape: Shape, hop_ms: int) -> str | None:
         )
     _timezone(keys)
     if name is not None and shape is Shape.HOPPING and hop_ms < LEAST_LOCAL_HOP_MS:
-        problem, remedy = f"is {name!r}, but windows start every {length(hop_ms)}", 'start them every "2 h" or more'
+        problem, remedy = f"is {name!r}, but windows start every {for_people(hop_ms)}", 'start them every "2 h" or more'
         keys.fail("timezone", problem, f"{remedy}: several would start at once when daylight saving time begins")
     return name
 
