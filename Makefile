@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus strace test from_apt audited audit yarn supervision environments chaos bench contests demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus strace docker-engine test from_apt audited audit yarn supervision containers environments chaos bench contests demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -153,6 +153,19 @@ strace: ## strace for tests/delta/test_power_loss.py, by apt where none is insta
 		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends strace >/dev/null \
 		|| echo "no strace, and apt cannot install it: tests/delta/test_power_loss.py will be skipped"
 
+COMPOSE := github.com/docker/compose/v2
+COMPOSE_VERSION := v2.40.3
+docker-engine: .venv/.ready ## Docker Engine and Compose for tests/containers, by apt and Go where they are missing; without them these are skipped
+	@docker version >/dev/null 2>&1 || { command -v dockerd && command -v debootstrap; } >/dev/null || { \
+	command -v apt-get >/dev/null && AS=$$([ $$(id -u) = 0 ] || echo "sudo -n") && echo "installing Docker Engine (under a minute)" \
+		&& $$AS apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$AS apt-get install -qq -y --no-install-recommends \
+		docker.io debootstrap >/dev/null || echo "no Docker Engine, and apt cannot install it: tests/containers will be skipped"; }
+	@docker compose version >/dev/null 2>&1 || [ -x .venv/docker-compose ] || { \
+	command -v go >/dev/null && echo "compiling Docker Compose (two minutes)" \
+		&& sources=$$(go mod download -json $(COMPOSE)@$(COMPOSE_VERSION) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') \
+		&& go build -C "$$sources" -trimpath -o $(CURDIR)/.venv/docker-compose ./cmd 2>.venv/docker-compose.log \
+		|| echo "no Docker Compose, and no Go that can compile it: tests/containers will be skipped"; }
+
 # Long files come first, by their folders.
 PYTEST := $(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 # The others wait for brokers, Spark and Airflow half of the time, and jars for the network, and these use it: nice, so that they
@@ -186,10 +199,14 @@ audit: setup ## known vulnerabilities of packages, where PyPI has the data, and 
 supervision: setup check browser postgres alertmanager ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m long tests/airflow tests/browser tests/spark tests/streaming
 
-environments: check object-store pythons yarn ## a day of flights and all batch jobs on a Spark standalone cluster, streams on YARN, Airflow with an object store, and wheels (an hour)
+containers: setup docker-engine ## docker/ built and started by Docker Engine, with kills of its containers (half an hour)
+	$(BIN)/pytest -q -rap --no-fold-skipped -m long tests/containers
+
+environments: check object-store pythons yarn docker-engine ## a day of flights and all batch jobs on a Spark standalone cluster, streams on YARN, Airflow with an object store, wheels, and containers (an hour and a half)
 	@log=.venv/environments; rm -f $$log.*; \
 	run() { { $(BIN)/pytest -q -rap --no-fold-skipped -m "$$@" || touch $$log.failed; } | tee -a $$log.log; }; \
 	run "long or not long" tests/cluster; run long tests/objectstore; run "long or not long" tests/packages tests/pods; \
+	run long tests/containers; \
 	echo "Every case of these environments, with the reason of each that was not run:"; \
 	grep -E '^(PASSED|FAILED|ERROR|SKIPPED)' $$log.log; [ ! -e $$log.failed ]
 

@@ -29,7 +29,7 @@ from tidemark.model.sla_spec import (
     usable_slas,
 )
 from tidemark.model.tables.catalog import INCIDENTS
-from tidemark.semantics.incidents import Damping
+from tidemark.semantics.incidents import Change, Damping
 from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, ShareMaximums, Sla, Unit
 
 PROJECT = Path(__file__).parents[2]
@@ -637,5 +637,6 @@ def test_all_mistakes_of_an_sla_are_told_at_once(changes, keys):
 def test_units_of_alerts_are_those_of_the_schema_and_of_incidents() -> None:
     schema = json.loads((PROJECT / "docs" / "alert.schema.json").read_text(encoding="utf-8"))
     assert schema["properties"]["unit"]["enum"] == [*Unit, None]
+    assert schema["properties"]["change"]["enum"] == [*Change]
     (unit,) = (column for column in INCIDENTS.columns if column.name == "unit")
     assert unit.comment == " | ".join(Unit)

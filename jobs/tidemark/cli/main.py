@@ -175,14 +175,17 @@ def _options(line: Sequence[str]) -> argparse.Namespace:
 
 
 def _damage(options: argparse.Namespace) -> TidemarkError | None:
-    """Returns the first damage of a table in the warehouse of *options*; None: there is none."""
+    """Returns the first damage of a table in the warehouse of *options*; None: none is found."""
     # Most commands need none of these, and to import them takes longer than to answer.
     from tidemark.cli.shared.options import place
     from tidemark.storage.delta.data_files import damage_of_table
     from tidemark.storage.warehouse import delta_tables
 
-    tables = chain.from_iterable(delta_tables(place(options)).values())
-    return next(filter(None, map(damage_of_table, tables)), None)
+    try:
+        tables = chain.from_iterable(delta_tables(place(options)).values())
+        return next(filter(None, map(damage_of_table, tables)), None)
+    except Exception:  # whatever ends the search, the error that it is to explain says more
+        return None
 
 
 def _tell_of_override() -> None:

@@ -27,6 +27,7 @@ from tidemark.model.arrival_order import by_arrival
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.operator_graph import event_times, updates_tables
 from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, in_clear, with_address
+from tidemark.model.project.extras import untried
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import passwords_in_clear, with_secrets
@@ -270,9 +271,10 @@ def _not_measured(project: Project, topology: Topology, layout: Layout) -> Itera
 def _warnings_of_all(project: Project, topologies: Collection[Topology], jobs: Collection[Topology]) -> Iterator[str]:
     """Yields warnings about the topologies together.
 
-    They are about SLAs that cannot be kept, filters of channels that match no alert, and schedules that do not fit this
-    machine.
+    They are about SLAs that cannot be kept, filters of channels that match no alert, schedules that do not fit this
+    machine, and packages with which no test ran.
     """
+    yield from (f"installation: warning: {sentence}" for sentence in untried())
     promised = [(topology, sla_spec.load(project.slas, topology)) for topology in (*topologies, *jobs)]
     for topology, specs in promised:
         yield from (f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology))
