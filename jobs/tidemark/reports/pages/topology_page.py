@@ -48,7 +48,7 @@ def start_page(lines: Sequence[Row], *, at: datetime, folder: Path) -> str:
     # The template reads these fields of every line, and pages refuse names that are not defined.
     no_fields: Row = dict.fromkeys(("error", "cause", "slas", "report"))
     no_fields |= {"alerts": [], "streams": []}
-    read = [{**no_fields, **line} for line in lines if "verdict" in line]
+    read = [{**no_fields, **line, **_told(line)} for line in lines if "verdict" in line]
     unread = [line for line in lines if "verdict" not in line]
     read.sort(key=lambda line: ([*PageVerdict].index(line["verdict"]), line["topology"]))
     return template("reports/pages/start_page.html.j2").render(
@@ -62,6 +62,13 @@ def start_page(lines: Sequence[Row], *, at: datetime, folder: Path) -> str:
         folder=str(folder),
         refresh_s=SOON_S if unread else REFRESH_S,
     )
+
+
+def _told(model: Row) -> Row:
+    """Returns what is told beside the verdict of *model*: its `broken` SLAs and the cause, each None without one."""
+    if not model.get("slas"):
+        return {"broken": None, "cause": model.get("cause")}
+    return {"broken": broken_slas(model), "cause": told_cause(model)}
 
 
 def _needs_someone(line: Row) -> bool:
@@ -98,8 +105,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         words=VERDICT_WORDS,
         colors=COLORS,
         stuck=[name for name, row in model.get("operators", {}).items() if row["stuck_ms"] is not None],
-        broken=broken_slas(model) if "slas" in model else None,
-        cause=told_cause(model) if "slas" in model else None,
+        **_told(model),
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,
