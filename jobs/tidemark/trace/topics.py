@@ -7,7 +7,7 @@ from contextlib import closing
 from types import MappingProxyType
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from tidemark.errors import InvalidArgument
@@ -20,6 +20,7 @@ from tidemark.stream.kafka.messages import RECORD, SILENT_S, messages_at, record
 from tidemark.stream.read.parsing import SchemasOf, no_schemas, parsed
 from tidemark.trace.record import without_topic
 
+_NO_SUCH_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 PlaceOf = Callable[[Source, int], Place]
 """Returns topic and Kafka's number of an input partition."""
 
@@ -151,4 +152,8 @@ class Topics:
 
     def _no_answer(self, source: Source, error: KafkaException) -> InvalidArgument:
         address = self._clusters[source.kafka].bootstrap
+        if error.args[0].code() in _NO_SUCH_TOPIC:
+            return InvalidArgument(
+                f"{address} has no topic {source.topic}; create it, or give the address of its broker"
+            )
         return InvalidArgument(f"{address}: {error.args[0].str()}; start the broker, or give its address")

@@ -97,10 +97,12 @@ def row_as_text(row: RowTrace) -> str:
     """Returns the trace of a row for people."""
     since = f"version {row.version}" if row.version is not None else "a version that is no longer in the log"
     columns = ", ".join(f"{name} = {value}" for name, value in row.row.items())
+    # What a join added to a record is known only by reading that again.
+    least, plural = "at least " if row.missing else "", "" if len(row.places) == 1 else "s"
     lines = [
         f"{row.table} {row.key}: {columns}",
         f"batch {row.batch_id}, {since}",
-        f"made of {len(row.places)} records:",
+        f"made of {least}{len(row.places)} record{plural}:",
     ]
     lines += [f"  {place}" for place in row.places]
     if row.missing:
