@@ -27,7 +27,7 @@ IMPORTS = {
     "clock": "",
     "bounded_http": "errors",
     "semantics": "collecting errors",
-    "model.tables": "collecting",
+    "model.tables": "collecting semantics",
     "model.settings": "collecting errors semantics model.tables",
     "model.project": "escaping errors model.settings",
     "model.kinds": "semantics model.tables model.settings model.project",
@@ -35,7 +35,7 @@ IMPORTS = {
     "kernels": "",
     "kernels.columns": "collecting errors semantics model.tables model.settings",
     "kernels.aggregates": "collecting errors semantics model.settings model.kinds kernels.columns",
-    "kernels.reports": "semantics model.settings",
+    "kernels.reports": "semantics model.settings kernels.columns",
     "kernels.sql": "errors model.settings kernels.columns",
     "kernels.updates": (
         "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
@@ -130,7 +130,9 @@ IMPORTS = {
         "storage.delta control recorded spark_session query"
     ),
     "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
-    "reports.paths.ages": "semantics model.tables model.kinds model kernels.columns kernels.reports reports",
+    "reports.paths.ages": (
+        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports reports"
+    ),
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.reports storage spark_session stream.journal query reports reports.paths.windows "

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import polars as pl
 import polars.selectors as cs
 
+from tidemark.kernels.reports.record_times import first_records, record_times
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.record_times import first_records, record_times
 
 STEP = ["window_end", "operator"]
 PARTITION = ["sub_topology", "operator", "partition"]

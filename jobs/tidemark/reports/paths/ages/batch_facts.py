@@ -20,11 +20,11 @@ import polars.selectors as cs
 from tidemark.kernels.reports.ages import PLACE, ClosingBatches
 from tidemark.kernels.reports.paths import NONE, Floats, Mask, Places
 from tidemark.kernels.reports.reads import partition_reads
+from tidemark.kernels.reports.record_times import first_records, record_times
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.toml_keys import length
 from tidemark.model.topology import SubTopology
-from tidemark.reports.paths.record_times import first_records, record_times
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.idleness import Activity
 
