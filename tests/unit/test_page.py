@@ -197,6 +197,7 @@ def test_the_start_page_leads_with_what_is_wrong():
     lines = [
         line_of("a_fine", "on_time", streams=["running"] * 5),
         line_of("b_idle", "quiet"),
+        line_of("b_stopped", "not_running", streams=["drained", "running"]),
         {"topology": "c_new"},
         line_of("d_recovers", "on_time", alerts=[ALERT]),
         line_of("e_late", "late"),
@@ -208,10 +209,11 @@ def test_the_start_page_leads_with_what_is_wrong():
     ]  # fmt: skip
     page = start_page(lines, at=utc(0), folder="topologies")
     # The worst verdict first; then those of which nothing is known to be wrong, and the one that is being read.
-    order = ["g_typo", "f_broken", "e_late", "d_recovers", "b_idle", "a_fine", "c_new"]
+    order = ["g_typo", "f_broken", "e_late", "d_recovers", "b_stopped", "b_idle", "a_fine", "c_new"]
     assert re.findall('<(?:section|tr)[^>]* id="(.+?)"', page) == order
     text = read(page)
-    assert "4 of 7 topologies need attention. 1 of 7 is being read." in text
+    # Somebody wanted b_stopped to stand still.
+    assert "4 of 8 topologies need attention. 1 of 8 is being read." in text
     of_broken = text[text.index("f_broken") : text.index("e_late")].strip()
     assert of_broken == (
         "f_broken SLA broken SLA fresh: fresh is late; also broken: quick. "

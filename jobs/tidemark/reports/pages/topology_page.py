@@ -72,8 +72,12 @@ def _told(model: Row) -> Row:
 
 
 def _needs_someone(line: Row) -> bool:
-    """Returns True for a topology with a bad verdict, or with an alert that is still open."""
-    return line["verdict"] in NEEDS_SOMEONE or bool(line["alerts"])
+    """Returns True for a topology with a bad verdict, or with an alert that is still open.
+
+    One that was drained stands still because somebody wanted it.
+    """
+    is_drained = line["verdict"] == PageVerdict.NOT_RUNNING and line["state"] == Condition.DRAINED
+    return (line["verdict"] in NEEDS_SOMEONE and not is_drained) or bool(line["alerts"])
 
 
 def _streams_by_state(streams: Sequence[Row]) -> dict[str, list[str]]:
