@@ -91,17 +91,11 @@ HEAVY = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("command", "packages"),
-    [
-        ("status", ["confluent_kafka", "deltalake", "duckdb", "msgspec", "numpy", "polars", "pyarrow"]),
-        (
-            "check",
-            ["confluent_kafka", "deltalake", "duckdb", "fastavro", "google", "msgspec", "numpy", "polars", "pyarrow"],
-        ),
-    ],
-)
-def test_a_command_imports_these_packages_alone(command: str, packages: list[str], tmp_path: Path) -> None:
+IMPORTED = ["confluent_kafka", "deltalake", "duckdb", "fastavro", "google", "msgspec", "numpy", "polars", "pyarrow"]
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+def test_a_command_imports_these_packages_alone(command: str, tmp_path: Path) -> None:
     code = (
         f"import sys, atexit; sys.argv = ['tidemark', '--warehouse', {str(tmp_path)!r}, {command!r}]\n"
         f"atexit.register(lambda: print([name for name in {HEAVY} if name in sys.modules]))\n"
@@ -109,4 +103,4 @@ def test_a_command_imports_these_packages_alone(command: str, packages: list[str
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "flights" in ran.stdout
-    assert ran.stdout.splitlines()[-1] == str(packages)
+    assert ran.stdout.splitlines()[-1] == str(IMPORTED)

@@ -805,8 +805,8 @@ def test_a_right_that_the_cluster_does_not_grant(tmp_path: Path) -> None:
     ("beat_s", "at_s", "cause", "seen"),
     [
         (50, 50, "nothing_wrong", None),
-        (50.001, 51, "slow_batch", "one batch of events has been running for 30,001 ms"),
-        (80.001, 81, "slow_batch", "one batch of events has been running for 60,001 ms"),
+        (50.001, 51, "slow_batch", "one batch of events has been running for 30 s"),
+        (80.001, 81, "slow_batch", "one batch of events has been running for 1 min"),
         # Heartbeats of a driver that works come each second, also within a batch.
         (22, 52, "nothing_wrong", None),
         (22, 53, "backlog", "the driver of events stands still, and reads nothing: no batch and no heartbeat with"),
@@ -1187,10 +1187,10 @@ def test_silence_belongs_to_the_source_that_is_silent(tmp_path: Path) -> None:
     play.batch(80, of("payments", 75, v=2))
     finding = first(play, 81)
     assert (finding.cause, finding.input) == ("nothing_wrong", None)
-    assert finding.seen.endswith("; limits has been silent for 71 s")
+    assert finding.seen.endswith("; limits has been silent for 1 min 11 s")
     finding = first(play, 141)
     assert place(finding) == ("source_quiet", "board", "payments", None, ms(80))
-    assert finding.seen == "limits, payments have been silent for 61 s; all earlier records gave results"
+    assert finding.seen == "limits, payments have been silent for 1 min 1 s; all earlier records gave results"
 
 
 def test_late_records_of_several_sources_blame_no_single_bound(tmp_path: Path) -> None:
@@ -1201,8 +1201,8 @@ def test_late_records_of_several_sources_blame_no_single_bound(tmp_path: Path) -
         play.batch(second, of("payments", 100, v=second), of("payments", 101, v=second), of("payments", 200, v=second))
     finding = next(each for each in play.why(16) if each.cause == "bound_too_small")
     assert (finding.operator, finding.input, finding.partition) == ("per_minute", None, None)
-    assert finding.seen.endswith("were late, by up to 94,999 ms, with bounds of 1 s (limits), 5 s (payments)")
-    assert finding.remedy.startswith("bounds that are 95 s longer would accept them; `tidemark bound play` shows")
+    assert finding.seen.endswith("were late, by up to 1 min 35 s, with bounds of 1 s (limits), 5 s (payments)")
+    assert finding.remedy.startswith("bounds that are 1 min 35 s longer would accept them; `tidemark bound play` shows")
 
 
 def test_one_bad_record_among_good_ones_is_not_poison(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
 @pytest.mark.parametrize(
     ("verdict", "slas", "cause", "line"),
     [
-        ("broken", ("a warn", "b error"), "all_filtered", "broken: b: b is late; also broken: a"),
+        ("broken", ("a warn", "b error"), "all_filtered", "broken: b: b is late; with a warning: a"),
         # That a stream was drained is told beside the SLA, as it does not run.
         ("broken", ("b error",), "drained", "broken: b: b is late; it was seen; act"),
         ("warn", ("a warn",), None, "warn: a: a is late"),

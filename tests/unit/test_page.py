@@ -177,7 +177,7 @@ def test_incidents_of_one_cause_are_one_line_with_its_place():
 def line_of(name, verdict, *, streams=("running",), **more):
     """Returns the page model of a topology on the start page; its streams are s0, s1 and so on."""
     of_streams = [{"sub_topology": f"s{number}", "state": state} for number, state in enumerate(streams)]
-    slas = {"n": 7, "broken": 0, "warned": 0, "unknown": 0, "recovering": 0, "is_overdue": False}
+    slas = {"n": 7, "broken": 0, "warned": 0, "unknown": 0, "is_overdue": False, "recovering": 0, "rows": []}
     known = {"state": streams[0], "newest_result_age_ms": 118_000, "report": None, "slas": slas, "cause": None}
     return {"topology": name, "verdict": verdict, "streams": of_streams, "alerts": [], **known, **more}
 
@@ -192,10 +192,12 @@ def test_the_start_page_leads_with_what_is_wrong():
         "cause": "cannot_write", "operator": "board", "input": None, "partition": None, "seen": "the disk is full",
         "remedy": "free space",
     }  # fmt: skip
-    slas = {"n": 7, "broken": 2, "warned": 0, "unknown": 0, "recovering": 0, "is_overdue": False}
+    slas = {"n": 7, "broken": 2, "warned": 0, "unknown": 0, "is_overdue": False, "recovering": 0}
+    slas["rows"] = [{"sla": name, "verdict": "error", "said": f"{name} is late"} for name in ("fresh", "quick")]
     lines = [
         line_of("a_fine", "on_time", streams=["running"] * 5),
         line_of("b_idle", "quiet"),
+        line_of("b_stopped", "not_running", streams=["drained", "running"]),
         {"topology": "c_new"},
         line_of("d_recovers", "on_time", alerts=[ALERT]),
         line_of("e_late", "late"),
@@ -207,13 +209,15 @@ def test_the_start_page_leads_with_what_is_wrong():
     ]  # fmt: skip
     page = start_page(lines, at=utc(0), folder="topologies")
     # The worst verdict first; then those of which nothing is known to be wrong, and the one that is being read.
-    order = ["g_typo", "f_broken", "e_late", "d_recovers", "b_idle", "a_fine", "c_new"]
+    order = ["g_typo", "f_broken", "e_late", "d_recovers", "b_stopped", "b_idle", "a_fine", "c_new"]
     assert re.findall('<(?:section|tr)[^>]* id="(.+?)"', page) == order
     text = read(page)
-    assert "4 of 7 topologies need attention. 1 of 7 is being read." in text
+    # Somebody wanted b_stopped to stand still.
+    assert "4 of 8 topologies need attention. 1 of 8 is being read." in text
     of_broken = text[text.index("f_broken") : text.index("e_late")].strip()
     assert of_broken == (
-        "f_broken SLA broken Cannot write at board : the disk is full. Free space. "
+        "f_broken SLA broken SLA fresh: fresh is late; also broken: quick. "
+        "Cannot write at board : the disk is full. Free space. "
         "streams failed s1 catching up s2 running s0, s3 newest result 1 min 58 s ago "
         "SLAs 2 of 7 broken report 2026-01-31 12:00 open alerts "
         "critical Partition silent at events partition 3 since 1970-01-01 00:00:00 . 1 SLA : fresh is broken. "

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import present
+from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
@@ -123,7 +123,8 @@ _OTHER_LENGTH = "its records were counted in intervals of another length, before
 
 def _sources(of: Scene, operator: Operator) -> list[Source]:
     """Returns the sources whose records reach *operator* from outside the topology."""
-    return [each for each in of.topology.path_into(operator.name) if isinstance(each, Source)]
+    on_the_way = names_in(of.topology.path_into(operator.name))
+    return [source for source in of.topology.outside_sources if source.name in on_the_way]
 
 
 def _too_short(sources: Sequence[Source], *, by_idleness: bool) -> str:

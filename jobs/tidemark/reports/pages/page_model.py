@@ -167,14 +167,20 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
 
 
 def broken_slas(model: Row) -> str | None:
-    """Returns what the newest check measured of the broken SLAs in the page *model*; None: none is broken."""
+    """Returns what the newest check measured of the broken SLAs in the page *model*; None: none is broken.
+
+    One with a warning is named as such: the verdict `broken` does not count it.
+    """
     broken = [row for row in model["slas"]["rows"] if row["verdict"] in BROKEN]
     if not broken:
         return None
     # With the verdict `broken` the SLAs in error come before those with a warning.
     worst_sla, *others = sorted(broken, key=lambda row: row["verdict"] == Verdict.WARN)
-    also = f"; also broken: {', '.join(row['sla'] for row in others)}" if others else ""
-    return f"{worst_sla['sla']}: {worst_sla['said']}{also}"
+    also = [row["sla"] for row in others if row["verdict"] != Verdict.WARN]
+    warned = [row["sla"] for row in others if row["verdict"] == Verdict.WARN]
+    more = f"; also broken: {', '.join(also)}" if also else ""
+    more += f"; with a warning: {', '.join(warned)}" if warned else ""
+    return f"{worst_sla['sla']}: {worst_sla['said']}{more}"
 
 
 def told_cause(model: Row) -> Row | None:

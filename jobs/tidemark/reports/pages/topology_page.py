@@ -48,7 +48,7 @@ def start_page(lines: Sequence[Row], *, at: datetime, folder: Path) -> str:
     # The template reads these fields of every line, and pages refuse names that are not defined.
     no_fields: Row = dict.fromkeys(("error", "cause", "slas", "report"))
     no_fields |= {"alerts": [], "streams": []}
-    read = [{**no_fields, **line} for line in lines if "verdict" in line]
+    read = [{**no_fields, **line, **_told(line)} for line in lines if "verdict" in line]
     unread = [line for line in lines if "verdict" not in line]
     read.sort(key=lambda line: ([*PageVerdict].index(line["verdict"]), line["topology"]))
     return template("reports/pages/start_page.html.j2").render(
@@ -64,9 +64,20 @@ def start_page(lines: Sequence[Row], *, at: datetime, folder: Path) -> str:
     )
 
 
+def _told(model: Row) -> Row:
+    """Returns what is told beside the verdict of *model*: its `broken` SLAs and the cause, each None without one."""
+    if not model.get("slas"):
+        return {"broken": None, "cause": model.get("cause")}
+    return {"broken": broken_slas(model), "cause": told_cause(model)}
+
+
 def _needs_someone(line: Row) -> bool:
-    """Returns True for a topology with a bad verdict, or with an alert that is still open."""
-    return line["verdict"] in NEEDS_SOMEONE or bool(line["alerts"])
+    """Returns True for a topology with a bad verdict, or with an alert that is still open.
+
+    One that was drained stands still because somebody wanted it.
+    """
+    is_drained = line["verdict"] == PageVerdict.NOT_RUNNING and line["state"] == Condition.DRAINED
+    return (line["verdict"] in NEEDS_SOMEONE and not is_drained) or bool(line["alerts"])
 
 
 def _streams_by_state(streams: Sequence[Row]) -> dict[str, list[str]]:
@@ -98,8 +109,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         words=VERDICT_WORDS,
         colors=COLORS,
         stuck=[name for name, row in model.get("operators", {}).items() if row["stuck_ms"] is not None],
-        broken=broken_slas(model) if "slas" in model else None,
-        cause=told_cause(model) if "slas" in model else None,
+        **_told(model),
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,
