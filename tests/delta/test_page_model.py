@@ -327,6 +327,11 @@ def test_a_stream_that_stands_still_is_stuck_on_the_path(tmp_path: Path) -> None
     assert found["path"]["path"] == ["events", "newest", "by_id", "by_id_source", "ever", "ever_board"]
     assert (found["path"]["state"], found["path"]["is_live"]) == ("stuck", True)
     assert found["operators"]["newest"]["stuck_ms"] is None
+    # The window until 50 s waited from 51 s, its end and the bound, for the record of 55 s, whose batch began at 56 s.
+    # The hop stands still since.
+    spent = [("source", 45_000), ("blocking_partition", 4_000), ("bound", 1_000), ("trigger", 1_000)]
+    assert [(row["kind"], row["ms"]) for row in found["path"]["spent"]] == spent
+    assert found["path"]["age_ms"] == 51_000
 
 
 def test_each_partition_has_its_lag_and_its_backlog(tmp_path: Path) -> None:

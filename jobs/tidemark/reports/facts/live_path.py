@@ -104,7 +104,7 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     judged = _judged(tables, topology, promised, start_ms, at_ms)
     facts = BatchFacts(_batch_rows(at, finished), trigger_ms=topology.trigger_ms)
     nothing = pl.DataFrame(rows_of(WINDOW_PARTS, []))
-    parts = WindowParts(topology, promised, facts, judged, nothing).rows(steps, closed, finished)
+    parts = WindowParts(topology, promised, facts, judged, nothing)
     (window,) = (
         with_window_verdicts(closed, steps, judged, promised)
         .with_columns(
@@ -119,8 +119,28 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
         window,
         _objects(steps.sort("step", "operator", nulls_last=True)),
         _objects(leaves.sort("behind_ms", "leaf")),
-        parts.sort(-pl.col("ms"), "operator").select(OF_PARTS).to_dicts(),
+        _parts(parts, steps, closed, finished),
     )
+
+
+def _parts(parts: WindowParts, steps: pl.DataFrame, closed: pl.DataFrame, finished: pl.DataFrame) -> list[Row]:
+    """Returns the parts of the age of the window *closed* at its leaf, the longest first.
+
+    Where an operator stands still they are the parts until the last operator before it had finished the window, and the
+    time of each operator from there on. *steps* and *finished* are about this window.
+    """
+    on_path = steps.drop_nulls("step").sort("step")
+    is_measured = pl.col("operator").is_in(finished["operator"].implode()) & pl.col("worked_ms").is_not_null()
+    measured = on_path.filter(is_measured.cum_min())
+    behind = on_path.filter(~is_measured.cum_min()).drop_nulls("latency_ms")
+    if measured.is_empty():
+        return []
+    reached = measured["operator"][-1]
+    rows = parts.rows(steps, closed.with_columns(leaf=pl.lit(reached)), finished)
+    own = rows.filter(pl.col("subject") == reached).select(OF_PARTS)
+    others = behind.select(subject=pl.lit(reached), operator="operator", kind="kind", ms="latency_ms")
+    whole = pl.concat([own, others], how="diagonal_relaxed").with_columns(subject=pl.lit(closed["leaf"].item()))
+    return whole.sort(-pl.col("ms"), "operator").to_dicts()
 
 
 def _batch_rows(at: Scene, finished: pl.DataFrame) -> BatchRows:

@@ -365,9 +365,11 @@ def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     window, is_live = live_path(tables, at, promised), True
     with suppress(InvalidArgument):
         (reported,) = windows_with_paths(tables, topology.name)
-        # Of one window the report knows more.
+        # Of one window the report knows more, but the parts only of one that every operator has finished.
         if window is None or reported["window_end"] >= window["window_end"]:
-            window, is_live = reported, False
+            is_same = window is not None and reported["window_end"] == window["window_end"]
+            parts = reported["parts"] or (window["parts"] if window and is_same else [])
+            window, is_live = {**reported, "parts": parts}, False
     if window is None:
         return None
     end_ms = round(window["window_end"].timestamp() * 1000)
