@@ -16,7 +16,7 @@ setup: .venv/.ready .venv/.compiled .jars/.ready .jars/broker.jsa .jars/classes.
 .venv/.ready: requirements.lock pyproject.toml setup.py
 	@command -v $(PYTHON) >/dev/null || { echo "tidemark needs Python 3.11: '$(PYTHON)' was not found (or set PYTHON=...)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "tidemark needs Python 3.11: $(PYTHON) is $$($(PYTHON) -V)"; exit 1; }
-	@echo "installing Python packages into .venv (about a minute)"
+	@echo "installing Python packages into .venv (a download of 0.9 GB, about a minute)"
 	@$(PYTHON) -m venv .venv
 	@sed -n '/^uv==/,/# via/p' requirements.lock | $(BIN)/pip -q --disable-pip-version-check install --require-hashes -r /dev/stdin
 	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
@@ -32,7 +32,7 @@ setup: .venv/.ready .venv/.compiled .jars/.ready .jars/broker.jsa .jars/classes.
 .jars/.ready: docker/ivy.xml docker/jars.sha256 .venv/.ready
 	@command -v java >/dev/null || { echo "tidemark needs Java 17 or 21: 'java' was not found"; exit 1; }
 	@java -version 2>&1 | grep -qE 'version "(17|21)[."]' || { echo "tidemark needs Java 17 or 21: this is $$(java -version 2>&1 | head -1)"; exit 1; }
-	@echo "resolving JVM jars into .jars (about half a minute)"
+	@echo "resolving JVM jars into .jars (a download of 0.1 GB, about half a minute)"
 	@rm -rf .jars && mkdir -p .jars
 	@java -jar $(IVY) -ivy docker/ivy.xml -cache .jars/cache -retrieve '.jars/[conf]/[artifact]-[revision].[ext]' 2>&1 \
 		| tee .jars/ivy.log | grep --line-buffered '^downloading' | sed -u 's|.*/||; s| .*||; s|^|  |'

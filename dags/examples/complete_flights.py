@@ -8,7 +8,7 @@ from tidemark.airflow import complete_table
 
 log = logging.getLogger(__name__)
 BOARD = complete_table("flights", "status", "flight_board")
-DOC = "Runs once for each complete interval of `flight_board`, and once more if that is reopened."
+DOC = "Runs for each interval of `flight_board` that the watermark has passed, and again if a late record reopens it."
 
 with DAG("complete_flights", schedule=PartitionedAssetTimetable(assets=BOARD), tags=["example", "flights"], doc_md=DOC):
 

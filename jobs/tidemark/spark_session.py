@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import re
@@ -22,6 +23,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.extras import untried
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.jars import require_jars
 from tidemark.model.project.spark_settings import (
@@ -38,6 +40,7 @@ from tidemark.storage.library import PACKAGE
 from tidemark.storage.object_path import SCHEME
 from tidemark.storage.private_folder import private_folder
 
+log = logging.getLogger("tidemark.spark")
 T = TypeVar("T")
 BY_PUT = "tidemark.CheckpointFiles"
 BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -64,6 +67,8 @@ def session(
     """
     if WITHOUT_SPARK in os.environ:
         sys.exit(SPARK_NEEDED)
+    for sentence in untried():
+        log.warning("%s", sentence)
     builder = SparkSession.builder.appName(name).config(map={**more})
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # set by spark-submit for the Python it starts
         builder = builder.config(map={**_secret(submitted_properties().get("spark.master", ""))})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import re
 import shutil
@@ -12,6 +13,8 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import timedelta
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
@@ -22,6 +25,7 @@ from airflow.sdk import Variable
 from deltalake import write_deltalake
 from starlette.middleware.gzip import GZipMiddleware
 
+from support.busy_warehouse import INCIDENT, RECOVERS, busy
 from support.reported_window import ON_PATH, reported
 from tidemark.airflow.dags.settings import TOPOLOGIES
 from tidemark.cli.explain import path as path_command
@@ -29,15 +33,19 @@ from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain import why as why_command
 from tidemark.cli.main import _parser
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in
 from tidemark.control import process
 from tidemark.control.files import FILES
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import DISORDER_BUCKETS
 from tidemark.model.topology import load
+from tidemark.query.sql import Warehouse
 from tidemark.recorded.queries import RecordedQuery, write_query
+from tidemark.sla.incidents import decisions as sla_decisions
 from tidemark.storage.delta.log import commit_file
 
 with warnings.catch_warnings():
@@ -277,9 +285,9 @@ def test_latencies_are_those_that_were_rolled_up_in_the_interval(client: Client)
         ("/topologies/flights.toml", "no topology"),
         ("/topologies/..%2f..%2fetc", "Not Found"),
         ("/topologies/%2e%2e", "Not Found|no topology"),
-        ("/topologies/flights/why?operator=nobody", "no operator 'nobody'; known: .*carrier_state"),
+        ("/topologies/flights/why?operator=nobody", "no operator 'nobody' in flights; known: .*carrier_state"),
         ("/topologies/flights/bound?source=nobody", "no source 'nobody'; known: flight_events, weather"),
-        ("/topologies/flights/operators/nobody", "no operator 'nobody'; known: .*carrier_state"),
+        ("/topologies/flights/operators/nobody", "no operator 'nobody' in flights; known: .*carrier_state"),
         ("/topologies/flights/latency?operator=nobody", "no operator"),
         ("/topologies/flights/whatif?operator=nobody&scale=1", "no operator"),
         ("/topologies/flights/path?at=2020-01-01T00:00:00Z", "the closed ones lie between 2026-01-01T12:00:00.000Z"),
@@ -374,11 +382,10 @@ def test_the_first_page_has_a_line_for_each_topology(client: Client, warehouse: 
     assert client.get("/").status_code == 200  # a first line may still be read
     process.wait_until(lambda: 'class="badge gray">reading' not in client.get("/").text, "every line", 60)
     text = client.get("/").text
-    assert re.findall(r'<tr id="(\w+)">', text) == [*known()]
-    line = re.sub("<.*?>", " ", text[text.index('<tr id="flights">') :].partition("</tr>")[0])
-    assert " ".join(line.split()) == (
-        "flights not running never started never never started at flight_board: status has never run: "
-        "there is no heartbeat and no batch not checked yet"
+    assert sorted(re.findall(r'<(?:tr|section)[^>]* id="(\w+)">', text)) == [*known()]
+    section = text[text.index('id="flights">') :].partition("</section>")[0].partition(">")[2]
+    assert " ".join(re.sub("<.*?>", " ", section).split()).startswith(
+        "flights not running Never started at flight_board : status has never run: there is no heartbeat and no batch."
     )
     assert 'href="pages/flights"' in text
     assert 'http-equiv="refresh"' in text
@@ -494,16 +501,154 @@ def test_a_report_is_shown_and_nothing_else_of_its_folder(client: Client, wareho
     folder = Layout(warehouse).report_pages("flights")
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("2026-01-01T12", "other"):
-        (folder / f"{name}.html").write_text(f"<p>{name}</p>")
-    assert client.get("/pages/flights/reports/2026-01-01T12").text == "<p>2026-01-01T12</p>"
+        (folder / f"{name}.html").write_text(f"<nav></nav><p>{name}</p>")
+    nav, _, shown = client.get("/pages/flights/reports/2026-01-01T12").text.partition("</nav>")
+    assert re.findall('href="(.+?)"', nav) == ["../../../", "../../flights", "../slas"]
+    assert shown == "<p>2026-01-01T12</p>"
     assert 'href="flights/reports/2026-01-01T12"' in client.get("/pages/flights").text
     assert client.get("/pages/flights/reports/other").status_code == 404
 
 
-def test_a_page_that_cannot_be_shown_is_a_page(client: Client) -> None:
-    answer = client.get("/pages/nights")
-    assert (answer.status_code, "no topology" in answer.text) == (404, True)
-    assert 'href="../">All topologies' in answer.text
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize(
+    ("url", "said", "back"),
+    [
+        ("/pages/", "There is no page at /pages/; the list of all topologies leads to every page.", ["../"]),
+        ("/pages/nights", "There is no topology 'nights' with a valid file; known: ", ["../"]),
+        ("/pages/nights/slas", "There is no topology 'nights'", ["../../"]),
+        (
+            "/pages/flights/operators/nobody",
+            "There is no operator 'nobody' in flights; known: ",
+            ["../../../", "../../../pages/flights"],
+        ),
+        (
+            "/pages/flights/reports/2020-01-01",
+            "There is no report '2020-01-01' of flights; the DAG tidemark_flights_reports writes one every hour.",
+            ["../../../", "../../../pages/flights"],
+        ),
+        ("/pages/flights/no/such/page", "There is no page at /pages/flights/no/such/page;", ["../../../../"]),
+        ("/dags/somebody_elses", "The DAG 'somebody_elses' is not one of a topology;", ["../"]),
+        ("/dags", "There is no page at /dags;", ["./"]),
+        ("/no/such/place", "There is no page at /no/such/place;", ["../../"]),
+        ("/<b>%00", "There is no page at /<b>", ["./"]),
+        ("/topologies/nights", "There is no topology 'nights'", ["../"]),
+        ("/topologies/flights/nothing", "There is no page at /topologies/flights/nothing;", ["../../"]),
+    ],
+)
+def test_a_wrong_address_is_a_page_with_a_way_back(client: Client, url: str, said: str, back: list[str]) -> None:
+    answer = client.get(url, **BROWSER)
+    assert (answer.status_code, answer.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+    check_headers(answer)
+    assert re.findall('<a href="(.+?)">', answer.text) == back
+    assert said in html.unescape(answer.text)
+    assert 'http-equiv="refresh"' not in answer.text
+
+
+def test_a_program_gets_a_wrong_address_of_json_as_json(client: Client) -> None:
+    for url in ("/topologies/nights", "/topologies/flights/nothing", "/metrics/nothing"):
+        answer = client.get(url, Accept="*/*")
+        assert (answer.status_code, [*answer.json()]) == (404, ["detail"])
+
+
+def test_an_address_that_takes_no_form_says_so_on_a_page(client: Client) -> None:
+    answer = client.request("POST", "/pages/flights", "x=1", **BROWSER)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
+    assert "POST is not possible at /pages/flights;" in answer.text
+
+
+@pytest.fixture(scope="module")
+def busy_warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return busy(tmp_path_factory.mktemp("busy"), wall_clock_ms())
+
+
+class Texts(HTMLParser):
+    """The texts of a page by block, such as a paragraph or a cell.
+
+    A badge is no part of the sentence after it, and code, which is no sentence, stands as CODE.
+    """
+
+    INLINE = ("a", "b", "i", "strong", "span", "time", "label", "br")
+    CODE = ("code", "pre")
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.blocks: list[str] = [""]
+        self._in_code = self._in_badge = False
+        self._paragraphs: set[int] = set()
+        self.feed(page[page.index("<body>") :])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._in_code |= tag in self.CODE
+        self._in_badge |= "badge" in (dict(attrs).get("class") or "")
+        if tag not in (*self.INLINE, *self.CODE):
+            self.blocks.append("")
+            if tag in {"p", "small"}:
+                self._paragraphs.add(len(self.blocks) - 1)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_code &= tag not in self.CODE
+        self._in_badge &= tag != "span"
+        if tag not in (*self.INLINE, *self.CODE):
+            self.blocks.append("")
+
+    def handle_data(self, data: str) -> None:
+        if not self._in_badge:
+            self.blocks[-1] += "CODE" if self._in_code else data
+
+    @property
+    def sentences(self) -> list[str]:
+        """All that ends as a sentence does, and each paragraph; other cells and labels are none."""
+        found = []
+        for number, block in enumerate(self.blocks):
+            *whole, rest = re.split(r"(?<=[.!?])\s+", f"{' '.join(block.split())} ")
+            found += whole
+            if number in self._paragraphs and rest.strip():
+                found.append(rest)
+        return found
+
+
+LENGTH_TEXT = re.compile(r"(?<![\w.,:-])-?\d[\d,]*(?:\.\d+)? (?:ms|s|min|h|d)\b(?: \d+ (?:s|min|h)\b)?")
+
+
+def test_each_page_has_whole_sentences_and_lengths_of_one_style(
+    client: Client, busy_warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: str(busy_warehouse))
+    monkeypatch.setenv("AIRFLOW__API__SECRET_KEY", "a key of this test")
+    flights = load(TOPOLOGIES / "flights.toml")
+    status = told(client, "/topologies/flights/status")
+    pages = ["/", "/pages/flights", "/pages/flights/slas", "/pages/", "/dags/x"]
+    pages.append(f"/pages/flights/reports/{status['report']}")
+    pages += [f"/pages/flights/operators/{name}" for name in flights.operators]
+    pages += [f"/pages/flights/history?over={span}" for span in ("hour", "day", "month")]
+    pages += [f"{FORM}?subject={subject}" for subject in ("flights", INCIDENT, "board_is_fresh")]
+    # Names are written as they are.
+    names = {*flights.operators, *names_in(flights.sub_topologies), "flights"}
+    names |= {row["sla"] for row in status["slas"]["rows"]}
+    small: dict[str, list[str]] = {}
+    others: dict[str, set[str]] = {}
+    n_sentences, lengths = 0, set()
+    for url in pages:
+        texts = Texts(client.get(url, **BROWSER).text)
+        small[url] = [text for text in texts.sentences if text[0].islower() and text.split()[0] not in names]
+        found = {length for text in texts.blocks for length in LENGTH_TEXT.findall(text)}
+        others[url] = {length for length in found if for_people(ms_of(length)) != length}
+        n_sentences, lengths = n_sentences + len(texts.sentences), lengths | found
+    assert {url: of for url, of in small.items() if of} == {}
+    assert {url: of for url, of in others.items() if of} == {}
+    # Both were found: 80 ms and 6 min 52 s are written in the scene.
+    assert n_sentences > 10 * len(pages)
+    assert {"80 ms", "6 min 52 s"} <= lengths
+
+
+def ms_of(text: str) -> float:
+    """Returns the length that *text* writes, in ms."""
+    size_ms = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    words = text.lstrip("-").replace(",", "").split()
+    ms = sum(float(n) * size_ms[unit] for n, unit in zip(words[::2], words[1::2], strict=True))
+    return -ms if text.startswith("-") else ms
 
 
 def test_a_topology_without_reports_has_a_page_that_says_so(
@@ -547,6 +692,58 @@ def test_the_form_of_the_page_records_who_decided(decided: Client) -> None:
     assert decisions(decided) == [("unsilence", "flights", "ann", "deploy"), ("silence", "flights", "ann", "deploy")]
     page = decided.get("/pages/flights/slas").text
     assert '<td data-name="by">ann</td><td class="text" data-name="reason">deploy</td>' in page
+
+
+TEN = timedelta(minutes=10)
+
+
+def form_says(client: Client, subject: str) -> str:
+    """Returns the text of the form for *subject* before its fields."""
+    page = client.get(f"{FORM}?subject={subject}").text
+    return " ".join(re.sub("<.*?>", " ", page[page.index("<h2>") : page.index("<form")]).split())
+
+
+def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
+    decided: Client, busy_warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(busy_warehouse, tmp_path / "busy")
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: str(tmp_path / "busy"))
+    (row,) = Warehouse(tmp_path / "busy").ask(f"SELECT * FROM incidents WHERE incident = '{INCIDENT}'").objects
+    began = f"{row['broken_since']:%Y-%m-%d %H:%M:%S}"
+    of_incident = (
+        f"delays_in_time is broken. Its incident {INCIDENT} began at {began} . When it broke: latency p99 of "
+        "carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on. Culprit: carrier_state."
+    )
+    nothing = f"Open incidents {of_incident} Silences There is none: channels get alerts of {INCIDENT}."
+    assert form_says(decided, INCIDENT) == nothing
+    holds = form_says(decided, "changes_are_fresh")
+    assert holds.startswith("Open incidents There is none about changes_are_fresh. By the check at ")
+    assert "staleness of changes is 21 s; warning from 1 min on. Silences There is none: channels get" in holds
+    (row,) = Warehouse(tmp_path / "busy").ask(f"SELECT * FROM incident_history WHERE sla = '{RECOVERS}'").objects
+    recovers = f"passes since {row['passes_since']:%H:%M}, resolves at {row['resolves_at']:%H:%M} if it holds"
+    # It was broken three checks ago, which are ten minutes apart, and has to hold for half an hour.
+    assert (row["passes_since"] - row["opened_at"], row["resolves_at"] - row["passes_since"]) == (TEN, 3 * TEN)
+    assert form_says(decided, RECOVERS).startswith(f"Open incidents {RECOVERS} {recovers}. Its incident ")
+    alerts = told(decided, "/topologies/flights/status")["alerts"]
+    # It is critical and the oldest, but nothing is broken any more.
+    assert [alert["cause"] for alert in alerts] == ["driver_dead", "partition_silent", "backlog"]
+    for url in ("/", "/pages/flights", "/pages/flights/slas", "/pages/flights/operators/flight_board"):
+        assert recovers in decided.get(url, **BROWSER).text, url
+    assert "End silence" not in decided.get(f"{FORM}?subject=flights").text
+    until = {"flights": "2099-01-31T12:00:00Z", "board_is_fresh": "2099-01-31T13:00:00Z"}
+    monkeypatch.setattr(sla_decisions, "LONGEST_SILENCE_MS", 10**15)
+    for subject, at in until.items():
+        silence = json.dumps({"decision": "silence", "subject": subject, "until": at})
+        decided.request("POST", "/topologies/flights/decisions", silence, Authorization="Bearer x")
+    all_of_it = "All of flights until 2099-01-31 12:00:00 , silenced by ann."
+    assert form_says(decided, INCIDENT) == f"Open incidents {of_incident} Silences {all_of_it}"
+    of_fresh = f"board_is_fresh until 2099-01-31 13:00:00 , silenced by ann. {all_of_it}"
+    assert form_says(decided, "board_is_fresh").endswith(f"Silences {of_fresh}")
+    assert "End silence" in decided.get(f"{FORM}?subject=flights").text
+    # The silence of the topology is not ended at an incident.
+    assert "End silence" not in decided.get(f"{FORM}?subject={INCIDENT}").text
+    unknown = decided.get(f"{FORM}?subject=nothing")
+    assert (unknown.status_code, "no open incident, SLA or topology" in unknown.text) == (404, True)
 
 
 @pytest.mark.parametrize(

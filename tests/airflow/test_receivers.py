@@ -48,7 +48,7 @@ OPENED = {
     "topology": "flights", "change": "opened", "broken_since": NOON - MINUTE, "run_id": "r", "verdict": "error",
     "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
     "observed": 312_000.0, "threshold": 300_000.0, "unit": "ms", "culprit": "carrier_state",
-    "said": "latency_p99 of carrier_delays is 5.2 min; error from 5 min on", "opened_at": NOON, "at": NOON,
+    "said": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "opened_at": NOON, "at": NOON,
     "held_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
 }  # fmt: skip
 

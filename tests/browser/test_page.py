@@ -47,8 +47,11 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
     topology = Topology(named.get("topology", "play"), Level.INFO, 5_000, 1_000, (SubTopology("events", operators),))
     path, minutes = [events, slow, board], [NOON + k * MINUTE_MS for k in range(3)]
     window = {
-        "end_ms": NOON + 5_000, "latency_ms": 500, "waited_ms": 60, "queued_ms": 10, "worked_ms": 430, "sla_ms": 400,
+        "end_ms": NOON + 5_000, "latency_ms": 500, "waited_ms": 60, "queued_ms": 10, "worked_ms": 430,
         "before_source_ms": 1_000, "age_ms": 1_500, "over_sla": True, "path": " → ".join(path), "state": "measured",
+        "verdicts": [
+            {"sla": "quick", "operator": slow, "quantile": None, "limit_ms": 400, "value_ms": 430.0, "broken": True}
+        ],
     }  # fmt: skip
     told = {
         "topology": topology,
@@ -58,6 +61,10 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
             "windows": 2, "over_sla": 1, "promised": 2, "median_ms": 400, "p90_ms": 500, "max_ms": 500,
             "before_source_ms": 1_000, "skew_error_ms": None,
         },
+        "judged": [
+            {"sla": "quick", "operator": slow, "quantile": None, "limit_ms": 400, "windows": 2, "broken": 1,
+             "worst_ms": 430.0}
+        ],
         "operators": {
             name: {"latency_ms": 250, "worked_ms": 215, "on_path": 2 if name in path else 0, "windows": 2}
             for name in topology.operators
@@ -152,11 +159,11 @@ def test_charts_are_there_and_are_told_to_who_does_not_see_them(opened: Opened) 
     for name, told in {
         "latencies": ["board: medians of 100 ms to 100 ms, highest p99 900 ms, promised 800 ms"],
         "spent": [
-            "Age: 1 of the 2 places shown have a window over its SLA. "
+            "Age: 1 of the 2 places shown have a window that broke an SLA. "
             "The slowest window shown took 1.5 s from its end until its leaf had finished it."
         ],
         "emission": ["slow: 21 emitted, 9 suppressed"],
-        "lags": ["events 0: largest lag 5 s", "events 1: largest lag 5 s, longest idle time 60 s"],
+        "lags": ["events 0: largest lag 5 s", "events 1: largest lag 5 s, longest idle time 1 min"],
     }.items():
         charts = opened.page.locator(f"#{name} svg[role=img]").all()
         assert [chart.get_attribute("aria-label") for chart in charts] == told
@@ -190,21 +197,25 @@ def test_long_names_fit_a_telephone(chromium: Browser, tmp_path: Path, scheme: A
 
 def test_what_is_over_and_who_is_to_blame_is_said_first(opened: Opened) -> None:
     said = " ".join(opened.page.locator(".verdict").inner_text().split())
-    assert said.startswith("1 of 2 windows over their SLA. Most to blame: slow, 130 ms too many in 1 of them.")
+    assert said.startswith("1 of 2 windows broke an SLA. Most to blame: slow, 130 ms too many in 1 of them.")
+    assert "SLA quick: 1 of 2 windows broke it; slow worked 430 ms on a window, and the limit is 400 ms." in said
 
 
 def test_without_a_breach_nobody_is_named(chromium: Browser, tmp_path: Path) -> None:
-    kept = facts({}, blame=[], summary=facts({}).summary | {"over_sla": 0})
+    kept = facts({}, blame=[], judged=[], summary=facts({}).summary | {"over_sla": 0})
     found = Opened(chromium, tmp_path / "page.html", page(kept))
     said = found.page.locator(".verdict").inner_text()
-    assert "All 2 windows kept the promised latency. Other SLAs, such as staleness, are not judged here." in said
+    assert (
+        "None of 2 windows broke an SLA about latency or work. Other SLAs, such as staleness, are not judged here."
+        in said
+    )
     assert found.page.locator("svg.topology g.blamed").count() == 0
     found.context.close()
 
 
 def test_an_interval_without_facts_has_a_page_that_says_so(chromium: Browser, tmp_path: Path) -> None:
     lists: dict[str, Any] = {
-        name: [] for name in ("paths", "slowest", "spent", "blame", "latencies", "emission", "lags", "spans")
+        name: [] for name in ("judged", "paths", "slowest", "spent", "blame", "latencies", "emission", "lags", "spans")
     }
     nothing = facts({}, **lists, operators={}, summary=dict.fromkeys(facts({}).summary), account={})
     found = Opened(chromium, tmp_path / "page.html", page(nothing))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from datetime import UTC, datetime
 
 import pandas as pd
 import pytest
@@ -102,11 +103,28 @@ def test_a_slow_operator_breaks_its_sla_and_is_named(warehouse):
 def test_an_sla_without_rows_does_not_pass(warehouse):
     check(warehouse)
 
-    assert verdicts(warehouse) == {
-        "fresh": "never_loaded", "in_time": "unknown", "quick": "unknown", "complete": "never_loaded",
-    }  # fmt: skip
+    assert verdicts(warehouse) == dict.fromkeys(("fresh", "in_time", "quick", "complete"), "unknown")
     assert broken(warehouse)["sla_status", "measured", "critical"] == 4
     assert ("outcomes", None, "critical") in broken(warehouse)
+
+
+def test_what_never_started_pages_after_the_first_interval_since_the_first_check(warehouse):
+    slas = {
+        "fresh": {"subject": "changes", "measure": "staleness", "error_after": "10 s", "owner": "o"},
+        "enough": {"subject": "alerts", "measure": "records", "error_below": 1, "over": "20 s", "owner": "o"},
+    }
+    specs = parse({"t": slas}, TOPOLOGY, file="slas.toml")
+    found = {}
+    for second in (0, 9, 13, 19, 21):
+        run_check(warehouse.layout, TOPOLOGY, specs, at_ms=NOW + second * 1_000, run_id=f"r{second}", project=None)
+        rows = [row for row in warehouse.report(SLA_RESULTS) if row["run_id"] == f"r{second}"]
+        found[second] = {row["sla"]: row["verdict"] for row in rows}
+    assert [each["fresh"] for each in found.values()] == ["unknown", "unknown", *["never_loaded"] * 3]
+    assert [each["enough"] for each in found.values()] == [*["unknown"] * 4, "error"]
+    opened = [row for row in warehouse.report(INCIDENTS) if row["change"] == "opened"]
+    since = {row["sla"]: round(row["broken_since"].timestamp() * 1_000) - NOW for row in opened}
+    # The first row was due at 10 s. A number of records is known when it is counted.
+    assert since == {"fresh": 10_000, "enough": 21_000}
 
 
 @pytest.mark.parametrize(("begun_ms", "verdict"), [(NOW - 9_999, "unknown"), (NOW - 10_000, "never_loaded")])
@@ -253,7 +271,7 @@ def test_stale_keys_are_named_by_what_was_seen(warehouse):
     (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert (row["verdict"], row["observed_ms"], row["culprit"], row["records"]) == ("error", 60_000, "c", 2)
     assert row["said"] == (
-        "staleness by id of latest is 60 s; warning from 20 s on, error from 1 min on; 2 of 4 are stale: c, d"
+        "staleness by id of latest is 1 min; warning from 20 s on, error from 1 min on; 2 of 4 are stale: c, d"
     )
     assert row["stale_groups"] == [{"name": name, "newest_ms": NOW - 60_000} for name in ("c", "d")]
 
@@ -398,7 +416,7 @@ def blames(warehouse, end_ms, **excess_ms):
     The parts are longer than usual.
     """
     of = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms, "finished_at": NOW - 1_000}
-    of |= {"subject": "alerts", "over_sla": True, "age_ms": 60_000}
+    of |= {"subject": "alerts", "over_sla": True, "broken_slas": ["in_time"], "age_ms": 60_000}
     rows = [{**of, "operator": name, "kind": "table", "ms": 1, "excess_ms": ms} for name, ms in excess_ms.items()]
     warehouse.write(WINDOW_PARTS, rows)
 
@@ -554,6 +572,21 @@ def test_an_idle_source_excuses_for_5_min_after_a_heartbeat(warehouse, state, ag
     assert ("while its sources have nothing to send" in fresh["said"]) == (verdict == "pass")
 
 
+@pytest.mark.parametrize(("drained_ms", "explains"), [(0, True), (500, True), (501, False), (1_800_000, False)])
+def test_a_drain_explains_only_what_was_not_broken_before(warehouse, drained_ms, explains):
+    """The newest change is of NOW − 500 ms, and the SLA warns from 1 s on: it was crossed at NOW + 500 ms."""
+    streamed(warehouse)
+    warehouse.write(HEARTBEATS, [{"at": NOW + drained_ms, "state": "drained", "drained_by": "ann", "epoch": 1}])
+
+    check(warehouse, at_ms=NOW + 3_600_000)
+
+    (fresh,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
+    assert fresh["verdict"] == "error"
+    assert (fresh["cause"] == "drained") is explains
+    assert ("was drained by ann at 2026-02-02T02:40:00." in (fresh["held_by"] or "")) is explains
+    assert ("start the driver of s: `tidemark up t`" in (fresh["held_by"] or "")) is explains
+
+
 @pytest.mark.parametrize(("age_ms", "verdict"), [(86_400_000, "pass"), (86_400_001, "error")])
 def test_without_heartbeats_an_idle_source_excuses_for_a_day(warehouse, age_ms, verdict):
     streamed(warehouse)  # its batch was finished at NOW − 50 s
@@ -604,6 +637,8 @@ def test_an_invalid_sla_fails_a_check_and_keeps_its_incident(warehouse, tmp_path
     topology_file = tmp_path / "t.toml"
     events = 'topic = "e"\nfields = "id string, at bigint"\ntimestamp = "at"\nbound = "0 s"\n'
     topology_file.write_text(f'name = "t"\n[operators.events]\nkind = "source"\n{events}')
+    first_check = {"topology": "t", "checked_at": datetime(2026, 1, 1, 11, 58, tzinfo=UTC), "run_id": "first"}
+    warehouse.write(SLA_RESULTS, [{**first_check, "sla": "one", "verdict": "unknown"}])
 
     def checked(minute, **limits):
         """Returns the SLAs judged at *minute* and all incidents by then.

@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -16,11 +18,13 @@ from deltalake import write_deltalake
 
 from support import command_line
 from support.topologies import sink, source, table, topology_of
+from tidemark.cli.explain import tables
 from tidemark.cli.project.check import check
 from tidemark.control.process import wait_until
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
+from tidemark.storage.delta import data_files
 from tidemark.storage.private_folder import private_folder
 
 
@@ -279,29 +283,17 @@ def test_tables_are_listed_with_their_size(home: Path) -> None:
     assert table.split()[:4] == ["operator_latency", "streams/flights/status", "2", "1"]
 
 
-def test_help_names_every_command_and_shows_examples(home: Path) -> None:
-    printed = new_process(home, "--help").stdout
-    commands = (
-        "demo",
-        "up",
-        "down",
-        "check",
-        "sql",
-        "docs",
-        "why",
-        "bound",
-        "topology",
-        "path",
-        "whatif",
-        "tables",
-        "replay",
-        "requeue",
-        "accept-loss",
-        "doctor",
-    )
-    for command in commands:
-        assert f"\n    {command}" in printed
-        assert f"\n  tidemark {command}" in printed
+def test_a_search_for_damage_that_fails_hides_no_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(message: str) -> Callable[..., NoReturn]:
+        def raise_it(*_: object, **__: object) -> NoReturn:
+            raise ValueError(message)
+
+        return raise_it
+
+    monkeypatch.setattr(tables, "inventory", fail("what the command met"))
+    monkeypatch.setattr(data_files, "damage_of_table", fail("what the search met"))
+    with pytest.raises(ValueError, match="what the command met"):
+        tidemark(home, "tables")
 
 
 def test_replay_has_the_options_of_its_job(home: Path) -> None:

@@ -127,6 +127,7 @@ def test_a_late_interval_breaks_its_sla(tmp_path):
     assert (late.verdict, late.observed_ms, late.culprit) == (Verdict.ERROR, 14_000, "events"), "it waited for 2"
     still_open = broken(play, 35)
     assert (still_open.verdict, still_open.observed_ms, still_open.culprit) == (Verdict.ERROR, 15_000, "events")
+    assert [late.crossed_ms, still_open.crossed_ms] == [ms(20)] * 2, "the deadline of the interval to 10 s came first"
     # The interval to 20 s needs 1 and 2, and `tidemark why` names the first.
     assert (still_open.held_by or "").startswith("partition_idle_holds_back: events partition 1 since ")
 
@@ -176,9 +177,10 @@ def test_the_command_says_since_when_or_why_not(tmp_path):
     run(play, THREE)
     assert ask(play, "board", "--at", "12:00") == (
         0,
-        "board 2014-05-13 12:00:00–12:00:10 UTC: complete since 2014-05-13T12:00:24.000Z, reopened 1 times, 4 records; "
-        "it waited longest for events partition 2: 10,000 ms; reopened at 2014-05-13T12:01:02.000Z: late_record, "
-        "partition 1, offset 2",
+        "board 2014-05-13 12:00:00–12:00:10 UTC: complete since 2014-05-13T12:00:24.000Z, reopened 1 times: the "
+        "watermark has passed 2014-05-13T12:00:09.999Z; 4 records; not final: late records still change it; "
+        "it waited longest for events partition 2: 10 s; reopened at 2014-05-13T12:01:02.000Z: late_record, "
+        'partition 1, offset 2: bound = "1 s" of events is too short for it',
     )
     code, text = ask(play, "board", "--at", "2014-05-13T12:00:30")
     opened = "board 2014-05-13 12:00:30–12:00:40 UTC: not complete, no estimate; the watermark is "
@@ -191,6 +193,42 @@ def test_the_command_says_since_when_or_why_not(tmp_path):
         "tidemark complete: no table 'bord' has intervals; write complete = { every = \"1 h\" } at its operator; "
         "known: board",
     )
+
+
+SUMS = aggregate(
+    "records", key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"}, strategy="on_window_close"
+)
+MINUTES = aggregate("records", key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"})
+EVENTS, STRICT = source("id string, v int"), source("id string, v int", allowed_lateness="0 s")
+FINAL = {
+    "lenient source": ({"events": EVENTS}, False),
+    "strict source": ({"events": STRICT}, True),
+    "windows": ({"records": EVENTS, "events": SUMS}, True),
+    "windows that are open for longer": ({"records": EVENTS, "events": MINUTES}, False),
+    "one of two ways is lenient": (
+        {
+            "records": EVENTS,
+            "strict": {**STRICT, "topic": "others"},
+            "events": {"kind": "union", "inputs": ["records", "strict"]},
+        },
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FINAL)
+def test_results_are_final_where_each_way_sets_late_records_aside(tmp_path, name):
+    operators, is_final = FINAL[name]
+    toml = topology_of(**operators, board=sink("events", table="board", complete=TENS))
+    play = play_of(toml, tmp_path, partitions=1)
+    sources = [each.name for each in play.topology.outside_sources]
+    for second in (1, 21):
+        rows = [play.row(each, ms(second), key="a", id="a", v=second) for each in sources]
+        play.batch(rows, at_ms=ms(second + 2))
+    # The watermark has passed the interval to 10 s, in which the record would be the first of its key.
+    play.batch([play.row(sources[0], ms(2), key="b", id="b", v=1)], at_ms=ms(24))
+    state = interval_state(scene(play.topology, Layout(play.home), ms(24)), play.topology.operators["board"], ms(5))
+    assert (state.is_complete, state.is_final, state.reopenings) == (True, is_final, 0 if is_final else 1)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +245,9 @@ def test_hours_in_which_clocks_change_are_told_apart(tmp_path, every, start, end
     toml = topology_of(events=source("id string"), board=sink("events", table="board", complete=keys))
     play = play_of(toml, tmp_path)
     span = {"start_ms": instant_ms(start), "end_ms": instant_ms(end)}
-    state = IntervalState(operator="board", **span, is_complete=None, reason="none")
+    state = IntervalState(
+        operator="board", **span, is_complete=None, is_final=True, watermark_needed_ms=0, reason="none"
+    )
     assert as_line(state, play.topology.operators["board"]) == f"board {shown}: not known; none"
 
 

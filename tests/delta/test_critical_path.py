@@ -152,9 +152,17 @@ def test_a_window_is_over_its_sla_by_its_records_or_by_work(warehouse):
     latencies(warehouse, 1, finished_at=9_000, latency_ms=1_990)
     latencies(warehouse, 2, finished_at=17_099, latency_ms=2_100)  # its timestamp is the last of the third window
 
-    assert over_sla(warehouse, latency_ms=2_000, work_ms=300) == [(2_000, False), (2_000, True), (2_000, True)]
-    assert over_sla(warehouse) == [(None, None)] * 3
-    assert over_sla(warehouse, work_ms=300) == [(None, False), (None, True), (None, False)]
+    # B worked 300, 301 and 299 ms on them.
+    by_records, by_work = ("latency_p99", 0.99, 2_000), ("operator_latency_p50", None, 300)
+    assert judged(warehouse, latency_ms=2_000, work_ms=300) == [
+        (False, [(*by_work, 300, False), (*by_records, 1_990, False)]),
+        (True, [(*by_work, 301, True), (*by_records, 1_990, False)]),
+        (True, [(*by_records, 2_100, True), (*by_work, 299, False)]),
+    ]
+    assert judged(warehouse) == [(None, None)] * 3
+    assert judged(warehouse, work_ms=300) == [
+        (False, [(*by_work, 300, False)]), (True, [(*by_work, 301, True)]), (False, [(*by_work, 299, False)])
+    ]  # fmt: skip
 
 
 def test_the_error_of_a_path_is_that_of_its_worst_clock(warehouse):
@@ -253,8 +261,11 @@ def latencies(warehouse, batch_id, *, finished_at, latency_ms):
     warehouse.write(OPERATOR_LATENCY, [batch | {"min_ms": latency_ms, "max_ms": latency_ms}])
 
 
-def over_sla(warehouse, *, latency_ms=None, work_ms=None):
-    """Returns B's SLA on records per window, and if one was missed."""
+def judged(warehouse, *, latency_ms=None, work_ms=None):
+    """Returns for each window if it broke an SLA of B, and its verdicts.
+
+    A verdict has the SLA, the quantile, the limit, the value (of records to 1 %), and if it is broken.
+    """
     promised = {Measure.LATENCY_P99: latency_ms, Measure.OPERATOR_LATENCY_P50: work_ms}
     specs = [
         SlaSpec(name=measure.value, subject="B", measure=measure, limits=Sla(error_after_ms=ms), owner="o",
@@ -262,4 +273,12 @@ def over_sla(warehouse, *, latency_ms=None, work_ms=None):
         for measure, ms in promised.items() if ms is not None
     ]  # fmt: skip
     job.run(warehouse.layout, reading({"A": (), "B": ("A",)}), specs, Interval(0, 100_000))
-    return [(row["sla_ms"], row["over_sla"]) for row in paths_in_order(warehouse)]
+    found = []
+    for row in paths_in_order(warehouse):
+        assert {verdict["operator"] for verdict in row["verdicts"] or ()} <= {"B"}
+        verdicts = [
+            (each["sla"], each["quantile"], each["limit_ms"], pytest.approx(each["value_ms"], rel=0.01), each["broken"])
+            for each in row["verdicts"] or ()
+        ]
+        found.append((row["over_sla"], verdicts if row["verdicts"] else None))
+    return found

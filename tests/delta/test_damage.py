@@ -436,6 +436,38 @@ def test_people_are_told_of_damaged_logs_of_tables(made: Warehouse, tmp_path: Pa
     assert f"shop: unreadable: {files[0]}: it is empty; restore its table from a backup; " in ill["status"].stdout
 
 
+@pytest.mark.parametrize("name", ["board", "changes_of_board", "hop_by_id", "batches", "outcomes"])
+@pytest.mark.parametrize("way", ["newest commit", "whole table"])
+def test_people_are_told_of_a_lost_commit_that_leaves_a_sound_log(
+    made: Warehouse, tmp_path: Path, name: str, way: str
+) -> None:
+    copied = copy(made, tmp_path / "w")
+    table = copied.stream.home / name
+    assert "file_unreadable" not in {each.cause for each in reasons(copied)}
+    if way == "whole table":
+        shutil.rmtree(table)
+        lost = f"{table}: it no longer exists, but had rows of batch "
+    else:
+        # What only the newest decided batch wrote is written again, so these tables lose the commit before, too.
+        lost_n = 2 if name in {"board", "changes_of_board", "hop_by_id"} else 1
+        for commit in sorted((table / "_delta_log").glob("*.json"))[-lost_n:]:
+            commit.unlink()
+        lost = f"{table}: its newest batch was "
+    assert damages(copied.control, copied.stream.home) == []
+    (found,) = (each.seen for each in findings(evidence(copied.stream)))
+    assert found.startswith(lost)
+    assert found in copied.start()
+    told = [each for each in reasons(copied) if each.cause == "file_unreadable"]
+    assert [each.seen for each in told] == [f"no driver of events can start: {found}"]
+    assert told[0].remedy.startswith("restore the control folder and the stream's tables from a backup of one instant")
+    # While a driver writes, tables and journal change under the reader's eyes.
+    lease = Control(copied.control)
+    lease.acquire()
+    lease.beat(Heartbeat(state=StreamState.RUNNING, epoch=9, launch_id="", at_ms=NOON + 10_000, pid=1))
+    assert not [each for each in reasons(copied, at_ms=NOON + 10_000) if each.cause == "file_unreadable"]
+    lease.release()
+
+
 def reasons(copied: Warehouse, *, at_ms: int = NOON + 10**12) -> list[WhyFinding]:
     return why(copied.play.topology, Layout(copied.play.home), at_ms=at_ms, operator="board")
 

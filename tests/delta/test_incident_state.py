@@ -20,6 +20,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.sql import Warehouse
+from tidemark.reports.facts.alerts import open_alerts
 from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.incidents.tables import acknowledge, follow_up, miss
 from tidemark.sla.sla_findings import sla_findings
@@ -123,6 +124,8 @@ def test_an_incident_tells_what_it_passes_since(plant: Plant) -> None:
         ("pass", 4, 14, 1),
     ]
     assert (row["worst_verdict"], row["worst_observed"], row["unit"]) == ("error", 12_500, "ms")
+    (alert,) = open_alerts(Warehouse(plant.home), "flights")
+    assert alert["states"] == {"board": "passes since 12:04, resolves at 12:14 if it holds"}
     text = listed(plant)
     assert "passes since 12:04, resolves at 12:14 if it holds" in text
     assert re.search(r"12,?500(\.0)? +ms", text)
@@ -156,15 +159,15 @@ def findings(plant: Plant, at: int, operator: str | None = None) -> list[str]:
 
 def test_why_says_that_an_incident_resolves_if_it_holds(plant: Plant) -> None:
     of_board = {"subject": "flight_board"}
-    plant.check(0, {"board": "error"}, observed_ms=312_000, **of_board)
+    plant.check(0, {"board": "error"}, observed_ms=312_000, crossed_at=NOON - 311_000, **of_board)
     acknowledge(plant.layout, "flights", "board-20260101T120000", by="Ann", note="", at_ms=NOON + MINUTE)
     history = "`tidemark incidents flights --history board-20260101T120000`"
     # At noon it was 312 s old; its limit is 1 s.
     since = "incident_open: flight_board since 2026-01-01T11:54:49.000Z: SLA board"
-    assert findings(plant, 1) == [f"{since}: error; the worst was 5.2 min; Ann acknowledged it; {history}"]
+    assert findings(plant, 1) == [f"{since}: error; the worst was 5 min 12 s; Ann acknowledged it; {history}"]
     for minute in (2, 4):
         plant.check(minute, {"board": "pass"}, **of_board)
-    passes = "passes since 12:02, resolves at 12:12 if it holds; the worst was 5.2 min; Ann acknowledged it"
+    passes = "passes since 12:02, resolves at 12:12 if it holds; the worst was 5 min 12 s; Ann acknowledged it"
     assert findings(plant, 5) == [f"{since}: {passes}; no action is needed if it holds: {history}"]
     # At an instant before the newest check only that it was broken is known.
     assert findings(plant, 3) == [f"{since} is broken; Ann acknowledged it; {history}"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from deltalake import DeltaTable
 
 from tidemark.cli.explain.incidents import incidents
 from tidemark.cli.main import _options
+from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
 from tidemark.model import topology
 from tidemark.model.channel_spec import parse
@@ -54,6 +56,27 @@ def test_open_incidents_are_listed_with_their_acknowledgement(home: Path) -> Non
     )
     (row,) = asked(home)
     assert (row["state"], row["acknowledged_by"]) == ("acknowledged", "Ann")
+
+
+@pytest.mark.parametrize("has_incident", [False, True])
+def test_the_list_of_incidents_tells_of_drained_streams(home: Path, tmp_path: Path, *, has_incident: bool) -> None:
+    warehouse = home if has_incident else tmp_path / "other"
+    status, carriers = (Control(Layout(warehouse).control("flights", name)) for name in ("status", "carriers"))
+    beat = Heartbeat(state=StreamState.DRAINED, epoch=1, launch_id="", at_ms=NOON + 30_000, pid=1, drained_by="ann")
+    status.beat(beat)
+    carriers.acquire()
+    carriers.beat(replace(beat, state=StreamState.RUNNING, at_ms=NOON + 59_000))
+    *listed, last = asked(warehouse, format="table").splitlines()
+    assert last == (
+        "flights/status: the driver of status was drained by ann at 2026-01-01T12:00:30.000Z; restart the driver of "
+        "status: `tidemark restart flights/status` (in another Airflow `airflow tasks clear tidemark_flights_streams "
+        "--task-regex '^status$'`)"
+    )
+    assert (listed == ["No open incidents."]) is not has_incident
+    # For programs it is a list of incidents alone.
+    rows = asked(warehouse, format="json")
+    assert [row["incident"] for row in rows] == ["board-1"] * has_incident
+    carriers.release()
 
 
 def test_half_a_character_on_a_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,11 +111,12 @@ def test_values_are_those_of_the_tables(exporter: Exporter) -> None:
     unread = values(exporter, "tidemark_unread_records")
     assert (unread["status", "flight_events", "0"], unread["status", "flight_events", "2"]) == (6_200, 0)
     assert values(exporter, "tidemark_open_incidents") == {
-        ("critical",): 2, ("warning",): 1, ("info",): 0,
+        ("critical",): 3, ("warning",): 1, ("info",): 0,
     }  # fmt: skip
     levels = {labels[0]: level for labels, level in values(exporter, "tidemark_sla_level").items()}
     assert levels == {
-        "board_budget_1h": 0, "board_is_fresh": 0, "delays_are_fresh": 2, "delays_in_time": 2, "every_airport_sends": 1,
+        "board_budget_1h": 0, "board_is_fresh": 0, "changes_are_fresh": 0, "delays_are_fresh": 2, "delays_in_time": 2,
+        "every_airport_sends": 1,
     }  # fmt: skip
     assert values(exporter, "tidemark_budget_left_ratio") == {("board_budget", "flight_board"): 0.625}
     assert values(exporter, "tidemark_check_age_seconds") == {(): 720 + 90}

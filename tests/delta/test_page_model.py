@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,13 @@ from deltalake import write_deltalake
 
 from critical_path import run
 from support.play import Play, bad, ms, tell
+from support.quiet_broker import Ends
 from support.reported_window import reported
-from support.topologies import NEWEST, aggregate, repartition, sink, source, table, topology_of
+from support.topologies import NEWEST, aggregate, join, map_of, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
-from tidemark.control.folder import StreamState
+from tidemark.cli.explain.status import as_text
+from tidemark.cli.explain.why import findings
+from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
@@ -22,7 +27,11 @@ from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
+from tidemark.reports.facts.history import history
+from tidemark.reports.facts.latency_places import ChartSpan
 from tidemark.reports.pages.page_model import page_model
+from tidemark.reports.pages.topology_facts import topology_facts
+from tidemark.reports.pages.topology_page import operator_page, start_page, topology_page
 from tidemark.reports.promises import Promises, promises
 from tidemark.stream.driver.heartbeats import Heartbeats
 
@@ -128,6 +137,70 @@ def test_the_state_is_the_last_one_of_the_heartbeats(
     assert (stream["state"], stream["last_heartbeat_at"]) == (condition, utc(ms(15)))
 
 
+DRAINED = (
+    "the driver of events was drained by tidemark down at 2014-05-13T12:01:20.000Z",
+    "tart the driver of events: `tidemark up play` (in another Airflow `airflow dags unpause tidemark_play_streams && ",
+)
+"""When a stream was drained and by whom, and how it is started."""
+
+
+@pytest.mark.parametrize("broken", [False, True])
+@pytest.mark.parametrize("at_s", [85, 4_000])
+def test_a_drained_stream_is_told_everywhere_and_explains_no_sla_that_was_broken_before(
+    tmp_path: Path, at_s: float, *, broken: bool
+) -> None:
+    """A silent partition holds windows open, and records wait unread; both began before the drain."""
+    toml = topology_of(
+        events=source("id string, v int"),
+        per_minute=aggregate(
+            "events", key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}, strategy="on_window_close"
+        ),
+        board=sink("per_minute", table="board"),
+    )
+    play = Play(toml, tmp_path, partitions=2)
+    play.broker = ends = Ends(2)
+    ends.ends = {0: 900, 1: 0}
+    for at, part in ((5, 0), (5, 1), (65, 0)):
+        play.batch([play.row("events", ms(at), partition=part, key="a", id="a", v=at)], at_ms=ms(at + 1))
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(70), pid=1)
+    play.control.acquire()
+    checked(tmp_path, 69, fresh="error" if broken else "pass", **{f"sla_{number}": "pass" for number in range(6)})
+    play.control.beat(beat)
+    running = model(play, 71)
+    assert running["cause"]["cause"] in {"backlog", "partition_idle_holds_back"}
+    play.control.beat(replace(beat, state=StreamState.DRAINED, at_ms=ms(80), drained_by="tidemark down"))
+    play.control.release()
+
+    tables, at_ms = Warehouse(tmp_path, topology="play"), ms(at_s)
+    found = page_model(tables, Layout(tmp_path), play.topology, NOTHING, at_ms=at_ms, operator="board")
+    facts = topology_facts(tables, play.topology, at_ms=at_ms)
+    past = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms)
+    why = findings(tmp_path, play.topology, at_ms=at_ms)
+    assert (why[0].cause, why[0].seen, why[0].remedy[1:].startswith(DRAINED[1])) == ("drained", DRAINED[0], True)
+    assert "driver_dead" not in {finding.cause for finding in why}
+    assert (found["state"], found["cause"]["cause"]) == ("drained", "drained")
+    shown = topology_page(found, facts, play.topology)
+    banner = " ".join(re.sub("<.*?>", " ", shown.partition("<section")[2].partition("</section>")[0]).split())
+    others = [
+        start_page([found], at=utc(at_ms), folder=tmp_path),
+        operator_page(found, facts, play.topology, "board", past, ()),
+    ]
+    for page in (shown, *others):
+        assert DRAINED[0][1:] in page
+        assert ('class="badge red"' in page) is broken
+    stream = {**found["streams"][0], "first_latency_ms": None, "ambiguous_keys": None}
+    status = as_text([{**found, "page": None, "streams": [stream]}]).splitlines()[-1]
+    told = f"{DRAINED[0]}; s{DRAINED[1]}"
+    if broken:
+        assert "1 of 7 SLAs broken: fresh: fresh is error. There is no result yet." in banner
+        assert status.startswith(f"play: broken: fresh: fresh is error; {told}")
+    else:
+        assert banner.partition(">")[2].strip().startswith("Not running. There is no result yet.")
+        assert status.startswith(f"play: not_running: {told}")
+        assert "red" not in re.findall(r'class="verdict-of-all (\w+)"', shown)
+    assert f"T{DRAINED[0][1:]}. S{DRAINED[1][:26]}" in banner
+
+
 def test_a_batch_of_more_than_five_minutes_hangs(tmp_path: Path) -> None:
     play = played(tmp_path)
     tell(beats(play), 400, batch_s=110)
@@ -206,24 +279,32 @@ def test_a_window_has_the_path_that_a_report_will_find(tmp_path: Path, read_whol
     assert (live["path"], live["window_end"]) == (walk, utc(ms(20)))
     # The source finished it at 26 s and the sink at 27 s: 6 s before the path, and 1 s on it.
     assert (live["before_source_ms"], live["latency_ms"], live["finished_ago_ms"]) == (6_000, 1_000, 13_000)
-    assert live["spent"][0] == {"part": "before the source", "kind": "before_source", "ms": 6_000}
+    # The record of second 25 was the first beyond the bound. Its batch began a second later, and the hop was read a
+    # second after that: within a trigger each.
+    blocked = "a partition that blocked the watermark (events partition 0)"
+    spent = [
+        {"part": blocked, "kind": "blocking_partition", "ms": 4_000},
+        {"part": "waiting for a trigger", "kind": "trigger", "ms": 2_000},
+        {"part": "the source's bound (events partition 0)", "kind": "bound", "ms": 1_000},
+    ]
+    assert live["spent"] == reported_path["spent"] == spent
 
 
 @pytest.mark.parametrize(
-    ("slas", "sla_ms", "is_over"),
+    ("slas", "limit_ms", "is_over"),
     [
         # The newest closed window has the record of second 15: the sink finishes it at 17 s.
         ({"ever_board": {"measure": "latency_p99", "error_after": "1 s"}}, 1_000, True),
         ({"ever_board": {"measure": "latency_p99", "error_after": "3 s"}}, 3_000, False),
         # The clock of a play stands still within a batch, so an operator works for 0 ms.
         pytest.param(
-            {"ever": {"measure": "operator_latency_p50", "error_after": "1 ms"}}, None, False, marks=pytest.mark.long
+            {"ever": {"measure": "operator_latency_p50", "error_after": "1 ms"}}, 1, False, marks=pytest.mark.long
         ),
         ({}, None, None),
     ],
 )
 def test_a_live_path_is_judged_as_a_report_judges_it(
-    tmp_path: Path, read_whole: Play, slas: dict[str, dict[str, str]], sla_ms: int | None, *, is_over: bool | None
+    tmp_path: Path, read_whole: Play, slas: dict[str, dict[str, str]], limit_ms: int | None, *, is_over: bool | None
 ) -> None:
     play = read_whole.copied_to(tmp_path / "copy")
     table = {subject: {"subject": subject, "owner": "o", **keys} for subject, keys in slas.items()}
@@ -233,7 +314,9 @@ def test_a_live_path_is_judged_as_a_report_judges_it(
     reported_path = model(play, 40)["path"]
     assert (live["is_live"], reported_path["is_live"]) == (True, False)
     for path in (live, reported_path):
-        assert (path["sla_ms"], path["over_sla"]) == (sla_ms, is_over)
+        assert path["over_sla"] == is_over
+        assert [row["limit_ms"] for row in path["verdicts"] or ()] == ([] if limit_ms is None else [limit_ms])
+    assert live["verdicts"] == reported_path["verdicts"]
 
 
 def test_a_stream_that_stands_still_is_stuck_on_the_path(tmp_path: Path) -> None:
@@ -257,7 +340,77 @@ def test_each_partition_has_its_lag_and_its_backlog(tmp_path: Path) -> None:
     assert (first["partition"], first["lag_ms"], first["silent_ms"], first["causes"]) == (0, 3_001, 1_000, [])
     assert (second["partition"], second["lag_ms"], second["silent_ms"]) == (1, 63_001, 61_000)
     assert second["causes"] == ["partition_silent"]
-    assert second["holds_back"]
+    # 110 s − 50 s
+    assert [(row["holds_back"], row["holds_back_ms"]) for row in (first, second)] == [(False, None), (True, 60_000)]
+
+
+JOINED = topology_of(
+    drivers=source("id string, name string", topic="drivers"),
+    rides=source("id string, v int", topic="rides"),
+    driver=table("drivers", columns=["name"]),
+    with_driver=join("rides", "driver", on={"id": "id"}),
+    board=sink("with_driver", table="board"),
+)
+BOTH = topology_of(
+    events=source("id string, v int", idle_after="30 s"),
+    others=source("id string, v int", topic="others", idle_after="30 s"),
+    both={"kind": "union", "inputs": ["events", "others"]},
+    newest=table("both", columns=["v"]),
+    board=sink("newest", table="board"),
+)
+
+
+@pytest.mark.parametrize(
+    ("toml", "partitions", "records", "holding"),
+    [
+        # Each record is of a source, a partition and a second. What holds time back does so by the distance of the two
+        # slowest places that may.
+        (NEWEST, 1, [("events", 0, 50)], {}),
+        (NEWEST, 2, [("events", 0, 50), ("events", 1, 47)], {("events", 1): 3_000}),
+        (NEWEST, 2, [("events", 0, 50), ("events", 1, 50)], {}),
+        (NEWEST, 2, [("events", 0, 50)], {("events", 1): None}),
+        (NEWEST, 3, [("events", 0, 50), ("events", 1, 40), ("events", 2, 35)], {("events", 2): 5_000}),
+        # The side of a join that is looked up never holds time back, however old it is.
+        (JOINED, 1, [("drivers", 0, 1), ("rides", 0, 50)], {}),
+        (JOINED, 2, [("drivers", 0, 1), ("rides", 0, 50), ("rides", 1, 48)], {("rides", 1): 2_000}),
+        # Of two sources the slower one holds back, and only its slowest partition.
+        (BOTH, 1, [("events", 0, 50), ("others", 0, 44)], {("others", 0): 6_000}),
+        (BOTH, 2, [("events", 0, 50), ("events", 1, 49), ("others", 0, 44), ("others", 1, 45)], {("others", 0): 1_000}),
+    ],
+)
+def test_only_a_partition_that_others_wait_for_holds_the_watermark_back(
+    tmp_path: Path, toml: str, partitions: int, records: list[tuple[str, int, int]], holding: dict[Any, Any]
+) -> None:
+    play = Play(toml, tmp_path, partitions=partitions)
+    rows = [play.row(name, ms(at_s), partition=part, key="a", id="a") for name, part, at_s in records]
+    play.batch(rows, at_ms=ms(51))
+    found = {
+        (row["source"], row["partition"]): row["holds_back_ms"]
+        for row in model(play, 52)["partitions"]
+        if row["holds_back"]
+    }
+    assert found == holding
+
+
+def test_an_idle_partition_holds_nothing_back(tmp_path: Path) -> None:
+    play = Play(BOTH, tmp_path)
+    rows = [play.row(name, ms(5), key="a", id="a", v=1) for name in ("events", "others")]
+    play.batch(rows, at_ms=ms(6))
+    play.batch([play.row("events", ms(30), key="a", id="a", v=2)], at_ms=ms(31))
+    assert [row["holds_back_ms"] for row in model(play, 32)["partitions"]] == [None, 25_000]
+    play.batch([play.row("events", ms(60), key="a", id="a", v=3)], at_ms=ms(61))
+    assert [(row["activity"], row["holds_back"]) for row in model(play, 62)["partitions"]] == [
+        ("active", False), ("idle", False),
+    ]  # fmt: skip
+    # Its next record is behind a watermark that does not go back, and has to catch up before it holds that back.
+    rows = [play.row("events", ms(70), key="a", id="a", v=4), play.row("others", ms(10), key="a", id="a", v=4)]
+    play.batch(rows, at_ms=ms(71))
+    assert [(row["activity"], row["holds_back"]) for row in model(play, 72)["partitions"]] == [
+        ("active", False), ("active", False),
+    ]  # fmt: skip
+    play.batch([play.row("others", ms(71), key="a", id="a", v=5)], at_ms=ms(72))
+    play.batch([play.row("events", ms(80), key="a", id="a", v=5)], at_ms=ms(81))
+    assert [row["holds_back_ms"] for row in model(play, 82)["partitions"]] == [None, 9_000]
 
 
 def test_a_partition_that_was_quarantined_days_ago_is_named(tmp_path: Path) -> None:
@@ -270,6 +423,56 @@ def test_a_partition_that_was_quarantined_days_ago_is_named(tmp_path: Path) -> N
     assert (first["partition"], first["silent_ms"], first["causes"]) == (0, 1_000, [])
     assert (second["partition"], second["silent_ms"]) == (1, (96 * hour + 2 - 11) * 1_000)
     assert second["causes"] == ["poison_at_head"]
+
+
+KINDS = topology_of(
+    {"window": "5 s"},
+    events=source("id string, v int"),
+    mapped=map_of(select={"id": "id", "v": "v"}),
+    sums=aggregate("mapped", key=["id"], aggregates={"n": "count(*)"}),
+    board=sink("sums", table="board"),
+)
+NOTHING_YET = "No latency was measured in this time."
+NO_STATE = "The end-to-end latency of mapped is not measured: it keeps no state, and its work counts at its readers."
+FROM_LEVEL = "The end-to-end latency of {} is measured from level {} on, and play has level {}."
+
+
+@pytest.mark.parametrize(
+    ("level", "operator", "said"),
+    [
+        ("info", "events", None),
+        ("info", "board", None),
+        ("info", "sums", FROM_LEVEL.format("sums", "trace", "info")),
+        ("debug", "sums", FROM_LEVEL.format("sums", "trace", "debug")),
+        ("trace", "sums", None),
+        ("trace", "mapped", NO_STATE),
+        ("off", "board", FROM_LEVEL.format("board", "info", "off")),
+    ],
+)
+def test_an_operator_without_a_chart_of_latency_says_why_it_has_one_in_its_tile(
+    tmp_path: Path, level: str, operator: str, said: str | None
+) -> None:
+    play = Play(KINDS.replace('name = "play"', f'name = "play"\nlevel = "{level}"'), tmp_path)
+
+    def page(at_s: float) -> str:
+        tables, at_ms = Warehouse(tmp_path, topology="play"), ms(at_s)
+        found = page_model(tables, Layout(tmp_path), play.topology, NOTHING, at_ms=at_ms, operator=operator)
+        facts = topology_facts(tables, play.topology, at_ms=at_ms)
+        past = history(tables, "play", [operator], ChartSpan.HOUR, at_ms=at_ms)
+        return operator_page(found, facts, play.topology, operator, past, ())
+
+    assert (said or NOTHING_YET) in page(0)
+    for at_s in (10, 20, 30):
+        play.batch([play.row("events", ms(at_s - 1), key="a", id="a", v=at_s)], at_ms=ms(at_s))
+    shown = page(31)
+    tile = re.search(r"<dt>latency of its last ten windows</dt><dd>(.*?)</dd>", shown)
+    assert tile is not None
+    assert tile[1] == ("–" if level == "off" else "0 ms")
+    if said is None:
+        assert "<h3>End-to-end latency</h3>" in shown
+        assert 'class="none"' not in shown.partition("<h2>Latency")[2]
+    else:
+        assert said in shown
 
 
 def test_silent_groups_of_the_newest_check_are_listed(tmp_path: Path) -> None:
@@ -312,5 +515,8 @@ def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
     acknowledged = {"topology": "play", "incident": "c-1", "change": "acknowledged", "at": ms(12.5), "by": "ann"}
     write_deltalake(Layout(tmp_path).report_table("play", INCIDENTS.name), rows_of(INCIDENTS, [acknowledged]))
     assert [row["acknowledged_by"] for row in model(play, 13)["alerts"]] == [None, "ann"]
+    # The newest check finds that two of the four SLAs of open alerts hold again.
+    checked(tmp_path, 13, a="pass", b="error", c="pass", d="pass", e="pass")
+    assert model(play, 13)["slas"]["recovering"] == 2
     # Before it was resolved it was open.
     assert "over" in [row["alert"] for row in model(play, 11.5)["alerts"]]

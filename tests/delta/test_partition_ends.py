@@ -111,7 +111,7 @@ def test_one_shard_names_the_partition_that_is_4_s_behind(tmp_path: Path) -> Non
     assert (events["task"], events["behind_tasks_ms"], events["tasks_error_ms"]) == ("partition 2", 4_000, 0)
     assert window["physical_path"] == "events[partition 2] (0 ms) → counts (0 ms) → out (0 ms) = 0 ms"
     text = as_text("play", window)
-    assert "events[partition 2] finished 4,000 ms after the median of its other tasks\n" in text
+    assert "events[partition 2] finished 4 s after the median of its other tasks\n" in text
     assert _ends(play) == [(0, 1, 12_000, 12_000, 4), (1, 1, 12_000, 12_000, 4), (2, 2, 16_000, 16_000, 4)]
 
 
@@ -137,7 +137,11 @@ def test_an_idle_partition_is_not_named(start: Callable[[Path], Play], tmp_path:
     window = _window(play)
     assert {step["operator"]: step["task"] for step in window["steps"]}["events"] is None
     assert [row[:2] for row in _ends(play)] == [(0, 1), (1, 1)]
-    assert {part["input"] for part in window["parts"] if part["kind"] == "blocking_partition"} == {"events partition 2"}
+    # It had a record at 10 s, was idle after 15 s, and the next batch, at 16 s, was due a trigger before.
+    assert {(part["kind"], part["ms"], part["input"]) for part in window["parts"] if part["kind"] == "silence"} == {
+        ("silence", 4_001, 'events partition 2, idle_after = "5 s"')
+    }
+    assert not {part["kind"] for part in window["parts"]} & {"blocking_partition", "late_producer"}
 
 
 @pytest.mark.parametrize("start", [_one_shard, _two_shards])

@@ -43,7 +43,11 @@ SLACK = {"A": 0, "B": 85, "C": 0, "D": 85, "E": 0, "F": 18}
 ON_PATH = {"A": 0, "C": 1, "E": 2}
 PATH = {
     **WINDOW, "latency_ms": 120, "waited_ms": 0, "queued_ms": 30, "before_source_ms": 2_000, "leaf": "E",
-    "path": "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms", "state": "measured", "sla_ms": 5_000, "over_sla": True,
+    "path": "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms", "state": "measured", "over_sla": True,
+    "verdicts": [
+        {"sla": "c_work", "operator": "C", "quantile": None, "limit_ms": 60, "value_ms": 70.0, "broken": True},
+        {"sla": "e_in_time", "operator": "E", "quantile": 0.99, "limit_ms": 5_000, "value_ms": 2e3, "broken": False},
+    ],
     "skew_error_ms": 3, "moving_average_ms": 110, "moving_average_path": "A (0 ms) → C (110 ms) = 110 ms",
 }  # fmt: skip
 
@@ -73,7 +77,7 @@ def parts(*, over: bool) -> list[dict[str, Any]]:
     C worked for 10 ms more than it promises.
     """
     spent = {"bound": 1_500, "blocking_partition": 500, "C": 70, "queued": 30, "E": 20}
-    same = {**WINDOW, "subject": "E", "age_ms": 2_120, "finished_at": NOON + 7_120, "over_sla": over}
+    same = {**WINDOW, "subject": "E", "age_ms": 2_120, "finished_at": NOON + 7_120, "over_sla": over, "broken_slas": []}
     return [
         {
             **same, "operator": name, "kind": name if name.islower() else "map", "ms": ms, "no_history": True,
@@ -128,11 +132,22 @@ def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
 
 
 def test_the_last_line_names_the_culprit(tmp_path: Path) -> None:
-    seen = "it took 2,120 ms from the window's end to E, where records are promised 5,000 ms"
+    seen = "it took 2,120 ms from the window's end to E"
     over = told_path(reported(tmp_path / "over"))  # C worked 70 ms and promised 60
     assert over.splitlines()[-1].strip() == f"C is to blame: 10 ms too many; {seen}"
     kept = told_path(reported(tmp_path / "kept", PATH | {"over_sla": False}, promised_ms=70))
-    assert kept.splitlines()[-1].strip() == f"no operator is to blame: {seen}"
+    assert kept.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and no SLA is broken"
+    unjudged = told_path(reported(tmp_path / "unjudged", PATH | {"over_sla": None, "verdicts": None}))
+    assert unjudged.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and nothing is judged"
+
+
+def test_a_path_says_which_slas_judged_it_with_limit_and_value(tmp_path: Path) -> None:
+    told = " ".join(told_path(reported(tmp_path)).split())
+    assert "SLA c_work is broken: C worked 70 ms on the window, and the limit is 60 ms" in told
+    assert (
+        "SLA e_in_time holds: 99 % of the records of the window were up to 2,000 ms old when E had finished them, "
+        "and the limit is 5,000 ms"
+    ) in told
 
 
 def test_a_path_in_json_has_leaves_and_operators_off_the_path(tmp_path: Path) -> None:
@@ -349,6 +364,6 @@ def test_a_folder_gets_pages_of_hour_and_day_and_a_file_one(tmp_path: Path) -> N
     for _ in range(2):
         write_pages(tables, topology("flights"), hour, folder)
     assert sorted(page.name for page in folder.iterdir()) == ["2026-01-01.html", "2026-01-01T12.html"]
-    assert all("1 of 1 windows over their SLA." in page.read_text() for page in folder.iterdir())
+    assert all("1 of 1 windows broke an SLA." in page.read_text() for page in folder.iterdir())
     assert write_pages(tables, topology("flights"), Interval(NOON - 3_600_000, NOON), file) == [file]
     assert "No streaming window that ends in this time" in file.read_text()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from support.topologies import repartition, sink, source, topology_of
+from support.process_watch import watched
+from support.topologies import map_of, repartition, sink, source, topology_of
 from tidemark.control import process
 from tidemark.control.folder import Control, StreamState
 from tidemark.model.project.files import JARS_VARIABLE
@@ -62,7 +63,7 @@ import sys
 from pathlib import Path
 from tidemark.cli import main
 from tidemark.cli.stack import run
-run.JOB, run.DRAINED_WITHIN_S = Path(sys.argv[1]), float(sys.argv[2])
+run.JOB, run.DRAINED_WITHIN_S, run.ANSWER_WITHIN_S = Path(sys.argv[1]), float(sys.argv[2]), 0.1
 sys.argv = ["tidemark", *sys.argv[3:]]
 sys.exit(main.main())
 """
@@ -218,6 +219,50 @@ def test_a_stream_that_has_a_driver_is_refused(play: Play) -> None:
     assert "play/board: a driver runs already" in said
     assert folders(play.home) == []
     assert json.loads((elsewhere.home / "epoch").read_text()) == 1
+
+
+def test_a_broker_that_does_not_answer_is_named_and_waited_for(play: Play) -> None:
+    command = play.run()
+    play.wait_until_running()
+    command.terminate()
+    said, _ = command.communicate(timeout=PATIENCE_S)
+    assert said.startswith("play: 127.0.0.1:1: no Kafka broker answered within 0.1 s")
+    assert "its topics are not checked, and the streams wait for it\nplay runs" in said
+    assert command.returncode == 0
+
+
+WRONG_COLUMN = topology_of(
+    events=source("id string", sub_topology="events"),
+    mapped=map_of(select={"id": "id", "n": "quantity"}),
+    board=sink("mapped", topic="board"),
+)
+TWO_MISTAKES = TOML.replace('"3 s"', '"3 ells"').replace('"board"\n', '"board"\ncolour = "red"\n', 1)
+
+
+@pytest.mark.parametrize(
+    ("toml", "jar", "said"),
+    [
+        (TWO_MISTAKES, "", ["play.toml: operators.events.bound: is '3 ells'", "colour: is not a valid key here"]),
+        # Only its columns show that it cannot run.
+        (WRONG_COLUMN, "", ["play.toml: operators.mapped.select", "quantity"]),
+        (TOML, "spark/kafka-clients-3.9.2.jar", ["lacks spark/kafka-clients-3.9.2.jar; run `make setup`"]),
+        (TOML, "spark/*.jar", ["has no jars for spark; run `make setup`"]),
+    ],
+    ids=["keys", "columns", "a jar", "all jars"],
+)
+def test_what_cannot_run_is_refused_before_a_process_starts(play: Play, toml: str, jar: str, said: list[str]) -> None:
+    (play.home / "play.toml").write_text(toml)
+    for path in (play.home / "jars").glob(jar or "nothing"):
+        path.unlink()
+    commands: set[bytes] = set()
+    with watched(commands):
+        refused = play.run()
+        printed, _ = refused.communicate(timeout=PATIENCE_S)
+    assert refused.returncode == 1
+    assert [text for text in said if text not in printed] == []
+    # The driver's process would make its folder first, and name it in its command line.
+    assert not (play.home / "warehouse").exists()
+    assert [command for command in commands if f"{play.home}/warehouse".encode() in command] == []
 
 
 def test_an_unknown_topology_is_refused(play: Play) -> None:

@@ -333,7 +333,7 @@ def test_a_deleted_table_is_reported(stream: Checkpointed, name: str) -> None:
     shutil.rmtree(stream.table(name))
     (found,) = stream.findings()
     assert found.fault is Fault.TABLE_DELETED
-    assert found.seen == f"{stream.table(name)} no longer exists, but had rows of batch 2"
+    assert found.seen == f"{stream.table(name)}: it no longer exists, but had rows of batch 2"
 
 
 def test_a_missing_table_that_never_had_rows_is_sound(stream: Checkpointed) -> None:
@@ -454,17 +454,69 @@ def test_a_renamed_stream_is_refused_with_the_line_to_restore_it(tmp_path: Path)
     assert [(row["id"], row["v"]) for row in before.rows("board")] == [("a", 2)]
 
 
-def test_renaming_a_source_does_not_restart_its_stream(tmp_path: Path) -> None:
-    before = Play(NEWEST, tmp_path)
-    before.batch([before.row("events", T, id="a", v=1)], at_ms=T)
+def reading(*names: str, **topics: str) -> str:
+    """Reads the sources *names*, whose topics have the same names unless *topics* says otherwise, into one table."""
+    sources = {name: source("id string, v int", topic=topics.get(name, name)) for name in names}
+    both = {"both": {"kind": "union", "inputs": list(names)}} if len(names) > 1 else {}
+    newest = table("both" if both else names[0], columns=["v"])
+    return topology_of(**sources, **both, newest=newest, board=sink("newest", table="board"))
+
+
+KEEP = "restore the previous file: a stream keeps the sources of its first start, in their order and with their names"
+ANEW = "start from the beginning: give the topology another `name`"
+
+
+@pytest.mark.parametrize(
+    ("now", "sub", "seen", "ways"),
+    [
+        (reading("a", "b"), "a", None, []),
+        (
+            reading("a", "b", "c"), "a",
+            "its sources: was a (topic a), b (topic b), is a (topic a), b (topic b), c (topic c)",
+            [KEEP, "restore the previous file, and read topic c in a topology of its own", ANEW],
+        ),
+        (reading("a"), "a", "its sources: was a (topic a), b (topic b), is a (topic a)", [KEEP, ANEW]),
+        (
+            reading("a", "b", b="c"), "a", "its sources: was a (topic a), b (topic b), is a (topic a), b (topic c)",
+            [KEEP, "restore the previous file, and read topic c in a topology of its own", ANEW],
+        ),
+        (
+            reading("a", "renamed", renamed="b"), "a",
+            "its sources: was a (topic a), b (topic b), is a (topic a), renamed (topic b)", [KEEP, ANEW],
+        ),
+        # A stream has the name of its first source, unless the file says otherwise.
+        (
+            reading("c", "a", "b"), "c", "is c (topic c), a (topic a), b (topic b)",
+            [KEEP, "restore the previous file, and read topic c in a topology of its own", "to read its sources from"],
+        ),
+        (reading("b", "a"), "b", "is b (topic b), a (topic a)", [KEEP, "to read its sources from the start, move "]),
+        (
+            reading("renamed", "b", renamed="a"), "renamed", "is renamed (topic a), b (topic b)",
+            [KEEP, "to read its sources from the start, move "],
+        ),
+    ],
+    ids=["same", "added", "removed", "other topic", "renamed", "added first", "another order", "first renamed"],
+)  # fmt: skip
+def test_other_sources_are_told_from_a_foreign_checkpoint_and_a_renamed_stream(
+    tmp_path: Path, now: str, sub: str, seen: str | None, ways: list[str]
+) -> None:
+    before = Play(reading("a", "b"), tmp_path)
+    before.batch([before.row("a", T, id="a", v=1)], at_ms=T)
     before.control.keep_meanings(meanings(before.topology.sub_topologies[0]))  # as its driver does at the start
-    renamed = Play(
-        NEWEST.replace("operators.events", "operators.all").replace('input = "events"', 'input = "all"'), tmp_path
-    )
-    assert renamed.topology.operators["all"].topic == "events"
-    found = findings(evidence(Stream(renamed.topology, renamed.topology.sub_topology("all"), Layout(tmp_path))))
-    assert [finding.fault for finding in found] == [Fault.STREAM_RENAMED]
-    assert 'write sub_topology = "events" below [operators.all]' in found[0].ways[0]
+    plans = before.control.home / "checkpoint" / "offsets"
+    plans.mkdir(parents=True)
+    ends = [json.dumps({topic: {"0": end}}) for topic, end in (("a", 1), ("b", 0))]
+    (plans / "0").write_text("\n".join(["v1", '{"batchWatermarkMs":0}', "0", *ends]))
+    changed = Play(now, tmp_path)
+    found = findings(evidence(changed.stream(sub)))
+    if seen is None:
+        assert found == []
+        return
+    (finding,) = found
+    assert finding.fault is (Fault.TOPOLOGY_CHANGED if sub == "a" else Fault.STREAM_RENAMED)
+    assert seen in finding.seen
+    for way, expected in zip(finding.ways, ways, strict=True):
+        assert way.startswith(expected)
 
 
 KEPT = topology_of(

@@ -101,6 +101,25 @@ def test_a_query_cannot_lift_its_restrictions(home: Path) -> None:
         warehouse.ask("from read_text('/etc/hostname')")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("select * from flight_bored", "Tables and views: "),
+        ("drop table batches", "only"),
+        ("select 1 / cast('a' as int)", "Could not convert string 'a'"),
+        ("select nothing from flight_board", 'olumn "nothing" not found'),
+        ("select cast(flight as int) from flight_board", "Could not convert string 'UA 1'"),
+    ],
+)
+def test_a_mistake_in_a_query_is_told_although_another_table_is_damaged(home: Path, text: str, said: str) -> None:
+    for file in Layout(home).stream_table("flights", "status", "batches").glob("*.parquet"):
+        file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(InvalidArgument, match=said):
+        Warehouse(home).ask(text)
+    with pytest.raises(UnreadableFile, match="batches"):
+        Warehouse(home).ask("select max(batch_id), max(epoch) from batches")
+
+
 def test_an_unwritten_table_has_its_columns_and_no_rows(tmp_path: Path) -> None:
     answer = Warehouse(tmp_path / "nowhere").ask("select * from batches")
     assert answer == Answer(BATCHES.names, ())

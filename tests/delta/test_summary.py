@@ -23,7 +23,7 @@ ROW_OF_OUTCOMES = {
     **{"records_in": 10, "emitted": 7, "suppressed": 2, "quarantined": 1},
 }
 READ_BY_NEXT = {**ROW_OF_OUTCOMES, "operator": "by_carrier_source", "kind": "source", "records_in": 2, "emitted": 0}
-SAID = "staleness of board is 1.4 min, while its sources have nothing to send; warning from 1 min on"
+SAID = "staleness of board is 1 min 24 s, while its sources have nothing to send; warning from 1 min on"
 ROWS: Mapping[str, list[dict[str, Any]]] = {
     "outcomes": [ROW_OF_OUTCOMES, {**READ_BY_NEXT, "suppressed": 0, "quarantined": 0, "passed": 2}],
     "operator_latency": [

@@ -9,11 +9,14 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from support.documented_commands import shown_commands, variants
 from support.play import Play, Row, bad, ms
 from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
 from support.traced import KeptRecords
-from tidemark.cli.audit.audited import add_place, tracer_and_topics
+from tidemark.cli.audit import trace as trace_command
+from tidemark.cli.audit.audited import tracer_and_topics
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.files import CHECKOUT
 from tidemark.storage.delta.tables import append, scan
 from tidemark.trace.counts import reconcile
 from tidemark.trace.lineage import trace_row
@@ -254,13 +257,56 @@ def test_an_invalid_topology_hides_no_other(tmp_path: Path, monkeypatch: pytest.
     (folder / "play.toml").write_text(SIMPLE)
     (folder / "invalid.toml").write_text("name = 3")
     (folder / "other.toml").write_text('name = "other"\n' + operators(orders=source("id string")))
-    parser = argparse.ArgumentParser()
-    add_place(parser)
-    parser.set_defaults(home=tmp_path, warehouse=tmp_path)
-    tracer, _ = tracer_and_topics(parser.parse_args(["--bootstrap", "localhost:1"]), "board")
+    asked = asked_in(tmp_path, "--row", "board", "a", "--bootstrap", "localhost:1")
+    tracer, _ = tracer_and_topics(asked, "board")
     assert tracer.topology.name == "play"
-    with pytest.raises(InvalidArgument, match="no valid topology of the project has 'bord'"):
-        tracer_and_topics(parser.parse_args([]), "bord")
+    with pytest.raises(InvalidArgument, match="no valid topology of the project has 'bord'; there are: other, play"):
+        tracer_and_topics(asked, "bord")
+    # The topology is named before what is asked about it, as in `why` and `status`.
+    tracer, _ = tracer_and_topics(asked_in(tmp_path, "other", "--row", "bord", "a"), "bord")
+    assert tracer.topology.name == "other"
+
+
+def asked_in(folder: Path, *words: str) -> argparse.Namespace:
+    """The options of `tidemark trace` with *words*, about the warehouse in *folder*."""
+    parser = argparse.ArgumentParser()
+    trace_command.add_options(parser)
+    parser.set_defaults(home=folder, warehouse=folder)
+    return parser.parse_args(words)
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_record_behind_a_stopped_broker_is_not_called_gone(
+    played: Played, monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
+) -> None:
+    project = played.home.parent / f"project_{is_stopped}"
+    (project / "topologies").mkdir(parents=True)
+    (project / "topologies" / "play.toml").write_text(TOML)
+    if is_stopped:
+        (project / "broker").mkdir()  # as `down` leaves it
+    monkeypatch.setenv("TIDEMARK_PROJECT", str(project))
+    options = asked_in(project, "play", "--row", "board", "b")
+    options.warehouse = played.home
+    tracer, topics = tracer_and_topics(options, "board")
+    stopped = "the broker of this machine does not run, and keeps its records; `tidemark up` starts it again"
+    unknown = (
+        "the Kafka cluster default has no address; write [kafka.default] in connections.toml, or give --bootstrap "
+        "HOST:PORT, or start a broker on this machine with `tidemark up`"
+    )
+    why = stopped if is_stopped else unknown
+    found = trace_row(tracer, "board", "b")
+    assert [str(place) for place in found.places] == ["events/0/5"]
+    assert (found.missing, found.why_missing, found.is_verified) == (1, [f"1 of events: {why}"], False)
+    assert trace_command.row_as_text(found).splitlines()[-3:] == [
+        "made of at least 1 record:",
+        "  events/0/5",
+        f"not verified: 1 of these records cannot be read again (1 of events: {why})",
+    ]
+    # Facts name no outcome of record 2 at the map: it was filtered out, or is another of the batch.
+    reasons = [each.reason for each in tracer.trace(RecordPlace("events", 0, 2)).results]
+    assert reasons[-1].endswith(f": {why}")
+    with pytest.raises(InvalidArgument, match=f"events: its records cannot be counted again: {why[:40]}"):
+        reconcile(tracer, topics.ends, "events", start_ms=ms(0), end_ms=ms(3_600))
 
 
 def test_another_source_is_refused_with_those_there_are(played: Played) -> None:
@@ -276,6 +322,7 @@ def test_another_source_is_refused_with_those_there_are(played: Played) -> None:
         # 1 of a, 7 of b, 3 of z: the value 2 of b was retracted.
         ("totals", "g", {"grp": "g", "n": 3, "v": 11}, ["events/0/0", "events/0/5", "events/0/7"]),
         ("minutes", MINUTE, {"id": "a", "n": 2}, ["events/0/0", "events/0/3"]),
+        ("per_minute", MINUTE, {"n": 2}, ["events/0/0", "events/0/3"]),
     ],
 )
 def test_a_row_names_its_records_and_they_make_it(
@@ -283,6 +330,137 @@ def test_a_row_names_its_records_and_they_make_it(
 ) -> None:
     found = trace_row(played.kept.tracer(), table, key)
     assert (found.row, [str(place) for place in found.places], found.is_verified) == (row, places, True)
+
+
+COMPOUND = topology_of(
+    events=source("id string, grp string, v int", sub_topology="main"),
+    newest=table("events", key=["grp", "id"], columns=["v"]),
+    board=sink("newest", table="board"),
+    per_minute=aggregate(
+        "events", key=["grp", "id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}, strategy="on_update"
+    ),
+    minutes=sink("per_minute", table="minutes"),
+    numbered=table("events", key=["v"], columns=["id"]),
+    numbers=sink("numbered", table="numbers"),
+)
+
+
+@pytest.fixture(scope="module")
+def compound(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """Keys of several columns, one of them null, keys that begin with each other, and numbers as keys."""
+    play = Played(tmp_path_factory.mktemp("compound"), COMPOUND)
+    play.read(
+        play.event(0, "a", 1, "UA"),
+        play.event(1, "b", 2, "UA"),
+        play.event(2, "a", 3, "UAX"),
+        play.event(3, None, 12, "WN"),
+        play.event(62, "a", 4, "UA"),
+        at_s=65,
+    )
+    return play
+
+
+NOON_MS = 1_399_982_400_000
+"""2014-05-13T12:00:00Z, the first instant of the play."""
+
+
+@pytest.mark.parametrize(
+    ("table", "typed", "key", "offset"),
+    [
+        ("board", '{"grp":"UA","id":"b"}', '{"grp":"UA","id":"b"}', 1),
+        ("newest", '{"grp":"UA","id":"b"}', '{"grp":"UA","id":"b"}', 1),
+        # Order and blanks of an object mean nothing, and columns may be left out.
+        ("board", ' { "id": "b", "grp": "UA" } ', '{"grp":"UA","id":"b"}', 1),
+        ("newest", ' { "id": "b", "grp": "UA" } ', '{"grp":"UA","id":"b"}', 1),
+        ("board", '{"id":"b"}', '{"grp":"UA","id":"b"}', 1),
+        ("newest", '{"id":"b"}', '{"grp":"UA","id":"b"}', 1),
+        ("board", '{"id":null}', '{"grp":"WN","id":null}', 3),
+        ("newest", '{"id":null}', '{"grp":"WN","id":null}', 3),
+        # Text is the first column, or its beginning.
+        ("board", "WN", '{"grp":"WN","id":null}', 3),
+        ("board", "W", '{"grp":"WN","id":null}', 3),
+        ("newest", "W", '{"grp":"WN","id":null}', 3),
+        ("board", "UAX", '{"grp":"UAX","id":"a"}', 2),
+        # A whole value counts before those that begin with it: 1 and 12.
+        ("numbers", "1", "1", 0),
+        ("numbered", "1", "1", 0),
+        ("numbers", "12", "12", 3),
+        # The bound of a window is a number, or an instant as the table has it.
+        ("minutes", f'{{"grp":"UA","id":"a","window_start":{NOON_MS}}}', f'"window_start":{NOON_MS}', 0),
+        ("minutes", '{"grp":"UA","window_start":"2014-05-13T12:01Z"}', f'"window_start":{NOON_MS + 60_000}', 4),
+        ("per_minute", '{"grp":"UA","window_start":"2014-05-13T12:01Z"}', f'"window_start":{NOON_MS + 60_000}', 4),
+    ],
+)
+def test_a_key_is_named_by_its_columns_or_its_beginning(
+    compound: Played, table: str, typed: str, key: str, offset: int
+) -> None:
+    found = trace_row(compound.kept.tracer(), table, typed)
+    assert (key in found.key, [str(place) for place in found.places], found.is_verified) == (
+        True,
+        [f"events/0/{offset}"],
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "typed", "said"),
+    [
+        ("board", "UA", 'UA fits 2 keys (grp, id) of board; name one:\n{"grp":"UA","id":"a"}\n{"grp":"UA","id":"b"}'),
+        ("newest", "UA", 'UA fits 2 keys (grp, id) of newest; name one:\n{"grp":"UA","id":"a"}\n{"grp":"UA","id":"b"}'),
+        ("board", "U", "U fits 3 keys (grp, id) of board; name one:"),
+        ("board", "x", 'board has no row whose key is or begins with x; one of its keys (grp, id) is {"grp":"'),
+        ("newest", "x", 'newest has no row whose key is or begins with x; one of its keys (grp, id) is {"grp":"'),
+        ("numbers", "x", "numbers has no row whose key is or begins with x; one of its keys (v) is 1"),
+        ("board", '{"grp":"x"}', 'board has no row whose key has {"grp":"x"}; one of its keys (grp, id) is'),
+        ("board", '{"colour":"x"}', "colour is not in the key, which has the columns grp, id"),
+        ("numbers", '{"v":1.5}', "v is 1.5, and its column has the type Int32"),
+        ("numbers", '{"v":"x"}', 'v is "x", and its column has the type Int32'),
+        ("minutes", '{"window_start":"noon"}', "an instant must be in ISO 8601, got 'noon'"),
+    ],
+)
+def test_a_key_that_is_not_one_says_which_there_are(compound: Played, table: str, typed: str, said: str) -> None:
+    with pytest.raises(InvalidArgument) as error:
+        trace_row(compound.kept.tracer(), table, typed)
+    assert str(error.value).startswith(said)
+
+
+def test_a_table_without_rows_has_no_key(tmp_path: Path) -> None:
+    play = Played(tmp_path, COMPOUND)
+    for name in ("board", "newest"):
+        with pytest.raises(
+            InvalidArgument, match=f"{name} has no row whose key is or begins with UA; it has no rows yet"
+        ):
+            trace_row(play.kept.tracer(), name, "UA")
+
+
+def test_the_documented_rows_are_found_and_verified(tmp_path: Path) -> None:
+    play = Play((CHECKOUT / "jobs" / "topologies" / "flights.toml").read_text(), tmp_path)
+    kept = KeptRecords(play)
+
+    def flight(at_s: float, number: int, origin: str, delay_min: float) -> Row:
+        id_ = f"UA{number}-2013-06-27-{origin}"
+        fields = {"flight": id_, "carrier": "UA", "origin": origin, "status": "departed", "dep_delay_min": delay_min}
+        return play.row("flight_events", ms(at_s), key=id_, **fields)
+
+    weather = play.row("weather", ms(0), key="EWR", origin="EWR", temp_f=80.0)
+    rows = [weather, flight(1, 753, "EWR", 50), flight(2, 754, "EWR", 40), flight(3, 755, "EWR", 60)]
+    play.batch(kept.keep(*rows, flight(4, 7, "JFK", 5)), at_ms=ms(6), sub="status")
+    play.hop("carriers", at_ms=ms(7))
+    asked = {variant[3]: variant[4] for variant in shown_traces() if variant[2] == "--row"}
+    found = {table: trace_row(kept.tracer(), table, key) for table, key in asked.items()}
+    assert {table: (row.key, row.is_verified, len(row.places)) for table, row in found.items()} == {
+        # Its record, and the weather that the join added to it.
+        "flight_board": ("UA753-2013-06-27-EWR", True, 2),
+        # Three flights of UA from EWR, with delays of 50 min on average, and their weather.
+        "carrier_state": ('{"carrier":"UA","origin":"EWR"}', True, 4),
+    }
+    assert found["carrier_state"].row == {"delay_band": "severe"}
+
+
+def shown_traces() -> list[list[str]]:
+    """The words of each `tidemark trace TOPOLOGY OPTION …` that a page or a help shows as a whole."""
+    shown = [words for each in shown_commands() if not each.in_text for words in variants(each.text)]
+    return [words for words in shown if words[0] == "trace"]
 
 
 def test_a_record_that_moved_a_row_counts_in_its_new_group(tmp_path: Path) -> None:
@@ -469,6 +647,7 @@ def test_another_hour_is_not_read_again(played: Played) -> None:
     assert (played.kept.asked, later.counts, later.differences) == (0, [], [])
 
 
-def test_without_a_broker_no_hour_is_called_whole(played: Played) -> None:
-    with pytest.raises(InvalidArgument, match="no address of its broker"):
-        reconcile(played.kept.tracer(), lambda source, partitions: {}, "events", start_ms=ms(0), end_ms=ms(3_600))
+def test_a_source_that_has_read_nothing_is_not_called_whole(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    with pytest.raises(InvalidArgument, match="events has read nothing yet, so there is nothing to count"):
+        reconcile(play.kept.tracer(), lambda source, partitions: {}, "events", start_ms=ms(0), end_ms=ms(3_600))

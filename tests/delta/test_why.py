@@ -6,29 +6,42 @@ No cause is named before it is injected.
 from __future__ import annotations
 
 import errno
+import json
 import os
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 
 from support.play import Play, Row, bad, ms, record, tell
 from support.quiet_broker import Ends
-from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table
+from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
 from support.typed_commands import can_be_typed, commands
+from tidemark.cli.explain.status import as_text
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.records.iso_times import instants_of
+from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso, utc
-from tidemark.model.topology import Topology
+from tidemark.model.sla_spec import parse as parse_slas
+from tidemark.model.topology import Topology, parse
 from tidemark.query.sql import Warehouse
+from tidemark.reports.pages.page_model import page_model
+from tidemark.reports.promises import Promises
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.incidents.culprits import with_culprits
+from tidemark.sla.measures.status import Status
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.rights import MISSING_RIGHT
+from tidemark.why.causes.wrong_type import wrong_fields
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import Walk, scene, why
 
@@ -82,6 +95,11 @@ class ExplainedPlay:
     def topology(self) -> Topology:
         """Returns the topology that runs."""
         return self._play.topology
+
+    @property
+    def sub(self) -> str:
+        """The name of the first sub-topology."""
+        return self._play.sub
 
     @property
     def control(self) -> Path:
@@ -169,7 +187,7 @@ def test_a_partition_that_is_not_idle_yet_names_when_it_will_be(tmp_path: Path) 
     play = windows(tmp_path, source='idle_after = "90 s"')
     play.batch(10, record(5, part=0), record(5, part=1))
     play.batch(70, record(65, part=0))
-    assert "it counts as idle only after 90 s (idle_after)" in first(play, 71).seen
+    assert "it counts as idle only after 1 min 30 s (idle_after)" in first(play, 71).seen
     play.batch(101, record(66, part=0))  # 91 s after its last record it is idle, and the window closes
     assert first(play, 101).cause == "nothing_wrong"
 
@@ -212,6 +230,27 @@ def test_a_backlog_of_a_partition_that_is_read(tmp_path: Path) -> None:
     assert finding.seen == "97 records of it wait unread; its last 3 batches read 3 and left 97 or more each"
 
 
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5, 6])
+def test_nothing_is_said_about_cores_before_five_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
+) -> None:
+    """Each batch works for longer than the trigger, which is 1 s, and leaves most of the records unread."""
+    play = newest(tmp_path)
+    monkeypatch.setattr(decision, "time", SimpleNamespace(sleep=play.sleep))  # the clock of the play advances
+    play.broker.ends[0] = 1_000
+    play.slow("newest", 1_400)
+    for n in range(batches):
+        play.batch(70 * (n + 1), record(70 * (n + 1) - 5, amount=n))
+    found = play.why(70 * batches + 2)
+    of_batches = (
+        "its last batch read 1" if batches == 1 else f"its last {min(batches, 5)} batches read {min(batches, 5)}"
+    )
+    assert of_batches in found[0].seen
+    # The first batch closes no window, so five that do are six.
+    assert [finding.cause for finding in found] == ["backlog", "slow_operator"][: 1 if batches < 6 else 2]
+    assert ["cores" in finding.remedy for finding in found] == [batches >= 5] * len(found)
+
+
 def test_a_partition_that_falls_silent_alone_is_named(tmp_path: Path) -> None:
     play = windows(tmp_path)
     for second in (10, 20, 40, 50, 60):
@@ -220,7 +259,9 @@ def test_a_partition_that_falls_silent_alone_is_named(tmp_path: Path) -> None:
         play.batch(second, record(second - 5, part=0))
     silent = [finding for finding in play.why(121) if finding.cause == "partition_silent"]
     assert [place(finding) for finding in silent] == [("partition_silent", "events", "events", 1, ms(60))]
-    assert silent[0].seen == "it has been silent for 61 s, and before for 20 s at most; other partitions have records"
+    assert (
+        silent[0].seen == "it has been silent for 1 min 1 s, and before for 20 s at most; other partitions have records"
+    )
     # Three times the 20 s that it was silent before, and a minute, are usual.
     assert not [finding for finding in play.why(120) if finding.cause == "partition_silent"]
     # Later the whole source is silent.
@@ -238,12 +279,70 @@ def test_a_stream_that_catches_up_is_not_a_backlog(tmp_path: Path) -> None:
     finding = first(play, 13)
     assert place(finding) == ("catching_up", "board", "events", None, None)
     assert finding.seen == (
-        "97 records wait unread; 2 a second come in and 7 are read, so that all will be read about "
+        "97 records of it wait unread; 2 a second come in and 7 are read, so that all will be read about "
         "2014-05-13T12:00:31.000Z"
     )
     # Without an end in sight the driver is too slow.
     tell(history, 28, **load)
     assert first(play, 29).cause == "backlog"
+
+
+TWO_SOURCES = topology_of(
+    limits=source("id string, most double", topic="limits"),
+    payments=source("id string, amount double", topic="payments"),
+    newest_limit=table("limits", columns=["most"]),
+    checked=join("payments", "newest_limit", on={"id": "id"}),
+    board=sink("checked", table="board"),
+)
+"""The source with the backlog is the second one of the file."""
+
+
+def of(source_: str, at_s: float, **fields: object) -> Callable[[Play], Row]:
+    return lambda play: play.row(source_, ms(at_s), key="a", id="a", **fields)
+
+
+def behind(home: Path, **ends: int) -> ExplainedPlay:
+    """Two batches with a record of each source, while its topic ends at *ends*."""
+    play = ExplainedPlay(home, TWO_SOURCES)
+    play.broker.ends_of = {(topic, 0): end for topic, end in ends.items()}
+    for second in (10, 11):
+        play.batch(second, of("limits", second - 5, most=9.0), of("payments", second - 5, amount=1.0))
+    return play
+
+
+@pytest.mark.parametrize(
+    ("ends", "sources"),
+    [
+        ({"payments": 3_000_000}, {"payments": 2_999_998}),
+        ({"limits": 3_000_000}, {"limits": 2_999_998}),
+        ({"limits": 90, "payments": 100}, {"payments": 98, "limits": 88}),
+    ],
+)
+def test_a_backlog_belongs_to_the_source_that_has_it(
+    tmp_path: Path, ends: dict[str, int], sources: dict[str, int]
+) -> None:
+    play = behind(tmp_path, **ends)
+    history = Heartbeats(tmp_path / "streams" / "play" / play.sub, topology="play", sub_topology=play.sub)
+    load = {"records_behind": sum(sources.values()), "arrival_per_s": 2.0, "working_per_s": 7.0}
+    tell(history, 12, **load, eta_at=ms(31))
+    found = [finding for finding in play.why(13) if finding.cause == "catching_up"]
+    assert {finding.input: int(finding.seen.split()[0].replace(",", "")) for finding in found} == sources
+    largest = next(iter(sources))
+    assert found[0].input == largest
+    # Alerts and `tidemark status` name the same source.
+    table = {"subject": "board", "measure": "staleness", "error_after": "1 s", "owner": "o"}
+    (spec,) = parse_slas({"play": {"fresh": table}}, play.topology, file="slas.toml")
+    late = Status(spec, Verdict.ERROR, observed_ms=9_000)
+    tables = Warehouse(tmp_path, topology="play")
+    (explained,) = with_culprits([late], play.topology, Layout(tmp_path), tables, at_ms=ms(13))
+    assert explained.root is not None
+    assert (explained.culprit, explained.root.cause, explained.root.operator) == (largest, "catching_up", largest)
+    model = page_model(tables, Layout(tmp_path), play.topology, Promises(), at_ms=ms(13))
+    stream = {**model["streams"][0], "first_latency_ms": None, "ambiguous_keys": None}
+    line = as_text([{**model, "page": None, "streams": [stream]}]).splitlines()[-1]
+    assert line.startswith(
+        f"play: not_checked: {largest}: {sources[largest]:,} records of it wait unread; of all sources"
+    )
 
 
 def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,8 +357,7 @@ def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, mon
     finding = first(play, 425)
     assert place(finding) == ("slow_operator", "per_minute", None, None, None)
     assert finding.seen == (
-        "per_minute works for 1,400 ms in each batch, more than half of the trigger interval (1 s); "
-        "batches take 1,400 ms"
+        "per_minute works for 1.4 s in each batch, more than half of the trigger interval (1 s); batches take 1.4 s"
     )
     for operator in ("events", "counts"):
         play.slow(operator, 1_400)
@@ -285,6 +383,29 @@ def test_the_field_with_a_wrong_type_is_named(tmp_path: Path, record_: bytes, fi
     play = newest(tmp_path)
     play.batch(10, bad("wrong_type", record_), bad("malformed_json"))
     assert f"are quarantined (1 wrong_type in {field}, 1 malformed_json)" in first(play, 11).seen
+
+
+@pytest.mark.parametrize(
+    ("at", "seen", "fields"),
+    [
+        ("yesterday", "2014-05-13T12:00:00Z", ["at"]),
+        ("2014-05-13T12:00:00Z", "2014-13-45T12:00:00Z", ["seen"]),
+        ("2014-05-13 12:00:00", "2014-05-13T12:00:00.123456+02:00", []),
+        ("2014-05-13T25:00:00Z", 7, ["at", "seen"]),
+    ],
+)
+def test_a_text_that_is_no_instant_has_the_wrong_type(at: str, seen: object, fields: list[str]) -> None:
+    toml = topology_of(events=source("id string, at timestamp, seen timestamp", timestamp="at"))
+    events = parse(tomllib.loads(toml + operators(out=sink("events", table="out"))), file="play.toml").operators[
+        "events"
+    ]
+    assert isinstance(events, Source)
+    value = json.dumps({"id": "a", "at": at, "seen": seen, "event_time": 1}).encode()
+    assert sorted(wrong_fields(events, [value])) == fields
+    # The stream's own parser refuses the same ones.
+    texts = [text if isinstance(text, str) else None for text in (at, seen)]
+    refused = instants_of(pl.Series(texts, dtype=pl.String)).is_null()
+    assert [name for name, bad_ in zip(("at", "seen"), refused, strict=True) if bad_] == fields
 
 
 def test_all_records_dropped_as_duplicates(tmp_path: Path) -> None:
@@ -426,7 +547,8 @@ def test_a_producer_whose_clock_is_an_hour_ahead(tmp_path: Path) -> None:
     finding = first(play, 21)
     assert place(finding) == ("producer_ahead", "events", "events", 1, ms(20))
     assert finding.seen == (  # 3,610 s − 20 s
-        "1 records of events, of key b, lie up to 3,590 s ahead of the clock: they move time no further than the clock"
+        "1 records of events, of key b, lie up to 59 min 50 s ahead of the clock: they move time no further than "
+        "the clock"
     )
 
 
@@ -495,7 +617,7 @@ def test_the_last_window_of_the_evening(tmp_path: Path) -> None:
     assert first(play, 70).cause == "nothing_wrong"
     finding = first(play, 71)  # more than a minute after the last record
     assert place(finding) == ("time_stands_still", "per_minute", "events", None, ms(10))
-    assert finding.seen.endswith("and no source has had a record for 61 s: only records move time")
+    assert finding.seen.endswith("and no source has had a record for 1 min 1 s: only records move time")
     assert finding.remedy.startswith(
         "check that the producer of events runs; so that windows close in silence, set idle_"
     )
@@ -544,10 +666,8 @@ def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
     finding = first(play, 21)
     assert place(finding) == ("bound_too_small", "events", "events", 0, ms(20))
     # The oldest is 13,999 ms behind the watermark 12:00:03.999.
-    assert finding.seen == (
-        "3 of the 5 records of its last 2 batches were late, by up to 13,999 ms, with a bound of 1 s"
-    )
-    assert finding.remedy.startswith("a bound of 15 s would accept them; `tidemark bound play --source events` shows")
+    assert finding.seen == ("3 of the 5 records of its last 2 batches were late, by up to 14 s, with a bound of 1 s")
+    assert finding.remedy.startswith('a bound of "15 s" would accept them; `tidemark bound play --source events` shows')
     assert "; `tidemark requeue play --late --source events` sends them again; for results" in finding.remedy
     assert finding.remedy.endswith("`tidemark run play --time processing`")
 
@@ -681,15 +801,103 @@ def test_a_right_that_the_cluster_does_not_grant(tmp_path: Path) -> None:
     assert first(play, 21).cause == "driver_dead"
 
 
-def test_a_batch_that_has_been_running_for_long(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("beat_s", "at_s", "cause", "seen"),
+    [
+        (50, 50, "nothing_wrong", None),
+        (50.001, 51, "slow_batch", "one batch of events has been running for 30 s"),
+        (80.001, 81, "slow_batch", "one batch of events has been running for 1 min"),
+        # Heartbeats of a driver that works come each second, also within a batch.
+        (22, 52, "nothing_wrong", None),
+        (22, 53, "backlog", "the driver of events stands still, and reads nothing: no batch and no heartbeat with"),
+    ],
+)
+@pytest.mark.parametrize("is_live", [False, True])
+def test_a_driver_within_a_long_batch_does_not_stand_still(
+    tmp_path: Path, beat_s: float, at_s: float, cause: str, seen: str | None, *, is_live: bool
+) -> None:
+    """A batch began at second 20. More than 30 s, without another trigger, are long."""
     play = newest(tmp_path)
     play.batch(10, record(5))
-    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(80.001), pid=1)
+    beat = Heartbeat(
+        state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(beat_s), pid=1, doing="batch 1", since_ms=ms(20)
+    )
+    if is_live:
+        driver = Control(play.control)
+        driver.acquire()
+        driver.beat(beat)
+    else:
+        history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+        history.write_if_due(beat, thread_id="t", batch_started_at_ms=ms(20))
+    finding = first(play, at_s)
+    assert finding.cause == cause
+    if seen is not None:
+        assert finding.seen.startswith(seen)
+    if cause == "slow_batch":
+        assert place(finding) == ("slow_batch", "board", None, None, ms(20))
+
+
+def test_a_finished_batch_is_not_slow_because_the_table_has_its_begin(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
     history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
-    history.write_if_due(beat, thread_id="t", batch_started_at_ms=ms(20))
-    finding = first(play, 81)
-    assert place(finding) == ("slow_batch", "board", None, None, ms(20))
-    assert finding.seen == "one batch of events has been running for 60,001 ms"
+    tell(history, 35, batch_s=20)
+    driver = Control(play.control)
+    driver.acquire()
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(51), pid=1, since_ms=ms(36))
+    driver.beat(replace(beat, doing="batch 1", since_ms=ms(20)))
+    assert first(play, 52).cause == "slow_batch"
+    driver.beat(replace(beat, doing="waiting for a batch after 1"))
+    assert first(play, 52).cause == "nothing_wrong"
+
+
+def planned(play: ExplainedPlay, batch_id: int, at_s: float, **ends: int) -> None:
+    """Has Spark plan a batch up to *ends* of partition 0 of topics."""
+    offsets = play.control / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({topic: {"0": end}}) for topic, end in ends.items()]
+    (offsets / str(batch_id)).write_text("\n".join(["v1", json.dumps({"batchTimestampMs": ms(at_s)}), *lines]))
+
+
+def test_a_source_whose_first_records_are_being_read_had_records(tmp_path: Path) -> None:
+    play = ExplainedPlay(tmp_path, TWO_SOURCES)
+    play.batch(10, of("limits", 5, most=9.0))
+    empty = next(finding for finding in play.why(21) if finding.input == "payments")
+    assert (empty.cause, empty.seen) == ("source_empty", "payments never had a record")
+    planned(play, 1, 20, limits=4, payments=3_000_000)
+    found = {finding.input: finding for finding in play.why(21)}
+    assert found["payments"].cause == "being_read"
+    assert found["payments"].seen == (
+        "no record of payments was processed yet, and the batch that is planned has up to 3,000,000"
+    )
+    # Before it was planned nothing was known of it.
+    assert "being_read" not in {finding.cause for finding in play.why(19)}
+    # One record of limits was read before.
+    driver = Control(play.control)
+    driver.acquire()
+    running = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(60), pid=1, doing="batch 1")
+    driver.beat(replace(running, since_ms=ms(20)))
+    assert first(play, 60).seen == (
+        f"one batch of {play.sub} has been running for 40 s; it reads up to 3,000,000 records of payments and "
+        "3 records of limits"
+    )
+
+
+def test_the_first_batch_of_a_driver_is_being_read(tmp_path: Path) -> None:
+    play = ExplainedPlay(tmp_path, TWO_SOURCES)
+    driver = Control(play.control)
+    (play.control / "journal").mkdir(parents=True)
+    planned(play, 0, 10, limits=0, payments=3_000_000)
+    driver.acquire()
+    running = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(15), pid=1, doing="batch 0")
+    driver.beat(replace(running, since_ms=ms(10)))
+    (finding,) = play.why(16)
+    assert place(finding) == ("being_read", "board", "payments", None, ms(10))
+    assert finding.seen == (
+        f"the first batch of {play.sub} has been running for 5 s; it reads up to 3,000,000 records of payments"
+    )
+    driver.beat(replace(running, at_ms=ms(41), since_ms=ms(10)))
+    assert [finding.cause for finding in play.why(41)] == ["slow_batch"]
 
 
 def test_a_driver_on_a_full_disk_reports_it_outside_of_tables(tmp_path: Path) -> None:
@@ -796,6 +1004,13 @@ def test_a_transaction_that_stays_open_is_named_with_its_place(tmp_path: Path) -
         "look of 2014-05-13T12:00:30.000Z; nothing from there on is read before the transaction ends"
     )
     assert "abort --topic events --partition 1 --start-offset 7`" in finding.remedy
+    # A new driver has not looked yet.
+    driver = Control(play.control)
+    driver.acquire()
+    driver.beat(replace(beat, epoch=2, at_ms=ms(50)))
+    assert first(play, 51).cause == "partition_idle_holds_back"
+    driver.beat(replace(beat, at_ms=ms(50)))
+    assert first(play, 51).cause == "open_transaction"
     beats.write_if_due(replace(beat, at_ms=ms(60)), **told)
     assert first(play, 61).cause == "partition_idle_holds_back"
 
@@ -873,6 +1088,67 @@ def test_all_records_were_dropped_by_a_condition(tmp_path: Path) -> None:
     assert place(first(play, 11)) == ("all_filtered", "large", None, None, ms(10))
 
 
+def deleted(at_s: float) -> Callable[[Play], Row]:
+    """A record that deletes the key `a`."""
+    return lambda play: {
+        **record(at_s)(play),
+        "deleted": True,
+        "events": {"id": "a", "amount": None, "event_time": None},
+    }
+
+
+ALL_LEFT_OUT = {
+    "a condition": (
+        {"by": map_of(select={"id": "id"}, where="amount > 10")}, [record(5)],
+        "all_filtered", "1 of 1 updates since its newest result were filtered", "look at its `where`",
+    ),
+    "a failed calculation": (
+        {"by": map_of(select={"id": "id::int"})}, [record(5)],
+        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 sql_error)", "look at them: `",
+    ),
+    "deletions at a repartition of a stream": (
+        {"by": repartition(key=["id"], columns=["amount"])}, [deleted(5)],
+        "all_filtered", "1 of 1 updates since its newest result were filtered",
+        "they are deletions, which a repartition passes on only if it has an `id`",
+    ),
+    "a null key of a repartition of a stream": (
+        {"by": repartition(key=["amount"], columns=["id"])}, [record(5, amount=None)],
+        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 null_key in amount)",
+        "look at them: `",
+    ),
+    "a null id of a repartition of updates": (
+        {"by": repartition(id=["amount"], key=["id"], columns=["id"])}, [record(5, amount=None)],
+        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 null_key in amount)",
+        "look at them: `",
+    ),
+    "deletions at an aggregate of a stream": (
+        {"by": aggregate(key=["id"], aggregates={"n": "count(*)"})}, [deleted(5)],
+        "all_filtered", "1 of 1 updates since its newest result were filtered",
+        "they are deletions, which have no values that it could use: no action is needed",
+    ),
+    "a null key of an aggregate": (
+        {"by": aggregate(key=["amount"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"})},
+        [record(5, amount=None)],
+        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 null_key in amount)",
+        "look at them: `",
+    ),
+}  # fmt: skip
+"""Operators that send on none of the records, and what is said of that."""
+
+
+@pytest.mark.parametrize("situation", ALL_LEFT_OUT)
+def test_what_an_operator_leaves_out_is_named_with_its_own_reason(tmp_path: Path, situation: str) -> None:
+    operator, records, cause, seen, remedy = ALL_LEFT_OUT[situation]
+    reads = operators(up=aggregate("by", aggregates={"n": "count(*)"}), board=sink("up", table="board"))
+    after = reads if operator["by"]["kind"] == "repartition" else operators(board=sink("by", table="board"))
+    keyed = SOURCE.format(top="", source='key = "id"')
+    play = ExplainedPlay(tmp_path, keyed + operators(**operator) + after)
+    play.batch(10, *records, sub=play.sub)
+    finding = play.why(11, "by")[0]
+    assert (finding.cause, finding.operator, finding.seen) == (cause, "by", seen)
+    assert finding.remedy.startswith(remedy)
+
+
 def test_an_inner_join_with_an_empty_table_leads_to_its_source(tmp_path: Path) -> None:
     toml = SOURCE.format(top="", source="") + (
         operators(
@@ -896,6 +1172,39 @@ def test_a_source_that_stopped_sending_is_named(tmp_path: Path) -> None:
     assert place(first(play, 71)) == ("source_quiet", "board", "events", None, ms(10))
 
 
+UNION = topology_of(
+    limits=source("id string, v int", topic="limits"),
+    payments=source("id string, v int", topic="payments", bound="5 s"),
+    both={"kind": "union", "inputs": ["limits", "payments"]},
+    per_minute=aggregate("both", key=["id"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"}),
+    board=sink("per_minute", table="board"),
+)
+
+
+def test_silence_belongs_to_the_source_that_is_silent(tmp_path: Path) -> None:
+    play = ExplainedPlay(tmp_path, UNION)
+    play.batch(10, of("limits", 5, v=1), of("payments", 6, v=1))
+    play.batch(80, of("payments", 75, v=2))
+    finding = first(play, 81)
+    assert (finding.cause, finding.input) == ("nothing_wrong", None)
+    assert finding.seen.endswith("; limits has been silent for 1 min 11 s")
+    finding = first(play, 141)
+    assert place(finding) == ("source_quiet", "board", "payments", None, ms(80))
+    assert finding.seen == "limits, payments have been silent for 1 min 1 s; all earlier records gave results"
+
+
+def test_late_records_of_several_sources_blame_no_single_bound(tmp_path: Path) -> None:
+    play = ExplainedPlay(tmp_path, UNION)
+    play.batch(10, of("limits", 200, v=1), of("payments", 200, v=1))
+    for second in range(11, 16):
+        # The watermark is 12:03:14.999, so the minute that ends at 12:02 is closed.
+        play.batch(second, of("payments", 100, v=second), of("payments", 101, v=second), of("payments", 200, v=second))
+    finding = next(each for each in play.why(16) if each.cause == "bound_too_small")
+    assert (finding.operator, finding.input, finding.partition) == ("per_minute", None, None)
+    assert finding.seen.endswith("were late, by up to 1 min 35 s, with bounds of 1 s (limits), 5 s (payments)")
+    assert finding.remedy.startswith("bounds that are 1 min 35 s longer would accept them; `tidemark bound play` shows")
+
+
 def test_one_bad_record_among_good_ones_is_not_poison(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5), bad("null_key"))
@@ -910,7 +1219,7 @@ def test_late_and_quarantined_records_are_named(tmp_path: Path) -> None:
     assert finding.cause == "nothing_wrong"
     # 12:00:03.999 is the watermark.
     of = "of the 4 records that events got in its last 2 batches"
-    told = [f"1 {of} were late, by up to 13,999 ms", f"1 {of} are quarantined (1 malformed_json)"]
+    told = [f"1 {of} were late, by up to 14 s", f"1 {of} are quarantined (1 malformed_json)"]
     assert finding.seen.split("; ")[1:] == told
     assert finding.remedy == (
         "late_records has them, and requeued those that were sent or processed again; "

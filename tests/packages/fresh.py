@@ -18,6 +18,11 @@ from tidemark.control.process import without_airflow
 
 PROJECT = Path(__file__).resolve().parents[2]
 LOCK = PROJECT / "requirements.lock"
+VERSIONS = """
+from importlib.metadata import distributions
+for each in distributions():
+    print(f"{each.name}=={each.version}")
+"""
 UV = Path(sys.executable).parent / "uv"
 INSTALLED_WITHIN_S = 900
 ENDS_WITHIN_S = 300
@@ -79,6 +84,28 @@ class FreshEnvironment:
             folder=folder,
         )
         return cls(folder)
+
+    @classmethod
+    def beside(cls, folder: Path, present: Path, wheel: Path, extras: str, *more: str, python: str) -> FreshEnvironment:
+        """Installs *wheel* plainly, with *extras* and *more*, where the packages of the file *present* are already."""
+        made = cls(folder)
+        uv("venv", "--quiet", "--no-project", "--python", python_of(python), str(folder / "venv"))
+        made.install("--requirement", str(present))
+        before = made.versions()
+        made.install(f"{wheel}{extras}", *more)
+        after = made.versions()
+        assert {name: after.get(name) for name in before} == before
+        uv("pip", "check", "--quiet", "--python", str(folder / "venv" / "bin" / "python"))
+        return made
+
+    def install(self, *what: str) -> None:
+        """Installs *what*, as pip does: a package that is there and fits stays as it is."""
+        uv("pip", "install", "--quiet", "--python", str(self.folder / "venv" / "bin" / "python"), *what)
+
+    def versions(self) -> dict[str, str]:
+        """Returns the version of each package."""
+        listed = self.answer("python", "-c", VERSIONS)
+        return dict(line.split("==") for line in listed.split())
 
     def environment(self, **more: str) -> dict[str, str]:
         """Returns the variables of a command here, and *more*."""

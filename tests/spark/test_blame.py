@@ -97,6 +97,7 @@ def window(warehouse, number, *, subject="b", over=True, **excess_ms):
     same = {
         "topology": "t", "window_start": end_ms - WINDOW_MS, "window_end": end_ms, "finished_at": end_ms + 1_000,
         "subject": subject, "age_ms": 1_000, "over_sla": over, "usual_ms": 100.0, "usual_share": 0.1,
+        "broken_slas": ["quick"] if over else [],
         "no_history": False,
     }  # fmt: skip
     rows = [

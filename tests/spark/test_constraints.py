@@ -57,7 +57,7 @@ TRUE_OR_NOT = [
     "true", "1 = 1",
     "n IS NULL", "n IS NOT NULL", "xs IS NULL", "xs is not null", "(n > 0) IS NULL", "s is null or length(s) > 0",
     "n in (1, 7)", "n NOT IN (1, 7)", "n in (1, 2147483648)", "n in (0.5, 1)", "n between 0 and 5",
-    "n NOT BETWEEN m AND 1",
+    "d in (1, 2.5)", "d in (1, 2.5e0)", "l in (1e0, 7.5e0)", "n NOT BETWEEN m AND 1",
     "n between 1 and 0", "day > DATE '2026-01-01'", "day = '2026-01-31'",
     "day BETWEEN '1970-01-01' AND date'2026-01-31'",
     "at > TIMESTAMP '2026-01-31T12:00:00Z'", "at = timestamp '2026-01-31 13:00:00.000001+01:00'", "at < at",

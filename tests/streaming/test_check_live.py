@@ -11,6 +11,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, AdminClient
 
 from support.broker_rights import grant
+from support.command_line import tidemark
+from support.process_watch import watched
 from support.topologies import sink, source, table, topology_of
 from tidemark.cli.project.check import check
 from tidemark.control.process import wait_until
@@ -92,7 +94,7 @@ def test_a_short_bound_and_a_strict_sla_are_warnings(readings: str, tmp_path: Pa
     )
     bound = [line for line in lines(tmp_path, readings, bound="5 s") if "bound 5 s" in line]
     late = "covers 99.0 % of them, and 1.0 % would be late"  # one of the 99 that can be used
-    assert bound == [f"live: readings: warning: bound 5 s {late}; 99 % need a bound of 7 s"]
+    assert bound == [f'live: readings: warning: bound 5 s {late}; 99 % need a bound of "7 s"']
 
 
 def test_a_topic_that_is_not_there_is_refused_with_its_remedy(readings: str, tmp_path: Path) -> None:
@@ -107,6 +109,19 @@ def test_a_topic_that_is_not_there_is_refused_with_its_remedy(readings: str, tmp
     near = project(tmp_path, topic="live_reading")
     with pytest.raises(InvalidSpec, match=r"; did you mean live_readings\? else ask the administrator"):
         check([near], tmp_path / "w", Project(tmp_path), addresses=[(DEFAULT, readings)], look=True)
+
+
+def test_run_refuses_a_missing_topic_before_it_starts_spark(readings: str, tmp_path: Path) -> None:
+    file = project(tmp_path, topic="elsewhere")
+    words = ["--warehouse", str(tmp_path / "w"), "run", str(file), "--bootstrap", readings]
+    commands: set[bytes] = set()
+    with watched(commands):
+        refused = tidemark(tmp_path, *words, TIDEMARK_PROJECT=str(tmp_path))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "live.toml: operators.readings.topic: is 'elsewhere', which is not at" in refused.stderr
+    # The driver's process would make its folder first, and name it in its command line.
+    assert not (tmp_path / "w").exists()
+    assert [command for command in commands if f"{tmp_path}/w".encode() in command] == []
 
 
 def test_a_right_that_is_missing_is_named(broker: str, tmp_path: Path) -> None:

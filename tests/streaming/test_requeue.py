@@ -177,19 +177,28 @@ def test_traces_and_counts_read_the_records_of_a_real_topic(tmp_path: Path, brok
     producer.flush()
     rows = [play.row("events", ms(at_s), key=id_, id=id_, v=v) for at_s, (id_, v) in enumerate(values)]
     play.batch(rows, at_ms=ms(5))
-    which = ("--topology", str(file), "--bootstrap", broker)
+    which, of_topology = ("--bootstrap", broker), ("--topology", str(file))
     home = ("--warehouse", str(tmp_path / "warehouse"))
 
-    traced = tidemark(tmp_path, *home, "trace", "--record", "audited/0/1", *which, "--format", "json")
+    traced = tidemark(tmp_path, *home, "trace", str(file), "--record", "audited/0/1", *which, "--format", "json")
     results = [(result["operator"], result["outcome"]) for result in json.loads(traced.stdout)["results"]]
     assert results == [("events", "passed"), ("mapped", "filtered")]
-    made = tidemark(tmp_path, *home, "trace", "--row", "board", "a", *which)
+    made = tidemark(tmp_path, *home, "trace", str(file), "--row", "board", "a", *which)
     assert (made.returncode, made.stdout.splitlines()[-2:]) == (
         0,
         ["  events/0/0", "verified: these records alone make the same row"],
     )
+    # A broker that has no such topic is not one that has lost the record.
+    file.write_text(toml.replace('"audited"', '"elsewhere"'))
+    away = tidemark(tmp_path, *home, "trace", str(file), "--row", "board", "a", *which)
+    assert (away.returncode, away.stdout) == (1, "")
+    assert (
+        away.stderr
+        == f"tidemark trace: {broker} has no topic elsewhere; create it, or give the address of its broker\n"
+    )
+    file.write_text(toml)
 
-    day = ("reconcile", "events", "--day", "2014-05-13", *which)
+    day = ("reconcile", "events", "--day", "2014-05-13", *of_topology, *which)
     whole = tidemark(tmp_path, *home, *day)
     assert whole.returncode == 0
     assert whole.stdout.splitlines()[-1].startswith("every count agrees so far; "), "the day is not over"

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from streaming.drivers import OnlyDriver, SharedDriver
 from streaming.sending import NOON_MS, passing
 
+from tidemark.cli.explain.status import as_text, document
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import broker as embedded
 from tidemark.model.kinds.source import Source
@@ -206,6 +207,8 @@ def test_a_transaction_that_stays_open_is_named(broker: str, tmp_path: Path, sha
 
         named = "open_transaction: events partition 1 "
         driver.wait(lambda: any(line.startswith(named) for line in causes()), "the finding about the transaction")
+        said = as_text([document(layout.warehouse, topology)])
+        assert "topic hangs, partition 1: a transaction is open, so the last stable offset is 2 and has not" in said
         (beat,) = [row for row in driver.rows("heartbeats") if row["open_transactions"]][:1]
         (found,) = beat["open_transactions"]
         assert (found["topic_partition"], found["stable_offset"]) == ("hangs/1", 2)

@@ -26,6 +26,7 @@
 | `hostile_strings` | `HOSTILE`: strings that programs may obey |
 | `otlp_receiver` | `OtlpReceiver`: an OTLP server over HTTP that keeps the metrics and spans that it is sent |
 | `command_line` | `tidemark`: a command, run within the process of the test |
+| `documented_commands` | `shown_commands`: the commands that pages and `--help` show |
 | `typed_commands` | the commands in a text, checked against the real command line |
 | `tcp_proxy` | `TcpProxy`: a network on loopback that can stall or reset its connections |
 | `schema_registry` | `SchemaRegistry`: a small schema registry over HTTP, which can be stopped and started |

@@ -24,6 +24,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     DISORDER_BUCKETS,
+    DQ_RESULTS,
     HEARTBEATS,
     INCIDENTS,
     LATENCY_BUCKET_ROLLUP,
@@ -52,6 +53,9 @@ ON_PATH = (
     "carrier_state", "carrier_delays",
 )  # fmt: skip
 """The critical path of the newest window."""
+RECOVERS, BROKE_BACK = "board_is_fresh", 3
+"""An SLA that broke that many checks ago and holds again, while its incident is still open."""
+RECOVERS_SAID = "staleness of flight_board is 2 min 30 s; warning from 1 min on, error from 2 min on"
 INCIDENT = "delays_in_time-20260101T120000"
 """The incident of the open alert that is listed first."""
 Rows = dict[tuple[str, Table], list[dict[str, Any]]]
@@ -183,7 +187,11 @@ def _paths(rows: Rows, now_ms: int) -> None:
             {
                 **window, "latency_ms": latency_ms, "waited_ms": latency_ms // 5, "queued_ms": 0,
                 "before_source_ms": 3_400, "leaf": "flight_board", "path": " → ".join(walk), "state": "measured",
-                "over_sla": times > 1, "sla_ms": 5_000,
+                "over_sla": times > 1,
+                "verdicts": [
+                    {"sla": "in_time", "operator": "flight_board", "quantile": 0.99, "limit_ms": 5_000,
+                     "value_ms": float(latency_ms), "broken": times > 1}
+                ],
             }
         )  # fmt: skip
         for step, (operator, ms) in enumerate(walk.items()):
@@ -201,18 +209,19 @@ def _checks(rows: Rows, now_ms: int) -> None:
     dead = {"cause": "driver_dead", "cause_sub_topology": "carriers"}
     silent = {"cause": "partition_silent", "cause_sub_topology": "status", "cause_operator": "flight_events"}
     silent |= {"cause_partition": 2}
+    behind = {"cause": "backlog", "cause_sub_topology": "status", "cause_operator": "flight_events"}
     newest: list[dict[str, Any]] = [
         {
             "sla": "delays_in_time", "subject": "carrier_delays", "measure": "latency_p99", "verdict": "error",
             "observed_ms": 412_000.0, "error_after_ms": 300_000.0, "culprit": "carrier_state",
             "owner": "carrier relations", "runbook": "https://wiki.example/carriers",
-            "said": "latency_p99 of carrier_delays is 6.87 min; warning from 1 min on, error from 5 min on",
+            "said": "latency p99 of carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on",
             "held_by": "driver_dead: carrier_state: carriers failed; `tidemark restart flights/carriers`", **dead,
         },
         {
             "sla": "delays_are_fresh", "subject": "carrier_delays", "measure": "staleness", "verdict": "error",
             "observed_ms": 192_000.0, "error_after_ms": 120_000.0, "culprit": "carrier_state",
-            "owner": "data platform", "said": "staleness of carrier_delays is 3.2 min; error from 2 min on",
+            "owner": "data platform", "said": "staleness of carrier_delays is 3 min 12 s; error from 2 min on",
             "held_by": "driver_dead: carrier_state: carriers failed", **dead,
         },
         {
@@ -229,6 +238,12 @@ def _checks(rows: Rows, now_ms: int) -> None:
             "sla": "board_is_fresh", "subject": "flight_board", "measure": "staleness", "verdict": "pass",
             "observed_ms": 48_000.0, "error_after_ms": 120_000.0, "owner": "flight desk",
             "said": "staleness of flight_board is 48 s; warning from 1 min on, error from 2 min on",
+            "resolve_after_ms": 30 * MINUTE_MS,
+        },
+        {
+            "sla": "changes_are_fresh", "subject": "changes", "measure": "staleness", "verdict": "pass",
+            "observed_ms": 21_000.0, "warn_after_ms": 60_000.0, "owner": "flight desk",
+            "said": "staleness of changes is 21 s; warning from 1 min on",
         },
         {
             "sla": "board_budget_1h", "subject": "flight_board", "measure": "burn_rate", "verdict": "pass",
@@ -246,8 +261,26 @@ def _checks(rows: Rows, now_ms: int) -> None:
             observed = {"observed_ms": row["observed_ms"] * 0.3 * wave} if row.get("observed_ms") else {}
             left = {"budget_left": 0.625 + back / 900} if "objective" in row else {}
             changes = {} if back == 0 else {**earlier, **observed, **left}
+            if row["sla"] == RECOVERS and back == BROKE_BACK:
+                changes |= {"verdict": "error", "observed_ms": 150_000.0, "said": RECOVERS_SAID}
             rows["", SLA_RESULTS].append({**row, **changes, "checked_at": at_ms, "run_id": f"check-{back}"})
-    slas = {row["sla"]: row for row in newest}
+    judged = {"checked_at": checked_ms, "run_id": "check-0", "success": True, "severity": "critical"}
+    for table, sub in (
+        ("batches", "status"),
+        ("outcomes", "status"),
+        ("flight_board", "status"),
+        ("outcomes", "carriers"),
+    ):
+        kept = {"suite": "contract", "expectation": "expect_column_values_to_be_between", "table": table}
+        kept |= {"sub_topology": sub, "table_version": 300, "batch_id": 299, "rows": 48_000}
+        for column in ("duplicate_keys", "negative_counts"):
+            rows["", DQ_RESULTS].append({**judged, **kept, "column": column, "observed": "0"})
+    own = {**judged, "suite": "sla_status"}
+    pair = {"expectation": "expect_column_pair_values_a_to_be_greater_than_b", "success": False}
+    pair |= {"column": "error_after_ms, observed_ms", "observed": "[[300000.0, 412000.0], [120000.0, 192000.0]]"}
+    count = {"expectation": "expect_table_row_count_to_equal", "observed": "5"}
+    rows["", DQ_RESULTS] += [{**own, **count}, {**own, **pair}]
+    slas = {row["sla"]: dict(row) for row in newest}
     shared = ("subject", "measure", "verdict", "said", "culprit", "held_by", "owner", "runbook")
     of_alerts = (
         (
@@ -257,10 +290,14 @@ def _checks(rows: Rows, now_ms: int) -> None:
             "critical",
         ),
         ("partition_silent-2", silent, {"every_airport_sends": "every_airport_sends-1"}, "warning"),
+        ("backlog-flight_events", behind, {RECOVERS: "board_is_fresh-1"}, "critical"),
     )
+    slas[RECOVERS] |= {"verdict": "error", "said": RECOVERS_SAID}
     for alert, cause, incidents, severity in of_alerts:
-        opened = {"change": "opened", "at": checked_ms, "opened_at": checked_ms, "broken_since": checked_ms - MINUTE_MS}
-        opened |= {"run_id": "check-0", "severity": severity, "unit": "ms"}
+        back = BROKE_BACK if cause is behind else 0
+        at_ms = checked_ms - back * 10 * MINUTE_MS
+        opened = {"change": "opened", "at": at_ms, "opened_at": at_ms, "broken_since": at_ms - MINUTE_MS}
+        opened |= {"run_id": f"check-{back}", "severity": severity, "unit": "ms"}
         for sla, incident in incidents.items():
             row = {name: slas[sla].get(name) for name in shared}
             rows["", INCIDENTS].append({**opened, **row, "incident": incident, "sla": sla})

@@ -344,7 +344,7 @@ def ms(seconds: float) -> int:
     return NOON + round(seconds * 1_000)
 
 
-def record(at_s: float, key: str = "a", amount: float = 1.0, *, part: int = 0) -> Callable[[Play], Row]:
+def record(at_s: float, key: str = "a", amount: float | None = 1.0, *, part: int = 0) -> Callable[[Play], Row]:
     """A record of that time."""
     return lambda play: play.row("events", ms(at_s), partition=part, key=key, id=key, amount=amount)
 

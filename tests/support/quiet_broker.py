@@ -141,12 +141,17 @@ class Remembering:
 
 
 class Ends(Silence):
-    """A broker whose partitions may have unread records: up to these offsets."""
+    """A broker whose partitions may have unread records: up to these offsets.
+
+    They are those of a partition of every topic, or of `ends_of` one topic.
+    """
 
     def __init__(self, partitions: int) -> None:
         super().__init__(partitions)
         self.ends: dict[int, int] = {}
+        self.ends_of: dict[tuple[str | None, int], int] = {}
 
     def offsets(self, source: Source, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         offsets = super().offsets(source, partitions)
-        return {number: (0, max(end, self.ends.get(number, 0))) for number, (_, end) in offsets.items()}
+        unread = {number: self.ends_of.get((source.topic, number), self.ends.get(number, 0)) for number in offsets}
+        return {number: (0, max(end, unread[number])) for number, (_, end) in offsets.items()}

@@ -27,7 +27,7 @@ IMPORTS = {
     "clock": "",
     "bounded_http": "errors",
     "semantics": "collecting errors",
-    "model.tables": "collecting",
+    "model.tables": "collecting semantics",
     "model.settings": "collecting errors semantics model.tables",
     "model.project": "escaping errors model.settings",
     "model.kinds": "semantics model.tables model.settings model.project",
@@ -35,7 +35,7 @@ IMPORTS = {
     "kernels": "",
     "kernels.columns": "collecting errors semantics model.tables model.settings",
     "kernels.aggregates": "collecting errors semantics model.settings model.kinds kernels.columns",
-    "kernels.reports": "semantics model.settings",
+    "kernels.reports": "kernels.columns semantics model.settings",
     "kernels.sql": "errors model.settings kernels.columns",
     "kernels.updates": (
         "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
@@ -114,7 +114,7 @@ IMPORTS = {
     ),
     "why.causes": (
         "collecting errors semantics model.settings model.project model.kinds model kernels.records kernels.reports "
-        "control recorded storage why.evidence"
+        "control recorded storage stream.operate why.evidence"
     ),
     "why": (
         "collecting errors semantics model.settings model.project model.kinds model storage.delta why.evidence "
@@ -130,7 +130,9 @@ IMPORTS = {
         "storage.delta control recorded spark_session query"
     ),
     "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
-    "reports.paths.ages": "semantics model.tables model.kinds model kernels.columns kernels.reports reports",
+    "reports.paths.ages": (
+        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports reports"
+    ),
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.reports storage spark_session stream.journal query reports reports.paths.windows "
@@ -141,8 +143,8 @@ IMPORTS = {
         "reports.paths.windows reports.paths.ages reports.paths"
     ),
     "reports.pages": (
-        "escaping errors semantics model.tables model.settings model.project model storage storage.delta control "
-        "why.evidence why reports reports.facts reports.paths"
+        "escaping errors semantics model.tables model.settings model.project model.kinds model storage storage.delta "
+        "control why.causes why.evidence why reports reports.facts reports.paths"
     ),
     "reports.rollups": (
         "errors semantics model.tables model.settings model.project model kernels.columns "
@@ -160,7 +162,7 @@ IMPORTS = {
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model storage "
-        "storage.delta why.evidence why.causes why reports reports.paths sla.measures"
+        "storage.delta why.evidence why.causes why reports reports.facts reports.paths sla.measures"
     ),
     "sla": (
         "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
@@ -192,7 +194,9 @@ IMPORTS = {
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage query "
-        "why.evidence why recorded reports reports.paths reports.pages reports.what_if sla.incidents sla cli.shared"
+        "why.causes why.evidence why recorded reports reports.facts reports.paths reports.pages reports.what_if "
+        "sla.incidents sla "
+        "cli.shared"
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
@@ -211,7 +215,7 @@ IMPORTS = {
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model "
-        "storage control query recorded reports reports.pages why.evidence cli.shared cli.explain"
+        "storage control query recorded reports reports.pages sampling why.evidence cli.shared cli.explain cli.project"
     ),
     "airflow.tasks": (
         "bounded_http collecting escaping errors clock semantics model.tables model.settings model.project model "
@@ -223,7 +227,7 @@ IMPORTS = {
         "recorded reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
         "metrics cli.explain airflow.tasks airflow.dags"
     ),
-    "airflow": "",
+    "airflow": "model.project",
     "dags": "airflow",
     "plugins": "airflow.tasks",
     "arrow": "model.project",

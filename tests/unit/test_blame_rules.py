@@ -1,9 +1,11 @@
 """Culprit parts of a window's age, with lengths worked out by hand."""
 
+from pathlib import Path
 from random import Random
 from statistics import median
 
 import numpy as np
+import pytest
 
 from tidemark.kernels.reports.ages import (
     CAUSES,
@@ -15,8 +17,10 @@ from tidemark.kernels.reports.ages import (
     share_out,
     usual_lengths,
 )
+from tidemark.reports.paths.path_facts import PART_WORDS
 from tidemark.semantics.blame import AgeCause, AgePart
 
+DOCS = Path(__file__).parents[2] / "docs"
 SOURCE, NEWEST, BOARD = AgePart("events", "source"), AgePart("newest", "table"), AgePart("board", "sink")
 TICKER = AgePart("ticker", "table")
 PARTS = [*CAUSES, SOURCE, NEWEST, BOARD, TICKER]
@@ -40,7 +44,8 @@ def age(finished_ms, *, ready_ms, queued_ms=0, **closing):
     """
     instants = {name: column(closing.get(name)) for name in ("before_began_ms", "before_ended_ms", "still_from_ms")}
     flags = {
-        name: column(closing.get(name, False), type_=bool) for name in ("is_unread", "is_unknown", "has_restarted")
+        name: column(closing.get(name, False), type_=bool)
+        for name in ("is_unread", "is_unknown", "by_silence", "has_restarted")
     }
     ages = Ages(PARTS, 1)
     before_source(
@@ -52,9 +57,22 @@ def age(finished_ms, *, ready_ms, queued_ms=0, **closing):
     return lengths(ages)
 
 
+@pytest.mark.parametrize("cause", AgeCause)
+def test_every_part_has_a_name_for_people_and_its_rows_in_the_documents(cause):
+    assert cause in PART_WORDS
+    assert f"| `{cause}` |" in (DOCS / "reports.md").read_text()
+    culprits = [line for line in (DOCS / "alerts.md").read_text().splitlines() if line.startswith("| culprit `")]
+    assert [line for line in culprits if f"`{cause}`" in line.split("|")[1]]
+
+
 def test_a_silent_partition_is_apart_from_the_bound():
     found = age(84_600, ready_ms=83_800, before_began_ms=83_500, before_ended_ms=83_700)
     assert found == {"bound": 3_000, "blocking_partition": 70_800, "trigger": 700, "events": 100}
+
+
+def test_silence_is_apart_from_a_partition_that_got_a_record():
+    found = age(84_600, ready_ms=83_800, before_began_ms=83_500, before_ended_ms=83_700, by_silence=True)
+    assert found == {"bound": 3_000, "silence": 70_800, "trigger": 700, "events": 100}
 
 
 def test_a_record_that_was_written_late_is_its_producers():

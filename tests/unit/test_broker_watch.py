@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -9,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tidemark.errors import Contradiction
 from tidemark.model.kinds.source import Source
+from tidemark.stream.kafka import watch as watch_module
 from tidemark.stream.kafka.publishing import PublishError
 from tidemark.stream.kafka.transactions import TransactionWatch
 from tidemark.stream.kafka.watch import BrokerWatch
@@ -100,6 +102,39 @@ def test_a_drain_ends_the_wait_for_brokers() -> None:
 
     with pytest.raises(DrainRequested):
         BrokerWatch(Clusters(99), clock, sleep_s=clock.sleep).wait_after(TIMED_OUT, check)
+
+
+class Faulty(Clusters):
+    """A cluster whose next *faults* requests raise an error that nobody expects; `asked` is set after *rounds*."""
+
+    def __init__(self, faults: int, rounds: int) -> None:
+        super().__init__(0)
+        self.faults, self.rounds, self.asked = faults, rounds, threading.Event()
+
+    def silent(self) -> dict[str, str]:
+        self.faults, self.rounds = self.faults - 1, self.rounds - 1
+        if self.rounds < 0:
+            self.asked.set()
+        if self.faults >= 0:
+            raise KeyError(7)
+        return super().silent()
+
+
+def test_an_unexpected_error_is_logged_once_and_the_brokers_are_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch_module, "EVERY_S", 0.001)
+    clusters, looks = Faulty(faults=2, rounds=4), threading.Event()
+    watch = BrokerWatch(clusters, ClockOfWaits(), look=looks.set)
+    watch.start()
+    try:
+        assert clusters.asked.wait(60)
+        assert looks.wait(60)
+    finally:
+        watch.end()
+    (told,) = [record for record in caplog.records if "could not be asked" in record.message]
+    assert told.exc_info is not None
+    assert told.exc_info[0] is KeyError
 
 
 class Stable:

@@ -82,6 +82,8 @@ OTHERWISE_IN_SPARK = [
     "s LIKE 'a!%' ESCAPE '!'", r"s LIKE 'a\\%'", "n >", "(n > 0", "n > 0)", "current_date() > day", "day > 'soon'",
     "at > TIMESTAMP '2026-01-31 12:00:00'", "at > '2026-01-31T12:00:00Z'", "at > day", "cast(n as string) = '1'", "!b",
     "b > false", "n > 0 n", "f = n", "d = p", "p + 1 > 0", "-p < 0", "n + 0.5 > 1", "f * 2 > 1", "xs[0] > 0", "a.b > 0",
+    "l in (9007199254740992, 1.5e0)", "p in (1.5, 1.5e0)",
+    "p in (99999999999999999999999999999999, 0.0000000001)",
     "case when n > 0 then true end", "s || t = 'ab'", "day > date '2026-02-30'", "n > 99999999999999999999", "",
 ]  # fmt: skip
 """Conditions that Spark may read in another way, or that only Spark knows."""

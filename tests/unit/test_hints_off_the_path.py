@@ -1,6 +1,7 @@
 """Hints name operators off the path that occupy a driver."""
 
 import polars as pl
+import pytest
 
 from support.report_warehouse import reading
 from tidemark.reports.what_if.estimates import hints
@@ -15,5 +16,5 @@ def test_hints_list_operators_off_the_path_that_occupy_a_driver():
     ]
     found = {hint.operator: hint for hint in hints(pl.DataFrame(rows), TOPOLOGY, {})}
     assert [*found] == ["path", "src", "busy"]
-    assert found["busy"].worked_share == 300 / 415
+    assert found["busy"].worked_share == pytest.approx(300 / 415)
     assert found["busy"].reasons[0].startswith("off the path: 72% of the work of the driver s")

@@ -30,6 +30,7 @@ def spec(name: str = "board", resolve_after_ms: int = 0) -> SlaSpec:
 
 def check(minute: int, verdict: str, sla: str = "board", **columns: Any) -> dict[str, Any]:
     told = dict.fromkeys(("subject", "measure", "culprit", "held_by", "budget_left", "owner", "runbook", "observed_ms"))
+    told["crossed_at"] = None
     of_run = {"checked_at": NOON + minute * MINUTE, "run_id": f"run {minute}", "quiet": None}
     return {
         **told,
@@ -62,33 +63,26 @@ def test_an_incident_is_named_after_its_sla_and_first_check() -> None:
     assert {row["broken_since"] for row in rows} == {row["opened_at"] for row in rows} == {NOON + MINUTE}
 
 
-@pytest.mark.parametrize(
-    ("verdict", "observed_s", "since_s"),
-    [
-        ("error", 120, 600),  # the limit is 2 min, and the check is at 12:10
-        ("error", 420, 300),
-        ("never_loaded", None, 600),
-        ("ahead_of_clock", -5, 600),
-    ],
-)
-def test_an_age_is_broken_since_it_crossed_its_limit(verdict: str, observed_s: int | None, since_s: int) -> None:
-    observed_ms = None if observed_s is None else observed_s * 1_000
-    (row,) = changed([check(10, verdict, observed_ms=observed_ms)], [])
-    assert (row["broken_since"], row["opened_at"]) == (NOON + since_s * 1_000, NOON + 10 * MINUTE)
+@pytest.mark.parametrize(("crossed_min", "since_min"), [(10, 10), (5, 5), (None, 10)])
+def test_an_incident_is_broken_since_the_crossing_if_that_is_known(crossed_min: int | None, since_min: int) -> None:
+    crossed_ms = None if crossed_min is None else NOON + crossed_min * MINUTE
+    (row,) = changed([check(10, "error", crossed_at=crossed_ms)], [])
+    assert (row["broken_since"], row["opened_at"]) == (NOON + since_min * MINUTE, NOON + 10 * MINUTE)
 
 
 @pytest.mark.parametrize("before", [("pass", None), ("error", "maintenance")])
 def test_an_age_that_was_excused_is_broken_since_it_is_no_more(before: tuple[str, str | None]) -> None:
     verdict, quiet = before
-    excused = check(9, verdict, quiet=quiet, observed_ms=60 * MINUTE)
-    (row,) = changed([excused, check(10, "error", observed_ms=61 * MINUTE)], [])
+    excused = check(9, verdict, quiet=quiet, crossed_at=NOON - 49 * MINUTE)
+    (row,) = changed([excused, check(10, "error", crossed_at=NOON - 49 * MINUTE)], [])
     assert row["broken_since"] == NOON + 9 * MINUTE
 
 
 def test_the_delay_of_opening_counts_from_the_crossing() -> None:
     delayed = replace(spec(), damping=Damping(open_after_ms=4 * MINUTE))
-    results = [check(10, "error", observed_ms=5 * MINUTE), check(11, "error", observed_ms=6 * MINUTE)]
-    assert told(changed(results[:1], [], delayed)) == []  # it crossed the limit at 12:07
+    crossed = {"crossed_at": NOON + 7 * MINUTE}
+    results = [check(10, "error", **crossed), check(11, "error", **crossed)]
+    assert told(changed(results[:1], [], delayed)) == []
     assert told(changed(results, [], delayed)) == [("board-20260101T121100", "opened", 11)]
 
 

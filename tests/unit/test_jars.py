@@ -52,6 +52,14 @@ def test_a_folder_without_jars_of_a_use_names_the_command(checkout: Path) -> Non
         require_jars("spark", "broker", folder=checkout / ".jars", checkout=checkout)
 
 
+def test_a_missing_jar_among_others_is_named(checkout: Path) -> None:
+    lock = checkout / "docker" / "jars.sha256"
+    lock.write_text(f"{lock.read_text()}{HASH_OF_A}  spark/c.jar\n")
+    require_jars("broker", folder=checkout / ".jars", checkout=checkout)
+    with pytest.raises(InvalidArgument, match=r"lacks spark/c.jar; run `make setup`"):
+        require_jars("broker", "spark", folder=checkout / ".jars", checkout=checkout)
+
+
 def test_archives_and_logs_beside_jars_are_no_jars(checkout: Path) -> None:
     (checkout / ".jars" / "classes.jsa").touch()
     (checkout / ".jars" / "ivy.log").touch()

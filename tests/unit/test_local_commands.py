@@ -70,10 +70,13 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
 @pytest.mark.parametrize(
     ("verdict", "slas", "cause", "line"),
     [
-        ("broken", ("a warn", "b error"), "all_filtered", "broken: b: b is late; also broken: a"),
+        ("broken", ("a warn", "b error"), "all_filtered", "broken: b: b is late; with a warning: a"),
+        # That a stream was drained is told beside the SLA, as it does not run.
+        ("broken", ("b error",), "drained", "broken: b: b is late; it was seen; act"),
         ("warn", ("a warn",), None, "warn: a: a is late"),
         ("broken", ("b error", "c pass"), "driver_dead", "broken: b: b is late; it was seen; act"),
-        ("quiet", ("a pass",), "source_quiet", "quiet: it was seen; act"),
+        ("late", ("a pass",), "unexplained", "late: board: it was seen; act"),
+        ("quiet", ("a pass",), "source_quiet", "quiet: events: it was seen; act"),
         ("on_time", (), None, "on_time"),
         (
             "not_checked",
@@ -85,9 +88,11 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
 )
 def test_status_shows_the_reason_of_the_verdict(verdict: str, slas: tuple[str, ...], cause: str, line: str) -> None:
     rows = [{"sla": name, "verdict": found, "said": f"{name} is late"} for name, found in map(str.split, slas)]
-    finding = {"cause": cause, "seen": "it was seen", "remedy": "act"} if cause else None
+    place = {"operator": "board", "input": "events" if cause == "source_quiet" else None, "partition": None}
+    finding = {"cause": cause, "seen": "it was seen", "remedy": "act", **place} if cause else None
     stream = {"sub_topology": "s", "state": "running", "records_in": 1, "first_latency_ms": None, "ambiguous_keys": 2}
     model = {"topology": "t", "page": None, "streams": [stream], "verdict": verdict}
+    model["state"] = "drained" if cause == "drained" else "running"
     text = as_text([{**model, "slas": {"rows": rows}, "cause": finding}])
     keys = (
         "t/s: 2 keys with several rows in Delta tables that it joins; the smallest row is used, and the driver's log "

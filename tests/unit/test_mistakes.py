@@ -311,3 +311,96 @@ def test_slas_under_the_name_of_a_file_are_no_topologys(tmp_path: Path) -> None:
         assert [line for line in str(refused.value).splitlines() if "not a topology" in line] == [
             "slas.toml: clicks: is not a topology; did you mean clickstream?"
         ]
+
+
+EVERYWHERE = {
+    "topologies/shop.toml": """
+name = "shop"
+windw = "10 s"
+[kafka.eu]
+bootstrp = "b:1"
+colour = "red"
+[registry.main]
+url = "x"
+colour = "red"
+[spark.kubernetes]
+image = 3
+service_account = 3
+colour = "red"
+[operators.orders]
+kind = "source"
+topic = "orders"
+kafka = "far"
+fields = "id string, at bigint"
+timestamp = "time"
+bounds = "5 s"
+[operators.out]
+kind = "sinc"
+input = "orders"
+colour = "red"
+""",
+    "connections.toml": """
+[kafka.us]
+bootstrp = "b:1"
+protocol = "NONE"
+[kafka.cn]
+colour = "red"
+[registry.plant]
+urls = "https://r"
+[kafkas.x]
+""",
+    "expectations/slas.toml": """
+[shop.fresh]
+subject = "who_knows"
+measure = "staleness"
+error_after = "3 parsecs"
+colour = "red"
+[shop.second]
+subject = "orders"
+measure = "stalenes"
+owner = 3
+colour = "red"
+""",
+    "channels.toml": """
+[mail]
+kind = "emial"
+to = 3
+colour = "red"
+[hook]
+kind = "webhook"
+connection = 3
+colour = "red"
+""",
+}
+FOUND_EVERYWHERE = {
+    "shop.toml": [
+        *("windw", "kafka.eu.bootstrp", "kafka.eu.colour", "registry.main.url", "registry.main.colour"),
+        *("spark.kubernetes.image", "spark.kubernetes.service_account", "spark.kubernetes.colour"),
+        *("operators.orders.timestamp", "operators.orders.bounds", "operators.out.kind", "operators.out.colour"),
+    ],
+    "connections.toml": [
+        *("kafkas", "kafka.us.bootstrp", "kafka.us.protocol", "kafka.cn.bootstrap", "kafka.cn.colour"),
+        "registry.plant.urls",
+    ],
+    # The subject of the first is not known while its topology has mistakes.
+    "slas.toml": [
+        *("shop.fresh.error_after", "shop.fresh.owner", "shop.fresh.colour"),
+        *("shop.second.measure", "shop.second.owner", "shop.second.colour"),
+    ],
+    "channels.toml": ["mail.kind", "mail.to", "mail.colour", "hook.connection", "hook.colour"],
+}
+
+
+def test_mistakes_of_all_sections_and_files_are_told_at_once(tmp_path: Path) -> None:
+    for name, text in EVERYWHERE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidSpec) as refused:
+        check([], tmp_path / "w", Project(tmp_path))
+    found: dict[str, list[str]] = {}
+    for line in str(refused.value).splitlines():
+        file, key, _ = line.split(": ", 2)
+        found.setdefault(file, []).append(key)
+    assert {file: sorted(keys) for file, keys in found.items()} == {
+        file: sorted(keys) for file, keys in FOUND_EVERYWHERE.items()
+    }

@@ -15,7 +15,7 @@ from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.pages.interval_page import name_of
 from tidemark.reports.pages.templates import length
-from tidemark.reports.pages.topology_page import topology_page
+from tidemark.reports.pages.topology_page import start_page, topology_page
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
@@ -36,7 +36,18 @@ def test_a_page_is_named_after_its_day_its_hour_or_its_instants(interval, name):
 
 @pytest.mark.parametrize(
     ("ms", "told"),
-    [(0, "0 ms"), (431, "431 ms"), (-1_500, "-1.5 s"), (6_237.5, "6.24 s"), (200_000, "3.33 min"), (None, "–")],
+    [
+        (0, "0 ms"),
+        (431, "431 ms"),
+        (-1_500, "-1.5 s"),
+        (6_237.5, "6.24 s"),
+        (118_000, "1 min 58 s"),
+        (200_000, "3 min 20 s"),
+        (3_599_700, "1 h"),
+        (86_399_000, "1 d"),
+        (129_600_000, "1 d 12 h"),
+        (None, "–"),
+    ],
 )
 def test_a_length_has_the_unit_in_which_it_reads_best(ms, told):
     assert length(ms) == told
@@ -69,6 +80,7 @@ def page_that_says(text, **changes):
     }
     window = {
         "window_end": utc(0), "leaf": text, "age_ms": 2, "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
+        "verdicts": None,
         "path": ["events", "slow"], "steps": [{**step, "operator": text}], "spent": [{"part": text, "ms": 2}],
         "finished_ago_ms": 5_000, "is_current": True, "is_live": False, "mostly_before_source": None,
     }  # fmt: skip
@@ -80,7 +92,8 @@ def page_that_says(text, **changes):
         "sub_topology": text, "state": "running", "reason": text, "last_heartbeat_at": None, "last_batch_at": None,
         "records_in": 3, "records_behind": None, "eta_at": None,
     }  # fmt: skip
-    slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0}
+    slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0, "recovering": 0}
+    slas["rows"] = [{"sla": "fresh", "verdict": "error", "said": "it is 9 s old"}]
     standing = {"verdict": "late", "slas": [text], "stuck_ms": None}
     nothing: dict[str, list[Any]] = {
         "alerts": [],
@@ -127,7 +140,7 @@ def test_boxes_have_verdicts_and_a_path_without_results_dashes():
     assert re.findall('<text class="verdict".*?>(.*?)</text>', dead) == ["no new records", "SLA broken"]
     assert re.findall('<g class="on-path (.*?)"', dead) == ["gray", "red"]
     assert "moving average –, SLA broken: fresh" in dead
-    assert "1 of 1 SLAs broken" in dead
+    assert "1 of 1 SLAs broken: fresh: it is 9 s old." in dead
     down = {"verdict": "not_running", "slas": [], "stuck_ms": None}
     stopped = page_that_says("x", operators={"events": down | {"state": "drained"}, "slow": down | {"state": "failed"}})
     assert re.findall('<text class="verdict".*?>(.*?)</text>', stopped) == ["drained", "failed"]
@@ -139,6 +152,7 @@ ALERT = {
     "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"],
     "topics": ["sums"], "owners": [],
     "broken_since": utc(0), "measurement": "too slow", "culprit": None, "runbook": None, "acknowledged_by": None,
+    "states": {"fresh": "error", "quick": "passes since 21:44, resolves at 21:54 if it holds"},
 }  # fmt: skip
 
 
@@ -151,24 +165,125 @@ def text_of(page, element):
 def test_incidents_of_one_cause_are_one_line_with_its_place():
     page = page_that_says("play", alerts=[ALERT])
     assert text_of(page, "alerts") == (
-        "critical partition silent at events partition 3 since 1970-01-01 00:00:00 : 2 SLAs broken (fresh, quick). "
-        "Acknowledge or silence . too slow. Behind it: board, sums"
+        "critical Partition silent at events partition 3 since 1970-01-01 00:00:00 . 2 SLAs : fresh is broken; "
+        "quick passes since 21:44, resolves at 21:54 if it holds. Acknowledge or silence . "
+        "When it broke: too slow. Behind it: board, sums."
     )
     assert 'href="play/operators/events"' in page
     assert 'href="play/decisions?subject=fresh-1"' in page
     assert "Acknowledged by ann." in page_that_says("play", alerts=[ALERT | {"acknowledged_by": "ann"}])
 
 
+def line_of(name, verdict, *, streams=("running",), **more):
+    """Returns the page model of a topology on the start page; its streams are s0, s1 and so on."""
+    of_streams = [{"sub_topology": f"s{number}", "state": state} for number, state in enumerate(streams)]
+    slas = {"n": 7, "broken": 0, "warned": 0, "unknown": 0, "is_overdue": False, "recovering": 0, "rows": []}
+    known = {"state": streams[0], "newest_result_age_ms": 118_000, "report": None, "slas": slas, "cause": None}
+    return {"topology": name, "verdict": verdict, "streams": of_streams, "alerts": [], **known, **more}
+
+
+def read(page):
+    """Returns the text of *page* from its heading on."""
+    return " ".join(re.sub("<.*?>", " ", page[page.index("<main>") :]).split())
+
+
+def test_the_start_page_leads_with_what_is_wrong():
+    cause = {
+        "cause": "cannot_write", "operator": "board", "input": None, "partition": None, "seen": "the disk is full",
+        "remedy": "free space",
+    }  # fmt: skip
+    slas = {"n": 7, "broken": 2, "warned": 0, "unknown": 0, "is_overdue": False, "recovering": 0}
+    slas["rows"] = [{"sla": name, "verdict": "error", "said": f"{name} is late"} for name in ("fresh", "quick")]
+    lines = [
+        line_of("a_fine", "on_time", streams=["running"] * 5),
+        line_of("b_idle", "quiet"),
+        line_of("b_stopped", "not_running", streams=["drained", "running"]),
+        {"topology": "c_new"},
+        line_of("d_recovers", "on_time", alerts=[ALERT]),
+        line_of("e_late", "late"),
+        line_of(
+            "f_broken", "broken", streams=["running", "failed", "catching_up", "running"], cause=cause, slas=slas,
+            report="2026-01-31T12", alerts=[ALERT | {"slas": ["fresh"], "states": {"fresh": "error"}}],
+        ),
+        {"topology": "g_typo", "verdict": "unreadable", "state": "running", "error": "g_typo.toml: x", "streams": []},
+    ]  # fmt: skip
+    page = start_page(lines, at=utc(0), folder="topologies")
+    # The worst verdict first; then those of which nothing is known to be wrong, and the one that is being read.
+    order = ["g_typo", "f_broken", "e_late", "d_recovers", "b_stopped", "b_idle", "a_fine", "c_new"]
+    assert re.findall('<(?:section|tr)[^>]* id="(.+?)"', page) == order
+    text = read(page)
+    # Somebody wanted b_stopped to stand still.
+    assert "4 of 8 topologies need attention. 1 of 8 is being read." in text
+    of_broken = text[text.index("f_broken") : text.index("e_late")].strip()
+    assert of_broken == (
+        "f_broken SLA broken SLA fresh: fresh is late; also broken: quick. "
+        "Cannot write at board : the disk is full. Free space. "
+        "streams failed s1 catching up s2 running s0, s3 newest result 1 min 58 s ago "
+        "SLAs 2 of 7 broken report 2026-01-31 12:00 open alerts "
+        "critical Partition silent at events partition 3 since 1970-01-01 00:00:00 . 1 SLA : fresh is broken. "
+        "Acknowledge or silence . When it broke: too slow. Behind it: board, sums."
+    )
+    assert text[text.index("g_typo") : text.index("f_broken")].strip() == (
+        "g_typo file not valid g_typo.toml: x streams none newest result not known SLAs not known report none yet"
+    )
+    assert "a_fine on time running 5 streams 1 min 58 s ago 7 of 7 hold none yet" in text
+    assert 'href="pages/f_broken/slas#fresh-1"' in page
+    assert 'href="pages/f_broken/decisions?subject=fresh-1"' in page
+
+
+def test_the_card_of_a_report_has_its_instants():
+    page = page_that_says("play", report="2026-11-28T191547Z--2026-11-28T192000Z")
+    assert 'href="play/reports/2026-11-28T191547Z--2026-11-28T192000Z"' in page
+    assert "newest report 2026-11-28 19:15:47 to 19:20:00" in read(page)
+
+
+def test_a_start_page_without_a_fault_says_so():
+    page = start_page([line_of("a", "on_time"), line_of("b", "not_checked")], at=utc(0), folder="topologies")
+    assert "No topology needs attention." in read(page)
+    assert "<title>Tidemark</title>" in page
+
+
 def test_partitions_have_lag_backlog_and_silence():
     row = {
         "source": "events", "partition": 3, "topic_partition": None, "lag_ms": 90_000, "unread": 1_200,
         "silent_ms": 150_000, "activity": "active", "watermark": utc(0), "causes": ["partition_silent"],
-        "holds_back": True,
+        "holds_back": True, "holds_back_ms": 61_000,
     }  # fmt: skip
     said = text_of(page_that_says("play", partitions=[row]), "partitions").partition("remark ")[2]
     assert said == (
-        "events 3 90 s 1,200 2 min ago active 1970-01-01 00:00:00 partition silent; holds the watermark back"
+        "events 3 1 min 30 s 1,200 2 min 30 s ago active 1970-01-01 00:00:00 partition silent ; "
+        "holds the watermark back by 1 min 1 s"
     )
+    # Some partition is always the slowest one; only a cause is amber.
+    usual = page_that_says("play", partitions=[row | {"causes": [], "holds_back_ms": 200}])
+    assert text_of(usual, "partitions").endswith("00:00:00 holds the watermark back by 200 ms")
+    assert (
+        "amber" in page_that_says("play", partitions=[row]).partition('id="partitions"')[2].partition("</table>")[0]
+    ) is True
+    assert "amber" not in usual.partition('id="partitions"')[2].partition("</table>")[0]
+    without = page_that_says("play", partitions=[row | {"causes": [], "holds_back_ms": None}])
+    assert text_of(without, "partitions").endswith("00:00:00 holds the watermark back")
+
+
+@pytest.mark.parametrize(
+    ("n", "counts", "said"),
+    [
+        (0, {}, "not checked yet"),
+        (1, {}, "1 of 1 hold"),
+        (1, {"is_overdue": True}, "1 of 1 held when last checked"),
+        # Of a stream that never started nothing is measured, and after its first results its alert stays open.
+        (1, {"unknown": 1}, "1 of 1 not measured yet"),
+        (1, {"recovering": 1}, "1 of 1 hold, 1 with an alert that is still open"),
+        (3, {"unknown": 1}, "2 of 3 hold, 1 not measured"),
+        (3, {"broken": 1, "warned": 1, "unknown": 1}, "1 of 3 broken, 1 not measured"),
+        (4, {"warned": 1, "recovering": 2}, "1 of 4 with a warning, 2 with an alert that is still open"),
+    ],
+)
+def test_slas_are_counted_in_words_that_fit_the_alerts_beside_them(n, counts, said):
+    zero = {"is_overdue": False, "broken": 0, "warned": 0, "unknown": 0, "recovering": 0, "rows": []}
+    page = page_that_says("play", verdict="late", slas={"checked_at": None, "n": n, **zero, **counts})
+    (tile,) = re.findall(r"<dt>SLAs</dt><dd[^>]*><a[^>]*>(.*?)</a>", page)
+    assert tile == said
 
 
 def test_a_stuck_operator_is_on_the_path_and_is_named():

@@ -14,7 +14,7 @@ import yaml
 from tidemark.airflow.tasks.pods import PodRole, launch_command, pod_properties, pod_template
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.spark_settings import SparkSettings, read_spark
-from tidemark.model.settings.kubernetes import KubernetesSettings, read_kubernetes
+from tidemark.model.settings.kubernetes import KubernetesSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "kubernetes.md").read_text()
 LABELS = {"topology": "flights"}
@@ -104,9 +104,11 @@ def test_a_driver_without_a_pod_keeps_its_command(command: list[str]) -> None:
 def test_every_key_of_the_page_has_an_accepted_example() -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \|", PAGE, flags=re.MULTILINE)
     examples = tomllib.loads("\n".join(f"{key} = {example}" for key, example in rows))
-    assert read_kubernetes("x.toml", examples).namespace == "tidemark"
+    read = read_spark("x.toml", {"kubernetes": examples}).kubernetes
+    assert read is not None
+    assert read.namespace == "tidemark"
     with pytest.raises(InvalidSpec, match=f"known keys: {', '.join(sorted(examples))}"):
-        read_kubernetes("x.toml", {**examples, "zzzzzz": 1})
+        read_spark("x.toml", {"kubernetes": {**examples, "zzzzzz": 1}})
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_every_key_of_the_page_has_an_accepted_example() -> None:
 def test_a_table_that_makes_no_pod_is_refused(table: dict[str, Any], refusal: str) -> None:
     image = {"image": "tidemark:1"} if table else {}
     with pytest.raises(InvalidSpec) as refused:
-        read_kubernetes("x.toml", {**image, **table})
+        read_spark("x.toml", {"kubernetes": {**image, **table}})
     assert refusal in str(refused.value)
 
 

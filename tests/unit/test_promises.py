@@ -1,5 +1,5 @@
 from tidemark.model.sla_spec import Measure, SlaSpec
-from tidemark.reports.promises import Promises, RecordPromise, promises
+from tidemark.reports.promises import Promise, Promises, promises
 from tidemark.semantics.sla import BurnRate, Objective, Sla
 
 
@@ -23,9 +23,12 @@ def test_the_promise_is_the_error_or_the_warning_and_the_least():
             spec("state", Measure.OPERATOR_LATENCY_P50, warn_after_ms=150, error_after_ms=300),
         ]
     )
-    records = {"out": (RecordPromise(0.99, 120_000), RecordPromise(0.5, 60_000))}
-    assert found == Promises(records=records, work_ms={"state": 300})
-    assert found.end_to_end_ms == {"out": 60_000}
+    records = {
+        "out": (Promise(sla="n", limit_ms=120_000, quantile=0.99), Promise(sla="n", limit_ms=60_000, quantile=0.5))
+    }
+    work = {"state": (Promise(sla="n", limit_ms=300, may_equal=True),)}
+    assert found == Promises(records=records, work=work)
+    assert (found.end_to_end_ms, found.work_ms) == ({"out": 60_000}, {"state": 300})
 
 
 def test_staleness_and_completeness_promise_nothing_of_a_window():
@@ -41,5 +44,5 @@ def test_staleness_and_completeness_promise_nothing_of_a_window():
 def test_an_error_budget_promises_its_threshold():
     budget = BurnRate(objective=Objective(threshold_ms=30_000, target=0.99), warn_at=1, error_at=14.4)
     assert promises([spec("out", Measure.BURN_RATE, budget=budget)]) == Promises(
-        records={"out": (RecordPromise(0.99, 30_000, may_equal=True),)}
+        records={"out": (Promise(sla="n", limit_ms=30_000, quantile=0.99, may_equal=True),)}
     )

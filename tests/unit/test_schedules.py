@@ -26,7 +26,7 @@ def test_schedules_that_do_not_fit_name_what_would():
     assert sentence.startswith(
         "checks and reports of 10 topologies take about 1.3 of 2 cores; set check_every of t0, t1"
     )
-    assert sentence.endswith("to 2 min or longer")  # 80 CPU s in 0.989 of a core are 81 s
+    assert sentence.endswith('to "2 min" or longer')  # 80 CPU s in 0.989 of a core are 81 s
     assert too_many(topologies(10, 120_000), 2) is None
 
 

@@ -71,7 +71,9 @@ def test_ahead_of_the_clock_by_more_than_its_error_is_not_a_pass():
 
 
 def test_a_table_with_a_silent_source_is_not_stale():
-    assert staleness(700) == Judgement(verdict=Verdict.ERROR, staleness_ms=300, source_idle=False)
+    # It reached the lowest limit, 100 ms, at 800 ms.
+    stale = Judgement(verdict=Verdict.ERROR, staleness_ms=300, source_idle=False, crossed_ms=800)
+    assert staleness(700) == stale
     assert staleness(700, Activity.IDLE) == Judgement(verdict=Verdict.PASS, staleness_ms=300, source_idle=True)
 
 

@@ -29,7 +29,7 @@ from tidemark.model.sla_spec import (
     usable_slas,
 )
 from tidemark.model.tables.catalog import INCIDENTS
-from tidemark.semantics.incidents import Damping
+from tidemark.semantics.incidents import Change, Damping
 from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, ShareMaximums, Sla, Unit
 
 PROJECT = Path(__file__).parents[2]
@@ -534,7 +534,10 @@ def test_an_objective_has_a_window_of_28_days_by_default() -> None:
         ),
         # 1 / (1 - 0.93) is 14.3, and 1 / (1 - 0.931) is 14.5.
         (OBJECTIVE | {"target": 0.93}, r"objective\.target: is 0\.93, whose .* write a share from 0\.931 to below 1"),
-        (OBJECTIVE | {"window": "2 d"}, r"objective\.window: is 2 d, shorter than the longest .* write 3 d or longer"),
+        (
+            OBJECTIVE | {"window": "2 d"},
+            r"objective\.window: is 2 d, shorter than the longest .* write \"3 d\" or longer",
+        ),
         (OBJECTIVE | {"min_records": 0}, r"objective\.min_records: is 0; write 1 or more"),
         (OBJECTIVE | {"over": "1 h"}, r"objective\.over: is not a valid key here"),
         ([1], r"objective: is \[1\]; write objective = \{ latency"),
@@ -618,7 +621,10 @@ def test_the_example_of_maintenance_and_a_calendar_loads() -> None:
         ({"warn_after": None, "error_after": None, "owner": None}, ["warn_after", "owner"]),
         ({"measure": "lateness", "subject": "carriers", "owner": None}, ["measure", "owner"]),
         ({"measure": None, "measures": "watermark_lag", "subject": "flight_events"}, ["measures"]),
-        ({**OF_OBJECTIVE, "objective": {"latency": 3, "target": 7}, "owner": None}, ["objective.latency", "owner"]),
+        (
+            {**OF_OBJECTIVE, "objective": {"latency": 3, "target": 7, "colour": 1}, "owner": None},
+            ["objective.latency", "objective.target", "objective.colour", "owner"],
+        ),
     ],
 )
 def test_all_mistakes_of_an_sla_are_told_at_once(changes, keys):
@@ -631,5 +637,6 @@ def test_all_mistakes_of_an_sla_are_told_at_once(changes, keys):
 def test_units_of_alerts_are_those_of_the_schema_and_of_incidents() -> None:
     schema = json.loads((PROJECT / "docs" / "alert.schema.json").read_text(encoding="utf-8"))
     assert schema["properties"]["unit"]["enum"] == [*Unit, None]
+    assert schema["properties"]["change"]["enum"] == [*Change]
     (unit,) = (column for column in INCIDENTS.columns if column.name == "unit")
     assert unit.comment == " | ".join(Unit)

@@ -74,6 +74,8 @@ def fact(what, subject, at_ms=None, *, over_ms=None, bucket=None, n=None, idle=N
 def test_staleness_is_the_age_of_the_newest_visible_record(newest, verdict, observed):
     found = status(Measure.STALENESS, "flight_board", [fact("newest", "flight_board", newest)])
     assert (found.verdict, found.observed_ms, found.culprit) == (verdict, observed, None)
+    # The lowest limit is 100 ms.
+    assert found.crossed_ms == (NOW - (observed - 100) if observed and observed >= 100 else None)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +90,12 @@ def test_staleness_is_the_age_of_the_newest_visible_record(newest, verdict, obse
 )
 def test_a_missing_table_was_never_loaded_unless_it_is_new(measure, limits, longest_ms):
     subject = "weather" if measure is Measure.WATERMARK_LAG else "flight_board"
-    found = {
-        age_ms: status(measure, subject, [fact("begun", "flights", NOW - age_ms)], limits=limits).verdict
-        for age_ms in (0, longest_ms - 1, longest_ms)
-    }
-    assert [*found.values()] == [Verdict.UNKNOWN, Verdict.UNKNOWN, Verdict.NEVER_LOADED]
+    found = [
+        status(measure, subject, [fact("begun", "flights", NOW - age_ms)], limits=limits)
+        for age_ms in (0, longest_ms - 1, longest_ms, longest_ms + 7)
+    ]
+    assert [each.verdict for each in found] == [Verdict.UNKNOWN] * 2 + [Verdict.NEVER_LOADED] * 2
+    assert [each.crossed_ms for each in found] == [None, None, NOW, NOW - 7]
     assert status(measure, subject, limits=limits).verdict is Verdict.NEVER_LOADED
 
 
@@ -234,23 +237,25 @@ def test_every_measure_is_read_and_judged(measure):
 
 
 @pytest.mark.parametrize(
-    ("facts", "verdict", "observed_ms"),
+    ("facts", "verdict", "observed_ms", "crossed_s"),
     [
         # The check is at 1,000 s, the deadline 10 s after the end of an interval, and 60 s are looked back.
-        ([(900, 905)], Verdict.PASS, 5_000),
-        ([(800, 805)], Verdict.ERROR, 100_000),  # that to 900 s is not complete
-        ([(900, 911)], Verdict.PASS, 11_000),  # it was late, but that was 89 s ago
-        ([(900, 950)], Verdict.ERROR, 50_000),
-        ([(900, 910), (800, 941)], Verdict.ERROR, 141_000),
-        ([(1_000, 999.9)], Verdict.PASS, -100),  # within the error of a clock
-        ([(1_100, 990)], Verdict.AHEAD_OF_CLOCK, -110_000),
-        ([], Verdict.NEVER_LOADED, None),
+        ([(900, 905)], Verdict.PASS, 5_000, None),
+        ([(800, 805)], Verdict.ERROR, 100_000, 910),  # that to 900 s is not complete
+        ([(900, 911)], Verdict.PASS, 11_000, None),  # it was late, but that was 89 s ago
+        ([(900, 950)], Verdict.ERROR, 50_000, 910),
+        ([(900, 910), (800, 941)], Verdict.ERROR, 141_000, 810),
+        ([(800, 941)], Verdict.ERROR, 100_000, 810),  # that one was late, too
+        ([(1_000, 999.9)], Verdict.PASS, -100, None),  # within the error of a clock
+        ([(1_100, 990)], Verdict.AHEAD_OF_CLOCK, -110_000, None),
+        ([], Verdict.NEVER_LOADED, None, None),
     ],
 )
-def test_an_interval_is_complete_by_its_deadline(facts, verdict, observed_ms):
+def test_an_interval_is_complete_by_its_deadline(facts, verdict, observed_ms, crossed_s):
     rows = [fact("complete", "flight_board", end * 1_000, n=round(at * 1_000)) for end, at in facts]
     found = status(Measure.COMPLETE_BY, "flight_board", rows, limits=Deadline(after_ms=10_000))
     assert (found.verdict, found.observed_ms) == (verdict, observed_ms)
+    assert found.crossed_ms == (None if crossed_s is None else crossed_s * 1_000)
 
 
 def test_the_first_interval_of_a_new_topology_is_unknown():
@@ -294,6 +299,7 @@ def account(open_batches, since, operator="o"):
 def test_completeness_is_how_long_the_accounting_is_open(accounts, verdict, observed):
     found = status(Measure.COMPLETENESS, "outcomes", accounts=accounts)
     assert (found.verdict, found.observed_ms) == (verdict, observed)
+    assert found.crossed_ms == (NOW - 50 if verdict is Verdict.WARN else None)  # the limit is 100 ms
 
 
 def test_the_operator_with_the_longest_open_account_is_blamed():
@@ -446,10 +452,10 @@ def test_of_no_record_no_burn_rate_is_known():
 def test_what_was_found_is_said_in_words():
     late = status(Measure.LATENCY_P50, "carrier_delays", latencies(), limits=(10, 40))
     assert (
-        measurement_text(late) == "latency_p50 of carrier_delays is 50 ms; warning from 10 ms on, error from 40 ms on"
+        measurement_text(late) == "latency p50 of carrier_delays is 50 ms; warning from 10 ms on, error from 40 ms on"
     )
     assert measurement_text(status(Measure.LATENCY_P99, "carrier_delays")).startswith(
-        "latency_p99 of carrier_delays is not measured"
+        "latency p99 of carrier_delays is not measured"
     )
     burnt = burning(over=50, of=100, lately=5)
     assert measurement_text(burnt) == (
@@ -478,7 +484,7 @@ def test_an_alert_says_the_whole_age_of_the_oldest_window():
     found = status(Measure.STALENESS, "flight_board", [fact("newest", "flight_board", NOW - 150)])
     assert "after their end" not in measurement_text(found)
     assert measurement_text(replace(found, age_ms=74_559)).endswith(
-        "; windows were finished up to 74.6 s after their end"
+        "; windows were finished up to 1 min 15 s after their end"
     )
 
 

@@ -219,3 +219,45 @@ def test_every_key_of_spark_has_an_accepted_example() -> None:
         read_spark("x.toml", tomllib.loads(f"{key} = {example}"))
     with pytest.raises(InvalidSpec, match=", ".join(sorted(explained))):
         read_spark("x.toml", {"zzzzzzzz": 1})
+
+
+WRONG_VALUES = ([[]], "", "§", -1, {})
+"""Values of which each key refuses some."""
+OF_OTHER_KEYS = {("subject", "registry"), ("timestamp", "fields"), ("key", "fields")}
+"""Keys whose values can only be judged where the other one is right."""
+
+
+def mistaken(table: dict[str, Any], folder: Path) -> set[str]:
+    """The keys of *table* that have a mistake."""
+    mistakes = toml_operators.read_operator("x.toml", "x", table, folder=folder)[1]
+    return {mistake.key.removeprefix("operators.x.").split(".")[0] for mistake in mistakes}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_wrong_value_hides_neither_another_one_nor_an_unknown_key(kind: str, tmp_path: Path) -> None:
+    for name in ("readings.avsc", "readings.desc", "alerts.avsc"):
+        (tmp_path / name).write_text("{}")
+    explained = keys_in(section(kind).split("A window is one of these")[0])
+    if "strategy" in explained:
+        explained |= keys_in(section("When an operator sends on"))
+    hidden = []
+    for key, example in explained.items():
+        table = example_of(kind) | NOT_TOGETHER.get((kind, key), {}) | tomllib.loads(f"{key} = {example}")
+        good = {name: value for name, value in table.items() if value is not None}
+        others = {name: [[]] for name in good if name not in {key, "kind"}} | {"zzzzzzzz": 1}
+        for other, second in others.items():
+            if (key, other) in OF_OTHER_KEYS or other not in mistaken(good | {other: second}, tmp_path):
+                continue
+            for first in WRONG_VALUES:
+                if key in mistaken(good | {key: first}, tmp_path):
+                    told = mistaken(good | {key: first, other: second}, tmp_path)
+                    hidden += [(key, first, other)] if not {key, other} <= told else []
+    assert hidden == []
+
+
+@pytest.mark.parametrize("kind", ["sources", 3, None])
+def test_a_wrong_kind_hides_no_key_that_no_kind_has(kind: object, tmp_path: Path) -> None:
+    table = {"topic": "t", "fields": "id string", "bounds": "5 s", "zzzzzzzz": 1}
+    given = table if kind is None else {"kind": kind, **table}
+    # `topic` and `fields` are keys of a source, so nothing is wrong with them.
+    assert mistaken(given, tmp_path) == {"kind", "bounds", "zzzzzzzz"}

@@ -55,8 +55,8 @@ examples:
   tidemark metrics rules flights                writes alerting rules for Prometheus from the SLAs
   tidemark serve-metrics --port 9477            serves metrics to a Prometheus on this machine
   tidemark whatif flights --operator carrier_state --scale 0.5
-  tidemark trace --record flight_events/0/1234  shows what became of a record at each operator, and since when
-  tidemark trace --row flight_board UA753       shows the records that made a row, and makes it again from them
+  tidemark trace flights --record flight_events/0/1234   shows what became of a record at each operator, and since when
+  tidemark trace flights --row flight_board UA753   shows the records that made a row, and makes it again from them
   tidemark reconcile flight_events --day 2013-06-27   compares counts per hour, from the broker to the tables
   tidemark complete flight_board --at 14:00     says if an hour of a table is complete; while it is not, why
   tidemark bound flights                        compares bounds: share of late records, and delay of results
@@ -175,14 +175,17 @@ def _options(line: Sequence[str]) -> argparse.Namespace:
 
 
 def _damage(options: argparse.Namespace) -> TidemarkError | None:
-    """Returns the first damage of a table in the warehouse of *options*; None: there is none."""
+    """Returns the first damage of a table in the warehouse of *options*; None: none is found."""
     # Most commands need none of these, and to import them takes longer than to answer.
     from tidemark.cli.shared.options import place
     from tidemark.storage.delta.data_files import damage_of_table
     from tidemark.storage.warehouse import delta_tables
 
-    tables = chain.from_iterable(delta_tables(place(options)).values())
-    return next(filter(None, map(damage_of_table, tables)), None)
+    try:
+        tables = chain.from_iterable(delta_tables(place(options)).values())
+        return next(filter(None, map(damage_of_table, tables)), None)
+    except Exception:  # whatever ends the search, the error that it is to explain says more
+        return None
 
 
 def _tell_of_override() -> None:

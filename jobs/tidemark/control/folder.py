@@ -113,6 +113,11 @@ class Heartbeat:
     adopted_by: str | None = None
     predecessor_killed_by: str | None = None
 
+    @property
+    def is_in_batch(self) -> bool:
+        """True if the driver works on a batch, which began at `since_ms`."""
+        return self.doing.startswith("batch")
+
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedLoss:

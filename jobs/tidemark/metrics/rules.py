@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tidemark.model.settings.toml_keys import length
-from tidemark.model.sla_spec import QUANTILES, Measure, ResultPlace, Severity, SlaSpec, WhileCatchingUp
+from tidemark.model.settings.lengths import for_people
+from tidemark.model.sla_spec import QUANTILES, Measure, ResultPlace, Severity, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.sla import Sla
 
@@ -80,7 +80,7 @@ def _of_sla(topology: Topology, spec: SlaSpec) -> Iterator[dict[str, Any]]:
             if level == 1 and levels[-1][0] == 2:
                 # The alert of the error takes the place of that of the warning.
                 expression += f" < {(levels[-1][2] or 0) / 1000:.15g}"
-            finding = f"it is {length(round(limit_ms))} or more"
+            finding = f"it is {for_people(round(limit_ms))} or more"
         yield _rule("TidemarkSla", expression, wait, labels, f"{spec.measure} of {spec.subject}: {finding}", **more)
 
 
@@ -91,10 +91,9 @@ def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
     """
     limits = spec.limits
     # Prometheus does not know what excuses a subject, or when rows are merged.
-    is_excused = spec.ignore_when_idle or spec.while_catching_up is WhileCatchingUp.EXCUSE
     has_times = spec.calendar or spec.maintenance_windows
     is_direct = spec.measure in {Measure.WATERMARK_LAG, *QUANTILES} and spec.place is ResultPlace.VIEW
-    if not isinstance(limits, Sla) or not is_direct or is_excused or has_times:
+    if not isinstance(limits, Sla) or not is_direct or spec.may_be_excused or has_times:
         yield 1, Severity.WARNING, None
         yield 2, spec.severity, None
         return

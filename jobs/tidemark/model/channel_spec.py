@@ -11,7 +11,8 @@ from typing import Any
 
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length, read_toml, suggestion_of
+from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length_in_toml, read_tables, read_toml, suggestion_of
 from tidemark.model.sla_spec import Severity, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change
@@ -169,10 +170,10 @@ def _shorter_than_checks(channel: Channel, topologies: Iterable[Topology]) -> It
         every_ms = topology.check_every_ms
         for key, length_ms in lengths_ms.items():
             if length_ms is not None and length_ms < every_ms:
-                every = length(every_ms)
-                problem = f"is {length(length_ms)}, but only checks send alerts"
-                remedy = f"write {every} or more, or a shorter check_every"
-                yield f"{key}: warning: {problem}, and {topology.name} has one every {every}; {remedy}"
+                problem = f"is {for_people(length_ms)}, but only checks send alerts"
+                every = f"{topology.name} has one every {for_people(every_ms)}"
+                remedy = f'write "{length_in_toml(every_ms)}" or more, or a shorter check_every'
+                yield f"{key}: warning: {problem}, and {every}; {remedy}"
 
 
 def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:
@@ -181,20 +182,16 @@ def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:
     Raises:
         InvalidSpec: with a line for each mistake, which names *file*.
     """
-    channels, errors = [], []
     escalated_by: dict[str, dict[str, int]] = defaultdict(dict)
-    for name, table in content.items():
-        keys = Keys(file, name, table if isinstance(table, dict) else {})
-        try:
-            for other, after_ms in _escalations(keys, content):
-                escalated_by[other][name] = after_ms
-            channels.append(_channel(keys))
-        except InvalidSpec as error:
-            errors.append(str(error))
-    if errors:
-        raise InvalidSpec("\n".join(errors))
+
+    def read(name: str, keys: Keys) -> Channel:
+        for other, after_ms in _escalations(keys, content):
+            escalated_by[other][name] = after_ms
+        return _channel(keys)
+
+    channels = read_tables(file, "", content, read)
     _refuse_circles(escalated_by, content, file)
-    return tuple(replace(channel, escalated_by=dict(escalated_by[channel.name])) for channel in channels)
+    return tuple(replace(channel, escalated_by=dict(escalated_by[name])) for name, channel in channels.items())
 
 
 def _escalations(keys: Keys, content: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -244,7 +241,6 @@ def _channel(keys: Keys) -> Channel:
         sends_again=kind is ChannelKind.ALERTMANAGER,
         renotify_after_ms=keys.duration("renotify_after", "30 min", None),
     )
-    keys.done()
     if channel.sends_again and channel.renotify_after_ms is not None:
         problem = f"is set, but each check sends open alerts to an {kind} again"
         keys.fail("renotify_after", problem, "leave it out; repeat_interval of its route decides when it tells again")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.topology import Topology
 
 CHECK_CPU_S = 8.0
@@ -34,6 +35,6 @@ def too_many(topologies: Collection[Topology], cores: int) -> str | None:
     observation = f"checks and reports of {len(topologies):,} topologies take about {cores_needed:.1f} of {cores} cores"
     if spare_cores <= 0:
         return f"{observation}; schedule some of them on another machine"
-    often_ms = len(topologies) * CHECK_CPU_S * 1_000 / spare_cores
+    often_ms = math.ceil(len(topologies) * CHECK_CPU_S * 1_000 / spare_cores / 60_000) * 60_000
     oftener = ", ".join(sorted(t.name for t in topologies if t.check_every_ms < often_ms))
-    return f"{observation}; set check_every of {oftener} to {for_people(-(-often_ms // 60_000) * 60_000)} or longer"
+    return f'{observation}; set check_every of {oftener} to "{length_in_toml(often_ms)}" or longer'

@@ -16,6 +16,7 @@ from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.files import Project
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.maintenance_windows import (
     MaintenanceWindow,
     WeeklyHours,
@@ -30,7 +31,8 @@ from tidemark.model.settings.toml_keys import (
     LENGTH_ABOVE_0,
     Form,
     Keys,
-    length,
+    length_in_toml,
+    read_inner,
     read_toml,
     read_whole,
     suggestion_of,
@@ -131,8 +133,6 @@ QUANTILES: Mapping[Measure, float] = MappingProxyType(
 """The quantile of each measure that is read from buckets."""
 WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
 """The quantile of each measure of an operator's own work on windows."""
-AGES = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS})
-"""The measures of an age, which grows while nothing happens."""
 SHARES: Mapping[Measure, str] = MappingProxyType({Measure.QUARANTINED_SHARE: "quarantined", Measure.LATE_SHARE: "late"})
 """By measure of a share of the records that an operator read, the outcome whose records it counts."""
 OF_OPERATORS = frozenset(
@@ -238,6 +238,11 @@ class SlaSpec:
     def is_judged(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in its calendar."""
         return self.calendar is None or self.calendar.holds(at_ms)
+
+    @property
+    def may_be_excused(self) -> bool:
+        """Returns whether it passes beyond its limit while there is nothing to send, or while streams catch up."""
+        return self.ignore_when_idle or self.while_catching_up is WhileCatchingUp.EXCUSE
 
     def judged_since_ms(self, at_ms: int, *, after_ms: int) -> int | None:
         """Returns since when it is judged, if that is after *after_ms*: epoch ms.
@@ -351,11 +356,14 @@ def parse(content: Mapping[str, Any], topology: Topology, *, file: str) -> tuple
     return slas.specs
 
 
-def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str]) -> list[InvalidSpec]:
+def mistakes(
+    path: Path, topologies: Iterable[Topology], names: Collection[str], parts: Iterable[Topology] = ()
+) -> list[InvalidSpec]:
     """Returns all mistakes in the file at *path*.
 
     These are mistakes in the SLAs of *topologies*, topologies that *names* does not have and that are not marked as
-    recorded, and those of *names* that are. *topologies* also has those of jobs.
+    recorded, and those of *names* that are. *topologies* also has those of jobs. *parts* are what can be used of files
+    with mistakes: what their SLAs are about is not known.
     """
     try:
         content = read_toml(path)
@@ -375,6 +383,10 @@ def mistakes(path: Path, topologies: Iterable[Topology], names: Collection[str])
     errors += (_unknown(path.name, name, content[name], every_name) for name in outside(tables, every_name))
     for topology in topologies:
         errors += usable_slas(content, topology, file=path.name).errors.values()
+    for part in parts:
+        for name, table in _slas_of(content.get(part.name, {})).items():
+            wrong = _read_specs(path.name, name, table, part)[1]
+            errors += [mistake for mistake in wrong if not _is_about_operators(mistake, table)]
     # Each topology has a mistake in the maintenance of all.
     return list({str(error): error for error in errors}.values())
 
@@ -466,31 +478,44 @@ def _is_setting(name: str, value: Any, settings: Collection[str]) -> bool:
     return name in settings and not isinstance(value, dict)
 
 
+def _is_about_operators(mistake: InvalidSpec, table: Any) -> bool:
+    """Returns True if *mistake* in the *table* of an SLA may be none with other operators."""
+    key = mistake.key.rpartition(".")[2]
+    return key in {"subject", "by", "place"} or (key == "measure" and table.get(key) in {*Measure})
+
+
 def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpec, ...]:
     """Reads the SLAs of a *table*: those of its objective, or one.
 
     Raises InvalidSpec with a line for each mistake.
     """
+    specs, wrong = _read_specs(file, name, table, topology)
+    if wrong or specs is None:
+        raise InvalidSpec("\n".join(map(str, wrong)))
+    return specs
+
+
+def _read_specs(
+    file: str, name: str, table: Any, topology: Topology
+) -> tuple[tuple[SlaSpec, ...] | None, list[InvalidSpec]]:
+    """Reads the SLAs of a *table*, and every mistake in it."""
     at = f"{topology.name}.{name}"
     if not isinstance(table, dict):
         remedy = f"write a table [{at}]"
         if isinstance(table, list):
             remedy = f"maintenance of all SLAs of a topology has the key {MAINTENANCE}"
-        raise InvalidSpec.at(file, at, "is not a table of an SLA", remedy)
+        return None, [InvalidSpec.at(file, at, "is not a table of an SLA", remedy)]
     is_reserved = name in {CHECKS, DECISION}
     if not IDENTIFIER.fullmatch(name) or is_reserved:
         problem = "is reserved for Tidemark" if is_reserved else "is not a valid SLA name"
-        raise InvalidSpec.at(file, at, problem, "use another name: lower-case letters, digits and _")
+        return None, [InvalidSpec.at(file, at, problem, "use another name: lower-case letters, digits and _")]
 
     def read(keys: Keys) -> tuple[SlaSpec, ...]:
         keys.refuse_all_but(KEYS)
         promised = keys.get("objective", dict, OBJECTIVE_EXAMPLE, None)
         return (_spec(keys, name, topology),) if promised is None else _objective(keys, name, topology)
 
-    specs, wrong = read_whole(file, at, table, read)
-    if wrong or specs is None:
-        raise InvalidSpec("\n".join(map(str, wrong)))
-    return specs
+    return read_whole(file, at, table, read)
 
 
 def _spec(keys: Keys, name: str, topology: Topology) -> SlaSpec:
@@ -543,25 +568,26 @@ def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]
         if key in OF_AN_OBJECTIVE:
             keys.fail(key, "is set, but an objective has its own", "leave it out")
     subject = _subject(keys, Measure.BURN_RATE, topology, ())
-    table = keys.get("objective", dict, OBJECTIVE_EXAMPLE)
-    of_objective = Keys(keys.file, f"{keys.at}.objective", table)
-    of_objective.refuse_all_but(("latency", "target", "window", "min_records"))
-    threshold_ms = of_objective.duration("latency", "30 s")
-    target = of_objective.number("target", "0.99", ...)
-    window_ms = of_objective.duration("window", "28 d", WINDOW_MS)
-    min_records = of_objective.count("min_records", "100", MIN_RECORDS)
-    _refuse_window(of_objective, window_ms, topology)
+
+    def read(of_objective: Keys) -> tuple[int, list[BurnRate]]:
+        threshold_ms = of_objective.duration("latency", "30 s")
+        target = of_objective.number("target", "0.99", ...)
+        window_ms: int = of_objective.duration("window", "28 d", WINDOW_MS)
+        min_records = of_objective.count("min_records", "100", MIN_RECORDS)
+        _refuse_window(of_objective, window_ms, topology)
+        try:
+            promised = Objective(threshold_ms=threshold_ms, target=target)
+            return window_ms, [
+                BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
+                for window in BURN_WINDOWS
+            ]
+        except InvalidArgument:
+            rate = max(each.rate for each in BURN_WINDOWS)
+            remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"
+            of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
+
+    window_ms, limits = read_inner(keys, "objective", keys.get("objective", dict, OBJECTIVE_EXAMPLE), read)
     shared = {"subject": subject, "measure": Measure.BURN_RATE, **_of_any(keys, Measure.BURN_RATE)}
-    try:
-        promised = Objective(threshold_ms=threshold_ms, target=target)
-        limits = [
-            BurnRate(objective=promised, warn_at=window.rate, error_at=window.rate, min_records=min_records)
-            for window in BURN_WINDOWS
-        ]
-    except InvalidArgument:
-        rate = max(each.rate for each in BURN_WINDOWS)
-        remedy = f"write a share from {_least_target(rate)} to below 1, such as 0.99"
-        of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
     return tuple(
         SlaSpec(
             name=_window_name(name, window),
@@ -584,17 +610,18 @@ def _refuse_window(keys: Keys, window_ms: int, topology: Topology) -> None:
     """Refuses a window whose records cannot be counted."""
     shortest_ms = max(window.over_ms for window in BURN_WINDOWS)
     if window_ms < shortest_ms:
-        problem = f"is {length(window_ms)}, shorter than the longest burn-rate window"
-        keys.fail("window", problem, f"write {length(shortest_ms)} or longer, such as {length(WINDOW_MS)}")
+        problem = f"is {for_people(window_ms)}, shorter than the longest burn-rate window"
+        remedy = f'write "{length_in_toml(shortest_ms)}" or longer, such as "{length_in_toml(WINDOW_MS)}"'
+        keys.fail("window", problem, remedy)
     kept_ms = topology.retention.reports_ms
     if kept_ms is not None and kept_ms < window_ms:
-        problem = f"is {length(window_ms)}, but {topology.name} keeps rollups for {length(kept_ms)}"
+        problem = f"is {for_people(window_ms)}, but {topology.name} keeps rollups for {for_people(kept_ms)}"
         keys.fail("window", problem, "raise retention.reports of the topology, or write a shorter window")
 
 
 def _window_name(name: str, window: BurnWindow) -> str:
     """Returns the name of the SLA of *window*, such as `in_time_1h`."""
-    return f"{name}_{length(window.over_ms).replace(' ', '')}"
+    return f"{name}_{length_in_toml(window.over_ms).replace(' ', '')}"
 
 
 def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
@@ -603,8 +630,8 @@ def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
         return
     longest_ms = round(max(present((spec.limits.warn_after_ms, spec.limits.error_after_ms))))
     if spec.over_ms <= longest_ms:
-        problem = f"is {length(spec.over_ms)}, after which an unseen group counts no more"
-        remedy = f"write a longer time than the limit of {length(longest_ms)}"
+        problem = f"is {for_people(spec.over_ms)}, after which an unseen group counts no more"
+        remedy = f"write a longer time than the limit of {for_people(longest_ms)}"
         keys.fail("over", problem, remedy, beside=("by", "warn_after", "error_after"))
 
 

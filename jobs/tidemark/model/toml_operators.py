@@ -13,7 +13,7 @@ from typing import Any
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import KINDS
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_whole
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, mistakes_with_each, read_whole
 from tidemark.model.tables.catalog import TABLES
 
 RESERVED = frozenset(
@@ -36,17 +36,17 @@ def read_operator(
     """
     table = content if isinstance(content, dict) else {}
     keys = Keys(file, f"operators.{name}", table)
-    try:
-        _refuse_name(file, name, keys)
-        kind = KINDS[keys.word("kind", KINDS)]
-    except InvalidSpec as error:
-        return None, [error]
 
     def read(keys: Keys) -> Operator:
-        keys.word("kind", KINDS)
+        kind = KINDS[keys.word("kind", KINDS)]
         stream = keys.name("sub_topology", "status", None)
         return kind.read(keys, {"name": name, "sub_topology": stream}, folder)
 
+    try:
+        _refuse_name(file, name, keys)
+        keys.word("kind", KINDS)
+    except InvalidSpec as error:
+        return None, [error, *mistakes_with_each(file, keys.at, table, "kind", KINDS, read)]
     return read_whole(file, keys.at, table, read)
 
 

@@ -5,7 +5,7 @@ docs/topologies.md lists the keys.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import chain, pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from tidemark.collecting import index_by_name, names_in, outside
 from tidemark.errors import InvalidSpec
@@ -39,6 +39,9 @@ from tidemark.model.settings.retention import Retention, read_retention
 from tidemark.model.settings.toml_keys import Keys, read_toml, read_whole
 from tidemark.model.settings.windows import Windows
 from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
+from tidemark.semantics.strategy import Strategy
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +292,21 @@ class Topology:
         """Returns the longest lateness allowed on the way into *name*."""
         return max(operator.allowed_lateness_ms or 0 for operator in self.path_into(name))
 
+    def sets_late_aside(self, name: str) -> bool:
+        """Returns True if no late record changes what *name* has of a complete interval.
+
+        On each way into it, an operator sets aside what comes after the watermark and the allowed lateness: a strict
+        source, or windows that give one result each, with the time of their end. Windows that send results before they
+        close take records of earlier intervals until then.
+        """
+        operator = self.operators[name]
+        is_strict = isinstance(operator, Source) and operator.allowed_lateness_ms is not None
+        emission = operator.emission
+        closes = operator.windows is not None and emission and emission.strategy is Strategy.ON_WINDOW_CLOSE
+        if self.time is Time.PROCESSING or is_strict or closes:
+            return True
+        return bool(operator.upstream_flows) and all(map(self.sets_late_aside, operator.upstream_flows))
+
     def repartition(self, name: str) -> Repartition:
         """Returns the repartition *name*, of which a hop is read."""
         operator = self.operators[name]
@@ -414,10 +432,17 @@ def parse_part(
     It also returns all mistakes. The part serves to find mistakes in its columns and SQL, and for nothing else; None
     where nothing is left.
     """
-    settings, mistakes = read_whole(file, "", content, partial(_settings, file, folder))
+    settings, mistakes = read_whole(file, "", content, partial(_settings, file))
     if settings is None:
         return None, mistakes
     tables = settings.pop("operators")
+    settings["clusters"], wrong_clusters = _connected(
+        partial(read_clusters, file, settings.pop("kafka"), folder), shared_clusters, folder
+    )
+    settings["registries"], wrong_registries = _connected(
+        partial(read_registries, file, settings.pop("registry"), folder), shared_registries, folder
+    )
+    mistakes += [*wrong_clusters, *wrong_registries]
     all_read: list[Operator] = []
     operators: dict[str, Operator] = {}
     vague: dict[str, Operator] = {}
@@ -431,8 +456,11 @@ def parse_part(
             operators[key] = operator
         if _is_looked_at(operator, wrong) and operator.inputs == (table.get("input"),):
             vague[key] = operator
-    mistakes += _unknown_clusters(file, all_read, settings["clusters"])
-    mistakes += _unknown_registries(file, all_read, settings["registries"])
+    # Without all of the connections it is not known which there are.
+    if not wrong_clusters:
+        mistakes += _unknown_clusters(file, all_read, settings["clusters"])
+    if not wrong_registries:
+        mistakes += _unknown_registries(file, all_read, settings["registries"])
     mistakes += unknown_inputs(file, {**operators, **vague}, tables)
     whole, cycles = without_cycles(file, with_inputs(operators))
     whole = {**whole, **_reading(whole, vague)}
@@ -455,6 +483,24 @@ def parse_part(
         return None, [*mistakes, error]
 
 
+def _connected(
+    own: Callable[[], Mapping[str, T]], shared: Callable[[Path], Mapping[str, T]], folder: Path | None
+) -> tuple[dict[str, T], list[InvalidSpec]]:
+    """Returns the connections of a file, which come before those its project shares in *folder*, and mistakes in both.
+
+    They are complete only without mistakes.
+    """
+    readings: list[Callable[[], Mapping[str, T]]] = [partial(shared, folder), own] if folder else [own]
+    found: dict[str, T] = {}
+    mistakes: list[InvalidSpec] = []
+    for read in readings:
+        try:
+            found |= read()
+        except InvalidSpec as error:
+            mistakes.append(error)
+    return found, mistakes
+
+
 def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str, int]) -> list[InvalidSpec]:
     """Returns mistakes about *shards* of sub-topologies that do not exist."""
     names = names_in(subs)
@@ -463,8 +509,11 @@ def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str,
     return [InvalidSpec.at(file, f"shards.{name}", "is not a sub-topology", remedy) for name in unknown]
 
 
-def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:
-    """Reads all settings by field of `Topology`, the operators' tables included."""
+def _settings(file: str, keys: Keys) -> dict[str, Any]:
+    """Reads all settings by field of `Topology`.
+
+    Tables of operators and connections are returned as they are written.
+    """
     max_drift_ms = keys.duration("max_drift", "1 min", None)
     max_held = keys.count("max_held", "10_000", MAX_HELD)
     if max_drift_ms is None and "max_held" in keys.content:
@@ -487,16 +536,8 @@ def _settings(file: str, folder: Path | None, keys: Keys) -> dict[str, Any]:
         "max_outstanding_windows": keys.count("max_outstanding_windows", "1_000", 1_000),
         "retention": read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {})),
         "spark": read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {})),
-        "clusters": {
-            **(shared_clusters(folder) if folder else {}),
-            **read_clusters(file, keys.get("kafka", dict, f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}', {}), folder),
-        },
-        "registries": {
-            **(shared_registries(folder) if folder else {}),
-            **read_registries(
-                file, keys.get("registry", dict, f'{{ main = {{ url = "{REGISTRY_EXAMPLE}" }} }}', {}), folder
-            ),
-        },
+        "kafka": keys.get("kafka", dict, f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}', {}),
+        "registry": keys.get("registry", dict, f'{{ main = {{ url = "{REGISTRY_EXAMPLE}" }} }}', {}),
         "operators": keys.get("operators", dict, "a table per operator: [operators.NAME]"),
     }
 

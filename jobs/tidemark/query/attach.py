@@ -15,6 +15,7 @@ from pathlib import Path
 import duckdb
 
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.extras import DISTRIBUTION
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.kafka_metrics import VIEW
 from tidemark.query.sql import SPARKS_WORDS, UTC, extension_file, identifier, literal, scan_of, selects_of
@@ -84,7 +85,7 @@ def publish(home: Path, file: Path) -> list[str]:
                 database.execute(f"CREATE VIEW {identifier(name)} AS\n{select}")
             for statement in _comments(selects):
                 database.execute(statement)
-            row = f"SELECT {literal(place)} AS warehouse, {literal(version('tidemark'))} AS version, now() AS at"
+            row = f"SELECT {literal(place)} AS warehouse, {literal(version(DISTRIBUTION))} AS version, now() AS at"
             database.execute(f"CREATE TABLE {PUBLISHED} AS {row}")
         os.replace(new, file)
     return sorted(selects)

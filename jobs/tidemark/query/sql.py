@@ -50,7 +50,12 @@ LISTS = re.compile(r"\b(show|information_schema|pg_catalog|duckdb_\w+)\b", re.IG
 GLOB = re.compile(r"[*?\[]")
 """Characters that make a path of files a pattern for DuckDB."""
 UTC = "SET TimeZone = 'UTC'"
-NO_DAMAGE = (duckdb.InterruptException, duckdb.OutOfMemoryException, duckdb.ParserException)
+NO_DAMAGE = (
+    duckdb.CatalogException,
+    duckdb.InterruptException,
+    duckdb.OutOfMemoryException,
+    duckdb.ParserException,
+)
 """Errors of a query that no damaged table causes. A search for damage would keep an interrupted query running."""
 MEMORY = "2GB"
 """Default memory of DuckDB.
@@ -121,7 +126,7 @@ class Warehouse:
         except UnreadableFile:
             raise
         except Exception as error:
-            if isinstance(error.__cause__, NO_DAMAGE):
+            if not _may_be_damage(error):
                 raise
             from tidemark.storage.delta.data_files import naming_damage
 
@@ -169,12 +174,12 @@ class Warehouse:
         return topology if is_ours else None  # a sink's column of that name may say anything
 
     def _named_in(self, text: str) -> list[str]:
-        """Returns the tables and views that *text* names; all if it lists them, or names none."""
-        named = [] if LISTS.search(text) else named_in(text, self._selects.keys(), self._views)
-        return named or named_in(" ".join(self._selects), self._selects.keys(), self._views)
+        """Returns the tables and views that *text* names; all if it lists them."""
+        names = " ".join(self._selects) if LISTS.search(text) else text
+        return named_in(names, self._selects.keys(), self._views)
 
     def _paths_in(self, text: str) -> Iterator[Path]:
-        """Yields the places of the tables that *text* names."""
+        """Yields the places of the tables that were read for *text*."""
         for path in chain.from_iterable(self.tables.get(name, ()) for name in self._named_in(text)):
             yield path
             yield path.with_name(f"{CHANGES_OF}{path.name}")
@@ -230,6 +235,14 @@ class Warehouse:
 
                 self._unflushed[folder] = unflushed_of(folder)
         return self._unflushed[folder]
+
+
+def _may_be_damage(error: Exception) -> bool:
+    """Returns True if a damaged table may be the cause of an *error* of a query."""
+    if not isinstance(error, InvalidArgument):
+        return True
+    # Without another error as its cause, the statement was refused before any table was read.
+    return error.__cause__ is not None and not isinstance(error.__cause__, NO_DAMAGE)
 
 
 def _dataset(path: Path) -> Any:

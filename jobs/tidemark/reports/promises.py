@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.buckets import quantile
@@ -14,65 +14,101 @@ from tidemark.semantics.sla import BurnRate, Sla
 from tidemark.semantics.strategy import Strategy
 
 
-@dataclass(frozen=True)
-class RecordPromise:
-    """A promise about the latency of records.
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """A promise about a window, and what was measured.
 
-    The *q*-quantile of the latency is below *limit_ms*. With *may_equal*, as in an error budget, it may also equal it.
+    Attributes:
+        sla: the name of its table in the file of SLAs.
+        operator: its subject.
+        quantile: of the latency of the operator's records of the window; None: the operator's work on it.
+        limit_ms: the limit.
+        value_ms: the measured length.
+        broken: the promise is broken.
     """
 
-    q: float
+    sla: str
+    operator: str
+    quantile: float | None
     limit_ms: int
+    value_ms: float
+    broken: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promise:
+    """A limit for windows, of the SLA *sla*.
+
+    The *quantile* of the latency of an operator's records is below *limit_ms*. None: its work is. With *may_equal*, as
+    in an error budget and for work, it may also equal it.
+    """
+
+    sla: str
+    limit_ms: int
+    quantile: float | None = None
     may_equal: bool = False
 
-    def is_broken(self, counts: Iterable[tuple[int, int]]) -> bool:
-        """Returns True if records break the promise.
-
-        *counts* has buckets of latency with the number of records in each. Without records it returns False.
-        """
-        latency_ms = quantile(counts, self.q)
-        return latency_ms is not None and (
-            latency_ms > self.limit_ms if self.may_equal else latency_ms >= self.limit_ms
+    def judge(self, operator: str, value_ms: float) -> Verdict:
+        """Returns the verdict on a window of *operator* for which *value_ms* was measured."""
+        return Verdict(
+            sla=self.sla,
+            operator=operator,
+            quantile=self.quantile,
+            limit_ms=self.limit_ms,
+            value_ms=value_ms,
+            broken=value_ms > self.limit_ms if self.may_equal else value_ms >= self.limit_ms,
         )
+
+    def judge_records(self, operator: str, counts: Iterable[tuple[int, int]]) -> Verdict | None:
+        """Returns the verdict on the records of a window; None without records.
+
+        *counts* has buckets of latency with the number of records in each.
+        """
+        assert self.quantile is not None
+        value_ms = quantile(counts, self.quantile)
+        return None if value_ms is None else self.judge(operator, value_ms)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Promises:
     """The promises of each operator, by its name.
 
-    `records` has the promises about its records. `work_ms` has the longest time of work on a window, ms.
+    `records` has the promises about its records, and `work` those about its work on a window.
     """
 
-    records: Mapping[str, tuple[RecordPromise, ...]] = field(default_factory=dict)
-    work_ms: Mapping[str, int] = field(default_factory=dict)
+    records: Mapping[str, tuple[Promise, ...]] = field(default_factory=dict)
+    work: Mapping[str, tuple[Promise, ...]] = field(default_factory=dict)
+
+    @property
+    def operators(self) -> frozenset[str]:
+        """The operators that have a promise."""
+        return frozenset({*self.records, *self.work})
 
     @property
     def end_to_end_ms(self) -> dict[str, int]:
         """The lowest latency limit of the records of each operator, ms."""
-        lowest_ms: dict[str, int] = {}
-        for name, limits in self.records.items():
-            lowest_ms[name] = min(limit.limit_ms for limit in limits)
-        return lowest_ms
+        return _lowest_ms(self.records)
 
-    def are_broken(self, operator: str, *, is_late: bool, worked_ms: int | None) -> bool | None:
-        """Returns True if a window broke a promise of *operator*.
+    @property
+    def work_ms(self) -> dict[str, int]:
+        """The lowest limit of the work of each operator on a window, ms."""
+        return _lowest_ms(self.work)
 
-        *is_late*: its records did; *worked_ms*: the operator's work on it. None: there is no promise.
-        """
-        if operator not in self.records and operator not in self.work_ms:
-            return None
-        work_ms = self.work_ms.get(operator)
-        return is_late or (work_ms is not None and worked_ms is not None and worked_ms > work_ms)
+
+def _lowest_ms(of_operators: Mapping[str, tuple[Promise, ...]]) -> dict[str, int]:
+    lowest_ms: dict[str, int] = {}
+    for name, limits in of_operators.items():
+        lowest_ms[name] = min(limit.limit_ms for limit in limits)
+    return lowest_ms
 
 
 def promises(specs: Iterable[SlaSpec]) -> Promises:
     """Collects the promises of *specs*.
 
-    The limit is the threshold of an error or, without one, of a warning. If an operator has several limits of work, the
-    lowest one applies.
+    The limit is the threshold of an error or, without one, of a warning.
     """
-    records: dict[str, tuple[RecordPromise, ...]] = {}
-    work_ms: dict[str, int] = {}
+    records: dict[str, tuple[Promise, ...]] = {}
+    work: dict[str, tuple[Promise, ...]] = {}
     for spec in specs:
         # The path of a window ends when its results are in the view; they come to the table's files later.
         if spec.place is ResultPlace.TABLE:
@@ -81,22 +117,22 @@ def promises(specs: Iterable[SlaSpec]) -> Promises:
             # All windows of an objective make one promise.
             records[spec.subject] = tuple(dict.fromkeys((*records.get(spec.subject, ()), promise)))
         elif spec.measure in WORK_QUANTILES and isinstance(spec.limits, Sla):
-            limit_ms = spec.limits.promised_ms
-            work_ms[spec.subject] = min(limit_ms, work_ms.get(spec.subject, limit_ms))
-    return Promises(records=records, work_ms=work_ms)
+            limit = Promise(sla=spec.table, limit_ms=spec.limits.promised_ms, may_equal=True)
+            work[spec.subject] = (*work.get(spec.subject, ()), limit)
+    return Promises(records=records, work=work)
 
 
-def record_promise(spec: SlaSpec) -> RecordPromise | None:
+def record_promise(spec: SlaSpec) -> Promise | None:
     """Returns the promise of *spec* about records; None if it has none.
 
     The limit of a burn rate is its threshold.
     """
     match spec.limits:
         case Sla() if spec.measure in QUANTILES:
-            return RecordPromise(QUANTILES[spec.measure], spec.limits.promised_ms)
+            return Promise(sla=spec.table, limit_ms=spec.limits.promised_ms, quantile=QUANTILES[spec.measure])
         case BurnRate():
             objective = spec.limits.objective
-            return RecordPromise(objective.target, objective.threshold_ms, may_equal=True)
+            return Promise(sla=spec.table, limit_ms=objective.threshold_ms, quantile=objective.target, may_equal=True)
     return None
 
 
@@ -119,14 +155,14 @@ def cannot_be_kept(specs: Iterable[SlaSpec], topology: Topology) -> Iterator[str
         promise = record_promise(spec)
         if promise is None or spec.subject not in topology.operators:
             continue
-        named = f"{topology.name}.{spec.table} promises {length(promise.limit_ms)} of {spec.subject}"
+        named = f"{topology.name}.{spec.table} promises {for_people(promise.limit_ms)} of {spec.subject}"
         if topology.trigger_ms > promise.limit_ms:
-            yield f"{named}, and the trigger alone is {length(topology.trigger_ms)}; shorten it, or raise the limit"
+            yield f"{named}, and the trigger alone is {for_people(topology.trigger_ms)}; shorten it, or raise the limit"
         # A bound holds up only results that wait for the watermark.
         is_held = waits_for_windows(spec.subject, topology)
         wait = "results wait that long" if is_held else "only results that wait for a window's end wait that long"
         for source in sorted(leading_to([spec.subject], topology.upstreams)):
             operator = topology.operators[source]
             if operator.out_of_order_ms > promise.limit_ms:
-                bound = f"the bound of {source} alone is {length(operator.out_of_order_ms)}: {wait}"
+                bound = f"the bound of {source} alone is {for_people(operator.out_of_order_ms)}: {wait}"
                 yield f"{named}, and {bound}; shorten it, or raise the limit"

@@ -18,10 +18,10 @@ import polars as pl
 from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.records.json_fields import json_object
-from tidemark.model.settings.lengths import rounded_down, rounded_up
+from tidemark.model.settings.lengths import for_people, rounded_down, rounded_up
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import length, length_in_toml
+from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.toml_operators import name_mistake
 from tidemark.sampling.disorder import covering_ms
 from tidemark.sampling.event_times import EventTime, TimeReader, time_fields
@@ -81,7 +81,7 @@ class SampleTimes:
         for bound_ms in self.bounds_ms:
             # Rounded down: 99.96 % is not the whole sample.
             per_mille = 1_000 * sum(lag_ms <= bound_ms for lag_ms in self.lags_ms) // len(self.lags_ms)
-            shares.append(f"{length(bound_ms)} {per_mille / 10:g} %")
+            shares.append(f"{for_people(bound_ms)} {per_mille / 10:g} %")
         return f"shares of the sample that bounds cover: {', '.join(shares)}"
 
     @property
@@ -160,7 +160,7 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
         f"sampled {extent}",
         f"event time: {NO_TIME if at is None else f'{at.name}, {at.text}'}",
         f"key {table_key.name}: {table_key.seen}",
-        f"bound {length(measured.bound_ms)}; {measured.coverage}",
+        f"bound {for_people(measured.bound_ms)}; {measured.coverage}",
     )
     return Proposal(name, "\n".join([*topology, ""]), _slas(name, measured), notes)
 
@@ -261,7 +261,7 @@ def _source(
 ) -> list[str]:
     """Returns the lines of the source, whose columns are *declared*."""
     idle_ms, quiet = _idle(sample, measured.bound_ms)
-    furthest = f"the furthest record is {length(max(measured.lags_ms))} behind a newer one of its partition"
+    furthest = f"the furthest record is {for_people(max(measured.lags_ms))} behind a newer one of its partition"
     comments = [f"# {declared[column]}: {_plain(remark)}" for column, (_, remark) in types.items()]
     return [
         "",
@@ -336,14 +336,14 @@ def _idle(sample: TopicSample, bound_ms: int) -> tuple[int, str]:
         quiet.append(f"without records: partition {', '.join(map(str, empty))}")
     if silent:
         quiet.append(f"silent before the others: partition {', '.join(silent)}")
-    pauses = f"99 % of the pauses of a partition are at most {length(usual_ms)}" if gaps else "no pause was seen"
+    pauses = f"99 % of the pauses of a partition are at most {for_people(usual_ms)}" if gaps else "no pause was seen"
     return idle_ms, "; ".join([pauses, *(quiet or ["no partition was idle"])])
 
 
 def _slas(name: str, measured: SampleTimes) -> str:
     """Returns the part of the file with two SLAs."""
-    parts = f"records come {length(measured.delay_ms)} late, {length(WORK_MS)} of work"
-    fresh = f"the longest pause {length(measured.pause_ms)}, {length(WORK_MS)} of work"
+    parts = f"records come {for_people(measured.delay_ms)} late, {for_people(WORK_MS)} of work"
+    fresh = f"the longest pause {for_people(measured.pause_ms)}, {for_people(WORK_MS)} of work"
     owned = f'owner = "owner of {name}"  # the responsible team: correct this'
     resolved = 'resolve_after = "1 min"  # an incident is resolved after the SLA has held this long'
     return f"""

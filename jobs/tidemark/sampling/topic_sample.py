@@ -75,10 +75,10 @@ class TopicSample:
 
 
 class SampledCluster:
-    """A Kafka *cluster* of which only metadata and records are read."""
+    """A Kafka *cluster* of which only metadata and records are read, each answer within *within_s* seconds."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster, self.address, self._refusals = cluster, cluster.bootstrap, Refusals()
+    def __init__(self, cluster: Cluster, within_s: float = TIMEOUT_S) -> None:
+        self._cluster, self.address, self._refusals, self._within_s = cluster, cluster.bootstrap, Refusals(), within_s
         self._admin = make_client(AdminClient, cluster, {**cluster.client, **QUIET, "error_cb": self._refusals})
 
     @cached_property
@@ -90,19 +90,19 @@ class SampledCluster:
             LoginDenied: the cluster refuses the login.
         """
         try:
-            topics = list_topics(self._admin, self._cluster, self._refusals, TIMEOUT_S).topics
+            topics = list_topics(self._admin, self._cluster, self._refusals, self._within_s).topics
         except KafkaException as error:
-            msg = f"{self.address}: {no_answer(error, TIMEOUT_S)}; start it, or correct the address"
+            msg = f"{self.address}: {no_answer(error, self._within_s)}; start it, or correct the address"
             raise InvalidArgument(msg) from error
         return {name: len(topic.partitions) for name, topic in topics.items() if topic.error is None}
 
     def rights(self, topic: str) -> frozenset[str] | None:
         """Returns the client's rights on *topic* (READ, …); None if not reported."""
         answers = self._admin.describe_topics(
-            TopicCollection([topic]), include_authorized_operations=True, request_timeout=TIMEOUT_S
+            TopicCollection([topic]), include_authorized_operations=True, request_timeout=self._within_s
         )
         try:
-            allowed = answers[topic].result(TIMEOUT_S).authorized_operations
+            allowed = answers[topic].result(self._within_s).authorized_operations
         except KafkaException as error:
             refused = error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
             return frozenset() if refused else None
@@ -130,7 +130,7 @@ class SampledCluster:
 
     def _sampled(self, consumer: Consumer, topic: str, most: int, until: float) -> TopicSample:
         numbers = range(self.partitions[topic])
-        ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=TIMEOUT_S) for n in numbers}
+        ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=self._within_s) for n in numbers}
         each = max(1, most // max(1, len(ends)))
         first_read = {n: end for n, (_, end) in ends.items()}
         wanted = {n: (max(first, end - each), end) for n, (first, end) in ends.items() if end > first}

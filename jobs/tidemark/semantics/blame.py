@@ -25,9 +25,11 @@ class AgeCause(StrEnum):
     BOUND = "bound"
     """The source's bound: the wait for records that are out of order."""
     BLOCKING_PARTITION = "blocking_partition"
-    """A partition had no record that was new enough.
+    """A partition had no record that was new enough, until one came."""
+    SILENCE = "silence"
+    """A partition had no record that was new enough, until its silence let the watermark advance.
 
-    It had to get one, or to become idle.
+    It became idle, or time advanced while every partition was (`idle_advances`).
     """
     BACKLOG = "backlog"
     """The record that closed the window waited unread.
@@ -39,9 +41,9 @@ class AgeCause(StrEnum):
     LATE_PRODUCER = "late_producer"
     """The closing record was written later than its timestamp."""
     UNKNOWN = "unknown"
-    """The closing record was written late, or waited unread.
+    """Nothing was read, and no fact says why.
 
-    The source does not report which.
+    The timestamp of the closing record is not known, or the source does not report its unread records.
     """
     TRIGGER = "trigger"
     """A driver waited for its next trigger."""
@@ -51,7 +53,7 @@ class AgeCause(StrEnum):
     """An operator waited for the journal or another stream of its process."""
 
 
-HELD_BY_WATERMARK = frozenset({AgeCause.BOUND.value, AgeCause.BLOCKING_PARTITION.value})
+HELD_BY_WATERMARK = frozenset({AgeCause.BOUND.value, AgeCause.BLOCKING_PARTITION.value, AgeCause.SILENCE.value})
 """Causes that delay windows.
 
 They delay records only where these wait for the end of a window.

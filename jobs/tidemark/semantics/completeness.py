@@ -1,9 +1,10 @@
 """Decides when an interval of a table's record time is complete.
 
-An interval is complete when the watermark of every path into the table has passed its end and the allowed lateness: no
-record of the interval is expected any more. Intervals are half-open, [start, end), in epoch ms of record time; decision
-times and waits are ms of the driver's clock. Nothing here reads a clock. Source: the end of a window in Flink,
-WindowOperator.isWindowLate, applied to a whole table; what it waits for is Tidemark's own rule.
+An interval is complete when the watermark of every path into the table has passed its end and the allowed lateness. A
+record may still come after that; where late records are accepted it reopens the interval. Intervals are half-open,
+[start, end), in epoch ms of record time; decision times and waits are ms of the driver's clock. Nothing here reads a
+clock. Source: the end of a window in Flink, WindowOperator.isWindowLate, applied to a whole table; what it waits for
+is Tidemark's own rule.
 """
 
 from __future__ import annotations

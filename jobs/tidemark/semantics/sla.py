@@ -198,13 +198,15 @@ class CompleteBy:
     """The verdict on the intervals of a table.
 
     `observed_ms` is how long after its end the judged interval was complete, or was not; None: no interval is judged.
-    `is_open` is True for an interval that is not complete, and `end_ms` is its end.
+    `is_open` is True for an interval that is not complete, and `end_ms` is its end. `crossed_ms` is the first deadline
+    that is broken, epoch ms; None: none is.
     """
 
     verdict: Verdict
     observed_ms: int | None = None
     is_open: bool = False
     end_ms: int | None = None
+    crossed_ms: int | None = None
 
 
 def judge_complete_by(
@@ -236,13 +238,23 @@ def judge_complete_by(
     newest_ms = max(ends)
     if is_ahead(newest_ms, now_ms=ends[newest_ms], clock_error_ms=clock_error_ms):
         return CompleteBy(verdict=Verdict.AHEAD_OF_CLOCK, observed_ms=ends[newest_ms] - newest_ms, end_ms=newest_ms)
-    open_end_ms = next_end(newest_ms)
-    if now_ms >= deadline.at_ms(open_end_ms):
-        return CompleteBy(verdict=Verdict.ERROR, observed_ms=now_ms - open_end_ms, is_open=True, end_ms=open_end_ms)
     lately = {end: at for end, at in ends.items() if at > now_ms - over_ms or end == newest_ms}
     late = {end: at for end, at in lately.items() if at > deadline.at_ms(end) and at > now_ms - over_ms}
-    end_ms, at_ms = max((late or lately).items(), key=lambda one: one[1] - one[0])
-    return CompleteBy(verdict=Verdict.ERROR if late else Verdict.PASS, observed_ms=at_ms - end_ms, end_ms=end_ms)
+    open_end_ms = next_end(newest_ms)
+    is_open = now_ms >= deadline.at_ms(open_end_ms)
+    broken = [deadline.at_ms(end) for end in (*late, *([open_end_ms] if is_open else []))]
+    if is_open:
+        end_ms, observed_ms = open_end_ms, now_ms - open_end_ms
+    else:
+        end_ms, at_ms = max((late or lately).items(), key=lambda one: one[1] - one[0])
+        observed_ms = at_ms - end_ms
+    return CompleteBy(
+        verdict=Verdict.ERROR if broken else Verdict.PASS,
+        observed_ms=observed_ms,
+        is_open=is_open,
+        end_ms=end_ms,
+        crossed_ms=min(broken, default=None),
+    )
 
 
 def judge_contract(*, is_broken: bool, is_judged: bool) -> Verdict:
@@ -290,12 +302,14 @@ def judge_share(n: int, of: int, at_most: ShareMaximums) -> Verdict:
 class Judgement:
     """The verdict on the staleness of a table.
 
-    With `source_idle` it passes because its source had nothing to send.
+    With `source_idle` it passes because its source had nothing to send. `crossed_ms` is when the staleness crossed the
+    lowest limit, or when the table should have had its first event, epoch ms; None: it did not, or that is not known.
     """
 
     verdict: Verdict
     staleness_ms: int | None
     source_idle: bool
+    crossed_ms: int | None = None
 
 
 def judge(measured_ms: float | None, sla: Sla) -> Verdict:
@@ -306,6 +320,23 @@ def judge(measured_ms: float | None, sla: Sla) -> Verdict:
     if sla.error_after_ms is not None and measured_ms >= sla.error_after_ms:
         return Verdict.ERROR
     return Verdict.WARN if sla.warn_after_ms is not None and measured_ms >= sla.warn_after_ms else Verdict.PASS
+
+
+def crossed_ms(age_ms: float, sla: Sla, *, now_ms: int) -> int | None:
+    """Returns when an age of *age_ms* crossed the lowest limit, epoch ms; None: it did not.
+
+    An age grows by a second each second.
+
+    >>> crossed_ms(90_000, Sla(error_after_ms=60_000), now_ms=100_000), crossed_ms(1, Sla(error_after_ms=2), now_ms=9)
+    (70000, None)
+    """
+    beyond_ms = round(age_ms - sla.least_ms)
+    return now_ms - beyond_ms if beyond_ms >= 0 else None
+
+
+def never_loaded_since_ms(*, now_ms: int, begun_ms: int | None, within_ms: int) -> int | None:
+    """Returns since when something is missing that `judge_nothing` judges, epoch ms; None: it is not, or not known."""
+    return begun_ms + within_ms if begun_ms is not None and now_ms - begun_ms >= within_ms else None
 
 
 def is_ahead(newest_ms: int | None, *, now_ms: int, clock_error_ms: int) -> bool:
@@ -353,14 +384,24 @@ def judge_staleness(
     idle = source is Activity.IDLE
     if newest_ms is None:
         expected_ms = None if begun_ms is None else max(present((begun_ms, judged_since_ms)))
-        verdict = judge_nothing(now_ms=now_ms, begun_ms=expected_ms, within_ms=sla.promised_ms)
-        return Judgement(verdict=verdict, staleness_ms=None, source_idle=idle)
+        within_ms = sla.promised_ms
+        return Judgement(
+            verdict=judge_nothing(now_ms=now_ms, begun_ms=expected_ms, within_ms=within_ms),
+            staleness_ms=None,
+            source_idle=idle,
+            crossed_ms=never_loaded_since_ms(now_ms=now_ms, begun_ms=expected_ms, within_ms=within_ms),
+        )
     staleness_ms = now_ms - max(present((newest_ms, judged_since_ms)))
     # A backlogged or unknown source is no excuse: its records may lie unread.
     verdict = Verdict.PASS if idle else judge(staleness_ms, sla)
     if is_ahead(newest_ms, now_ms=now_ms, clock_error_ms=clock_error_ms):
         verdict = Verdict.AHEAD_OF_CLOCK
-    return Judgement(verdict=verdict, staleness_ms=staleness_ms, source_idle=idle)
+    return Judgement(
+        verdict=verdict,
+        staleness_ms=staleness_ms,
+        source_idle=idle,
+        crossed_ms=None if idle else crossed_ms(staleness_ms, sla, now_ms=now_ms),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 They exist per partition, and combined.
 
-A watermark of *t* says that no record at or before *t* is expected any more. `None` is "none yet": before the first
-record there is no number. Everything is in epoch milliseconds of record time, and nothing here reads a clock.
+A watermark of *t* says that record time has come to *t*: a record at or before *t* that comes after it is late.
+`None` is "none yet": before the first record there is no number. Everything is in epoch milliseconds of record time,
+and nothing here reads a clock.
 Same rules as Apache Flink: BoundedOutOfOrdernessWatermarks, CombinedWatermarkStatus and StatusWatermarkValve.
 """
 

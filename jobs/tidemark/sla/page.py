@@ -5,6 +5,7 @@ It shows its error budgets, incidents and contracts too. The page is one HTML fi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -13,16 +14,17 @@ from markupsafe import Markup
 
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DQ_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.query.sql import Warehouse
-from tidemark.reports.facts.alerts import open_alerts
+from tidemark.reports.facts.alerts import STATE_TEXT, open_alerts
 from tidemark.reports.pages.charts import share_lines
 from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
-from tidemark.sla.incidents.tables import STATE_TEXT, worst_text
+from tidemark.sla.incidents.tables import worst_text
 from tidemark.storage.location import replace
 
 READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name, ALERTS.name, ALERT_DECISIONS.name})
@@ -78,6 +80,7 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
     for row in tables.ask(EXPECTED, parameters).objects:
         # Only contracts are about tables.
         (expectations if row["table"] is None else on_tables).append(row)
+    incidents = [row | {"worst": worst_text(row)} for row in tables.ask(INCIDENTS_OF, [topology]).objects]
     return template("sla/page.html.j2").render(
         topology=topology,
         model={"cause": None, **model} if model else None,
@@ -91,9 +94,11 @@ def _page(tables: Tables, topology: str, model: Row | None) -> str:
         unknown=[row for row in slas if row["verdict"] == "unknown"],
         budgets=_budgets(tables.ask(BUDGETS, [topology]).objects, {row["objective"] for row in slas}),
         alerts=open_alerts(tables, topology),
-        incidents=[row | {"worst": worst_text(row)} for row in tables.ask(INCIDENTS_OF, [topology]).objects],
+        incidents=incidents,
+        # An incident stays open for a while after its SLA passes again.
+        open_incidents={row["sla"]: row for row in incidents if row["resolved_at"] is None},
         decisions=tables.ask(DECISIONS_OF, [topology]).objects,
-        expectations=expectations,
+        expectations=[row | {"observed": observed_text(row["observed"], row["column"])} for row in expectations],
         contracts=_contracts(on_tables),
     )
 
@@ -115,6 +120,54 @@ def _budgets(rows: Sequence[Row], objectives: Collection[str | None]) -> list[Ro
     return budgets
 
 
+def observed_text(observed: str | None, columns: str | None) -> str:
+    """Formats what an expectation observed for people.
+
+    Args:
+        observed: JSON, as in dq_results: a value, or the values that broke it.
+        columns: the names of its columns; one whose name ends with _ms has lengths of time.
+
+    >>> observed_text("1234", "n"), observed_text("[]", "n"), observed_text("[[300.0, 458.91]]", "warn_after_ms, n")
+    ('1,234', '–', 'warn after 300 ms, n 458.9')
+    >>> observed_text('["warn", "error"]', "verdict"), observed_text('[{"batch_id": 7}]', None)
+    ('warn; error', 'batch id 7')
+    """
+    try:
+        value = json.loads(observed or "null")
+    except ValueError:
+        return observed or "–"
+    names = columns.split(", ") if columns else []
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    return "; ".join(_of_columns(each, names) for each in values) or "–"
+
+
+def _of_columns(value: object, names: Sequence[str]) -> str:
+    """Returns *value*, a value of one column or a value of each, with the names of several."""
+    match value:
+        case dict():
+            pairs = [*value.items()]
+        case list():
+            pairs = [*zip(names, value, strict=False)]
+        case _:
+            return _of_column(value, names[0] if names else "")
+    return ", ".join(f"{name.removesuffix('_ms').replace('_', ' ')} {_of_column(each, name)}" for name, each in pairs)
+
+
+def _of_column(value: object, name: str) -> str:
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int() | float() if name.endswith("_ms"):
+            return for_people(value)
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.4g}"
+    return str(value)
+
+
 def _contracts(rows: Sequence[Row]) -> list[Row]:
     """Returns one row per table, broken contracts first.
 
@@ -123,7 +176,15 @@ def _contracts(rows: Sequence[Row]) -> list[Row]:
     by_table = []
     for (sub_topology, table), parts in groupby(rows, key=lambda row: (row["sub_topology"], row["table"])):
         of_table = list(parts)
-        broken = [row for row in of_table if not row["success"]]
+        broken = [
+            row
+            | {
+                "observed": observed_text(row["observed"], row["column"]),
+                "example": observed_text(row["example"], None),
+            }
+            for row in of_table
+            if not row["success"]
+        ]
         first = {**of_table[0], "sub_topology": sub_topology, "table": table}
         by_table.append({**first, "parts": len(of_table), "broken": broken})
     return sorted(by_table, key=lambda row: not row["broken"])

@@ -10,8 +10,9 @@ from typing import Any
 
 from tidemark.collecting import names_in
 from tidemark.model.topology import Topology
+from tidemark.reports.facts.alerts import STATE_TEXT
 from tidemark.reports.paths.path_facts import Tables
-from tidemark.sla.incidents.tables import STATE_TEXT, worst_text
+from tidemark.sla.incidents.tables import worst_text
 from tidemark.why.evidence.findings import INCIDENT_OPEN, WhyFinding
 
 INCIDENTS = f"""

@@ -9,7 +9,6 @@ from typing import Any
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length
 from tidemark.model.sla_spec import SHARES
 from tidemark.semantics.sla import (
     BurnRate,
@@ -38,6 +37,7 @@ def sla_row(status: Status) -> dict[str, Any]:
         "measure": spec.measure.value,
         "verdict": status.verdict.value,
         "observed_ms": status.observed_ms,
+        "crossed_at": status.crossed_ms,
         "warn_after_ms": sla.warn_after_ms if sla else None,
         "error_after_ms": sla.error_after_ms if sla else None,
         "culprit": status.culprit,
@@ -78,11 +78,11 @@ def measurement_text(status: Status) -> str:
         case RecordMinimums():
             limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
             n = f"{status.records or 0:,} records"
-            return f"{n} of {spec.subject} in {length(spec.over_ms)}{_since(status)}{_excuse(status)}; {limits}"
+            return f"{n} of {spec.subject} in {for_people(spec.over_ms)}{_since(status)}{_excuse(status)}; {limits}"
         case ChangeMaximums():
             limits = _limits({"warning": spec.limits.warn_above, "error": spec.limits.error_above}, "above {:,}")
             n = "not measured" if status.records is None else f"{status.records:,}"
-            return f"changes of fields of {spec.subject} in {length(spec.over_ms)}: {n}; {limits}"
+            return f"changes of fields of {spec.subject} in {for_people(spec.over_ms)}: {n}; {limits}"
         case ShareMaximums():
             return _share_text(status, spec.limits)
         case BurnRate():
@@ -102,7 +102,8 @@ def measurement_text(status: Status) -> str:
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
             age = _oldest_window(status)
             by = f" by {', '.join(spec.by)}" if spec.by else ""
-            measured = f"{spec.measure}{by} of {spec.subject} is {value}{ahead}{_since(status)}{_excuse(status)}"
+            measure = spec.measure.replace("_", " ")
+            measured = f"{measure}{by} of {spec.subject} is {value}{ahead}{_since(status)}{_excuse(status)}"
             return f"{measured}; {limits}{age}{_stale_groups(status)}"
 
 
@@ -111,13 +112,13 @@ def _share_text(status: Status, at_most: ShareMaximums) -> str:
     limits = _limits({"warning": at_most.warn_above, "error": at_most.error_above}, "above {}", "{:.4g}".format)
     few = "" if n >= at_most.min_records else f", too few to judge, {at_most.min_records:,} are needed"
     share = "" if status.share is None else f" ({status.share:.2%})"
-    counted = f"{part:,} of {n:,} records of {spec.subject} in {length(spec.over_ms)} were {SHARES[spec.measure]}"
+    counted = f"{part:,} of {n:,} records of {spec.subject} in {for_people(spec.over_ms)} were {SHARES[spec.measure]}"
     return f"{counted}{share}{few}; {limits}"
 
 
 def _deadline_text(deadline: Deadline) -> str:
     if deadline.minute is None:
-        return f"within {length(deadline.after_ms or 0)} of its end"
+        return f"within {for_people(deadline.after_ms or 0)} of its end"
     return f"by {deadline.minute // 60:02}:{deadline.minute % 60:02} {deadline.timezone}"
 
 
@@ -152,12 +153,12 @@ def _excuse(status: Status) -> str:
 
 def _burning_text(status: Status, limits: BurnRate) -> str:
     objective, budget = limits.objective, status.budget
-    over = f"longer than {length(objective.threshold_ms)} in {length(status.spec.over_ms)}"
+    over = f"longer than {for_people(objective.threshold_ms)} in {for_people(status.spec.over_ms)}"
     if budget is None or budget.share_over is None or budget.burn_rate is None:
         return f"no record of {status.spec.subject} to measure; the SLA counts those that take {over}"
     few = ""
     if status.records is not None and status.records < limits.min_records:
-        measured = f"{status.records:,} records of {status.spec.subject} in {length(status.spec.over_ms)}"
+        measured = f"{status.records:,} records of {status.spec.subject} in {for_people(status.spec.over_ms)}"
         few = f"{measured} are too few to judge, {limits.min_records:,} are needed; "
     # The windows of an objective have no warning.
     warn_at = None if limits.warn_at == limits.error_at else limits.warn_at
@@ -179,4 +180,4 @@ def _limits(
 
 def _limit_text(limit_ms: float) -> str:
     """Formats a limit as it is written in a file of SLAs."""
-    return length(round(limit_ms))
+    return for_people(round(limit_ms))

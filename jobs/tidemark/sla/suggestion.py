@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people, rounded_up
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import length, length_in_toml
+from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table
@@ -107,7 +107,7 @@ class Measured:
         spreads = {"7 days": self.whole, f"worst hour, from {iso(worst.hour_ms or 0)}": worst}
         rows = [(time, *map(for_people, (each.median_ms, each.p99_ms, each.max_ms))) for time, each in spreads.items()]
         broken = sum(value_ms >= limit_ms for value_ms in self.values_ms)
-        proposed = f"Proposed limit: {length(limit_ms)}, which {broken:,} of {n} would have broken."
+        proposed = f"Proposed limit: {for_people(limit_ms)}, which {broken:,} of {n} would have broken."
         return f"{format_table(('time', 'median', 'p99', 'max'), rows)}\n{proposed}"
 
 

@@ -85,7 +85,7 @@ class Reconciliation:
 
     @property
     def is_whole(self) -> bool:
-        """True if no record is missing, and none is expected any more."""
+        """True if no record is missing, and the watermark of the source has passed the span."""
         return self.is_over and not self.differences
 
     @property
@@ -157,11 +157,12 @@ class _Count:
     def whole(self) -> Reconciliation:
         """Returns the counts of all stages."""
         name = self._source.name
-        if self._source.topic is None:
-            msg = f"{name} reads no topic: only records of topics can be counted again"
+        if (reason := self._tracer.why_unread(self._source)) is not None:
+            msg = f"{name}: its records cannot be counted again: {reason}"
             raise InvalidArgument(msg)
         if not self._ends:
-            msg = f"{name}: it has read nothing, or no address of its broker is known; give --bootstrap HOST:PORT"
+            why = f"`tidemark why {self._tracer.topology.name}` says why"
+            msg = f"{name} has read nothing yet, so there is nothing to count; {why}"
             raise InvalidArgument(msg)
         records = self._at_source()
         self._unread()

@@ -5,7 +5,7 @@ A question names a batch, a place or a time, so that most files of a table are n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,12 +65,21 @@ class StreamEvidence:
 
     def rows_of_table(self, name: str, *where: pl.Expr) -> pl.DataFrame:
         """Returns rows of the table *name* of a sink."""
+        scan = self._scan(name)
+        return pl.DataFrame() if scan is None else scan.filter(*where).collect()
+
+    def keys_of_table(self, name: str, columns: Collection[str], *where: pl.Expr) -> pl.DataFrame:
+        """Returns each key, of *columns*, that rows of the table *name* of a sink have."""
+        scan = self._scan(name)
+        if scan is None:
+            return pl.DataFrame(schema=[*columns])
+        return scan.filter(*where).select(columns).unique(maintain_order=True).collect()
+
+    def _scan(self, name: str) -> pl.LazyFrame | None:
         table = self.table(name)
-        if table is None:
-            return pl.DataFrame()
-        if name not in self._scans:
+        if table is not None and name not in self._scans:
             self._scans[name] = pl.scan_pyarrow_dataset(dataset_of(table))
-        return self._scans[name].filter(*where).collect()
+        return self._scans.get(name)
 
     def table(self, name: str) -> DeltaTable | None:
         """Returns the table *name*, opened once; None without it."""

@@ -17,11 +17,11 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import in_order_of
+from tidemark.collecting import in_order_of, within
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import payload
 from tidemark.kernels.aggregates.windows import WINDOW
-from tidemark.kernels.columns.values import key_columns, key_text
+from tidemark.kernels.columns.values import key_text
 from tidemark.kernels.records.arrivals import hop_updates
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.join import Join
@@ -29,8 +29,8 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.emission import DecisionRate
-from tidemark.model.settings.intervals import utc
 from tidemark.trace.evidence import Row, StreamEvidence, at
+from tidemark.trace.keys import TypedKey, typed_key
 from tidemark.trace.outcomes import RecordPlace
 from tidemark.trace.record import Tracer, sent_records
 from tidemark.trace.replay import replayed
@@ -54,6 +54,7 @@ class RowTrace:
         places: the records.
         differences: the columns in which the row differs when it is made of these records alone; empty: none do.
         missing: how many of the records could not be read again.
+        why_missing: the reasons, a clause for each source.
     """
 
     table: str
@@ -64,6 +65,7 @@ class RowTrace:
     places: list[RecordPlace]
     differences: list[str] = field(default_factory=list)
     missing: int = 0
+    why_missing: list[str] = field(default_factory=list)
 
     @property
     def is_verified(self) -> bool:
@@ -76,15 +78,15 @@ class RowTrace:
         return {**vars(self), "places": [str(place) for place in self.places], "is_verified": self.is_verified}
 
 
-def trace_row(tracer: Tracer, table: str, key: str) -> RowTrace:
-    """Returns the records that made the newest row of *key* in *table*.
+def trace_row(tracer: Tracer, table: str, text: str) -> RowTrace:
+    """Returns the records that made the newest row of the key *text* in *table*.
 
-    *table* is that of a sink, or an operator that judges changes.
+    *table* is that of a sink, or an operator that judges changes. `TypedKey` says which keys *text* names.
 
     Raises:
-        InvalidArgument: there is no such table, it has no key, or no such row.
+        InvalidArgument: there is no such table, it has no key, or *text* names none of its keys, or several.
     """
-    return _Lineage(tracer).of_row(table, key)
+    return _Lineage(tracer).of_row(table, text)
 
 
 class _Lineage:
@@ -93,15 +95,21 @@ class _Lineage:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer, self._topology, self._steps = tracer, tracer.topology, tracer.steps
 
-    def of_row(self, table: str, key: str) -> RowTrace:
-        """Returns the records of a row, and whether they make it."""
+    def of_row(self, table: str, text: str) -> RowTrace:
+        """Returns the records of the row of the key *text*, and whether they make it."""
         sink, operator = self._target(table)
         evidence = self._evidence(operator)
-        row, batch_id = (
-            self._row_of_sink(sink, operator, key, evidence) if sink else self._row_of_changes(operator, key, evidence)
-        )
-        place = (row.pop("source_partition"), row.pop("source_offset"))
         columns = self._key_of(operator)
+        schema = in_order_of(columns, self._steps.schemas[operator.name])
+        windows = sink.bounds if sink else WINDOW
+        typed = typed_key(text, schema, within(columns, windows))
+        if sink:
+            key = self._key_in_sink(sink, typed, evidence)
+            row, batch_id = self._row_of_sink(sink, operator, typed.of_key(key), evidence)
+        else:
+            key = self._key_in_changes(operator, typed, evidence)
+            row, batch_id = self._row_of_changes(operator, key, evidence)
+        place = (row.pop("source_partition"), row.pop("source_offset"))
         places = sorted({*self._made_of(operator, batch_id, *place, (columns, key))})
         output, missing = replayed(self._tracer, places, operator.name)
         again = output.filter(key_text(columns, output.schema) == key).tail(1)
@@ -117,7 +125,11 @@ class _Lineage:
             version=commit and commit.version,
             places=places,
             differences=differences,
-            missing=missing,
+            missing=sum(missing.values()),
+            why_missing=[
+                f"{n} of {source}: {self._tracer.why_gone(self._tracer.source(source))}"
+                for source, n in missing.items()
+            ],
         )
 
     def _evidence(self, operator: Operator) -> StreamEvidence:
@@ -161,28 +173,34 @@ class _Lineage:
         schema = self._steps.schemas[aggregate.name]
         return tuple(c for c in payload(schema) if c not in aggregate.select)
 
+    def _key_in_sink(self, sink: Sink, typed: TypedKey, evidence: StreamEvidence) -> str:
+        """Returns the only key of the table of *sink* that *typed* names."""
+        name, columns = sink.table or "", [*typed.schema]
+        found = typed.texts(evidence.keys_of_table(name, columns, *typed.equal)) if typed.values else []
+        if not found and typed.can_begin:
+            found = typed.texts(evidence.keys_of_table(name, columns, typed.begins))
+        known = [] if found else typed.texts(evidence.keys_of_table(name, columns))
+        return typed.only(found, name, next(iter(known), None))
+
+    def _key_in_changes(self, operator: Operator, typed: TypedKey, evidence: StreamEvidence) -> str:
+        """Returns the only key that *operator* has sent on and *typed* names."""
+        if (whole := typed.whole) is not None and evidence.sent(operator.name, pl.col("key") == whole).height:
+            return whole
+        keys = evidence.sent(operator.name)["key"].drop_nulls().unique(maintain_order=True)
+        return typed.only(typed.equal_in(keys), operator.name, next(iter(keys), None))
+
     def _row_of_sink(
-        self, sink: Sink, operator: Operator, key: str, evidence: StreamEvidence
+        self, sink: Sink, operator: Operator, typed: TypedKey, evidence: StreamEvidence
     ) -> tuple[dict[str, Any], int]:
-        schema = self._steps.schemas[operator.name]
-        key_schema = in_order_of(self._key_of(operator), schema)
-        values = pl.DataFrame({"_text": [key]}).select(**key_columns("_text", key_schema)).row(0, named=True)
-        where = [pl.col(name) == (utc(value) if name in sink.bounds else value) for name, value in values.items()]
-        rows = evidence.rows_of_table(sink.table or "", *where)
-        if not rows.height:
-            msg = f"{sink.table} has no row of {key!r}"
-            raise InvalidArgument(msg)
+        rows = evidence.rows_of_table(sink.table or "", *typed.equal)
         row = rows.sort("batch_id", maintain_order=True).row(-1, named=True)
+        schema = self._steps.schemas[operator.name]
         columns = [c for c in payload(schema) if c in row and c not in sink.bounds]
         places = ("source_partition", "source_offset", *(["deleted"] if row.get("deleted") else []))
         return {c: row[c] for c in (*columns, *places)}, row["batch_id"]
 
     def _row_of_changes(self, operator: Operator, key: str, evidence: StreamEvidence) -> tuple[dict[str, Any], int]:
-        rows = evidence.sent(operator.name, pl.col("key") == key)
-        if not rows.height:
-            msg = f"{operator.name} has no row of {key!r}"
-            raise InvalidArgument(msg)
-        row = rows.row(-1, named=True)
+        row = evidence.sent(operator.name, pl.col("key") == key).row(-1, named=True)
         columns = json.loads(row["value"] or "{}")
         return {**columns, "source_partition": row["source_partition"], "source_offset": row["source_offset"]}, row[
             "batch_id"

@@ -59,9 +59,18 @@ Aborted = Callable[[Source, int, Collection[int]], Collection[int]]
 """Returns those of offsets of a partition that have a record of an aborted transaction."""
 
 
+WhyUnread = Callable[[Source], str | None]
+"""Returns why no record of a source can be read again; None: its topic can be asked."""
+
+
 def nothing_aborted(source: Source, partition: int, offsets: Collection[int]) -> Collection[int]:
     """Returns that no record at *offsets* is known to be aborted."""
     return ()
+
+
+def without_topic(source: Source) -> str | None:
+    """Returns why records of *source* cannot be read again if it reads no topic."""
+    return None if source.topic else "records of tables and files are not read again"
 
 
 _EXACT = pl.col("last_offset") - pl.col("first_offset") + 1 == pl.col("n")
@@ -94,13 +103,20 @@ class Arrival:
 class Tracer:
     """Traces records of *topology* in the warehouse of *layout*.
 
-    *read* reads them again, and *aborted* finds those of aborted transactions.
+    *read* reads them again, *aborted* finds those of aborted transactions, and *why_unread* says which sources cannot
+    be read again.
     """
 
     def __init__(
-        self, topology: Topology, layout: Layout, read: ReadRecords, aborted: Aborted = nothing_aborted
+        self,
+        topology: Topology,
+        layout: Layout,
+        read: ReadRecords,
+        aborted: Aborted = nothing_aborted,
+        why_unread: WhyUnread = without_topic,
     ) -> None:
         self.topology, self.layout, self._read, self.aborted = topology, layout, read, aborted
+        self.why_unread = why_unread
         self.steps = Steps(topology, Reference(layout.warehouse), checks_sql=False)
         subs = topology.sub_topologies
         self.evidence = {sub.name: StreamEvidence(Stream(topology, sub, layout)) for sub in subs}
@@ -117,6 +133,10 @@ class Tracer:
             msg = f"{self.topology.name} has {len(named) or 'no'} sources {name!r}; known: {', '.join(sources)}"
             raise InvalidArgument(msg)
         return named[0]
+
+    def why_gone(self, source: Source) -> str:
+        """Returns why a record of *source* was not read again."""
+        return self.why_unread(source) or f"the topic {source.topic} no longer has the record"
 
     def trace(self, place: RecordPlace) -> RecordTrace:
         """Returns what became of the record at *place*.
@@ -315,8 +335,7 @@ class _RecordWalk:
         return RecordOutcome.UNKNOWN, "its batch has no facts yet; they follow with the next batch"
 
     def _gone(self) -> str:
-        topic = self._source.topic
-        return f"the topic {topic} no longer has the record" if topic else "records of tables are not read again"
+        return self._tracer.why_gone(self._source)
 
     def _first_named(self, evidence: StreamEvidence, where: pl.Expr, *, after: str) -> int | None:
         """Returns the first batch whose facts name the record after *after*."""
@@ -623,13 +642,15 @@ class _Judged:
         if run["old_timestamp"] is None:
             return "it deletes a key that has no value"
         key = pl.col("id" if self._operator.hop_table else "key") == run["key"]
+        value_hash = run["value_hash"]
         earlier = self._evidence.sent(
             self._operator.name,
             key,
             # The instant alone says in which files it may be.
             pl.col("timestamp") == utc(run["old_timestamp"]),
             pl.col("batch_id") <= run["batch_id"],
-            pl.col("value_hash").eq_missing(pl.lit(run["value_hash"])),
+            # Polars 1 writes `eq_missing` into a filter of Arrow that Arrow cannot read.
+            pl.col("value_hash").is_null() if value_hash is None else pl.col("value_hash") == value_hash,
         )
         text = f"it repeats the value of {iso(run['old_timestamp'])}"
         if not earlier.height:

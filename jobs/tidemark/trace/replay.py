@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 import polars as pl
 
@@ -33,20 +34,20 @@ def offsets_by_partition(places: Iterable[RecordPlace]) -> dict[tuple[str, int],
     return offsets
 
 
-def replayed(tracer: Tracer, places: Collection[RecordPlace], operator: str) -> tuple[pl.DataFrame, int]:
+def replayed(tracer: Tracer, places: Collection[RecordPlace], operator: str) -> tuple[pl.DataFrame, Mapping[str, int]]:
     """Returns the output of *operator* after the records at *places* alone.
 
-    They come in one batch, without earlier state. Also returns how many of them could not be read again.
+    They come in one batch, without earlier state. Also returns how many of each source could not be read again.
     """
     topology = tracer.topology
     steps = Steps(topology, Reference(tracer.layout.warehouse), schemas=tracer.steps.schemas)
     records: dict[str, list[pl.DataFrame]] = {}
-    missing = 0
+    missing: Counter[str] = Counter()
     for (source, partition), offsets in offsets_by_partition(places).items():
         rows = tracer.read_again(tracer.source(source), partition, offsets, _END_MS)
         if rows is not None:
             records.setdefault(source, []).append(rows.passed)
-        missing += len(offsets) - (rows.passed.height if rows else 0)
+        missing[source] += len(offsets) - (rows.passed.height if rows else 0)
     outputs: dict[str, pl.DataFrame] = {}
     for sub in topology.sub_topologies:
         moves, hops = Moves(), index_by_name(sub.hops_read)
@@ -62,4 +63,4 @@ def replayed(tracer: Tracer, places: Collection[RecordPlace], operator: str) -> 
             else:
                 run = steps.run(each, [outputs[name] for name in each.inputs], moves, _AT_THE_END)
                 outputs[each.name] = run.output
-    return outputs[operator], missing
+    return outputs[operator], +missing  # sources of which none is missing are left out

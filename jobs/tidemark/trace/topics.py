@@ -7,18 +7,20 @@ from contextlib import closing
 from types import MappingProxyType
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
-from tidemark.model.project.connections import Clusters
+from tidemark.model.project.connections import DEFAULT, Clusters, without_address
 from tidemark.model.project.kafka_security import ISOLATION, READ_UNCOMMITTED
 from tidemark.semantics.progress import Place
 from tidemark.stream.kafka.access import make_client
 from tidemark.stream.kafka.messages import RECORD, SILENT_S, messages_at, record_of
 from tidemark.stream.read.parsing import SchemasOf, no_schemas, parsed
+from tidemark.trace.record import without_topic
 
+_NO_SUCH_TOPIC = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
 PlaceOf = Callable[[Source, int], Place]
 """Returns topic and Kafka's number of an input partition."""
 
@@ -26,11 +28,20 @@ PlaceOf = Callable[[Source, int], Place]
 class Topics:
     """The topics of sources at *clusters*, by the name of a cluster.
 
-    *schemas* gets those of registries; *place_of* knows input partitions of sources over several topics.
+    *schemas* gets those of registries; *place_of* knows input partitions of sources over several topics. *stopped* says
+    that the broker of this machine, which `default` has without any other address, does not run, and how to start it.
     """
 
-    def __init__(self, clusters: Clusters, place_of: PlaceOf, schemas: SchemasOf = no_schemas) -> None:
-        self._clusters, self._place_of, self._schemas = clusters, place_of, schemas
+    def __init__(
+        self, clusters: Clusters, place_of: PlaceOf, schemas: SchemasOf = no_schemas, stopped: str | None = None
+    ) -> None:
+        self._clusters, self._place_of, self._schemas, self._stopped = clusters, place_of, schemas, stopped
+
+    def why_unread(self, source: Source) -> str | None:
+        """Returns why no record of *source* can be read again; None: its topic can be asked."""
+        if source.topic is None or source.kafka in self._clusters:
+            return without_topic(source)
+        return self._stopped if self._stopped and source.kafka == DEFAULT else without_address(source.kafka)
 
     def __call__(self, source: Source, partition: int, offsets: Collection[int]) -> pl.DataFrame | None:
         """Returns the parsed rows of *source* at *offsets* of an input partition.
@@ -141,4 +152,8 @@ class Topics:
 
     def _no_answer(self, source: Source, error: KafkaException) -> InvalidArgument:
         address = self._clusters[source.kafka].bootstrap
+        if error.args[0].code() in _NO_SUCH_TOPIC:
+            return InvalidArgument(
+                f"{address} has no topic {source.topic}; create it, or give the address of its broker"
+            )
         return InvalidArgument(f"{address}: {error.args[0].str()}; start the broker, or give its address")

@@ -3,7 +3,7 @@
 WITH excess AS (
     SELECT
         topology, window_start, window_end, subject, operator, kind, input, ms, age_ms, finished_at, usual_ms, usual_share,
-        excess_ms, no_history
+        excess_ms, no_history, broken_slas
     FROM window_parts
     WHERE over_sla AND excess_ms > 0
 ),
@@ -24,7 +24,7 @@ of_windows AS (
 ),
 breaches AS (
     SELECT DISTINCT
-        topology, sla, subject, checked_at - over_ms * INTERVAL '0.001' SECOND AS interval_start,
+        topology, sla, coalesce(objective, sla) AS promise, subject, checked_at - over_ms * INTERVAL '0.001' SECOND AS interval_start,
         checked_at AS interval_end
     FROM sla_results
     WHERE verdict IN ('warn', 'error') AND over_ms IS NOT NULL
@@ -47,7 +47,7 @@ held AS (
         e.usual_ms, e.usual_share, e.no_history, 'breach', b.interval_start, b.interval_end, b.sla
     FROM excess AS e
     INNER JOIN breaches AS b
-        ON e.topology = b.topology AND e.subject = b.subject
+        ON e.topology = b.topology AND e.subject = b.subject AND array_contains(e.broken_slas, b.promise)
         AND e.finished_at >= b.interval_start AND e.finished_at < b.interval_end
 ),
 blamed AS (

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import present
+from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.topology import Topology
 from tidemark.semantics.completeness import needed_ms, reached_at_ms
 from tidemark.why.causes.drivers import drivers
@@ -33,7 +36,10 @@ class IntervalState:
         operator: the operator that has the table.
         start_ms: start of the interval, record time.
         end_ms: its end.
-        is_complete: None: it is before the first interval, or the table has none.
+        is_complete: the watermark has passed its end and the allowed lateness. None: it is before the first interval,
+            or the table has none.
+        is_final: late records do not change a complete interval, since they are set aside.
+        watermark_needed_ms: the watermark that completes it.
         complete_at_ms: decision time at which it was complete first; None: it is not, or has no row.
         records: its records at the operator; None: not counted.
         reopenings: batches that changed it after it was complete.
@@ -46,6 +52,8 @@ class IntervalState:
     start_ms: int
     end_ms: int
     is_complete: bool | None
+    is_final: bool
+    watermark_needed_ms: int
     complete_at_ms: int | None = None
     records: int | None = None
     reopenings: int = 0
@@ -85,11 +93,19 @@ def interval_state(of: Scene, operator: Operator, time_ms: int) -> IntervalState
         raise InvalidArgument(msg)
     start_ms = operator.complete.start_of(time_ms)
     end_ms = operator.complete.end_of(start_ms)
-    state = partial(IntervalState, operator=operator.name, start_ms=start_ms, end_ms=end_ms)
+    passed_ms = needed_ms(end_ms, allowed_lateness_ms=of.topology.allowed_lateness_ms(operator.name))
+    state = partial(
+        IntervalState,
+        operator=operator.name,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        is_final=of.topology.sets_late_aside(operator.name),
+        watermark_needed_ms=passed_ms,
+    )
     rows = of.of(operator.name).completions(operator.name)
     own = rows.filter(pl.col("interval_start") == start_ms, pl.col("interval_end") == end_ms)
     if own.height:
-        return state(is_complete=True, **_of_rows(own))
+        return state(is_complete=True, **_of_rows(own, _sources(of, operator)))
     if rows.height and end_ms <= min(rows["interval_start"]):
         reason = f"the first interval of {operator.name} is that of {iso(min(rows['interval_start']))}"
         return state(is_complete=None, reason=reason)
@@ -98,24 +114,50 @@ def interval_state(of: Scene, operator: Operator, time_ms: int) -> IntervalState
             return state(is_complete=True, reason=_OTHER_LENGTH)
         reason = "it has no record, and lies in a jump of time"
         return state(is_complete=True, records=0, reason=reason)
-    reason, expected_at_ms = _waits(of, operator, end_ms)
+    reason, expected_at_ms = _waits(of, operator, passed_ms)
     return state(is_complete=False, reason=reason, expected_at_ms=expected_at_ms)
 
 
 _OTHER_LENGTH = "its records were counted in intervals of another length, before `every` or `timezone` was changed"
 
 
-def _of_rows(rows: pl.DataFrame) -> Mapping[str, Any]:
-    """Returns fields of the state from an interval's *rows*, oldest first."""
+def _sources(of: Scene, operator: Operator) -> list[Source]:
+    """Returns the sources whose records reach *operator* from outside the topology."""
+    on_the_way = names_in(of.topology.path_into(operator.name))
+    return [source for source in of.topology.outside_sources if source.name in on_the_way]
+
+
+def _too_short(sources: Sequence[Source], *, by_idleness: bool) -> str:
+    """Says which settings of *sources* were too short for a late record.
+
+    Without idleness every partition had passed the interval by a record of its own, less the bound.
+    """
+    settings = [f'bound = "{length_in_toml(source.bound_ms)}" of {source.name}' for source in sources]
+    if by_idleness:
+        silent = (source for source in sources if source.idle_after_ms)
+        settings += [
+            f'idle_after = "{length_in_toml(source.idle_after_ms or 0)}" of {source.name}' for source in silent
+        ]
+    return f"{' or '.join(settings)} is too short for it"
+
+
+def _of_rows(rows: pl.DataFrame, sources: Sequence[Source]) -> Mapping[str, Any]:
+    """Returns fields of the state from an interval's *rows*, oldest first.
+
+    *sources* are those whose records reach the table.
+    """
     first, last = rows.row(0, named=True), rows.row(-1, named=True)
     reason = "it waited for nothing"
     if first["waited_for"] is not None:
         part = first["waited_for_partition"]
         place = first["waited_for"] if part is None else f"{first['waited_for']} partition {part}"
-        reason = f"it waited longest for {place}: {first['waited_ms']:,} ms"
+        reason = f"it waited longest for {place}: {for_people(first['waited_ms'])}"
     if last["reopened_at"] is not None:
         where = f"partition {last['cause_partition']}, offset {last['cause_offset']}"
         reason += f"; reopened at {iso(last['reopened_at'])}: {last['cause']}, {where}"
+        # A mark of time of a trusted writer moves the watermark without a bound.
+        if last["cause"] == "late_record" and not any(source.written_by for source in sources):
+            reason += f": {_too_short(sources, by_idleness=first['by_idleness'])}"
     return {
         "complete_at_ms": first["complete_at"],
         "records": None if rows["records"].null_count() else sum(rows["records"]),
@@ -125,13 +167,15 @@ def _of_rows(rows: pl.DataFrame) -> Mapping[str, Any]:
     }
 
 
-def _waits(of: Scene, operator: Operator, end_ms: int) -> tuple[str, int | None]:
-    """Returns what an interval waits for, and when it is expected."""
+def _waits(of: Scene, operator: Operator, passed_at_ms: int) -> tuple[str, int | None]:
+    """Returns what an interval waits for, and when it is expected.
+
+    *passed_at_ms* is the watermark that it needs.
+    """
     sub, facts = of.sub(operator.name), of.of(operator.name)
     mark, newest_ms = facts.marks.get((None, None)), newest_time_ms(of, operator)
     if mark is None or mark.watermark_ms is None or newest_ms is None:
         return "no record was read yet", None
-    passed_at_ms = needed_ms(end_ms, allowed_lateness_ms=of.topology.allowed_lateness_ms(operator.name))
     time = f"the watermark is {watermark_text(mark.watermark_ms)}, and {iso(passed_at_ms)} is needed"
     if mark.watermark_ms >= passed_at_ms:
         return f"{time}: an operator holds results, or the driver has not written the row yet", None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import assert_never
 
 import polars as pl
@@ -21,11 +22,10 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import drivers, file_unreadable, restarts
-from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, reasons_of
+from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, reasons_at, reasons_of
 from tidemark.why.causes.registry import rules
 from tidemark.why.causes.watermarks import Watermarks
 from tidemark.why.causes.windows import HeldWindows
@@ -52,12 +52,9 @@ HELD_UNTIL_INTERVAL = Cause("held_until_interval", Trait.USUAL)
 ALL_SUPPRESSED = Cause("all_suppressed", Trait.USUAL | Trait.SILENCE)
 """All updates were unchanged."""
 
-_LEFT_OUT = {
-    "suppressed": (ALL_SUPPRESSED, "no action is needed if the values are the same; suppressed has each skip"),
-    "filtered": (ALL_FILTERED, "look at its `where`"),
-    "quarantined": (POISON_AT_HEAD, "its key is null: look at the records"),
-}
-"""By outcome, the cause and the remedy."""
+CHECK_PRODUCER = "check that its producer runs, if you expect more"
+_LEFT_OUT = {"suppressed": ALL_SUPPRESSED, "filtered": ALL_FILTERED, "quarantined": POISON_AT_HEAD}
+"""By outcome, the cause."""
 
 
 def what_holds_time_back(of: Scene, sub: SubTopology, *, needed_ms: int) -> list[WhyFinding]:
@@ -184,13 +181,10 @@ class Walk:
         findings = []
         for word, n in counts.most_common():
             if n:
-                cause, remedy = _LEFT_OUT[word]
-                if looked_up := operator.joined_table or operator.joined_delta:
-                    remedy = f"look at `on` and at the rows of {looked_up}, or use how = left"
-                if word == "quarantined":
-                    remedy += f": {quarantine_query(self._scene, operator.name)}"
-                since_ms = first(rows, word)
-                observation = f"{n:,} {whole} were {word}"
+                left_out = rows.filter(pl.col(word) > 0)["batch_id"]
+                reasons = self._reasons(operator, left_out) if word == "quarantined" else ""
+                observation, remedy = f"{n:,} {whole} were {word}{reasons}", self._remedy_if(word, operator)
+                since_ms, cause = first(rows, word), _LEFT_OUT[word]
                 findings.append(self._scene.finding(cause, operator.name, observation, remedy, since_ms=since_ms))
         if counts["filtered"] and operator.joined_table:
             of_table = self._walk(operator.joined_table)
@@ -198,6 +192,15 @@ class Walk:
             never_had_rows = any(finding.cause is SOURCE_EMPTY for finding in of_table)
             findings = [*of_table, *findings] if never_had_rows else [*findings, *of_table]
         return findings
+
+    def _remedy_if(self, word: str, operator: Operator) -> str:
+        """Returns what to do if the outcome of updates at *operator* is *word* of _LEFT_OUT."""
+        remedies = {
+            "suppressed": "no action is needed if the values are the same; suppressed has each skip",
+            "filtered": operator.remedy_if_filtered,
+            "quarantined": f"look at them: {quarantine_query(self._scene, operator.name)}",
+        }
+        return remedies[word]
 
     def _held(self, operator: Operator) -> Iterator[WhyFinding]:
         """Yields why results of *operator* wait, unless its newest batch had some."""
@@ -213,7 +216,8 @@ class Walk:
             yield self._scene.finding(
                 HELD_UNTIL_INTERVAL,
                 operator.name,
-                f"{held:,} updates wait for {iso(due_ms)}, the end of an interval of {length(emission.interval_ms)}",
+                f"{held:,} updates wait for {iso(due_ms)}, the end of an interval of "
+                f"{for_people(emission.interval_ms)}",
                 "wait, or choose a shorter interval",
                 since_ms=since_ms,
             )
@@ -228,14 +232,19 @@ class Walk:
             remedy = f"look at the table outcomes, and at the driver's log: {logs(self._scene, name)}"
             return self._scene.finding(UNEXPLAINED, name, observation, remedy)
         at_ms = rows["finished_at"].item()
-        source = self._scene.first_source(name)
-        read_ms = self._inputs.last_read_ms(source)
-        if read_ms is not None and self._inputs.quiet_ms(source) > 0:
-            silence = for_people(self._scene.at_ms - read_ms)
-            observation = f"it has been silent for {silence}; all earlier records gave results"
-            remedy = f"check that its producer runs, if you expect more{f'; {LIVE}' if source.topic else ''}"
-            return self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=source.name, since_ms=read_ms)
+        sources = self._scene.sources(name)
+        quiet = [source for source in sources.values() if self._inputs.quiet_ms(source) > 0]
+        silent_ms = {source.name: self._inputs.silent_ms(source) for source in quiet}
+        if silent_ms and len(silent_ms) == len(sources):
+            newest, newest_ms = min(silent_ms.items(), key=itemgetter(1))
+            subject = "it has" if len(sources) == 1 else f"{', '.join(sources)} have"
+            observation = f"{subject} been silent for {for_people(newest_ms)}; all earlier records gave results"
+            remedy = f"{CHECK_PRODUCER}{f'; {LIVE}' if sources[newest].topic else ''}"
+            read_ms = self._scene.at_ms - newest_ms
+            return self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=newest, since_ms=read_ms)
         aside = list(self._set_aside(name))
+        for source, length_ms in silent_ms.items():
+            aside.append((f"{source} has been silent for {for_people(length_ms)}", CHECK_PRODUCER))
         exceptions = "".join(f"; {observation}" for observation, _ in aside)
         observation = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
@@ -253,7 +262,7 @@ class Walk:
         batches = rows["batch_id"]
         if late := rows["late"].sum():
             longest_ms = facts.late_records(name, batches)["lateness_ms"].max() or 0
-            observation = f"{late:,} {of} were late, by up to {length(longest_ms)}"  # type: ignore[arg-type]
+            observation = f"{late:,} {of} were late, by up to {for_people(longest_ms)}"  # type: ignore[arg-type]
             yield observation, requeue_late(self._scene, name)
         if bad := rows["quarantined"].sum():
             remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"
@@ -266,8 +275,8 @@ class Walk:
             yield from self._set_aside(flow)
 
     def _reasons(self, operator: Operator, batches: pl.Series) -> str:
-        """Returns why records are quarantined in *batches*, empty except for sources."""
-        if not isinstance(operator, Source):
-            return ""
+        """Returns why *operator* quarantined records of *batches*, in brackets; empty if no row of them is kept."""
         bad = self._scene.of(operator.name).reads.quarantined(operator.name, batches)
-        return f" ({reasons_of(operator, bad)})"
+        if not bad.height:
+            return ""
+        return f" ({reasons_of(operator, bad) if isinstance(operator, Source) else reasons_at(operator, bad)})"

@@ -13,8 +13,9 @@ from tidemark.model.project.extras import can_publish
 
 DOC = """
 Publishes complete intervals of the tables of the topology `{name}`: one event of an asset for each interval, whose
-start is the partition key. A DAG with a partitioned schedule on this asset runs for exactly that interval. An interval
-that is reopened is published again.
+start is the partition key. A DAG with a partitioned schedule on this asset runs for exactly that interval. Complete
+means that the watermark has passed the interval: where late records are accepted, a later record reopens it, and it is
+published again.
 
 There is always one run. Its task waits without a slot of a worker, publishes new intervals within seconds, and
 succeeds; the next run waits then. `published_intervals` has what was published.

@@ -6,8 +6,9 @@ seconds: see `answers`. Only names from topology files are looked up in the ware
 
 A request without a login is answered 401; a browser that requests a page is sent to Airflow's login. A topology whose
 DAG the user may not read is a 403, and so is a decision about one whose DAG the user may not edit, or from the form of
-another site. An unknown name is a 404, an invalid argument a 400, a damaged table a 500, and `detail` has the remedy. A
-request that would wait too long behind others is answered 503. All answers have HEADERS.
+another site. An unknown name or address is a 404, an invalid argument a 400, a damaged table a 500. A request that
+would wait too long behind others is answered 503. People get these answers as a page with a way back, programs as JSON
+with `detail`; both have the remedy. All answers have HEADERS.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from typing import Annotated
 from urllib.parse import parse_qsl, quote
 
 from airflow.sdk import Variable
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from prometheus_client.exposition import choose_encoder
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Message, Receive, Scope, Send
 
 from tidemark.airflow.dags.settings import TOPOLOGIES, broken, topologies
@@ -67,6 +69,7 @@ from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
 from tidemark.reports.facts.history import history
 from tidemark.reports.facts.latency_places import ChartSpan
+from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
 from tidemark.reports.pages.page_model import REPORT, PageVerdict, page_model, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
 from tidemark.reports.pages.topology_page import (
@@ -83,8 +86,7 @@ from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.incidents import Decision
-from tidemark.sla.incidents.decisions import AlertDecision, decide, promised_slas
-from tidemark.sla.incidents.tables import open_slas
+from tidemark.sla.incidents.decisions import AlertDecision, DecisionFacts, decide, decision_facts, promised_slas
 from tidemark.sla.page import sla_page
 
 log = logging.getLogger(__name__)
@@ -105,6 +107,8 @@ DAG = re.compile(r"tidemark_(?P<topology>.+)_(?P<part>streams|reports|sla_check|
 """Matches the DAGs of topologies."""
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 """The topology name in a file, which may be invalid TOML."""
+JSON_PLACES = ("/topologies/", "/metrics/")
+"""Beginnings of the addresses that programs ask."""
 LINES_WITHIN_S = 0.6
 """The start page waits so long for fresh lines."""
 WORK = ("scale", "less")
@@ -147,37 +151,47 @@ class NoWarehouse(TidemarkError):
 
 @app.exception_handler(TidemarkError)
 def problem(request: Request, error: TidemarkError) -> Response:
-    """Answers an invalid request with the problem and the remedy.
-
-    A page shows them and refreshes itself.
-    """
+    """Answers an invalid request with the problem and the remedy."""
     status = {UnknownName: 404, ForgedRequest: 403, NoWarehouse: 503, PagesBusy: 503, UnreadableFile: 500}.get(
         type(error), 400
     )
     again = {"Retry-After": str(AGAIN_AFTER_S)} if isinstance(error, PagesBusy) else {}
-    place, detail = _place(request), inert(str(error))
-    if _is_page(place):
-        return _problem_page(place, detail, status, again)
+    detail = inert(str(error))
+    if _is_for_people(request):
+        return _problem_page(request, detail, status, again)
     return JSONResponse({"detail": detail}, status, headers=HEADERS | again)
 
 
-def _problem_page(place: str, detail: str, status: int, more: Mapping[str, str] = MappingProxyType({})) -> Response:
-    """Returns the problem page for *place*, with *more* headers."""
-    start = "../" * (place.count("/") - 1) or "./"
-    page = problem_page("This page cannot be shown", detail, start=start)
+def _problem_page(
+    request: Request, detail: str, status: int, more: Mapping[str, str] = MappingProxyType({})
+) -> Response:
+    """Returns the page with the problem of *request*, and the way back; it has *more* headers."""
+    start = "../" * (_place(request).count("/") - 1) or "./"
+    topology = request.path_params.get("name")
+    # Rights are checked before a topology is looked up, so the user may see it.
+    has_page = topology is not None and status != 403 and topology in {*_known(), *_broken()}
+    page = problem_page(detail, status=status, start=start, topology=topology if has_page else None)
     return HTMLResponse(page, status, headers={**HEADERS, **more})
 
 
-@app.exception_handler(HTTPException)
-async def refused(request: Request, error: HTTPException) -> Response:
-    """Sends a browser without a login to the login page, and back."""
-    wants_page = _is_page(_place(request)) and "text/html" in request.headers.get("accept", "")
-    if error.status_code == 401 and wants_page:
+@app.exception_handler(StarletteHTTPException)
+async def refused(request: Request, error: StarletteHTTPException) -> Response:
+    """Sends a browser without a login to the login page, and back.
+
+    An address that does not exist, or that the user may not see, is answered with a page.
+    """
+    place = _place(request)
+    is_browser = _wants_page(request)
+    if error.status_code == 401 and _is_page(place) and is_browser:
         # With 307 a browser would send its form to the login page.
         return RedirectResponse(login_url(request), 303 if request.method == "POST" else 307, headers=HEADERS)
-    if error.status_code == 403 and wants_page:
-        detail = _NO_EDITOR if _place(request).split("/")[3:] == ["decisions"] else _NO_RIGHT
-        return _problem_page(_place(request), detail, 403)
+    if error.status_code == 403 and is_browser:
+        detail = _NO_EDITOR if place.split("/")[3:] == ["decisions"] else _NO_RIGHT
+        return _problem_page(request, detail, 403)
+    if error.status_code in {404, 405} and _is_for_people(request):
+        found = "there is no page at" if error.status_code == 404 else f"{request.method} is not possible at"
+        detail = f"{found} {inert(request.url.path)}; the list of all topologies leads to every page"
+        return _problem_page(request, detail, error.status_code, error.headers or {})
     return await http_exception_handler(request, error)
 
 
@@ -196,7 +210,17 @@ def _place(request: Request) -> str:
 
 
 def _is_page(place: str) -> bool:
-    return place == "/" or place.startswith(("/pages/", "/dags/"))
+    """Returns True for the address of a page, also of one that does not exist; the others are those of JSON."""
+    return not f"{place}/".startswith(JSON_PLACES)
+
+
+def _wants_page(request: Request) -> bool:
+    return "text/html" in request.headers.get("accept", "")
+
+
+def _is_for_people(request: Request) -> bool:
+    """Returns True if the answer to *request* is read by a person, and not by a program."""
+    return _is_page(_place(request)) or _wants_page(request)
 
 
 @app.get("/topologies")
@@ -356,13 +380,20 @@ async def add_decision(name: str, request: Request, editor: Editor = EDITOR) -> 
 @app.get("/pages/{name}/decisions", dependencies=[MAY_EDIT])
 async def show_decision_form(name: str, subject: str, editor: Editor = EDITOR) -> Response:
     """Returns the page on which a user decides about alerts of *subject*."""
-    topology = _named(name).name
-    layout = Layout(await asyncio.to_thread(_warehouse))
-    is_incident = subject in await ANSWERS.to(("open incidents", name), partial(open_slas, layout, topology))
-    token = editor.form_token(wall_clock_ms() // 1_000)
-    page = decision_page(topology, subject, is_incident=is_incident, token=token)
+    now_ms = wall_clock_ms()
+    facts = await ANSWERS.to(("decision", name, subject), partial(_decision_facts, name, subject, now_ms))
+    page = decision_page(name, subject, facts, token=editor.form_token(now_ms // 1_000))
     # Not one of the shared answers: each user has another token.
     return HTMLResponse(page, headers={**HEADERS, "Content-Security-Policy": f"{FORM_POLICY}; frame-ancestors 'self'"})
+
+
+def _decision_facts(name: str, subject: str, now_ms: int) -> DecisionFacts:
+    topology, tables = _named(name), Warehouse(_warehouse(), topology=name)
+    facts = decision_facts(tables, name, subject, slas=promised_slas(topology), at_ms=now_ms)
+    if facts is None:
+        msg = f"there is no open incident, SLA or topology {subject!r}; the page of SLAs of {name} lists them"
+        raise UnknownName(msg)
+    return facts
 
 
 @app.post("/pages/{name}/decisions", dependencies=[MAY_EDIT])
@@ -510,7 +541,9 @@ def show_report(name: str, interval: str) -> Response:
     if not REPORT.fullmatch(interval) or not file.is_file():
         msg = f"there is no report {interval!r} of {name}; the DAG tidemark_{name}_reports writes one every hour"
         raise UnknownName(msg)
-    return HTMLResponse(file.read_text(encoding="utf-8"), headers=HEADERS)
+    # The page is a file that stands alone, and leads nowhere.
+    text = file.read_text(encoding="utf-8").replace(NO_WAY_BACK, way_back(name), 1)
+    return HTMLResponse(text, headers=HEADERS)
 
 
 @app.get("/pages/{name}/slas")
@@ -597,7 +630,7 @@ def _named(name: str) -> Topology:
 
 def _having(topology: Topology, operator: str) -> Topology:
     if operator not in topology.operators:
-        msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
+        msg = f"there is no operator {operator!r} in {topology.name}; known: {', '.join(topology.operators)}"
         raise UnknownName(msg)
     return topology
 

@@ -9,9 +9,10 @@ from markupsafe import Markup
 
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import is_text
+from tidemark.model.settings.intervals import utc
 from tidemark.reports.pages.templates import POLICY, template
-from tidemark.semantics.incidents import Decision
-from tidemark.sla.incidents.decisions import AlertDecision, end_ms
+from tidemark.semantics.incidents import Decision, DecisionSubject
+from tidemark.sla.incidents.decisions import AlertDecision, DecisionFacts, end_ms
 
 FIELDS = ("decision", "subject", "for", "until", "note")
 MOST_CHARACTERS = 2_000
@@ -54,15 +55,21 @@ def decision_of(fields: Mapping[str, Any], *, by: str, now_ms: int) -> AlertDeci
     )
 
 
-def decision_page(topology: str, subject: str, *, is_incident: bool, token: str) -> str:
+def decision_page(topology: str, subject: str, facts: DecisionFacts, *, token: str) -> str:
     """Returns the page with the form for decisions about *subject*.
 
     Args:
         topology: its topology.
         subject: name of an incident, an SLA or the topology.
-        is_incident: whether it is an open incident.
+        facts: what is broken, and what is silenced.
         token: of the form.
     """
     return template("sla/decision_page.html.j2").render(
-        topology=topology, subject=subject, is_incident=is_incident, token=token, policy=Markup(FORM_POLICY)
+        topology=topology,
+        subject=subject,
+        facts=facts,
+        silences=[(silence, utc(silence.end_ms)) for silence in facts.silences],
+        is_incident=facts.kind is DecisionSubject.INCIDENT,
+        token=token,
+        policy=Markup(FORM_POLICY),
     )

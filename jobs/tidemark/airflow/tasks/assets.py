@@ -86,8 +86,8 @@ def stream_table(
 def complete_table(topology: str, sub_topology: str, table: str) -> Asset:
     """Returns the asset of a table's complete intervals, for partitioned schedules.
 
-    It has an event for each interval, and another one when the interval is reopened. *table* is that of an operator
-    with the key `complete`, as in `completeness`.
+    It has an event for each interval that the watermark has passed, and another one when a late record reopens the
+    interval. *table* is that of an operator with the key `complete`, as in `completeness`.
     """
     return table_asset(topology, f"{table}/complete", sub_topology=sub_topology)
 

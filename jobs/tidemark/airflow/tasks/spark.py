@@ -208,7 +208,7 @@ class DriverHook(SparkSubmitHook):
             return binary
         beside = Path(self._spark.python).with_name("spark-submit")
         if not beside.is_file():
-            msg = f"spark.python: {beside} does not exist; install 'tidemark[spark]' for {self._spark.python}"
+            msg = f"spark.python: {beside} does not exist; install 'tidemark-streams[spark]' for {self._spark.python}"
             raise InvalidArgument(msg)
         return [str(beside)]
 

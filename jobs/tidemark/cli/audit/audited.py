@@ -6,16 +6,16 @@ import argparse
 import os
 from collections.abc import Iterator, Sequence
 
-from tidemark.cli.shared.local import running_broker
+from tidemark.cli.shared.local import running_broker, stopped_broker
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.streams import topology_with_file, valid_topologies
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
-from tidemark.model.project.connections import LOCAL, with_address
+from tidemark.model.project.connections import with_address
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import with_secrets
 from tidemark.model.topology import Topology
-from tidemark.reports.batch_job import add_bootstrap, given_secrets
+from tidemark.reports.batch_job import given_secrets
 from tidemark.semantics.progress import InputProgress, Place
 from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.trace.record import Tracer
@@ -26,12 +26,6 @@ def add_topology(parser: argparse.ArgumentParser) -> None:
     """Adds the option that chooses the topology."""
     text = "name of the topology, or its TOML file (default: the one of the project that has that name)"
     parser.add_argument("--topology", metavar="TOPOLOGY", help=text)
-
-
-def add_place(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that choose the topology and its brokers."""
-    add_topology(parser)
-    add_bootstrap(parser, LOCAL)
 
 
 def tracer_and_topics(options: argparse.Namespace, name: str) -> tuple[Tracer, Topics]:
@@ -51,8 +45,13 @@ def tracer_and_topics(options: argparse.Namespace, name: str) -> tuple[Tracer, T
         secrets=secrets,
     )
     store = SchemaStore(with_secrets(topology.registries_used, os.environ, secrets), None, lambda: None)
-    topics = Topics(clusters, lambda source, partition: _place(tracer, source, partition), store.resolve)
-    tracer = Tracer(topology, Layout(existing_warehouse(options)), topics, topics.aborted)
+    topics = Topics(
+        clusters,
+        lambda source, partition: _place(tracer, source, partition),
+        store.resolve,
+        stopped=stopped_broker(options.home),
+    )
+    tracer = Tracer(topology, Layout(existing_warehouse(options)), topics, topics.aborted, topics.why_unread)
     return tracer, topics
 
 
@@ -88,7 +87,7 @@ def only(having: Sequence[Topology], name: str) -> Topology:
     """
     if len(having) > 1:
         names = ", ".join(sorted(topology.name for topology in having))
-        msg = f"several topologies have {name!r}; choose one with --topology: {names}"
+        msg = f"several topologies have {name!r}; say which one is meant: {names}"
         raise InvalidArgument(msg)
     return having[0]
 
@@ -99,7 +98,7 @@ def _with_name(candidates: Sequence[Topology], name: str) -> Topology:
     having = [topology for topology in candidates if name in {*_names(topology)}]
     if not having:
         names = ", ".join(sorted(topology.name for topology in candidates))
-        msg = f"no valid topology of the project has {name!r}; choose one with --topology: {names}"
+        msg = f"no valid topology of the project has {name!r}; there are: {names}"
         raise InvalidArgument(msg)
     return only(having, name)
 

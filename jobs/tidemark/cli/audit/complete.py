@@ -107,10 +107,12 @@ def as_line(state: IntervalState, operator: Operator) -> str:
         expected = "no estimate" if state.expected_at_ms is None else f"expected about {iso(state.expected_at_ms)}"
         return one_line(f"{what}: not complete, {expected}; {state.reason}")
     since = "" if state.complete_at_ms is None else f" since {iso(state.complete_at_ms)}"
+    passed = f"the watermark has passed {iso(state.watermark_needed_ms)}"
+    final = "final, since late records are set aside" if state.is_final else "not final: late records still change it"
     records = "records not counted" if state.records is None else f"{state.records:,} records"
     idle = ", by idleness" if state.by_idleness else ""
     again = f", reopened {state.reopenings} times" if state.reopenings else ""
-    return one_line(f"{what}: complete{since}{idle}{again}, {records}; {state.reason}")
+    return one_line(f"{what}: complete{since}{idle}{again}: {passed}; {records}; {final}; {state.reason}")
 
 
 def as_object(state: IntervalState, _: Operator) -> str:

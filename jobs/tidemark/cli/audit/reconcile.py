@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from tidemark.cli.audit.audited import add_place, tracer_and_topics
+from tidemark.cli.audit.audited import add_topology, tracer_and_topics
 from tidemark.cli.shared.options import add_format
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
+from tidemark.model.project.connections import LOCAL
 from tidemark.model.settings.intervals import Grain, instant_ms, iso_day
 from tidemark.query.text_table import as_csv, as_document, format_table
+from tidemark.reports.batch_job import add_bootstrap
 from tidemark.trace.counts import OUTCOME_WORDS, Reconciliation, reconcile
 
 FORMATS = ("table", "csv", "json")
@@ -23,7 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--day", metavar="DAY", help="the hours of this day of record time, UTC; such as 2013-06-27")
     parser.add_argument("--from", dest="first", metavar="T", help="in place of --day: records at or after this instant")
     parser.add_argument("--to", dest="until", metavar="T", help="and before this instant")
-    add_place(parser)
+    add_topology(parser)
+    add_bootstrap(parser, LOCAL)
     add_format(parser, FORMATS)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from tidemark.cli.audit.audited import add_place, tracer_and_topics
+from tidemark.cli.audit.audited import tracer_and_topics
 from tidemark.cli.shared.options import add_format, whole_number
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
+from tidemark.model.project.connections import LOCAL
 from tidemark.model.settings.intervals import iso
 from tidemark.query.text_table import as_document, format_table
+from tidemark.reports.batch_job import add_bootstrap
 from tidemark.trace.lineage import RowTrace, trace_row
 from tidemark.trace.outcomes import RecordPlace, RecordTrace
 
@@ -21,12 +23,17 @@ BATCH_TIMES = ("sub_topology", "batch", "waiting_ms", "queued_ms", "working_ms")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
+    text = "name of the topology, or its TOML file (default: the one of the project that has the source or table)"
+    parser.add_argument("topology", nargs="?", metavar="TOPOLOGY", help=text)
     which = parser.add_mutually_exclusive_group(required=True)
     record = "a record: its source or topic, input partition and offset, such as flight_events/0/1234"
     which.add_argument("--record", metavar="SOURCE/PARTITION/OFFSET", help=record)
-    row = "the newest row of a key, such as flight_board UA753; a key of several columns is a JSON object"
+    row = (
+        "the newest row of a key, or of the only one that begins with KEY, such as flight_board UA753; a key of "
+        "several columns is a JSON object, or the value of its first column if only one key has it"
+    )
     which.add_argument("--row", nargs=2, metavar=("TABLE", "KEY"), help=row)
-    add_place(parser)
+    add_bootstrap(parser, LOCAL)
     add_format(parser, FORMATS)
 
 
@@ -90,14 +97,17 @@ def row_as_text(row: RowTrace) -> str:
     """Returns the trace of a row for people."""
     since = f"version {row.version}" if row.version is not None else "a version that is no longer in the log"
     columns = ", ".join(f"{name} = {value}" for name, value in row.row.items())
+    # What a join added to a record is known only by reading that again.
+    least, plural = "at least " if row.missing else "", "" if len(row.places) == 1 else "s"
     lines = [
         f"{row.table} {row.key}: {columns}",
         f"batch {row.batch_id}, {since}",
-        f"made of {len(row.places)} records:",
+        f"made of {least}{len(row.places)} record{plural}:",
     ]
     lines += [f"  {place}" for place in row.places]
     if row.missing:
-        lines.append(f"not verified: {row.missing} of these records are gone from their topics, or cannot be read")
+        reasons = "; ".join(row.why_missing)
+        lines.append(f"not verified: {row.missing} of these records cannot be read again ({reasons})")
     elif row.differences:
         lines.append(f"not verified: made of these records alone, it differs in {', '.join(row.differences)}")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+from collections.abc import Iterator
 from pathlib import Path
 
 from tidemark.cli.shared.options import add_format, add_topology
@@ -18,15 +19,17 @@ from tidemark.model.topology import Topology
 from tidemark.query.sql import Answer, Warehouse
 from tidemark.query.text_table import FORMATS
 from tidemark.reports.batch_job import report_lock
+from tidemark.reports.facts.alerts import STATE_TEXT
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, decide, end_ms, promised_slas, silence_ends
-from tidemark.sla.incidents.tables import STATE_TEXT
+from tidemark.why.causes.drivers import drained
+from tidemark.why.walk import scene
 
 SILENCED = "silenced_until"
 LISTED = f"""
     SELECT incident, state, {STATE_TEXT} AS now, worst_verdict AS verdict, worst_observed AS worst, unit, broke_again,
            severity, broken_since, resolved_at, culprit, owner,
-           acknowledged_by, NULL AS {SILENCED}, incident_history.said
+           acknowledged_by, NULL AS {SILENCED}, incident_history.said, incident_history.held_by
     FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
 """
 NOTIFIED = "told"
@@ -113,9 +116,18 @@ def incidents(options: argparse.Namespace, warehouse: Path, of_topology: Topolog
             raise InvalidArgument(msg)
     else:
         answer = _with_silences(tables.ask(LISTED, [topology, options.all]), tables, topology, clock())
-    if not answer.rows and options.format == "table":
-        return "No incidents." if options.all else "No open incidents."
-    return FORMATS[options.format](answer.columns, answer.rows)
+    if options.format != "table" or options.history:
+        return FORMATS[options.format](answer.columns, answer.rows)
+    listed = FORMATS[options.format](answer.columns, answer.rows)
+    if not answer.rows:
+        listed = "No incidents." if options.all else "No open incidents."
+    return "\n".join([listed, *_drained(of_topology, Layout(warehouse), clock())])
+
+
+def _drained(topology: Topology, layout: Layout, at_ms: int) -> Iterator[str]:
+    """Yields a line for each stream that was drained: nobody is told of one by an alert."""
+    for finding in drained(scene(topology, layout, at_ms)):
+        yield one_line(f"{topology.name}/{finding.sub_topology}: {finding.seen}; {finding.remedy}")
 
 
 def _with_silences(listed: Answer, tables: Warehouse, topology: str, now_ms: int) -> Answer:

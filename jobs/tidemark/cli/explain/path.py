@@ -22,6 +22,7 @@ from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.paths.path_facts import (
     PART_WORDS,
     Row,
+    judged_text,
     mostly_before_source,
     physical_name,
     task_text,
@@ -95,7 +96,8 @@ def as_text(topology: str, window: Row) -> str:
     ]
     if off_path:
         parts += ["  off the path:", indent(format_table((*STEPS, "slack_ms", "state"), off_path), "  ")]
-    return "\n".join([*parts, f"  {one_line(verdict(window))}"])
+    judged = (judged_text(each, _milliseconds) for each in window["verdicts"] or ())
+    return "\n".join([*parts, *map(_fill, judged), f"  {one_line(verdict(window))}"])
 
 
 def _columns(step: Row) -> list[Any]:
@@ -104,12 +106,13 @@ def _columns(step: Row) -> list[Any]:
 
 def verdict(window: Mapping[str, Any]) -> str:
     """Returns the sentence on the operator to blame for *window*, if any."""
-    promised = "nothing is promised" if window["sla_ms"] is None else f"records are promised {window['sla_ms']:,} ms"
-    age = f"it took {window['age_ms']:,} ms from the window's end to {window['leaf']}, where {promised}"
+    age = f"it took {window['age_ms']:,} ms from the window's end to {window['leaf']}"
     if not window["over_sla"]:
-        return f"no operator is to blame: {age}"
+        return (
+            f"no operator is to blame: {age}, and {'no SLA is broken' if window['verdicts'] else 'nothing is judged'}"
+        )
     if not window["blame"]:
-        return f"over its SLA, but no operator took longer than usual: {age}"
+        return f"no operator took longer than usual: {age}"
     first = window["blame"][0]
     usual = "" if first["usual_ms"] is None else f", usually {first['usual_ms']:,.0f} ms"
     return f"{_cause_of(first)} is to blame: {first['excess_ms']:,.0f} ms too many{usual}; {age}"
@@ -150,6 +153,10 @@ def _beside_the_sum(window: Row) -> Iterator[str]:
 
 def _fill(line: str) -> str:
     return fill(one_line(line), WIDTH, initial_indent="  ", subsequent_indent=" " * 6, break_on_hyphens=False)
+
+
+def _milliseconds(ms: float) -> str:
+    return f"{ms:,.0f} ms"
 
 
 def _percent(share: float | None) -> str:

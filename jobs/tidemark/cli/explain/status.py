@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from tidemark.cli.shared.local import Home, airflow
 from tidemark.cli.shared.options import add_format, place
@@ -27,14 +26,12 @@ from tidemark.model.topology import Topology, load_each, name_in
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import FILE, load_each_recorded, read_query
-from tidemark.reports.pages.page_model import PageVerdict, page_model
+from tidemark.reports.pages.page_model import PageVerdict, broken_slas, page_model, told_cause
 from tidemark.reports.pages.topology_facts import NEVER_STARTED
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import promises
-from tidemark.semantics.incidents import BROKEN
-from tidemark.semantics.sla import Verdict
+from tidemark.sla.incidents.roots import OF_DRIVERS
 from tidemark.storage.location import is_missing
-from tidemark.why.walk import is_harmless
 
 COLUMNS = ("stream", "state", "records", "first_latency", "page")
 FORMATS = ("table", "json")
@@ -143,7 +140,7 @@ def _model(warehouse: Path, topology: Topology) -> Row:
     return {**model, "streams": streams}
 
 
-def as_text(models: Iterable[Mapping[str, Any]]) -> str:
+def as_text(models: Iterable[Row]) -> str:
     """Formats a line per stream, then each topology's verdict with its reason, and what else is to be known."""
     rows, lines = [], []
     for model in models:
@@ -166,23 +163,25 @@ def _cells(topology: object, stream: Row, page: object) -> tuple[object, ...]:
     return name, stream["state"], stream["records_in"], "-" if first is None else for_people(first), page
 
 
-def _condition_text(model: Mapping[str, Any]) -> str:
+def _condition_text(model: Row) -> str:
     """Returns the verdict with its reason: broken SLAs, a finding, or both; or a damaged table."""
     if "error" in model:
         return f"{model['verdict']}: {model['error']}"
-    # With the verdict `broken` the SLAs in error come before those with a warning.
-    broken = [row for row in model["slas"]["rows"] if row["verdict"] in BROKEN]
-    broken.sort(key=lambda row: row["verdict"] == Verdict.WARN)
-    reasons = [f"{broken[0]['sla']}: {broken[0]['said']}"] if broken else []
-    reasons += [f"also broken: {', '.join(row['sla'] for row in broken[1:])}"] if broken[1:] else []
-    cause = model["cause"]
-    # What is usual for a healthy stream is no reason for a broken SLA.
-    if cause and not (broken and is_harmless(cause["cause"])):
-        reasons += [cause["seen"], cause["remedy"]]
+    broken, cause = broken_slas(model), told_cause(model)
+    reasons = [] if broken is None else [broken]
+    reasons += [f"{_place(cause)}{cause['seen']}", cause["remedy"]] if cause else []
     if model["verdict"] == PageVerdict.NOT_CHECKED:
         dag = f"tidemark_{model['topology']}_sla_check"
         reasons += [f"its SLAs were not checked lately: the DAG {dag} does so, unless it is paused"]
     return f"{model['verdict']}: {'; '.join(reasons)}" if reasons else str(model["verdict"])
+
+
+def _place(cause: Row) -> str:
+    """Returns what a finding is about: an input, or a partition of it, or an operator; empty for a driver."""
+    if cause["cause"] in OF_DRIVERS:
+        return ""
+    place = cause["input"] or cause["operator"]
+    return f"{place}: " if cause["partition"] is None else f"{place} partition {cause['partition']}: "
 
 
 def _list(value: object) -> list[Row]:

@@ -27,6 +27,7 @@ from tidemark.model.arrival_order import by_arrival
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.operator_graph import event_times, updates_tables
 from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, in_clear, with_address
+from tidemark.model.project.extras import untried
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import passwords_in_clear, with_secrets
@@ -112,6 +113,7 @@ def check(
     of_project = load_each(project.topologies)
     topologies = {each.name: each for each in of_project.values() if isinstance(each, Topology)}
     good: list[Topology] = []
+    parts: list[Topology] = []
     for file in files or of_project:
         topology, mistakes = _load_usable(file)
         if topology is None:
@@ -128,6 +130,7 @@ def check(
             mistakes += marks_in_compacted(topology, sub, broker)
         if mistakes:
             errors += mistakes
+            parts += [topology] if topology.name not in topologies else []
             continue
         good.append(topology)
         lines += _lines_of_topology(topology, one_line(file.name), steps.compared() if steps else {})
@@ -135,17 +138,32 @@ def check(
     # SLAs may be about a topology whose own file has mistakes, which are listed already.
     names = {*topologies, *map(name_in, (*files, *of_project))}
     jobs = _with_queries(sla_spec.topologies_of_jobs(project.slas, (*files, *of_project)), Layout(warehouse))
-    errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names)
+    errors += sla_spec.mistakes(project.slas, [*topologies.values(), *jobs], names, parts)
     errors += chain.from_iterable(_not_measured(project, each, Layout(warehouse)) for each in jobs)
     errors += channel_spec.mistakes(project.channels)
     if errors:
-        raise InvalidSpec("\n".join(map(str, errors)))
+        # Each topology has the mistakes in connections.toml.
+        raise InvalidSpec("\n".join(dict.fromkeys(map(str, errors))))
     if not files and not of_project and not jobs:
         lines.append(f"{project.topologies} has no topology; write one into NAME.toml there")
     lines += _warnings_of_all(project, topologies.values(), jobs)
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), brokers, look=look)
     return lines if files else [*lines, *(_summary_of_jobs(project, each) for each in jobs)]
+
+
+def runnable(file: Path, warehouse: Path) -> Topology:
+    """Returns the topology of *file*, whose columns and SQL fit together.
+
+    Raises:
+        InvalidSpec: it has mistakes; a line each.
+    """
+    topology, mistakes = _load_usable(file)
+    if topology is not None:
+        mistakes += _misfits(topology, warehouse, mistakes)[1]
+    if topology is None or mistakes:
+        raise InvalidSpec("\n".join(map(str, mistakes)))
+    return topology
 
 
 class Brokers:
@@ -253,9 +271,10 @@ def _not_measured(project: Project, topology: Topology, layout: Layout) -> Itera
 def _warnings_of_all(project: Project, topologies: Collection[Topology], jobs: Collection[Topology]) -> Iterator[str]:
     """Yields warnings about the topologies together.
 
-    They are about SLAs that cannot be kept, filters of channels that match no alert, and schedules that do not fit this
-    machine.
+    They are about SLAs that cannot be kept, filters of channels that match no alert, schedules that do not fit this
+    machine, and packages with which no test ran.
     """
+    yield from (f"installation: warning: {sentence}" for sentence in untried())
     promised = [(topology, sla_spec.load(project.slas, topology)) for topology in (*topologies, *jobs)]
     for topology, specs in promised:
         yield from (f"slas.toml: warning: {sentence}" for sentence in cannot_be_kept(specs, topology))

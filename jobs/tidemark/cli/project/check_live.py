@@ -17,7 +17,8 @@ from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import topic_command
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.promises import waits_for_windows
@@ -72,12 +73,7 @@ def live(
         InvalidSpec: a topic or a right on it is missing; a line each.
     """
     results = SampleResults()
-    errors: list[InvalidSpec] = []
-    for end in topology.kafka_ends:
-        for each in end.each_topic(sampled_clusters[end.kafka].partitions):
-            errors += _topic_refusals(topology, each, sampled_clusters[end.kafka], local)
-    if errors:
-        raise InvalidSpec("\n".join(map(str, errors)))
+    refuse_topics(topology, sampled_clusters, local)
     for source in topology.outside_sources:
         if source.topic:
             cluster = sampled_clusters[source.kafka]
@@ -88,6 +84,22 @@ def live(
             for each in topics[:MOST_TOPICS]:
                 _look_at(topology, each, cluster, results, clock, schemas)
     return [*results.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, results, clock()))]
+
+
+def refuse_topics(topology: Topology, sampled_clusters: Mapping[str, SampledCluster], local: str | None) -> None:
+    """Refuses topics of *topology* that *sampled_clusters* lack, or that may not be used there.
+
+    Raises:
+        InvalidArgument: a broker does not answer.
+        InvalidSpec: a topic or a right on it is missing; a line each.
+    """
+    errors: list[InvalidSpec] = []
+    for end in topology.kafka_ends:
+        if (cluster := sampled_clusters.get(end.kafka)) is not None:
+            for each in end.each_topic(cluster.partitions):
+                errors += _topic_refusals(topology, each, cluster, local)
+    if errors:
+        raise InvalidSpec("\n".join(map(str, errors)))
 
 
 def _topic_refusals(
@@ -163,12 +175,12 @@ def _bound(source: Source, rows: pl.DataFrame, now_ms: int) -> Iterator[str]:
     if not lags:
         return
     late = late_share(lags, source.bound_ms)
-    coverage = f"bound {length(source.bound_ms)} covers {percent(1 - late)} of them"
+    coverage = f"bound {for_people(source.bound_ms)} covers {percent(1 - late)} of them"
     if late > TOLERATED:
-        needed = length(covering_ms(lags))
-        yield f"warning: {coverage}, and {percent(late)} would be late; 99 % need a bound of {needed}"
+        needed = length_in_toml(covering_ms(lags))
+        yield f'warning: {coverage}, and {percent(late)} would be late; 99 % need a bound of "{needed}"'
     else:
-        yield f"{coverage}; the furthest is {length_of_ms(max(lags))} behind a newer one of its partition"
+        yield f"{coverage}; the furthest is {for_people(max(lags))} behind a newer one of its partition"
 
 
 def _silent(sample: TopicSample) -> Iterator[str]:
@@ -193,10 +205,10 @@ def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleR
         age_ms += judged.bound_ms if waits else 0
         limit_ms = spec.limits.promised_ms
         if age_ms >= limit_ms:
-            behind_bound = f" behind its bound of {length(judged.bound_ms)}" if waits else ""
+            behind_bound = f" behind its bound of {for_people(judged.bound_ms)}" if waits else ""
             newest_age = f"the newest record of {judged.name} is {length_of(now_ms - results.newest_ms[judged.name])}"
             still = "; broken until newer ones come" + (", or ignored when idle" if spec.ignore_when_idle else "")
-            promised = f"{spec.measure} of {spec.subject} below {length(limit_ms)}"
+            promised = f"{spec.measure} of {spec.subject} below {for_people(limit_ms)}"
             yield f"warning: SLA {spec.name} promises {promised}, and {newest_age}{behind_bound}{still}"
 
 
@@ -236,20 +248,6 @@ def percent(share: float) -> str:
     return f"{min(99.9, max(0.1, 100 * share)):.1f} %"
 
 
-def length_of_ms(ms: int) -> str:
-    """Formats a length of time in its largest fitting unit.
-
-    It has at most one decimal.
-
-    >>> length_of_ms(90_000), length_of_ms(1_234), length_of_ms(400)
-    ('1.5 min', '1.2 s', '400 ms')
-    """
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
-        if ms >= size:
-            return f"{ms / size:.1f}".removesuffix(".0") + f" {unit}"
-    return f"{ms} ms"
-
-
 def length_of(age_ms: int) -> str:
     """Formats an age; a negative one is ahead of the clock."""
-    return f"{length_of_ms(age_ms)} old" if age_ms >= 0 else f"{length_of_ms(-age_ms)} ahead of this clock"
+    return f"{for_people(age_ms)} old" if age_ms >= 0 else f"{for_people(-age_ms)} ahead of this clock"

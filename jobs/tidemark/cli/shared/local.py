@@ -44,6 +44,7 @@ __all__ = [
     "running_broker",
     "stack",
     "step",
+    "stopped_broker",
     "topics_of",
     "wait_for_drained",
     "writable_home",
@@ -68,6 +69,14 @@ def running_broker(home: Path) -> str | None:
     """Returns the address of the broker that `up` started, if it runs."""
     folder = Home(home.resolve()).broker
     return broker.start(folder).address if process.find(folder, broker.NAME) else None
+
+
+def stopped_broker(home: Path) -> str | None:
+    """Returns that the broker that `up` started does not run, and how it is started; None: it runs, or never did."""
+    folder = Home(home.resolve()).broker
+    if not folder.is_dir() or process.find(folder, broker.NAME):
+        return None
+    return "the broker of this machine does not run, and keeps its records; `tidemark up` starts it again"
 
 
 def addresses(home: Home) -> str:

@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.cli.project.check import runnable
+from tidemark.cli.project.check_live import refuse_topics
 from tidemark.cli.shared.local import process, running_broker
 from tidemark.cli.shared.options import add_topology, place
 from tidemark.cli.shared.output import say_inert
@@ -33,14 +35,15 @@ from tidemark.control.folder import Control, StreamState
 from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import one_message
-from tidemark.model.project.connections import LOCAL, addressed_clusters, flags
+from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, flags
 from tidemark.model.project.extras import require
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.jars import require_jars
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.project.spark_settings import jars
-from tidemark.model.topology import Time, Topology, load, on_processing_time
-from tidemark.reports.batch_job import add_bootstrap, topology_file
+from tidemark.model.topology import Time, Topology, on_processing_time
+from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_file
+from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.storage.locks import holder, open_lock, own_folder, take_lock
 from tidemark.storage.object_path import ObjectPath
 from tidemark.why.evidence.commands import BY_COMMAND
@@ -54,6 +57,8 @@ Airflow's processes have another name; Airflow adopts the streams of this one.
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 """Variable with options of spark-submit, for a job that starts a JVM."""
 POLL_S = 0.2
+ANSWER_WITHIN_S = 5.0
+"""A broker that does not answer for so long is not asked for its topics."""
 DRAINED_WITHIN_S = 30.0
 TERMINATED_WITHIN_S = 5.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -117,22 +122,16 @@ def command(options: argparse.Namespace) -> int:
     return run(options, place(options), running_broker(options.home), say_inert)
 
 
-def load_timed(file: Path, kind: Time) -> Topology:
-    """Returns the topology of *file* for *kind* of time.
-
-    On processing time it has the name of its separate stream.
-    """
-    topology = load(file)
-    return on_processing_time(topology) if kind is Time.PROCESSING else topology
-
-
 def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Callable[[str], None]) -> int:
     """Runs all streams until a signal or a drain request ends them.
 
     The cluster `default` is the broker at *local* where no setting gives it an address.
 
+    Nothing is started if the topology, its topics or a driver that runs already would end the streams.
+
     Raises:
-        TidemarkError: a stream failed.
+        InvalidSpec: the topology has mistakes, or its topics do not exist or may not be used; a line each.
+        TidemarkError: a driver runs already, or a stream failed.
     """
     if isinstance(warehouse, ObjectPath):
         msg = f"the warehouse must be a folder, got {warehouse}; docs/object-store.md shows how to start other drivers"
@@ -145,10 +144,18 @@ def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Ca
         msg = "--argument is for a job; name its Python file with --application"
         raise InvalidArgument(msg)
     file = topology_file(options.topology, layout).resolve()
-    topology = load_timed(file, options.time)
+    topology = runnable(file, layout.warehouse)
+    if options.time is Time.PROCESSING:
+        topology = on_processing_time(topology)
     clusters = addressed_clusters(
-        topology.clusters_used, topology.clusters, options.bootstrap, os.environ, otherwise=local
+        topology.clusters_used,
+        topology.clusters,
+        options.bootstrap,
+        os.environ,
+        otherwise=local,
+        secrets=given_secrets(options),
     )
+    _refuse_topics(topology, clusters, local, say)
     secrets = ["--secrets", str(options.secrets.resolve())] if options.secrets else []
     common_arguments = ["--warehouse", str(layout.warehouse), "--topology", str(file), *flags(clusters), *secrets]
     common_arguments += ["--time", options.time.value]
@@ -254,6 +261,20 @@ def _only_run(topology: str, folder: DriverFolder) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _refuse_topics(topology: Topology, clusters: Clusters, local: str | None, say: Callable[[str], None]) -> None:
+    """Refuses topics that do not exist, or that may not be used, at clusters that answer; it names the others."""
+    answering: dict[str, SampledCluster] = {}
+    for name in sorted(topology.clusters_used):
+        cluster = SampledCluster(clusters[name], within_s=ANSWER_WITHIN_S)
+        try:
+            cluster.partitions  # noqa: B018 - asked for once
+        except InvalidArgument as silence:
+            say(f"{topology.name}: {silence}; its topics are not checked, and the streams wait for it")
+        else:
+            answering[name] = cluster
+    refuse_topics(topology, answering, local)
 
 
 def _refuse_if_it_runs(topology: str, folder: DriverFolder, streams: Sequence[RunningStream]) -> None:

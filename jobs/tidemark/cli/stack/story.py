@@ -48,9 +48,22 @@ FINDINGS = (
     (
         "completeness",
         """
-        SELECT format('complete: no record from {} to {} is expected any more: complete_flights starts',
+        SELECT format('complete: the watermark has passed the interval from {} to {}: complete_flights starts',
                       min(interval_start), min(interval_end))
         FROM completeness HAVING count(*) > 0
+        """,
+    ),
+    (
+        "completeness",
+        """
+        SELECT format('reopened: a record came to the interval from {} to {} after the watermark had passed it, so {} '
+                      'of its source is too short for it; results are not final while late records are accepted',
+                      interval_start, interval_end, if(by_idleness, 'idle_after or the bound', 'the bound'))
+        FROM (
+            SELECT interval_start, interval_end, batch_id, cause, first_value(by_idleness) OVER (
+                PARTITION BY topology, operator, interval_start ORDER BY batch_id
+            ) AS by_idleness FROM completeness
+        ) WHERE cause = 'late_record' ORDER BY batch_id LIMIT 1
         """,
     ),
     (

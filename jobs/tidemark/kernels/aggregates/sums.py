@@ -16,7 +16,7 @@ import polars as pl
 from typing_extensions import override
 
 from tidemark.kernels.aggregates.function import KEY, OLD, AggregateFunction, Limit
-from tidemark.kernels.columns.decimals import as_decimal, carried, sum_type, unscaled
+from tidemark.kernels.columns.decimals import as_decimal, carried, sum_type, unscaled, with_point
 from tidemark.kernels.columns.exact import PARTS, Sums
 from tidemark.model.settings.declared_fields import MOST_DIGITS
 
@@ -210,10 +210,13 @@ class DecimalSum(ExactSum):
         return abs(high * 2**64 + low) < most
 
     @property
+    def _low_type(self) -> pl.Decimal:
+        return pl.Decimal(MOST_DIGITS, self.decimal.scale)
+
+    @property
     @override
     def total_schema(self) -> Mapping[str, pl.DataType]:
-        low = pl.Decimal(MOST_DIGITS, self.decimal.scale)
-        return {f"{self.state}@low": low, f"{self.state}@high": pl.Decimal(MOST_DIGITS, 0)}
+        return {f"{self.state}@low": self._low_type, f"{self.state}@high": pl.Decimal(MOST_DIGITS, 0)}
 
     @override
     def totals_of_rows(self, rows: pl.DataFrame) -> Mapping[str, pl.Expr | pl.Series]:
@@ -238,8 +241,9 @@ class DecimalSum(ExactSum):
         return so_far.select(as_decimal(*carried(pl.col("low"), pl.col("high")), self._type)).to_series()
 
     def _columns(self, low: pl.Expr, high: pl.Expr) -> Mapping[str, pl.Expr]:
-        parts = zip(self.total_schema.items(), carried(low, high), strict=True)
-        return {column: part.reinterpret(dtype=kind) for (column, kind), part in parts}
+        low, high = carried(low, high)
+        without_point = pl.Decimal(MOST_DIGITS, 0)
+        return {f"{self.state}@low": with_point(low, self._low_type), f"{self.state}@high": high.cast(without_point)}
 
 
 class DoubleSum(ExactSum):

@@ -8,6 +8,7 @@ are *carried* if `low` is a signed number of 64 bits. Each integer has exactly o
 from __future__ import annotations
 
 import polars as pl
+import pyarrow as pa
 
 from tidemark.model.settings.declared_fields import MOST_DIGITS
 
@@ -33,6 +34,22 @@ def average_type(kind: pl.Decimal) -> pl.Decimal:
 def unscaled(value: pl.Expr) -> pl.Expr:
     """Returns decimals as integers of 128 bits, without their point."""
     return value.to_physical()
+
+
+def with_point(number: pl.Expr, kind: pl.Decimal) -> pl.Expr:
+    """Returns decimals of *kind* from integers of 128 bits without their point, which have no more digits than it.
+
+    Polars 1 cannot reinterpret such integers as decimals. In Arrow, decimals of all scales have the same bytes.
+    """
+
+    def pointed(series: pl.Series) -> pl.Series:
+        whole = series.to_arrow()
+        arrow_type = pa.decimal128(kind.precision, kind.scale)
+        decimals = pa.Array.from_buffers(arrow_type, len(whole), whole.buffers(), offset=whole.offset)
+        return pl.Series(series.name, decimals, kind)
+
+    without = number.cast(pl.Decimal(MOST_DIGITS, 0))
+    return without.map_batches(pointed, return_dtype=kind, is_elementwise=True)
 
 
 def carried(low: pl.Expr, high: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
@@ -82,4 +99,4 @@ def quotients(halves: pl.DataFrame, digits: int, kind: pl.Decimal) -> pl.Series:
 def _fitted(number: pl.Expr, kind: pl.Decimal) -> pl.Expr:
     """Returns unscaled *number* as decimals of *kind*; null where they do not fit."""
     most = pl.lit(10**kind.precision - 1, pl.Int128)
-    return pl.when(number.is_between(-most, most)).then(number).reinterpret(dtype=kind)
+    return with_point(pl.when(number.is_between(-most, most)).then(number), kind)

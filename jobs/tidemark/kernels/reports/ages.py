@@ -54,7 +54,8 @@ class ClosingBatches:
         before_began_ms: when the batch before began; NaN: no such batch.
         before_ended_ms: when the batch before ended; NaN: no such batch.
         is_unread: the batch before left records of the blocking partition unread.
-        is_unknown: it is not known if it did.
+        is_unknown: it is not known if it did, or no record with a known timestamp closed the window.
+        by_silence: silence let the window close, and no record did.
         has_restarted: records waited for another driver, which ran this batch or began to read the backlog.
         still_from_ms: since when records waited because the driver stood still; NaN: it did not.
     """
@@ -64,6 +65,7 @@ class ClosingBatches:
     before_ended_ms: Floats
     is_unread: Mask
     is_unknown: Mask
+    by_silence: Mask
     has_restarted: Mask
     still_from_ms: Floats
 
@@ -88,7 +90,8 @@ def before_source(
         end_ms: ends of the windows, record time.
         finished_ms: when the source had finished them.
         bound_ms: bound of the source.
-        ready_ms: record time from which on the blocking partition could let the watermark pass the window's end.
+        ready_ms: instant from which on the blocking partition could let the watermark pass the window's end: the
+            timestamp of its record, or when its silence had lasted long enough.
         closing: the batches in which the watermark passed it.
         trigger_ms: trigger interval of the topology.
         queued_ms: wait of these batches for other streams of their process, from their beginning.
@@ -96,13 +99,14 @@ def before_source(
         busy: place of the part that owns the time in which the driver was busy with the batch before.
     """
     waiting = np.where(closing.has_restarted, PLACE[AgeCause.DRIVER_RESTARTED], PLACE[AgeCause.BACKLOG])
+    blocked = np.where(closing.by_silence, PLACE[AgeCause.SILENCE], PLACE[AgeCause.BLOCKING_PARTITION])
     silent = np.where(closing.is_unknown, PLACE[AgeCause.UNKNOWN], PLACE[AgeCause.LATE_PRODUCER])
     idle = np.where(closing.is_unread, waiting, silent)
     is_waiting = closing.is_unread | closing.has_restarted | ~np.isnan(closing.still_from_ms)
     # Each part ends at its instant, or where the part before it ended if that is later.
     until: list[tuple[int | Places, Floats]] = [
         (PLACE[AgeCause.BOUND], end_ms + bound_ms),
-        (PLACE[AgeCause.BLOCKING_PARTITION], ready_ms),
+        (blocked, ready_ms),
         (idle, closing.before_began_ms),
         (np.where(closing.is_unread, idle, busy), closing.before_ended_ms),
         (idle, closing.still_from_ms),

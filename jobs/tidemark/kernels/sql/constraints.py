@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -278,12 +278,26 @@ class _Parser:
 
     def _in(self, value: _Value) -> _Value:
         self._expect("(")
-        found = self._compared(value, "=", self._constant())
+        listed = [self._constant()]
         while self._take(","):
-            other = self._compared(value, "=", self._constant())
-            found = _Value(found.expr | other.expr, "boolean", fails=value.fails)
+            listed.append(self._constant())
         self._expect(")")
-        return found
+        if value.scale is not None:
+            self._refuse_mixed(value, listed)
+        equal = [self._compared(value, "=", each).expr for each in listed]
+        return _Value(reduce(or_, equal), "boolean", fails=value.fails)
+
+    def _refuse_mixed(self, value: _Value, listed: Sequence[_Value]) -> None:
+        """Refuses literals among which Spark compares an exact *value* in a type that is less exact than their own.
+
+        It compares the value with all of them in one type.
+        """
+        exact = [each for each in listed if each.scale is not None]
+        if exact and len(exact) < len(listed):
+            self._refuse("does not compare with exact numbers and doubles after one IN")
+        numbers = [value, *exact]
+        if max(map(_digits_before_point, numbers)) + max(each.scale or 0 for each in numbers) > MOST_DIGITS:
+            self._refuse(f"does not compare numbers of more than {MOST_DIGITS} digits together after IN")
 
     def _constant(self) -> _Value:
         value = self._sum()

@@ -40,6 +40,11 @@ class Join(DeclaredOperator):
         """The Delta table whose rows it adds; None for an operator's table."""
         return self.delta
 
+    @property
+    def remedy_if_filtered(self) -> str:
+        """Names the side without a match."""
+        return f"look at `on` and at the rows of {self.table or self.delta}, or use how = left"
+
     def sends_updates(self, *, reads_updates: bool) -> bool:
         """Returns True if it reads updates, which it sends on."""
         return reads_updates

@@ -33,6 +33,11 @@ class Map(DeclaredOperator):
     key: tuple[str, ...] = ()
     identity: str | None = None
 
+    @property
+    def remedy_if_filtered(self) -> str:
+        """Names its condition."""
+        return "look at its `where`"
+
     def sends_updates(self, *, reads_updates: bool) -> bool:
         """Returns True if it reads updates, which it sends on."""
         return reads_updates

@@ -121,6 +121,11 @@ class Operator(ABC):
         return None
 
     @property
+    def remedy_if_filtered(self) -> str:
+        """What to do where updates that it leaves out should go on; by default it leaves out deletions alone."""
+        return "they are deletions, which have no values that it could use: no action is needed"
+
+    @property
     def hop_of(self) -> str | None:
         """The repartition whose hop it reads, or None."""
         return None

@@ -43,6 +43,11 @@ class Repartition(DeclaredOperator):
         """The table of its hop."""
         return self.output_table
 
+    @property
+    def remedy_if_filtered(self) -> str:
+        """Names the key with which it passes on deletions."""
+        return "they are deletions, which a repartition passes on only if it has an `id`"
+
     def sends_updates(self, *, reads_updates: bool) -> bool:
         """Returns False: with an id its records carry the replaced values.
 

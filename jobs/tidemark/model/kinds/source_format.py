@@ -43,6 +43,8 @@ def _schema(keys: Keys, place: Mapping[str, str], format_: Format, folder: Path 
         keys.fail("subject", "is set without registry", 'write registry = "main", too', beside="registry")
     if format_ not in _EXAMPLES:
         return {}
+    # A schema may be missing, so what else a format has is asked for before.
+    message: str = keys.text("message", "plant.Reading") if format_ is Format.PROTOBUF else ""
     if SCHEMA not in keys.content:
         remedy = f'write {SCHEMA} = "{_EXAMPLES[format_]}", a file beside this one, or registry = "main"'
         keys.get(SCHEMA, str, f'"{_EXAMPLES[format_]}"', None)
@@ -50,7 +52,6 @@ def _schema(keys: Keys, place: Mapping[str, str], format_: Format, folder: Path 
     if format_ is Format.AVRO:
         return read_schema_text(keys, folder, _EXAMPLES[format_])
     descriptors = read_schema_file(keys, folder, _EXAMPLES[format_])
-    message: str = keys.text("message", "plant.Reading")
     if not _MESSAGE.fullmatch(message):
         remedy = "write the message with its package, such as plant.Reading"
         keys.fail("message", f"is {message!r}, which is not the name of a message", remedy)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -29,7 +30,7 @@ from tidemark.model.project.kafka_security import (
     unusable,
 )
 from tidemark.model.project.secrets import EMPTY_VAULT, SecretPlace, Value, Vault
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_toml, read_whole
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_tables, read_toml, read_whole
 
 T = TypeVar("T")
 
@@ -119,9 +120,9 @@ def read_clusters(file: str, content: Mapping[str, Any], folder: Path | None = N
     The file lies in *folder*, where relative paths of other files start.
 
     Raises:
-        InvalidSpec: a cluster is not valid.
+        InvalidSpec: clusters are not valid; a line for each mistake.
     """
-    return MappingProxyType({name: _read(file, name, table, folder) for name, table in content.items()})
+    return read_tables(file, "kafka", content, partial(_read, folder))
 
 
 def shared_clusters(folder: Path) -> Clusters:
@@ -154,22 +155,29 @@ def shared_tables(
         return MappingProxyType({})
     name = project.connections.name
 
-    def read_kind(keys: Keys) -> Mapping[str, T]:
+    def read_kind(keys: Keys) -> Mapping[str, Any]:
         for other in KINDS:
             keys.get(other, dict, "{}", {})  # a key that is not read is refused
-        return read(name, keys.get(kind, dict, example, {}), project.folder)
+        content: Mapping[str, Any] = keys.get(kind, dict, example, {})
+        return content
 
-    tables, mistakes = read_whole(name, "", read_toml(project.connections), read_kind)
-    if mistakes or tables is None:
-        raise InvalidSpec("\n".join(map(str, mistakes)))
+    content, mistakes = read_whole(name, "", read_toml(project.connections), read_kind)
+    # The file is read for each kind, and what is wrong with its keys is told with the first.
+    told = mistakes if kind == KINDS[0] else [mistake for mistake in mistakes if mistake.key == kind]
+    lines = [*map(str, told)]
+    try:
+        tables = read(name, content or {}, project.folder)
+    except InvalidSpec as error:
+        lines += str(error).splitlines()
+    if lines:
+        raise InvalidSpec("\n".join(lines))
     return tables
 
 
-def _read(file: str, name: str, table: Any, folder: Path | None) -> Cluster:
-    keys = Keys(file, f"kafka.{name}", table if isinstance(table, dict) else {})
+def _read(folder: Path | None, name: str, keys: Keys) -> Cluster:
     if not IDENTIFIER.fullmatch(name):
         raise InvalidSpec.at(
-            file,
+            keys.file,
             keys.at,
             "is not a valid cluster name",
             "use a lower-case letter, then lower-case letters, digits and _",
@@ -180,7 +188,6 @@ def _read(file: str, name: str, table: Any, folder: Path | None) -> Cluster:
             "bootstrap", f"is {bootstrap!r}", f'write bootstrap = "{EXAMPLE}"; separate several addresses by commas'
         )
     security = read_security(keys, folder)
-    keys.done()
     return Cluster(bootstrap, name, security)
 
 
@@ -229,12 +236,15 @@ def addressed_clusters(
     clusters = with_address(wanted, configured, by_name, environ, otherwise=otherwise, secrets=secrets)
     for name in wanted:
         if name not in clusters:
-            flag = "--bootstrap HOST:PORT" if name == DEFAULT else f"--bootstrap {name}=HOST:PORT"
-            local = ", or start a broker on this machine with `tidemark up`" if name == DEFAULT else ""
-            written = f"write [kafka.{name}] in connections.toml"
-            msg = f"the Kafka cluster {name} has no address; {written}, or give {flag}{local}"
-            raise InvalidArgument(msg)
+            raise InvalidArgument(without_address(name))
     return clusters
+
+
+def without_address(name: str) -> str:
+    """Returns that the cluster *name* has no address, and how it gets one."""
+    flag = "--bootstrap HOST:PORT" if name == DEFAULT else f"--bootstrap {name}=HOST:PORT"
+    local = ", or start a broker on this machine with `tidemark up`" if name == DEFAULT else ""
+    return f"the Kafka cluster {name} has no address; write [kafka.{name}] in connections.toml, or give {flag}{local}"
 
 
 def with_address(

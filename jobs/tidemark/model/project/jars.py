@@ -26,17 +26,20 @@ def locked(lock: str, checkout: Path = CHECKOUT) -> dict[str, str]:
 
 
 def require_jars(*uses: str, folder: Path | None = None, checkout: Path = CHECKOUT) -> None:
-    """Checks that *folder* has jars for each use, and no others.
+    """Checks that *folder* has the locked jars of each use, and no others.
 
     Uses are `spark` and `broker`.
 
     Raises:
-        InvalidArgument: it has none for one of them, or a jar that no lock has.
+        InvalidArgument: it lacks one of them, or has a jar that no lock has.
     """
     jars = folder or jars_folder(checkout)
     for use in uses:
-        if not any((jars / use).glob("*.jar")):
-            msg = f"{jars} has no jars for {use}; run `{'tidemark jars' if IS_WHEEL else 'make setup'}`"
+        needed = [path for path in locked("jars", checkout) if path.startswith(f"{use}/")]
+        missing = [path for path in needed if not (jars / path).is_file()]
+        if missing or not any((jars / use).glob("*.jar")):
+            lacks = f"has no jars for {use}" if missing == needed else f"lacks {', '.join(missing)}"
+            msg = f"{jars} {lacks}; run `{'tidemark jars' if IS_WHEEL else 'make setup'}`"
             raise InvalidArgument(msg)
     refuse_unexpected(jars, checkout)
 

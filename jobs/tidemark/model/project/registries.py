@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +19,7 @@ from tidemark.escaping import hide
 from tidemark.model.project.connections import shared_tables
 from tidemark.model.project.kafka_security import unusable
 from tidemark.model.project.secrets import EMPTY_VAULT, PlaceKind, SecretPlace, Value, Vault, read_value
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
+from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_tables
 
 EXAMPLE = "https://registry.example.org"
 TABLE = "registry"
@@ -76,9 +77,9 @@ def read_registries(file: str, content: Mapping[str, Any], folder: Path | None =
     """Reads the registries of *content*, the table `registry` of *file*.
 
     Raises:
-        InvalidSpec: a registry is not valid.
+        InvalidSpec: registries are not valid; a line for each mistake.
     """
-    return MappingProxyType({name: _read(file, name, table, folder) for name, table in content.items()})
+    return read_tables(file, TABLE, content, partial(_read, folder))
 
 
 def shared_registries(folder: Path) -> Registries:
@@ -92,11 +93,10 @@ def shared_registries(folder: Path) -> Registries:
     return shared_tables(folder, TABLE, f'{{ main = {{ url = "{EXAMPLE}" }} }}', read_registries)
 
 
-def _read(file: str, name: str, table: Any, folder: Path | None) -> Registry:
-    keys = Keys(file, f"{TABLE}.{name}", table if isinstance(table, dict) else {})
+def _read(folder: Path | None, name: str, keys: Keys) -> Registry:
     if not IDENTIFIER.fullmatch(name):
         remedy = "use a lower-case letter, then lower-case letters, digits and _"
-        raise InvalidSpec.at(file, keys.at, "is not a valid name of a registry", remedy)
+        raise InvalidSpec.at(keys.file, keys.at, "is not a valid name of a registry", remedy)
     url = _url(keys)
     values: dict[str, Value] = {}
     for key, of_airflow in _LOGINS.items():
@@ -110,7 +110,6 @@ def _read(file: str, name: str, table: Any, folder: Path | None) -> Registry:
             keys.fail("ssl_ca", f"is written, but url is {url!r}", "write a url with https, or leave it out")
         place = SecretPlace(PlaceKind.FILE, str((folder or Path()).resolve() / ca)) if isinstance(ca, str) else ca
         values["ssl_ca"] = place
-    keys.done()
     return Registry(name, url, values)
 
 

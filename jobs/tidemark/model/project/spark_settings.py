@@ -12,7 +12,7 @@ from typing import Any
 from tidemark.model.project.files import jars_folder
 from tidemark.model.project.jars import refuse_unexpected
 from tidemark.model.settings.kubernetes import SCHEME, KubernetesSettings, read_kubernetes
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.toml_keys import Keys, read_inner
 
 LOOPBACK = "127.0.0.1"
 WITHOUT_SPARK = "TIDEMARK_WITHOUT_SPARK"
@@ -227,7 +227,7 @@ def _kubernetes(keys: Keys, master: str | None) -> KubernetesSettings | None:
         return None
     if master and not master.startswith(SCHEME):
         keys.fail("kubernetes", f"describes pods, but master is {master!r}", "leave one of them out", beside="master")
-    return read_kubernetes(keys.file, content)
+    return read_inner(keys, "kubernetes", content, read_kubernetes)
 
 
 def _pattern_value(keys: Keys, key: str, example: str, form: re.Pattern[str]) -> str | None:

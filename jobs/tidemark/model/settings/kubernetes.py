@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from tidemark.model.settings.toml_keys import Keys
 
@@ -36,13 +35,12 @@ class KubernetesSettings:
     secrets: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
-def read_kubernetes(file: str, content: Mapping[str, Any]) -> KubernetesSettings:
-    """Reads *content*, the table `spark.kubernetes` of *file*.
+def read_kubernetes(keys: Keys) -> KubernetesSettings:
+    """Reads the table `spark.kubernetes` of a file.
 
     Raises:
         InvalidSpec: it is not valid.
     """
-    keys = Keys(file, "spark.kubernetes", content)
     settings = KubernetesSettings(
         image=keys.text("image", "registry.example/tidemark:1"),
         namespace=_name(keys, "namespace", "tidemark"),
@@ -50,7 +48,6 @@ def read_kubernetes(file: str, content: Mapping[str, Any]) -> KubernetesSettings
         claims=_folders(keys, "claims", '{ tidemark-warehouse = "/data/warehouse" }'),
         secrets=_folders(keys, "secrets", '{ tidemark-kafka = "/run/secrets/kafka" }'),
     )
-    keys.done()
     folders = [*settings.claims.values(), *settings.secrets.values()]
     if len({*folders, TEMPORARY}) <= len(folders):
         keys.fail("claims", f"and secrets have a folder twice, or {TEMPORARY}", "write another folder for each")

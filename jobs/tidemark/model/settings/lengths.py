@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
-_UNITS = ((1, "ms", 1_000), (1_000, "s", 120_000), (60_000, "min", 7_200_000), (3_600_000, "h", 172_800_000))
-"""Each unit in ms, with the length below which it is used."""
-_DAY_MS = 86_400_000
+_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
+
+
+class _Pair(NamedTuple):
+    """The unit of a long length and the smaller one beside it, with the length below which they are used, ms."""
+
+    size_ms: int
+    unit: str
+    part_ms: int
+    part: str
+    below_ms: float
+
+
+_PAIRS = (
+    _Pair(_MINUTE_MS, "min", _SECOND_MS, "s", _HOUR_MS),
+    _Pair(_HOUR_MS, "h", _MINUTE_MS, "min", _DAY_MS),
+    _Pair(_DAY_MS, "d", _HOUR_MS, "h", math.inf),
+)
 ROUND_MS = (
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 3_000, 5_000, 10_000, 15_000, 20_000, 30_000,
     60_000, 120_000, 180_000, 300_000, 600_000, 900_000, 1_200_000, 1_800_000,
@@ -15,26 +31,29 @@ ROUND_MS = (
 """Lengths that are proposed in files."""
 
 
-def unit_of(ms: float) -> tuple[int, str]:
-    """Returns the most readable unit of a length: its ms and name."""
-    return next(((size, unit) for size, unit, below_ms in _UNITS if abs(ms) < below_ms), (_DAY_MS, "d"))
-
-
 def for_people(ms: float) -> str:
-    """Returns a length in its most readable unit.
+    """Returns a length as every sentence and page has it, so that two lengths can be compared without arithmetic.
 
-    It has three digits and no zeros at the end.
+    Below a minute it has three digits and no zeros at the end, from a minute on its two greatest units.
 
-    >>> for_people(431), for_people(15_000), for_people(6_237.5), for_people(200_000), for_people(312_000)
-    ('431 ms', '15 s', '6.24 s', '3.33 min', '5.2 min')
+    >>> for_people(431), for_people(15_000), for_people(6_237.5), for_people(59_960)
+    ('431 ms', '15 s', '6.24 s', '1 min')
+    >>> for_people(118_000), for_people(123_000), for_people(5_400_000), for_people(129_600_000)
+    ('1 min 58 s', '2 min 3 s', '1 h 30 min', '1 d 12 h')
     >>> for_people(-1_500), for_people(86_400_000), for_people(2_000 * 86_400_000), for_people(0)
-    ('-1.5 s', '24 h', '2,000 d', '0 ms')
+    ('-1.5 s', '1 d', '2,000 d', '0 ms')
     """
-    size_ms, unit = unit_of(ms)
-    n = ms / size_ms
-    digits = 0 if unit == "ms" or abs(n) >= 100 else 1 if abs(n) >= 10 else 2
-    text = f"{n:,.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if digits else text} {unit}"
+    if round(ms) < 0:
+        return f"-{for_people(-ms)}"
+    if round(ms) < _SECOND_MS:
+        return f"{abs(ms):.0f} ms"
+    seconds = float(f"{ms / _SECOND_MS:.3g}")
+    if seconds < _MINUTE_MS / _SECOND_MS:
+        return f"{seconds:g} s"
+    # A length that is rounded up to the next unit is written in that one.
+    pair = next(pair for pair in _PAIRS if round(ms / pair.part_ms) * pair.part_ms < pair.below_ms)
+    whole, rest = divmod(round(ms / pair.part_ms), pair.size_ms // pair.part_ms)
+    return f"{whole:,} {pair.unit}" + (f" {rest} {pair.part}" if rest else "")
 
 
 def rounded_up(length_ms: float) -> int:

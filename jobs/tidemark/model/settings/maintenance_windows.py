@@ -11,14 +11,13 @@ from zoneinfo import ZoneInfo
 
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import instant_ms
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.toml_keys import Keys, read_inner
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _CLOCK = r"([01]\d|2[0-3]):([0-5]\d)"
 _HOURS = re.compile(rf"(daily|{'|'.join(DAYS)}) {_CLOCK}-{_CLOCK}(?: (\S+))?")
 MINUTE_MS = 60_000
 WEEK_MS = 7 * 24 * 60 * MINUTE_MS
-KEYS_OF_HOURS = ("zone", "days", "from", "to")
 _TIME = re.compile(rf"{_CLOCK}|(24):(00)")
 EXAMPLE = '["Sun 02:00-04:00 Europe/Berlin", "2026-12-24T00:00Z/2026-12-26T00:00Z"]'
 EXAMPLE_OF_CALENDAR = (
@@ -120,13 +119,11 @@ def calendar(keys: Keys) -> WeeklyHours | None:
     table = keys.get("calendar", dict, EXAMPLE_OF_CALENDAR, None)
     if table is None:
         return None
-    own = Keys(keys.file, f"{keys.at}.calendar", table)
-    own.refuse_all_but(KEYS_OF_HOURS)
-    return weekly_hours(own)
+    return read_inner(keys, "calendar", table, weekly_hours)
 
 
 def weekly_hours(own: Keys) -> WeeklyHours:
-    """Reads the KEYS_OF_HOURS of a table."""
+    """Reads the hours of a table."""
     name = own.text("zone", "Europe/Berlin")
     zone = zone_named(name)
     if zone is None:

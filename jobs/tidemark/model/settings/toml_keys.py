@@ -11,15 +11,18 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
+from tidemark.collecting import omit
 from tidemark.errors import InvalidSpec
 
 E = TypeVar("E", bound=StrEnum)
@@ -43,7 +46,7 @@ MOST_TRIES = 2
 Once without a part of the key, and once without the whole.
 """
 
-ASKING = ("format", "mode", "strategy", "measure")
+ASKING = ("kind", "format", "mode", "strategy", "measure")
 """Keys that decide which other keys exist."""
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -75,27 +78,18 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def length(ms: int) -> str:
-    """Returns a length of time as files have it.
+def length_in_toml(ms: int) -> str:
+    """Returns a length of time as files have it: the inverse of `duration_ms`.
 
-    It is the inverse of `duration_ms`.
+    A sentence has `lengths.for_people` instead.
 
-    >>> length(90_000), length(600_000)
-    ('90 s', '10 min')
+    >>> length_in_toml(90_000), length_in_toml(600_000), length_in_toml(1_500)
+    ('90 s', '10 min', '1500 ms')
     """
     for unit, size_ms in reversed(_MS.items()):
         if ms >= size_ms and ms % size_ms == 0:
-            return f"{ms // size_ms:,} {unit}"
-    return f"{ms:,} ms"
-
-
-def length_in_toml(ms: int) -> str:
-    """Returns a length of time without separators of thousands.
-
-    >>> length_in_toml(1_500), length(1_500)
-    ('1500 ms', '1,500 ms')
-    """
-    return length(ms).replace(",", "")
+            return f"{ms // size_ms} {unit}"
+    return f"{ms} ms"
 
 
 def suggestion_of(word: str, words: Collection[str], what: str) -> str:
@@ -110,14 +104,117 @@ def suggestion_of(word: str, words: Collection[str], what: str) -> str:
     return f"did you mean {near[0]}?" if near else f"known {what}: {', '.join(sorted(words))}"
 
 
+class _TableReading(NamedTuple, Generic[T]):
+    """What reading a table gave: its mistakes, and the declarations of the keys that were asked for.
+
+    *result* is None if the table could not be read to its end.
+    """
+
+    result: T | None
+    mistakes: list[InvalidSpec]
+    asked: Mapping[str, Declaration]
+
+
 def read_whole(
     file: str, at: str, content: Mapping[str, Any], read: Callable[[Keys], T]
 ) -> tuple[T | None, list[InvalidSpec]]:
     """Reads the table *content* at *at* of *file*; returns every mistake.
 
     After a mistake the table is read again without it, until none is left. The result of that serves to find further
-    mistakes elsewhere, and for nothing else.
+    mistakes elsewhere, and for nothing else. Where a key is wrong that decides which other keys exist, those later
+    mistakes are told that the table has with each of its words.
     """
+    reading = _read_table(file, at, content, read)
+    return reading.result, reading.mistakes
+
+
+def _read_table(file: str, at: str, content: Mapping[str, Any], read: Callable[[Keys], T]) -> _TableReading[T]:
+    """Reads a table as `read_whole` does."""
+    reading = _read_repaired(file, at, content, read)
+    for number, mistake in enumerate(reading.mistakes):
+        key = mistake.key.removeprefix(f"{at}.")
+        words = reading.asked[key].form.get("enum", ()) if key in ASKING and key in reading.asked else ()
+        if words and content.get(key) not in words:
+            told = reading.mistakes[: number + 1]
+            others = mistakes_with_each(file, at, content, key, words, read)
+            told += [other for other in others if other.key not in {known.key for known in told}]
+            return reading._replace(mistakes=told)
+    return reading
+
+
+def mistakes_with_each(
+    file: str, at: str, content: Mapping[str, Any], key: str, words: Iterable[str], read: Callable[[Keys], object]
+) -> list[InvalidSpec]:
+    """Returns the mistakes that the table *content* has with each of *words* as its *key*.
+
+    A word that cannot stand there does not count.
+    """
+    readings = [_read_table(file, at, {**content, key: word}, read) for word in words]
+    by_key: list[dict[str, InvalidSpec]] = []
+    has_this: set[str] = set()
+    for reading in readings:
+        found = {mistake.key: mistake for mistake in reading.mistakes}
+        if reading.result is None:
+            # It was not read to its end: the others must tell the mistakes, of keys that this word does not have.
+            has_this |= {_place(at, asked) for asked in reading.asked} - found.keys()
+        elif _place(at, key) not in found:
+            by_key.append(found)
+    common: list[InvalidSpec] = []
+    for place in by_key[0] if by_key else ():
+        alike = [found[place] for found in by_key if place in found]
+        if len(alike) < len(by_key) or place in has_this:
+            continue
+        of_value = [mistake for mistake in alike if mistake.beside is not ASKING]
+        if of_value or len({*map(str, alike)}) == 1:
+            common.append((of_value or alike)[0])
+        else:
+            remedy = f"leave it out: it belongs to no {key}"
+            common.append(InvalidSpec.at(file, place, "is not a valid key here", remedy))
+    return common
+
+
+def read_inner(keys: Keys, key: str, content: Mapping[str, Any], read: Callable[[Keys], T]) -> T:
+    """Reads the table *content* of *key*.
+
+    Raises:
+        InvalidSpec: with a line for each mistake.
+    """
+    at = _place(keys.at, key)
+    result, mistakes = read_whole(keys.file, at, content, read)
+    if len(mistakes) == 1:
+        raise mistakes[0]
+    if mistakes or result is None:
+        error = InvalidSpec("\n".join(map(str, mistakes)))
+        error.key = at
+        raise error
+    return result
+
+
+def read_tables(file: str, at: str, tables: Mapping[str, Any], read: Callable[[str, Keys], T]) -> Mapping[str, T]:
+    """Reads each of the *tables* at *at* of *file*, by its name.
+
+    Raises:
+        InvalidSpec: with a line for each mistake of all tables.
+    """
+    results: dict[str, T] = {}
+    mistakes: list[InvalidSpec] = []
+    for name, table in tables.items():
+        content = table if isinstance(table, dict) else {}
+        result, wrong = read_whole(file, _place(at, name), content, partial(read, name))
+        mistakes += wrong
+        if result is not None:
+            results[name] = result
+    if mistakes:
+        raise InvalidSpec("\n".join(map(str, mistakes)))
+    return MappingProxyType(results)
+
+
+def _place(at: str, key: str) -> str:
+    return f"{at}.{key}" if at else key
+
+
+def _read_repaired(file: str, at: str, content: Mapping[str, Any], read: Callable[[Keys], T]) -> _TableReading[T]:
+    """Reads a table again without each mistake, as `read_whole` says."""
     mistakes: dict[str, InvalidSpec] = {}
     tried: Counter[str] = Counter()
     written = content
@@ -134,7 +231,8 @@ def read_whole(
                 for key, error in mistakes.items()
                 if misspelt.intersection(error.beside) and key.removeprefix(f"{at}.") in keys.asked
             ]
-            return result, [mistake for key, mistake in mistakes.items() if key not in missing]
+            told = [mistake for key, mistake in mistakes.items() if key not in missing]
+            return _TableReading(result, told, keys.asked)
         except InvalidSpec as error:
             place = error.key.removeprefix(f"{at}.").split(".")
             # The place again, or one beside it, only shows that the repair was not good enough.
@@ -144,8 +242,17 @@ def read_whole(
             repaired = keys.without(place, again=tried[error.key] > 0)
             tried[error.key] += 1
             if repaired is None or tried[error.key] > MOST_TRIES:
-                return None, list(mistakes.values())
+                return _TableReading(None, list(mistakes.values()), keys.asked)
             content = repaired
+
+
+def _without_part(table: Mapping[str, Any], place: Sequence[str]) -> dict[str, Any] | None:
+    """Returns *table* without what is at *place* inside of it; None if it is not there, or would leave nothing."""
+    key, *inner = place
+    value = table.get(key)
+    if inner and isinstance(value, dict) and (part := _without_part(value, inner)):
+        return {**table, key: part}
+    return omit(table, [key]) or None if key in table else None
 
 
 class Declaration(NamedTuple):
@@ -364,15 +471,14 @@ class Keys:
         self.alternatives.append(tuple(examples))
         present = {}
         for key, example in examples.items():
-            if (text := self.text(key, example, None)) is not None:
+            # One that is written is required: a table is not tried without it.
+            default = ... if key in self.content else None
+            if (text := self.text(key, example, default)) is not None:
                 present[key] = text
         if len(present) != 1:
             choices = " or ".join(f'{key} = "{example}"' for key, example in examples.items())
             problem = f"is set together with {list(present)[1]}" if present else "is missing"
             self.fail(next(iter(present or examples)), problem, f"write exactly one of {choices}")
-        # One of them is required, so that a table is not tried without it.
-        for key in present:
-            self.is_required(key)
         return present
 
     def is_required(self, key: str) -> None:
@@ -403,8 +509,8 @@ class Keys:
         (key, *inner), content = place, dict(self.content)
         example, is_optional, *_ = self.asked.get(key, ("", True))
         value = content.get(key)
-        if not again and inner and isinstance(value, dict) and inner[0] in value and len(value) > 1:
-            return content | {key: {name: part for name, part in value.items() if name != inner[0]}}
+        if not again and inner and isinstance(value, dict) and (part := _without_part(value, inner)):
+            return content | {key: part}
         if is_optional and key in content:
             return {name: part for name, part in content.items() if name != key}
         try:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from zoneinfo import available_timezones
 
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import Keys, length
+from tidemark.model.settings.toml_keys import Keys, length_in_toml, read_inner
 from tidemark.semantics.completeness import Intervals
 
 LEAST_LOCAL_HOP_MS = 7_200_000
@@ -84,27 +85,29 @@ def read_windows(keys: Keys) -> Windows | None:
     if content is None:
         _refuse_without_window(keys)
         return None
-    inner = Keys(keys.file, f"{keys.at}.window", content)
-    ((shape, _),) = inner.one_of({shape.value: "1 min" for shape in Shape}).items()
-    size_ms = inner.duration(shape, "1 min")
-    hop_ms = inner.duration("every", "10 s") if shape == Shape.HOPPING else size_ms
-    offset_ms = inner.duration("offset", "15 min", 0, zero=True) if shape != Shape.SESSION else 0
-    timezone = _windows_timezone(inner, Shape(shape), hop_ms)
-    inner.done()
-    if hop_ms > size_ms:
-        remedy = "make it at most that long, or some records are in no window"
-        inner.fail("every", f"is longer than the window ({content})", remedy)
-    if reopen_for_ms is not None and shape == Shape.SESSION:
+    windows = read_inner(keys, "window", content, _read_window)
+    if reopen_for_ms is not None and windows.shape is Shape.SESSION:
         remedy = 'leave it out, and give late records time with allowed_lateness = "1 d"'
         keys.fail("reopen_for", "is set for a session, whose bounds depend on all of its records", remedy)
+    return replace(windows, allowed_lateness_ms=allowed_lateness_ms or 0, reopen_for_ms=reopen_for_ms)
+
+
+def _read_window(keys: Keys) -> Windows:
+    """Reads the windows of the table `window`."""
+    ((shape, _),) = keys.one_of({shape.value: "1 min" for shape in Shape}).items()
+    size_ms = keys.duration(shape, "1 min")
+    hop_ms = keys.duration("every", "10 s") if shape == Shape.HOPPING else size_ms
+    offset_ms = keys.duration("offset", "15 min", 0, zero=True) if shape != Shape.SESSION else 0
+    timezone = _windows_timezone(keys, Shape(shape), hop_ms)
+    if hop_ms > size_ms:
+        remedy = "make it at most that long, or some records are in no window"
+        keys.fail("every", f"is longer than the window ({dict(keys.content)})", remedy)
     return Windows(
         shape=Shape(shape),
         size_ms=size_ms,
         hop_ms=hop_ms,
         offset_ms=offset_ms,
-        allowed_lateness_ms=allowed_lateness_ms or 0,
         timezone=timezone,
-        reopen_for_ms=reopen_for_ms,
     )
 
 
@@ -120,14 +123,18 @@ def read_complete(keys: Keys) -> Intervals | None:
     content = keys.mapping("complete", '{ every = "1 h" }', None)
     if content is None:
         return None
-    inner = Keys(keys.file, f"{keys.at}.complete", content)
-    every_ms, timezone = inner.duration("every", "1 h"), _timezone(inner)
-    inner.done()
+    return read_inner(keys, "complete", content, _read_intervals)
+
+
+def _read_intervals(keys: Keys) -> Intervals:
+    """Reads the intervals of the table `complete`."""
+    every_ms, timezone = keys.duration("every", "1 h"), _timezone(keys)
+    every = keys.content["every"]
     if every_ms < LEAST_INTERVAL_MS:
-        inner.fail("every", f"is {content['every']!r}", f'write "{length(LEAST_INTERVAL_MS)}" or more, such as "1 h"')
+        keys.fail("every", f"is {every!r}", f'write "{length_in_toml(LEAST_INTERVAL_MS)}" or more, such as "1 h"')
     if timezone and every_ms % DAY_MS and DAY_MS % every_ms:
-        problem = f"is {content['every']!r}, which divides no day of {timezone}"
-        inner.fail("every", problem, 'write a part of a day such as "1 h", or whole days such as "1 d"')
+        problem = f"is {every!r}, which divides no day of {timezone}"
+        keys.fail("every", problem, 'write a part of a day such as "1 h", or whole days such as "1 d"')
     return Intervals(every_ms, timezone)
 
 
@@ -142,7 +149,7 @@ def _windows_timezone(keys: Keys, shape: Shape, hop_ms: int) -> str | None:
         )
     _timezone(keys)
     if name is not None and shape is Shape.HOPPING and hop_ms < LEAST_LOCAL_HOP_MS:
-        problem, remedy = f"is {name!r}, but windows start every {length(hop_ms)}", 'start them every "2 h" or more'
+        problem, remedy = f"is {name!r}, but windows start every {for_people(hop_ms)}", 'start them every "2 h" or more'
         keys.fail("timezone", problem, f"{remedy}: several would start at once when daylight saving time begins")
     return name
 

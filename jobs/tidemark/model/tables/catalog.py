@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.collecting import index_by_name, names_in
+from tidemark.semantics.blame import AgeCause
 
 
 @dataclass(frozen=True)
@@ -546,7 +547,11 @@ COMPLETENESS = Table(
             ("table", "string", "Delta table of the sink; of other operators their name"),
             ("interval_start", "timestamp", "record time, inclusive"),
             ("interval_end", "timestamp", "record time, exclusive"),
-            ("complete_at", "timestamp", "decision time of the batch after which no record was expected any more"),
+            (
+                "complete_at",
+                "timestamp",
+                "decision time of the batch after which the watermark had passed the interval",
+            ),
             ("watermark", "timestamp", "watermark of the sub-topology after that batch, record time"),
             (
                 "records",
@@ -774,8 +779,13 @@ CRITICAL_PATHS = Table(
             ("path", "string", "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"),
             ("state", "string", "measured, or the state that makes it inexact"),
             ("waited_ms", "bigint", "ms of it between an upstream's EWT and the start of the next driver's batch"),
-            ("sla_ms", "bigint", "latency SLA of the leaf's records, ms; null: none"),
             ("over_sla", "boolean", "whether records or work broke an SLA of an operator; null: no SLA"),
+            (
+                "verdicts",
+                "array<struct<sla:string,operator:string,quantile:double,limit_ms:bigint,value_ms:double,broken:boolean>>",
+                "SLAs by which it was judged, broken ones first: the quantile of the latency of the operator's records "
+                "(null: its work on the window), the limit, and the measured ms; null: no SLA, or nothing measured",
+            ),
             ("skew_error_ms", "bigint", "largest error of the clocks on it, ms; 0: one clock; null: one is unknown"),
             ("moving_average_ms", "bigint", "Apex's form: sum of the operators' averages over 10 windows, ms"),
             ("moving_average_path", "string", "the path with the highest such sum, in the form of path"),
@@ -853,14 +863,14 @@ WINDOW_PARTS = Table(
             (
                 "kind",
                 "string",
-                "as in operator_windows; or bound | blocking_partition | backlog | driver_restarted | late_producer | "
-                "unknown | trigger | waiting | queued",
+                f"as in operator_windows; or {' | '.join(AgeCause)}",
             ),
             (
                 "input",
                 "string",
-                "source and partition that the window waited for; the driver that restarted, from when to when, and "
-                "how many records waited; streams that it was queued behind; null: another kind, or not known",
+                "source and partition that the window waited for, of silence with the setting; the driver that "
+                "restarted, from when to when, and how many records waited; streams that it was queued behind; null: "
+                "another kind, or not known",
             ),
             ("ms", "bigint", "length of the part, ms: those of a subject add up to age_ms"),
             ("age_ms", "bigint", "ms from the window's end until the subject had finished it"),
@@ -870,6 +880,7 @@ WINDOW_PARTS = Table(
                 "boolean",
                 "whether records of the window, or the subject's work, broke its SLA; null: no SLA",
             ),
+            ("broken_slas", "array<string>", "names of the subject's SLAs that the window broke; null: no SLA"),
             (
                 "usual_ms",
                 "double",
@@ -897,6 +908,12 @@ SLA_RESULTS = Table(
         ("observed_ms", "double", "measured value, ms; null: nothing measured, or not a length of time"),
         ("warn_after_ms", "double", "threshold, ms; null: none"),
         ("error_after_ms", "double", "threshold, ms; null: none"),
+        (
+            "crossed_at",
+            "timestamp",
+            "when an age crossed its lowest limit, an interval its deadline, or when what never came was due; null: it "
+            "did not, another measure, or not known",
+        ),
         (
             "culprit",
             "string",
@@ -967,7 +984,7 @@ INCIDENTS = Table(
         (
             "broken_since",
             "timestamp",
-            "instant of the first consecutive check that found the SLA broken; of an age, when it crossed its limit",
+            "crossed_at of the first consecutive check that found the SLA broken; where that is null, the check",
         ),
         ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
         ("verdict", "string", "status in that check; when acknowledged: the worst so far"),

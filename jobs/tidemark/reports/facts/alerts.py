@@ -6,12 +6,21 @@ They are those of the newest check. Instants are timestamps in UTC, lengths ms.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import itemgetter
 
 from tidemark.collecting import in_order_of
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import Severity
 from tidemark.reports.paths.path_facts import Row, Tables
 
+STATE_TEXT = """
+    CASE WHEN state = 'resolved' THEN state
+         WHEN incident_history.verdict = 'pass' THEN
+             'passes since ' || strftime(passes_since, '%H:%M') || ', resolves at ' || strftime(resolves_at, '%H:%M')
+             || ' if it holds'
+         ELSE incident_history.verdict END
+"""
+"""SQL of DuckDB: the state of a row of `incident_history`, in UTC."""
 OPEN_ALERTS = """
     SELECT alert, arg_max(severity, "at") FILTER (change IN ('opened', 'escalated')) AS severity,
            any_value(cause) FILTER (is_opening) AS cause,
@@ -37,13 +46,20 @@ ACKNOWLEDGED = """
     SELECT incident, "by" FROM incidents
     WHERE topology = $1 AND change = 'acknowledged' AND coalesce("at" <= make_timestamptz($2 * 1000), true)
 """
+STATES = f"""
+    SELECT incident, sla, CASE WHEN coalesce(epoch_ms(checked_at) <= $2, true) THEN {STATE_TEXT} END AS now,
+           incident_history.verdict = 'pass' OR resolved_at IS NOT NULL AS holds
+    FROM incident_history WHERE topology = $1 AND incident IN (SELECT unnest($3::VARCHAR[]))
+"""
+"""Selects the present state of incidents; null: the newest check is later than $2."""
 _LISTS = ("incidents", "slas", "tables", "topics", "owners")
 
 
 def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> list[Row]:
-    """Returns alerts that are open at *at_ms*, the most severe first.
+    """Returns alerts that are open at *at_ms*, the most severe first, and last those whose SLAs all hold again.
 
-    An alert is all incidents of one cause. *at_ms* is epoch ms; None: by all that is known.
+    An alert is all incidents of one cause. Its `states` are those of its SLAs by the newest check, in the words of
+    `tidemark incidents`; None: no check is known. *at_ms* is epoch ms; None: by all that is known.
     """
     # The alert has the acknowledgement with the next check, its incident at once.
     people = {row["incident"]: row["by"] for row in tables.ask(ACKNOWLEDGED, [topology, at_ms]).objects}
@@ -51,10 +67,12 @@ def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> l
     for alert in tables.ask(OPEN_ALERTS, [topology, at_ms]).objects:
         lists = {name: alert[name] or [] for name in _LISTS}
         by = next((people[incident] for incident in lists["incidents"] if incident in people), None)
-        alerts.append({**alert, **lists, "acknowledged_by": by})
-    return sorted(
-        alerts, key=lambda alert: (alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
-    )
+        incidents = tables.ask(STATES, [topology, at_ms, lists["incidents"]]).objects
+        states = dict.fromkeys(lists["slas"]) | {row["sla"]: row["now"] for row in incidents}
+        holds = bool(incidents) and all(row["holds"] for row in incidents)
+        place = (holds, alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
+        alerts.append((place, {**alert, **lists, "acknowledged_by": by, "states": states}))
+    return [alert for _, alert in sorted(alerts, key=itemgetter(0))]
 
 
 def silent_groups(slas: Iterable[Row], *, at_ms: int) -> list[Row]:

@@ -1,33 +1,48 @@
 """Finds the critical path of the newest window, before a report does.
 
-The rules are those of the reports, and the rows have the same fields. The parts of the window's age and the blame need
-more facts, which only reports read. Instants are epoch ms.
+The rules are those of the reports, and the rows have the same fields. Only reports compare windows with earlier ones,
+so the blame is empty here. Instants are epoch ms.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
+from tidemark.collecting import names_in
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import (
+    BATCHES,
     CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
+    HEARTBEATS,
     LATENCY_BUCKETS,
     OPERATOR_LATENCY,
     OPERATOR_WINDOWS,
+    WATERMARKS,
+    WINDOW_PARTS,
 )
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.ages.window_parts import WindowVerdicts
+from tidemark.reports.paths.ages.batch_facts import BatchFacts, BatchRows
+from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
 from tidemark.reports.paths.path_facts import Row, Tables, described_window
 from tidemark.reports.paths.window_paths import DriverFacts, window_paths
 from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.promises import Promises
+from tidemark.semantics.blame import HISTORY_MS
+from tidemark.why.evidence.snapshot import Scene
 
 WINDOWS_READ = 10
 """Windows whose paths are computed; the newest one that is closed counts."""
+OF_PARTS = ("subject", "operator", "kind", "input", "ms", "usual_ms")
+"""The columns of window_parts that a window has, as in PARTS of `path_facts`."""
+BATCHES_READ_MS = 3_600_000
+"""Time before the batches that closed the window from which facts are read.
+
+A silence or a restart may have begun then.
+"""
 LEAST_READ_MS = 60_000
 """Record time that is read at least.
 
@@ -41,7 +56,7 @@ ROWS = """
     SELECT * FROM operator_windows
     WHERE topology = $1 AND ewt_at <= make_timestamptz($2 * 1000) AND window_end >= make_timestamptz($3 * 1000)
 """
-BATCHES = """
+PASSED = """
     SELECT sub_topology, batch_id, watermark, started_at, finished_at FROM batches
     WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
           AND (batch_id = 0 OR watermark >= make_timestamptz($3 * 1000))
@@ -61,11 +76,12 @@ BUCKETS = f"""
 """
 
 
-def live_path(tables: Tables, topology: Topology, promised: Promises, *, at_ms: int) -> Row | None:
-    """Returns the newest closed window at *at_ms*, as `windows_with_paths` does.
+def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
+    """Returns the newest closed window at an instant, as `windows_with_paths` does.
 
     It is judged by what is *promised*. None: no window is closed.
     """
+    topology, at_ms = at.topology, at.at_ms
     ends = tables.ask(ENDS, [topology.name, at_ms]).objects
     if not ends:
         return None
@@ -74,56 +90,82 @@ def live_path(tables: Tables, topology: Topology, promised: Promises, *, at_ms: 
     first_ms = last_ms - max(WINDOWS_READ * topology.window_ms, LEAST_READ_MS)
     since_ms = [topology.name, at_ms, first_ms]
     rows = pl.DataFrame(rows_of(OPERATOR_WINDOWS, tables.ask(ROWS, since_ms).objects))
-    batches = tables.ask(BATCHES, since_ms)
+    batches = tables.ask(PASSED, since_ms)
     passed = PassedWindows(pl.DataFrame(batches.objects, infer_schema_length=None) if batches.rows else None)
     drivers = DriverFacts(passed, {row["operator"]: row["first_ms"] for row in ends}, newest_ms)
-    paths = window_paths(rows, topology, promised, Interval(first_ms, last_ms + 1), drivers).tables
-    closed = paths[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null()).sort("window_end").tail(1)
+    found = window_paths(rows, topology, promised, Interval(first_ms, last_ms + 1), drivers)
+    closed = found.tables[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null()).sort("window_end").tail(1)
     if closed.is_empty():
         return None
     in_window = pl.col("window_end") == closed["window_end"].item()
-    steps = _objects(paths[CRITICAL_PATH_STEPS].filter(in_window).sort("step", "operator", nulls_last=True))
-    leaves = _objects(paths[CRITICAL_PATH_LEAVES].filter(in_window).sort("behind_ms", "leaf"))
+    steps, leaves = (found.tables[table].filter(in_window) for table in (CRITICAL_PATH_STEPS, CRITICAL_PATH_LEAVES))
+    finished = found.finished.filter(pl.col("window_end") == closed["window_end"].dt.epoch("ms").item())
     start_ms = closed["window_start"].dt.epoch("ms").item()
-    (window,) = closed.with_columns(
-        age_ms=pl.col("before_source_ms") + pl.col("latency_ms"),
-        worked_ms=pl.col("latency_ms") - pl.col("waited_ms") - pl.col("queued_ms"),
-        over_sla=_is_over(tables, topology, promised, steps, start_ms, at_ms),
-    ).to_dicts()
+    judged = _judged(tables, topology, promised, start_ms, at_ms)
+    facts = BatchFacts(_batch_rows(at, finished), trigger_ms=topology.trigger_ms)
+    nothing = pl.DataFrame(rows_of(WINDOW_PARTS, []))
+    parts = WindowParts(topology, promised, facts, judged, nothing).rows(steps, closed, finished)
+    (window,) = (
+        with_window_verdicts(closed, steps, judged, promised)
+        .with_columns(
+            age_ms=pl.col("before_source_ms") + pl.col("latency_ms"),
+            worked_ms=pl.col("latency_ms") - pl.col("waited_ms") - pl.col("queued_ms"),
+        )
+        .to_dicts()
+    )
     del window["topology"]
     window["path_text"] = window.pop("path")
-    return described_window(window, steps, leaves)
+    return described_window(
+        window,
+        _objects(steps.sort("step", "operator", nulls_last=True)),
+        _objects(leaves.sort("behind_ms", "leaf")),
+        parts.sort(-pl.col("ms"), "operator").select(OF_PARTS).to_dicts(),
+    )
 
 
-def _is_over(
-    tables: Tables, topology: Topology, promised: Promises, steps: list[Row], start_ms: int, at_ms: int
-) -> bool | None:
-    """Returns True if a window broke a promise of *steps*' operators.
+def _batch_rows(at: Scene, finished: pl.DataFrame) -> BatchRows:
+    """Returns the facts about the batches that closed windows, and about those before them.
+
+    *finished* is when operators had finished the windows, as in Paths.
+    """
+    began_ms, closed_in = finished["began_ms"].drop_nulls(), finished["batch_id"].unique()
+    since_ms = min([*began_ms, *finished["ewt_ms"]]) - BATCHES_READ_MS
+    finished_then = pl.col("finished_at").is_between(utc(since_ms), utc(at.at_ms))
+    # A watermark that was decided long before may still hold.
+    decided_then = pl.col("decided_at").is_between(utc(since_ms - HISTORY_MS), utc(at.at_ms))
+    of_streams: list[BatchRows] = []
+    for sub in at.topology.sub_topologies:
+        tables = at.facts[sub.name].tables
+        of_sources = [finished_then, pl.col("operator").is_in(names_in(sub.outside_sources))]
+        buckets = tables.scan(LATENCY_BUCKETS, where=[*of_sources, pl.col("batch_id").is_in(closed_in.implode())])
+        of_streams.append(
+            BatchRows(
+                batches=tables.scan(BATCHES, where=[finished_then]).collect(),
+                beats=tables.scan(HEARTBEATS, where=[pl.col("at").is_between(utc(since_ms), utc(at.at_ms))]).collect(),
+                watermarks=tables.scan(WATERMARKS, where=[decided_then]).collect(),
+                latencies=tables.scan(OPERATOR_LATENCY, where=of_sources).collect(),
+                buckets=buckets.collect(),
+            )
+        )
+    return BatchRows(*(pl.concat(of_table) for of_table in zip(*of_streams, strict=True)))
+
+
+def _judged(tables: Tables, topology: Topology, promised: Promises, start_ms: int, at_ms: int) -> RecordVerdicts:
+    """Returns the verdicts on the records of a window.
 
     Args:
         tables: of the warehouse.
         topology: whose window it is.
         promised: about its windows.
-        steps: the operators, on the path and off it.
         start_ms: start of the window.
         at_ms: of what was finished later nothing is known.
-
-    Returns:
-        None if nothing is promised.
     """
-    late: WindowVerdicts = {}
-    if promised.records:
-        where = [topology.name, at_ms, start_ms, start_ms + topology.window_ms, [*promised.records]]
-        tasks = pl.DataFrame(rows_of(OPERATOR_LATENCY, tables.ask(TASKS, where).objects))
-        buckets = pl.DataFrame(rows_of(LATENCY_BUCKETS, tables.ask(BUCKETS, where).objects))
-        late = judge_records(buckets, tasks, promised, window_ms=topology.window_ms)
-    verdicts: list[bool] = []
-    for step in steps:
-        name = step["operator"]
-        is_late = late.get((name, start_ms), False)
-        if (is_broken := promised.are_broken(name, is_late=is_late, worked_ms=step["worked_ms"])) is not None:
-            verdicts.append(is_broken)
-    return any(verdicts) if verdicts else None
+    if not promised.records:
+        return {}
+    where = [topology.name, at_ms, start_ms, start_ms + topology.window_ms, [*promised.records]]
+    tasks = pl.DataFrame(rows_of(OPERATOR_LATENCY, tables.ask(TASKS, where).objects))
+    buckets = pl.DataFrame(rows_of(LATENCY_BUCKETS, tables.ask(BUCKETS, where).objects))
+    return judge_records(buckets, tasks, promised, window_ms=topology.window_ms)
 
 
 def _objects(rows: pl.DataFrame) -> list[Row]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, present
 from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import SubTopology
 from tidemark.reports.paths.path_facts import Row
+from tidemark.semantics.idleness import Activity
+from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 
@@ -19,8 +21,8 @@ def partitions(scene: Scene, findings: Iterable[WhyFinding]) -> list[Row]:
     """Returns a row for each partition of the outside sources in *scene*.
 
     `lag_ms` is the distance of its watermark to the clock, `unread` the records that its newest batch left when the
-    broker was asked, `holds_back` whether its source's watermark waits for it, and `causes` are those of *findings*
-    about it.
+    broker was asked, `holds_back` whether the stream's watermark waits for it, `holds_back_ms` by how much (None: it
+    has no watermark yet), and `causes` are those of *findings* about it.
     """
     causes: dict[tuple[str | None, int | None], dict[str, None]] = {}
     for finding in findings:
@@ -36,10 +38,11 @@ def _of_stream(scene: Scene, sub: SubTopology) -> Iterator[Row]:
     facts, sources = scene.facts[sub.name], names_in(sub.outside_sources)
     if not sources:
         return
+    held_back = _held_back(facts, sub)
     places = {(source, number) for source, number in facts.marks if source in sources and number is not None}
     last = facts.reads.last(sources, places)
     for source, number in sorted(places | last.keys(), key=lambda place: (sources.index(place[0]), place[1])):
-        mark, whole = facts.marks.get((source, number)), facts.marks.get((source, None))
+        mark = facts.marks.get((source, number))
         watermark_ms = mark.watermark_ms if mark else None
         read_ms, unread = last.get((source, number), (None, None))
         yield {
@@ -53,5 +56,33 @@ def _of_stream(scene: Scene, sub: SubTopology) -> Iterator[Row]:
             "last_read_at": None if read_ms is None else utc(read_ms),
             "silent_ms": None if read_ms is None else scene.at_ms - read_ms,
             "activity": mark.activity.value if mark and mark.activity else None,
-            "holds_back": whole is not None and whole.held_by == str(number),
+            "holds_back": (source, number) in held_back,
+            "holds_back_ms": held_back.get((source, number)),
         }
+
+
+def _held_back(facts: StreamFacts, sub: SubTopology) -> dict[tuple[str, int | None], int | None]:
+    """Returns the place that holds the watermark of *sub* back, and by how many ms; empty: none does.
+
+    Without this place the watermark would be that much further; None: there would be one. A place is a partition, or
+    the source of a hop without one. Sources that only fill looked-up tables hold nothing back, nor do idle places.
+    """
+    tables = sub.table_inputs()
+    leading = {operator.name: operator.reads_outside for operator in sub.sources if operator.name not in tables}
+    awake: dict[tuple[str, int | None], int | None] = {}
+    for (source, number), mark in facts.marks.items():
+        # The watermark of a topic's source is made of those of its partitions.
+        is_place = source is not None and leading.get(source) is (number is not None)
+        if source is not None and is_place and mark.activity is not Activity.IDLE:
+            awake[source, number] = mark.watermark_ms
+    if len(awake) < 2:
+        return {}
+    (slowest, _), (_, next_ms), *_ = sorted(awake.items(), key=lambda each: (each[1] is not None, each[1] or 0))
+    if next_ms is None:
+        return {}
+    if awake[slowest] is None:
+        return {slowest: None}
+    whole = facts.marks.get((None, None))
+    # It may have fallen behind a watermark that does not go back.
+    reached_ms = max(present((awake[slowest], whole.watermark_ms if whole else None)))
+    return {slowest: next_ms - reached_ms} if next_ms > reached_ms else {}

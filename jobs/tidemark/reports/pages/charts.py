@@ -133,7 +133,7 @@ def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Marku
 def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Markup:
     """Draws the parts of the time of the windows *rows*.
 
-    Windows are *apart_ms* or more from each other. A triangle marks a place of the axis with a window over its SLA.
+    Windows are *apart_ms* or more from each other. A triangle marks a place with a window that broke an SLA.
     """
     if not rows:
         return Markup("")
@@ -145,7 +145,7 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
     plot = Plot(interval, even_lengths_axis([lowest, *tops]))
     slowest_ms = max(row["age_ms"] for row in rows)
     description = (
-        f"{len(over)} of the {len(rows)} places shown have a window over its SLA. "
+        f"{len(over)} of the {len(rows)} places shown have a window that broke an SLA. "
         f"The slowest window shown took {for_people(slowest_ms)} from its end until its leaf had finished it."
     )
     numbers = []
@@ -155,7 +155,7 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
     columns = ["window ends, UTC", *PARTS.values(), "age", "SLA"]
     drawn = [plot.bars(column, bars[column]) for column in PARTS]
     figure = plot.figure("Age", description, drawn, Numbers(columns, numbers), marks=plot.triangles(over))
-    return key(PARTS | {"mark": "over its SLA"}) + figure
+    return key(PARTS | {"mark": "broke an SLA"}) + figure
 
 
 def emission(rows: Sequence[Row], interval: Interval, place_ms: int) -> Markup:

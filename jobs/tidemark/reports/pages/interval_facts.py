@@ -43,11 +43,19 @@ SUMMARY = f"""
 _WINDOW = """
     epoch_ms(window_end) AS end_ms, latency_ms, coalesce(waited_ms, 0) AS waited_ms,
     coalesce(queued_ms, 0) AS queued_ms, latency_ms - coalesce(waited_ms, 0) - coalesce(queued_ms, 0) AS worked_ms,
-    before_source_ms, before_source_ms + latency_ms AS age_ms, sla_ms,
+    before_source_ms, before_source_ms + latency_ms AS age_ms,
     coalesce(over_sla, false) AS over_sla, path, state
 """
+JUDGED = f"""
+    SELECT sla, operator, quantile, limit_ms, count(*) AS windows, count(*) FILTER (broken) AS broken,
+           max(value_ms) AS worst_ms
+    FROM (SELECT unnest(verdicts, recursive := true) FROM critical_paths WHERE topology = $1 AND {ENDS})
+    GROUP BY sla, operator, quantile, limit_ms
+    ORDER BY count(*) FILTER (broken) DESC, max(value_ms) / limit_ms DESC, sla
+"""
+"""Selects the SLAs by which windows were judged, with the longest of the measured lengths."""
 SLOWEST = f"""
-    SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+    SELECT {_WINDOW}, verdicts FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
     ORDER BY latency_ms + before_source_ms DESC, window_end LIMIT {LISTED}
 """
 SPENT = f"""
@@ -60,7 +68,7 @@ SPENT = f"""
 """
 """Selects the window of median age of each place.
 
-`over_sla`: a window of the place is over its SLA.
+`over_sla`: a window of the place broke an SLA.
 """
 OPERATORS = f"""
     SELECT operator, median(latency_ms) AS latency_ms, median(worked_ms) AS worked_ms,
@@ -141,6 +149,7 @@ class PageFacts:
     interval: Interval
     place_ms: int
     summary: Row
+    judged: list[Row]
     operators: dict[str, Row]
     paths: list[Row]
     slowest: list[Row]
@@ -178,6 +187,7 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFa
         interval=interval,
         place_ms=place_ms,
         summary=ask(SUMMARY)[0],
+        judged=ask(JUDGED),
         operators={row["operator"]: row for row in ask(OPERATORS)},
         paths=ask(PATHS),
         slowest=ask(SLOWEST),
@@ -203,4 +213,6 @@ def _inert_row(row: Row) -> Row:
 def _inert(value: Any) -> Any:
     if isinstance(value, list):
         return [_inert(item) for item in value]
+    if isinstance(value, dict):
+        return _inert_row(value)
     return inert(value) if isinstance(value, str) else value

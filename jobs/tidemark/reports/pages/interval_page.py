@@ -20,6 +20,17 @@ from tidemark.reports.pages.templates import POLICY, length, template
 from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables
 from tidemark.storage.location import replace
 
+NO_WAY_BACK = "<nav></nav>"
+"""Place of the links in a page that is a file; with `way_back` it is a page of the others."""
+
+
+def way_back(topology: str) -> Markup:
+    """Returns the links to other pages of *topology*, from the address at which its reports are served."""
+    return Markup(
+        '<nav><a href="../../../">All topologies</a><a href="../../{0}">{0}</a>'
+        '<a href="../slas">SLAs, incidents and contracts</a></nav>'
+    ).format(topology)
+
 
 def write_pages(
     tables: Tables, topology: Topology, interval: Interval, target: Path, *, now_ms: int | None = None

@@ -28,12 +28,13 @@ from tidemark.reports.promises import Promises
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
+from tidemark.why.causes.drivers import DRAINED
 from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
-from tidemark.why.walk import Walk, scene
+from tidemark.why.walk import Walk, is_harmless, scene
 
 HOUR_MS = Grain.HOUR.length_ms
 CHECKS_MISSED = 2
@@ -94,6 +95,10 @@ class PageVerdict(StrEnum):
     """It keeps up, and every SLA that was measured holds."""
 
 
+NEEDS_SOMEONE = frozenset(
+    {PageVerdict.UNREADABLE, PageVerdict.BROKEN, PageVerdict.NOT_RUNNING, PageVerdict.WARN, PageVerdict.LATE}
+)
+"""The verdicts after which somebody should look."""
 VERDICT_WORDS = {
     PageVerdict.UNREADABLE.value: "file not valid",
     PageVerdict.BROKEN.value: "SLA broken",
@@ -127,14 +132,18 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
     topology, at_ms = at.topology, at.at_ms
     walk = Walk(at)
     findings = walk.explain()
-    slas = _slas(tables, topology, at_ms)
+    alerts = open_alerts(tables, topology.name, at_ms=at_ms)
+    slas = _slas(tables, topology, at_ms, alerts)
     # Findings come in the order of importance, but what is usual explains less than what is late.
     reasons = [finding for finding in findings if finding.cause is not NOTHING_WRONG]
-    late = [finding for finding in reasons if not finding.cause.traits & HARMLESS]
+    # What the facts of a drained stream show is from before, and waits for its start.
+    drained = {finding.sub_topology for finding in reasons if finding.cause is DRAINED}
+    faults = (finding for finding in reasons if not finding.cause.traits & HARMLESS)
+    late = [finding for finding in faults if finding.sub_topology not in drained]
     culprits = {finding.sub_topology: finding.operator for finding in reversed(late)}
     streams = [_stream(at.facts[sub.name], sub.name, culprits.get(sub.name)) for sub in topology.sub_topologies]
     first = next(iter(late or reasons), None)
-    path = _path(tables, topology, promised, at_ms)
+    path = _path(tables, at, promised)
     return {
         "topology": topology.name,
         "at": utc(at_ms),
@@ -143,7 +152,7 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
         **_newest_result(tables, topology, at_ms),
         "cause": first.row if first else None,
         "causes": [finding.row for finding in findings],
-        "alerts": open_alerts(tables, topology.name, at_ms=at_ms),
+        "alerts": alerts,
         "budgets": budgets(slas["rows"]),
         "streams": streams,
         "partitions": partitions(at, findings),
@@ -155,6 +164,35 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
         "report": newest_report(layout, topology.name),
         **({} if operator is None else {"why": [finding.row for finding in walk.explain(operator)]}),
     }
+
+
+def broken_slas(model: Row) -> str | None:
+    """Returns what the newest check measured of the broken SLAs in the page *model*; None: none is broken.
+
+    One with a warning is named as such: the verdict `broken` does not count it.
+    """
+    broken = [row for row in model["slas"]["rows"] if row["verdict"] in BROKEN]
+    if not broken:
+        return None
+    # With the verdict `broken` the SLAs in error come before those with a warning.
+    worst_sla, *others = sorted(broken, key=lambda row: row["verdict"] == Verdict.WARN)
+    also = [row["sla"] for row in others if row["verdict"] != Verdict.WARN]
+    warned = [row["sla"] for row in others if row["verdict"] == Verdict.WARN]
+    more = f"; also broken: {', '.join(also)}" if also else ""
+    more += f"; with a warning: {', '.join(warned)}" if warned else ""
+    return f"{worst_sla['sla']}: {worst_sla['said']}{more}"
+
+
+def told_cause(model: Row) -> Row | None:
+    """Returns the cause that is told beside the verdict of the page *model*; None: none is.
+
+    What is usual for a healthy stream is no reason for a broken SLA; but that a stream is drained is told with it.
+    """
+    cause: Row | None = model["cause"]
+    is_broken = any(row["verdict"] in BROKEN for row in model["slas"]["rows"])
+    if cause and is_broken and is_harmless(cause["cause"]) and model["state"] in RUNNING:
+        return None
+    return cause
 
 
 def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
@@ -231,8 +269,11 @@ def _newest_result(tables: Tables, topology: Topology, at_ms: int) -> Row:
     return {"newest_result_at": newest_at, "newest_result_age_ms": age_ms}
 
 
-def _slas(tables: Tables, topology: Topology, at_ms: int) -> Row:
-    """Returns the newest check of the SLAs: its time, counts and rows."""
+def _slas(tables: Tables, topology: Topology, at_ms: int, alerts: Sequence[Row]) -> Row:
+    """Returns the newest check of the SLAs: its time, counts and rows.
+
+    Those that are `recovering` hold again, and belong to *alerts*, which are open.
+    """
     rows = tables.ask(NEWEST_CHECK, [topology.name, at_ms]).objects
     checked_at = rows[0].pop("checked_at") if rows else None
     # All rows are of one check: its time is returned once.
@@ -240,7 +281,9 @@ def _slas(tables: Tables, topology: Topology, at_ms: int) -> Row:
         del row["checked_at"]
     age_ms = None if checked_at is None else at_ms - round(checked_at.timestamp() * 1000)
     is_overdue = age_ms is None or age_ms > CHECKS_MISSED * topology.check_every_ms
-    return {"checked_at": checked_at, "is_overdue": is_overdue, **_counts(rows), "rows": rows}
+    in_alerts = {sla for alert in alerts for sla in alert["slas"]}
+    recovering = sum(row["verdict"] == Verdict.PASS and row["sla"] in in_alerts for row in rows)
+    return {"checked_at": checked_at, "is_overdue": is_overdue, **_counts(rows), "recovering": recovering, "rows": rows}
 
 
 def _counts(rows: Sequence[Row]) -> dict[str, int]:
@@ -312,13 +355,14 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
     return _topology_verdict([{"state": state}], {"is_overdue": False, **_counts(slas)}, findings)
 
 
-def _path(tables: Tables, topology: Topology, promised: Promises, at_ms: int) -> Row | None:
+def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     """Returns the newest window with a path, and when it was finished.
 
-    `tidemark path` describes a window in the same way. A window that no report has seen yet has `is_live`, and its age
-    has no parts but its operators. None: no window has a path.
+    `tidemark path` describes a window in the same way. A window that no report has seen yet has `is_live`, and nobody
+    is blamed for it. None: no window has a path.
     """
-    window, is_live = live_path(tables, topology, promised, at_ms=at_ms), True
+    topology, at_ms = at.topology, at.at_ms
+    window, is_live = live_path(tables, at, promised), True
     with suppress(InvalidArgument):
         (reported,) = windows_with_paths(tables, topology.name)
         # Of one window the report knows more.
@@ -337,7 +381,7 @@ def _path(tables: Tables, topology: Topology, promised: Promises, at_ms: int) ->
         "is_live": is_live,
         "is_current": ago_ms <= CHECKS_MISSED * topology.check_every_ms,
         "mostly_before_source": mostly_before_source(window),
-        "spent": [*(_parts_of_age(window) if window["parts"] else _operators_of_age(window))],
+        "spent": [*_parts_of_age(window)],
     }
 
 
@@ -346,11 +390,3 @@ def _parts_of_age(window: Mapping[str, Any]) -> Iterator[Row]:
     for part in window["parts"]:
         name = PART_WORDS.get(part["kind"], part["operator"])
         yield {"part": f"{name} ({part['input']})" if part["input"] else name, "kind": part["kind"], "ms": part["ms"]}
-
-
-def _operators_of_age(window: Mapping[str, Any]) -> Iterator[Row]:
-    """Yields the time before the source of *window* and of each operator."""
-    yield {"part": "before the source", "kind": "before_source", "ms": window["before_source_ms"]}
-    for step in sorted(window["steps"], key=lambda step: -(step["latency_ms"] or 0)):
-        if step["latency_ms"]:
-            yield {"part": step["operator"], "kind": step["kind"], "ms": step["latency_ms"]}

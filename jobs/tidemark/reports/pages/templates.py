@@ -19,7 +19,8 @@ from markupsafe import Markup, escape
 
 from tidemark.escaping import inert
 from tidemark.model.settings.intervals import utc
-from tidemark.model.settings.lengths import for_people, unit_of
+from tidemark.model.settings.lengths import for_people
+from tidemark.reports.paths.path_facts import judged_text, judged_windows_text
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
 """Matches commands in remedies, as `escaping.as_code` writes them.
@@ -82,8 +83,10 @@ def _environment() -> Environment:
         "percent": percent,
         "words": lambda name: str(name).replace("_", " "),
         "code": code,
+        "judged": lambda verdict: judged_text(verdict, length),
+        "judged_windows": lambda judged: judged_windows_text(judged, length),
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
-        "report_name": lambda name: name.replace("T", " ", 1) + (":00" if len(name) == len("2026-01-31T12") else ""),
+        "report_name": report_name,
     }
     return environment
 
@@ -114,23 +117,41 @@ def moment(at: datetime | str) -> Markup:
     return Markup("<time>{}</time> <time>{}</time>").format(text[:10], text[11:19])
 
 
+def report_name(name: str) -> Markup:
+    """Marks up the name of a page about an interval, as `name_of` writes it, for people.
+
+    >>> report_name("2026-01-31"), report_name("2026-01-31T12")
+    (Markup('<time>2026-01-31</time>'), Markup('<time>2026-01-31</time> <time>12:00</time>'))
+    >>> report_name("2026-01-31T235959Z--2026-02-01T000001Z").striptags()
+    '2026-01-31 23:59:59 to 2026-02-01 00:00:01'
+    >>> report_name("2026-01-31T191547Z--2026-01-31T192000Z").striptags()
+    '2026-01-31 19:15:47 to 19:20:00'
+    """
+    instants = [instant.rstrip("Z").partition("T") for instant in name.split("--")]
+    first_day = instants[0][0]
+    parts = []
+    for place, (day, _, digits) in enumerate(instants):
+        # Digits of an hour alone stand for the whole hour.
+        clock = ":".join(pair for pair in (digits[:2], digits[2:4] or "00", digits[4:6]) if pair) if digits else ""
+        shown = [each for each in (day if place == 0 or day != first_day else "", clock) if each]
+        parts.append(Markup(" ").join(Markup("<time>{}</time>").format(each) for each in shown))
+    return Markup(" to ").join(parts)
+
+
 def length(ms: float | None) -> str:
     """Formats a length of time for people; None becomes a dash."""
     return "–" if ms is None else for_people(ms)
 
 
 def ago(ms: float | None) -> str:
-    """Formats an age for people.
+    """Formats an age for people, without parts of a second: pages are refreshed less often.
 
-    It is in whole seconds, minutes, hours or days.
-
-    >>> ago(400), ago(59_000), ago(150_000), ago(9_000_000), ago(None)
-    ('now', '59 s ago', '2 min ago', '2 h ago', 'never')
+    >>> ago(400), ago(59_900), ago(150_000), ago(9_000_000), ago(None)
+    ('now', '59 s ago', '2 min 30 s ago', '2 h 30 min ago', 'never')
     """
     if ms is None:
         return "never"
-    size_ms, unit = unit_of(ms)
-    return f"{int(ms // size_ms):,} {unit} ago" if ms >= 1_000 else "now"
+    return f"{for_people(ms // 1_000 * 1_000)} ago" if ms >= 1_000 else "now"
 
 
 def percent(share: float | None) -> str:

@@ -5,21 +5,32 @@ They are HTML files without script that refresh themselves.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from http import HTTPStatus
 from operator import itemgetter
 from pathlib import Path
 
 from markupsafe import Markup
 
+from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.history import PastMeasurements
 from tidemark.reports.pages.charts import latency_bands, length_lines, share_lines
 from tidemark.reports.pages.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
 from tidemark.reports.pages.drawing import BOX, draw
-from tidemark.reports.pages.page_model import VERDICT_WORDS, PageVerdict, subjects_of
+from tidemark.reports.pages.page_model import (
+    NEEDS_SOMEONE,
+    VERDICT_WORDS,
+    PageVerdict,
+    broken_slas,
+    subjects_of,
+    told_cause,
+)
 from tidemark.reports.pages.templates import REFRESH_S, length, template
 from tidemark.reports.paths.path_facts import Row
+from tidemark.why.evidence.conditions import Condition
 
 SOON_S = 3
 """Interval of loading the start page while a line is unknown, s."""
@@ -29,18 +40,52 @@ PLACES = {"topic": "topic", "delta": "table", "files": "files in"}
 
 
 def start_page(lines: Sequence[Row], *, at: datetime, folder: Path) -> str:
-    """Returns the page with one line per topology, as HTML.
+    """Returns the page with one line per topology, the worst first, as HTML.
 
     *lines* are page models, or have only the name of a topology whose state is not known yet. *folder* is where
     topology files belong, *at* the instant that the page shows.
     """
-    is_whole = all("verdict" in line for line in lines)
     # The template reads these fields of every line, and pages refuse names that are not defined.
-    no_fields: Row = dict.fromkeys(("verdict", "error", "cause", "slas", "report"))
-    whole_lines = [{**no_fields, **line} for line in lines]
+    no_fields: Row = dict.fromkeys(("error", "cause", "slas", "report"))
+    no_fields |= {"alerts": [], "streams": []}
+    read = [{**no_fields, **line, **_told(line)} for line in lines if "verdict" in line]
+    unread = [line for line in lines if "verdict" not in line]
+    read.sort(key=lambda line: ([*PageVerdict].index(line["verdict"]), line["topology"]))
     return template("reports/pages/start_page.html.j2").render(
-        lines=whole_lines, words=VERDICT_WORDS, at=at, folder=str(folder), refresh_s=REFRESH_S if is_whole else SOON_S
+        n=len(lines),
+        wrong=[line for line in read if _needs_someone(line)],
+        well=[line for line in read if not _needs_someone(line)],
+        unread=unread,
+        states={line["topology"]: _streams_by_state(line["streams"]) for line in read},
+        words=VERDICT_WORDS,
+        at=at,
+        folder=str(folder),
+        refresh_s=SOON_S if unread else REFRESH_S,
     )
+
+
+def _told(model: Row) -> Row:
+    """Returns what is told beside the verdict of *model*: its `broken` SLAs and the cause, each None without one."""
+    if not model.get("slas"):
+        return {"broken": None, "cause": model.get("cause")}
+    return {"broken": broken_slas(model), "cause": told_cause(model)}
+
+
+def _needs_someone(line: Row) -> bool:
+    """Returns True for a topology with a bad verdict, or with an alert that is still open.
+
+    One that was drained stands still because somebody wanted it.
+    """
+    is_drained = line["verdict"] == PageVerdict.NOT_RUNNING and line["state"] == Condition.DRAINED
+    return (line["verdict"] in NEEDS_SOMEONE and not is_drained) or bool(line["alerts"])
+
+
+def _streams_by_state(streams: Sequence[Row]) -> dict[str, list[str]]:
+    """Returns the names of the streams in each state, the worst state first."""
+    names = defaultdict(list)
+    for stream in streams:
+        names[stream["state"]].append(stream["sub_topology"])
+    return {state: names[state] for state in map(str, Condition) if state in names}
 
 
 def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> str:
@@ -64,6 +109,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         words=VERDICT_WORDS,
         colors=COLORS,
         stuck=[name for name, row in model.get("operators", {}).items() if row["stuck_ms"] is not None],
+        **_told(model),
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,
@@ -105,14 +151,31 @@ def operator_page(
         place=next((f"{word} {at}" for key, word in PLACES.items() if (at := getattr(operator, key, None))), None),
         stream=next(row for row in model["streams"] if row["sub_topology"] == sub.name),
         slas=[row for row in model["slas"]["rows"] if row["subject"] in subjects],
+        # An incident stays open for a while after its SLA passes again.
+        now_of={sla: now for alert in model["alerts"] for sla, now in alert["states"].items()},
         partitions=[row for row in model["partitions"] if row["source"] in sources],
         silent_groups=[row for row in model["silent_groups"] if row["subject"] in subjects],
         bounds=bounds,
         bound_ms=getattr(operator, "bound_ms", None),
         history=past,
         charts=_charts(past),
+        unmeasured=_unmeasured(topology, name, latency_level(operator, sub.terminals())),
         refresh_s=REFRESH_S,
     )
+
+
+def _unmeasured(topology: Topology, name: str, level: Level | None) -> str:
+    """Returns why the operator *name* has no end-to-end latency, which is measured from *level* on (None: never)."""
+    if level is None:
+        return (
+            f"The end-to-end latency of {name} is not measured: it keeps no state, and its work counts at its readers."
+        )
+    if not topology.level.includes(level):
+        return (
+            f"The end-to-end latency of {name} is measured from level {level.value} on, and {topology.name} has level "
+            f"{topology.level.value}."
+        )
+    return "No latency was measured in this time."
 
 
 def history_page(topology: str, past: PastMeasurements) -> str:
@@ -138,10 +201,22 @@ def _charts(past: PastMeasurements) -> dict[str, Markup]:
     }
 
 
-def problem_page(title: str, detail: str, *, start: str) -> str:
-    """Returns a page with the reason of a problem, linked to *start*."""
+def problem_page(detail: str, *, status: int, start: str, topology: str | None = None) -> str:
+    """Returns a page with the reason of a problem, and the way back.
+
+    It refreshes itself if the problem may end without the reader.
+
+    Args:
+        detail: the problem and its remedy.
+        status: of the answer, as in HTTP.
+        start: the address of the start page.
+        topology: whose page is a way back, too; None: of none.
+    """
+    # To load another answer again would only hide from a reader what was wrong with a form.
+    refresh_s = REFRESH_S if status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+    title = "Page not found" if status == HTTPStatus.NOT_FOUND else "This page cannot be shown"
     return template("reports/pages/problem_page.html.j2").render(
-        title=title, detail=detail, start=start, refresh_s=REFRESH_S
+        title=title, detail=detail, start=start, topology=topology, refresh_s=refresh_s
     )
 
 

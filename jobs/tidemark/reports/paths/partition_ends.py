@@ -12,6 +12,7 @@ from typing import NamedTuple
 import polars as pl
 import polars.selectors as cs
 
+from tidemark.kernels.reports.record_times import first_records, record_times
 from tidemark.model.topology import Topology
 
 STEP = ["window_end", "operator"]
@@ -22,12 +23,14 @@ PASSED = ["sub_topology", "operator", "passed_in"]
 class BatchClocks(NamedTuple):
     """Rows that have finish clocks of batches.
 
-    `tasks` are rows of `operator_tasks`, `latencies` those of `operator_latency` about sources, `batches` of `batches`.
+    `tasks` are rows of `operator_tasks`, `latencies` those of `operator_latency` about sources, `batches` of `batches`,
+    and `buckets` those of `latency_buckets` about sources and the batches that closed windows.
     """
 
     tasks: pl.DataFrame
     latencies: pl.DataFrame
     batches: pl.DataFrame
+    buckets: pl.DataFrame
 
 
 def closed_at_sources(steps: pl.DataFrame, finished: pl.DataFrame, topology: Topology) -> pl.DataFrame:
@@ -79,12 +82,11 @@ def partition_ends(passes: pl.DataFrame, clocks: BatchClocks) -> pl.DataFrame:
     by a mark of time alone ended with its batch. Where no row has a clock it is the batch's decision time.
     """
     tasks, latencies, batches = (
-        rows.with_columns(cs.datetime().dt.epoch("ms")).rename({"batch_id": "passed_in"}) for rows in clocks
+        rows.with_columns(cs.datetime().dt.epoch("ms")).rename({"batch_id": "passed_in"}) for rows in clocks[:3]
     )
     task_ms = pl.col("finished_at") + pl.col("skew_ms").fill_null(0)
     of_tasks = tasks.select(*PASSED, "partition", task_ms=task_ms, error_ms="skew_error_ms")
-    source_ms, oldest_ms = pl.col("finished_at"), pl.col("finished_at") - pl.col("max_ms")
-    of_sources = latencies.select(*PASSED, "task_id", source_ms=source_ms, oldest_ms=oldest_ms)
+    of_sources = latencies.select(*PASSED, "task_id", source_ms="finished_at")
     of_batches = batches.select("sub_topology", "passed_in", batch_ms="finished_at")
     with_clocks = (
         passes.with_columns(task_id=pl.format("{}_{}", "sub_topology", "partition"))
@@ -92,6 +94,8 @@ def partition_ends(passes: pl.DataFrame, clocks: BatchClocks) -> pl.DataFrame:
         .join(of_sources, on=[*PASSED, "task_id"], how="left", maintain_order="left")
         .join(of_batches, on=["sub_topology", "passed_in"], how="left", maintain_order="left")
     )
+    asked = with_clocks.rename({"batch_id": "closed_in", "passed_in": "batch_id"})
+    record_ms = first_records(asked, record_times(clocks.latencies, clocks.buckets))
     is_closing = pl.col("passed_in") == pl.col("batch_id")
     closing_ms = pl.when(is_closing).then(pl.col("ewt_ms") - pl.col("skew_ms").fill_null(0))
     return with_clocks.select(
@@ -101,7 +105,7 @@ def partition_ends(passes: pl.DataFrame, clocks: BatchClocks) -> pl.DataFrame:
         is_closing=is_closing,
         ewt_ms=pl.coalesce("task_ms", closing_ms, "source_ms", "batch_ms", "decided_ms"),
         error_ms=pl.when(pl.col("task_ms").is_null()).then(0).otherwise("error_ms"),
-        ready_ms=pl.max_horizontal("needed_ms", "oldest_ms"),
+        ready_ms=pl.max_horizontal("needed_ms", record_ms),
     )
 
 

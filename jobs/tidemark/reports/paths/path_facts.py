@@ -8,12 +8,13 @@ The names of the fields are a promise: docs/reports.md has them. Lengths are who
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import for_people
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.critical_path import LatencyState, Path, PathStep, path_to
 
@@ -50,10 +51,11 @@ class Tables(Protocol):
 PART_WORDS = {
     AgeCause.BOUND: "the source's bound",
     AgeCause.BLOCKING_PARTITION: "a partition that blocked the watermark",
+    AgeCause.SILENCE: "silence until the watermark advanced",
     AgeCause.BACKLOG: "a backlog (records that waited unread)",
     AgeCause.DRIVER_RESTARTED: "a driver that restarted",
     AgeCause.LATE_PRODUCER: "a producer that wrote late",
-    AgeCause.UNKNOWN: "not known (a producer that wrote late, or records that waited unread)",
+    AgeCause.UNKNOWN: "not known",
     AgeCause.TRIGGER: "waiting for a trigger",
     AgeCause.WAITING: "waiting for a driver",
     AgeCause.QUEUED: "waiting for the journal",
@@ -66,6 +68,7 @@ BEFORE_SOURCE = frozenset(
     {
         AgeCause.BOUND,
         AgeCause.BLOCKING_PARTITION,
+        AgeCause.SILENCE,
         AgeCause.BACKLOG,
         AgeCause.DRIVER_RESTARTED,
         AgeCause.LATE_PRODUCER,
@@ -81,7 +84,7 @@ The columns are those of critical_paths.
 WINDOWS = """
     SELECT window_start, window_end, state, path AS path_text, leaf, latency_ms, waited_ms, queued_ms,
            latency_ms - waited_ms - queued_ms AS worked_ms, before_source_ms,
-           before_source_ms + latency_ms AS age_ms, skew_error_ms, sla_ms, over_sla,
+           before_source_ms + latency_ms AS age_ms, skew_error_ms, over_sla, verdicts,
            moving_average_ms, moving_average_path
     FROM critical_paths
     WHERE topology = $1 AND latency_ms IS NOT NULL
@@ -162,7 +165,7 @@ def task_text(step: Mapping[str, Any]) -> str | None:
     """
     if not step["task"]:
         return None
-    late = f"{physical_name(step)} finished {step['behind_tasks_ms']:,} ms after the median of its other tasks"
+    late = f"{physical_name(step)} finished {for_people(step['behind_tasks_ms'])} after the median of its other tasks"
     return f"{late}; {step['hot_share']:.0%} of its records are of {step['hot_key']}" if step["hot_key"] else late
 
 
@@ -175,6 +178,39 @@ def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
         name, state = physical_name(step), LatencyState(step["state"])
         walk.append(PathStep(operator=name, state=state, latency_ms=step["task_latency_ms"]))
     return str(Path(tuple(walk)))
+
+
+def judged_text(verdict: Mapping[str, Any], length: Callable[[float], str]) -> str:
+    """Says by which SLA a window was judged, what was measured, and the limit.
+
+    *verdict* is one of critical_paths, and *length* formats ms.
+    """
+    judged = f"SLA {verdict['sla']} {'is broken' if verdict['broken'] else 'holds'}"
+    measured = _measured(verdict, length(verdict["value_ms"]), "the")
+    return f"{judged}: {measured}, {_limit(verdict, length)}"
+
+
+def judged_windows_text(judged: Mapping[str, Any], length: Callable[[float], str]) -> str:
+    """Says how many windows broke an SLA, the longest length that was measured, and the limit.
+
+    *judged* is a row of an interval's SLAs, and *length* formats ms.
+    """
+    windows = f"{judged['broken']:,} of {judged['windows']:,} windows broke it"
+    measured = _measured(judged, length(judged["worst_ms"]), "a")
+    return f"SLA {judged['sla']}: {windows}; {measured}, {_limit(judged, length)}"
+
+
+def _measured(judged: Mapping[str, Any], value: str, article: str) -> str:
+    """Says what was measured of *article* window."""
+    operator = judged["operator"]
+    if judged["quantile"] is None:
+        return f"{operator} worked {value} on {article} window"
+    share = f"{judged['quantile'] * 100:g} % of the records of {article} window"
+    return f"{share} were up to {value} old when {operator} had finished them"
+
+
+def _limit(judged: Mapping[str, Any], length: Callable[[float], str]) -> str:
+    return f"and the limit is {length(judged['limit_ms'])}"
 
 
 def mostly_before_source(window: Mapping[str, Any]) -> str | None:

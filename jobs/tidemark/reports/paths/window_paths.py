@@ -341,13 +341,11 @@ class _GroupPaths:
             measured.along(np.where(has_latency, each, 0), np.add)[at]
             for each in (self._spent.waited_ms, self._spent.queued_ms)
         )
-        promised_ms = self._promises.end_to_end_ms
         whole = {
             "latency_ms": critical_ms,
             "queued_ms": queued_ms,
             "before_source_ms": self._before_source_ms(leaf),
             "waited_ms": waited_ms,
-            "sla_ms": np.array([promised_ms.get(name, np.nan) for name in measured.names])[leaf],
             "skew_error_ms": self._skew_error_ms()[at],
             "moving_average_ms": measured.along(averages_ms, np.add)[averaged, self._columns],
         }

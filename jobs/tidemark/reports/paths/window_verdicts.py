@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from tidemark.collecting import pick
+from tidemark.collecting import present
 from tidemark.kernels.columns.buckets import value_of
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.kinds.source import Source
@@ -33,7 +33,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts, BatchRows
-from tidemark.reports.paths.ages.window_parts import WindowParts, WindowVerdicts
+from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
 from tidemark.reports.paths.partition_ends import (
     BatchClocks,
     closed_at_sources,
@@ -43,7 +43,7 @@ from tidemark.reports.paths.partition_ends import (
 )
 from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tasks
 from tidemark.reports.paths.window_paths import Paths
-from tidemark.reports.promises import Promises
+from tidemark.reports.promises import Promises, Verdict
 from tidemark.reports.report_tables import lies_in, open_report, rows_in
 from tidemark.semantics.blame import HISTORY_MS
 from tidemark.storage.warehouse import stream_tables
@@ -56,7 +56,7 @@ HOUR_MS = 3_600_000
 def with_verdicts(
     of_paths: Paths, layout: Layout, topology: Topology, promises: Promises, interval: Interval
 ) -> dict[Table, pl.DataFrame]:
-    """Adds `window_parts` and `over_sla` to the tables of critical paths.
+    """Adds `window_parts` and the verdicts to the tables of critical paths.
 
     Args:
         of_paths: the critical paths of windows that end in *interval*.
@@ -73,41 +73,23 @@ def with_verdicts(
     ended = finished["ewt_ms"]
     first_ms, last_ms = min([*finished["began_ms"].drop_nulls(), *ended]) - HOUR_MS, max(ended) + HISTORY_MS
     read = Interval(first_ms, last_ms)
-    batches = facts.of_batches(read)
+    batches = facts.of_batches(read, closed_in=finished["batch_id"].unique())
     steps = _steps_with_tasks(steps, finished, topology, facts, batches)
     paths = with_errors_of_tasks(paths, steps)
+    judged = facts.judged(promises, read)
     parts = WindowParts(
         topology,
         promises,
         BatchFacts(batches, trigger_ms=topology.trigger_ms),
-        facts.judged(promises, read),
+        judged,
         _kept_windows(layout, topology, interval),
     )
-    over = _over(parts, steps, promises)
-    window = ["window_start", "window_end"]
-    judged = paths.join(over, on=window, how="left", maintain_order="left")
-    # An open window has no latency and no verdict; nor has one without a promise.
-    verdict = pl.when(pl.col("latency_ms").is_not_null()).then("is_over")
     return {
         **{table: rows for table, rows in of_paths.tables.items() if table is not CRITICAL_PATHS},
         CRITICAL_PATH_STEPS: steps,
         WINDOW_PARTS: parts.rows(steps, paths, finished),
-        CRITICAL_PATHS: judged.with_columns(over_sla=verdict).select(paths.columns),
+        CRITICAL_PATHS: with_window_verdicts(paths, steps, judged, promises),
     }
-
-
-def _over(parts: WindowParts, steps: pl.DataFrame, promises: Promises) -> pl.DataFrame:
-    """Returns if windows are over an SLA.
-
-    A window is over its SLA if it is over that of any of its operators.
-    """
-    window = ["window_start", "window_end"]
-    verdicts = [pl.DataFrame(schema={**pick(steps.schema, window), "is_over": pl.Boolean()})]
-    for name in {*promises.records, *promises.work_ms}:
-        of_operator = steps.filter(pl.col("operator") == name)
-        starts_ms, worked_ms = of_operator["window_start"].dt.epoch("ms"), of_operator["worked_ms"]
-        verdicts.append(of_operator.select(*window, parts.are_over(name, starts_ms, worked_ms).alias("is_over")))
-    return pl.concat(verdicts).group_by(window).agg(pl.col("is_over").any())
 
 
 def _steps_with_tasks(
@@ -120,7 +102,7 @@ def _steps_with_tasks(
     passes = passing_batches(closed_at_sources(steps, finished, topology), batches.watermarks)
     batch_ids = pl.concat([finished["batch_id"], passes["passed_in"]]).unique()
     tasks = facts.rows(OPERATOR_TASKS, pc.field("batch_id").isin(pa.array(batch_ids)))
-    clocks = BatchClocks(tasks, batches.latencies, batches.batches)
+    clocks = BatchClocks(tasks, batches.latencies, batches.batches, batches.buckets)
     return with_tasks(steps, finished, tasks, last_partitions(partition_ends(passes, clocks)))
 
 
@@ -133,10 +115,8 @@ def _kept_windows(layout: Layout, topology: Topology, interval: Interval) -> pl.
 
 def judge_records(
     buckets: pl.DataFrame, latencies: pl.DataFrame, promises: Promises, *, window_ms: int
-) -> WindowVerdicts:
-    """Returns if records broke a promise, by operator and start of window.
-
-    True: the records of the window broke the promise of the operator.
+) -> RecordVerdicts:
+    """Returns the verdicts on the records of windows, by operator and start of window.
 
     *buckets* and *latencies* are rows of `latency_buckets` and `operator_latency`.
     """
@@ -150,11 +130,12 @@ def judge_records(
         .group_by("operator", "start_ms")
         .agg("bucket", "n")
     )
-    broken: dict[tuple[str, int], bool] = {}
+    judged: dict[tuple[str, int], tuple[Verdict, ...]] = {}
     for operator, start_ms, bucket, n in counted.iter_rows():
         counts = list(zip(bucket, n, strict=True))
-        broken[operator, start_ms] = any(each.is_broken(counts) for each in promises.records[operator])
-    return broken
+        verdicts = (promise.judge_records(operator, counts) for promise in promises.records[operator])
+        judged[operator, start_ms] = tuple(present(verdicts))
+    return judged
 
 
 class _StreamReader:
@@ -182,20 +163,26 @@ class _StreamReader:
             parts += [rows_of(table, as_table(later)).filter(where)] if later else []
         return pl.DataFrame(pa.concat_tables(parts))
 
-    def of_batches(self, over: Interval) -> BatchRows:
-        """Returns the facts of batches that finished in the interval *over*."""
-        ran = lies_in("finished_at", over)
+    def of_batches(self, over: Interval, *, closed_in: pl.Series) -> BatchRows:
+        """Returns the facts of batches that finished in the interval *over*.
+
+        *closed_in* are the batches that closed windows.
+        """
+        ran, of_sources = lies_in("finished_at", over), pc.field("kind") == Source.kind
+        names = pa.array([source.name for source in self._topology.outside_sources], pa.string())
+        is_closing = pc.field("batch_id").isin(pa.array(closed_in)) & pc.field("operator").isin(names)
         # A watermark that was decided long before may still hold.
         decided = Interval(over.start_ms - HISTORY_MS, over.end_ms)
         return BatchRows(
             batches=self.rows(BATCHES, ran),
             beats=self.rows(HEARTBEATS, lies_in("at", over)),
             watermarks=self.rows(WATERMARKS, lies_in("decided_at", decided)),
-            latencies=self.rows(OPERATOR_LATENCY, ran & (pc.field("kind") == Source.kind)),
+            latencies=self.rows(OPERATOR_LATENCY, ran & of_sources),
+            buckets=self.rows(LATENCY_BUCKETS, ran & is_closing),
         )
 
-    def judged(self, promises: Promises, over: Interval) -> WindowVerdicts:
-        """Returns which windows' records broke the promise of their operator.
+    def judged(self, promises: Promises, over: Interval) -> RecordVerdicts:
+        """Returns the verdicts on the records of windows.
 
         The records were finished in the interval *over*.
         """

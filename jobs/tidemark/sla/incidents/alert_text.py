@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import Verdict
@@ -93,7 +93,7 @@ def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
     broken_ms = alert.since_ms
     # In whole seconds.
     lasted_ms = 0 if broken_ms is None else (alert.at_ms - broken_ms) // 1_000 * 1_000
-    since = "" if broken_ms is None else iso(broken_ms) + (f", {length(lasted_ms)}" if lasted_ms else "")
+    since = "" if broken_ms is None else iso(broken_ms) + (f", {for_people(lasted_ms)}" if lasted_ms else "")
     # A reminder comes later than its change.
     late_ms = 0 if alert.reminder else notified_ms - alert.at_ms
     began = "Broken since" if alert.change != Change.RESOLVED else "Was broken since"
@@ -115,7 +115,7 @@ def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
         "Incident": alert.incident,
         LOOK_HERE: alert.link,
         OPERATOR_PAGE: alert.operator_link,
-        "Delayed alert": f"the change happened {length(late_ms // 60_000 * 60_000)} ago"
+        "Delayed alert": f"the change happened {for_people(late_ms // 60_000 * 60_000)} ago"
         if late_ms >= LATE_AFTER_MS
         else "",
     }

@@ -14,9 +14,9 @@ from typing import Any
 from tidemark.collecting import in_order_of, names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import length
-from tidemark.model.sla_spec import AGES, Severity, SlaSpec, Thresholds
+from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION
@@ -149,9 +149,10 @@ def missed_check(
     before = "" if last_ms is None else f" since the one for {iso(last_ms)}"
     # A check that takes longer is not distinguished from one that does not run.
     text = (
-        f"no check of the SLAs of {topology.name} has finished{before}, due every {length(topology.check_every_ms)}: "
-        f"checks do not run, fail, or take longer than {length(gap_ms(topology))}; look at the DAG "
-        f"tidemark_{topology.name}_sla_check, and raise check_every if its runs succeed"
+        f"no check of the SLAs of {topology.name} has finished{before}, due every "
+        f"{for_people(topology.check_every_ms)}: checks do not run, fail, or take longer than "
+        f"{for_people(gap_ms(topology))}; look at the DAG tidemark_{topology.name}_sla_check, and raise "
+        f"check_every if its runs succeed"
     )
     opened = dict.fromkeys((*_COPIED, "observed", "run_id", "by")) | {
         "incident": name_since(CHECKS, since_ms),
@@ -308,7 +309,7 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
             at_ms=result["checked_at"],
             verdict=Verdict(result["verdict"]),
             damping=spec.damping,
-            crossed_ms=_crossed_ms(spec, result, after_ms=forgotten_ms),
+            crossed_ms=_crossed_ms(result, after_ms=forgotten_ms),
         )
         if result["verdict"] == Verdict.PASS:
             forgotten_ms = result["checked_at"]
@@ -317,16 +318,13 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
             yield _row(change, before if change is Change.RESOLVED else standing, result, spec.limits)
 
 
-def _crossed_ms(spec: SlaSpec, result: Row, *, after_ms: int) -> int | None:
-    """Returns when *result* crossed the lowest limit of *spec*, epoch ms.
+def _crossed_ms(result: Row, *, after_ms: int) -> int | None:
+    """Returns when *result* crossed its limit, epoch ms; None: it is not known.
 
-    An age grows by a second each second. What was before *after_ms*, a check that passed or was not to be judged, is
-    forgotten: the table may have been excused. None: it is no age, or below the limit.
+    What was before *after_ms*, a check that passed or was not to be judged, is forgotten: the table may have been
+    excused.
     """
-    if spec.measure not in AGES or not isinstance(spec.limits, Sla) or result["observed_ms"] is None:
-        return None
-    beyond_ms = round(result["observed_ms"] - spec.limits.least_ms)
-    return max(after_ms, result["checked_at"] - beyond_ms) if beyond_ms >= 0 else None
+    return None if result["crossed_at"] is None else max(after_ms, result["crossed_at"])
 
 
 def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 import polars as pl
 
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Tables
@@ -20,6 +21,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.sla.incidents.roots import OF_ROWS, root_of, root_of_part
 from tidemark.sla.measures.status import Status, sub_topology_of
+from tidemark.why.causes.drivers import DRAINED, DRIVER_DEAD, UPSTREAM_DEAD
 from tidemark.why.evidence.fact_tables import RECENT_MS
 from tidemark.why.evidence.findings import NOTHING_WRONG, UNEXPLAINED, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
@@ -30,6 +32,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NO_EXPLANATION = frozenset({NOTHING_WRONG, UNEXPLAINED})
+ENDS_OF_DRIVERS = frozenset({DRAINED, DRIVER_DEAD, UPSTREAM_DEAD})
+"""Causes whose instant is that of a driver's end."""
 LATENCIES = frozenset({*QUANTILES, *WORK_QUANTILES, Measure.BURN_RATE})
 WAITED_FOR_DRIVER = frozenset({None, AgeCause.DRIVER_RESTARTED, AgeCause.BACKLOG})
 """Culprits that a restarted driver may explain.
@@ -39,13 +43,13 @@ Records waited for that driver.
 BLAME = """
     SELECT operator, input, avg(ms) AS ms, max(age_ms) AS age_ms, median(usual_ms) AS usual_ms, count(*) AS windows
     FROM window_parts
-    WHERE topology = $1 AND subject = $4 AND over_sla AND excess_ms > 0
+    WHERE topology = $1 AND subject = $4 AND list_contains(broken_slas, $5) AND excess_ms > 0
           AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
     GROUP BY operator, kind, input ORDER BY sum(excess_ms) DESC, operator LIMIT 1
 """
 """Selects the part of the age of windows that grew most.
 
-The windows are those of an operator, $4, that broke its promise.
+The windows are those of an operator, $4, that broke the SLA $5.
 """
 
 
@@ -108,10 +112,14 @@ class _Explainer:
         # The work of an operator waits for no other.
         is_own = spec.measure in WORK_QUANTILES
         operator = _operator(spec, self._topology)
-        finding = self._held_back(spec) or self._held_up(operator, is_late=is_late, is_own=is_own)
+        # Of an SLA that may have been excused it is not known since when it counts.
+        crossed_ms = None if spec.may_be_excused else status.crossed_ms
+        findings = self._held_up(operator, is_late=is_late, is_own=is_own) or ()
+        reasons = (finding for finding in findings if not _ended_after(finding, crossed_ms))
+        finding = self._held_back(spec) or next(reasons, None)
         culprit, held_by, age_ms = status.culprit or self._waited_for(status), finding.line if finding else None, None
         root = self._root_of(finding, self._topology) if finding and not is_own else None
-        if is_late and (part := self._blamed(spec.subject, spec.over_ms)) is not None:
+        if is_late and (part := self._blamed(spec.table, spec.subject, spec.over_ms)) is not None:
             culprit, age_ms = culprit or part["operator"], part["age_ms"]
             held_by = held_by or (None if is_own else _wait_for_input(part))
         restart = self._restarted(spec) if is_late and culprit in WAITED_FOR_DRIVER else None
@@ -124,18 +132,19 @@ class _Explainer:
             root = self._root_of_part(culprit, held_by, spec.subject, self._topology)
         return replace(status, culprit=culprit, held_by=held_by, age_ms=age_ms, root=root)
 
-    def _part_that_grew(self, subject: str, over_ms: int) -> Row | None:
-        parts = self._tables.ask(BLAME, [self._topology.name, self._at_ms - over_ms, self._at_ms, subject]).objects
+    def _part_that_grew(self, sla: str, subject: str, over_ms: int) -> Row | None:
+        over = [self._topology.name, self._at_ms - over_ms, self._at_ms]
+        parts = self._tables.ask(BLAME, [*over, subject, sla]).objects
         return parts[0] if parts else None
 
-    def _hold_up(self, operator: str | None, *, is_late: bool, is_own: bool) -> WhyFinding | None:
+    def _hold_up(self, operator: str | None, *, is_late: bool, is_own: bool) -> tuple[WhyFinding, ...]:
         findings = self._walk.explain(operator)
         if is_own:
             findings = [each for each in findings if each.operator == operator and each.input in {None, operator}]
         if is_late:
             # The record came: silence does not explain why it was late.
             findings = [finding for finding in findings if Trait.SILENCE not in finding.cause.traits]
-        return next((finding for finding in findings if finding.cause not in NO_EXPLANATION), None)
+        return tuple(finding for finding in findings if finding.cause not in NO_EXPLANATION)
 
     def _what_holds_back(self, spec: SlaSpec) -> WhyFinding | None:
         if spec.measure is Measure.COMPLETE_BY:
@@ -177,6 +186,13 @@ class _Explainer:
         return restarted_driver(of, operator, within_ms=spec.over_ms)
 
 
+def _ended_after(finding: WhyFinding, crossed_ms: int | None) -> bool:
+    """Returns True if *finding* is the end of a driver after an SLA had crossed its limit, so that it is no reason."""
+    if crossed_ms is None or finding.since_ms is None or finding.cause not in ENDS_OF_DRIVERS:
+        return False
+    return finding.since_ms > crossed_ms
+
+
 def _none_on_error(explain: Callable[P, T | None]) -> Callable[P, T | None]:
     """Makes *explain* return None where it raises."""
 
@@ -196,8 +212,10 @@ def _wait_for_input(part: Row) -> str | None:
     """Formats the wait of *part* for a partition; None without."""
     if part["input"] is None:
         return None
-    usual = "" if part["usual_ms"] is None else f", usually {part['usual_ms']:,.0f} ms"
-    return f"{part['operator']}: {part['input']}, {part['ms']:,.0f} ms in each of {part['windows']:,} windows{usual}"
+    usual = "" if part["usual_ms"] is None else f", usually {for_people(part['usual_ms'])}"
+    return (
+        f"{part['operator']}: {part['input']}, {for_people(part['ms'])} in each of {part['windows']:,} windows{usual}"
+    )
 
 
 def _operator(spec: SlaSpec, topology: Topology) -> str | None:

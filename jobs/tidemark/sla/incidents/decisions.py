@@ -14,7 +14,8 @@ from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import ALERT_DECISIONS
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import Tables
+from tidemark.reports.facts.alerts import STATE_TEXT
+from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.reports.report_tables import add_rows
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject
 from tidemark.sla.incidents.due import Silence, silenced_until, silences, with_newest_lists
@@ -35,6 +36,15 @@ OPENINGS = """
     SELECT alert AS incident, epoch_ms("at") AS "at", * EXCLUDE (alert, "at") FROM sla_alerts
     WHERE topology = $1 AND change = 'opened' AND audience IS NULL
           AND alert NOT IN (SELECT alert FROM sla_alerts WHERE topology = $1 AND change = 'resolved')
+"""
+OPEN_INCIDENTS = f"""
+    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, incident_history.said, culprit,
+           acknowledged_by, {STATE_TEXT} AS now
+    FROM incident_history WHERE topology = $1 AND resolved_at IS NULL ORDER BY opened_at, incident
+"""
+NEWEST_CHECK = """
+    SELECT checked_at, sla_results.said FROM sla_results WHERE topology = $1 AND sla = $2
+    ORDER BY checked_at DESC LIMIT 1
 """
 LONGEST_SILENCE_MS = 90 * DAY_MS
 """A silence that nobody remembers would hide faults for years."""
@@ -64,6 +74,56 @@ class DecisionResult:
 
     is_new: bool
     text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecisionFacts:
+    """What a person should know before deciding about alerts of a subject.
+
+    Attributes:
+        kind: of the subject.
+        incidents: open ones that the decision is about, rows of `incident_history` with their state as `now`.
+        checked: the newest check of an SLA without an open incident: its time and measurement.
+        silences: those that hold, of the subject and of others that keep its alerts from channels.
+        is_silenced: the subject itself is silenced, and a person can end that.
+    """
+
+    kind: DecisionSubject
+    incidents: Sequence[Row]
+    checked: Row | None
+    silences: Sequence[Silence]
+    is_silenced: bool
+
+
+def decision_facts(
+    tables: Tables, topology: str, subject: str, *, slas: Collection[str], at_ms: int
+) -> DecisionFacts | None:
+    """Returns what is known at *at_ms* about *subject*; None: it is no open incident, SLA or topology.
+
+    Args:
+        tables: of the warehouse.
+        topology: whose alerts they are.
+        subject: the name of an incident, SLA or the topology.
+        slas: names of the SLAs that the topology promises.
+        at_ms: the present, epoch ms.
+    """
+    every = tables.ask(OPEN_INCIDENTS, [topology]).objects
+    incidents = {row["incident"]: row["sla"] for row in every}
+    kind = _kind_of(topology, subject, slas, incidents)
+    if kind is None:
+        return None
+    of_subject = [row for row in every if kind is DecisionSubject.TOPOLOGY or subject in (row["incident"], row["sla"])]
+    checks = [] if of_subject else tables.ask(NEWEST_CHECK, [topology, subject]).objects
+    present = [each for each in silences(tables.ask(DECISIONS, [topology]).objects) if each.holds(at_ms)]
+    own = [each for each in present if (each.kind, each.subject) == (kind, subject)]
+    others = [each for each in present if each not in own and _concerns(each, subject, kind, incidents)]
+    return DecisionFacts(
+        kind=kind,
+        incidents=of_subject,
+        checked=checks[0] if checks else None,
+        silences=[*own, *others],
+        is_silenced=bool(own),
+    )
 
 
 def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collection[str], at_ms: int) -> DecisionResult:
@@ -119,14 +179,18 @@ def _others_text(subject: str, kind: DecisionSubject, present: Sequence[Silence]
     They are those of the topology, of an incident's SLA and of an SLA's *incidents* (the SLA of each, by name). For a
     topology they are all.
     """
-    pairs = {*incidents.items()}
     sentences = []
     for each in present:
-        is_of_all = DecisionSubject.TOPOLOGY in {kind, each.kind}
-        if is_of_all or (subject, each.subject) in pairs or (each.subject, subject) in pairs:
+        if _concerns(each, subject, kind, incidents):
             word = _STATES[Decision.SNOOZE if each.is_snooze else Decision.SILENCE]
             sentences.append(f"{each.subject} is still {word} by {each.by} until {iso(each.end_ms)}")
     return "".join(f"; {sentence}" for sentence in sentences)
+
+
+def _concerns(silence: Silence, subject: str, kind: DecisionSubject, incidents: Mapping[str, str]) -> bool:
+    """Returns True if *silence*, of another subject, keeps alerts of *subject* from channels."""
+    pairs = {(subject, silence.subject), (silence.subject, subject)}
+    return DecisionSubject.TOPOLOGY in {kind, silence.kind} or not pairs.isdisjoint(incidents.items())
 
 
 def silence_ends(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
@@ -184,18 +248,24 @@ def _kind(topology: str, made: AlertDecision, slas: Collection[str], incidents: 
 
     *incidents* are the names of those that are open.
     """
-    if made.subject in incidents:
-        return DecisionSubject.INCIDENT
+    kind = _kind_of(topology, made.subject, slas, incidents)
     names, reason = [*incidents], ", which is not an open incident"
     if made.decision is not Decision.SNOOZE:
-        if made.subject in {CHECKS, *slas}:
-            return DecisionSubject.SLA
-        if made.subject == topology:
-            return DecisionSubject.TOPOLOGY
         names, reason = [*names, *slas, topology], ""
+    if kind is DecisionSubject.INCIDENT or (kind is not None and made.decision is not Decision.SNOOZE):
+        return kind
     choices = ", ".join(names) or "none: no incident is open"
     msg = f"cannot {made.decision} {made.subject!r}{reason}; use one of {choices}"
     raise InvalidArgument(msg)
+
+
+def _kind_of(topology: str, subject: str, slas: Collection[str], incidents: Collection[str]) -> DecisionSubject | None:
+    """Returns the kind of *subject*; None: it is none of *incidents*, *slas* and *topology*."""
+    if subject in incidents:
+        return DecisionSubject.INCIDENT
+    if subject in {CHECKS, *slas}:
+        return DecisionSubject.SLA
+    return DecisionSubject.TOPOLOGY if subject == topology else None
 
 
 def _refuse_wrong_time(made: AlertDecision, at_ms: int) -> None:

@@ -38,7 +38,15 @@ from tidemark.why.causes.rights import MISSING_RIGHT
 from tidemark.why.causes.slow_operators import SLOW_OPERATOR
 from tidemark.why.causes.watermarks import PARTITION_BEHIND_HOLDS_BACK, PARTITION_IDLE_HOLDS_BACK
 from tidemark.why.causes.windows import TIME_STANDS_STILL, WINDOW_NOT_CLOSED
-from tidemark.why.evidence.findings import BACKLOG, CATCHING_UP, NEVER_STARTED, SOURCE_QUIET, UNEXPLAINED, WhyFinding
+from tidemark.why.evidence.findings import (
+    BACKLOG,
+    BEING_READ,
+    CATCHING_UP,
+    NEVER_STARTED,
+    SOURCE_QUIET,
+    UNEXPLAINED,
+    WhyFinding,
+)
 
 OF_DRIVERS = frozenset(
     {
@@ -59,7 +67,7 @@ OF_DRIVERS = frozenset(
 """Causes whose place is a driver: every operator of it waits."""
 ABSENT = frozenset({DRAINED, DRIVER_DEAD, DRIVER_STARTING, FILE_UNREADABLE})
 """Causes of an operator that no driver works for."""
-AFTERMATH = frozenset({DRIVER_STARTING, DRIVER_RESTARTED, CATCHING_UP, WINDOW_NOT_CLOSED})
+AFTERMATH = frozenset({DRIVER_STARTING, DRIVER_RESTARTED, BEING_READ, CATCHING_UP, WINDOW_NOT_CLOSED})
 """Causes that follow a fault which has ended.
 
 An incident of another cause stays with that one.

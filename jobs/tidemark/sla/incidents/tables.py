@@ -43,14 +43,6 @@ from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
 _FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", "culprit", "held_by", *CAUSE, CAUSE_SINCE)
-STATE_TEXT = """
-    CASE WHEN state = 'resolved' THEN state
-         WHEN incident_history.verdict = 'pass' THEN
-             'passes since ' || strftime(passes_since, '%H:%M') || ', resolves at ' || strftime(resolves_at, '%H:%M')
-             || ' if it holds'
-         ELSE incident_history.verdict END
-"""
-"""SQL of DuckDB: the state of a row of `incident_history`, in UTC."""
 
 
 def worst_text(row: Row) -> str | None:

@@ -277,15 +277,18 @@ def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
 
 
 def _first_start_select(begun_ms: int | None) -> str:
-    """Returns a SELECT of the start of the topology's first driver.
+    """Returns a SELECT of the start of the topology's first driver, or of its first check if no driver ever started.
 
-    It goes back as far as heartbeats and batches are kept. *begun_ms* is as in `measurements`.
+    It goes back as far as heartbeats and batches are kept. *begun_ms* is as in `measurements`. The first check is this
+    one, at $2, if none is stored.
     """
     started = 'SELECT min(coalesce(since, "at")) AS begun_at FROM heartbeats WHERE topology = $1'
     oldest = "" if begun_ms is None else f" UNION ALL SELECT make_timestamptz({begun_ms * 1000})"
     finished = f"SELECT min(finished_at) FROM finished{oldest}"
-    at_ms = _row(FactKind.BEGUN, "$1", at_ms="epoch_ms(min(begun_at))")
-    return f"{at_ms} FROM ({started} UNION ALL {finished}) HAVING min(begun_at) IS NOT NULL"
+    of_topology = "topology = $1 AND checked_at <= make_timestamptz($2 * 1000)"
+    checked = f"SELECT epoch_ms(min(checked_at)) FROM sla_results WHERE {of_topology}"
+    at_ms = _row(FactKind.BEGUN, "$1", at_ms=f"coalesce(epoch_ms(min(begun_at)), ({checked}), $2)")
+    return f"{at_ms} FROM ({started} UNION ALL {finished})"
 
 
 def _records(what: FactKind, column: str, over: Interval, outcomes: str) -> str:

@@ -46,6 +46,7 @@ from tidemark.semantics.sla import (
     Sla,
     Verdict,
     budget,
+    crossed_ms,
     is_ahead,
     judge,
     judge_burn,
@@ -56,6 +57,7 @@ from tidemark.semantics.sla import (
     judge_nothing,
     judge_share,
     judge_staleness,
+    never_loaded_since_ms,
 )
 from tidemark.sla.measures.groups import GroupsSeen
 
@@ -103,7 +105,7 @@ class FactKind(StrEnum):
     CLOCK = "clock"
     """For a host: n, the possible error of its clock in ms."""
     BEGUN = "begun"
-    """For a topology: at_ms, the start of its first driver.
+    """For a topology: at_ms, the start of its first driver; without one its first check.
 
     It may be later than the check's instant.
     """
@@ -189,6 +191,11 @@ class Status:
     """Age of the oldest window that broke a promise of latency.
 
     It is the window's age when the subject had finished it.
+    """
+    crossed_ms: int | None = None
+    """When it crossed the limit that it breaks, epoch ms.
+
+    None: it does not, it is no age and has no deadline, or that is not known.
     """
     root: RootCause | None = None
     """The cause that it may share with other broken SLAs."""
@@ -378,18 +385,20 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accou
                 idle=idle,
                 groups=groups,
                 judged_since_ms=judged_since_ms,
+                crossed_ms=judgement.crossed_ms,
             )
         case Measure.COMPLETENESS:
             if not accounts:
                 begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
                 # Its limit is the time of a lost record. The first batch may take as long as any until it hangs.
-                within_ms = max(sla.promised_ms, HANGS_AFTER_MS)
-                return Status(spec, judge_nothing(now_ms=at_ms, begun_ms=begun_ms, within_ms=within_ms))
+                return _nothing(spec, at_ms, begun_ms, within_ms=max(sla.promised_ms, HANGS_AFTER_MS))
             if (ahead := facts.ahead(at_ms)) is not None:
                 return Status(spec, Verdict.AHEAD_OF_CLOCK, culprit=ahead)
             # Closed accounts are 0 ms old, and have no culprit.
             open_since_ms, operator = min(_open_accounts(accounts), default=(at_ms, None))
-            return Status(spec, judge(at_ms - open_since_ms, sla), at_ms - open_since_ms, operator)
+            age_ms = at_ms - open_since_ms
+            crossed = crossed_ms(age_ms, sla, now_ms=at_ms)
+            return Status(spec, judge(age_ms, sla), age_ms, operator, crossed_ms=crossed)
         case measure if measure in WORK_QUANTILES:
             added_ms = facts.quantile_ms(FactKind.ADDED, spec.subject, spec.over_ms, WORK_QUANTILES[measure])
             verdict = judge(added_ms, sla)
@@ -417,9 +426,19 @@ def _complete_by(spec: SlaSpec, deadline: Deadline, topology: Topology, facts: _
         # The first interval of a new topology ends after its length, and then has its deadline.
         first_ms = None if begun_ms is None else intervals.end_of(intervals.end_of(intervals.start_of(begun_ms)))
         within_ms = 0 if first_ms is None or begun_ms is None else deadline.at_ms(first_ms) - begun_ms
-        return Status(spec, judge_nothing(now_ms=at_ms, begun_ms=begun_ms, within_ms=within_ms))
+        return _nothing(spec, at_ms, begun_ms, within_ms=within_ms)
     idle = judged.is_open and spec.ignore_when_idle and _is_idle(spec, topology, facts)
-    return Status(spec, Verdict.PASS if idle else judged.verdict, judged.observed_ms, idle=idle)
+    verdict = Verdict.PASS if idle else judged.verdict
+    return Status(spec, verdict, judged.observed_ms, idle=idle, crossed_ms=judged.crossed_ms)
+
+
+def _nothing(spec: SlaSpec, at_ms: int, begun_ms: int | None, *, within_ms: int) -> Status:
+    """Returns the status of an SLA for which nothing was ever measured."""
+    return Status(
+        spec,
+        judge_nothing(now_ms=at_ms, begun_ms=begun_ms, within_ms=within_ms),
+        crossed_ms=never_loaded_since_ms(now_ms=at_ms, begun_ms=begun_ms, within_ms=within_ms),
+    )
 
 
 def _contract(spec: SlaSpec, contracts: Rows) -> Status:

@@ -119,6 +119,14 @@ class BrokerWatch:
         check()
 
     def _run(self) -> None:
+        known = ""
         while not self._over.wait(EVERY_S):
-            if self.answer():
-                self._look()
+            try:
+                if self.answer():
+                    self._look()
+                known = ""
+            # The stream goes on without an answer, and the next round may have one.
+            except Exception as error:
+                if (found := repr(error)) != known:
+                    log.exception("the brokers could not be asked; they are asked again every %g s", EVERY_S)
+                known = found

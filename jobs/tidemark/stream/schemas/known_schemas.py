@@ -21,8 +21,10 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.formats.wire_format import ids_needed, misfit_of
 from tidemark.kernels.formats.written_schema import KnownSchemas, WrittenSchema
+from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
+from tidemark.model.project.extras import require
 from tidemark.model.project.registries import Registries
 from tidemark.storage.location import replace
 from tidemark.stream.schemas.registry_client import NotPermitted, NotRegistered, RegistryClient, RegistryUnavailable
@@ -106,12 +108,16 @@ class SchemaStore:
 
         Raises:
             InvalidSpec: records of a latest version would all be quarantined.
-            InvalidArgument: a login is refused.
+            InvalidArgument: a login is refused, or a source needs a compiler of Protobuf that is not installed.
         """
         had_schemas = {name: bool(schemas) for name, schemas in self._known.items()}
         latest: list[tuple[str, int, WrittenSchema]] = []
         for source in sources:
-            if source.registry is None or not source.subject:
+            if source.registry is None:
+                continue
+            if source.format is Format.PROTOBUF:
+                require("grpc_tools")
+            if not source.subject:
                 continue
             client = self._clients[source.registry]
             try:

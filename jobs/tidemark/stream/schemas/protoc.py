@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from tidemark.errors import TidemarkError
+from tidemark.model.project.extras import require
 from tidemark.stream.schemas.known_imports import KNOWN_IMPORTS
 
 WITHIN_S = 60.0
@@ -29,7 +30,9 @@ def compiled(text: str, imports: Mapping[str, str]) -> bytes:
 
     Raises:
         DoesNotCompile: the schema is not valid.
+        InvalidArgument: Google's compiler is not installed.
     """
+    require("grpc_tools")
     main = MAIN
     while main in imports:
         main = f"_{main}"

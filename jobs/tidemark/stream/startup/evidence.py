@@ -15,7 +15,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, omit
 from tidemark.control.files import RESTORE, not_files
 from tidemark.control.folder import Control
 from tidemark.errors import UnreadableFile
@@ -30,6 +30,7 @@ from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import HISTORY, rows_of_others
 from tidemark.storage.delta.types import type_changes
 from tidemark.storage.files import Files
+from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
@@ -37,8 +38,15 @@ from tidemark.stream.kafka.numbering import number_partitions
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
-from tidemark.stream.startup.soundness import Evidence, TableCommit
-from tidemark.stream.startup.state_compatibility import changed, meanings, shares_sources, types
+from tidemark.stream.startup.soundness import Evidence, FormerStream, TableCommit, loss_of
+from tidemark.stream.startup.state_compatibility import (
+    SOURCES,
+    changed,
+    meanings,
+    other_sources,
+    shares_sources,
+    types,
+)
 from tidemark.stream.write.commit import declared_tables, tables_alone, tables_written
 
 Look = Callable[[Path], Iterable[tuple[Path, str]]]
@@ -83,8 +91,38 @@ def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
         tables=tuple(tables),
         data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
         changed=tuple(_changed(stream)),
+        other_sources=other_sources(_meanings(control), stream.sub),
         former={} if decided is not None or committed is not None else dict(_former(stream)),
     )
+
+
+def lost_commits(control: Path, home: Path, app_id: str) -> Iterator[UnreadableFile]:
+    """Yields an error for each table in *home* without a batch that it must have by the journal in *control*.
+
+    *app_id* is that of the stream. In an object store each look at a table would be several requests, so a start looks
+    for it there, and `tidemark doctor`.
+    """
+    if isinstance(home, ObjectPath):
+        return
+    journal = read_journal(control / "journal")
+    entry = journal.entries.get(-1 if journal.newest is None else journal.newest)
+    tables = {BATCHES.name: _commit_of(home / BATCHES.name, app_id)}
+    expected = _expected(journal.facts, entry, tables.values())
+    for name in sorted(expected):
+        table = tables.get(name) or _commit_of(home / name, app_id)
+        # Of a damaged log more is known.
+        if table.error is None and (lost := loss_of(table, expected[name])) is not None:
+            yield UnreadableFile(table.path, lost, RESTORE)
+
+
+def _commit_of(path: Path, app_id: str) -> TableCommit:
+    """Returns the newest batch of the stream *app_id* in the table at *path*."""
+    try:
+        return TableCommit(path=path, newest_batch=open_to_read(path).transaction_version(f"{app_id}/{path.name}"))
+    except TableNotFoundError:
+        return TableCommit(path=path, exists=False)
+    except Exception as error:  # delta-rs may raise any error for a changed byte
+        return TableCommit(path=path, error=UnreadableFile(path, str(error), RESTORE))
 
 
 def _of_stamp(stream: Stream) -> Iterator[UnreadableFile]:
@@ -97,7 +135,8 @@ def _of_stamp(stream: Stream) -> Iterator[UnreadableFile]:
 
 def _changed(stream: Stream) -> Iterator[str]:
     """Yields a line for each thing that *stream* keeps and that means something else now, or has another type."""
-    kept, now = _meanings(stream.control), meanings(stream.sub)
+    # Of its sources the evidence says more.
+    kept, now = omit(_meanings(stream.control), [SOURCES]), meanings(stream.sub)
     try:
         steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     except Exception:  # SQL may raise any error of DuckDB, and the start describes it
@@ -130,7 +169,7 @@ def _planned(
     return planned
 
 
-def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _former(stream: Stream) -> Iterator[tuple[str, FormerStream]]:
     """Yields former streams that have read a source of *stream*.
 
     These are streams that the topology no longer has.
@@ -142,7 +181,7 @@ def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
     homes = stream.control.parent.iterdir() if stream.control.parent.is_dir() else []
     for home in sorted(homes):
         if home.name not in current and _has_read(home, stream):
-            yield home.name, naming
+            yield home.name, FormerStream(naming, other_sources(_meanings(home), stream.sub))
 
 
 def _has_read(home: Path, stream: Stream) -> bool:

@@ -208,7 +208,7 @@ def count_kill(control: Control, sub: SubTopology, before: Heartbeat | None) -> 
     """
     kept = control.failed_batch(FailedBatch.of) or FailedBatch()
     # A driver that was killed between batches read no record then.
-    was_killed = before is not None and before.state in KILLED and before.doing.startswith("batch")
+    was_killed = before is not None and before.state in KILLED and before.is_in_batch
     if not was_killed and not kept.times and not kept.passed_over and not control.accepted_records():
         return kept
     return _counted(control, sub, kept, cause=DEATH if was_killed else None)

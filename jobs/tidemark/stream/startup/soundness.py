@@ -23,6 +23,7 @@ from tidemark.control.files import REMOVE_TORN, RESTORE
 from tidemark.errors import Contradiction, UnreadableFile
 from tidemark.storage.delta.requirements import Refusal
 from tidemark.stream.journal.checkpoint import Ends
+from tidemark.stream.startup.state_compatibility import OtherSources
 
 
 class Fault(StrEnum):
@@ -124,6 +125,18 @@ class TableCommit:
     refusal: Refusal | None = None
 
 
+@dataclass(frozen=True)
+class FormerStream:
+    """A stream that the topology file does not have any more.
+
+    `naming` are the operators of its successor that name it, or could. `other_sources` is how the sources of the
+    successor differ from its own.
+    """
+
+    naming: tuple[str, ...]
+    other_sources: OtherSources | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """The evidence about stream *name* (as the CLI takes it).
@@ -134,9 +147,9 @@ class Evidence:
     and `read_to` the offsets up to which the topics had been read with it. In the checkpoint it is the batch
     `decided_as`, or, if it `is_part`, a part of that batch which other parts follow. `newest_batches` are the newest
     batches that the tables must have, by table. `data_files` are damaged data files of tables, and what is wrong with
-    each, if they were looked at. `changed` describes the names that mean something else now. `former`
-    are streams that the topology does not have any more and that have read a source of this one, which has read
-    nothing; each with the operators of this one that name it, or could.
+    each, if they were looked at. `changed` describes the names that mean something else now, and `other_sources` its
+    sources if they do. `former` are streams that the topology does not have any more and that have read a source of
+    this one, which has read nothing.
     """
 
     name: str
@@ -154,7 +167,8 @@ class Evidence:
     tables: tuple[TableCommit, ...]
     data_files: tuple[tuple[Path, str], ...] = ()
     changed: tuple[str, ...] = ()
-    former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    other_sources: OtherSources | None = None
+    former: Mapping[str, FormerStream] = field(default_factory=dict)
 
     @property
     def reached(self) -> int:
@@ -215,22 +229,37 @@ def _fault_of(evidence: Evidence, path: Path) -> Fault:
 
 
 def _of_topology(evidence: Evidence) -> Iterator[Inconsistency]:
-    ways = (
+    ways: tuple[str, ...] = (
         "restore the previous file",
         "give the changed operator or table a new name in the file, under which it starts with the next record",
         _start_anew(evidence),
     )
     for observation in evidence.changed:
         yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=observation, ways=ways)
-    for former, naming in evidence.former.items():
+    if evidence.other_sources is not None:
+        ways = (*_with_former_sources(evidence.other_sources), _start_anew(evidence))
+        yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=evidence.other_sources.line, ways=ways)
+    for former, stream in evidence.former.items():
         again = (
             f"its sources were read by the stream {former}; under another name it would read them again from the start"
         )
-        places = " and ".join(f"[operators.{name}]" for name in naming)
+        places = " and ".join(f"[operators.{name}]" for name in stream.naming)
         # With the old name in the file, the operators keep their progress, states and tables.
-        rename = f'write sub_topology = "{former}" below {places}, to continue under the old name'
+        ways = (f'write sub_topology = "{former}" below {places}, to continue under the old name',)
+        if stream.other_sources is not None:
+            again += f"; {stream.other_sources.line}"
+            ways = _with_former_sources(stream.other_sources)
         forget = f"to read its sources from the start, move {evidence.control.parent / former} elsewhere"
-        yield Inconsistency(fault=Fault.STREAM_RENAMED, seen=again, ways=(rename, forget))
+        yield Inconsistency(fault=Fault.STREAM_RENAMED, seen=again, ways=(*ways, forget))
+
+
+def _with_former_sources(other: OtherSources) -> tuple[str, ...]:
+    """Returns the remedies by which a stream goes on with the sources that it had."""
+    keep = "a stream keeps the sources of its first start, in their order and with their names"
+    ways = [f"restore the previous file: {keep}"]
+    if other.new:
+        ways.append(f"restore the previous file, and read {', '.join(other.new)} in a topology of its own")
+    return tuple(ways)
 
 
 def _of_checkpoint(evidence: Evidence) -> Iterator[Inconsistency]:
@@ -291,6 +320,8 @@ def _of_ends(evidence: Evidence) -> Iterator[Inconsistency]:
         return
     # Each file of the checkpoint names all topics of its query, so another set is another stream.
     if set(ends) != evidence.topics:
+        if evidence.other_sources is not None:
+            return  # the file explains it
         observation = f"the checkpoint reads {_listed(ends)}, but the stream reads {_listed(evidence.topics)}"
         yield Inconsistency(fault=Fault.CHECKPOINT_OF_ANOTHER, seen=observation, ways=_put_back(evidence, "checkpoint"))
         return
@@ -332,16 +363,9 @@ def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
             observation, remedy = f"{table.error.file}: {table.error.found}", table.error.remedy
             ways = _put_back(evidence, path.name) if remedy == RESTORE else (remedy,)
             yield Inconsistency(fault=Fault.TABLE_UNREADABLE, seen=observation, ways=ways)
-        elif not table.exists and expected is not None:
-            observation = f"{path} no longer exists, but had rows of batch {expected}"
-            yield Inconsistency(fault=Fault.TABLE_DELETED, seen=observation, ways=_put_back(evidence, path.name))
-        # A driver commits a batch to every table that gets rows of it, so an older newest batch is a loss.
-        elif table.exists and expected is not None and (table.newest_batch is None or table.newest_batch < expected):
-            newest = "none" if table.newest_batch is None else table.newest_batch
-            observation = (
-                f"the newest batch of {path} was {expected}, but now is {newest}: it is an older copy, or was recreated"
-            )
-            yield Inconsistency(fault=Fault.TABLE_RESTORED, seen=observation, ways=_put_back(evidence, path.name))
+        elif (lost := loss_of(table, expected)) is not None:
+            fault = Fault.TABLE_RESTORED if table.exists else Fault.TABLE_DELETED
+            yield Inconsistency(fault=fault, seen=f"{path}: {lost}", ways=_put_back(evidence, path.name))
         elif table.restored_to is not None:
             observation = f"{path} was restored to {table.restored_to}, so that newer rows are missing"
             command = f"python -c 'import deltalake; deltalake.DeltaTable(\"{path}\").restore({table.version})'"
@@ -354,6 +378,19 @@ def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
         of_file = "restore this file from a backup of any time since it was written"
         ways = (of_file, *_put_back(evidence, "its table"))
         yield Inconsistency(fault=Fault.DATA_UNREADABLE, seen=f"{file}: {found}", ways=ways)
+
+
+def loss_of(table: TableCommit, expected: int | None) -> str | None:
+    """Returns what *table* has lost if it must have the batch *expected* (None: no batch); None: nothing is missing."""
+    if expected is None:
+        return None
+    if not table.exists:
+        return f"it no longer exists, but had rows of batch {expected}"
+    # A driver commits a batch to every table that gets rows of it, so an older newest batch is a loss.
+    if table.newest_batch is None or table.newest_batch < expected:
+        newest = "none" if table.newest_batch is None else table.newest_batch
+        return f"its newest batch was {expected}, but now is {newest}: it is an older copy, or was recreated"
+    return None
 
 
 def _of_others(evidence: Evidence, table: TableCommit, version: int) -> Inconsistency:

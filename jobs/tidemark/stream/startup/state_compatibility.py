@@ -12,6 +12,7 @@ those of removed operators stay noted, because their rows stay too.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import assert_never
 
 from tidemark.kernels.columns.schemas import type_word
@@ -61,6 +62,29 @@ def refuse_other_types(kept: Mapping[str, str], now: Mapping[str, str]) -> None:
 def changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Returns a line for each meaning that *now* differs from *kept*."""
     return [f"{name}: was {kept[name]}, is {now[name]}" for name in kept if name in now and kept[name] != now[name]]
+
+
+@dataclass(frozen=True)
+class OtherSources:
+    """The sources that a stream `was` started with, what they are `now`, and the `new` places among these."""
+
+    was: str
+    now: str
+    new: tuple[str, ...]
+
+    @property
+    def line(self) -> str:
+        """The change, as a line of `changed`."""
+        return f"{SOURCES}: was {self.was}, is {self.now}"
+
+
+def other_sources(kept: Mapping[str, str], sub: SubTopology) -> OtherSources | None:
+    """Returns how the sources of *sub* differ from those that were *kept*; None: they are the same, or none were."""
+    was, now = kept.get(SOURCES), meanings(sub)[SOURCES]
+    if was is None or was == now:
+        return None
+    places = map(_where, sub.sources)
+    return OtherSources(was, now, tuple(place for place in places if f"({place})" not in was))
 
 
 def shares_sources(kept: Mapping[str, str], sub: SubTopology) -> bool:

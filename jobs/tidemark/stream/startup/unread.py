@@ -13,7 +13,7 @@ from pathlib import Path
 from tidemark.errors import TidemarkError, UnreadableFile
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place, StreamProgress
-from tidemark.stream.journal.checkpoint import newest_commit, plans
+from tidemark.stream.journal.checkpoint import newest_commit, plans, read_plan
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.kafka.numbering import number_partitions, with_places
@@ -68,6 +68,26 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
                     offsets[number] = (start, end)
             ranges[topic] = offsets
     return batch_id, {topic: offsets for topic, offsets in ranges.items() if offsets}
+
+
+def most_records(control: Path, sub: SubTopology, *, at_ms: int) -> dict[str, int]:
+    """Returns how many records of each source the undecided batch of *sub* has at most, most first.
+
+    Empty without such a batch, for one that was planned after *at_ms*, and if a file is damaged. *control* is the
+    control folder. A topic with gaps has fewer records, and so may one that was not read yet: it may begin later than
+    at offset 0.
+    """
+    try:
+        batch_id, ranges = unread_ranges(control, sub)
+        is_planned = bool(ranges) and read_plan(control / "checkpoint", batch_id).at_ms <= at_ms
+    except UnreadableFile:
+        return {}
+    records: dict[str, int] = {}
+    for source in sub.outside_sources if is_planned else ():
+        places = [ranges[topic] for topic in ranges if source.topic and source.reads(topic)]
+        if places:
+            records[source.name] = sum(end - start for offsets in places for start, end in offsets.values())
+    return dict(sorted(records.items(), key=lambda each: -each[1]))
 
 
 def refuse_unstable(control: Path, sub: SubTopology, broker: Answers) -> None:

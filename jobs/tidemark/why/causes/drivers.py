@@ -10,12 +10,20 @@ from tidemark.control.folder import ALIVE, StreamState
 from tidemark.errors import UnreadableFile
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
 from tidemark.storage.disk import BEFORE, is_over, past_trouble, since_of
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
 from tidemark.why.evidence.conditions import Condition, condition
-from tidemark.why.evidence.findings import BACKLOG, CATCHING_UP, NEVER_STARTED, Cause, Trait, WhyFinding
+from tidemark.why.evidence.findings import (
+    BACKLOG,
+    BEING_READ,
+    CATCHING_UP,
+    NEVER_STARTED,
+    Cause,
+    Trait,
+    WhyFinding,
+)
 from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.evidence.snapshot import Scene
 
@@ -51,8 +59,6 @@ FREE_SPACE = "free space (`tidemark tables` shows large tables), or make the dis
 ENDED_WELL = frozenset({StreamState.DRAINED, StreamState.ROTATED})
 RESTARTED_WITHIN_MS = 60_000
 """For so long after a restart's first batch, it explains results."""
-SLOW_AFTER_MS = 60_000
-"""A batch that runs for longer is reported."""
 
 
 def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
@@ -61,13 +67,20 @@ def drivers(scene: Scene, name: str) -> Iterator[WhyFinding]:
     own = _replaced_meanwhile(scene, name) or _driver(scene, name) or _find_restart(scene, name)
     if own:
         yield own
-    if (behind := _catching_up(scene, name)) is not None:
-        yield behind
+    yield from _catching_up(scene, name)
     for operator in _upstreams(scene, name):
         for sender in _senders(scene, operator):
             for finding in drivers(scene, sender):
                 dead = finding.cause is DRIVER_DEAD
                 yield replace(finding, cause=UPSTREAM_DEAD) if dead else finding
+
+
+def drained(scene: Scene) -> Iterator[WhyFinding]:
+    """Yields a finding for each stream whose driver was asked to end, and did."""
+    for sub in scene.topology.sub_topologies:
+        finding = _driver(scene, sub.operators[-1].name)
+        if finding is not None and finding.cause is DRAINED:
+            yield finding
 
 
 def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
@@ -78,7 +91,7 @@ def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
     # Queries of a team's own jobs have no such files, and of an earlier instant the files are not known.
     if runs or scene.topology.jobs or not driver.is_newest:
         return
-    for damage in driver.damages:
+    for damage in (*driver.damages, *driver.lost_commits(f"{scene.topology.name}/{sub}")):
         observation = f"no driver of {sub} can start: {damage.file}: {damage.found}"
         yield scene.finding(FILE_UNREADABLE, name, observation, f"{damage.remedy}; then {start(scene, name)}")
 
@@ -175,16 +188,35 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
         remedy += start(scene, name)
         return scene.finding(SHORT_OF_MEMORY, name, f"the driver of {sub}: {_memory(beat)}", remedy)
     began_ms = beat.batch_started_at_ms
-    if began_ms is not None and beat.at_ms - began_ms > SLOW_AFTER_MS:
-        observation = f"one batch of {sub} has been running for {length(beat.at_ms - began_ms)}"
-        remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
-        remedy += logs(scene, name)
-        return scene.finding(SLOW_BATCH, name, observation, remedy, since_ms=began_ms)
+    if began_ms is not None and (in_batch := _in_batch(scene, name, began_ms, beat.at_ms)) is not None:
+        return in_batch
     if facts.tables.batches.height:
         return _standing_still(scene, name)
     observation = f"the driver of {sub} is alive and has not finished a batch yet"
     remedy = f"wait, or look at its log: {logs(scene, name)}"
     return scene.finding(NEVER_STARTED, name, observation, remedy, since_ms=beat.at_ms)
+
+
+def _in_batch(scene: Scene, name: str, began_ms: int, at_ms: int) -> WhyFinding | None:
+    """Returns that a batch has been running for long at *at_ms*, or is the first one; None: it is usual."""
+    facts, sub = scene.of(name), scene.sub(name)
+    being_read = facts.driver.being_read(sub)
+    records = " and ".join(f"{n:,} records of {source}" for source, n in being_read.items())
+    reads = f"; it reads up to {records}" if records else ""
+    running = f"batch of {sub.name} has been running for {for_people(at_ms - began_ms)}{reads}"
+    if at_ms - began_ms > _still_after_ms(scene):
+        remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
+        remedy += logs(scene, name)
+        return scene.finding(SLOW_BATCH, name, f"one {running}", remedy, since_ms=began_ms)
+    if facts.tables.batches.height:
+        return None
+    input = next(iter(being_read), None)
+    return scene.finding(BEING_READ, name, f"the first {running}", "wait", input=input, since_ms=began_ms)
+
+
+def _still_after_ms(scene: Scene) -> int:
+    """Returns after how long without a finished batch or another sign of work it is reported."""
+    return max(STILL_AFTER_MS, TRIGGERS * scene.topology.trigger_ms)
 
 
 def _disk_trouble(scene: Scene, name: str, beat: Beat) -> WhyFinding:
@@ -206,17 +238,20 @@ def _clause(past: str) -> str:
     return past if past.startswith(BEFORE) else f"it {past}"
 
 
-def _catching_up(scene: Scene, name: str) -> WhyFinding | None:
-    """Returns a finding if the driver of *name* catches up."""
+def _catching_up(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields a finding for each source whose records wait while the driver of *name* catches up."""
     facts, sub = scene.of(name), scene.sub(name)
     beat = facts.driver.beat
     if beat is None or beat.eta_at_ms is None or condition(facts) is not Condition.CATCHING_UP:
-        return None
-    observation = (
-        f"{beat.records_behind:,} records wait unread; {beat.arrival_per_s:,.0f} a second come in and "
-        f"{beat.working_per_s:,.0f} are read, so that all will be read about {iso(beat.eta_at_ms)}"
+        return
+    of_all = f"; of all sources of {sub.name} " if len(sub.outside_sources) > 1 else "; "
+    rates = (
+        f"{of_all}{beat.arrival_per_s:,.0f} a second come in and {beat.working_per_s:,.0f} are read, so that all will "
+        f"be read about {iso(beat.eta_at_ms)}"
     )
-    return scene.finding(CATCHING_UP, name, observation, "no action is needed", input=sub.outside_sources[0].name)
+    for source, n in facts.reads.left_behind().items():
+        observation = f"{n:,} records of it wait unread{rates}"
+        yield scene.finding(CATCHING_UP, name, observation, "no action is needed", input=source)
 
 
 def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
@@ -225,10 +260,10 @@ def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
     It runs the operator *name* and was not replaced.
     """
     since_ms, sub = scene.of(name).driver.worked_ms, scene.sub(name).name
-    if scene.at_ms - since_ms <= max(STILL_AFTER_MS, TRIGGERS * scene.topology.trigger_ms):
+    if scene.at_ms - since_ms <= _still_after_ms(scene):
         return None
     observation = f"the driver of {sub} stands still, and reads nothing: no batch and no heartbeat with work for "
-    observation += length(scene.at_ms - since_ms)
+    observation += for_people(scene.at_ms - since_ms)
     remedy = f"{_why_still(scene, name)}; or {start(scene, name)}"
     return scene.finding(BACKLOG, name, observation, remedy, since_ms=since_ms)
 

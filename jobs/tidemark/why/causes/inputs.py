@@ -6,20 +6,22 @@ Its records do not exist, are not read, not usable, late, or wait for others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
+from tidemark.collecting import outside
 from tidemark.control.folder import StreamState
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.watermark import Progress
+from tidemark.stream.operate.registry import step_of
 from tidemark.why.causes.producers import Producers
 from tidemark.why.causes.time_unit import plausible_unit
 from tidemark.why.causes.wrong_type import wrong_fields
@@ -29,6 +31,7 @@ from tidemark.why.evidence.facts import NewestWatermark
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
     BACKLOG,
+    BEING_READ,
     POISON_AT_HEAD,
     Cause,
     Trait,
@@ -85,13 +88,17 @@ class Inputs:
         finished_ms = self._scene.of(source.name).reads.newest(source.name)["finished_at"].max()
         return finished_ms if isinstance(finished_ms, int) else None
 
+    def silent_ms(self, source: Source) -> int:
+        """Returns how long *source* has been silent, ms; 0 for one that was never read."""
+        read_ms = self.last_read_ms(source)
+        return 0 if read_ms is None else self._scene.at_ms - read_ms
+
     def quiet_ms(self, source: Source) -> int:
         """Returns how long *source* has been silent beyond its limit, ms.
 
-        It is 0 or less for one that is not silent, and for one that was never read.
+        It is below 0 for one that is not silent, and for one that was never read.
         """
-        read_ms = self.last_read_ms(source)
-        return 0 if read_ms is None else self._scene.at_ms - read_ms - (source.idle_after_ms or QUIET_AFTER_MS)
+        return self.silent_ms(source) - (source.idle_after_ms or QUIET_AFTER_MS)
 
     def never_read(self, source: str) -> bool:
         """Returns True if no record of *source* was ever read."""
@@ -105,9 +112,16 @@ class Inputs:
         if unread:
             return unread
         place = source.topic or source.delta or source.files
+        facts = self._scene.of(source.name)
+        if being_read := facts.driver.being_read(self._scene.sub(source.name)).get(source.name):
+            observation = (
+                f"no record of {place} was processed yet, and the batch that is planned has up to {being_read:,}"
+            )
+            first_records = self._scene.finding(BEING_READ, source.name, observation, "wait", input=source.name)
+            return [first_records]
         observation = f"{place} never had a record"
         remedy = f"check that its producer runs and writes to it{f'; {LIVE}' if source.topic else ''}"
-        since_ms = self._scene.of(source.name).tables.first_finished_ms
+        since_ms = facts.tables.first_finished_ms
         finding = self._scene.finding(
             SOURCE_EMPTY, source.name, observation, remedy, input=source.name, since_ms=since_ms
         )
@@ -233,25 +247,32 @@ class Inputs:
         )
 
     def _lagging(self, source: Source, number: int, reads: pl.DataFrame) -> WhyFinding | None:
-        """Returns a finding if a partition is read too slowly."""
+        """Returns a finding if the last batches of a partition each left more unread than they read."""
         last = reads.filter(pl.col("n") > 0).tail(LATELY)
         newest, least = reads["unread"].tail(1).sum(), last["unread"].min()
         if condition(self._scene.of(source.name)) is Condition.CATCHING_UP:
             return None
-        # Its last LATELY batches each left more unread than they read.
         if not newest or not isinstance(least, int) or not (last["unread"] > last["n"]).all():
             return None
+        batches, left = "its last batch", f"{least:,}"
+        if last.height > 1:
+            batches, left = f"its last {last.height} batches", f"{least:,} or more each"
         return self._scene.finding(
             BACKLOG,
             source.name,
-            f"{newest:,} records of it wait unread; its last {last.height} batches read {last['n'].sum():,} and left "
-            f"{least:,} or more each",
-            "the driver does not keep up: raise max_records, run it in shards (shards), or give it more cores, and "
-            f"{start(self._scene, source.name)}",
+            f"{newest:,} records of it wait unread; {batches} read {last['n'].sum():,} and left {left}",
+            self._remedy_if_lagging(source, last.height),
             input=source.name,
             partition=number,
             since_ms=last["finished_at"].head(1).item(),
         )
+
+    def _remedy_if_lagging(self, source: Source, batches: int) -> str:
+        """Returns what to do where so many *batches* of a partition, of the last LATELY, left more than they read."""
+        if batches < LATELY:
+            return f"wait: after {LATELY} such batches it is known that the driver does not keep up"
+        more = "raise max_records, run it in shards (shards), or give it more cores"
+        return f"the driver does not keep up: {more}, and {start(self._scene, source.name)}"
 
     def _poison(self, source: Source, number: int, bad: pl.DataFrame) -> WhyFinding:
         rows = self._scene.of(source.name).reads.quarantined(source.name, bad["batch_id"])
@@ -292,8 +313,9 @@ class Inputs:
                 yield self._scene.finding(
                     ALIGNMENT_WAIT,
                     source.name,
-                    f"{held:,} records wait; at {watermark_text(mark.watermark_ms)} it is more than {length(drift_ms)} "
-                    f"(max_drift) ahead of {name} partition {slowest} at {watermark_text(lowest_ms)}{early}",
+                    f"{held:,} records wait; at {watermark_text(mark.watermark_ms)} it is more than "
+                    f"{for_people(drift_ms)} (max_drift) ahead of {name} partition {slowest} at "
+                    f"{watermark_text(lowest_ms)}{early}",
                     f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
                     input=source.name,
                     partition=number,
@@ -327,18 +349,27 @@ class Inputs:
         records = facts.late_records(operator.name, rows["batch_id"])
         partitions = records["partition"].unique()
         lateness_ms = records["lateness_ms"].max() or 0
-        source = self._scene.first_source(operator.name)
+        sources = self._scene.sources(operator.name)
         assert isinstance(lateness_ms, int)
+        if len(sources) == 1:
+            (only,) = sources.values()
+            bounds = f"a bound of {for_people(only.bound_ms)}"
+            enough = f'a bound of "{length_in_toml(only.bound_ms + lateness_ms + 1)}" would accept them'
+            option = f" --source {only.name}"
+        else:
+            # The table does not say of which source they are.
+            each = ", ".join(f"{for_people(source.bound_ms)} ({source.name})" for source in sources.values())
+            bounds, option = f"bounds of {each}", ""
+            enough = f"bounds that are {for_people(lateness_ms + 1)} longer would accept them"
         finding = self._scene.finding(
             BOUND_TOO_SMALL,
             operator.name,
             f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
-            f"{length(lateness_ms)}, with a bound of {length(source.bound_ms)}{taken_in_again(rows)}",
-            f"a bound of {length(source.bound_ms + lateness_ms + 1)} would accept them; "
-            f"`tidemark bound {self._scene.topology.name} --source {source.name}` shows the price of each bound; "
+            f"{for_people(lateness_ms)}, with {bounds}{taken_in_again(rows)}",
+            f"{enough}; `tidemark bound {self._scene.topology.name}{option}` shows the price of each bound; "
             f"{requeue_late(self._scene, operator.name)}",
-            input=source.name,
-            partition=partitions.item() if partitions.len() == 1 else None,
+            input=next(iter(sources)) if len(sources) == 1 else None,
+            partition=partitions.item() if len(sources) == partitions.len() == 1 else None,
             since_ms=first(rows, "late"),
         )
         return [finding]
@@ -379,11 +410,25 @@ def taken_in_again(rows: pl.DataFrame) -> str:
 
 
 def reasons_of(source: Source, records: pl.DataFrame) -> str:
-    """Returns counts of quarantined *records* by reason.
+    """Returns counts of *records* that *source* quarantined by reason.
 
     Fields with a wrong type are named.
     """
+    wrong_type = records.filter(pl.col("reason") == "wrong_type")["value"].to_list()
+    return _counted_reasons(records, "wrong_type", wrong_fields(source, wrong_type))
+
+
+def reasons_at(operator: Operator, records: pl.DataFrame) -> str:
+    """Returns counts of *records* that *operator*, which is no source, quarantined by reason.
+
+    The columns of a null key are named.
+    """
+    # The start of its window, which is a part of an aggregate's key, is never null.
+    return _counted_reasons(records, "null_key", outside(step_of(operator).key(operator) or (), {"window_start"}))
+
+
+def _counted_reasons(records: pl.DataFrame, named: str, columns: Sequence[str]) -> str:
+    """Returns counts of quarantined *records* by reason, that of the reason *named* with its *columns*."""
     counts = Counter(records["reason"].to_list()).most_common()
-    mistyped = wrong_fields(source, records.filter(pl.col("reason") == "wrong_type")["value"].to_list())
-    fields = f" in {', '.join(mistyped)}" if mistyped else ""
-    return ", ".join(f"{n:,} {reason}{fields if reason == 'wrong_type' else ''}" for reason, n in counts)
+    places = f" in {', '.join(columns)}" if columns else ""
+    return ", ".join(f"{n:,} {reason}{places if reason == named else ''}" for reason, n in counts)

@@ -9,7 +9,7 @@ import polars as pl
 
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.why.causes.time_unit import timestamp_ms
 from tidemark.why.evidence.commands import requeue
@@ -53,8 +53,8 @@ class Producers:
             yield self._scene.finding(
                 PRODUCER_AHEAD,
                 source.name,
-                f"{ahead.n:,} records of {source.topic or source.name}{whose} lie up to {length(ahead.by_ms)} ahead of "
-                f"the clock: {became}",
+                f"{ahead.n:,} records of {source.topic or source.name}{whose} lie up to {for_people(ahead.by_ms)} "
+                f"ahead of the clock: {became}",
                 "correct the producer's clock, time zone or timestamp_unit; for record time that is no wall time, set "
                 f'max_ahead = "unlimited" for {source.name}{again}{self._moved(source, ahead.partition)}',
                 input=source.name,

@@ -8,7 +8,6 @@ import polars as pl
 
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query
 from tidemark.why.causes.registry import rule
 from tidemark.why.evidence.facts import StreamFacts
@@ -108,7 +107,7 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
     phase, phase_ms = by_phase.row(0)
     meaning = f" ({MEANINGS[phase]})" if phase in MEANINGS else ""
     observation = (
-        f"its batches take {length(round(batch_ms))}, longer than {length(limit_ms)}, and {length(round(phase_ms))} of "
+        f"its batches take {for_people(batch_ms)}, longer than {for_people(limit_ms)}, and {for_people(phase_ms)} of "
         f"it in the phase {phase}{meaning}"
     )
     kinds = _kinds(query) if query else set()

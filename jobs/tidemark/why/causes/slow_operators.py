@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.registry import rule
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
@@ -27,8 +27,8 @@ def slow_operators(scene: Scene, name: str) -> Iterator[WhyFinding]:
             continue  # another slow batch would have ended since
         is_source = scene.operator(slow).is_source
         observation = (
-            f"{'reading and parsing take' if is_source else f'{slow} works for'} {length(work_ms)} in each batch, "
-            f"more than half of the trigger interval ({length(trigger_ms)}); batches take {length(batch_ms)}"
+            f"{'reading and parsing take' if is_source else f'{slow} works for'} {for_people(work_ms)} in each batch, "
+            f"more than half of the trigger interval ({for_people(trigger_ms)}); batches take {for_people(batch_ms)}"
         )
         command = f"tidemark whatif {scene.topology.name} --operator {slow} --scale 0.5"
         less = "choose a longer trigger" if is_source else f"make it do less, or try: `{command}`"

@@ -7,10 +7,10 @@ from typing import assert_never
 
 import polars as pl
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, present
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.toml_keys import length
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.idleness import Activity
 from tidemark.why.causes.inputs import Inputs
@@ -69,16 +69,17 @@ class Watermarks:
             yield from self.holding(self._scene.sub(source.repartition), needed_ms)
         # An idle hop holds nothing back unless every input is idle.
         elif all_idle:
-            first = self._scene.first_source(source.repartition)
+            sources = self._scene.sources(source.repartition)
+            names, has_topic = ", ".join(sources), any(each.topic for each in sources.values())
             yield self._scene.finding(
                 UPSTREAM_IDLE,
                 source.name,
-                f"its upstream {source.repartition} is idle: nothing comes from {first.name}, and time stands at "
+                f"its upstream {source.repartition} is idle: nothing comes from {names}, and time stands at "
                 f"{watermark_text(mark.watermark_ms if mark else None)}",
-                f"check that the producer of {first.name} runs{f' ({LIVE})' if first.topic else ''}; if it may be "
-                f"silent, idle_advances = true for {first.name} lets time advance",
+                f"check that the producer of {names} runs{f' ({LIVE})' if has_topic else ''}; if it may be silent, "
+                f"idle_advances = true for {names} lets time advance",
                 input=source.repartition,
-                since_ms=self._inputs.last_read_ms(first),
+                since_ms=max(present(self._inputs.last_read_ms(each) for each in sources.values()), default=None),
             )
 
     def _source_holding(self, source: Source, needed_ms: int, *, ahead: bool) -> Iterator[WhyFinding]:
@@ -121,7 +122,7 @@ class Watermarks:
         idle = (
             "the source has no idle_after, so it never counts as idle"
             if source.idle_after_ms is None
-            else f"it counts as idle only after {length(source.idle_after_ms)} (idle_after)"
+            else f"it counts as idle only after {for_people(source.idle_after_ms)} (idle_after)"
         )
         return self._scene.finding(
             PARTITION_IDLE_HOLDS_BACK,

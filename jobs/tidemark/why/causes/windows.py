@@ -15,7 +15,6 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.topology import SubTopology
 from tidemark.why.causes.inputs import QUIET_AFTER_MS, Inputs
@@ -88,15 +87,15 @@ class HeldWindows:
     ) -> WhyFinding:
         mark = self._scene.of(operator.name).marks.get((None, None))
         held_by = mark.held_by if mark else None
-        source = self._scene.first_source(operator.name)
-        # A watermark is a bound, and one ms, behind the newest record.
-        needed = iso(needed_ms + source.bound_ms + 1)
+        sources = self._scene.sources(held_by or operator.name)
+        # A watermark is a bound, and one ms, behind the newest record; the longest bound is enough for every source.
+        needed = iso(needed_ms + max(source.bound_ms for source in sources.values()) + 1)
         return self._scene.finding(
             WINDOW_NOT_CLOSED,
             operator.name,
             observation,
             f"a record of {needed} or later in each partition that is not idle closes it",
-            input=held_by or source.name,
+            input=held_by or (next(iter(sources)) if len(sources) == 1 else None),
             partition=self._watermarks.slowest(sub, held_by),
             since_ms=since_ms,
         )
@@ -148,7 +147,7 @@ class HeldWindows:
         watermark_ms = self._watermark_ms(sub)
         if watermark_ms is None or watermark_ms < end_ms - 1:
             return None
-        allowed = length(windows.allowed_lateness_ms)
+        allowed = for_people(windows.allowed_lateness_ms)
         return self._scene.finding(
             ALLOWED_LATENESS_HOLDS,
             operator.name,
@@ -173,6 +172,6 @@ class HeldWindows:
             SESSION_KEPT_OPEN,
             operator.name,
             f"the session {longest['key']} has been open since {iso(longest['window_start'])}: records keep coming, "
-            f"the newest of {iso(newest_ms)}; it ends {length(windows.size_ms)} after its last one",
+            f"the newest of {iso(newest_ms)}; it ends {for_people(windows.size_ms)} after its last one",
             "wait, choose a shorter session gap or a tumbling window, or strategy = on_change to see it grow",
         )

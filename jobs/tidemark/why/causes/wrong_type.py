@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import polars as pl
+
 from tidemark.kernels.records.fields import RecordUnreadable, value_at
+from tidemark.kernels.records.iso_times import instants_of
 from tidemark.kernels.records.json_fields import NOT_FINITE
 from tidemark.kernels.records.numbers import number_of
 from tidemark.model.kinds.source import Source
@@ -35,6 +38,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_instant(value: object) -> bool:
+    return isinstance(value, str) and not instants_of(pl.Series([value])).has_nulls()
+
+
 _FITS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
     {
         "string": lambda value: True,  # any other value is read as its JSON text
@@ -42,7 +49,7 @@ _FITS: Mapping[str, Callable[[object], bool]] = MappingProxyType(
         "int": lambda value: _is_integer(value, 32),
         "bigint": lambda value: _is_integer(value, 64),
         "double": _is_number,
-        "timestamp": lambda value: isinstance(value, str),
+        "timestamp": _is_instant,
     }
 )
 """By declared type, a check that a JSON value fits it."""

@@ -125,15 +125,17 @@ class StreamFacts:
     def busy(self) -> list[tuple[str, int, int]]:
         """The operators that used most of the trigger interval lately.
 
-        That is in the last LATELY batches that closed windows. For each it has the name, and medians in ms: of its
-        work on a batch, and of whole batches, which took longer than a trigger. The operator that worked longest comes
-        first, of equal ones the first by name.
+        That is in the last LATELY batches that closed windows; of fewer nothing is concluded. For each it has the name,
+        and medians in ms: of its work on a batch, and of whole batches, which took longer than a trigger. The operator
+        that worked longest comes first, of equal ones the first by name.
         """
         closing = self.tables.recent_first(
             lambda first: self.tables.rows(OPERATOR_WINDOWS, first).collect(),
             lambda recent: recent["batch_id"].n_unique() >= LATELY,
         )
         last = closing["batch_id"].unique().sort().tail(LATELY)
+        if last.len() < LATELY:
+            return []
         newest = closing.filter(pl.col("batch_id").is_in(last.implode())).unique(["batch_id", "operator"])
         works = newest.join(self.tables.batches_of(last), on="batch_id")
         medians = works.group_by("operator").agg(

@@ -90,6 +90,8 @@ SOURCE_QUIET = Cause("source_quiet", Trait.QUIET | Trait.SILENCE)
 """A source's records were all processed, and no more come."""
 BACKLOG = Cause("backlog", Trait.FAULT)
 """Records wait unread."""
+BEING_READ = Cause("being_read", Trait.USUAL)
+"""The batch that runs has the first records of a source, or is the first one of its driver."""
 CATCHING_UP = Cause("catching_up", Trait.USUAL)
 """Records wait unread, and their number falls."""
 POISON_AT_HEAD = Cause("poison_at_head", Trait.FAULT)

@@ -24,7 +24,8 @@ from tidemark.model.topology import SubTopology
 from tidemark.semantics.open_transactions import OpenTransaction
 from tidemark.semantics.progress import Place
 from tidemark.stream.startup.damage import damages
-from tidemark.stream.startup.unread import begun
+from tidemark.stream.startup.evidence import lost_commits
+from tidemark.stream.startup.unread import begun, most_records
 from tidemark.why.evidence.fact_tables import FactTables
 
 MISSED_MS = 3_000
@@ -94,18 +95,23 @@ class HeartbeatFacts:
     def beat(self) -> Beat | None:
         """The newest heartbeat, from the control folder or from the table."""
         newest: Beat | None = None
+        began_ms: int | None = None
         load: dict[str, Any] = {}
+        live = self._live
         for row in self._beats.tail(1).iter_rows(named=True):
             more = {"drained_by": row["drained_by"], "open_transactions": _open(row)}
-            load = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"], **more}
-            newest = Beat(StreamState(row["state"]), row["at"], row["batch_started_at"], row["reason"], **load)
+            of_row = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"], **more}
+            newest = Beat(StreamState(row["state"]), row["at"], row["batch_started_at"], row["reason"], **of_row)
+            # What an earlier driver measured says nothing about a new one.
+            if live is not None and live.epoch == row["epoch"]:
+                began_ms, load = newest.batch_started_at_ms, of_row
         # The folder has the heartbeats of every second, the table those of every 15 s.
-        live = self._live
         if live is None or (newest and newest.at_ms > live.at_ms):
             return newest
         is_late = self._tables.at_ms - live.at_ms > MISSED_MS
         is_gone = live.state in ALIVE and is_late and self.is_held is False
-        began_ms = newest.batch_started_at_ms if newest else None
+        if live.doing:
+            began_ms = live.since_ms if live.is_in_batch else None
         killed_for = Control(self._control).killed_for(live.launch_id) if is_gone else None
         load["drained_by"] = live.drained_by
         return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for=killed_for, **load)
@@ -171,10 +177,14 @@ class HeartbeatFacts:
 
     @cached_property
     def worked_ms(self) -> int:
-        """The driver's newest sign of work: a finished batch, or its heartbeat's."""
-        beats = self._beats.tail(1).select(pl.coalesce("batch_started_at", "since", "at"))
+        """The driver's newest sign of work: a finished batch, or its heartbeat's.
+
+        A heartbeat within a batch is such a sign itself. In another one it is the begin of the driver's present step.
+        """
+        within_batch = pl.when(pl.col("batch_started_at").is_not_null()).then("at")
+        beats = self._beats.tail(1).select(pl.coalesce(within_batch, "since", "at"))
         live = self._live
-        live_ms = [] if live is None else [live.since_ms or live.at_ms]
+        live_ms = [] if live is None else [live.at_ms if live.is_in_batch else live.since_ms or live.at_ms]
         signs_ms = [*beats.to_series(), *self._tables.batches["finished_at"].tail(1), *live_ms]
         return max(signs_ms, default=self._tables.at_ms)
 
@@ -190,6 +200,12 @@ class HeartbeatFacts:
             return damages(self._control, self._home)
         return []
 
+    def lost_commits(self, app_id: str) -> list[UnreadableFile]:
+        """Returns the tables without a batch that the journal of the stream *app_id* knows of; see `damages`."""
+        with suppress(PermissionError):
+            return [*lost_commits(self._control, self._home, app_id)]
+        return []
+
     @property
     def is_newest(self) -> bool:
         """True if no driver has sent a heartbeat after the instant."""
@@ -197,6 +213,15 @@ class HeartbeatFacts:
             live = Control(self._control).heartbeat()
             return live is None or live.at_ms <= self._tables.at_ms
         return False
+
+    def being_read(self, sub: SubTopology) -> dict[str, int]:
+        """Returns how many records of each source of *sub* the undecided batch has at most, most first.
+
+        Empty if there is no such batch, and for a user who may not read the control folder.
+        """
+        with suppress(PermissionError):
+            return most_records(self._control, sub, at_ms=self._tables.at_ms)
+        return {}
 
     def reading(self, sub: SubTopology) -> str:
         """Returns records that the driver of *sub* had begun to read.

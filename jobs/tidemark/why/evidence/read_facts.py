@@ -93,6 +93,20 @@ class ReadFacts:
         rows = self._tables.recent_first(read, has_answer).iter_rows()
         return {(source, partition): (at_ms, n) for source, partition, at_ms, n in rows}
 
+    def left_behind(self) -> dict[str, int]:
+        """Returns the records of each source that have waited since its last batch but one, most first.
+
+        A source that keeps up leaves records, too, which came since its batch was planned; so the newest batch must
+        have left some that the one before had left. See `BatchRead.leaves_of`.
+        """
+        until, unread = pl.col("until_offset"), pl.col("unread")
+        had_waited = until.last() < (until + unread).slice(-2, 1).first()
+
+        asked = self._since(self._tables.first).drop_nulls("unread")
+        last = asked.group_by(PLACE).agg(unread.last(), waits=(pl.len() > 1) & had_waited).filter("waits")
+        by_source = last.group_by("source").agg(unread.sum())
+        return dict(by_source.sort(-unread, "source").iter_rows())
+
     def quarantined(self, source: str, batches: pl.Series) -> pl.DataFrame:
         """Returns the unusable records of *source* in *batches*."""
         return self._tables.of_batches(QUARANTINE, batches, pl.col("source") == source)

@@ -43,13 +43,11 @@ class Scene:
         homes = [facts.home for facts in self.facts.values() if facts.home.is_dir()]
         return [path for home in homes for path in sorted(home.iterdir())]
 
-    def first_source(self, name: str) -> Source:
-        """Returns the source at the end of an operator's first inputs."""
-        operator = self.operator(name)
-        return operator if isinstance(operator, Source) else self.first_source(operator.upstreams[0])
-
     def sources(self, name: str) -> dict[str, Source]:
-        """Returns the sources, by name, whose records reach the operator *name*."""
+        """Returns the sources, by name, whose records reach the operator *name*.
+
+        Those that only fill tables which it looks up are not among them.
+        """
         operator = self.operator(name)
         if isinstance(operator, Source):
             return {name: operator}

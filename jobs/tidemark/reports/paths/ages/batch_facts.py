@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +20,10 @@ import polars.selectors as cs
 from tidemark.kernels.reports.ages import PLACE, ClosingBatches
 from tidemark.kernels.reports.paths import NONE, Floats, Mask, Places
 from tidemark.kernels.reports.reads import partition_reads
+from tidemark.kernels.reports.record_times import first_records, record_times
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.kinds.source import Source
+from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.idleness import Activity
@@ -40,7 +43,9 @@ class BatchRuns:
         queued_ms: how long they waited for other streams of their process.
         queued_behind: the names of these streams, null: none.
         restart: number of the restart or standstill before them; NONE: none.
+        decided_ms: when they were decided.
         unread: by input partition, if they left records of it unread.
+        read: by input partition, if they read records of it; without a value they did not look at the partition.
         is_unknown: it is not known if they left records unread.
         of_query: they are of a query of a job, without watermarks of partitions.
     """
@@ -51,7 +56,9 @@ class BatchRuns:
     queued_ms: Floats
     queued_behind: pl.Series
     restart: Places
+    decided_ms: Floats
     unread: dict[InputPartition, Mask]
+    read: dict[InputPartition, Places]
     is_unknown: Mask
     of_query: bool = False
 
@@ -66,6 +73,24 @@ class BatchRuns:
         is_there: Mask = np.append(self.batch_id, NONE)[place] == batch_id
         return is_before_end & is_there
 
+    def silent_since(self, partition: InputPartition, batch_id: Places) -> Floats:
+        """Returns when records of *partition* were last read, by batch up to which it is asked.
+
+        It is the decision time of that batch, or of the first one known that looked at the partition and found none.
+        NaN: no batch did.
+        """
+        read = self.read.get(partition)
+        if read is None:
+            return np.full(batch_id.size, np.nan)
+        places = np.arange(self.batch_id.size)
+        last = np.maximum.accumulate(np.where(read == _RECORDS_READ, places, NONE))
+        looks = np.flatnonzero(read != _NOT_LOOKED)
+        first = np.where(places >= looks[0], looks[0], NONE)
+        since = np.where(last == NONE, first, last)
+        newest = np.searchsorted(self.batch_id, batch_id, side="right")
+        since_ms: Floats = np.append(self.decided_ms, np.nan)[np.insert(since, 0, NONE)[newest]]
+        return since_ms
+
     def restart_before(self, partition: InputPartition) -> Places:
         """Returns the restart for which unread records of *partition* waited, by batch.
 
@@ -79,19 +104,86 @@ class BatchRuns:
         return np.where((last != NONE) & (last > read), self.restart[last], NONE)
 
 
+_NOT_LOOKED, _LOOKED, _RECORDS_READ = range(3)
 _NO_VALUES, _NO_PLACES = np.empty(0), np.empty(0, np.int64)
 NO_RUNS = BatchRuns(
-    _NO_PLACES, _NO_VALUES, _NO_VALUES, _NO_VALUES, pl.Series(dtype=pl.String()), _NO_PLACES, {}, _NO_PLACES > 0
-)
+    _NO_PLACES, _NO_VALUES, _NO_VALUES, _NO_VALUES, pl.Series(dtype=pl.String()), _NO_PLACES, _NO_VALUES, {}, {},
+    _NO_PLACES > 0,
+)  # fmt: skip
 
 
-class PartitionMarks(NamedTuple):
-    """The decisions of batches about the time of a partition, in order."""
+class Marks(NamedTuple):
+    """The decisions of batches about the time of a partition, or of a whole source, in order.
+
+    `newest_ms` is the timestamp of the newest record; NaN: none yet, or of a source.
+    """
 
     batch_id: Places
     watermark_ms: Floats
+    newest_ms: Floats
     is_idle: Mask
     decided_ms: Floats
+
+    @classmethod
+    def of(cls, decisions: pl.DataFrame) -> Marks:
+        """Returns the marks in rows of `watermarks`, which are in order."""
+        return cls(
+            decisions["batch_id"].to_numpy(),
+            _floats(decisions["watermark"]),
+            _floats(decisions["max_timestamp"]),
+            decisions["activity"].eq_missing(Activity.IDLE).to_numpy(),
+            _floats(decisions["decided_at"]),
+        )
+
+    def place(self, batch_id: Places) -> tuple[Places, Mask]:
+        """Returns the places of decisions in batches, and if these decided anything."""
+        place = np.searchsorted(self.batch_id, batch_id)
+        return place, np.append(self.batch_id, NONE)[place] == batch_id
+
+    def has_passed(self, place: Places, end_ms: Floats) -> Mask:
+        """Returns True where the watermark has passed the end of a window."""
+        # A window is late when the watermark has reached its last millisecond.
+        passed: Mask = end_ms - 1 <= np.append(self.watermark_ms, np.nan)[place]
+        return passed
+
+    def newest_until(self, batch_id: Places) -> Floats:
+        """Returns the timestamp of the newest record after batches; -inf: none is known."""
+        place = np.searchsorted(self.batch_id, batch_id, side="right")
+        return np.nan_to_num(np.insert(self.newest_ms, 0, np.nan)[place], nan=-np.inf)
+
+
+class Silence(IntEnum):
+    """Why silence of a partition let the watermark advance."""
+
+    NONE = 0
+    """It did not: a record came."""
+    ENDED = 1
+    """It counted as idle before `idle_after` had passed, as its writer said, or its topic was deleted."""
+    IDLE_AFTER = 2
+    """It was silent for longer than `idle_after`."""
+    IDLE_ADVANCES = 3
+    """While every partition is idle, the watermark advances with the clock."""
+
+
+class Passing(NamedTuple):
+    """How partitions let windows close.
+
+    Attributes:
+        number: the number of the partition in `Blockers`.
+        ready_ms: the instant from which on it could let the window close; NaN: it did not in this batch.
+        silence: the Silence that let it.
+        is_known: the record that let it has a known timestamp.
+    """
+
+    number: Places
+    ready_ms: Floats
+    silence: Places
+    is_known: Mask
+
+    def or_later(self, other: Passing) -> Passing:
+        """Returns, by window, what was ready later; of equals the *other*."""
+        is_later = ~np.isnan(other.ready_ms) & ~(other.ready_ms < self.ready_ms)
+        return Passing(*(np.where(is_later, theirs, ours) for ours, theirs in zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -102,13 +194,17 @@ class Blockers:
         source: counts where no partition is known.
         partitions: sources with a partition.
         number: which of them it is; NONE: it is not known.
-        ready_ms: the record time from which on it could let the window close.
+        ready_ms: the instant from which on it could let the window close.
+        silence: the Silence that let it close.
+        is_known: a record with a known timestamp let it close.
     """
 
     source: Source
     partitions: Sequence[tuple[Source, int]]
     number: Places
     ready_ms: Floats
+    silence: Places
+    is_known: Mask
 
     @property
     def bound_ms(self) -> Floats:
@@ -124,25 +220,44 @@ class Blockers:
         return np.array([source.idle_after_ms or 0 for source in sources], np.float64)[self.number]
 
     @property
-    def names(self) -> list[str | None]:
-        """Source and partition of each number, as findings name them.
+    def names(self) -> pl.Series:
+        """Source and partition, as findings name them; null: they are not known."""
+        return self._texts([f"{source.name} partition {partition}" for source, partition in self.partitions])
 
-        The last is that of NONE.
-        """
-        return [*(f"{source.name} partition {partition}" for source, partition in self.partitions), None]
+    @property
+    def silent(self) -> pl.Series:
+        """Source and partition with the setting that makes its silence count; null: they are not known."""
+        settings: list[str] = []
+        for source, _ in self.partitions:
+            settings.append(f', idle_after = "{length_in_toml(source.idle_after_ms)}"' if source.idle_after_ms else "")
+        by_setting = pl.Series(self.silence >= Silence.IDLE_AFTER)
+        in_steps = pl.Series(self.silence == Silence.IDLE_ADVANCES)
+        return pl.select(
+            pl.concat_str(
+                self.names,
+                pl.when(by_setting).then(self._texts(settings)).otherwise(pl.lit("")),
+                pl.when(in_steps).then(pl.lit(", idle_advances = true")).otherwise(pl.lit("")),
+            ).alias("silent")
+        ).to_series()
+
+    def _texts(self, texts: Sequence[str]) -> pl.Series:
+        """Returns the text of the partition of each window; null without one."""
+        return pl.Series([*texts, None], dtype=pl.String()).gather(self.number % (len(texts) + 1))
 
 
 class BatchRows(NamedTuple):
     """Rows about the batches of one topology.
 
-    `batches` are rows of `batches`, `beats` of `heartbeats`, `watermarks` of `watermarks`, and `latencies` those of
-    `operator_latency` that are about sources.
+    `batches` are rows of `batches`, `beats` of `heartbeats`, `watermarks` of `watermarks`, `latencies` those of
+    `operator_latency` that are about sources, and `buckets` those of `latency_buckets` about sources and the batches
+    that closed windows.
     """
 
     batches: pl.DataFrame
     beats: pl.DataFrame
     watermarks: pl.DataFrame
     latencies: pl.DataFrame
+    buckets: pl.DataFrame
 
 
 class BatchFacts:
@@ -156,7 +271,7 @@ class BatchFacts:
     """
 
     def __init__(self, rows: BatchRows, *, trigger_ms: int) -> None:
-        batches, beats, watermarks, latencies = (table.with_columns(cs.datetime().dt.epoch("ms")) for table in rows)
+        batches, beats, watermarks = (table.with_columns(cs.datetime().dt.epoch("ms")) for table in rows[:3])
         times: list[Restart] = []
         texts: list[str | None] = []
         self._ran = defaultdict[str, BatchRuns](lambda: NO_RUNS)
@@ -177,23 +292,17 @@ class BatchFacts:
         self._from_ms, self._to_ms = (
             np.array([getattr(restart, end) for restart in times], np.float64) for end in ("from_ms", "to_ms")
         )
-        self._marks: dict[str, dict[InputPartition, PartitionMarks]] = {}
-        of_partitions = watermarks.drop_nulls(["partition", "source"]).sort("batch_id")
+        self._marks: dict[str, dict[InputPartition, Marks]] = {}
+        in_order = watermarks.drop_nulls("source").sort("batch_id")
+        of_partitions = in_order.drop_nulls("partition")
         input_partition = ["sub_topology", "source", "partition"]
         for (sub, source, partition), decisions in of_partitions.partition_by(input_partition, as_dict=True).items():
-            marks = PartitionMarks(
-                decisions["batch_id"].to_numpy(),
-                _floats(decisions["watermark"]),
-                decisions["activity"].eq_missing(Activity.IDLE).to_numpy(),
-                _floats(decisions["decided_at"]),
-            )
-            self._marks.setdefault(sub, {})[source, partition] = marks
-        # The record with the longest latency of a task is its oldest one.
-        self._oldest_ms: dict[tuple[object, ...], tuple[Places, Floats]] = {}
-        oldest_ms = pl.col("finished_at") - pl.col("max_ms")
-        in_order = latencies.sort("batch_id").with_columns(oldest_ms=oldest_ms)
-        for task, measured in in_order.partition_by(["sub_topology", "operator", "task_id"], as_dict=True).items():
-            self._oldest_ms[task] = measured["batch_id"].to_numpy(), _floats(measured["oldest_ms"])
+            self._marks.setdefault(sub, {})[source, partition] = Marks.of(decisions)
+        self._source_marks: dict[tuple[object, ...], Marks] = {}
+        of_sources = in_order.filter(pl.col("partition").is_null())
+        for key, decisions in of_sources.partition_by(input_partition[:2], as_dict=True).items():
+            self._source_marks[key] = Marks.of(decisions)
+        self._record_times = record_times(rows.latencies, rows.buckets)
 
     def before(self, sub_topology: str, batch_id: Places) -> tuple[Floats, Floats]:
         """Returns when the batch before each one started and finished."""
@@ -236,7 +345,8 @@ class BatchFacts:
             before_began_ms=started_ms + skew_ms,
             before_ended_ms=finished_ms + skew_ms,
             is_unread=is_first | self._is_unread(sub_topology, batch_id, blockers),
-            is_unknown=self._is_unknown(sub_topology, batch_id),
+            is_unknown=~blockers.is_known | self._is_unknown(sub_topology, batch_id),
+            by_silence=blockers.silence != Silence.NONE,
             has_restarted=(restart != NONE) & ~stood_still,
             still_from_ms=np.where(stood_still, from_ms + skew_ms, np.nan),
         )
@@ -290,42 +400,89 @@ class BatchFacts:
         leading = {o.name: o for o in sub.outside_sources if o.name not in sub.table_inputs()}
         marks = self._marks.get(sub.name, {})
         partitions = [(leading[name], partition) for name, partition in sorted(marks) if name in leading]
-        number, latest_ms = np.full(batch_id.size, NONE), np.full(batch_id.size, -np.inf)
-        for n, (leader, partition) in enumerate(partitions):
-            ready_ms = self._ready_ms(sub.name, leader, partition, batch_id, end_ms)
-            # Names decide between partitions that were ready at the same instant: the last one counts.
-            is_later = ready_ms >= latest_ms
-            number, latest_ms = np.where(is_later, n, number), np.where(is_later, ready_ms, latest_ms)
-        return Blockers(source, partitions, number, np.where(number == NONE, end_ms + source.bound_ms, latest_ms))
+        nothing = np.zeros(batch_id.size, np.int64)
+        last = Passing(nothing + NONE, np.full(batch_id.size, np.nan), nothing + Silence.NONE, nothing > 0)
+        # Names decide between partitions that were ready at the same instant: the last one counts.
+        for number in range(len(partitions)):
+            last = last.or_later(self._passing(sub.name, partitions, number, batch_id, end_ms))
+        for leader in leading.values():
+            if leader.idle_advances and leader.idle_after_ms:
+                last = last.or_later(self._in_silence(sub.name, leader, partitions, batch_id, end_ms))
+        ready_ms = np.where(last.number == NONE, end_ms + source.bound_ms, last.ready_ms)
+        return Blockers(source, partitions, last.number, ready_ms, last.silence, last.is_known)
 
-    def _ready_ms(self, sub: str, source: Source, partition: int, batch_id: Places, end_ms: Floats) -> Floats:
-        """Returns since when a partition could let windows close.
-
-        It let them close in the batches *batch_id*.
-        NaN: it let the window close in an earlier batch, or has not yet.
-        """
+    def _passing(
+        self, sub: str, partitions: Sequence[tuple[Source, int]], number: int, batch_id: Places, end_ms: Floats
+    ) -> Passing:
+        """Returns how a partition let windows close in the batches *batch_id*."""
+        source, partition = partitions[number]
         marks = self._marks[sub][source.name, partition]
-        place = np.searchsorted(marks.batch_id, batch_id)
-        has_mark = np.append(marks.batch_id, NONE)[place] == batch_id
-        watermark_ms, is_idle = np.append(marks.watermark_ms, np.nan), np.append(marks.is_idle, values=False)
-        # A window is late when the watermark has reached its last millisecond.
-        is_late, was_late = (end_ms - 1 <= watermark_ms[each] for each in (place, place - 1))
-        has_let = (place > 0) & (is_idle[place - 1] | was_late)
+        place, has_mark = marks.place(batch_id)
+        is_idle = np.append(marks.is_idle, values=False)
+        # It may have let the window close in an earlier batch, or not yet.
+        has_let = (place > 0) & (is_idle[place - 1] | marks.has_passed(place - 1, end_ms))
+        by_record = has_mark & ~has_let & marks.has_passed(place, end_ms)
+        by_silence = has_mark & ~has_let & ~by_record & is_idle[place]
         needed_ms = end_ms + source.bound_ms
-        oldest_ms = self._oldest(sub, source.name, f"{sub}_{partition}", batch_id)
-        by_record_ms = np.fmax(needed_ms, oldest_ms)
-        by_silence_ms = np.where(is_idle[place], np.append(marks.decided_ms, np.nan)[place], np.nan)
-        return np.where(has_mark & ~has_let, np.where(is_late, by_record_ms, by_silence_ms), np.nan)
+        record_ms = self._record_ms(sub, source.name, f"{sub}_{partition}", batch_id, needed_ms)
+        decided_ms = np.append(marks.decided_ms, np.nan)[place]
+        idle_after_ms = source.idle_after_ms or np.nan
+        due_ms = self._ran[sub].silent_since((source.name, partition), batch_id) + idle_after_ms + 1
+        silent_ms = np.fmin(due_ms, decided_ms)
+        ready_ms = np.where(by_record, record_ms, np.where(by_silence, silent_ms, np.nan))
+        silence = np.where(decided_ms >= due_ms, Silence.IDLE_AFTER, Silence.ENDED)
+        return Passing(
+            np.full(batch_id.size, number),
+            np.where(by_record | by_silence, np.fmax(needed_ms, ready_ms), np.nan),
+            np.where(by_silence, silence, Silence.NONE),
+            by_record & ~np.isnan(record_ms),
+        )
 
-    def _oldest(self, sub: str, operator: str, task_id: str, batch_id: Places) -> Floats:
-        """Returns the time of a task's oldest record, by batch.
+    def _in_silence(
+        self, sub: str, source: Source, partitions: Sequence[tuple[Source, int]], batch_id: Places, end_ms: Floats
+    ) -> Passing:
+        """Returns how time that advances in silence let windows close in the batches *batch_id*.
 
-        NaN: it is not known.
+        The partition is the last one of *source* that had a record: the silence has lasted since then.
         """
-        batches, oldest_ms = self._oldest_ms.get((sub, operator, task_id), (np.empty(0, np.int64), np.empty(0)))
-        place = np.searchsorted(batches, batch_id, side="right")
-        is_known = np.insert(batches, 0, NONE)[place] == batch_id
-        return np.where(is_known, np.insert(oldest_ms, 0, np.nan)[place], np.nan)
+        own = [number for number, (leader, _) in enumerate(partitions) if leader == source]
+        marks = self._source_marks.get((sub, source.name))
+        none = np.full(batch_id.size, np.nan)
+        if marks is None or not own or not source.idle_after_ms:
+            return Passing(np.full(batch_id.size, NONE), none, np.full(batch_id.size, Silence.NONE), none > 0)
+        place, has_mark = marks.place(batch_id)
+        was_passed = (place > 0) & marks.has_passed(place - 1, end_ms)
+        of_own = [(source.name, partitions[number][1]) for number in own]
+        newest_ms = np.max([self._marks[sub][each].newest_until(batch_id) for each in of_own], axis=0)
+        needed_ms = end_ms + source.bound_ms
+        # No record of any partition has passed the end, so time did.
+        has_advanced = has_mark & marks.has_passed(place, end_ms) & ~was_passed & (newest_ms < needed_ms)
+        since_ms = np.stack([self._ran[sub].silent_since(each, batch_id) for each in of_own])
+        latest = np.nan_to_num(since_ms, nan=-np.inf)
+        # Of equally silent partitions the last by name counts, as everywhere.
+        number = np.array(own)[len(own) - 1 - latest[::-1].argmax(axis=0)]
+        # Time advances by idle_after, twice that, four times, and so on: the first of these that reaches the window.
+        times = np.maximum(1, (needed_ms - newest_ms) / source.idle_after_ms)
+        step_ms = np.maximum(source.idle_after_ms * 2.0 ** np.ceil(np.log2(times)), source.idle_after_ms + 1)
+        due_ms = latest.max(axis=0) + step_ms
+        decided_ms = np.append(marks.decided_ms, np.nan)[place]
+        ready_ms = np.fmax(needed_ms, np.where(np.isfinite(due_ms), np.fmin(due_ms, decided_ms), decided_ms))
+        return Passing(
+            number,
+            np.where(has_advanced, ready_ms, np.nan),
+            np.full(batch_id.size, Silence.IDLE_ADVANCES),
+            np.zeros(batch_id.size, np.bool_),
+        )
+
+    def _record_ms(self, sub: str, source: str, task_id: str, batch_id: Places, needed_ms: Floats) -> Floats:
+        """Returns the timestamp of the oldest record of a task at or beyond *needed_ms*, by batch.
+
+        NaN: none is known.
+        """
+        asked = pl.DataFrame({"batch_id": batch_id, "needed_ms": needed_ms}).with_columns(
+            sub_topology=pl.lit(sub), operator=pl.lit(source), task_id=pl.lit(task_id)
+        )
+        return _floats(first_records(asked, self._record_times))
 
 
 def _epochs_by_beats(batches: pl.DataFrame, beats: pl.DataFrame) -> pl.DataFrame:
@@ -344,24 +501,29 @@ def _runs(batches: pl.DataFrame, restart_of: dict[int, int], *, of_query: bool) 
     *restart_of* has the numbers of their restarts. *of_query*: they are of a query of a job.
     """
     batch_id = batches["batch_id"].to_numpy()
+    reads = partition_reads(batches.lazy().select("sources").with_row_index("batch")).collect()
     unread: dict[InputPartition, Mask] = {}
-    for source, partition, batch in _unread(batches):
+    for source, partition, batch in _of_each(reads.filter(pl.col("unread") > 0)):
         unread.setdefault((source, partition), np.zeros(batch_id.size, np.bool_))[batch] = True
+    read: dict[InputPartition, Places] = {}
+    for source, partition, batch in _of_each(reads):
+        read.setdefault((source, partition), np.full(batch_id.size, _NOT_LOOKED))[batch] = _LOOKED
+    for source, partition, batch in _of_each(reads.filter(pl.col("n") > 0)):
+        read[source, partition][batch] = _RECORDS_READ
     restart = np.full(batch_id.size, NONE)
     for batch, number in restart_of.items():
         restart[batch_id == batch] = number
     instants = (_floats(batches["started_at"]), _floats(batches["finished_at"]))
     queued = (_floats(batches["queued_ms"].fill_null(0)), batches["queued_behind"])
-    reads = partition_reads(batches.lazy().select("sources").with_row_index("batch"))
-    unknown = reads.filter(pl.col("unread").is_null()).select("batch").collect()["batch"]
+    unknown = reads.filter(pl.col("unread").is_null())["batch"]
     is_unknown = np.isin(np.arange(batch_id.size), unknown.to_numpy())
-    return BatchRuns(batch_id, *instants, *queued, restart, unread, is_unknown, of_query)
+    decided_ms = _floats(batches["decided_at"])
+    return BatchRuns(batch_id, *instants, *queued, restart, decided_ms, unread, read, is_unknown, of_query)
 
 
-def _unread(batches: pl.DataFrame) -> Iterator[tuple[str, int, int]]:
-    """Yields source, partition and place of the batch with unread records."""
-    reads = partition_reads(batches.lazy().select("sources").with_row_index("batch")).filter(pl.col("unread") > 0)
-    yield from reads.select("source", "partition", "batch").collect().iter_rows()
+def _of_each(reads: pl.DataFrame) -> Iterator[tuple[str, int, int]]:
+    """Yields source, partition and place of the batch of *reads*."""
+    yield from reads.select("source", "partition", "batch").iter_rows()
 
 
 def _floats(values: pl.Series) -> Floats:

@@ -32,7 +32,8 @@ class SubjectAges:
         worked_ms: the subject's own work.
         configured_ms: the configured length of each part.
         restart: the place of the part that is due to a restart or standstill on the way; NONE: none.
-        inputs: what parts waited for, in columns of texts: `waited_for`, `restarted` and `queued_behind`.
+        inputs: what parts waited for, in columns of texts: `waited_for`, `silent`, `restarted` and
+            `queued_behind`.
     """
 
     windows: Places
@@ -88,8 +89,12 @@ class SubjectWalk:
         for place in self._walk:
             self._at_operator(ages, place)
         restart, restarted = self._restarted(blockers)
-        waited_for = pl.Series(blockers.names, dtype=pl.String()).gather(blockers.number % len(blockers.names))
-        inputs = {"waited_for": waited_for, "restarted": restarted, "queued_behind": self._queued_behind()}
+        inputs = {
+            "waited_for": blockers.names,
+            "silent": blockers.silent,
+            "restarted": restarted,
+            "queued_behind": self._queued_behind(),
+        }
         return SubjectAges(
             windows=self._windows,
             ms=ages.ms,
@@ -106,7 +111,8 @@ class SubjectWalk:
         for place, part in enumerate(self._parts):
             configured_ms[place] = promises.work_ms.get(part.name, 0)
         configured_ms[PLACE[AgeCause.BOUND]] = blockers.bound_ms
-        configured_ms[PLACE[AgeCause.BLOCKING_PARTITION]] = blockers.idle_after_ms
+        for cause in (AgeCause.BLOCKING_PARTITION, AgeCause.SILENCE):
+            configured_ms[PLACE[cause]] = blockers.idle_after_ms
         # Each driver on the way may wait for a trigger.
         drivers = {self._sub[place] for place in self._walk}
         configured_ms[PLACE[AgeCause.TRIGGER]] = self._topology.trigger_ms * len(drivers)

@@ -9,6 +9,7 @@ Every promised operator is judged on its own path, and so is the leaf of the cri
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 import polars as pl
@@ -23,14 +24,27 @@ from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts
 from tidemark.reports.paths.ages.subject_ages import SubjectAges, SubjectWalk, together, walks_to
 from tidemark.reports.paths.ages.window_work import WindowWork, window_work
-from tidemark.reports.promises import Promises, waits_for_windows
+from tidemark.reports.promises import Promises, Verdict, waits_for_windows
 from tidemark.semantics.blame import HELD_BY_WATERMARK, HISTORY, HISTORY_MS, AgeCause, AgePart
 
-WindowVerdicts = Mapping[tuple[str, int], bool]
-"""True if records of a window broke an operator's promise.
+RecordVerdicts = Mapping[tuple[str, int], tuple[Verdict, ...]]
+"""The verdicts on the records of windows.
 
 Keys are the operator and the start of the window, epoch ms.
 """
+WINDOW = ["window_start", "window_end"]
+_VERDICTS = pl.List(
+    pl.Struct(
+        {
+            "sla": pl.String(),
+            "operator": pl.String(),
+            "quantile": pl.Float64(),
+            "limit_ms": pl.Int64(),
+            "value_ms": pl.Float64(),
+            "broken": pl.Boolean(),
+        }
+    )
+)
 WAITED_FOR = (AgeCause.BOUND, AgeCause.BLOCKING_PARTITION, AgeCause.BACKLOG, AgeCause.LATE_PRODUCER)
 """Parts in which a window waited for a partition."""
 
@@ -42,18 +56,18 @@ class WindowParts:
         topology: whose windows they are.
         promises: about its windows.
         facts: about its batches.
-        judged: windows whose records were compared with the promises.
+        judged: the verdicts on the records of windows.
         kept: rows of window_parts of earlier windows that kept a promise.
     """
 
     def __init__(
-        self, topology: Topology, promises: Promises, facts: BatchFacts, judged: WindowVerdicts, kept: pl.DataFrame
+        self, topology: Topology, promises: Promises, facts: BatchFacts, judged: RecordVerdicts, kept: pl.DataFrame
     ) -> None:
         self._topology, self._promises, self._facts, self._judged = topology, promises, facts, judged
         self._kept = kept.select("subject", "window_end", "operator", "kind", "ms").with_columns(
             cs.datetime().dt.epoch("ms")
         )
-        self._promised = {*promises.records, *promises.work_ms} & set(topology.operators)
+        self._promised = promises.operators & set(topology.operators)
         self._waits = {name: waits_for_windows(name, topology) for name in topology.operators}
 
     def rows(self, steps: pl.DataFrame, paths: pl.DataFrame, finished: pl.DataFrame) -> pl.DataFrame:
@@ -82,7 +96,8 @@ class WindowParts:
     def _of_subject(self, subject: str, ages: SubjectAges, work: WindowWork) -> pl.DataFrame:
         windows = work.windows[ages.windows]
         by_records = self._late(subject, windows["window_start"])
-        over = self._over(subject, windows["window_start"], ages.worked_ms)
+        broken = self._broken(subject, windows["window_start"], ages.worked_ms)
+        over = broken.list.len() > 0
         usual_ms, usual_share = self._usual(subject, ages, windows["window_end"].to_numpy(), over, work.parts)
         names = [part.name for part in work.parts]
         # The watermark delays records only where they wait for the end of a window.
@@ -106,7 +121,7 @@ class WindowParts:
         lengths = {"usual_ms": usual_ms[at], "usual_share": usual_share[at], "excess_ms": excess_ms[at]}
         rows = pl.DataFrame({"part": part, "restart": ages.restart[window], **whole, **lengths})
         rows = rows.cast(dict.fromkeys(whole, pl.Int64())).fill_nan(None)
-        of_windows = windows.with_columns(over_sla=over).hstack(ages.inputs)
+        of_windows = windows.with_columns(over_sla=over, broken_slas=broken).hstack(ages.inputs)
         return (
             pl.concat([rows, parts[part], of_windows[window]], how="horizontal")
             .with_columns(
@@ -122,27 +137,21 @@ class WindowParts:
 
     def _late(self, subject: str, starts_ms: pl.Series) -> Mask:
         """Returns True for windows whose records broke a promise of *subject*."""
-        late = [start_ms for (name, start_ms), is_late in self._judged.items() if is_late and name == subject]
+        late: list[int] = []
+        for (name, start_ms), verdicts in self._judged.items():
+            if name == subject and any(verdict.broken for verdict in verdicts):
+                late.append(start_ms)
         return np.isin(starts_ms.to_numpy(), late)
 
-    def are_over(self, subject: str, starts_ms: pl.Series, worked_ms: pl.Series) -> pl.Series:
-        """Returns True for windows that broke a promise of *subject*.
-
-        There is such a promise.
-        *starts_ms* are their starts, *worked_ms* is the work of *subject* on them.
-        """
-        work_ms = self._promises.work_ms.get(subject)
-        is_long = worked_ms > work_ms if work_ms is not None else pl.Series([False])
-        return pl.Series(self._late(subject, starts_ms)) | is_long.fill_null(value=False)
-
-    def _over(self, subject: str, starts_ms: pl.Series, worked_ms: Floats) -> pl.Series:
-        """Returns True for windows that broke a promise of *subject*.
-
-        Null: there is none.
-        """
-        if subject in {*self._promises.records, *self._promises.work_ms}:
-            return self.are_over(subject, starts_ms, pl.Series(worked_ms))
-        return pl.repeat(None, starts_ms.len(), dtype=pl.Boolean(), eager=True)
+    def _broken(self, subject: str, starts_ms: pl.Series, worked_ms: Floats) -> pl.Series:
+        """Returns the SLAs of *subject* that each window broke; null where it has none."""
+        if subject not in self._promised:
+            return pl.repeat(None, starts_ms.len(), dtype=pl.List(pl.String()), eager=True)
+        broken: list[list[str]] = []
+        for start_ms, work_ms in zip(starts_ms, pl.Series(worked_ms, nan_to_null=True), strict=True):
+            verdicts = verdicts_of(subject, start_ms, work_ms, self._judged, self._promises)
+            broken.append(list(dict.fromkeys(verdict.sla for verdict in verdicts if verdict.broken)))
+        return pl.Series(broken, dtype=pl.List(pl.String()))
 
     def _usual(
         self, subject: str, ages: SubjectAges, ends_ms: Places, over: pl.Series, parts: Sequence[AgePart]
@@ -180,6 +189,57 @@ class WindowParts:
         return together(of_walks) if of_walks else None
 
 
+def verdicts_of(
+    operator: str, start_ms: int, worked_ms: float | None, judged: RecordVerdicts, promises: Promises
+) -> list[Verdict]:
+    """Returns the verdicts on a window by the promises of *operator*.
+
+    Args:
+        operator: its name.
+        start_ms: start of the window.
+        worked_ms: the operator's work on the window; None: it is not known.
+        judged: the verdicts on the records of windows.
+        promises: about the windows.
+    """
+    verdicts = [*judged.get((operator, start_ms), ())]
+    if worked_ms is not None:
+        verdicts += [promise.judge(operator, worked_ms) for promise in promises.work.get(operator, ())]
+    return verdicts
+
+
+def with_window_verdicts(
+    paths: pl.DataFrame, steps: pl.DataFrame, judged: RecordVerdicts, promises: Promises
+) -> pl.DataFrame:
+    """Returns *paths* with `over_sla` and `verdicts`.
+
+    A window is over its SLA if it broke one of any of its operators. *paths* are rows of critical_paths, and *steps*
+    those of critical_path_steps.
+    """
+    by_window: dict[tuple[int, int], list[Verdict]] = {}
+    of_operators = steps.filter(pl.col("operator").is_in(promises.operators))
+    rows = of_operators.select(*(pl.col(name).dt.epoch("ms") for name in WINDOW), "operator", "worked_ms")
+    for start_ms, end_ms, operator, worked_ms in rows.iter_rows():
+        verdicts = verdicts_of(operator, start_ms, worked_ms, judged, promises)
+        by_window.setdefault((start_ms, end_ms), []).extend(verdicts)
+    over: list[bool | None] = []
+    listed: list[list[dict[str, object]] | None] = []
+    windows = paths.select(*(pl.col(name).dt.epoch("ms") for name in WINDOW), "latency_ms")
+    for start_ms, end_ms, latency_ms in windows.iter_rows():
+        found = by_window.get((start_ms, end_ms))
+        # An open window has no latency and no verdict; nor has one without a promise.
+        is_judged = found is not None and latency_ms is not None
+        over.append(any(verdict.broken for verdict in found) if found is not None and is_judged else None)
+        listed.append([asdict(verdict) for verdict in sorted(found, key=_severity)] if found and is_judged else None)
+    return paths.with_columns(
+        over_sla=pl.Series(over, dtype=pl.Boolean()), verdicts=pl.Series(listed, dtype=_VERDICTS)
+    ).select(paths.columns)
+
+
+def _severity(verdict: Verdict) -> tuple[bool, float, str]:
+    """Orders verdicts: broken promises first, then by how near to its limit the value is."""
+    return not verdict.broken, -verdict.value_ms / verdict.limit_ms, verdict.sla
+
+
 def _input() -> pl.Expr:
     """Returns what a part waited for; null: nothing."""
     part, waited_for = pl.col("part"), [PLACE[cause] for cause in WAITED_FOR]
@@ -187,6 +247,7 @@ def _input() -> pl.Expr:
         # A restart explains more than the partition whose records it made a backlog.
         pl.when(part == pl.col("restart")).then("restarted")
         .when(part == PLACE[AgeCause.QUEUED]).then("queued_behind")
+        .when(part == PLACE[AgeCause.SILENCE]).then("silent")
         .when(part.is_in(waited_for)).then("waited_for")
     )  # fmt: skip
 

@@ -1,0 +1,70 @@
+"""Finds the record of a batch with which a partition passed an instant of record time.
+
+The timestamp of a record is the finish clock of its task less its latency: exact for the oldest and the newest record
+of a task, and by latency buckets within 1 % of the latency for those between.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+import polars.selectors as cs
+
+from tidemark.kernels.columns.buckets import value_of
+from tidemark.semantics.buckets import RELATIVE_ERROR
+
+TASK = ["sub_topology", "operator", "task_id", "batch_id"]
+
+
+def record_times(latencies: pl.DataFrame, buckets: pl.DataFrame) -> pl.DataFrame:
+    """Returns the timestamps of the records that tasks read, in order: `record_ms` and `latest_ms`, epoch ms.
+
+    The record of a bucket may be as late as `latest_ms`.
+
+    *latencies* are rows of `operator_latency`, *buckets* those of `latency_buckets`. A task without buckets has none.
+    """
+    ends = ["min_ms", "max_ms"]
+    tasks = latencies.with_columns(cs.datetime().dt.epoch("ms")).select(*TASK, *ends, finished_ms="finished_at")
+    value_ms = pl.col("value_ms")
+    # A bucket has values from v / (1 + e) to v / (1 - e), and those below 0 in the same distance from 0.
+    shortest_ms = (value_ms / (1 + RELATIVE_ERROR * value_ms.sign())).floor().cast(pl.Int64())
+    between = (
+        buckets.select(*TASK, value_ms=value_of("bucket"))
+        .join(tasks, on=TASK)
+        # The value of a bucket may lie outside of the measured latencies.
+        .select(
+            *TASK,
+            *(
+                _before_finish(ms.clip(*map(pl.col, ends)), name)
+                for ms, name in [(value_ms, "record_ms"), (shortest_ms, "latest_ms")]
+            ),
+        )
+    )
+    measured = tasks.join(between.select(TASK).unique(), on=TASK, how="semi")
+    exact = [
+        measured.select(*TASK, *(_before_finish(pl.col(end), name) for name in ("record_ms", "latest_ms")))
+        for end in ends
+    ]
+    return pl.concat([between, *exact]).unique().sort("latest_ms", "record_ms")
+
+
+def _before_finish(latency_ms: pl.Expr, name: str) -> pl.Expr:
+    return (pl.col("finished_ms") - latency_ms).cast(pl.Int64()).alias(name)
+
+
+def first_records(asked: pl.DataFrame, times: pl.DataFrame) -> pl.Series:
+    """Returns the timestamp of the oldest record at or beyond `needed_ms` of each row of *asked*; null: none is known.
+
+    *asked* names the tasks and their batches, and *times* are those of `record_times`.
+    """
+    needed = asked.select(*TASK, pl.col("needed_ms").cast(pl.Int64())).with_row_index("row").sort("needed_ms")
+    found = needed.join_asof(
+        times,
+        left_on="needed_ms",
+        right_on="latest_ms",
+        by=TASK,
+        strategy="forward",
+        coalesce=False,
+        check_sortedness=False,
+    )
+    record_ms = pl.when(pl.col("record_ms").is_not_null()).then(pl.max_horizontal("needed_ms", "record_ms"))
+    return found.sort("row").select(record_ms=record_ms).to_series()
