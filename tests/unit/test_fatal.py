@@ -70,6 +70,16 @@ def test_the_records_beside_it_in_its_topic_must_not_fail(
         assert len(tries) == max(len(neighbours), 1), "without neighbours nothing is read, and registries are asked"
 
 
+REJECTED = "java.util.concurrent.RejectedExecutionException"
+
+
+def lost(reason: str) -> Exception:
+    """Returns Spark's error of a task that failed four times, the last time for *reason*."""
+    last = "most recent failure: Lost task 0.3 in stage 12.0 (TID 36) (worker executor 8)"
+    task = f"Job aborted due to stage failure: Task 0 in stage 12.0 failed 4 times, {last}: {reason}"
+    return of_java(f"x\nCaused by: org.apache.spark.SparkException: {task}")
+
+
 def of_java(text: str) -> Exception:
     error = RuntimeError("Job aborted")
     error._stackTrace = text  # type: ignore[attr-defined]
@@ -125,6 +135,10 @@ def test_errors_of_what_is_around_a_driver_are_about_no_record(error: Exception)
         (RecursionError(), "RecursionError: "),
         (of_java("x\nCaused by: java.lang.ArithmeticException: a"), "java.lang.ArithmeticException: a"),
         (of_java("x\nCaused by: java.lang.OutOfMemoryError: Java heap space"), DEATH),
+        (lost("java.lang.OutOfMemoryError: Java heap space"), DEATH),
+        (lost("ExecutorLostFailure (executor 8 exited caused by one of the running tasks) Reason: code 52"), DEATH),
+        (lost(f"{REJECTED}: Task org.apache.spark.executor.Executor$TaskRunner@6e8874c1 rejected from a pool"), DEATH),
+        (lost(f"{REJECTED}: Task our.Task rejected"), f"{REJECTED}: Task our.Task rejected"),
         (
             of_java("Traceback (most recent call last):\ntidemark.errors.InvalidArgument: no number"),
             "tidemark.errors.InvalidArgument: no number",

@@ -44,10 +44,19 @@ KILLED = frozenset({StreamState.STARTING, StreamState.RUNNING})
 A driver that ends on request leaves another state.
 """
 DEATH = ""
-"""The cause of a driver that was killed, or whose JVM was, or that had no memory left: no error names one."""
+"""The cause of a driver that was killed, or whose JVM or executor was, or without memory: no error names one."""
 _WITHOUT_JVM = ("ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError", "Py4JNetworkError")
 """Openings of the causes for which a driver without a JVM fails."""
 _WITHOUT_MEMORY = ("MemoryError", "java.lang.OutOfMemoryError")
+_WITHOUT_EXECUTOR = (
+    "ExecutorLostFailure",
+    "java.util.concurrent.RejectedExecutionException: Task org.apache.spark.executor.",
+)
+"""Openings of the causes for which a task fails whose executor ends.
+
+One record shows itself in each of these ways, by turns: as the last error of a JVM without memory, as an executor that
+Spark misses, and as a task that came to an executor on its way out.
+"""
 _MAY_NAME_A_RECORD = (InvalidArgument, InvalidRow, InvalidTimestamp)
 """Tidemark's own errors that a record may raise. All others say themselves what they are about."""
 _NEVER_OF_A_RECORD = (OSError, InvalidSpec, RegistryRefused)
@@ -152,10 +161,10 @@ def cause_of(error: BaseException) -> str | None:
 
     Returns:
         None if *error* cannot be about a record: it is one of a broker, a disk, a store, the lease, a registry or a
-        setting. DEATH if the JVM ended, or memory did.
+        setting. DEATH if a JVM ended, or memory did.
     """
     line = cause_line(error)
-    if line.startswith((*_WITHOUT_JVM, *_WITHOUT_MEMORY)):
+    if line.startswith((*_WITHOUT_JVM, *_WITHOUT_MEMORY, *_WITHOUT_EXECUTOR)):
         return DEATH
     if isinstance(error, _NEVER_OF_A_RECORD) or type(error).__module__.partition(".")[0] in _LIBRARIES:
         return None
