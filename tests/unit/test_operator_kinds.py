@@ -57,7 +57,6 @@ TESTS_FOR_ONE_KIND = {
     "trace/record: Join": "it needs the versions of its table",
     "trace/record: Sink": "its table or topic shows the record",
     "why/evidence/snapshot: Source": "the walk ends at it",
-    "why/intervals: Source": "its bound and idle timeout are named",
     "why/walk: Source": "its topic and fields are part of remedies",
 }
 """By module and kind, the need for fields of that kind.
