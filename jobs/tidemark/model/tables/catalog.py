@@ -911,8 +911,8 @@ SLA_RESULTS = Table(
         (
             "crossed_at",
             "timestamp",
-            "clock of the check when an age crossed its lowest limit, an interval its deadline, or when what never came "
-            "was due; null: it did not, another measure, or not known",
+            "clock of the check when an age crossed its lowest limit, an interval its deadline, or what never came was "
+            "due; null: it did not, another measure, or not known",
         ),
         (
             "culprit",
