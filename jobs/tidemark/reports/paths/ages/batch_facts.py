@@ -302,7 +302,8 @@ class BatchFacts:
         of_sources = in_order.filter(pl.col("partition").is_null())
         for key, decisions in of_sources.partition_by(input_partition[:2], as_dict=True).items():
             self._source_marks[key] = Marks.of(decisions)
-        self._record_times = record_times(rows.latencies, rows.buckets)
+        task = ["sub_topology", "operator", "task_id"]
+        self._record_times = record_times(rows.latencies, rows.buckets).partition_by(task, as_dict=True)
 
     def before(self, sub_topology: str, batch_id: Places) -> tuple[Floats, Floats]:
         """Returns when the batch before each one started and finished."""
@@ -462,7 +463,8 @@ class BatchFacts:
         # Of equally silent partitions the last by name counts, as everywhere.
         number = np.array(own)[len(own) - 1 - latest[::-1].argmax(axis=0)]
         # Time advances by idle_after, twice that, four times, and so on: the first of these that reaches the window.
-        times = np.maximum(1, (needed_ms - newest_ms) / source.idle_after_ms)
+        behind_ms = np.where(np.isfinite(newest_ms), needed_ms - newest_ms, 0)
+        times = np.maximum(1, behind_ms / source.idle_after_ms)
         step_ms = np.maximum(source.idle_after_ms * 2.0 ** np.ceil(np.log2(times)), source.idle_after_ms + 1)
         due_ms = latest.max(axis=0) + step_ms
         decided_ms = np.append(marks.decided_ms, np.nan)[place]
@@ -479,10 +481,13 @@ class BatchFacts:
 
         NaN: none is known.
         """
+        times = self._record_times.get((sub, source, task_id))
+        if times is None:
+            return np.full(batch_id.size, np.nan)
         asked = pl.DataFrame({"batch_id": batch_id, "needed_ms": needed_ms}).with_columns(
             sub_topology=pl.lit(sub), operator=pl.lit(source), task_id=pl.lit(task_id)
         )
-        return _floats(first_records(asked, self._record_times))
+        return _floats(first_records(asked, times))
 
 
 def _epochs_by_beats(batches: pl.DataFrame, beats: pl.DataFrame) -> pl.DataFrame:
