@@ -138,7 +138,7 @@ def test_the_last_line_names_the_culprit(tmp_path: Path) -> None:
     kept = told_path(reported(tmp_path / "kept", PATH | {"over_sla": False}, promised_ms=70))
     assert kept.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and no SLA is broken"
     unjudged = told_path(reported(tmp_path / "unjudged", PATH | {"over_sla": None, "verdicts": None}))
-    assert unjudged.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and nothing is judged"
+    assert unjudged.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and no SLA judges it"
 
 
 def test_a_path_says_which_slas_judged_it_with_limit_and_value(tmp_path: Path) -> None:
