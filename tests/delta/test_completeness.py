@@ -15,7 +15,7 @@ from support.play import NOON, Play, Row, ms, tell
 from support.separate_executors import Apart
 from support.topologies import aggregate, current, repartition, sink, source, table, topology_of
 from tidemark.cli.audit.complete import as_line
-from tidemark.control.folder import TimeReset
+from tidemark.control.folder import StreamState, TimeReset
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
@@ -270,6 +270,8 @@ def test_an_open_interval_has_an_estimate(tmp_path):
     assert expected_s() == 90, "it has read everything by then"
     tell(history, 62, **load)
     assert expected_s() is None, "it falls further behind"
+    tell(history, 62.5, StreamState.DRAINED)
+    assert expected_s() is None, "nothing runs until somebody starts it"
 
 
 LATER_STEPS = ["committed board", "measured", "committed latency_buckets", "committed outcomes", "committed batches"]

@@ -89,7 +89,7 @@ def test_the_summary_is_read_from_the_tables(tmp_path: Path) -> None:
     assert " ".join(line.strip() for line in excuse) == f"board_is_fresh passes: {SAID}"
     assert sla.split() == ["in_time", "board", "latency_p99", "error", "5,312", "null", "5,000", "flight_status"]
     assert lines(told, "Quarantine")[-1] == "1 quarantined = 1 injected"
-    assert lines(told, "Accounting")[-1] == "2 batches × operators: all close"
+    assert lines(told, "Accounting")[-1] == "2 rows of outcomes, one per batch and operator: all close"
     assert max(map(len, told.splitlines())) <= 120
 
 

@@ -180,13 +180,14 @@ def _waits(of: Scene, operator: Operator, passed_at_ms: int) -> tuple[str, int |
     if mark.watermark_ms >= passed_at_ms:
         return f"{time}: an operator holds results, or the driver has not written the row yet", None
     findings = in_order([*Watermarks(of, Inputs(of)).holding(sub, passed_at_ms)])
-    if condition(facts) not in {Condition.RUNNING, Condition.CATCHING_UP}:
+    is_running = condition(facts) in {Condition.RUNNING, Condition.CATCHING_UP}
+    if not is_running:
         findings = [*drivers(of, operator.name), *findings]
     reason = f"{time}: {findings[0].line if findings else f'records have come to {iso(newest_ms)}'}"
     beat = facts.driver.beat
     is_faulty = any(Trait.FAULT in finding.cause.traits for finding in findings)
     # A driver that is behind, and does not catch up, has rates and no end.
-    if beat is None or is_faulty or (beat.arrival_per_s is not None and beat.eta_at_ms is None):
+    if beat is None or not is_running or is_faulty or (beat.arrival_per_s is not None and beat.eta_at_ms is None):
         return reason, None
     bounds_ms = [source.bound_ms for source in sub.outside_sources]
     return reason, reached_at_ms(

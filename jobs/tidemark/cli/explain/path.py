@@ -143,10 +143,15 @@ def _beside_the_sum(window: Row) -> Iterator[str]:
     if window["waited_ms"] is not None:
         parts = (f"{window[f'{what}_ms']:,} ms {what}" for what in ("waited", "queued", "worked"))
         yield f"of the sum: {', '.join(parts)}"
-    error_ms = window["skew_error_ms"]
-    yield f"clocks: {'not compared with each other' if error_ms is None else f'right to within {error_ms:,} ms'}"
+    yield f"clocks: {_clocks_text(window['skew_error_ms'])}"
     if window["moving_average_ms"] is not None:
         yield f"Apex's moving averages: {window['moving_average_path']}"
+
+
+def _clocks_text(error_ms: int | None) -> str:
+    if error_ms is None:
+        return "not compared with each other"
+    return f"right to within {error_ms:,} ms" if error_ms else "one clock, so none is wrong against another"
 
 
 def _fill(line: str) -> str:

@@ -39,9 +39,11 @@ PAGES = "/tidemark/pages/"
 """Path below the address of Airflow, see airflow/pages/http.py."""
 FIRST_LATENCY = """
     WITH since AS (SELECT unnest($3::VARCHAR[]) AS sub_topology, unnest($4::BIGINT[]) AS first_batch)
-    SELECT sub_topology, arg_min(sum_ms / n, finished_at)::BIGINT
-    FROM operator_latency JOIN since USING (sub_topology)
-    WHERE topology = $1 AND operator IN (SELECT unnest($2::VARCHAR[])) AND n > 0 AND batch_id >= first_batch GROUP BY 1
+    SELECT sub_topology, (sum(sum_ms) / sum(n))::BIGINT FROM (
+        SELECT sub_topology, sum_ms, n FROM operator_latency JOIN since USING (sub_topology)
+        WHERE topology = $1 AND operator IN (SELECT unnest($2::VARCHAR[])) AND n > 0 AND batch_id >= first_batch
+        QUALIFY batch_id = min(batch_id) OVER (PARTITION BY sub_topology)
+    ) GROUP BY 1
 """
 AMBIGUOUS = """
     SELECT sub_topology, arg_max(ambiguous_keys, "at") FROM (

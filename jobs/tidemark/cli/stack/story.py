@@ -12,9 +12,12 @@ FINDINGS = (
     (
         "operator_latency",
         """
-        SELECT format('first latency: {:,} ms from the time of a record until {} had its result',
-                      arg_min(max_ms, finished_at), arg_min(operator, finished_at))
-        FROM operator_latency WHERE kind = 'sink' HAVING count(*) > 0
+        SELECT format('first latency: {:,} ms from the time of a record until {} had its result, on average of its '
+                      'first batch', (sum(sum_ms) / sum(n))::BIGINT, any_value(operator))
+        FROM (
+            FROM operator_latency WHERE kind = 'sink' AND n > 0
+            QUALIFY (operator, batch_id) = first_value((operator, batch_id)) OVER (ORDER BY finished_at, operator)
+        ) HAVING count(*) > 0
         """,
     ),
     (
@@ -30,7 +33,7 @@ FINDINGS = (
     (
         "quarantine",
         """
-        SELECT format('quarantine: a bad record, {}, at offset {} of {} partition {}; all others went on',
+        SELECT format('quarantine: a bad record, {}, at offset {} of {} partition {} is set aside',
                       arg_min(reason, batch_id), arg_min("offset", batch_id), any_value(topic),
                       arg_min("partition", batch_id))
         FROM quarantine HAVING count(*) > 0
@@ -39,7 +42,7 @@ FINDINGS = (
     (
         "watermarks",
         """
-        SELECT format('watermark: {} partition {} is idle, and holds the others back no longer',
+        SELECT format('watermark: {} partition {} is idle, and does not count for it until its next record',
                       arg_min(source, batch_id), arg_min("partition", batch_id))
         FROM watermarks
         WHERE "partition" IS NOT NULL AND activity = 'idle' AND max_timestamp IS NOT NULL HAVING count(*) > 0
@@ -69,8 +72,8 @@ FINDINGS = (
     (
         "sla_results",
         """
-        SELECT format('SLAs: {} of {} are broken in the first check by Airflow',
-                      count_if(verdict NOT IN ('pass', 'unknown')), count(*))
+        SELECT format('SLAs: in the first check by Airflow {} of {} are broken, and {} are not measured yet',
+                      count_if(verdict NOT IN ('pass', 'unknown')), count(*), count_if(verdict = 'unknown'))
         FROM sla_results HAVING count(*) > 0
         """,
     ),

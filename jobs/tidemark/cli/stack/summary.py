@@ -188,4 +188,5 @@ def _quarantine(warehouse: Warehouse, injected: int | None) -> str:
 def _accounting(warehouse: Warehouse) -> str:
     ((rows, unbalanced),) = warehouse.ask(f"SELECT count(*), (SELECT count(*) FROM ({UNBALANCED})) FROM outcomes").rows
     closes = "all close" if unbalanced == 0 else f"{unbalanced} do not close"
-    return f"in + held before = {' + '.join(BECAME).replace('_', ' ')}\n{rows:,} batches × operators: {closes}"
+    equation = f"in + held before = {' + '.join(BECAME).replace('_', ' ')}"
+    return f"{equation}\n{rows:,} rows of outcomes, one per batch and operator: {closes}"

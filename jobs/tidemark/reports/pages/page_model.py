@@ -15,6 +15,7 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Any
 
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
@@ -52,7 +53,7 @@ SET_ASIDE = """
     SELECT coalesce(sum(quarantined), 0)::BIGINT AS quarantined, coalesce(sum(late), 0)::BIGINT AS late,
            coalesce(sum(quarantined) FILTER (is_new), 0)::BIGINT AS quarantined_last_hour,
            coalesce(sum(late) FILTER (is_new), 0)::BIGINT AS late_last_hour,
-           coalesce(sum(records_in) FILTER (kind = 'source'), 0)::BIGINT AS records_in
+           coalesce(sum(records_in) FILTER (operator IN (SELECT unnest($4::VARCHAR[]))), 0)::BIGINT AS records_in
     FROM (
         SELECT o.*, finished_at > make_timestamptz(($2 - $3) * 1000) AS is_new
         FROM outcomes AS o JOIN batches USING (topology, sub_topology, batch_id)
@@ -160,7 +161,7 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
         "operators": _operators(topology, streams, slas, findings, path),
         "slas": slas,
         "path": path,
-        **tables.ask(SET_ASIDE, [topology.name, at_ms, HOUR_MS]).objects[0],
+        **tables.ask(SET_ASIDE, [topology.name, at_ms, HOUR_MS, names_in(topology.outside_sources)]).objects[0],
         "report": newest_report(layout, topology.name),
         **({} if operator is None else {"why": [finding.row for finding in walk.explain(operator)]}),
     }
