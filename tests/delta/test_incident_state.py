@@ -131,6 +131,18 @@ def test_an_incident_tells_what_it_passes_since(plant: Plant) -> None:
     assert re.search(r"12,?500(\.0)? +ms", text)
 
 
+def test_an_alert_has_the_state_of_the_newest_incident_of_an_sla(plant: Plant) -> None:
+    """The SLA board breaks for a second time while another one keeps the alert open."""
+    cause = {"cause": "driver_dead", "cause_sub_topology": "status"}
+    for now in range(0, 14, 2):
+        plant.check(now, {"board": "pass" if now else "error", "quick": "error"}, **cause)
+    assert [row["state"] for row in plant.incidents("sla = 'board'")] == ["resolved"]
+    plant.check(14, {"board": "warn", "quick": "error"}, **cause)
+    (alert,) = open_alerts(Warehouse(plant.home), "flights")
+    assert len(alert["incidents"]) == 3
+    assert alert["states"] == {"board": "warn", "quick": "error"}
+
+
 def test_maintenance_ends_what_passes(plant: Plant) -> None:
     plant.check(0, {"board": "error"})
     plant.check(1, {"board": "pass"})

@@ -11,6 +11,7 @@ from tidemark.semantics.sla import (
     Sla,
     Verdict,
     budget,
+    crossed_ms,
     judge,
     judge_burn,
     judge_staleness,
@@ -32,6 +33,12 @@ SLA = Sla(warn_after_ms=100, error_after_ms=200)
 )
 def test_a_limit_is_reached_by_being_equal_to_it(measured_ms, verdict):
     assert judge(measured_ms, SLA) is verdict
+
+
+@pytest.mark.parametrize(("age_ms", "crossed"), [(99.6, None), (100, 1_000), (100.4, 1_000), (350, 750)])
+def test_an_age_has_crossed_a_limit_if_it_is_judged_by_it(age_ms, crossed):
+    assert (judge(age_ms, SLA) is Verdict.PASS) == (crossed is None)
+    assert crossed_ms(age_ms, SLA, now_ms=1_000) == crossed
 
 
 def test_an_sla_may_have_one_limit():

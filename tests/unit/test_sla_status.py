@@ -114,6 +114,14 @@ def test_an_old_table_is_excused_by_idle_sources_on_request(idle, ignored, verdi
     assert (found.verdict, found.idle) == (verdict, verdict is Verdict.PASS)
 
 
+def test_an_excused_deadline_is_not_crossed():
+    # The interval from 800 s on is not complete at 1,000 s; its deadline was 910 s.
+    facts = [fact("complete", "flight_board", 800_000, n=805_000), fact("source", "flight_events", NOW, idle=True)]
+    by_deadline = {"limits": Deadline(after_ms=10_000), "ignore_when_idle": True}
+    found = status(Measure.COMPLETE_BY, "flight_board", facts, **by_deadline)
+    assert (found.verdict, found.idle, found.crossed_ms) == (Verdict.PASS, True, None)
+
+
 @pytest.mark.parametrize(
     ("idle", "sent", "read", "verdict"),
     [
@@ -153,6 +161,7 @@ def test_nothing_is_known_while_the_reader_of_a_hop_starts(read, begun_ago_ms, s
     ]
     found = status(Measure.STALENESS, "changes", facts, ignore_when_idle=True)
     assert (found.verdict, found.is_starting) == (verdict, verdict is Verdict.UNKNOWN)
+    assert (found.crossed_ms is None) == found.is_starting
     # Records that are on their way to a living stream are no matter of its reader.
     busy = [each | {"idle": False} for each in facts]
     assert status(Measure.STALENESS, "changes", busy, ignore_when_idle=True).verdict is Verdict.ERROR
@@ -502,6 +511,7 @@ def test_a_stream_that_catches_up_may_excuse_a_late_table(chosen, behind, verdic
         facts.append(fact("catching_up", behind))
     found = status(Measure.STALENESS, "flight_board", facts, while_catching_up=WhileCatchingUp(chosen))
     assert found.verdict is verdict
+    assert found.crossed_ms == (None if verdict is Verdict.PASS else NOW - 200)  # the lowest limit is 100 ms
     assert measurement_text(found).startswith(text)
 
 

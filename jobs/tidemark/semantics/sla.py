@@ -330,8 +330,8 @@ def crossed_ms(age_ms: float, sla: Sla, *, now_ms: int) -> int | None:
     >>> crossed_ms(90_000, Sla(error_after_ms=60_000), now_ms=100_000), crossed_ms(1, Sla(error_after_ms=2), now_ms=9)
     (70000, None)
     """
-    beyond_ms = round(age_ms - sla.least_ms)
-    return now_ms - beyond_ms if beyond_ms >= 0 else None
+    beyond_ms = age_ms - sla.least_ms
+    return now_ms - round(beyond_ms) if beyond_ms >= 0 else None
 
 
 def never_loaded_since_ms(*, now_ms: int, begun_ms: int | None, within_ms: int) -> int | None:

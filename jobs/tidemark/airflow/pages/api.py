@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
+from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -168,8 +169,9 @@ def _problem_page(
     """Returns the page with the problem of *request*, and the way back; it has *more* headers."""
     start = "../" * (_place(request).count("/") - 1) or "./"
     topology = request.path_params.get("name")
-    # Rights are checked before a topology is looked up, so the user may see it.
-    has_page = topology is not None and status != 403 and topology in {*_known(), *_broken()}
+    # Elsewhere rights were checked before, so the user may know that there is such a topology.
+    may_know = status not in {HTTPStatus.FORBIDDEN, HTTPStatus.METHOD_NOT_ALLOWED}
+    has_page = topology is not None and may_know and topology in {*_known(), *_broken()}
     page = problem_page(detail, status=status, start=start, topology=topology if has_page else None)
     return HTMLResponse(page, status, headers={**HEADERS, **more})
 

@@ -50,8 +50,9 @@ STATES = f"""
     SELECT incident, sla, CASE WHEN coalesce(epoch_ms(checked_at) <= $2, true) THEN {STATE_TEXT} END AS now,
            incident_history.verdict = 'pass' OR resolved_at IS NOT NULL AS holds
     FROM incident_history WHERE topology = $1 AND incident IN (SELECT unnest($3::VARCHAR[]))
+    ORDER BY opened_at, incident
 """
-"""Selects the present state of incidents; null: the newest check is later than $2."""
+"""Selects the present state of incidents, the oldest first; null: the newest check is later than $2."""
 _LISTS = ("incidents", "slas", "tables", "topics", "owners")
 
 

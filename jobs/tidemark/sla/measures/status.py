@@ -331,11 +331,11 @@ def _excused(status: Status, topology: Topology, facts: _SlaFacts, *, at_ms: int
         return status
     may_catch_up = spec.while_catching_up is WhileCatchingUp.EXCUSE
     if may_catch_up and facts.is_catching_up(_with_upstreams(_written_by(spec, topology), topology)):
-        return replace(status, verdict=Verdict.PASS, is_catching_up=True)
+        return replace(status, verdict=Verdict.PASS, is_catching_up=True, crossed_ms=None)
     may_be_idle = spec.ignore_when_idle and spec.measure in EXCUSED_WHEN_IDLE
     if may_be_idle and _is_idle(spec, topology, facts, starting_at_ms=at_ms):
         # Whether anything is on its way through the hop is known after the first batch of its reader.
-        return replace(status, verdict=Verdict.UNKNOWN, is_starting=True)
+        return replace(status, verdict=Verdict.UNKNOWN, is_starting=True, crossed_ms=None)
     return status
 
 
@@ -428,8 +428,9 @@ def _complete_by(spec: SlaSpec, deadline: Deadline, topology: Topology, facts: _
         within_ms = 0 if first_ms is None or begun_ms is None else deadline.at_ms(first_ms) - begun_ms
         return _nothing(spec, at_ms, begun_ms, within_ms=within_ms)
     idle = judged.is_open and spec.ignore_when_idle and _is_idle(spec, topology, facts)
-    verdict = Verdict.PASS if idle else judged.verdict
-    return Status(spec, verdict, judged.observed_ms, idle=idle, crossed_ms=judged.crossed_ms)
+    if idle:
+        return Status(spec, Verdict.PASS, judged.observed_ms, idle=True)
+    return Status(spec, judged.verdict, judged.observed_ms, crossed_ms=judged.crossed_ms)
 
 
 def _nothing(spec: SlaSpec, at_ms: int, begun_ms: int | None, *, within_ms: int) -> Status:
