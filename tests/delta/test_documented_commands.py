@@ -1,7 +1,7 @@
 """Each command that a page or a `--help` shows can be typed, and is run by a test.
 
-Those that only read are run here, over a day of flights, and repairs with `--dry-run`. The others need a broker, Airflow,
-or a state of their own, and RUN_ELSEWHERE names the test that runs each.
+Those that only read are run here, over a day of flights, and repairs with `--dry-run`. The others need a broker,
+Airflow, or a state of their own, and RUN_ELSEWHERE names the test that runs each.
 """
 
 from __future__ import annotations
