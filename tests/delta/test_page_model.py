@@ -418,6 +418,17 @@ def test_an_idle_partition_holds_nothing_back(tmp_path: Path) -> None:
     assert [row["holds_back_ms"] for row in model(play, 82)["partitions"]] == [None, 9_000]
 
 
+def test_beside_idle_partitions_the_slowest_of_the_others_holds_the_watermark_back(tmp_path: Path) -> None:
+    play = Play(BOTH, tmp_path, partitions=2)
+    rows = [play.row(name, ms(5), partition=part, key="a", id="a") for name in ("events", "others") for part in (0, 1)]
+    play.batch(rows, at_ms=ms(6))
+    rows = [play.row("events", ms(at_s), partition=part, key="a", id="a") for part, at_s in enumerate((60, 50))]
+    play.batch(rows, at_ms=ms(61))
+    assert [(row["activity"], row["holds_back_ms"]) for row in model(play, 62)["partitions"]] == [
+        ("active", None), ("active", 10_000), ("idle", None), ("idle", None),
+    ]  # fmt: skip
+
+
 def test_a_partition_that_was_quarantined_days_ago_is_named(tmp_path: Path) -> None:
     """Pages and `why` read two days first."""
     play, hour = Play(NEWEST, tmp_path, partitions=2), 3_600

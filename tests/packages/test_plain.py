@@ -59,7 +59,7 @@ def test_modules_need_only_packages_that_an_extra_has(plain: FreshEnvironment) -
     assert absent == f"{of_extras}\n"
 
 
-def test_an_installation_without_extras_has_at_most_760_mb(plain: FreshEnvironment) -> None:
+def test_an_installation_without_extras_has_at_most_760_mib(plain: FreshEnvironment) -> None:
     files = [path for path in (plain.folder / "venv").rglob("*") if path.is_file() and not path.is_symlink()]
     assert sum(path.stat().st_size for path in files if path.suffix != ".pyc") < 735 * 2**20  # bytecode is 25 MB
 

@@ -143,7 +143,7 @@ IMPORTS = {
         "reports.paths.windows reports.paths.ages reports.paths"
     ),
     "reports.pages": (
-        "escaping errors semantics model.tables model.settings model.project model.kinds model storage storage.delta "
+        "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage storage.delta "
         "control why.causes why.evidence why reports reports.facts reports.paths"
     ),
     "reports.rollups": (

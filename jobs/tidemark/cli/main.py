@@ -62,7 +62,7 @@ examples:
   tidemark bound flights                        compares bounds: share of late records, and delay of results
   tidemark doctor flights                       checks that its streams can continue, and shows remedies
   tidemark requeue flights --reason malformed_json --dry-run
-  tidemark requeue flights --late --reopen --dry-run
+  tidemark requeue flights --late --dry-run
   tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark reset-time flights status --source weather --partition 0 --to 2014-05-13T12:00 --by Ann --reason "2090"
   tidemark reshard flights status --shards 8    run it between a drain and the start with `shards = 8`

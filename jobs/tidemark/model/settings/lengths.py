@@ -32,7 +32,7 @@ ROUND_MS = (
 
 
 def for_people(ms: float) -> str:
-    """Returns a length as every sentence and page has it, so that two lengths can be compared without arithmetic.
+    """Returns a length as pages and findings have it, so that two lengths can be compared without arithmetic.
 
     Below a minute it has three digits and no zeros at the end, from a minute on its two greatest units.
 

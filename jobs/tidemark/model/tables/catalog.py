@@ -911,8 +911,8 @@ SLA_RESULTS = Table(
         (
             "crossed_at",
             "timestamp",
-            "clock of the check when an age crossed its lowest limit, an interval its deadline, or what never came was "
-            "due; null: it did not, another measure, or not known",
+            "instant at which an age crossed its lowest limit, an interval missed its deadline, or what never came was "
+            "due, by the clock of the check; null: nothing of that, or not known",
         ),
         (
             "culprit",
@@ -984,7 +984,8 @@ INCIDENTS = Table(
         (
             "broken_since",
             "timestamp",
-            "crossed_at of the first consecutive check that found the SLA broken; if null the instant of the check",
+            "crossed_at of the first consecutive check that found the SLA broken, but not before the last check that "
+            "found it kept or excused; if null the instant of the check",
         ),
         ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
         ("verdict", "string", "status in that check; when acknowledged: the worst so far"),
