@@ -143,8 +143,8 @@ IMPORTS = {
         "reports.paths.windows reports.paths.ages reports.paths"
     ),
     "reports.pages": (
-        "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage storage.delta "
-        "control why.causes why.evidence why reports reports.facts reports.paths"
+        "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage "
+        "storage.delta control why.causes why.evidence why reports reports.facts reports.paths"
     ),
     "reports.rollups": (
         "errors semantics model.tables model.settings model.project model kernels.columns "
