@@ -9,7 +9,7 @@ from typing import Any
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.sla_spec import SHARES
+from tidemark.model.sla_spec import SHARES, Measure
 from tidemark.semantics.sla import (
     BurnRate,
     ChangeMaximums,
@@ -103,6 +103,9 @@ def measurement_text(status: Status) -> str:
             age = _oldest_window(status)
             by = f" by {', '.join(spec.by)}" if spec.by else ""
             measure = spec.measure.replace("_", " ")
+            if spec.measure is Measure.COMPLETENESS and status.observed_ms is not None:
+                adds_up = f"have not added up for {value}" if status.observed_ms else "add up"
+                return f"{spec.subject} {adds_up}{ahead}; {limits}"
             measured = f"{measure}{by} of {spec.subject} is {value}{ahead}{_since(status)}{_excuse(status)}"
             return f"{measured}; {limits}{age}{_stale_groups(status)}"
 
