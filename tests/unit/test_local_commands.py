@@ -8,9 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 import pytest
@@ -82,7 +83,7 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
             "not_checked",
             (),
             None,
-            "not_checked: its SLAs were not checked lately: the DAG tidemark_t_sla_check does so, unless it is paused",
+            "not_checked: its SLAs were not checked yet: the DAG tidemark_t_sla_check does so, unless it is paused",
         ),
     ],
 )
@@ -93,7 +94,7 @@ def test_status_shows_the_reason_of_the_verdict(verdict: str, slas: tuple[str, .
     stream = {"sub_topology": "s", "state": "running", "records_in": 1, "first_latency_ms": None, "ambiguous_keys": 2}
     model = {"topology": "t", "page": None, "streams": [stream], "verdict": verdict}
     model["state"] = "drained" if cause == "drained" else "running"
-    text = as_text([{**model, "slas": {"rows": rows}, "cause": finding}])
+    text = as_text([{**model, "slas": {"rows": rows, "checked_at": None}, "cause": finding}])
     keys = (
         "t/s: 2 keys with several rows in Delta tables that it joins; the smallest row is used, and the driver's log "
     )
@@ -346,6 +347,38 @@ def test_an_airflow_that_was_stopped_is_one_line() -> None:
     with pytest.raises(TidemarkError, match=r"^Airflow does not answer at http://127\.0\.0\.1:1 .*`tidemark up`$"):
         api.runs("tidemark_flights_reports")
     assert not api.is_healthy()
+
+
+class OfBusyAirflow(BaseHTTPRequestHandler):
+    """Answers each first request with a database error, as Airflow does while its SQLite is locked."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_PATCH(self) -> None:
+        self.asked.append(self.command)
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(500 if self.asked.count(self.command) == 1 else 200)
+        self.end_headers()
+
+    do_POST = do_PATCH  # noqa: N815  # so names the base class its methods
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Writes nothing."""
+
+
+def test_a_request_that_may_be_repeated_is_sent_again_after_an_error_of_the_server() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), OfBusyAirflow) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        api = AirflowApi(f"http://127.0.0.1:{server.server_port}", "admin", "any", "token")
+        try:
+            api.pause("tidemark_flights_streams")
+            with pytest.raises(TidemarkError, match=r"^Airflow refused POST .*: 500"):
+                api.trigger("tidemark_flights_streams", {})
+        finally:
+            server.shutdown()
+            thread.join()
+    assert OfBusyAirflow.asked == ["PATCH", "PATCH", "POST"]
 
 
 def test_a_state_folder_is_writable_or_one_line(tmp_path: Path) -> None:

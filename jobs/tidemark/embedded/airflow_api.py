@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
@@ -12,7 +13,13 @@ from typing import Any
 from tidemark.bounded_http import WITHIN_S, NoAnswer, ask
 from tidemark.errors import TidemarkError
 
-NOT_FOUND = 404
+NOT_FOUND, SERVER_ERROR = 404, 500
+REPEATABLE = frozenset({"GET", "PATCH"})
+"""Methods of requests that may be sent again.
+
+Airflow's SQLite may be locked for longer than it waits for it, and then it answers with an error.
+"""
+PAUSES_S = (0.5, 2.0)
 SUCCESS = "success"
 ENDED = frozenset({SUCCESS, "failed"})
 """States of a DAG run that has ended."""
@@ -122,11 +129,15 @@ class AirflowApi:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # the URL is our own
         # A proxy that the environment names cannot reach 127.0.0.1 of this machine.
-        try:
-            answer = ask(request, urllib.request.ProxyHandler({}), silent_for_s=WITHIN_S)
-        except NoAnswer as error:
-            msg = f"Airflow does not answer at {self.url} ({error}); if it was stopped, start it with `tidemark up`"
-            raise TidemarkError(msg) from error
+        for pause_s in (*PAUSES_S, None):
+            try:
+                answer = ask(request, urllib.request.ProxyHandler({}), silent_for_s=WITHIN_S)
+            except NoAnswer as error:
+                msg = f"Airflow does not answer at {self.url} ({error}); if it was stopped, start it with `tidemark up`"
+                raise TidemarkError(msg) from error
+            if pause_s is None or answer.status < SERVER_ERROR or method not in REPEATABLE:
+                break
+            time.sleep(pause_s)
         if not 200 <= answer.status < 300:
             msg = f"Airflow refused {method} {path}: {answer.status} {answer.content.decode(errors='replace')[:500]}"
             raise AirflowError(msg, answer.status)

@@ -33,6 +33,9 @@ from tidemark.reports.promises import promises
 from tidemark.sla.incidents.roots import OF_DRIVERS
 from tidemark.storage.location import is_missing
 
+NO_TOPOLOGY = (
+    "there is no valid topology; `tidemark init --from-topic TOPIC` proposes one, docs/topologies.md has the keys"
+)
 COLUMNS = ("stream", "state", "records", "first_latency", "page")
 FORMATS = ("table", "json")
 PAGES = "/tidemark/pages/"
@@ -156,7 +159,7 @@ def as_text(models: Iterable[Row]) -> str:
                     f"{name}: {keys:,} key{'s' * (keys != 1)} with several rows in Delta tables that it joins; the "
                     "smallest row is used, and the driver's log names the tables"
                 )
-    return "\n".join([format_table(COLUMNS, rows), *lines]) if lines else "there is no valid topology"
+    return "\n".join([format_table(COLUMNS, rows), *lines]) if lines else NO_TOPOLOGY
 
 
 def _cells(topology: object, stream: Row, page: object) -> tuple[object, ...]:
@@ -174,7 +177,8 @@ def _condition_text(model: Row) -> str:
     reasons += [f"{_place(cause)}{cause['seen']}", cause["remedy"]] if cause else []
     if model["verdict"] == PageVerdict.NOT_CHECKED:
         dag = f"tidemark_{model['topology']}_sla_check"
-        reasons += [f"its SLAs were not checked lately: the DAG {dag} does so, unless it is paused"]
+        when = "yet" if model["slas"]["checked_at"] is None else "lately"
+        reasons += [f"its SLAs were not checked {when}: the DAG {dag} does so, unless it is paused"]
     return f"{model['verdict']}: {'; '.join(reasons)}" if reasons else str(model["verdict"])
 
 

@@ -32,11 +32,11 @@ def require(*modules: str) -> None:
     """Checks that *modules* can be imported, without importing them.
 
     Raises:
-        InvalidArgument: one of them is not installed.
+        InvalidArgument: some of them are not installed.
     """
-    for module in modules:
-        if not _is_installed(module):
-            raise InvalidArgument(missing(module))
+    absent = [module for module in modules if not _is_installed(module)]
+    if absent:
+        raise InvalidArgument(missing(*absent))
 
 
 def _is_installed(module: str) -> bool:
@@ -47,10 +47,11 @@ def _is_installed(module: str) -> bool:
     return spec.origin is not None and (Path(spec.origin).parent / "jars").is_dir()
 
 
-def missing(module: str) -> str:
-    """Returns the message about a *module* that is not installed."""
-    remedy = f"pip install '{DISTRIBUTION}[{EXTRAS[module]}]'" if IS_WHEEL else "make setup"
-    return f"{module} is not installed; run `{remedy}`"
+def missing(*modules: str) -> str:
+    """Returns the message about *modules* that are not installed."""
+    extras = ",".join(sorted({EXTRAS[module] for module in modules}))
+    remedy = f"pip install '{DISTRIBUTION}[{extras}]'" if IS_WHEEL else "make setup"
+    return f"{', '.join(modules)} {'is' if len(modules) == 1 else 'are'} not installed; run `{remedy}`"
 
 
 def untried() -> Iterator[str]:
