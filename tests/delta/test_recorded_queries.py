@@ -410,7 +410,7 @@ def test_old_records_of_a_source_without_known_backlog_are_named(tmp_path: Path)
     finding = first(tmp_path, NOON + SECOND)
     assert (finding.cause, finding.input) == ("old_records", "clean:raw")
     # Its batch took 700 ms.
-    assert finding.seen.startswith("every record of its last batch was 5 min 1 s old or more")
+    assert finding.seen.startswith("every record of its last batch was 5 min old or more")
     assert "old_records" not in [each.cause for each in findings(tmp_path, NOON + 2 * MINUTE)]  # it is quiet
     job.batch(NOON + 2 * MINUTE, files("raw", 5), newest_ms=NOON + 2 * MINUTE)
     assert "old_records" not in [each.cause for each in findings(tmp_path, NOON + 2 * MINUTE + SECOND)]
@@ -436,7 +436,7 @@ def test_the_slowest_phase_of_long_batches_is_named(tmp_path: Path) -> None:
     finding = next(each for each in findings(tmp_path, NOON + 10 * MINUTE) if each.cause == "slow_phase")
     # Of 61 s, all but 150 ms are in addBatch.
     assert finding.seen == (
-        "its batches take 1 min 1 s, longer than 1 min, and 1 min 1 s of it in the phase addBatch (reading, "
+        "its batches take 1 min 1 s, longer than 1 min, and 1 min of it in the phase addBatch (reading, "
         "calculating and writing)"
     )
     assert "(maxOffsetsPerTrigger)" in finding.remedy

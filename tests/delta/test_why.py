@@ -1201,8 +1201,9 @@ def test_late_records_of_several_sources_blame_no_single_bound(tmp_path: Path) -
         play.batch(second, of("payments", 100, v=second), of("payments", 101, v=second), of("payments", 200, v=second))
     finding = next(each for each in play.why(16) if each.cause == "bound_too_small")
     assert (finding.operator, finding.input, finding.partition) == ("per_minute", None, None)
-    assert finding.seen.endswith("were late, by up to 1 min 35 s, with bounds of 1 s (limits), 5 s (payments)")
-    assert finding.remedy.startswith("bounds that are 1 min 35 s longer would accept them; `tidemark bound play` shows")
+    assert finding.seen.endswith("were late, by up to 1 min 34 s, with bounds of 1 s (limits), 5 s (payments)")
+    # The latest was 94.999 s late: one of 95 s would still be.
+    assert finding.remedy.startswith('bounds that are "95 s" longer would accept them; `tidemark bound play` shows')
 
 
 def test_one_bad_record_among_good_ones_is_not_poison(tmp_path: Path) -> None:

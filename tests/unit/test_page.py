@@ -5,6 +5,8 @@ from html import escape
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from support.hostile_strings import HOSTILE
 from tidemark.escaping import inert
@@ -43,14 +45,25 @@ def test_a_page_is_named_after_its_day_its_hour_or_its_instants(interval, name):
         (6_237.5, "6.24 s"),
         (118_000, "1 min 58 s"),
         (200_000, "3 min 20 s"),
-        (3_599_700, "1 h"),
-        (86_399_000, "1 d"),
+        (59_960, "59.9 s"),
+        (3_599_700, "59 min 59 s"),
+        (86_399_000, "23 h 59 min"),
         (129_600_000, "1 d 12 h"),
         (None, "–"),
     ],
 )
 def test_a_length_has_the_unit_in_which_it_reads_best(ms, told):
     assert length(ms) == told
+
+
+@example(26 * HOUR_MS, 26 * HOUR_MS - 60_000)
+@given(st.integers(60_000, 3 * DAY_MS), st.integers(0, 3 * DAY_MS))
+def test_what_is_below_a_limit_does_not_read_as_the_limit(limit_ms, ms):
+    """Limits are written in two units, such as 26 h, which is 1 d 2 h."""
+    shortest_ms = HOUR_MS if limit_ms >= DAY_MS else 60_000 if limit_ms >= HOUR_MS else 1_000
+    written_ms = limit_ms // shortest_ms * shortest_ms
+    below_ms = min(ms, written_ms - 1)
+    assert length(below_ms) != length(written_ms)
 
 
 def test_control_characters_are_written_out_and_all_else_stays():

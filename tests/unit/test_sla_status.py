@@ -496,7 +496,7 @@ def test_an_alert_says_the_whole_age_of_the_oldest_window():
     found = status(Measure.STALENESS, "flight_board", [fact("newest", "flight_board", NOW - 150)])
     assert "after their end" not in measurement_text(found)
     assert measurement_text(replace(found, age_ms=74_559)).endswith(
-        "; windows were finished up to 1 min 15 s after their end"
+        "; windows were finished up to 1 min 14 s after their end"
     )
 
 

@@ -96,7 +96,7 @@ def measurement_text(status: Status) -> str:
             return f"an interval of {spec.subject}: {took}{_excuse(status)}; it must be complete {by}"
         case Sla():
             limits = _limits(
-                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {} on", _limit_text
+                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {} on", for_people
             )
             value = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
@@ -179,8 +179,3 @@ def _limits(
     *form* has a place for a limit, which *written* converts.
     """
     return ", ".join(f"{word} {form.format(written(limit))}" for word, limit in limits.items() if limit is not None)
-
-
-def _limit_text(limit_ms: float) -> str:
-    """Formats a limit as it is written in a file of SLAs."""
-    return for_people(round(limit_ms))

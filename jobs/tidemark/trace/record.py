@@ -57,8 +57,6 @@ Rows that are gone are left out. None: the source cannot be read again.
 """
 Aborted = Callable[[Source, int, Collection[int]], Collection[int]]
 """Returns those of offsets of a partition that have a record of an aborted transaction."""
-
-
 WhyUnread = Callable[[Source], str | None]
 """Returns why no record of a source can be read again; None: its topic can be asked."""
 

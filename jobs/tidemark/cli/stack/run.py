@@ -125,9 +125,8 @@ def command(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Callable[[str], None]) -> int:
     """Runs all streams until a signal or a drain request ends them.
 
-    The cluster `default` is the broker at *local* where no setting gives it an address.
-
-    Nothing is started if the topology, its topics or a driver that runs already would end the streams.
+    The cluster `default` is the broker at *local* where no setting gives it an address. Nothing is started if the
+    topology has mistakes, its topics are missing, or a driver of it runs already.
 
     Raises:
         InvalidSpec: the topology has mistakes, or its topics do not exist or may not be used; a line each.

@@ -34,10 +34,11 @@ ROUND_MS = (
 def for_people(ms: float) -> str:
     """Returns a length as pages and findings have it, so that two lengths can be compared without arithmetic.
 
-    Below a minute it has three digits and no zeros at the end, from a minute on its two greatest units.
+    Below a minute it has three digits and no zeros at the end, from a minute on its two greatest units. The rest is cut
+    off, not rounded: what is below a limit of an hour does not read `1 h`.
 
-    >>> for_people(431), for_people(15_000), for_people(6_237.5), for_people(59_960)
-    ('431 ms', '15 s', '6.24 s', '1 min')
+    >>> for_people(431), for_people(15_000), for_people(6_237.5), for_people(59_960), for_people(3_599_999)
+    ('431 ms', '15 s', '6.24 s', '59.9 s', '59 min 59 s')
     >>> for_people(118_000), for_people(123_000), for_people(5_400_000), for_people(129_600_000)
     ('1 min 58 s', '2 min 3 s', '1 h 30 min', '1 d 12 h')
     >>> for_people(-1_500), for_people(86_400_000), for_people(2_000 * 86_400_000), for_people(0)
@@ -45,15 +46,14 @@ def for_people(ms: float) -> str:
     """
     if round(ms) < 0:
         return f"-{for_people(-ms)}"
-    if round(ms) < _SECOND_MS:
-        return f"{abs(ms):.0f} ms"
-    seconds = float(f"{ms / _SECOND_MS:.3g}")
-    if seconds < _MINUTE_MS / _SECOND_MS:
-        return f"{seconds:g} s"
-    # A length that is rounded up to the next unit is written in that one.
-    pair = next(pair for pair in _PAIRS if round(ms / pair.part_ms) * pair.part_ms < pair.below_ms)
-    whole, rest = divmod(round(ms / pair.part_ms), pair.size_ms // pair.part_ms)
-    return f"{whole:,} {pair.unit}" + (f" {rest} {pair.part}" if rest else "")
+    whole_ms = round(ms)
+    if whole_ms < _SECOND_MS:
+        return f"{whole_ms} ms"
+    if whole_ms < _MINUTE_MS:
+        return f"{min(float(f'{ms / _SECOND_MS:.3g}'), 59.9):g} s"
+    pair = next(pair for pair in _PAIRS if whole_ms < pair.below_ms)
+    units, parts = divmod(whole_ms // pair.part_ms, pair.size_ms // pair.part_ms)
+    return f"{units:,} {pair.unit}" + (f" {parts} {pair.part}" if parts else "")
 
 
 def rounded_up(length_ms: float) -> int:

@@ -121,8 +121,8 @@ def read_whole(
     """Reads the table *content* at *at* of *file*; returns every mistake.
 
     After a mistake the table is read again without it, until none is left. The result of that serves to find further
-    mistakes elsewhere, and for nothing else. Where a key is wrong that decides which other keys exist, those later
-    mistakes are told that the table has with each of its words.
+    mistakes elsewhere, and for nothing else. A wrong `kind` or another of ASKING decides which other keys exist; after
+    it, only those mistakes are told which the table has with every word that could stand there.
     """
     reading = _read_table(file, at, content, read)
     return reading.result, reading.mistakes

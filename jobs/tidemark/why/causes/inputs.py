@@ -360,7 +360,7 @@ class Inputs:
             # The table does not say of which source they are.
             each = ", ".join(f"{for_people(source.bound_ms)} ({source.name})" for source in sources.values())
             bounds, option = f"bounds of {each}", ""
-            enough = f"bounds that are {for_people(lateness_ms + 1)} longer would accept them"
+            enough = f'bounds that are "{length_in_toml(lateness_ms + 1)}" longer would accept them'
         finding = self._scene.finding(
             BOUND_TOO_SMALL,
             operator.name,

@@ -32,8 +32,7 @@ class SubjectAges:
         worked_ms: the subject's own work.
         configured_ms: the configured length of each part.
         restart: the place of the part that is due to a restart or standstill on the way; NONE: none.
-        inputs: what parts waited for, in columns of texts: `waited_for`, `silent`, `restarted` and
-            `queued_behind`.
+        inputs: what parts waited for, in columns of texts: `waited_for`, `silent`, `restarted` and `queued_behind`.
     """
 
     windows: Places
