@@ -82,6 +82,9 @@ def parts(*, over: bool) -> list[dict[str, Any]]:
         {
             **same, "operator": name, "kind": name if name.islower() else "map", "ms": ms, "no_history": True,
             "input": "events partition 2" if name == "blocking_partition" else None,
+            "compared": ("work" if name == "C" else "configured") if over else None,
+            "judged_ms": float(ms) if over else None,
+            "expected_ms": float(60 if name == "C" else ms) if over else None,
             "excess_ms": (10.0 if name == "C" else 0.0) if over else None,
         }
         for name, ms in spent.items()
@@ -134,7 +137,11 @@ def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
 def test_the_last_line_names_the_culprit(tmp_path: Path) -> None:
     seen = "it took 2,120 ms from the window's end to E"
     over = told_path(reported(tmp_path / "over"))  # C worked 70 ms and promised 60
-    assert over.splitlines()[-1].strip() == f"C is to blame: 10 ms too many; {seen}"
+    allowed = "60 ms that SLA c_work allows for its work"
+    assert (
+        over.splitlines()[-1].strip()
+        == f"C is to blame: its work on the window took 70 ms, 10 ms more than the {allowed}; {seen}"
+    )
     kept = told_path(reported(tmp_path / "kept", PATH | {"over_sla": False}, promised_ms=70))
     assert kept.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and no SLA is broken"
     unjudged = told_path(reported(tmp_path / "unjudged", PATH | {"over_sla": None, "verdicts": None}))

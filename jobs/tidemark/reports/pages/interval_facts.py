@@ -86,11 +86,12 @@ PATHS = f"""
     GROUP BY walks.path ORDER BY windows DESC, max_ms DESC, walks.path
 """
 BLAME = f"""
-    SELECT operator, kind, sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
-           median(usual_ms) AS usual_ms, median(share) AS share, median(usual_share) AS usual_share
+    SELECT operator, kind, compared, sum(judged_ms) AS judged_ms, sum(expected_ms) AS expected_ms,
+           sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
+           quantile_disc(share, 0.5) AS share, quantile_disc(usual_share, 0.5) AS usual_share
     FROM critical_path_blame
     WHERE topology = $1 AND grain = 'window' AND {_holds("interval_end")}
-    GROUP BY operator, kind ORDER BY excess_ms DESC, operator, kind
+    GROUP BY operator, kind, compared ORDER BY excess_ms DESC, operator, kind, compared
 """
 EMISSION = f"""
     SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, sum(emitted)::BIGINT AS emitted,
