@@ -365,6 +365,32 @@ def test_watermark_lag_grows_until_it_moves_and_idle_spans_end(tmp_path: Path) -
     ]  # fmt: skip
 
 
+def test_a_page_of_a_day_that_goes_on_contains_the_lags_of_an_interval_of_it(tmp_path: Path) -> None:
+    play = Play(PLAY, tmp_path)
+    play.batch([play.row("events", NOON, id="0", v=1)], at_ms=NOON + 1_000)
+    tables, day = Warehouse(tmp_path), Interval(NOON - 43_200_000, NOON + 43_200_000)
+    # Until 12:00:20 the watermark stays at NOON − 1,001; what comes later is not known yet.
+    for interval in (Interval(NOON, NOON + 20_000), day, Interval(NOON, NOON + 30_000)):
+        told = page_facts(tables, play.topology, interval, now_ms=NOON + 20_000)
+        assert max(row["lag_ms"] for row in told.lags if row["source"] == "events") == 21_001
+
+
+def test_tiles_and_charts_of_a_page_have_the_same_medians(tmp_path: Path) -> None:
+    home = reported(tmp_path)
+    paths = Layout(home / "warehouse").report_table("flights", CRITICAL_PATHS.name)
+    # The ages are 2,120 ms of the example, and 2,300, 2,700 and 9,000 ms.
+    for number, before_ms in enumerate((2_180, 2_580, 8_880), start=1):
+        ends = {"window_start": NOON + number * 100, "window_end": NOON + 5_000 + number * 100}
+        other = PATH | ends | {"before_source_ms": before_ms}
+        write_deltalake(paths, rows_of(CRITICAL_PATHS, [other]), mode="append")
+    day = Interval(NOON - 43_200_000, NOON + 43_200_000)
+    told = page_facts(Warehouse(home / "warehouse"), topology("flights"), day)
+    summary, (spent,) = told.summary, told.spent
+    # Of four windows the rank of the median is 1, and that of p90 is 2, from 0.
+    assert [summary[f"{name}_ms"] for name in ("median", "p90", "max", "before_source")] == [2_300, 2_700, 9_000, 2_180]
+    assert (spent["age_ms"], spent["longest_ms"]) == (summary["median_ms"], summary["max_ms"])
+
+
 def test_a_folder_gets_pages_of_hour_and_day_and_a_file_one(tmp_path: Path) -> None:
     tables, hour = Warehouse(reported(tmp_path) / "warehouse"), Interval(NOON, NOON + 3_600_000)
     folder, file = tmp_path / "html", tmp_path / "elsewhere" / "one.html"

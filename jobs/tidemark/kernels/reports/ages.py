@@ -15,6 +15,7 @@ import polars as pl
 
 from tidemark.kernels.reports.paths import Floats, Mask, Places
 from tidemark.semantics.blame import ENOUGH, AgeCause, AgePart, Compared
+from tidemark.semantics.quantiles import MEDIAN, rank
 
 CAUSES = tuple(AgePart.of(cause) for cause in AgeCause)
 """The first parts of every Ages."""
@@ -156,7 +157,8 @@ def share_out(
 def usual_lengths(kept_ms: Floats, first: Places, last: Places) -> tuple[Floats, Floats]:
     """Returns usual lengths and shares of parts in the ages of windows.
 
-    They are medians, NaN with fewer windows than ENOUGH. Windows without an age have no share.
+    They are medians as in `semantics.quantiles`, NaN with fewer windows than ENOUGH. Windows without an age have no
+    share.
 
     Args:
         kept_ms: the length of each part (a row) in windows that kept a promise (a column), oldest first.
@@ -192,9 +194,8 @@ def medians(values: Floats, first: Places, last: Places) -> Floats:
             middles[row, is_common] = _rolling_median(of_part, commonest)[ends[is_common] - 1]
     for place in np.flatnonzero((sizes != commonest) & (sizes > 0)):
         size = sizes[place]
-        low, high = (size - 1) // 2, size // 2
-        ordered = np.partition(values[:, starts[place] : ends[place]], sorted({low, high}), axis=1)
-        middles[:, place] = (ordered[:, low] + ordered[:, high]) / 2
+        middle = rank(size, MEDIAN)
+        middles[:, place] = np.partition(values[:, starts[place] : ends[place]], middle, axis=1)[:, middle]
     return middles[:, np.cumsum(is_new) - 1]
 
 
@@ -203,10 +204,7 @@ def _rolling_median(values: Floats, size: int) -> Floats:
     if not values.any():
         return np.zeros_like(values)
     series = pl.Series(values)
-    low, high = (
-        series.rolling_quantile(0.5, interpolation=which, window_size=size).to_numpy() for which in ("lower", "higher")
-    )
-    middle: Floats = (low + high) / 2
+    middle: Floats = series.rolling_quantile(MEDIAN, interpolation="lower", window_size=size).to_numpy()
     return middle
 
 
