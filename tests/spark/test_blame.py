@@ -58,6 +58,16 @@ def test_hours_and_days_sum_what_their_windows_say(warehouse):
     assert blamed(found, "day") == [(NOON - 12 * HOUR_MS, "b", 1, 230, 530, 100, 3)]
 
 
+def test_an_hour_has_what_its_windows_compared(warehouse):
+    for number, excess in enumerate(({"a": 400, "b": 20, "c": 310}, {"a": 10, "b": 30, "c": 320})):
+        window(warehouse, number, **excess)
+
+    hour = [row for row in who(warehouse) if row["grain"] == "hour"]
+    told = {row["operator"]: (row["compared"], row["judged_ms"], row["expected_ms"], row["excess_ms"]) for row in hour}
+    # The windows of a differ: 600 ms of work with a limit of 200 ms, and a part of 110 ms that is usually 100 ms.
+    assert told == {"a": (None, 710, 300, 410), "b": ("usual", 250, 200, 50), "c": ("work", 1_030, 400, 630)}
+
+
 def test_a_breach_blames_for_the_windows_that_it_judged(warehouse):
     for number in range(4):
         window(warehouse, number, b=100 + number)
@@ -101,10 +111,17 @@ def window(warehouse, number, *, subject="b", over=True, **excess_ms):
         "no_history": False,
     }  # fmt: skip
     rows = [
-        {**same, "operator": name, "kind": "map", "ms": 100 + ms, "excess_ms": ms} for name, ms in excess_ms.items()
+        {**same, "operator": name, "kind": "map", "ms": 100 + ms, "excess_ms": ms, **compared(ms)}
+        for name, ms in excess_ms.items()
     ]
     warehouse.write(WINDOW_PARTS, rows)
     warehouse.write(SLA_RESULTS, [])
+
+
+def compared(excess_ms):
+    """Returns what made a part too long by *excess_ms*: more than 300 ms are those of work with a limit of 200 ms."""
+    what, expected_ms = ("work", 200) if excess_ms > 300 else ("usual", 100)
+    return {"compared": what, "judged_ms": float(expected_ms + excess_ms), "expected_ms": float(expected_ms)}
 
 
 def who(warehouse):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from random import Random
-from statistics import median
+from statistics import median_low
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tidemark.kernels.reports.ages import (
     Ages,
     ClosingBatches,
     before_source,
-    excesses,
+    compared_lengths,
     share_out,
     usual_lengths,
 )
@@ -137,18 +137,22 @@ def kept(windows):
     return np.array([[spent.get(part, 0) for spent in windows] for part in PARTS], float)
 
 
-def blamed(spent, n, configured_ms=None, only=None, promised_ms=0):
-    """Returns usual length and excess of parts, by name.
+def blamed(spent, n, configured_ms=None, work_of=None, worked_ms=0, limit_ms=0):
+    """Returns usual length and excess of parts, by name; of *work_of* its work is judged.
 
     There were *n* windows before, with the bound and about 100 ms of work.
     """
     before = kept([{BOUND: 3_000, NEWEST: 100 + number % 2} for number in range(n)])
     usual_ms, _ = usual_lengths(before, np.array([0]), np.array([n]))
     configured = np.array([[(configured_ms or {}).get(part.name, 0.0)] for part in PARTS])
-    can_be_blamed = np.array([[only is None or part.name in only] for part in PARTS])
-    excess_ms = excesses(
-        kept([spent]), usual_ms, configured, can_be_blamed=can_be_blamed, promised_ms=column(promised_ms)
-    )
+    excess_ms = compared_lengths(
+        kept([spent]),
+        usual_ms,
+        configured,
+        is_work=np.array([[part.name == work_of] for part in PARTS]),
+        worked_ms=column(worked_ms),
+        limit_ms=limit_ms,
+    ).excess_ms
     at = {part.name: PARTS.index(part) for part in spent}
     usual = {name: None if np.isnan(usual_ms[place, 0]) else usual_ms[place, 0] for name, place in at.items()}
     return {name: (usual[name], excess_ms[place, 0]) for name, place in at.items()}
@@ -156,7 +160,7 @@ def blamed(spent, n, configured_ms=None, only=None, promised_ms=0):
 
 def test_what_grew_beyond_the_usual_is_to_blame():
     found = blamed({BOUND: 3_000, NEWEST: 2_600}, 20, {"bound": 3_000})
-    assert found == {"newest": (100.5, 2_499.5), "bound": (3_000, 0)}
+    assert found == {"newest": (100, 2_500), "bound": (3_000, 0)}
 
 
 def test_without_history_the_configured_length_counts():
@@ -164,9 +168,12 @@ def test_without_history_the_configured_length_counts():
     assert found == {"newest": (None, 2_600), "bound": (None, 0)}
 
 
-def test_only_candidates_are_blamed_and_only_beyond_a_promise():
-    found = blamed({NEWEST: 900, BOARD: 500}, 0, only={"board"}, promised_ms=300)
-    assert found == {"board": (None, 200), "newest": (None, 0)}
+def test_work_is_compared_with_its_limit_without_the_time_of_earlier_batches():
+    # Of its part of 701 ms it worked 421 ms on the window, and 280 ms on the batch before.
+    found = blamed({BOUND: 3_000, NEWEST: 701}, 20, work_of="newest", worked_ms=421, limit_ms=300)
+    assert found == {"newest": (100, 121), "bound": (3_000, 0)}
+    # Within its limit it is not blamed, even where it usually takes less.
+    assert blamed({NEWEST: 701}, 20, work_of="newest", worked_ms=299, limit_ms=300) == {"newest": (100, 0)}
 
 
 def test_usual_lengths_are_medians_of_the_windows_kept():
@@ -190,8 +197,8 @@ def test_usual_lengths_are_medians_of_the_windows_kept():
             assert np.array_equal(
                 found,
                 column(
-                    median(each.get(part, 0) for each in of_window) if is_known else None,
-                    median(shares) if is_known and shares else None,
+                    median_low(each.get(part, 0) for each in of_window) if is_known else None,
+                    median_low(shares) if is_known and shares else None,
                 ),
                 equal_nan=True,
             )

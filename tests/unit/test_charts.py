@@ -30,6 +30,7 @@ def window(end_ms, *lengths_ms, over_sla=False):
         "end_ms": end_ms,
         **dict(zip(PARTS, lengths_ms, strict=True)),
         "age_ms": sum(lengths_ms),
+        "longest_ms": sum(lengths_ms) + 500,
         "over_sla": over_sla,
     }
 
@@ -90,8 +91,24 @@ def test_a_triangle_is_over_the_bar_of_a_window_over_its_sla():
     drawn = windows_spent(rows, TEN_MINUTES, 60_000)
     # 10 s of 10.5 s: 4.76 % from the top.
     assert re.findall('<i class="mark" style="(.*?)">', drawn) == ["left:50%;top:4.76%"]
-    assert "1 of the 2 places shown have a window that broke an SLA. The slowest window shown took 10 s" in drawn
+    assert "1 of the 2 places shown has a window that broke an SLA. " in drawn
+    assert "the slowest window shown took 10 s, and the slowest of all windows 10.5 s." in drawn
     assert [row[-1] for row in table_of(drawn)] == ["", "over"]
+
+
+@pytest.mark.parametrize(("over_sla", "has"), [(True, "has"), (False, "does not have")])
+def test_the_only_place_of_a_chart_is_told_as_one(over_sla, has):
+    drawn = windows_spent([window(60_000, 1, 1, 1, 1, over_sla=over_sla)], TEN_MINUTES, 60_000)
+    assert f"The only place shown {has} a window that broke an SLA. " in drawn
+
+
+def test_equal_medians_are_told_once():
+    minute = {"operator": "board", "p90_ms": 200, "p99_ms": 400, "sla_ms": None}
+    same = [minute | {"at_ms": n * 60_000, "p50_ms": ms} for n, ms in enumerate((11_140, 11_060))]
+    drawn = latency_bands(same, Interval(0, 600_000), 60_000)
+    assert "median 11.1 s, highest p99 400 ms" in drawn
+    other = [minute | {"at_ms": 120_000, "p50_ms": 100}]
+    assert "medians of 100 ms to 11.1 s" in latency_bands([*same, *other], Interval(0, 600_000), 60_000)
 
 
 def test_outcomes_are_stacked_in_the_middle_of_their_time():

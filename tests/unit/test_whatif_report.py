@@ -171,6 +171,14 @@ def test_splitting_helps_keyed_operators_with_tasks_and_work():
     assert second.reasons[0] == "sink: it keeps no state by key"
 
 
+def test_what_splitting_saves_is_of_the_lower_median_of_the_work():
+    schema = {"operator": pl.String, "sub_topology": pl.String, "step": pl.Int64, "worked_ms": pl.Int64}
+    works = [("state", "second", 2, ms) for ms in (484, 804, 421, 476)]
+    (hint,) = hints(pl.DataFrame(works, schema=schema, orient="row"), TOPOLOGY, {"second": 2})
+    # Of 421, 476, 484 and 804 ms the lower one in the middle; each of two tasks takes half.
+    assert hint.saves_ms == 238
+
+
 def test_splitting_helps_nobody_with_one_task_or_little_work():
     (alone, _) = hinted({}, state=300, out=100)
     assert (alone.helps, alone.reasons[1]) == (False, "1 task: repartition its input first")

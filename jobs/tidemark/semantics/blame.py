@@ -53,6 +53,21 @@ class AgeCause(StrEnum):
     """An operator waited for the journal or another stream of its process."""
 
 
+class Compared(StrEnum):
+    """What was compared to find by how much a part is too long."""
+
+    WORK = "work"
+    """The operator's work on the window, in the batch that finished it, and the lowest limit of its SLAs.
+
+    This is what an SLA of work measures. The operator's part of the age may be longer: it also has the time for which
+    the window waited while the operator kept the driver busy with an earlier batch.
+    """
+    USUAL = "usual"
+    """All of the part of the age, and its usual length."""
+    CONFIGURED = "configured"
+    """All of the part of the age, and its configured length, because fewer than ENOUGH windows are known."""
+
+
 HELD_BY_WATERMARK = frozenset({AgeCause.BOUND.value, AgeCause.BLOCKING_PARTITION.value, AgeCause.SILENCE.value})
 """Causes that delay windows.
 

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable
 
 from tidemark.errors import InvalidArgument
+from tidemark.semantics.quantiles import rank
 
 GAMMA = 1.02
 RELATIVE_ERROR = (GAMMA - 1) / (GAMMA + 1)
@@ -52,12 +53,11 @@ def quantile(counts: Iterable[tuple[int, int]], q: float) -> float | None:
         msg = f"a quantile must be between 0 and 1, got {q}; the 99th percentile is 0.99"
         raise InvalidArgument(msg)
     ordered = sorted((bucket, n) for bucket, n in counts if n)
-    # The lower of two neighbours counts, as in `numpy.quantile(..., method="lower")` and DDSketch.
-    rank = math.floor(q * (sum(n for _, n in ordered) - 1))
+    place = rank(sum(n for _, n in ordered), q)
     for bucket, n in ordered:
-        if rank < n:
+        if place < n:
             return value_of(bucket)
-        rank -= n
+        place -= n
     return None
 
 

@@ -22,7 +22,9 @@ from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.paths.path_facts import (
     PART_WORDS,
     Row,
+    blame_text,
     judged_text,
+    limiting_slas,
     mostly_before_source,
     physical_name,
     task_text,
@@ -112,8 +114,8 @@ def verdict(window: Mapping[str, Any]) -> str:
     if not window["blame"]:
         return f"no operator took longer than usual: {age}"
     first = window["blame"][0]
-    usual = "" if first["usual_ms"] is None else f", usually {first['usual_ms']:,.0f} ms"
-    return f"{_cause_of(first)} is to blame: {first['excess_ms']:,.0f} ms too many{usual}; {age}"
+    grown = blame_text(first, "the window", limiting_slas(first, window["verdicts"] or ()), _milliseconds)
+    return f"{_cause_of(first)} is to blame: {grown}; {age}"
 
 
 def _cause_of(part: Mapping[str, Any]) -> str:

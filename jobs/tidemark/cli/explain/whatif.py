@@ -111,7 +111,8 @@ def _work_as_text(comparison: Row, *, windows: bool) -> str:
         f"{comparison['topology']}, {comparison['operator']} working {scaled}: {comparison['compared']:,} windows, "
         f"{comparison['other_path']:,} with another path",
         _spreads_as_text("latency", comparison),
-        "shorter batches may begin sooner and then contain other records",
+        "the estimate includes less waiting for earlier batches, which also become shorter; shorter batches may begin "
+        "sooner and then contain other records",
     ]
     if windows:
         lines = []
@@ -154,7 +155,8 @@ def _spreads_as_text(measure: str, comparison: Row) -> str:
 
 
 def _hint(hint: Row) -> str:
-    verdict = f"splitting helps, by up to {hint['saves_ms']:,} ms" if hint["helps"] else "splitting does not help"
+    saves = f"splitting helps, by up to {hint['saves_ms']:,} ms of its work on the median window"
+    verdict = f"{saves}, beside what shorter batches save of waiting" if hint["helps"] else "splitting does not help"
     return f"{hint['operator']}: {verdict} ({'; '.join(hint['reasons'])})"
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from tidemark.kernels.reports.paths import Floats, Mask, Places
-from tidemark.semantics.blame import ENOUGH, AgeCause, AgePart
+from tidemark.semantics.blame import ENOUGH, AgeCause, AgePart, Compared
+from tidemark.semantics.quantiles import MEDIAN, rank
 
 CAUSES = tuple(AgePart.of(cause) for cause in AgeCause)
 """The first parts of every Ages."""
@@ -155,7 +157,8 @@ def share_out(
 def usual_lengths(kept_ms: Floats, first: Places, last: Places) -> tuple[Floats, Floats]:
     """Returns usual lengths and shares of parts in the ages of windows.
 
-    They are medians, NaN with fewer windows than ENOUGH. Windows without an age have no share.
+    They are medians as in `semantics.quantiles`, NaN with fewer windows than ENOUGH. Windows without an age have no
+    share.
 
     Args:
         kept_ms: the length of each part (a row) in windows that kept a promise (a column), oldest first.
@@ -191,9 +194,8 @@ def medians(values: Floats, first: Places, last: Places) -> Floats:
             middles[row, is_common] = _rolling_median(of_part, commonest)[ends[is_common] - 1]
     for place in np.flatnonzero((sizes != commonest) & (sizes > 0)):
         size = sizes[place]
-        low, high = (size - 1) // 2, size // 2
-        ordered = np.partition(values[:, starts[place] : ends[place]], sorted({low, high}), axis=1)
-        middles[:, place] = (ordered[:, low] + ordered[:, high]) / 2
+        middle = rank(size, MEDIAN)
+        middles[:, place] = np.partition(values[:, starts[place] : ends[place]], middle, axis=1)[:, middle]
     return middles[:, np.cumsum(is_new) - 1]
 
 
@@ -202,25 +204,49 @@ def _rolling_median(values: Floats, size: int) -> Floats:
     if not values.any():
         return np.zeros_like(values)
     series = pl.Series(values)
-    low, high = (
-        series.rolling_quantile(0.5, interpolation=which, window_size=size).to_numpy() for which in ("lower", "higher")
-    )
-    middle: Floats = (low + high) / 2
+    middle: Floats = series.rolling_quantile(MEDIAN, interpolation="lower", window_size=size).to_numpy()
     return middle
 
 
-def excesses(
-    ms: Floats, usual_ms: Floats, configured_ms: Floats, *, can_be_blamed: Mask, promised_ms: Floats
-) -> Floats:
-    """Returns by how much each part is longer than usual.
+class Lengths(NamedTuple):
+    """What was judged of each part (a row) in each window (a column), and what it was compared with.
+
+    Attributes:
+        judged_ms: the length that was judged.
+        expected_ms: the length that it was expected to have at most.
+        compared: the place in COMPARED of what was compared.
+    """
+
+    judged_ms: Floats
+    expected_ms: Floats
+    compared: Places
+
+    @property
+    def excess_ms(self) -> Floats:
+        """By how much each part is too long, 0 or more."""
+        return np.maximum(0.0, self.judged_ms - self.expected_ms)
+
+
+COMPARED = tuple(Compared)
+
+
+def compared_lengths(
+    ms: Floats, usual_ms: Floats, configured_ms: Floats, *, is_work: Mask, worked_ms: Floats, limit_ms: float
+) -> Lengths:
+    """Compares the work of operators with its limit, and other parts with their usual lengths.
 
     Args:
         ms: lengths of the parts.
         usual_ms: their usual lengths; NaN: the configured ones take their place.
         configured_ms: their configured lengths.
-        can_be_blamed: parts that can be blamed.
-        promised_ms: by window, the length for which no part is blamed.
+        is_work: parts of which only the work on the window is judged.
+        worked_ms: by window, that work.
+        limit_ms: of that work. Windows that kept it are the usual ones, so their median is no more.
     """
-    expected_ms = np.where(np.isnan(usual_ms), configured_ms, usual_ms)
-    # A part within the promise is not blamed, even where it is usually shorter.
-    return np.where(can_be_blamed, np.maximum(0.0, ms - np.maximum(expected_ms, promised_ms)), 0.0)
+    is_unknown = np.isnan(usual_ms)
+    of_age = np.where(is_unknown, COMPARED.index(Compared.CONFIGURED), COMPARED.index(Compared.USUAL))
+    return Lengths(
+        judged_ms=np.where(is_work, worked_ms, ms),
+        expected_ms=np.where(is_work, limit_ms, np.where(is_unknown, configured_ms, usual_ms)),
+        compared=np.where(is_work, COMPARED.index(Compared.WORK), of_age),
+    )

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.collecting import index_by_name, names_in
-from tidemark.semantics.blame import AgeCause
+from tidemark.semantics.blame import AgeCause, Compared
 
 
 @dataclass(frozen=True)
@@ -887,7 +887,19 @@ WINDOW_PARTS = Table(
                 "median of ms in the last 200 windows within the SLA, 24 h at most; null: fewer than 20",
             ),
             ("usual_share", "double", "median of ms / age_ms in these windows, 0 to 1"),
-            ("excess_ms", "double", "of a window over its SLA: ms beyond the usual or configured length, 0 or more"),
+            (
+                "compared",
+                "string",
+                f"of a window over its SLA: {' | '.join(Compared)}: the operator's work on the window with "
+                "the limit of its SLA, or all of the part with its usual or configured length",
+            ),
+            ("judged_ms", "double", "of a window over its SLA: the length that was compared, ms"),
+            ("expected_ms", "double", "of a window over its SLA: the length with which it was compared, ms"),
+            (
+                "excess_ms",
+                "double",
+                "judged_ms beyond expected_ms, 0 or more; 0: a part that cannot have made the window break its SLA",
+            ),
             ("no_history", "boolean", "whether the configured length was used in place of usual_ms"),
         ),
     ),

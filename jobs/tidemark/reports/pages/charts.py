@@ -31,7 +31,7 @@ from tidemark.reports.pages.plots import (
 )
 from tidemark.reports.paths.path_facts import Row
 
-BANDS = {"p50": "median", "p90": "up to p90", "p99": "up to p99", "limit": "promised, where near"}
+BANDS = {"p50": "median", "p90": "up to p90", "p99": "up to p99", "limit": "promised latency, drawn if it is near"}
 """What is drawn of the latency of operators, and its words."""
 NEAR = 1.5
 """Highest promise that is drawn, as a multiple of the highest latency."""
@@ -76,10 +76,9 @@ def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mar
             *(plot.line(p50[part], place_ms) for part in parts),
             plot.limit(near_ms),
         ]
-        description = (
-            f"medians of {for_people(min(middle_ms))} to {for_people(max(middle_ms))}, "
-            f"highest p99 {for_people(highest_ms)}"
-        )
+        lowest, highest = for_people(min(middle_ms)), for_people(max(middle_ms))
+        medians = f"median {lowest}" if lowest == highest else f"medians of {lowest} to {highest}"
+        description = f"{medians}, highest p99 {for_people(highest_ms)}"
         promise = "" if promised_ms is None else f", promised {for_people(promised_ms)}"
         numbers = [
             [clock(row["at_ms"]), *(for_people(row[name]) for name in ("p50_ms", "p90_ms", "p99_ms"))] for row in places
@@ -143,10 +142,11 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
     tops = [max(bar.high for bar in of_window) for of_window in zip(*bars.values(), strict=True)]
     over = [(row["end_ms"], top) for row, top in zip(rows, tops, strict=True) if row["over_sla"]]
     plot = Plot(interval, even_lengths_axis([lowest, *tops]))
-    slowest_ms = max(row["age_ms"] for row in rows)
+    shown_ms, longest_ms = (for_people(max(row[name] for row in rows)) for name in ("age_ms", "longest_ms"))
     description = (
-        f"{len(over)} of the {len(rows)} places shown have a window that broke an SLA. "
-        f"The slowest window shown took {for_people(slowest_ms)} from its end until its leaf had finished it."
+        f"{_places(len(over), len(rows))} a window that broke an SLA. "
+        f"From its end until its leaf had finished it, the slowest window shown took {shown_ms}, "
+        f"and the slowest of all windows {longest_ms}."
     )
     numbers = []
     for row in rows:
@@ -207,6 +207,13 @@ def watermark_lag(lags: Sequence[Row], spans: Sequence[Row], interval: Interval)
         numbers = Numbers(["at, UTC", "lag", "activity"], _lags_and_spans(lags_of[name], spans_of[name]))
         charts.append(plot.figure(name, ", ".join(described), drawn, numbers))
     return Markup("").join(charts)
+
+
+def _places(some: int, of_all: int) -> str:
+    """Says how many of the places shown have something."""
+    if of_all == 1:
+        return f"The only place shown {'has' if some else 'does not have'}"
+    return f"{some:,} of the {of_all:,} places shown {'has' if some == 1 else 'have'}"
 
 
 def _unbroken(points: Sequence[Point], place_ms: int) -> list[slice]:

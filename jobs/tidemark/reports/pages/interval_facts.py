@@ -14,6 +14,7 @@ from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.latency_places import latencies_in_places
 from tidemark.reports.paths.path_facts import Row, Tables
+from tidemark.semantics.quantiles import MEDIAN, median_sql, quantile_sql
 
 PLACES = 150
 """Places of a chart's time axis that readers can distinguish."""
@@ -34,9 +35,9 @@ def _holds(column: str) -> str:
 ENDS = _holds("window_end")
 SUMMARY = f"""
     SELECT count(*) AS windows, coalesce(count(*) FILTER (over_sla), 0) AS over_sla, count(over_sla) AS promised,
-           quantile_disc(before_source_ms + latency_ms, 0.5) AS median_ms,
-           quantile_disc(before_source_ms + latency_ms, 0.9) AS p90_ms,
-           max(before_source_ms + latency_ms) AS max_ms, median(before_source_ms) AS before_source_ms,
+           {median_sql("before_source_ms + latency_ms")} AS median_ms,
+           {quantile_sql("before_source_ms + latency_ms", 0.9)} AS p90_ms,
+           max(before_source_ms + latency_ms) AS max_ms, {median_sql("before_source_ms")} AS before_source_ms,
            CASE WHEN count(skew_error_ms) = count(*) THEN max(skew_error_ms) END AS skew_error_ms
     FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
 """
@@ -59,19 +60,21 @@ SLOWEST = f"""
     ORDER BY latency_ms + before_source_ms DESC, window_end LIMIT {LISTED}
 """
 SPENT = f"""
-    SELECT * REPLACE (bool_or(over_sla) OVER place AS over_sla) FROM (
+    SELECT * REPLACE (bool_or(over_sla) OVER place AS over_sla), max(age_ms) OVER place AS longest_ms FROM (
         SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
     )
     WINDOW place AS (PARTITION BY end_ms // $4)
-    QUALIFY row_number() OVER (place ORDER BY age_ms DESC, end_ms) = (count(*) OVER place + 1) // 2
+    QUALIFY row_number() OVER (place ORDER BY age_ms, end_ms)
+            = 1 + floor({MEDIAN} * (count(*) OVER place - 1))
     ORDER BY end_ms
 """
 """Selects the window of median age of each place.
 
-`over_sla`: a window of the place broke an SLA.
+`over_sla`: a window of the place broke an SLA. `longest_ms`: the longest age of its windows. The median is that of
+`semantics.quantiles`.
 """
 OPERATORS = f"""
-    SELECT operator, median(latency_ms) AS latency_ms, median(worked_ms) AS worked_ms,
+    SELECT operator, {median_sql("latency_ms")} AS latency_ms, {median_sql("worked_ms")} AS worked_ms,
            count(step) AS on_path, count(*) AS windows, any_value(promised_ms) AS promised_ms
     FROM critical_path_steps WHERE topology = $1 AND {ENDS} AND slack_ms IS NOT NULL GROUP BY operator
 """
@@ -80,17 +83,18 @@ PATHS = f"""
         SELECT window_end, list(operator ORDER BY step) AS path
         FROM critical_path_steps WHERE topology = $1 AND {ENDS} AND step IS NOT NULL GROUP BY window_end
     )
-    SELECT walks.path, count(*) AS windows, median(latency_ms) AS median_ms, quantile_disc(latency_ms, 0.9) AS p90_ms,
-           max(latency_ms) AS max_ms
+    SELECT walks.path, count(*) AS windows, {median_sql("latency_ms")} AS median_ms,
+           {quantile_sql("latency_ms", 0.9)} AS p90_ms, max(latency_ms) AS max_ms
     FROM walks JOIN critical_paths AS p ON p.window_end = walks.window_end AND p.topology = $1
     GROUP BY walks.path ORDER BY windows DESC, max_ms DESC, walks.path
 """
 BLAME = f"""
-    SELECT operator, kind, sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
-           median(usual_ms) AS usual_ms, median(share) AS share, median(usual_share) AS usual_share
+    SELECT operator, kind, compared, sum(judged_ms) AS judged_ms, sum(expected_ms) AS expected_ms,
+           sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
+           {median_sql("share")} AS share, {median_sql("usual_share")} AS usual_share
     FROM critical_path_blame
     WHERE topology = $1 AND grain = 'window' AND {_holds("interval_end")}
-    GROUP BY operator, kind ORDER BY excess_ms DESC, operator, kind
+    GROUP BY operator, kind, compared ORDER BY excess_ms DESC, operator, kind, compared
 """
 EMISSION = f"""
     SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, sum(emitted)::BIGINT AS emitted,
@@ -171,11 +175,15 @@ def _whole_minutes(length_ms: int) -> int:
     return Interval(0, length_ms).widened(Grain.MINUTE).end_ms
 
 
-def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFacts:
-    """Queries the facts of *interval*, with inert texts."""
+def page_facts(tables: Tables, topology: Topology, interval: Interval, *, now_ms: int | None = None) -> PageFacts:
+    """Queries the facts of *interval*, with inert texts.
 
-    def ask(text: str, *more: Any) -> list[Row]:
-        rows = tables.ask(text, [topology.name, interval.start_ms, interval.end_ms, *more]).objects
+    Partitions have lags until the interval's end, or until *now_ms*, epoch ms, if the interval goes on.
+    """
+    until_ms = interval.end_ms if now_ms is None else min(now_ms, interval.end_ms)
+
+    def ask(text: str, *more: Any, end_ms: int = interval.end_ms) -> list[Row]:
+        rows = tables.ask(text, [topology.name, interval.start_ms, end_ms, *more]).objects
         return list(map(_inert_row, rows))
 
     terminals = list(topology.terminals)
@@ -200,8 +208,8 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval) -> PageFa
             )
         ],
         emission=ask(EMISSION, place_ms),
-        lags=ask(LAGS, place_ms),
-        spans=ask(SPANS),
+        lags=ask(LAGS, place_ms, end_ms=until_ms),
+        spans=ask(SPANS, end_ms=until_ms),
         account=ask(ACCOUNT, sources)[0],
     )
 

@@ -85,7 +85,7 @@ def page(facts: PageFacts, *, now_ms: int | None = None) -> str:
         drawing=draw(facts.topology.upstreams, path),
         box=BOX,
         box_facts={name: _operator(row) for name, row in facts.operators.items()},
-        charts=_charts(facts, facts.interval.end_ms if now_ms is None else now_ms),
+        charts=_charts(facts),
         no_operator=PART_WORDS,
         start=utc(facts.interval.start_ms),
         end=utc(facts.interval.end_ms),
@@ -102,18 +102,16 @@ def _operator(row: Row) -> Row:
     return {"latency_ms": row["latency_ms"], "said": text, "share": share}
 
 
-def _charts(facts: PageFacts, now_ms: int) -> dict[str, Markup]:
-    """Draws the charts, partitions until *now_ms*; an empty one: there is nothing to draw."""
+def _charts(facts: PageFacts) -> dict[str, Markup]:
+    """Draws the charts; an empty one: there is nothing to draw."""
     interval = facts.interval
-    lags = [row for row in facts.lags if row["at_ms"] <= now_ms]
-    spans = [row | {"until_ms": min(row["until_ms"], now_ms)} for row in facts.spans if row["at_ms"] <= now_ms]
     # There is one window for each place on the axis at most.
     apart_ms = max(facts.place_ms, facts.topology.window_ms)
     return {
         "latencies": latency_bands(facts.latencies, interval, facts.latency_place_ms),
         "spent": windows_spent(facts.spent, interval, apart_ms),
         "emission": emission(facts.emission, interval, facts.place_ms),
-        "lags": watermark_lag(lags, spans, interval),
+        "lags": watermark_lag(facts.lags, facts.spans, interval),
     }
 
 
@@ -129,5 +127,5 @@ def _emission(facts: PageFacts) -> list[tuple[str, int, int]]:
 def _write(tables: Tables, topology: Topology, interval: Interval, file: Path, now_ms: int | None) -> Path:
     """Replaces the page at once: readers see the old or the new."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    replace(file, page(page_facts(tables, topology, interval), now_ms=now_ms))
+    replace(file, page(page_facts(tables, topology, interval, now_ms=now_ms), now_ms=now_ms))
     return file

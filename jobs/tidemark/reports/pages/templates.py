@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from tidemark.escaping import inert
 from tidemark.model.settings.intervals import utc
 from tidemark.model.settings.lengths import for_people
-from tidemark.reports.paths.path_facts import judged_text, judged_windows_text
+from tidemark.reports.paths.path_facts import blame_text, compared_text, judged_text, judged_windows_text, limiting_slas
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
 """Matches commands in remedies, as `escaping.as_code` writes them.
@@ -84,6 +84,13 @@ def _environment() -> Environment:
         "words": lambda name: str(name).replace("_", " "),
         "code": code,
         "judged": lambda verdict: judged_text(verdict, length),
+        "blamed": lambda blamed, judged: blame_text(
+            blamed,
+            f"{blamed['windows']:,} of them",
+            limiting_slas(blamed, judged),
+            length,
+        ),
+        "compared": lambda blamed, judged: compared_text(blamed, limiting_slas(blamed, judged)),
         "judged_windows": lambda judged: judged_windows_text(judged, length),
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
         "report_name": report_name,

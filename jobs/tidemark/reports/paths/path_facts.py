@@ -15,7 +15,7 @@ from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.semantics.blame import AgeCause
+from tidemark.semantics.blame import AgeCause, Compared
 from tidemark.semantics.critical_path import LatencyState, Path, PathStep, path_to
 
 Row = dict[str, Any]
@@ -109,8 +109,8 @@ PARTS = """
     ORDER BY ms DESC, operator
 """
 BLAME = """
-    SELECT interval_end AS window_end, rank, operator, kind, input, no_history, excess_ms, used_ms, usual_ms, share,
-           usual_share
+    SELECT interval_end AS window_end, rank, operator, kind, input, no_history, compared, judged_ms, expected_ms,
+           excess_ms, used_ms, usual_ms, share, usual_share, windows
     FROM critical_path_blame
     WHERE topology = $1 AND grain = 'window' AND interval_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
     ORDER BY rank, operator
@@ -196,7 +196,9 @@ def judged_windows_text(judged: Mapping[str, Any], length: Callable[[float], str
     *judged* is a row of an interval's SLAs, and *length* formats ms.
     """
     windows = f"{judged['broken']:,} of {judged['windows']:,} windows broke it"
-    measured = _measured(judged, length(judged["worst_ms"]), "a")
+    worst = length(judged["worst_ms"])
+    # The records of all other windows were no older than those of the worst one.
+    measured = _measured(judged, worst if judged["quantile"] is not None else f"up to {worst}", "a")
     return f"SLA {judged['sla']}: {windows}; {measured}, {_limit(judged, length)}"
 
 
@@ -211,6 +213,63 @@ def _measured(judged: Mapping[str, Any], value: str, article: str) -> str:
 
 def _limit(judged: Mapping[str, Any], length: Callable[[float], str]) -> str:
     return f"and the limit is {length(judged['limit_ms'])}"
+
+
+def blame_text(blamed: Mapping[str, Any], windows: str, slas: Sequence[str], length: Callable[[float], str]) -> str:
+    """Says what of a part was judged, how long it was, and by how much that is too long.
+
+    Args:
+        blamed: the columns of BLAME about lengths.
+        windows: the window, or the windows that were summed.
+        slas: from `limiting_slas`.
+        length: formats ms.
+    """
+    judged, excess, expected = (length(blamed[f"{name}_ms"]) for name in ("judged", "excess", "expected"))
+    whose = "its work on" if blamed["compared"] == Compared.WORK else "its part of the age of"
+    took = f"{whose} {windows} took {judged}"
+    if slas:
+        return f"{took}, {excess} more than the {expected} that {_named(slas)} for its work"
+    if blamed["compared"] == Compared.WORK:
+        return f"{took}, {excess} more than the {expected} that its SLA allows"
+    if blamed["compared"] == Compared.USUAL:
+        return f"{took}, {excess} more than the {expected} that are usual"
+    unknown = "too few windows say what is usual"
+    if not blamed["expected_ms"]:
+        return f"{took}, and {unknown}"
+    return f"{took}, {excess} more than the {expected} that its settings allow ({unknown})"
+
+
+def compared_text(blamed: Mapping[str, Any], slas: Sequence[str]) -> str:
+    """Says in a few words what of a part was compared, and with what; *slas* are from `limiting_slas`."""
+    what = "work" if blamed["compared"] == Compared.WORK else "part of the age"
+    if slas:
+        return f"{what}, with the limit of {' and '.join(slas)}"
+    return f"{what}, with {_EXPECTED[blamed['compared']]}"
+
+
+_EXPECTED = {
+    Compared.WORK: "the limit of its SLA",
+    Compared.USUAL: "its usual length",
+    Compared.CONFIGURED: "the settings, as too few windows say what is usual",
+}
+
+
+def limiting_slas(blamed: Mapping[str, Any], verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns the names of the SLAs of work whose limit is the expected length of *blamed*.
+
+    *verdicts* are those of a window, or rows about the SLAs of an interval.
+    """
+    slas: dict[str, None] = {}
+    for verdict in verdicts:
+        is_own = verdict["operator"] == blamed["operator"] and verdict["quantile"] is None
+        expects_limit = verdict["limit_ms"] * blamed["windows"] == blamed["expected_ms"]
+        if is_own and expects_limit and blamed["compared"] != Compared.USUAL:
+            slas[verdict["sla"]] = None
+    return list(slas)
+
+
+def _named(slas: Sequence[str]) -> str:
+    return f"SLA {slas[0]} allows" if len(slas) == 1 else f"SLAs {' and '.join(slas)} allow"
 
 
 def mostly_before_source(window: Mapping[str, Any]) -> str | None:

@@ -25,6 +25,7 @@ from tidemark.kernels.reports.paths import Floats, Measured, measure, spent
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.topology import Topology
 from tidemark.semantics.critical_path import EstimateLimits, Path, Upstreams
+from tidemark.semantics.quantiles import MEDIAN
 from tidemark.semantics.timetable import Timetable, TimetableBatch
 from tidemark.semantics.what_if import drivers_read, sooner_ewts_ms
 
@@ -257,7 +258,8 @@ class Hint:
         helps: True if more tasks would make it quicker.
         worked_share: its share of the work of all operators on the paths, 0 to 1.
         windows: number of windows with this operator on their path.
-        saves_ms: time that a window saves at most, if the tasks share the work evenly.
+        saves_ms: work that the median window saves at most, if the tasks share it evenly. What it saves of waiting for
+            earlier batches, which also become shorter, is not counted.
         reasons: sentences for users.
     """
 
@@ -278,7 +280,9 @@ def hints(critical_path_steps: pl.DataFrame, topology: Topology, tasks: Mapping[
     on_path = critical_path_steps.filter(pl.col("step").is_not_null() & pl.col("worked_ms").is_not_null())
     whole_ms = on_path["worked_ms"].sum()
     worked = on_path.group_by("operator", "sub_topology").agg(
-        ms=pl.col("worked_ms").sum(), median_ms=pl.col("worked_ms").median(), windows=pl.len()
+        ms=pl.col("worked_ms").sum(),
+        median_ms=pl.col("worked_ms").quantile(MEDIAN, interpolation="lower"),
+        windows=pl.len(),
     )
     all_hints: list[Hint] = []
     for row in worked.sort("ms", "operator", descending=[True, False]).iter_rows(named=True):

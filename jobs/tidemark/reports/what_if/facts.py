@@ -7,7 +7,6 @@ The names of the fields are a promise: docs/reports.md has them. Lengths are who
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 
 import polars as pl
@@ -17,6 +16,7 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Row, Rows, Tables
 from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, distances_of, hints, tasks_of, what_if
+from tidemark.semantics.quantiles import MEDIAN, quantile_of
 
 IN_INTERVAL = """
     topology = $1 AND coalesce(window_end >= make_timestamptz($2 * 1000), true)
@@ -80,9 +80,7 @@ def _frame(answer: Rows) -> pl.DataFrame:
 
 def spread(lengths_ms: list[int]) -> Row:
     """Returns median and 90th percentile of *lengths_ms*."""
-    ordered, last = sorted(lengths_ms), len(lengths_ms) - 1
-    # Of two neighbours the lower one counts, as in the rollups.
-    return {"median_ms": ordered[math.floor(0.5 * last)], "p90_ms": ordered[math.floor(0.9 * last)]}
+    return {"median_ms": quantile_of(lengths_ms, MEDIAN), "p90_ms": quantile_of(lengths_ms, 0.9)}
 
 
 def _row(window: ComparedWindow) -> Row:

@@ -16,7 +16,7 @@ import polars as pl
 import polars.selectors as cs
 
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.kernels.reports.ages import PLACE, excesses, usual_lengths
+from tidemark.kernels.reports.ages import COMPARED, PLACE, compared_lengths, usual_lengths
 from tidemark.kernels.reports.paths import NONE, UNFINISHED, Floats, Mask, Places, alike
 from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import WINDOW_PARTS
@@ -104,13 +104,16 @@ class WindowParts:
         delays = np.array([self._waits.get(subject, False) or name not in HELD_BY_WATERMARK for name in names])
         # Records are late because of any part on their way, and work is too long because of the subject only.
         is_own = np.array([name == subject for name in names])
-        excess_ms = excesses(
+        lengths = compared_lengths(
             ages.ms,
             usual_ms,
             ages.configured_ms,
-            can_be_blamed=np.where(by_records, delays[:, None], is_own[:, None]),
-            promised_ms=np.where(by_records, 0, self._promises.work_ms.get(subject, 0)),
+            is_work=~by_records & is_own[:, None],
+            worked_ms=ages.worked_ms,
+            limit_ms=self._promises.work_ms.get(subject, 0),
         )
+        can_be_blamed = np.where(by_records, delays[:, None], is_own[:, None])
+        excess_ms = np.where(can_be_blamed, lengths.excess_ms, 0.0)
         is_row = ages.ms != 0
         # The bound has a row even if it took no time.
         is_row[PLACE[AgeCause.BOUND]] = True
@@ -118,8 +121,14 @@ class WindowParts:
         at = (part, window)
         parts = pl.DataFrame({"operator": names, "kind": [each.kind for each in work.parts]})
         whole = {"ms": ages.ms[at], "age_ms": ages.total_ms[window]}
-        lengths = {"usual_ms": usual_ms[at], "usual_share": usual_share[at], "excess_ms": excess_ms[at]}
-        rows = pl.DataFrame({"part": part, "restart": ages.restart[window], **whole, **lengths})
+        usual = {"usual_ms": usual_ms[at], "usual_share": usual_share[at]}
+        judged = {
+            "compared": [COMPARED[place] for place in lengths.compared[at]],
+            "judged_ms": lengths.judged_ms[at],
+            "expected_ms": lengths.expected_ms[at],
+            "excess_ms": excess_ms[at],
+        }
+        rows = pl.DataFrame({"part": part, "restart": ages.restart[window], **whole, **usual, **judged})
         rows = rows.cast(dict.fromkeys(whole, pl.Int64())).fill_nan(None)
         of_windows = windows.with_columns(over_sla=over, broken_slas=broken).hstack(ages.inputs)
         return (
@@ -129,7 +138,7 @@ class WindowParts:
                 subject=pl.lit(subject),
                 input=_input(),
                 finished_at=pl.col("window_end") + pl.col("age_ms"),
-                excess_ms=pl.when("over_sla").then("excess_ms"),
+                **{name: pl.when("over_sla").then(name) for name in judged},
                 no_history=pl.col("usual_ms").is_null(),
             )
             .drop("part", "restart", *ages.inputs.columns)

@@ -1,0 +1,36 @@
+"""A quantile is the same length wherever it is computed."""
+
+import duckdb
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidemark.semantics.buckets import bucket_of, quantile, value_of
+from tidemark.semantics.quantiles import median_sql, quantile_of, quantile_sql
+
+FOURTEEN_MS = [1_000 * n for n in range(1, 15)]
+
+
+def in_sql(select, lengths_ms):
+    rows = duckdb.execute(f"SELECT {select} FROM (SELECT unnest($1::BIGINT[]) AS ms)", [lengths_ms]).fetchall()
+    return rows[0][0]
+
+
+def test_of_fourteen_windows_the_median_is_the_seventh_and_the_p90_the_twelfth():
+    # Ranks from 0: half of 13 is 6.5, and nine tenths of 13 are 11.7; both are rounded down.
+    assert (quantile_of(FOURTEEN_MS, 0.5), quantile_of(FOURTEEN_MS, 0.9)) == (7_000, 12_000)
+    assert (in_sql(median_sql("ms"), FOURTEEN_MS), in_sql(quantile_sql("ms", 0.9), FOURTEEN_MS)) == (7_000, 12_000)
+
+
+@given(st.lists(st.integers(-(10**6), 10**9), min_size=1, max_size=40), st.sampled_from([0.5, 0.9, 0.99, 0.0, 1.0]))
+def test_python_sql_and_buckets_take_the_same_rank_as_numpy(lengths_ms, q):
+    expected_ms = np.quantile(lengths_ms, q, method="lower")
+    assert quantile_of(lengths_ms, q) == expected_ms
+    assert in_sql(quantile_sql("ms", q), [*lengths_ms, None]) == expected_ms
+    assert quantile([(bucket_of(ms), 1) for ms in lengths_ms], q) == value_of(bucket_of(int(expected_ms)))
+
+
+@pytest.mark.parametrize("lengths_ms", [[], [None]])
+def test_without_a_value_there_is_no_quantile(lengths_ms):
+    assert in_sql(median_sql("ms"), lengths_ms) is None
