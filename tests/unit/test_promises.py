@@ -1,6 +1,8 @@
+import pytest
+
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.reports.promises import Promise, Promises, promises
-from tidemark.semantics.sla import BurnRate, Objective, Sla
+from tidemark.semantics.sla import BurnRate, Objective, Sla, Verdict, judge
 
 
 def spec(subject, measure, **limits):
@@ -26,7 +28,7 @@ def test_the_promise_is_the_error_or_the_warning_and_the_least():
     records = {
         "out": (Promise(sla="n", limit_ms=120_000, quantile=0.99), Promise(sla="n", limit_ms=60_000, quantile=0.5))
     }
-    work = {"state": (Promise(sla="n", limit_ms=300, may_equal=True),)}
+    work = {"state": (Promise(sla="n", limit_ms=300),)}
     assert found == Promises(records=records, work=work)
     assert (found.end_to_end_ms, found.work_ms) == ({"out": 60_000}, {"state": 300})
 
@@ -46,3 +48,11 @@ def test_an_error_budget_promises_its_threshold():
     assert promises([spec("out", Measure.BURN_RATE, budget=budget)]) == Promises(
         records={"out": (Promise(sla="n", limit_ms=30_000, quantile=0.99, may_equal=True),)}
     )
+
+
+@pytest.mark.parametrize(("worked_ms", "broken"), [(299, False), (300, True), (301, True)])
+def test_work_that_reaches_the_limit_breaks_a_window_as_it_breaks_a_check(worked_ms, broken):
+    """`error_after` is the length from which a measurement is an error, see docs/alerts.md."""
+    (promise,) = promises([spec("state", Measure.OPERATOR_LATENCY_P50, error_after_ms=300)]).work["state"]
+    assert promise.judge("state", worked_ms).broken is broken
+    assert (judge(worked_ms, Sla(error_after_ms=300)) is Verdict.ERROR) is broken

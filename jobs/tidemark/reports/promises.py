@@ -40,7 +40,7 @@ class Promise:
     """A limit for windows, of the SLA *sla*.
 
     The *quantile* of the latency of an operator's records is below *limit_ms*. None: its work is. With *may_equal*, as
-    in an error budget and for work, it may also equal it.
+    in an error budget, it may also equal it.
     """
 
     sla: str
@@ -117,7 +117,7 @@ def promises(specs: Iterable[SlaSpec]) -> Promises:
             # All windows of an objective make one promise.
             records[spec.subject] = tuple(dict.fromkeys((*records.get(spec.subject, ()), promise)))
         elif spec.measure in WORK_QUANTILES and isinstance(spec.limits, Sla):
-            limit = Promise(sla=spec.table, limit_ms=spec.limits.promised_ms, may_equal=True)
+            limit = Promise(sla=spec.table, limit_ms=spec.limits.promised_ms)
             work[spec.subject] = (*work.get(spec.subject, ()), limit)
     return Promises(records=records, work=work)
 

@@ -140,7 +140,7 @@ def _of_field(name: str, value: Any, kind: pl.DataType, *, is_window: bool) -> A
     if is_window and isinstance(value, str):
         return instant_ms(value)
     wrong = f"{name} is {json.dumps(value)}, and its column has the type {kind}"
-    if kind.is_integer() and not (isinstance(value, int) or value is None):
+    if kind.is_integer() and (isinstance(value, bool) or not isinstance(value, int | None)):
         raise InvalidArgument(wrong)
     schema = {name: kind}
     try:

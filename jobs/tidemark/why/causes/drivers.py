@@ -203,8 +203,10 @@ def _in_batch(scene: Scene, name: str, began_ms: int, at_ms: int) -> WhyFinding 
     being_read = facts.driver.being_read(sub)
     records = " and ".join(f"{n:,} records of {source}" for source, n in being_read.items())
     reads = f"; it reads up to {records}" if records else ""
-    running = f"batch of {sub.name} has been running for {for_people(at_ms - began_ms)}{reads}"
-    if at_ms - began_ms > _still_after_ms(scene):
+    # The clock of the driver may have gone back.
+    for_ms = max(0, at_ms - began_ms)
+    running = f"batch of {sub.name} has been running for {for_people(for_ms)}{reads}"
+    if for_ms > _still_after_ms(scene):
         remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
         remedy += logs(scene, name)
         return scene.finding(SLOW_BATCH, name, f"one {running}", remedy, since_ms=began_ms)
