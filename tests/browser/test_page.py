@@ -63,7 +63,7 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
         },
         "judged": [
             {"sla": "quick", "operator": slow, "quantile": None, "limit_ms": 400, "windows": 2, "broken": 1,
-             "worst_ms": 430.0}
+             "worst_ms": 430.0, "unjudged": 0}
         ],
         "operators": {
             name: {"latency_ms": 250, "worked_ms": 215, "on_path": 2 if name in path else 0, "windows": 2}

@@ -414,6 +414,11 @@ def test_idleness_of_a_partition_is_known_behind_hops(tmp_path):
         *((start, 80, True) for start in (30, 40, 50)),
         (60, 81, False),
     ]
+    topology = play.topology
+    state = interval_state(scene(topology, Layout(play.home), ms(90)), topology.operators["totals"], ms(5))
+    assert (state.by_idleness, state.reason) == (
+        True, "it waited for no record: silence of an idle partition let the watermark advance",
+    )  # fmt: skip
 
 
 def test_periodic_results_of_another_stream_are_refused(tmp_path):

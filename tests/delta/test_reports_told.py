@@ -34,6 +34,7 @@ from tidemark.query.sql import Warehouse
 from tidemark.reports.batch_job import topology
 from tidemark.reports.pages.interval_facts import page_facts
 from tidemark.reports.pages.interval_page import write_pages
+from tidemark.reports.paths.path_facts import judged_windows_text
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 WINDOW = {"topology": "flights", "window_start": NOON, "window_end": NOON + 5_000}
@@ -336,6 +337,24 @@ def test_a_page_has_paths_and_culprits_only_of_its_interval(tmp_path: Path) -> N
     assert [(row["path"], row["worked_ms"]) for row in told.slowest] == [(r"A \u001b[2J", 90)]
     before = page_facts(tables, topology("flights"), Interval(NOON, NOON + 5_000))
     assert (before.summary["windows"], before.paths, before.blame, before.slowest) == (0, [], [], [])
+
+
+def test_a_page_says_how_many_windows_an_sla_did_not_judge(tmp_path: Path) -> None:
+    home = reported(tmp_path)
+    paths = Layout(home / "warehouse").report_table("flights", CRITICAL_PATHS.name)
+    # Two more windows closed: neither has a record of E, and in one of them C worked for 50 ms.
+    (work, _) = PATH["verdicts"]
+    for number, verdicts in enumerate(([work | {"value_ms": 50.0, "broken": False}], None), start=1):
+        ends = {"window_start": NOON + number * 100, "window_end": NOON + 5_000 + number * 100}
+        write_deltalake(paths, rows_of(CRITICAL_PATHS, [PATH | ends | {"verdicts": verdicts}]), mode="append")
+    told = page_facts(Warehouse(home / "warehouse"), topology("flights"), Interval(NOON + 5_000, NOON + 6_000))
+    assert [judged_windows_text(row, "{:g} ms".format) for row in told.judged] == [
+        "SLA c_work: 1 of 2 windows broke it, and 1 more was not judged, since the work was not measured; "
+        "C worked up to 70 ms on a window, and the limit is 60 ms",
+        "SLA e_in_time: 0 of 1 windows broke it, and 2 more were not judged, since a window without a record of its "
+        "own is not; 99 % of the records of a window were up to 2000 ms old when E had finished them, "
+        "and the limit is 5000 ms",
+    ]
 
 
 def test_a_page_shows_clock_errors_only_if_all_are_known(tmp_path: Path) -> None:

@@ -357,7 +357,8 @@ def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, mon
     finding = first(play, 425)
     assert place(finding) == ("slow_operator", "per_minute", None, None, None)
     assert finding.seen == (
-        "per_minute works for 1.4 s in each batch, more than half of the trigger interval (1 s); batches take 1.4 s"
+        "per_minute works for 1.4 s in the median of the last 5 batches that closed windows, more than half of the "
+        "trigger interval (1 s); the median of the whole batches is 1.4 s"
     )
     for operator in ("events", "counts"):
         play.slow(operator, 1_400)

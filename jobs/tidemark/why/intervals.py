@@ -152,6 +152,8 @@ def _of_rows(rows: pl.DataFrame, sources: Sequence[Source]) -> Mapping[str, Any]
         part = first["waited_for_partition"]
         place = first["waited_for"] if part is None else f"{first['waited_for']} partition {part}"
         reason = f"it waited longest for {place}: {for_people(first['waited_ms'])}"
+    elif first["by_idleness"]:
+        reason = "it waited for no record: silence of an idle partition let the watermark advance"
     if last["reopened_at"] is not None:
         where = f"partition {last['cause_partition']}, offset {last['cause_offset']}"
         reason += f"; reopened at {iso(last['reopened_at'])}: {last['cause']}, {where}"

@@ -49,12 +49,17 @@ _WINDOW = """
 """
 JUDGED = f"""
     SELECT sla, operator, quantile, limit_ms, count(*) AS windows, count(*) FILTER (broken) AS broken,
-           max(value_ms) AS worst_ms
+           max(value_ms) AS worst_ms,
+           (SELECT count(latency_ms) FROM critical_paths WHERE topology = $1 AND {ENDS})
+           - sum(count(*)) OVER (PARTITION BY sla, operator, quantile)::BIGINT AS unjudged
     FROM (SELECT unnest(verdicts, recursive := true) FROM critical_paths WHERE topology = $1 AND {ENDS})
     GROUP BY sla, operator, quantile, limit_ms
     ORDER BY count(*) FILTER (broken) DESC, max(value_ms) / limit_ms DESC, sla
 """
-"""Selects the SLAs by which windows were judged, with the longest of the measured lengths."""
+"""Selects the SLAs by which windows were judged, with the longest of the measured lengths.
+
+`unjudged`: the closed windows that the SLA did not judge, whatever its limit.
+"""
 SLOWEST = f"""
     SELECT {_WINDOW}, verdicts FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
     ORDER BY latency_ms + before_source_ms DESC, window_end LIMIT {LISTED}

@@ -195,11 +195,22 @@ def judged_windows_text(judged: Mapping[str, Any], length: Callable[[float], str
 
     *judged* is a row of an interval's SLAs, and *length* formats ms.
     """
-    windows = f"{judged['broken']:,} of {judged['windows']:,} windows broke it"
+    windows = f"{judged['broken']:,} of {judged['windows']:,} windows broke it{_unjudged(judged)}"
     worst = length(judged["worst_ms"])
     # The records of all other windows were no older than those of the worst one.
     measured = _measured(judged, worst if judged["quantile"] is not None else f"up to {worst}", "a")
     return f"SLA {judged['sla']}: {windows}; {measured}, {_limit(judged, length)}"
+
+
+def _unjudged(judged: Mapping[str, Any]) -> str:
+    """Says how many closed windows an SLA did not judge, and why it may not."""
+    if not judged["unjudged"]:
+        return ""
+    number, were = f"{judged['unjudged']:,}", "was" if judged["unjudged"] == 1 else "were"
+    reason = (
+        "the work was not measured" if judged["quantile"] is None else "a window without a record of its own is not"
+    )
+    return f", and {number} more {were} not judged, since {reason}"
 
 
 def _measured(judged: Mapping[str, Any], value: str, article: str) -> str:
@@ -243,7 +254,7 @@ def compared_text(blamed: Mapping[str, Any], slas: Sequence[str]) -> str:
     """Says in a few words what of a part was compared, and with what; *slas* are from `limiting_slas`."""
     what = "work" if blamed["compared"] == Compared.WORK else "part of the age"
     if slas:
-        return f"{what}, with the limit of {' and '.join(slas)}"
+        return f"{what}, with what {_named(slas)} for work"
     return f"{what}, with {_EXPECTED[blamed['compared']]}"
 
 

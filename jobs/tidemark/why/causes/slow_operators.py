@@ -8,6 +8,7 @@ from tidemark.model.settings.lengths import for_people
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.registry import rule
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
+from tidemark.why.evidence.outcome_facts import LATELY
 from tidemark.why.evidence.snapshot import Scene
 
 SLOW_OPERATOR = Cause("slow_operator", Trait.USUAL)
@@ -26,9 +27,11 @@ def slow_operators(scene: Scene, name: str) -> Iterator[WhyFinding]:
         if quiet_ms > batch_ms:
             continue  # another slow batch would have ended since
         is_source = scene.operator(slow).is_source
+        works = "reading and parsing take" if is_source else f"{slow} works for"
         observation = (
-            f"{'reading and parsing take' if is_source else f'{slow} works for'} {for_people(work_ms)} in each batch, "
-            f"more than half of the trigger interval ({for_people(trigger_ms)}); batches take {for_people(batch_ms)}"
+            f"{works} {for_people(work_ms)} in the median of the last {LATELY} batches that closed windows, "
+            f"more than half of the trigger interval ({for_people(trigger_ms)}); "
+            f"the median of the whole batches is {for_people(batch_ms)}"
         )
         command = f"tidemark whatif {scene.topology.name} --operator {slow} --scale 0.5"
         less = "choose a longer trigger" if is_source else f"make it do less, or try: `{command}`"

@@ -21,6 +21,7 @@ from tidemark.model.tables.catalog import (
     WATERMARKS,
 )
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.quantiles import MEDIAN
 from tidemark.why.evidence.fact_tables import FactTables
 from tidemark.why.evidence.heartbeat_facts import HeartbeatFacts
 from tidemark.why.evidence.outcome_facts import LATELY, OutcomeFacts
@@ -139,7 +140,8 @@ class StreamFacts:
         newest = closing.filter(pl.col("batch_id").is_in(last.implode())).unique(["batch_id", "operator"])
         works = newest.join(self.tables.batches_of(last), on="batch_id")
         medians = works.group_by("operator").agg(
-            work_ms=(pl.col("ewt_at") - pl.col("started_at")).median(), batch_ms=pl.col("duration_ms").median()
+            work_ms=(pl.col("ewt_at") - pl.col("started_at")).quantile(MEDIAN, interpolation="lower"),
+            batch_ms=pl.col("duration_ms").quantile(MEDIAN, interpolation="lower"),
         )
         too_long = (pl.col("work_ms") > self._trigger_ms / 2) & (pl.col("batch_ms") > self._trigger_ms)
         busy = medians.filter(too_long).sort(-pl.col("work_ms"), "operator")
