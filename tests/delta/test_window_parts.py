@@ -229,9 +229,8 @@ def test_the_culprit_of_results_after_a_silence_is_named(tmp_path, monkeypatch, 
     beats = Heartbeats(layout.stream("play", sub.name), topology="play", sub_topology=sub.name)
     for second in [*range(11), *(range(11, 50) if name != "stopped" else []), 50]:
         tell(beats, second, batch_s=batch_s if 10 < second < 50 else None)
-    assert [finding.cause for finding in why(topology, layout, at_ms=ms(49))] == (
-        ["nothing_wrong"] if since_s is None else ["backlog"]
-    )
+    meanwhile = {"stopped": "backlog", "hung": "slow_batch", "waiting": "nothing_wrong"}[name]
+    assert [finding.cause for finding in why(topology, layout, at_ms=ms(49))] == [meanwhile]
     waited = [
         flow.play.row("events", ms(s), partition=part, id="ab"[part], v=s) for s in range(11, 50) for part in (0, 1)
     ]
