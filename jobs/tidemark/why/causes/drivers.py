@@ -187,7 +187,7 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
         remedy = "give its host or container more memory, or run it in shards on executors (shards); then "
         remedy += start(scene, name)
         return scene.finding(SHORT_OF_MEMORY, name, f"the driver of {sub}: {_memory(beat)}", remedy)
-    began_ms = beat.batch_started_at_ms
+    began_ms = None if facts.driver.finished_after(beat.at_ms) else beat.batch_started_at_ms
     if began_ms is not None and (in_batch := _in_batch(scene, name, began_ms, beat.at_ms)) is not None:
         return in_batch
     if facts.tables.batches.height:
