@@ -174,7 +174,9 @@ def test_a_fault_that_another_one_hid_is_a_new_alert(story: Story) -> None:
     assert story.check(0, board=DEAD) == [(DRIVER, "opened")]
     found = story.check(10, board=QUIET)
     assert found == [("source_quiet-events-20260101T121000", "opened"), (DRIVER, "resolved")]
-    assert story.alerts[DRIVER, "resolved"]["said"] == "the cause has ended, and no SLA is broken for it any more"
+    assert story.alerts[DRIVER, "resolved"]["said"] == (
+        "no SLA is broken for this cause any more; one that is still broken has another cause, and an alert of its own"
+    )
 
 
 def test_what_follows_a_dead_driver_is_the_same_alert(story: Story) -> None:

@@ -85,7 +85,7 @@ def _event_text(alert: Alert) -> str:
         case Change.RESOLVED:
             if alert.verdict == Verdict.PASS:
                 return f"{are} met again"
-            return "has ended" if are == "is" else "have ended"
+            return f"{are} no longer broken for this cause"
 
 
 def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:

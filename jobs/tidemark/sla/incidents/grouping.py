@@ -33,7 +33,7 @@ _OF_WORST = (
 LISTS = ("incidents", "slas", "tables", "topics", "owners")
 """Columns that grow while an alert is open."""
 _RANKS: Mapping[str, int] = {severity: rank for rank, severity in enumerate(Severity)}
-ENDED = "the cause has ended, and no SLA is broken for it any more"
+ENDED = "no SLA is broken for this cause any more; one that is still broken has another cause, and an alert of its own"
 
 
 def alert_changes(
