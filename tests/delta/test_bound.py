@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from support.command_line import tidemark
 from support.play import Play
 from support.quiet_broker import Ends
 from support.topologies import sink, source, topology_of
-from tidemark.cli.explain.bound import bound_rows
+from tidemark.cli.explain.bound import COLUMNS, bound_rows
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.layout import Layout
+from tidemark.query.sql import Warehouse
+from tidemark.reports.facts.history import ChartSpan, history
+from tidemark.reports.pages.page_model import page_model
+from tidemark.reports.pages.topology_facts import topology_facts
+from tidemark.reports.pages.topology_page import operator_page
+from tidemark.reports.promises import Promises
 
 NOON = 1_399_982_400_000
 TOML = topology_of(events=source("id string, amount double"), board=sink("events", table="board"))
@@ -40,6 +48,21 @@ def test_bounds_are_compared_over_a_stream_s_batches(play: Play) -> None:
     bound_ms, _, late = costs["100 % in time"]
     assert late == 0
     assert bound_ms == pytest.approx(5_000, rel=0.02)
+
+
+def test_the_command_and_the_page_say_which_records_a_bound_counts_as_late(play: Play) -> None:
+    counted = "further behind the newest of its partition than the bound. The driver may set aside fewer"
+    file = play.home / "play.toml"
+    file.write_text(play.toml)
+    for options, says in (((), True), (("--format", "json"), False)):
+        answer = tidemark(play.home, "--warehouse", str(play.home), "bound", str(file), *options)
+        assert (answer.returncode, counted in " ".join(answer.stdout.split())) == (0, says), answer.stderr
+    tables, at_ms = Warehouse(play.home, topology="play"), ms(30)
+    model = page_model(tables, Layout(play.home), play.topology, Promises(), at_ms=at_ms, operator="events")
+    past = history(tables, "play", ["events"], ChartSpan.HOUR, at_ms=at_ms)
+    bounds = [dict(zip(COLUMNS, row, strict=True)) for row in bound_rows(play.home, play.topology)]
+    document = topology_facts(tables, play.topology, at_ms=at_ms)
+    assert counted in operator_page(model, document, play.topology, "events", past, bounds)
 
 
 def test_bounds_use_only_batches_of_the_decision_interval(play: Play) -> None:

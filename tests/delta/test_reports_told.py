@@ -310,6 +310,7 @@ def test_whatif_compares_the_median_and_p90_of_windows(tmp_path: Path) -> None:
     assert [window["then_latency_ms"] for window in told["windows"]] == [90, 190, 290]
     text = told_whatif(play, "--operator", "counts", "--less", "200 ms", "--to", "2026-01-01T12:00:15Z").splitlines()
     assert text[0] == "play, counts working 200 ms less: 2 windows, 0 with another path"
+    assert "includes less waiting for earlier batches" in text[6]
     assert "may begin sooner" in text[6]
     assert [line.split() for line in text[2:5]] == [
         ["latency", "median_ms", "p90_ms"], ["as", "it", "was", "140", "140"], ["then", "40", "40"],

@@ -1,10 +1,12 @@
 """What-if and hints for two drivers with a hop, from stored rows."""
 
 import re
+from dataclasses import asdict
 
 import polars as pl
 import pytest
 
+from tidemark.cli.explain.whatif import _hint
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import parse
 from tidemark.reports.what_if.estimates import WorkChange, hints, tasks_of, what_if
@@ -177,6 +179,10 @@ def test_what_splitting_saves_is_of_the_lower_median_of_the_work():
     (hint,) = hints(pl.DataFrame(works, schema=schema, orient="row"), TOPOLOGY, {"second": 2})
     # Of 421, 476, 484 and 804 ms the lower one in the middle; each of two tasks takes half.
     assert hint.saves_ms == 238
+    said = (
+        "state: splitting helps, by up to 238 ms of its work on the median window, beside what shorter batches save of"
+    )
+    assert _hint(asdict(hint)).startswith(f"{said} waiting (aggregate: ")
 
 
 def test_splitting_helps_nobody_with_one_task_or_little_work():

@@ -17,6 +17,12 @@ from tidemark.semantics.buckets import RELATIVE_ERROR, bucket_of, value_of
 
 SHARES = ("50", "90", "99", "99.9", "99.99", "100")
 """Percentages of records in time for which bounds are compared."""
+COUNTED_AS_LATE = (
+    "A record counts as late here if it is further behind the newest of its partition than the bound. The driver may "
+    "set aside fewer: its watermark advances once a batch and waits for every partition, and a record is late only "
+    "when its window has closed."
+)
+"""Says how the numbers differ from those of late_records, for people."""
 
 
 @dataclass(frozen=True)

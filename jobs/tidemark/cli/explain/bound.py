@@ -17,7 +17,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import FORMATS
-from tidemark.semantics.bounds import BoundCost, bound_costs
+from tidemark.semantics.bounds import COUNTED_AS_LATE, BoundCost, bound_costs
 
 COLUMNS = ("source", *BoundCost.__dataclass_fields__)
 DISORDER = """
@@ -47,6 +47,8 @@ def command(options: argparse.Namespace) -> int:
     of = topology_with_file(options)
     rows = bound_rows(existing_warehouse(options), of, source=options.source, start_ms=start_ms, end_ms=end_ms)
     say_inert(FORMATS[options.format](COLUMNS, rows))
+    if options.format == "table":
+        say_inert(COUNTED_AS_LATE)
     return 0
 
 

@@ -30,6 +30,7 @@ from tidemark.reports.pages.page_model import (
 )
 from tidemark.reports.pages.templates import REFRESH_S, length, template
 from tidemark.reports.paths.path_facts import Row
+from tidemark.semantics.bounds import COUNTED_AS_LATE
 from tidemark.why.evidence.conditions import Condition
 
 SOON_S = 3
@@ -156,6 +157,7 @@ def operator_page(
         partitions=[row for row in model["partitions"] if row["source"] in sources],
         silent_groups=[row for row in model["silent_groups"] if row["subject"] in subjects],
         bounds=bounds,
+        counted_as_late=COUNTED_AS_LATE,
         bound_ms=getattr(operator, "bound_ms", None),
         history=past,
         charts=_charts(past),
