@@ -11,16 +11,31 @@ from deltalake import DeltaTable
 
 from support.documented_commands import shown_commands, variants
 from support.play import Play, Row, bad, ms
-from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
+from support.topologies import (
+    BOARD,
+    WINDOW_BOARD,
+    aggregate,
+    join,
+    map_of,
+    operators,
+    orders_in_files,
+    repartition,
+    sink,
+    source,
+    table,
+    topology_of,
+)
 from support.traced import KeptRecords
 from tidemark.cli.audit import trace as trace_command
 from tidemark.cli.audit.audited import tracer_and_topics
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import CHECKOUT
+from tidemark.query.sql import Warehouse
+from tidemark.storage.delta.log import commit_file
 from tidemark.storage.delta.tables import append, scan
 from tidemark.trace.counts import reconcile
 from tidemark.trace.lineage import trace_row
-from tidemark.trace.outcomes import RecordOutcome, RecordPlace, RecordTrace
+from tidemark.trace.outcomes import NoVersion, RecordOutcome, RecordPlace, RecordTrace
 
 TOML = topology_of(
     {"level": "trace"},
@@ -107,7 +122,8 @@ def test_an_emitted_record_is_followed_over_the_hop(played: Played) -> None:
 
 
 def test_a_record_says_since_which_version_tables_show_it(played: Played) -> None:
-    shown = {each.table: (each.version, each.rows, each.batch_id) for each in played.trace(5).visible}
+    visible = played.trace(5).document["visible"]
+    shown = {each["table"]: (each["version"], each["rows"], each["batch_id"]) for each in visible}
     # Version 0 creates a table; batch 0 is version 1 of each, and batch 1 version 2.
     assert shown == {"board": (2, 1, 1), "minutes": (2, 1, 1), "totals": (2, 1, 1)}
 
@@ -302,6 +318,13 @@ def test_a_record_behind_a_stopped_broker_is_not_called_gone(
         "  events/0/5",
         f"not verified: 1 of these records cannot be read again (1 of events: {why})",
     ]
+    walked = tracer.trace(RecordPlace("events", 0, 0))
+    assert (walked.timestamp_ms, walked.why_no_time) == (None, why)
+    # The batch of the hop began 1 s after the clock of the one before, which is known without the record.
+    assert [(times.sub_topology, times.waiting_ms) for times in walked.batches] == [("main", None), ("totals", 1_000)]
+    lines = trace_command.as_text(walked).splitlines()
+    assert lines[0] == f"events/0/0: its time, and so how long it waited, is not known ({why})"
+    assert ["main", "0", "-"] in [line.split()[:3] for line in lines]
     # Facts name no outcome of record 2 at the map: it was filtered out, or is another of the batch.
     reasons = [each.reason for each in tracer.trace(RecordPlace("events", 0, 2)).results]
     assert reasons[-1].endswith(f": {why}")
@@ -330,6 +353,108 @@ def test_a_row_names_its_records_and_they_make_it(
 ) -> None:
     found = trace_row(played.kept.tracer(), table, key)
     assert (found.row, [str(place) for place in found.places], found.is_verified) == (row, places, True)
+
+
+def test_the_time_that_a_record_of_a_file_waited_is_unknown(tmp_path: Path) -> None:
+    play = Play(orders_in_files("play", "orders/*.json"), tmp_path)
+    play.batch([play.row("orders", ms(0), id="a")], at_ms=ms(5))
+    found = KeptRecords(play).tracer().trace(RecordPlace("orders", 0, 0))
+    assert found.document["why_no_time"] == "records of tables and files are not read again"
+    assert [times["waiting_ms"] for times in found.document["batches"]] == [None]
+
+
+def shown_and_traced(kept: KeptRecords, play: Play, id_: str) -> tuple[object, ...]:
+    """Value, batch, version and verification of the row of *id_* in `board`, which are those of the view."""
+    found = trace_row(kept.tracer(), "board", id_)
+    text = "SELECT v, batch_id FROM board WHERE id = ?"
+    assert [(found.row["v"], found.batch_id)] == [*Warehouse(play.home).ask(text, [id_]).rows]
+    version = found.document["version"]
+    assert version == first_version(play.table("board"), id_, found.batch_id)
+    return found.row["v"], found.batch_id, version, found.is_verified
+
+
+def first_version(table: Path, id_: str, batch_id: int) -> int | None:
+    """The first version of *table* whose row of *id_* is of a batch."""
+    for version in range(DeltaTable(str(table)).version() + 1):
+        rows = DeltaTable(str(table), version=version).to_pyarrow_table().to_pylist()
+        if any((row["id"], row["batch_id"]) == (id_, batch_id) for row in rows):
+            return version
+    return None
+
+
+def test_a_current_row_is_that_of_the_view_and_has_the_version_of_its_merge(tmp_path: Path) -> None:
+    play = Play(BOARD, tmp_path)
+    kept = KeptRecords(play)
+
+    def read(at_s: float, **values: int | None) -> None:
+        rows = [play.row("events", ms(at_s - 0.5), id=id_, v=v) for id_, v in values.items()]
+        play.batch(kept.keep(*({**row, "deleted": row["events"]["v"] is None} for row in rows)), at_ms=ms(at_s))
+
+    with pytest.raises(InvalidArgument, match="it has no rows yet"):
+        trace_row(kept.tracer(), "board", "a")
+    read(1, a=0, b=0)  # version 1: the first batch is merged at once
+    assert shown_and_traced(kept, play, "a") == (0, 0, 1, True)
+    read(2, a=1, c=2)
+    assert shown_and_traced(kept, play, "a") == (1, 1, None, True)
+    assert shown_and_traced(kept, play, "b") == (0, 0, 1, True)
+    assert shown_and_traced(kept, play, "c") == (2, 1, None, True)
+    assert trace_row(kept.tracer(), "board", "a").commit is NoVersion.NOT_MERGED
+    waiting = trace_command.row_as_text(trace_row(kept.tracer(), "board", "a")).splitlines()
+    assert waiting[1] == "batch 1, which is not merged into a version of the table yet"
+    of_record = kept.tracer().trace(RecordPlace("events", 0, 2))
+    assert [(each.rows, each.commit) for each in of_record.visible] == [(1, NoVersion.NOT_MERGED)]
+    assert trace_command.as_text(of_record).splitlines()[-1] == (
+        "board: 1 row of batch 1, which is not merged into a version of the table yet"
+    )
+    read(3, b=None)
+    with pytest.raises(InvalidArgument, match="board has no row whose key is or begins with b; one of its keys"):
+        trace_row(kept.tracer(), "board", "b")
+    read(61, d=4)  # version 2 has batches 1 to 3
+    DeltaTable(str(play.table("board"))).optimize.compact()
+    read(62, a=5)
+    assert [shown_and_traced(kept, play, id_) for id_ in "acd"] == [
+        (5, 4, None, True),
+        (2, 1, 2, True),
+        (4, 3, 2, True),
+    ]
+    play.settle()  # version 3 or later has batch 4
+    assert shown_and_traced(kept, play, "a")[1] == 4
+    assert trace_command.row_as_text(trace_row(kept.tracer(), "board", "c")).splitlines()[1] == "batch 1, version 2"
+
+
+def test_a_version_is_not_named_where_commits_before_it_are_gone(tmp_path: Path) -> None:
+    play = Play(BOARD, tmp_path)
+    kept = KeptRecords(play)
+    for second, id_ in ((1, "a"), (2, "b"), (61, "c")):
+        play.batch(kept.keep(play.row("events", ms(second - 0.5), id=id_, v=1)), at_ms=ms(second))
+    table = play.table("board")
+    DeltaTable(str(table)).create_checkpoint()
+    for version in (0, 1):
+        commit_file(table, version).unlink()
+    found = {id_: trace_row(kept.tracer(), "board", id_) for id_ in "abc"}
+    # Version 2 is the merge of batch 2. Those of batches 0 and 1 may be of version 1, which is gone.
+    assert {id_: (row.batch_id, row.document["version"], row.document["no_version"]) for id_, row in found.items()} == {
+        "a": (0, None, "not_in_log"),
+        "b": (1, None, "not_in_log"),
+        "c": (2, 2, None),
+    }
+    said = trace_command.row_as_text(found["b"]).splitlines()[1]
+    assert said == "batch 1, whose commit is no longer in the log of the table"
+
+
+def test_a_current_row_of_a_window_is_traced_before_it_is_merged(tmp_path: Path) -> None:
+    play = Play(WINDOW_BOARD, tmp_path)
+    kept = KeptRecords(play)
+    for second in (1, 2, 3):
+        play.batch(kept.keep(play.row("events", ms(second - 0.5), id="a", v=1)), at_ms=ms(second))
+    found = trace_row(kept.tracer(), "board", "a")
+    assert (found.row["v"], found.batch_id, found.commit, len(found.places), found.is_verified) == (
+        3,
+        2,
+        NoVersion.NOT_MERGED,
+        3,
+        True,
+    )
 
 
 COMPOUND = topology_of(

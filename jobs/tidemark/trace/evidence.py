@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
 from deltalake import DeltaTable
 
@@ -32,7 +33,9 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.semantics.progress import InputProgress
+from tidemark.storage.delta.current_view import current_rows
 from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.warehouse import changes_of
 from tidemark.stream.journal.entries import Journal
 from tidemark.why.evidence.fact_tables import FactTables, stored_in
 
@@ -64,7 +67,10 @@ class StreamEvidence:
         return rows.sort(order, maintain_order=True)
 
     def rows_of_table(self, name: str, *where: pl.Expr) -> pl.DataFrame:
-        """Returns rows of the table *name* of a sink."""
+        """Returns rows of the table *name* of a sink.
+
+        Of a table with current rows they are those of its view: rows that are not merged yet are included.
+        """
         scan = self._scan(name)
         return pl.DataFrame() if scan is None else scan.filter(*where).collect()
 
@@ -78,7 +84,11 @@ class StreamEvidence:
     def _scan(self, name: str) -> pl.LazyFrame | None:
         table = self.table(name)
         if table is not None and name not in self._scans:
-            self._scans[name] = pl.scan_pyarrow_dataset(dataset_of(table))
+            changes = changes_of(self.home / name)
+            if changes is None:
+                self._scans[name] = pl.scan_pyarrow_dataset(dataset_of(table))
+            else:
+                self._scans[name] = _current(self.home / name, table, changes)
         return self._scans.get(name)
 
     def table(self, name: str) -> DeltaTable | None:
@@ -192,6 +202,18 @@ class StreamEvidence:
     def clocks(self, batch_id: int) -> pl.DataFrame:
         """Returns the rows of latency of a batch."""
         return self.rows(OPERATOR_LATENCY, pl.col("batch_id") == batch_id)
+
+
+def _current(path: Path, merged: DeltaTable, changes: Path) -> pl.LazyFrame:
+    """Returns the current rows of the table at *path*: those that it has *merged*, and those of *changes*."""
+    appended = DeltaTable(str(changes))
+    names = {path: "of_table", changes: "of_changes"}
+    select = current_rows(path, changes, names.__getitem__, lambda column: '"' + column.replace('"', '""') + '"')
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+    connection.register(names[path], dataset_of(merged))
+    connection.register(names[changes], dataset_of(appended))
+    return connection.sql(select).pl(lazy=True)
 
 
 def _first(rows: pl.DataFrame) -> Row | None:

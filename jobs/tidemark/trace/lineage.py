@@ -17,7 +17,7 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import in_order_of, within
+from tidemark.collecting import in_order_of, omit, within
 from tidemark.errors import InvalidArgument
 from tidemark.kernels import payload
 from tidemark.kernels.aggregates.windows import WINDOW
@@ -31,7 +31,7 @@ from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.emission import DecisionRate
 from tidemark.trace.evidence import Row, StreamEvidence, at
 from tidemark.trace.keys import TypedKey, typed_key
-from tidemark.trace.outcomes import RecordPlace
+from tidemark.trace.outcomes import Commit, NoVersion, RecordPlace, version_fields
 from tidemark.trace.record import Tracer, sent_records
 from tidemark.trace.replay import replayed
 from tidemark.trace.versions import version_of
@@ -50,7 +50,7 @@ class RowTrace:
         key: its key, as in `changes`.
         row: its columns.
         batch_id: the batch that wrote it.
-        version: the Delta version since which it is there; None: its commit is no longer in the log.
+        commit: the Delta version since which it is there.
         places: the records.
         differences: the columns in which the row differs when it is made of these records alone; empty: none do.
         missing: how many of the records could not be read again.
@@ -61,7 +61,7 @@ class RowTrace:
     key: str
     row: Row
     batch_id: int
-    version: int | None
+    commit: Commit | NoVersion
     places: list[RecordPlace]
     differences: list[str] = field(default_factory=list)
     missing: int = 0
@@ -75,7 +75,12 @@ class RowTrace:
     @property
     def document(self) -> dict[str, Any]:
         """Returns the trace for JSON."""
-        return {**vars(self), "places": [str(place) for place in self.places], "is_verified": self.is_verified}
+        return {
+            **omit(vars(self), ["commit"]),
+            **version_fields(self.commit),
+            "places": [str(place) for place in self.places],
+            "is_verified": self.is_verified,
+        }
 
 
 def trace_row(tracer: Tracer, table: str, text: str) -> RowTrace:
@@ -116,13 +121,12 @@ class _Lineage:
         # Alone, the deletion of a key that has no row sends nothing.
         is_deleted = row.pop("deleted", False) and (not again.height or again["_deleted"].item())
         differences = [] if is_deleted else _differences(row, again) if again.height else sorted(row)
-        commit = version_of(evidence, (sink and sink.table) or "changes", batch_id)
         return RowTrace(
             table=table,
             key=key,
             row=row,
             batch_id=batch_id,
-            version=commit and commit.version,
+            commit=version_of(evidence, (sink and sink.table) or "changes", batch_id),
             places=places,
             differences=differences,
             missing=sum(missing.values()),

@@ -34,6 +34,28 @@ COUNTED = tuple(outcome for outcome in RecordOutcome if outcome not in NOT_COUNT
 """Outcomes of the accounting, in the order of reports."""
 
 
+class NoVersion(StrEnum):
+    """Why no version of a Delta table can be named for the row of a batch."""
+
+    NOT_MERGED = "not_merged"
+    NOT_COMMITTED = "not_committed"
+    NOT_IN_LOG = "not_in_log"
+
+
+class Commit(NamedTuple):
+    """A version of a Delta table, and when it was committed (epoch ms)."""
+
+    version: int
+    at_ms: int
+
+
+def version_fields(commit: Commit | NoVersion) -> dict[str, Any]:
+    """Returns the version for JSON, or why none is named."""
+    if isinstance(commit, NoVersion):
+        return {"version": None, "no_version": commit.value}
+    return {"version": commit.version, "no_version": None}
+
+
 class RecordPlace(NamedTuple):
     """Place of a record: its source, input partition and offset."""
 
@@ -72,21 +94,21 @@ class OperatorResult:
 class BatchTimes:
     """The way of a record through one stream, in one batch.
 
-    It waits from *came_at_ms* (its record time, or the commit of the stream before) until the batch starts; the rest of
-    the time until *finished_at_ms* it queued for others, or was worked on.
+    It waits from *came_at_ms* (its record time, or the commit of the stream before; None where the record time is not
+    known) until the batch starts; the rest of the time until *finished_at_ms* it queued for others, or was worked on.
     """
 
     sub_topology: str
     batch_id: int
-    came_at_ms: int
+    came_at_ms: int | None
     started_at_ms: int
     finished_at_ms: int
     queued_ms: int
 
     @property
-    def waiting_ms(self) -> int:
-        """How long it waited for its batch; it can be negative."""
-        return self.started_at_ms - self.came_at_ms
+    def waiting_ms(self) -> int | None:
+        """How long it waited for its batch; it can be negative. None: since when is not known."""
+        return None if self.came_at_ms is None else self.started_at_ms - self.came_at_ms
 
     @property
     def working_ms(self) -> int:
@@ -98,22 +120,25 @@ class BatchTimes:
 class Visible:
     """A table that has rows of the record.
 
-    *version* is the version of the Delta table since which it does; None: its commit is no longer in the log.
+    *commit* is the version of the Delta table since which it does.
     """
 
     table: str
     rows: int
     batch_id: int
-    version: int | None
-    at_ms: int | None
+    commit: Commit | NoVersion
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordTrace:
-    """All that became of the record at *place*."""
+    """All that became of the record at *place*.
+
+    *why_no_time* says why the time of a record that went through batches is not known; empty: it is known.
+    """
 
     place: RecordPlace
     timestamp_ms: int | None
+    why_no_time: str = ""
     results: list[OperatorResult] = field(default_factory=list)
     batches: list[BatchTimes] = field(default_factory=list)
     visible: list[Visible] = field(default_factory=list)
@@ -124,6 +149,7 @@ class RecordTrace:
         return {
             "record": str(self.place),
             "timestamp": _iso(self.timestamp_ms),
+            "why_no_time": self.why_no_time or None,
             "results": [{**vars(result), "outcome": result.outcome.value} for result in self.results],
             "batches": [
                 {
@@ -138,8 +164,8 @@ class RecordTrace:
                 for times in self.batches
             ],
             "visible": [
-                {"table": each.table, "rows": each.rows, "batch_id": each.batch_id, "version": each.version,
-                 "at": _iso(each.at_ms)}
+                {"table": each.table, "rows": each.rows, "batch_id": each.batch_id, **version_fields(each.commit),
+                 "at": iso(each.commit.at_ms) if isinstance(each.commit, Commit) else None}
                 for each in self.visible
             ],
         }  # fmt: skip

@@ -223,6 +223,7 @@ class _RecordWalk:
         self._is_it = at(place.partition, place.offset)
         self._trace = RecordTrace(place=place, timestamp_ms=None)
         self._came_at_ms: int | None = None
+        self._why_no_time = ""
 
     def trace(self) -> RecordTrace:
         """Returns the trace."""
@@ -231,7 +232,8 @@ class _RecordWalk:
         arrivals = self._at_source(evidence)
         if arrivals:
             self._through(sub, {self._source.name: arrivals}, self._came_at_ms)
-        return replace(self._trace, timestamp_ms=self._came_at_ms)
+        why_no_time = self._why_no_time if self._came_at_ms is None and self._trace.batches else ""
+        return replace(self._trace, timestamp_ms=self._came_at_ms, why_no_time=why_no_time)
 
     def _add_result(
         self,
@@ -270,6 +272,8 @@ class _RecordWalk:
             rows = None
         if rows and rows.passed.height:
             self._came_at_ms = rows.passed["_timestamp_ms"].item()
+        else:
+            self._why_no_time = self._gone() if rows is None else "read again, the record does not pass its source"
         if held := evidence.held(name, partition, offset, pl.col("batch_id") >= batch_id):
             self._came_at_ms = held["timestamp"]
             self._add_result(
@@ -441,13 +445,7 @@ class _RecordWalk:
             if rows.height or not sink.key:
                 commit = version_of(evidence, sink.table, arrival.batch_id)
                 self._trace.visible.append(
-                    Visible(
-                        table=sink.table,
-                        rows=rows.height,
-                        batch_id=arrival.batch_id,
-                        version=commit and commit.version,
-                        at_ms=commit and commit.at_ms,
-                    )
+                    Visible(table=sink.table, rows=rows.height, batch_id=arrival.batch_id, commit=commit)
                 )
             if not rows.height:
                 reason = f"{sink.table} has no row of it any more: a newer one of its key replaced it, or it is deleted"
@@ -502,7 +500,7 @@ class _RecordWalk:
         return BatchTimes(
             sub_topology=evidence.stream.sub.name,
             batch_id=batch_id,
-            came_at_ms=started_ms if came_at_ms is None else came_at_ms,
+            came_at_ms=came_at_ms,
             started_at_ms=started_ms,
             finished_at_ms=finished_ms,
             queued_ms=queued_ms,

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 from tidemark.storage.delta.log import commit_file
+from tidemark.storage.warehouse import changes_of
 from tidemark.trace.evidence import StreamEvidence
+from tidemark.trace.outcomes import Commit, NoVersion
 
 
-class Commit(NamedTuple):
-    """A version of a table, and when it was committed (epoch ms)."""
+def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | NoVersion:
+    """Returns the first commit of the table *name* that has a batch: the first whose transaction is not before it.
 
-    version: int
-    at_ms: int
-
-
-def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | None:
-    """Returns the commit that has a batch of the table *name*.
-
-    It reads a logarithm of the log's commits. None: the table has no such commit, or its log no longer.
+    A merge has several batches, and its transaction is the newest of them. It reads a logarithm of the log's commits.
     """
     opened, table, stream = evidence.table(name), evidence.home / name, evidence.stream
-    if opened is None:
-        return None
-    app_id, newest = f"{stream.topology.name}/{stream.sub.name}/{name}", int(opened.version())
+    app_id = f"{stream.topology.name}/{stream.sub.name}/{name}"
+    committed = opened.transaction_version(app_id) if opened else None
+    if opened is None or committed is None or committed < batch_id:
+        return NoVersion.NOT_COMMITTED if changes_of(table) is None else NoVersion.NOT_MERGED
+    newest = int(opened.version())
     low, high = 0, newest
     while low < high:
         middle = (low + high) // 2
@@ -39,20 +35,31 @@ def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | N
             low = batch_after[0] + 1
     for version in range(low, newest + 1):
         batch = _batch(table, version, app_id)
-        if batch is not None:
-            return Commit(version, batch[1]) if batch[0] == batch_id else None
-    return None
+        if batch is not None and batch[0] >= batch_id:
+            is_first = batch[0] == batch_id or _is_known_before(table, version, app_id)
+            return Commit(version, batch[1]) if is_first else NoVersion.NOT_IN_LOG
+    return NoVersion.NOT_IN_LOG
+
+
+def _is_known_before(table: Path, version: int, app_id: str) -> bool:
+    """Returns True if the log still has the commit of the batch before that of *version*, or all commits before it.
+
+    Otherwise a commit that is gone may have had batches that are not newer than that of *version*.
+    """
+    before = (_batch(table, each, app_id) for each in range(version - 1, -1, -1))
+    return next((batch != _GONE for batch in before if batch is not None), True)
+
+
+_GONE = (-1, 0)
+"""Batch and clock of a commit that is gone from the log, which counts as older than all batches."""
 
 
 def _batch(table: Path, version: int, app_id: str) -> tuple[int, int] | None:
-    """Returns batch and clock of a commit; None: of no batch.
-
-    A commit that is gone from the log counts as older than all batches.
-    """
+    """Returns batch and clock of a commit; None: of no batch; _GONE: it is gone from the log."""
     try:
         actions = [json.loads(line) for line in commit_file(table, version).read_text().splitlines() if line]
     except FileNotFoundError:
-        return -1, 0
+        return _GONE
     clock = next((action["commitInfo"].get("timestamp", 0) for action in actions if "commitInfo" in action), 0)
     for action in actions:
         if action.get("txn", {}).get("appId") == app_id:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import assert_never
 
 from tidemark.cli.audit.audited import tracer_and_topics
 from tidemark.cli.shared.options import add_format, whole_number
@@ -14,7 +15,7 @@ from tidemark.model.settings.intervals import iso
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.batch_job import add_bootstrap
 from tidemark.trace.lineage import RowTrace, trace_row
-from tidemark.trace.outcomes import RecordPlace, RecordTrace
+from tidemark.trace.outcomes import Commit, NoVersion, RecordPlace, RecordTrace, Visible
 
 FORMATS = ("table", "json")
 RESULTS = ("sub_topology", "operator", "kind", "batch", "outcome", "key", "why")
@@ -72,36 +73,31 @@ def record_place(text: str) -> RecordPlace:
 def as_text(trace: RecordTrace) -> str:
     """Returns the trace of a record for people."""
     at = f" of {iso(trace.timestamp_ms)}" if trace.timestamp_ms is not None else ""
+    if trace.why_no_time:
+        at = f": its time, and so how long it waited, is not known ({trace.why_no_time})"
     results = [
         (f.sub_topology, f.operator, f.kind, _number(f.batch_id), f.outcome.value, f.key or "-", f.reason or "-")
         for f in trace.results
     ]
     batches = [
-        (times.sub_topology, _number(times.batch_id), times.waiting_ms, times.queued_ms, times.working_ms)
+        (times.sub_topology, str(times.batch_id), _number(times.waiting_ms), times.queued_ms, times.working_ms)
         for times in trace.batches
     ]
     parts = [f"{trace.place}{at}", format_table(RESULTS, results)]
     if batches:
         parts.append(format_table(BATCH_TIMES, batches))
-    for each in trace.visible:
-        since = (
-            f"since version {each.version}, {iso(each.at_ms)}"
-            if each.version is not None and each.at_ms is not None
-            else f"since batch {each.batch_id}, whose commit is no longer in the log"
-        )
-        parts.append(f"{each.table}: {each.rows} row{'' if each.rows == 1 else 's'} {since}")
+    parts += [f"{each.table}: {each.rows} row{'' if each.rows == 1 else 's'} {_since(each)}" for each in trace.visible]
     return "\n".join(parts)
 
 
 def row_as_text(row: RowTrace) -> str:
     """Returns the trace of a row for people."""
-    since = f"version {row.version}" if row.version is not None else "a version that is no longer in the log"
     columns = ", ".join(f"{name} = {value}" for name, value in row.row.items())
     # What a join added to a record is known only by reading that again.
     least, plural = "at least " if row.missing else "", "" if len(row.places) == 1 else "s"
     lines = [
         f"{row.table} {row.key}: {columns}",
-        f"batch {row.batch_id}, {since}",
+        f"batch {row.batch_id}, {_version(row.commit)}",
         f"made of {least}{len(row.places)} record{plural}:",
     ]
     lines += [f"  {place}" for place in row.places]
@@ -115,5 +111,27 @@ def row_as_text(row: RowTrace) -> str:
     return "\n".join(one_line(line) for line in lines)
 
 
-def _number(batch_id: int | None) -> str:
-    return "-" if batch_id is None else str(batch_id)
+def _since(visible: Visible) -> str:
+    """Returns since when readers of a table see its rows of a record."""
+    if isinstance(visible.commit, Commit):
+        return f"since {_version(visible.commit)}, {iso(visible.commit.at_ms)}"
+    return f"of batch {visible.batch_id}, {_version(visible.commit)}"
+
+
+def _version(commit: Commit | NoVersion) -> str:
+    """Returns the version that has a batch, or a clause that says why none is named."""
+    match commit:
+        case NoVersion.NOT_MERGED:
+            return "which is not merged into a version of the table yet"
+        case NoVersion.NOT_COMMITTED:
+            return "which no version of the table has yet"
+        case NoVersion.NOT_IN_LOG:
+            return "whose commit is no longer in the log of the table"
+        case Commit():
+            return f"version {commit.version}"
+        case _:
+            assert_never(commit)
+
+
+def _number(number: int | None) -> str:
+    return "-" if number is None else str(number)
