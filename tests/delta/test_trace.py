@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import polars as pl
@@ -440,6 +442,23 @@ def test_a_version_is_not_named_where_commits_before_it_are_gone(tmp_path: Path)
     }
     said = trace_command.row_as_text(found["b"]).splitlines()[1]
     assert said == "batch 1, whose commit is no longer in the log of the table"
+
+
+@pytest.mark.parametrize("keys", [{}, {"mode": "current", "key": ["id"]}])
+@pytest.mark.parametrize("typed", ["NaN", '{"id":"Infinity"}', "1.5"])
+def test_the_row_of_any_number_is_found(tmp_path: Path, keys: Mapping[str, object], typed: str) -> None:
+    toml = topology_of(
+        events=source("id double, v int"), newest=table(columns=["v"]), board=sink("newest", table="board", **keys)
+    )
+    play = Play(toml, tmp_path)
+    kept = KeptRecords(play)
+    for second in (1, 2):  # with current rows, the second batch is not merged
+        rows = [play.row("events", ms(second - 0.5), id=id_, v=second) for id_ in (math.nan, math.inf, 1.5)]
+        play.batch(kept.keep(*rows), at_ms=ms(second))
+    found = trace_row(kept.tracer(), "board", typed)
+    assert (found.row["v"], found.batch_id, found.is_verified) == (2, 1, True)
+    is_merged = found.commit is not NoVersion.NOT_MERGED
+    assert is_merged is not bool(keys)
 
 
 def test_a_current_row_of_a_window_is_traced_before_it_is_merged(tmp_path: Path) -> None:

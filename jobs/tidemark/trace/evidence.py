@@ -213,7 +213,8 @@ def _current(path: Path, merged: DeltaTable, changes: Path) -> pl.LazyFrame:
     connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
     connection.register(names[path], dataset_of(merged))
     connection.register(names[changes], dataset_of(appended))
-    return connection.sql(select).pl(lazy=True)
+    # Polars filters the rows itself: DuckDB reads a condition with NaN or infinity as one with a column `None`.
+    return connection.sql(select).pl(lazy=True).map_batches(lambda rows: rows, predicate_pushdown=False)
 
 
 def _first(rows: pl.DataFrame) -> Row | None:

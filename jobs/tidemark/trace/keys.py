@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import Any
 
 import polars as pl
@@ -51,10 +52,14 @@ class TypedKey:
     @property
     def equal(self) -> list[pl.Expr]:
         """The conditions for rows of a sink's table that have its values."""
-        return [
-            pl.col(name).is_null() if value is None else pl.col(name) == (utc(value) if name in self.windows else value)
-            for name, value in self.values.items()
-        ]
+        return [self._has(name, value) for name, value in self.values.items()]
+
+    def _has(self, name: str, value: Any) -> pl.Expr:
+        if value is None:
+            return pl.col(name).is_null()
+        if is_nan(value):
+            return pl.col(name).is_nan()  # NaN is a key like any other, and for Arrow it is not equal to itself
+        return pl.col(name) == (utc(value) if name in self.windows else value)
 
     def equal_in(self, keys: pl.Series) -> list[str]:
         """Returns those of *keys*, as in `changes`, that have its values, or else those that begin with its text."""
@@ -106,6 +111,11 @@ class TypedKey:
             msg = "\n".join([f"{self.text} fits {len(keys)} keys ({columns}) of {table}; name one:", *listed, *more])
             raise InvalidArgument(msg)
         return next(iter(keys))
+
+
+def is_nan(value: object) -> bool:
+    """Returns True for NaN, which Python and Arrow do not call equal to itself."""
+    return isinstance(value, float) and isnan(value)
 
 
 def typed_key(text: str, schema: Schema, windows: Collection[str]) -> TypedKey:

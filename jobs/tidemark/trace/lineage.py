@@ -30,7 +30,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.emission import DecisionRate
 from tidemark.trace.evidence import Row, StreamEvidence, at
-from tidemark.trace.keys import TypedKey, typed_key
+from tidemark.trace.keys import TypedKey, is_nan, typed_key
 from tidemark.trace.outcomes import Commit, NoVersion, RecordPlace, version_fields
 from tidemark.trace.record import Tracer, sent_records
 from tidemark.trace.replay import replayed
@@ -424,4 +424,8 @@ def _named(sent: pl.DataFrame, skipped: pl.DataFrame, batch_id: int, partition: 
 def _differences(row: Row, again: pl.DataFrame) -> list[str]:
     """Returns the columns in which *row* and *again* differ."""
     made: Mapping[str, Any] = again.row(0, named=True)
-    return [name for name, value in row.items() if made.get(name) != value]
+    return [
+        name
+        for name, value in row.items()
+        if made.get(name) != value and not (is_nan(value) and is_nan(made.get(name)))
+    ]
