@@ -155,13 +155,13 @@ def test_a_window_is_over_its_sla_by_its_records_or_by_work(warehouse):
     # B worked 300, 301 and 299 ms on them.
     by_records, by_work = ("latency_p99", 0.99, 2_000), ("operator_latency_p50", None, 300)
     assert judged(warehouse, latency_ms=2_000, work_ms=300) == [
-        (False, [(*by_work, 300, False), (*by_records, 1_990, False)]),
+        (True, [(*by_work, 300, True), (*by_records, 1_990, False)]),
         (True, [(*by_work, 301, True), (*by_records, 1_990, False)]),
         (True, [(*by_records, 2_100, True), (*by_work, 299, False)]),
     ]
     assert judged(warehouse) == [(None, None)] * 3
     assert judged(warehouse, work_ms=300) == [
-        (False, [(*by_work, 300, False)]), (True, [(*by_work, 301, True)]), (False, [(*by_work, 299, False)])
+        (True, [(*by_work, 300, True)]), (True, [(*by_work, 301, True)]), (False, [(*by_work, 299, False)])
     ]  # fmt: skip
 
 

@@ -898,7 +898,7 @@ WINDOW_PARTS = Table(
             (
                 "excess_ms",
                 "double",
-                "judged_ms beyond expected_ms, 0 or more; 0: a part that cannot have made the window break its SLA",
+                "ms by which judged_ms is beyond expected_ms; 0: a part that cannot have made the window break its SLA",
             ),
             ("no_history", "boolean", "whether the configured length was used in place of usual_ms"),
         ),
