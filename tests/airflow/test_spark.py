@@ -315,5 +315,6 @@ def test_a_job_gets_no_spark_of_airflows_environment(another: Path, monkeypatch:
 def test_an_environment_without_spark_is_refused(another: Path) -> None:
     another.with_name("spark-submit").unlink()
     hook = DriverHook(spark=read_spark("x.toml", {"python": str(another)}), conn_id="spark_default")
-    with pytest.raises(InvalidArgument, match=r"bin/spark-submit does not exist; install 'tidemark-streams\[spark\]' for /"):
+    missing = r"bin/spark-submit does not exist; install 'tidemark-streams\[spark\]' for /"
+    with pytest.raises(InvalidArgument, match=missing):
         hook.command("job.py")
