@@ -255,7 +255,8 @@ def compared_text(blamed: Mapping[str, Any], slas: Sequence[str]) -> str:
     what = "work" if blamed["compared"] == Compared.WORK else "part of the age"
     if slas:
         return f"{what}, with what {_named(slas)} for work"
-    return f"{what}, with {_EXPECTED[blamed['compared']]}"
+    # The windows of an hour or a day may have been compared with different ones.
+    return f"{what}, with {_EXPECTED.get(blamed['compared'], 'what is expected of each window')}"
 
 
 _EXPECTED = {
