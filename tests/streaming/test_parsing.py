@@ -39,7 +39,9 @@ def create(address: str, topic: str) -> None:
 
 def send(address: str, topic: str, *records: tuple[bytes | None, bytes | None], timestamp_ms: int = NOON + 7) -> None:
     create(address, topic)
-    producer = Producer({"bootstrap.servers": address, "message.max.bytes": 20_000_000})
+    # Records stay in order, also where the broker's first answers about a new topic make the client send some again.
+    settings = {"bootstrap.servers": address, "message.max.bytes": 20_000_000, "enable.idempotence": True}
+    producer = Producer(settings)
     for key, value in records:
         producer.produce(topic, value, key, 0, timestamp=timestamp_ms)
     assert producer.flush(60) == 0
