@@ -118,8 +118,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Runs the streams until they end."""
     require("pyspark")
+    _refuse_contradictions(options)
     require_jars("spark")
     return run(options, place(options), running_broker(options.home), say_inert)
+
+
+def _refuse_contradictions(options: argparse.Namespace) -> None:
+    """Refuses options that do not fit each other or the file of a job."""
+    if options.application is None:
+        if options.argument:
+            msg = "--argument is for a job; name its Python file with --application"
+            raise InvalidArgument(msg)
+        return
+    if options.time is not Time.EVENT or options.bootstrap or options.secrets:
+        msg = "--application: a job has its own time, brokers and secrets; leave out --time, --bootstrap, --secrets"
+        raise InvalidArgument(msg)
+    file: Path = options.application.resolve()
+    if not file.is_file():
+        seen = "is a folder" if file.is_dir() else "does not exist"
+        msg = f"--application: {file} {seen}; name the Python file of a job"
+        raise InvalidArgument(msg)
 
 
 def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Callable[[str], None]) -> int:
@@ -139,9 +157,6 @@ def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Ca
     if options.application is not None:
         _run_application(options, layout, say)
         return 0
-    if options.argument:
-        msg = "--argument is for a job; name its Python file with --application"
-        raise InvalidArgument(msg)
     file = topology_file(options.topology, layout).resolve()
     topology = runnable(file, layout.warehouse)
     if options.time is Time.PROCESSING:
@@ -169,13 +184,6 @@ def run(options: argparse.Namespace, warehouse: Path, local: str | None, say: Ca
 def _run_application(options: argparse.Namespace, layout: Layout, say: Callable[[str], None]) -> None:
     """Runs the PySpark job of *options*, with the jars of this project."""
     file: Path = options.application.resolve()
-    if options.time is not Time.EVENT or options.bootstrap or options.secrets:
-        msg = "--application: a job has its own time, brokers and secrets; leave out --time, --bootstrap, --secrets"
-        raise InvalidArgument(msg)
-    if not file.is_file():
-        seen = "is a folder" if file.is_dir() else "does not exist"
-        msg = f"--application: {file} {seen}; name the Python file of a job"
-        raise InvalidArgument(msg)
     stream = RunningStream.of(layout, usable(options.topology), usable(file.stem))
     of_job = [f"--argument={argument}" for argument in options.argument]
     place = ["--warehouse", str(layout.warehouse), "--topology", options.topology]
