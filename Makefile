@@ -1,6 +1,6 @@
 # Two commands matter: `make demo` and `make test`. Both set everything up first.
 .DEFAULT_GOAL := help
-.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus strace docker-engine test from_apt audited audit yarn supervision containers environments chaos bench contests demo up down clean
+.PHONY: help setup secrets pins object-store lock fmt check unit proof browser screenshots postgres pythons alertmanager prometheus strace docker-engine test from_apt audited audit release yarn supervision containers environments chaos bench contests demo up down clean
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -195,6 +195,12 @@ audit: setup ## known vulnerabilities of packages, where PyPI has the data, and 
 	echo "$$unknown of $$(grep -c '^[a-z].*==' requirements.lock) packages were not audited because PyPI has no data of them here"; \
 	$(BIN)/python docker/audit_jars.py .venv/jars.cdx.json .jars $(dir $(IVY)); jars=$$?; \
 	[ $$found = 0 ] || exit $$found; [ $$jars != 0 ] || [ $$unknown = 0 ] || exit 2; exit $$jars
+
+release: setup ## dist/: the wheel, the same bytes from the same commit, and what it was tested with as CycloneDX; see docs/releasing.md
+	@rm -rf dist && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build -q --out-dir dist
+	@$(BIN)/uvx -q --from cyclonedx-bom==7.5.0 cyclonedx-py requirements requirements.lock --output-reproducible -o dist/packages.cdx.json
+	@$(BIN)/python docker/audit_jars.py dist/jars.cdx.json .jars $(dir $(IVY)) || true
+	@cd dist && rm -f .gitignore && sha256sum * | tee SHA256SUMS
 
 supervision: setup check browser postgres alertmanager ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m long tests/airflow tests/browser tests/spark tests/streaming

@@ -50,4 +50,10 @@ class InfoBesideThePath(egg_info):
         Path(self.egg_base).mkdir(exist_ok=True)
 
 
-setup(cmdclass={"build_py": BuildWithCheckout, "egg_info": InfoBesideThePath})
+# The image of docker/ is made without this page.
+README = Path("README.md")
+setup(
+    cmdclass={"build_py": BuildWithCheckout, "egg_info": InfoBesideThePath},
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+)

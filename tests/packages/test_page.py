@@ -7,7 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from packages.fresh import PROJECT, UV, FreshEnvironment
+import pytest
+from packages.fresh import PROJECT, UV, FreshEnvironment, uv
 
 PAGE = (PROJECT / "docs" / "installation.md").read_text(encoding="utf-8")
 
@@ -25,6 +26,18 @@ def test_the_commands_of_the_page_install_and_check(tmp_path: Path, wheel: Path)
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "clickstream: tables: visit_log, pages\n" in ran.stdout
+
+
+@pytest.mark.long  # a build takes 15 s
+def test_two_builds_of_the_wheel_have_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1795000000")
+    for name in ("first", "second"):
+        shutil.copytree(PROJECT, tmp_path / name, ignore=shutil.ignore_patterns(".*", "build", "dist"), symlinks=True)
+        for path in (tmp_path / name).rglob("*"):
+            path.touch()  # a checkout gives files its own time
+        uv("build", "--wheel", "--out-dir", str(tmp_path), str(tmp_path / name))
+        (tmp_path / "tidemark_streams-0.1.0-py3-none-any.whl").rename(tmp_path / f"{name}.whl")
+    assert (tmp_path / "first.whl").read_bytes() == (tmp_path / "second.whl").read_bytes()
 
 
 def test_the_dag_file_of_the_page_is_that_of_the_checkout() -> None:
