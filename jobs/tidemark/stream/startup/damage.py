@@ -48,6 +48,11 @@ class ReadJournal:
     facts: dict[int, Entry]
     damaged: tuple[UnreadableFile, ...]
 
+    @property
+    def newest_entry(self) -> Entry | None:
+        """The entry of the newest decided batch; None: there is none, or it is damaged."""
+        return None if self.newest is None else self.entries.get(self.newest)
+
 
 def damages(control: Path, home: Path) -> list[UnreadableFile]:
     """Returns an error for each file for which no driver of a stream starts.
@@ -164,7 +169,7 @@ def read_journal(home: Path) -> ReadJournal:
 
 def of_states(control: Path, journal: ReadJournal) -> Iterator[UnreadableFile]:
     """Yields an error for each damaged or missing file with states that the newest entry of *journal* names."""
-    newest = journal.entries.get(-1 if journal.newest is None else journal.newest)
+    newest = journal.newest_entry
     for path in files_of(control, (newest and newest.notes.states) or ()):
         if found := damage_of(path):
             yield UnreadableFile(path, f"with states of the stream: {found}", RESTORE)

@@ -71,7 +71,7 @@ def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
     damaged += [*journal.damaged, *of_states(control, journal)]
     alone, written = tables_alone(stream.home, stream.sub), tables_written(stream.sub)
     tables = [_table(stream.home / name, f"{app}/{name}", alone, access) for name, access in written.items()]
-    decided, entry = journal.newest, journal.entries.get(-1 if journal.newest is None else journal.newest)
+    decided, entry = journal.newest, journal.newest_entry
     progress = entry.notes.progress if entry else StreamProgress()
     for each in journal.entries.values():
         damaged += _gone(each, tables)
@@ -105,7 +105,7 @@ def lost_commits(control: Path, home: Path, app_id: str) -> Iterator[UnreadableF
     if isinstance(home, ObjectPath):
         return
     journal = read_journal(control / "journal")
-    entry = journal.entries.get(-1 if journal.newest is None else journal.newest)
+    entry = journal.newest_entry
     tables = {BATCHES.name: _commit_of(home / BATCHES.name, app_id)}
     expected = _expected(journal.facts, entry, tables.values())
     for name in sorted(expected):
