@@ -15,7 +15,7 @@ from tidemark.semantics.strategy import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class WindowVerdict:
     """A promise about a window, and what was measured.
 
     Attributes:
@@ -48,9 +48,9 @@ class Promise:
     quantile: float | None = None
     may_equal: bool = False
 
-    def judge(self, operator: str, value_ms: float) -> Verdict:
+    def judge(self, operator: str, value_ms: float) -> WindowVerdict:
         """Returns the verdict on a window of *operator* for which *value_ms* was measured."""
-        return Verdict(
+        return WindowVerdict(
             sla=self.sla,
             operator=operator,
             quantile=self.quantile,
@@ -59,7 +59,7 @@ class Promise:
             broken=value_ms > self.limit_ms if self.may_equal else value_ms >= self.limit_ms,
         )
 
-    def judge_records(self, operator: str, counts: Iterable[tuple[int, int]]) -> Verdict | None:
+    def judge_records(self, operator: str, counts: Iterable[tuple[int, int]]) -> WindowVerdict | None:
         """Returns the verdict on the records of a window; None without records.
 
         *counts* has buckets of latency with the number of records in each.

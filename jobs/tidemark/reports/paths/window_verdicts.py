@@ -43,7 +43,7 @@ from tidemark.reports.paths.partition_ends import (
 )
 from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tasks
 from tidemark.reports.paths.window_paths import Paths
-from tidemark.reports.promises import Promises, Verdict
+from tidemark.reports.promises import Promises, WindowVerdict
 from tidemark.reports.report_tables import lies_in, open_report, rows_in
 from tidemark.semantics.blame import HISTORY_MS
 from tidemark.storage.warehouse import stream_tables
@@ -130,7 +130,7 @@ def judge_records(
         .group_by("operator", "start_ms")
         .agg("bucket", "n")
     )
-    judged: dict[tuple[str, int], tuple[Verdict, ...]] = {}
+    judged: dict[tuple[str, int], tuple[WindowVerdict, ...]] = {}
     for operator, start_ms, bucket, n in counted.iter_rows():
         counts = list(zip(bucket, n, strict=True))
         verdicts = (promise.judge_records(operator, counts) for promise in promises.records[operator])

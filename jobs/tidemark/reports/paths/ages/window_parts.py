@@ -24,10 +24,10 @@ from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts
 from tidemark.reports.paths.ages.subject_ages import SubjectAges, SubjectWalk, together, walks_to
 from tidemark.reports.paths.ages.window_work import WindowWork, window_work
-from tidemark.reports.promises import Promises, Verdict, waits_for_windows
+from tidemark.reports.promises import Promises, WindowVerdict, waits_for_windows
 from tidemark.semantics.blame import HELD_BY_WATERMARK, HISTORY, HISTORY_MS, AgeCause, AgePart
 
-RecordVerdicts = Mapping[tuple[str, int], tuple[Verdict, ...]]
+RecordVerdicts = Mapping[tuple[str, int], tuple[WindowVerdict, ...]]
 """The verdicts on the records of windows.
 
 Keys are the operator and the start of the window, epoch ms.
@@ -200,7 +200,7 @@ class WindowParts:
 
 def verdicts_of(
     operator: str, start_ms: int, worked_ms: float | None, judged: RecordVerdicts, promises: Promises
-) -> list[Verdict]:
+) -> list[WindowVerdict]:
     """Returns the verdicts on a window by the promises of *operator*.
 
     Args:
@@ -224,7 +224,7 @@ def with_window_verdicts(
     A window is over its SLA if it broke one of any of its operators. *paths* are rows of critical_paths, and *steps*
     those of critical_path_steps.
     """
-    by_window: dict[tuple[int, int], list[Verdict]] = {}
+    by_window: dict[tuple[int, int], list[WindowVerdict]] = {}
     of_operators = steps.filter(pl.col("operator").is_in(promises.operators))
     rows = of_operators.select(*(pl.col(name).dt.epoch("ms") for name in WINDOW), "operator", "worked_ms")
     for start_ms, end_ms, operator, worked_ms in rows.iter_rows():
@@ -244,7 +244,7 @@ def with_window_verdicts(
     ).select(paths.columns)
 
 
-def _severity(verdict: Verdict) -> tuple[bool, float, str]:
+def _severity(verdict: WindowVerdict) -> tuple[bool, float, str]:
     """Orders verdicts: broken promises first, then by how near to its limit the value is."""
     return not verdict.broken, -verdict.value_ms / verdict.limit_ms, verdict.sla
 
