@@ -29,6 +29,7 @@ from tidemark.control.process import without_airflow
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.connections import Clusters, addressed_clusters
+from tidemark.model.project.extras import with_extras
 from tidemark.model.project.files import CHECKOUT, VARIABLE, Project
 from tidemark.model.project.secrets import KAFKA, PlaceKind, SecretPlace
 from tidemark.model.project.spark_settings import (
@@ -208,7 +209,7 @@ class DriverHook(SparkSubmitHook):
             return binary
         beside = Path(self._spark.python).with_name("spark-submit")
         if not beside.is_file():
-            msg = f"spark.python: {beside} does not exist; install 'tidemark-streams[spark]' for {self._spark.python}"
+            msg = f"spark.python: {beside} does not exist; install '{with_extras('spark')}' for {self._spark.python}"
             raise InvalidArgument(msg)
         return [str(beside)]
 

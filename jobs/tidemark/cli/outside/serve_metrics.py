@@ -19,7 +19,7 @@ from tidemark.cli.shared.output import flush, say
 from tidemark.errors import InvalidArgument, argument_type
 from tidemark.escaping import one_line
 from tidemark.metrics.exporter import Exporter
-from tidemark.model.project.extras import require
+from tidemark.model.project.extras import require, with_extras
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
 
@@ -39,14 +39,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help=host)
     port = "port; 0: a free one (default: %(default)s)"
     parser.add_argument("--port", type=argument_type(_port), default=PORT, help=port)
-    otlp = (
-        "push to this OTLP endpoint instead, for example http://localhost:4318/v1/metrics; needs tidemark-streams[otlp]"
-    )
+    needed = f"needs {with_extras('otlp')}"
+    otlp = f"push to this OTLP endpoint instead, for example http://localhost:4318/v1/metrics; {needed}"
     parser.add_argument("--otlp", metavar="URL", help=otlp)
     spans = "also push a span for each batch to this OTLP endpoint, for example http://localhost:4318/v1/traces; of "
-    spans += "topologies with traces; needs tidemark-streams[otlp]"
+    spans += f"topologies with traces; {needed}"
     parser.add_argument("--otlp-traces", metavar="URL", help=spans)
-    lineage = "also send the events of runs by the configured client of OpenLineage; needs tidemark-streams[lineage]"
+    lineage = "also send the events of runs by the configured client of OpenLineage; "
+    lineage += f"needs {with_extras('lineage')}"
     parser.add_argument("--lineage", action="store_true", help=lineage)
     every = "seconds between two pushes of --otlp and --otlp-traces (default: %(default)g)"
     parser.add_argument("--every", type=argument_type(seconds), default=EVERY_S, metavar="S", help=every)

@@ -47,10 +47,15 @@ def _is_installed(module: str) -> bool:
     return spec.origin is not None and (Path(spec.origin).parent / "jars").is_dir()
 
 
+def with_extras(*extras: str) -> str:
+    """Returns what pip installs for *extras*, such as `tidemark-streams[airflow,spark]`."""
+    return f"{DISTRIBUTION}[{','.join(sorted(extras))}]"
+
+
 def missing(*modules: str) -> str:
     """Returns the message about *modules* that are not installed."""
-    extras = ",".join(sorted({EXTRAS[module] for module in modules}))
-    remedy = f"pip install '{DISTRIBUTION}[{extras}]'" if IS_WHEEL else "make setup"
+    extras = {EXTRAS[module] for module in modules}
+    remedy = f"pip install '{with_extras(*extras)}'" if IS_WHEEL else "make setup"
     return f"{', '.join(modules)} {'is' if len(modules) == 1 else 'are'} not installed; run `{remedy}`"
 
 
