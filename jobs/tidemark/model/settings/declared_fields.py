@@ -60,7 +60,7 @@ def outermost(paths: Iterable[str]) -> set[str]:
 
 
 def whole_fields(paths: Iterable[str]) -> set[str]:
-    """Returns the names of the fields of a record that are themselves among *paths*, and not only fields inside them.
+    """Returns the fields of a record that *paths* name as a whole, without those of which they name only an inner field.
 
     >>> sorted(whole_fields(["id", "data.occurredAt", "`a.b`"]))
     ['a.b', 'id']

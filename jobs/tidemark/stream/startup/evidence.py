@@ -110,7 +110,7 @@ def lost_commits(control: Path, home: Path, app_id: str) -> Iterator[UnreadableF
     expected = _expected(journal.facts, entry, tables.values())
     for name in sorted(expected):
         table = tables.get(name) or _commit_of(home / name, app_id)
-        # Of a damaged log more is known.
+        # A table whose log is damaged has a finding of its own.
         if table.error is None and (lost := loss_of(table, expected[name])) is not None:
             yield UnreadableFile(table.path, lost, RESTORE)
 
