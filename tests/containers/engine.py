@@ -62,7 +62,7 @@ def missing() -> str | None:
 
 @contextmanager
 def served() -> Iterator[Engine]:
-    """Yields Docker's engine of this machine. If none runs, one is started, and at the end it is removed with its images."""
+    """Yields Docker's engine of this machine. If none runs, it starts one, and removes its images at the end."""
     compose = _compose() or ()
     # The builder of older engines needs no further program.
     builder = {} if run(["docker", "buildx", "version"], {}, check=False).returncode == 0 else {"DOCKER_BUILDKIT": "0"}

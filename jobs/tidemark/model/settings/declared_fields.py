@@ -60,7 +60,7 @@ def outermost(paths: Iterable[str]) -> set[str]:
 
 
 def whole_fields(paths: Iterable[str]) -> set[str]:
-    """Returns the fields of a record that *paths* name as a whole, without those of which they name only an inner field.
+    """Returns the fields of a record that *paths* name whole, without those of which they name an inner field alone.
 
     >>> sorted(whole_fields(["id", "data.occurredAt", "`a.b`"]))
     ['a.b', 'id']
