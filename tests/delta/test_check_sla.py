@@ -299,6 +299,25 @@ def test_the_share_of_quarantined_records_breaks_an_sla(warehouse):
     assert history.rows == ((0.5, "share"),)
 
 
+def test_a_quantile_is_broken_since_the_minute_that_broke_it(warehouse):
+    fast = {"batch_id": 0, "operator": "alerts", "bucket": bucket_of(100), "n": 90, "finished_at": NOW - 600_000}
+    slow = {"batch_id": 1, "operator": "alerts", "bucket": bucket_of(9_000), "n": 10, "finished_at": NOW - 250_000}
+    warehouse.write(LATENCY_BUCKETS, [fast, slow])
+    found = {}
+    for minute in (-9, 0, 1):
+        check(warehouse, at_ms=NOW + minute * 60_000, run_id=f"minute {minute}")
+        (row,) = (
+            row
+            for row in warehouse.report(SLA_RESULTS)
+            if (row["sla"], row["run_id"]) == ("in_time", f"minute {minute}")
+        )
+        found[minute] = row["verdict"], row["crossed_at"] and round(row["crossed_at"].timestamp() * 1_000) - NOW
+    # 4 min before the check the slow records were in the interval of 10 min, and 5 min before it they were not.
+    assert found == {-9: ("pass", None), 0: ("error", -240_000), 1: ("error", -240_000)}
+    (opened,) = (row for row in warehouse.report(INCIDENTS) if row["sla"] == "in_time")
+    assert round(opened["broken_since"].timestamp() * 1_000) - NOW == -240_000
+
+
 def test_a_silent_partition_is_stale_by_itself(warehouse):
     warehouse.write(BATCHES, [{"batch_id": n, "finished_at": NOW} for n in range(3)])
     parts = [(0, 0, NOW - 90_000), (0, 1, NOW - 90_000), (1, 0, NOW - 3_000), (2, 0, NOW - 2_000)]

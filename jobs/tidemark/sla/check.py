@@ -29,17 +29,18 @@ from tidemark.reports.rollups.latency_facts import counted_batches
 from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
 from tidemark.sla.contracts.quality import Quality
+from tidemark.sla.crossings import with_crossings
 from tidemark.sla.incidents.changes import quiet
 from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.incidents.roots import with_roots
-from tidemark.sla.incidents.tables import checked_before, follow_up, is_checked_after, open_account_before
+from tidemark.sla.incidents.tables import checked_before, follow_up, found_before, is_checked_after, open_account_before
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.sla.measures.merges import merged_facts
 from tidemark.sla.measures.newest_times import newest_ms
 from tidemark.sla.measures.objectives import objective_facts
 from tidemark.sla.measures.progress import unknown_if_behind
-from tidemark.sla.measures.status import statuses
+from tidemark.sla.measures.status import Status, statuses
 from tidemark.sla.page import write_sla_page
 from tidemark.sla.sla_text import sla_row
 from tidemark.storage.warehouse import stream_tables
@@ -86,7 +87,14 @@ def run(
     accounts = sla_facts.accounts(tables, topology, at_ms=at_ms, since_ms=accounts_ms)
     groups = groups_seen(tables, topology, specs, at_ms=at_ms)
     judged_now = statuses(specs, topology, facts, accounts, contracts, at_ms=at_ms, groups=groups)
-    measured = [unknown_if_behind(status, topology, behind) for status in judged_now]
+
+    def judged_at(some: Sequence[SlaSpec], instant_ms: int) -> list[Status]:
+        then = _facts(layout, topology, some, tables, readable, at_ms=instant_ms)
+        return statuses(some, topology, then, accounts=(), at_ms=instant_ms)
+
+    before = found_before(layout, topology.name, at_ms, run_id)
+    known = [unknown_if_behind(status, topology, behind) for status in judged_now]
+    measured = with_crossings(known, before, judged_at, at_ms=at_ms)
     # A check for an instant before one that was checked changes no incident.
     is_past = is_checked_after(layout, topology.name, at_ms, run_id)
     results, judged_rows = [], []

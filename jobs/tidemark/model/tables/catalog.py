@@ -924,7 +924,8 @@ SLA_RESULTS = Table(
             "crossed_at",
             "timestamp",
             "instant at which an age crossed its lowest limit, an interval missed its deadline, or what never came was "
-            "due, by the clock of the check; null: nothing of that, or not known",
+            "due, by the clock of the check; of a quantile, a share or a number of records the first of the minutes "
+            "before the check since which each would have found it broken; null: nothing of that, or not known",
         ),
         (
             "culprit",

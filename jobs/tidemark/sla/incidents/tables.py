@@ -22,7 +22,9 @@ from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, I
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
+from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Unit
+from tidemark.sla.crossings import CheckBefore
 from tidemark.sla.incidents.changes import (
     PAST,
     Row,
@@ -91,13 +93,22 @@ def open_account_before(layout: Layout, topology: str, at_ms: int, run_id: str) 
     return None if open_since_ms is None else round(open_since_ms)
 
 
-def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pc.Expression) -> pl.DataFrame:
-    """Returns the results of checks by other runs than *run_id*.
+def found_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> dict[str, CheckBefore]:
+    """Returns what the last check before *at_ms* by another run found, by SLA."""
+    if (before_ms := checked_before(layout, topology, at_ms, run_id)) is None:
+        return {}
+    checks = _checked_by_others(layout, topology, run_id, pc.field("checked_at") == utc(before_ms))
+    return {
+        row["sla"]: CheckBefore(before_ms, row["verdict"] in BROKEN, row["crossed_ms"])
+        for row in checks.with_columns(crossed_ms=pl.col("crossed_at").dt.epoch("ms")).iter_rows(named=True)
+    }
 
-    They are those of *topology* for which *when* is true, with columns `checked_at` and `observed_ms`.
-    """
+
+def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pc.Expression) -> pl.DataFrame:
+    """Returns the results of *topology* by other runs than *run_id* for which *when* is true."""
     results = _read_stored(SLA_RESULTS, layout, topology)
-    return rows_in(results, when & (pc.field("run_id") != run_id), columns=["checked_at", "observed_ms"])
+    columns = ["sla", "checked_at", "observed_ms", "verdict", "crossed_at"]
+    return rows_in(results, when & (pc.field("run_id") != run_id), columns=columns)
 
 
 def follow_up(
