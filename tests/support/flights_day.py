@@ -100,14 +100,14 @@ class FlightsDay:
         return [a for a in self.arrived if a.record.topic == WEATHER]
 
 
-def play_day(home: Path) -> FlightsDay:
-    """Plays the day into *home*, a batch per sub-topology every ten minutes."""
+def play_day(home: Path, of: type[Play] = TickingPlay) -> FlightsDay:
+    """Plays the day into *home*, a batch per sub-topology every ten minutes, on the clock of a play *of* this kind."""
     data = load(DAY, NEXT_DAY)
     start_ms = midnight_ms(DAY)
     unruly = FeedSettings(seed=7, offline_share=0.01, repeat_share=0.2, bad_records=12)
     records = feed(data.flights, data.weather, range_start_ms=start_ms, settings=unruly)
     timeline = Timeline(started_at_ms=STARTED_AT_MS, range_start_ms=start_ms, speed=12)
-    play, day = TickingPlay(STRICT, home, partitions=len(PARTITIONS)), FlightsDay()
+    play, day = of(STRICT, home, partitions=len(PARTITIONS)), FlightsDay()
     play.broker.partitions = {topic: 3 if topic == FLIGHT_EVENTS else 1 for topic in (FLIGHT_EVENTS, WEATHER)}
 
     def batch_of(record: FeedRecord) -> int:
