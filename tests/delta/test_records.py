@@ -43,7 +43,7 @@ def gone(play: Play, second: float, id_: str) -> dict[str, Any]:
 
 
 def counts(play: Play, operator: str, sub: str | None = None) -> list[dict[str, int]]:
-    rows = [row for row in play.rows("outcomes", sub) if row["operator"] == operator]
+    rows = [row for row in play.rows("operator_batches", sub) if row["operator"] == operator]
     return [{k: v for k, v in row.items() if isinstance(v, int) and v and k != "batch_id"} for row in rows]
 
 
@@ -253,4 +253,4 @@ def test_records_without_keys_reach_operators_that_need_none(tmp_path: Path) -> 
     assert counts(play, "now") == counts(play, "per_id") == [{"records_in": 4, "emitted": 4}]
     assert counts(play, "told") == [{"records_in": 4, "quarantined": 4}], "it compares by the record's own key"
     assert {(row["source"], row["reason"]) for row in play.rows("quarantine")} == {("told", "null_key")}
-    assert [row["n"] for row in play.rows("operator_latency") if row["operator"] == "events"] == [2, 2]
+    assert [task["n"] for task in play.tasks() if task["operator"] == "events"] == [2, 2]

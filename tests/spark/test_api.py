@@ -171,7 +171,7 @@ def test_a_record_without_a_usable_time_counts_without_latency(shop, caplog):
 
     assert shop.rows("operator_latency", "n", "max_ms") == [(1, 1_000)]
     assert shop.rows("latency_buckets", "n") == [(1,)]
-    assert shop.rows("outcomes", "operator", "records_in", "passed", "emitted", "quarantined") == [
+    assert shop.rows("operator_batches", "operator", "records_in", "passed", "emitted", "quarantined") == [
         ("board", 3, 3, 0, 0)
     ]
     assert "batch 0 of board: 2 records have no usable ordered_at" in caplog.text
@@ -208,7 +208,7 @@ def test_a_repeated_batch_is_recorded_once_with_the_first_clock(shop):
     assert ran == [0, 1, 1]
     assert shop.rows("operator_latency", "batch_id", "max_ms", "finished_at") == [(0, 1_000, 0), (1, 2_000, 0)]
     assert shop.rows("batches", "batch_id") == [(0,), (1,)]
-    assert shop.rows("outcomes", "batch_id") == [(0,), (1,)]
+    assert shop.rows("operator_batches", "batch_id") == [(0,), (1,)]
 
 
 def test_an_uncommitted_batch_is_committed_by_its_repetition(shop):
@@ -332,7 +332,10 @@ def test_only_rows_that_say_something_new_are_handed_out(shop):
     suppressed = ("batch_id", "key", "n", "first_offset", "last_offset", "old_timestamp", "max_timestamp")
     assert shop.rows("suppressed", *suppressed) == [(0, "a", 1, 1, 1, 1, 2), (1, "a", 1, 100, 100, 1, 3)]
     outcomes = ("batch_id", "operator", "kind", "records_in", "emitted", "suppressed", "passed")
-    assert shop.rows("outcomes", *outcomes) == [(0, "status", "table", 4, 2, 1, 1), (1, "status", "table", 4, 3, 1, 0)]
+    assert shop.rows("operator_batches", *outcomes) == [
+        (0, "status", "table", 4, 2, 1, 1),
+        (1, "status", "table", 4, 3, 1, 0),
+    ]
 
 
 def test_an_update_whose_output_failed_is_handed_out_again(shop):
@@ -480,7 +483,7 @@ def test_shards_change_no_answer_and_bring_no_key_to_the_driver(shop, fetched):
     # A batch fetches a line with checks and an answer of each shard; the test itself what was handed out.
     assert fetched == [n for batch in handed_out for n in (1, 2, len(batch))]
     emitted = sum(map(len, handed_out))
-    counts = shop.rows("outcomes", "emitted", "suppressed")
+    counts = shop.rows("operator_batches", "emitted", "suppressed")
     assert (sum(n for n, _ in counts), sum(n for _, n in counts)) == (emitted, 180 - emitted)
     assert shop.rows("changes", "source_offset") == sorted(((n,) for batch in handed_out for n in batch), key=str)
     assert len({*shop.rows("changes", "batch_id", "seq")}) == emitted
@@ -655,7 +658,10 @@ def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
     assert [(name, job.application) for name, job in topology.jobs.items()] == [("orders", str(file))]
     of_query = Control(Layout(warehouse).control("shop", "orders")).heartbeat()
     assert (of_query.state, of_query.reason) == ("drained", None)
-    assert shop.rows("outcomes", "batch_id", "operator", "passed")[:2] == [(0, "orders", 2), (0, "orders:feed", 2)]
+    assert shop.rows("operator_batches", "batch_id", "operator", "passed")[:2] == [
+        (0, "orders", 2),
+        (0, "orders:feed", 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -741,7 +747,9 @@ def test_the_documented_example_runs(shop):
         ("b", "new"),
     ]
     outcomes = ("batch_id", "operator", "records_in", "emitted", "suppressed", "passed")
-    of_operators = [row for row in shop.rows("outcomes", *outcomes) if row[1] in {"order_board", "order_status"}]
+    of_operators = [
+        row for row in shop.rows("operator_batches", *outcomes) if row[1] in {"order_board", "order_status"}
+    ]
     assert of_operators == [  # `listen` adds those of the query and its source
         (0, "order_board", 3, 0, 0, 3),
         (0, "order_status", 3, 2, 1, 0),

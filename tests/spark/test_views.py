@@ -21,10 +21,10 @@ from tidemark.model.tables.catalog import (
     HEARTBEATS,
     INCIDENTS,
     LATENCY_ROLLUP,
+    OPERATOR_BATCHES,
     OPERATOR_LATENCY,
     OPERATOR_TASKS,
     OPERATOR_WINDOWS,
-    OUTCOMES,
     SLA_RESULTS,
     WATERMARKS,
 )
@@ -291,7 +291,7 @@ def counted(warehouse):
         {"batch_id": 1, "operator": "table", "emitted": 5, "suppressed": 0},
         {"batch_id": 2, "operator": "table", "emitted": 0, "suppressed": 1},
     ]
-    warehouse.write(OUTCOMES, counts, "a")
+    warehouse.write(OPERATOR_BATCHES, counts, "a")
 
 
 def test_savings_are_counted_by_the_hour_of_the_decision(ask):

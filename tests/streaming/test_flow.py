@@ -372,7 +372,7 @@ def test_every_skip_names_the_change_that_it_repeats(flow: Flow) -> None:
 
 
 def test_the_skip_total_counts_every_suppressed_update_so_far(flow: Flow) -> None:
-    judged = [row for row in flow.rows("outcomes") if row["operator"] in flow.judges()]
+    judged = [row for row in flow.rows("operator_batches") if row["operator"] in flow.judges()]
     totals: Counter[tuple[str, int]] = Counter()
     for row in flow.rows("emission_metrics"):
         totals[row["operator"], row["batch_id"]] += row["idempotent_update_skip_total"]
@@ -430,13 +430,13 @@ def test_the_delay_bands_in_kafka_are_the_aggregates_changes(flow: Flow) -> None
 
 
 def test_accounting_closes_for_every_batch_and_operator(flow: Flow) -> None:
-    for row in flow.rows("outcomes"):
+    for row in flow.rows("operator_batches"):
         assert row["records_in"] + row["held_before"] == sum(row[word] for word in BECAME), row
 
 
 def test_what_an_operator_sends_on_is_what_the_next_one_takes_in(flow: Flow) -> None:
     total: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in flow.rows("outcomes"):
+    for row in flow.rows("operator_batches"):
         total[row["operator"]].update({word: n for word, n in row.items() if type(n) is int and word != "batch_id"})
     for operator, upstream in INPUTS.items():
         assert total[operator]["records_in"] == total[upstream]["emitted"] + total[upstream]["passed"] > 0, operator

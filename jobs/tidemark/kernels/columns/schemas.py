@@ -103,7 +103,8 @@ def instants(ms: str | pl.Expr) -> pl.Expr:
 def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]], **same: object) -> pa.Table:
     """Returns *rows* in the form of *table*, with *same* in every row.
 
-    Columns are in the table's order, and epoch ms become timestamps. A missing column is null.
+    Columns are in the table's order, and epoch ms become timestamps, also in lists of structs. A missing column or
+    field is null.
 
     Raises:
         KeyError: the table does not have a column.
@@ -114,13 +115,33 @@ def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]
     if unknown := set(frame.columns) - set(table.names):
         msg = f"{table.name} has no columns {sorted(unknown)}"
         raise KeyError(msg)
-    arrow = frame.to_arrow()
+    lists = {c.name: arrow_type(c.type) for c in table.columns if c.type.startswith("array<struct<")}
+    arrow = frame.with_columns(_with_all_fields(frame, name, lists[name]) for name in lists if name in frame).to_arrow()
     columns = [
         _cast(arrow[column.name], arrow_type(column.type)) if column.name in arrow.column_names
         else pa.nulls(frame.height, arrow_type(column.type))
         for column in table.columns
     ]  # fmt: skip
     return pa.table(columns, schema=arrow_schema(table))
+
+
+def _with_all_fields(frame: pl.DataFrame, name: str, wanted: pa.DataType) -> pl.Expr:
+    """Returns the column *name* of lists of structs with the fields of *wanted*, in their order."""
+    kind, fields = frame.schema[name], [*wanted.value_type]
+    if not isinstance(kind, pl.List) or not isinstance(kind.inner, pl.Struct):
+        return pl.col(name)
+    present = {field.name: field.dtype for field in kind.inner.fields}
+    instants = [f.name for f in fields if f.type == UTC_TIMESTAMP and present.get(f.name, pl.Null()).is_integer()]
+    if [*present] == [field.name for field in fields] and not instants:
+        return pl.col(name)
+    if unknown := present.keys() - {field.name for field in fields}:
+        msg = f"{name} has no fields {sorted(unknown)}"
+        raise KeyError(msg)
+    values = [pl.element().struct.field(f.name) if f.name in present else pl.lit(None).alias(f.name) for f in fields]
+    as_declared = [
+        pl.from_epoch(value, "ms") if f.name in instants else value for f, value in zip(fields, values, strict=True)
+    ]
+    return pl.col(name).list.eval(pl.struct(as_declared))
 
 
 def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:

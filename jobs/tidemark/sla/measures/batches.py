@@ -67,7 +67,7 @@ class KnownBatches:
         Those of a sub-topology of *topology* without batches are read from the beginning.
         """
         first = {sub.name: 0 for sub in topology.sub_topologies} | dict(self.first)
-        of = f"SELECT * FROM outcomes WHERE {is_text('topology', self.topology)} AND batch_id >="
+        of = f"SELECT * FROM operator_batches WHERE {is_text('topology', self.topology)} AND batch_id >="
         return " UNION ALL ".join(
             f"{of} {batch_id} AND {is_text('sub_topology', sub)}" for sub, batch_id in first.items()
         )
