@@ -18,6 +18,7 @@ from tidemark.model.tables.catalog import (
     ALERTS,
     BATCHES,
     CHANGES,
+    COUNTED,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     DQ_RESULTS,
@@ -424,7 +425,7 @@ def blames(warehouse, end_ms, **excess_ms):
 
 
 def outcome(batch_id, **counts):
-    zero = dict.fromkeys(OPERATOR_BATCHES.names[OPERATOR_BATCHES.names.index("records_in") :], 0)
+    zero = dict.fromkeys(COUNTED, 0)
     return {"batch_id": batch_id, "operator": "latest", "kind": "table", **zero, **counts}
 
 

@@ -17,12 +17,7 @@ from tidemark.model import topology
 from tidemark.model.checks import words
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import (
-    BATCHES,
-    HEARTBEATS,
-    OPERATOR_BATCHES,
-    TABLES,
-)
+from tidemark.model.tables.catalog import BATCHES, COUNTED, HEARTBEATS, TABLES
 from tidemark.sla.contracts import counts
 
 NOW = 1_770_000_000_000
@@ -47,7 +42,7 @@ LATE = topology_of(
     out=sink("counts", table="out"),
 )
 LATEST = {"batch_id": 7, "operator": "latest", "kind": "table"}
-ZERO = dict.fromkeys(OPERATOR_BATCHES.names[OPERATOR_BATCHES.names.index("records_in") :], 0)
+ZERO = dict.fromkeys(COUNTED, 0)
 FINE = {**LATEST, **ZERO, "records_in": 5, "emitted": 3, "suppressed": 2}
 PROOF = {"batch_id": 7, "operator": "latest", "key": "a", "n": 2, "first_offset": 4, "last_offset": 9}
 WINDOW = {"topology": "t", "window_start": NOW - 65_000, "window_end": NOW - 60_000}
@@ -101,9 +96,17 @@ def test_rows_as_declared_break_no_contract(warehouse):
         ("operator_batches", [{**FINE, "emitted": 4}], "not_adding_up", "latest"),
         ("operator_batches", [{**FINE, "suppressed": 3, "emitted": 2}], "not_adding_up", "latest"),
         (
-            "operator_latency",
-            [{**LATEST, "n": 1, "min_ms": 5, "max_ms": 4, "negative_n": 0}],
+            "operator_batches",
+            [{**FINE, "n": 1, "min_ms": 5, "max_ms": 4, "tasks": [{"n": 1}]}],
             "not_adding_up",
+            "latest",
+        ),
+        ("operator_batches", [{**FINE, "n": 3, "tasks": [{"n": 1}, {"n": 1}]}], "not_adding_up", "latest"),
+        ("operator_batches", [{**FINE, "disorder": [{"bucket": 0, "n": -1}]}], "negative_counts", "latest"),
+        (
+            "operator_batches",
+            [{**FINE, "tasks": [{"shard": 0}, {"partition": 1, "idempotent_update_skip_total": -1}]}],
+            "negative_counts",
             "latest",
         ),
         ("operator_windows", [{**LATEST, "window_start": NOW, "window_end": NOW}], "not_adding_up", "latest"),
@@ -182,7 +185,7 @@ def test_an_allowed_late_record_may_close_its_window_again(tmp_path):
 )
 def test_a_table_is_judged_only_by_its_own_columns(warehouse, columns, schema):
     write(warehouse)
-    frame = pl.DataFrame([{"topology": "t", "sub_topology": "s", **FINE}])
+    frame = pl.DataFrame(rows_of(TABLES["operator_batches"], [{"topology": "t", "sub_topology": "s", **FINE}]))
     frame = frame.drop([name for name, kind in columns.items() if kind is None])
     frame = frame.cast({name: kind for name, kind in columns.items() if kind is not None})
     write_deltalake(warehouse.layout.stream_table("t", "s", "operator_batches"), frame.to_arrow())

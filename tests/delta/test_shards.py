@@ -211,7 +211,8 @@ def without_spark(rows: pl.DataFrame) -> pl.DataFrame:
     task = pl.struct([pl.element().struct.field(name) for name in (*fields, *skips)])
     is_measured = pl.element().struct.field("n").is_not_null() | pl.element().struct.field(skips[0]).is_not_null()
     counted = rows.filter(pl.any_horizontal(pl.col(COUNTED) > 0) | pl.col("n").is_not_null())
-    return counted.with_columns(pl.col("tasks").list.eval(task.filter(is_measured)))
+    tasks = pl.col("tasks").list.eval(task.filter(is_measured))
+    return counted.with_columns(tasks=pl.when(tasks.list.len() > 0).then(tasks))
 
 
 def comparable(play: Play, name: str) -> dict[str, Any]:
