@@ -13,6 +13,7 @@ from support.play import NOON, Play
 from support.topologies import aggregate, sink, source, table, topology_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
+from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model import topology
 from tidemark.model.checks import words
 from tidemark.model.project.layout import Layout

@@ -111,6 +111,12 @@ class Shop:
         found = DeltaTable(self.path(table, sub_topology)).to_pyarrow_table().select(columns).to_pylist()
         return sorted((tuple(map(after_noon, row.values())) for row in found), key=str)
 
+    def tasks(self, *fields: str) -> list[tuple[Any, ...]]:
+        """These fields of all measured tasks, sorted."""
+        found = DeltaTable(self.path("operator_batches")).to_pyarrow_table(["tasks"]).to_pylist()
+        tasks = [task for row in found for task in row["tasks"] or () if task["n"] is not None]
+        return sorted((tuple(task[name] for name in fields) for task in tasks), key=str)
+
 
 def after_noon(value: Any) -> Any:
     return instant_ms(value.isoformat()) - NOON if hasattr(value, "isoformat") else value
@@ -153,12 +159,11 @@ def test_latency_is_measured_when_the_work_is_done(shop):
 
     shop.run(api.measured(work, **shop.names, operator="board", timestamp="ordered_at", clock=clock))
 
-    (latency,) = shop.rows("operator_latency", "n", "min_ms", "max_ms", "sum_ms", "negative_n", "queued_ms")
+    (latency,) = shop.rows("operator_batches", "n", "min_ms", "max_ms", "sum_ms", "negative_n", "queued_ms")
     assert latency == (3, -500, 3_000, 3_500, 1, 0)
-    assert shop.rows("operator_latency", "operator", "kind", "level", "task_id") == [
-        ("board", "sink", "info", "orders_0")
-    ]
-    assert shop.rows("operator_latency", "started_at", "finished_at") == [(-250, 0)]
+    assert shop.rows("operator_batches", "operator", "kind", "level") == [("board", "sink", "info")]
+    assert shop.tasks("task_id", "partition", "n", "sum_ms") == [("orders_0", 0, 3, 3_500)]
+    assert shop.rows("operator_batches", "decided_at", "started_at", "finished_at") == [(-250, -250, 0)]
     # ln 1000 / ln 1.02 = 348.8, so bucket 1 + 349; ln 3000 and ln 500 likewise
     assert shop.rows("latency_buckets", "bucket", "n", "finished_at") == [(-315, 1, 0), (350, 1, 0), (406, 1, 0)]
     assert shop.rows("batches", "batch_id", "records_in", "duration_ms", "finished_at") == [(0, 3, 250, 0)]
@@ -169,7 +174,7 @@ def test_a_record_without_a_usable_time_counts_without_latency(shop, caplog):
 
     shop.run(api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", clock=Clock()))
 
-    assert shop.rows("operator_latency", "n", "max_ms") == [(1, 1_000)]
+    assert shop.rows("operator_batches", "n", "max_ms") == [(1, 1_000)]
     assert shop.rows("latency_buckets", "n") == [(1,)]
     assert shop.rows("operator_batches", "operator", "records_in", "passed", "emitted", "quarantined") == [
         ("board", 3, 3, 0, 0)
@@ -185,7 +190,8 @@ def test_partitions_are_tasks(shop):
 
     each_batch(rows.selectExpr("partition", "timestamp_millis(at_ms) as at"), 0)
 
-    assert shop.rows("operator_latency", "task_id", "n", "sum_ms") == [("orders_0", 1, 10), ("orders_3", 2, 60)]
+    assert shop.tasks("task_id", "n", "sum_ms") == [("orders_0", 1, 10), ("orders_3", 2, 60)]
+    assert shop.rows("operator_batches", "n", "min_ms", "max_ms", "sum_ms") == [(3, 10, 40, 70)]
 
 
 def test_a_repeated_batch_is_recorded_once_with_the_first_clock(shop):
@@ -206,7 +212,7 @@ def test_a_repeated_batch_is_recorded_once_with_the_first_clock(shop):
     shop.run(each_batch)
 
     assert ran == [0, 1, 1]
-    assert shop.rows("operator_latency", "batch_id", "max_ms", "finished_at") == [(0, 1_000, 0), (1, 2_000, 0)]
+    assert shop.rows("operator_batches", "batch_id", "max_ms", "finished_at") == [(0, 1_000, 0), (1, 2_000, 0)]
     assert shop.rows("batches", "batch_id") == [(0,), (1,)]
     assert shop.rows("operator_batches", "batch_id") == [(0,), (1,)]
 
@@ -223,7 +229,7 @@ def test_an_uncommitted_batch_is_committed_by_its_repetition(shop):
     shop.run(api.measured(ignore, **names, clock=clock))
 
     assert shop.rows("latency_buckets", "bucket", "n", "finished_at") == [(350, 1, 0)]
-    assert shop.rows("operator_latency", "n", "finished_at") == [(1, 0)]
+    assert shop.rows("operator_batches", "n", "finished_at") == [(1, 0)]
 
 
 def test_a_batch_that_cannot_be_measured_goes_on_and_says_so(shop, caplog):
@@ -256,7 +262,7 @@ def test_what_the_function_raises_ends_the_batch_unmeasured(shop):
 
     with pytest.raises(StreamingQueryException, match="the lake is full"):
         shop.run(api.measured(fail, **shop.names, operator="board", timestamp="ordered_at"))
-    assert not shop.path("operator_latency").exists()
+    assert not shop.path("operator_batches").exists()
 
 
 def test_a_batch_without_records_writes_nothing(shop):
@@ -273,7 +279,7 @@ def test_two_operators_of_one_query_share_tables_and_batches(shop):
 
     shop.run(api.measured(inner, **names, operator="outer"))
 
-    assert shop.rows("operator_latency", "batch_id", "operator", "max_ms") == [
+    assert shop.rows("operator_batches", "batch_id", "operator", "max_ms") == [
         *((0, "inner", 1_000), (0, "outer", 1_000)),
         *((1, "inner", 2_000), (1, "outer", 2_000)),
     ]
@@ -573,7 +579,7 @@ def test_a_measured_query_with_a_listener_has_one_row_per_batch(shop):
     assert shop.rows("batches", "batch_id", "records_in") == [(0, 1), (1, 1), (2, 1)]
     by_the_stopped_clock = [started_at == 0 for _, started_at in shop.rows("batches", "batch_id", "started_at")]
     assert by_the_stopped_clock == [False, False, True]
-    assert shop.rows("operator_latency", "batch_id") == [(0,), (1,), (2,)]
+    assert shop.rows("operator_batches", "batch_id") == [(0,), (1,), (2,)]
     assert unlisted(shop.control) == []
 
 
@@ -648,7 +654,8 @@ def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
     assert [(state["rows"], state["updated"]) for state in states] == [(1, 1)]
     assert "addBatch" in {each["phase"] for each in phases}
     # The latencies differ by the distance of the record times, whatever the clock was.
-    ((_, *first), _) = shop.rows("operator_latency", "batch_id", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
+    measured = ("batch_id", "operator", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
+    (first, _) = [row for _, operator, *row in shop.rows("operator_batches", *measured) if operator == "orders"]
     assert (first[0], first[2] - first[1], first[3] - 2 * first[1], first[4]) == (2, 2_000, 2_000, 0)
     assert not any(query.isActive for query in shop.spark.streams.active)
     # The query is a stream of its own, for every command.
@@ -756,7 +763,8 @@ def test_the_documented_example_runs(shop):
         (1, "order_board", 1, 0, 0, 1),
         (1, "order_status", 1, 1, 0, 0),
     ]
-    assert shop.rows("operator_latency", "operator", "n") == [("order_board", 1), ("order_board", 3)]
+    measured = [row for row in shop.rows("operator_batches", "operator", "n") if row[1] is not None]
+    assert measured == [("order_board", 1), ("order_board", 3)]
     assert shop.rows("batches", "batch_id", "records_in") == [(0, 3), (1, 1)]
 
 
