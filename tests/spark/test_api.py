@@ -113,7 +113,7 @@ class Shop:
 
     def tasks(self, *fields: str) -> list[tuple[Any, ...]]:
         """These fields of all measured tasks, sorted."""
-        found = DeltaTable(self.path("operator_batches")).to_pyarrow_table(["tasks"]).to_pylist()
+        found = DeltaTable(self.path("operator_batches")).to_pyarrow_table(columns=["tasks"]).to_pylist()
         tasks = [task for row in found for task in row["tasks"] or () if task["n"] is not None]
         return sorted((tuple(task[name] for name in fields) for task in tasks), key=str)
 
@@ -230,6 +230,30 @@ def test_an_uncommitted_batch_is_committed_by_its_repetition(shop):
 
     assert shop.rows("latency_buckets", "bucket", "n", "finished_at") == [(350, 1, 0)]
     assert shop.rows("operator_batches", "n", "finished_at") == [(1, 0)]
+
+
+ROW = ("operator", "kind", "records_in", "emitted", "suppressed", "passed", "n", "max_ms")
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_an_operator_that_is_measured_and_judges_changes_has_one_row(shop, shards):
+    shop.orders(("a", "new", -1_000), ("a", "new", -500), ("b", "new", -3_000))
+    written = Written(shop, api.State(**shop.names, operator="orders", shards=shards))
+    each_batch = api.measured(written, **shop.names, operator="orders", timestamp="ordered_at", clock=Clock())
+    with api.listen(shop.spark, warehouse=shop.home / "warehouse", topology="shop"):
+        shop.run(each_batch)
+    # The listener calls the query `orders`, too, and adds the source alone.
+    assert shop.rows("operator_batches", *ROW) == [
+        ("orders", "table", 3, 2, 1, 0, 3, 3_000),
+        ("orders:feed", "source", 3, 0, 0, 3, None, None),
+    ]
+
+
+def test_counts_of_a_batch_that_cannot_be_measured_are_kept(shop):
+    shop.orders(("a", "new", -1_000), ("a", "new", -500), ("b", "new", -3_000))
+    written = Written(shop, api.State(**shop.names, operator="board"))
+    shop.run(api.measured(written, **shop.names, operator="board", timestamp="offset"))
+    assert shop.rows("operator_batches", *ROW) == [("board", "table", 3, 2, 1, 0, None, None)]
 
 
 def test_a_batch_that_cannot_be_measured_goes_on_and_says_so(shop, caplog):
@@ -579,7 +603,8 @@ def test_a_measured_query_with_a_listener_has_one_row_per_batch(shop):
     assert shop.rows("batches", "batch_id", "records_in") == [(0, 1), (1, 1), (2, 1)]
     by_the_stopped_clock = [started_at == 0 for _, started_at in shop.rows("batches", "batch_id", "started_at")]
     assert by_the_stopped_clock == [False, False, True]
-    assert shop.rows("operator_batches", "batch_id") == [(0,), (1,), (2,)]
+    of_board = [row for row in shop.rows("operator_batches", "batch_id", "operator", "n") if row[1] == "board"]
+    assert of_board == [(0, "board", 1), (1, "board", 1), (2, "board", 1)]
     assert unlisted(shop.control) == []
 
 
@@ -655,7 +680,8 @@ def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
     assert "addBatch" in {each["phase"] for each in phases}
     # The latencies differ by the distance of the record times, whatever the clock was.
     measured = ("batch_id", "operator", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
-    (first, _) = [row for _, operator, *row in shop.rows("operator_batches", *measured) if operator == "orders"]
+    rows = shop.rows("operator_batches", *measured)
+    (first, _) = [row for _, operator, *row in rows if operator == "orders" and row[0] is not None]
     assert (first[0], first[2] - first[1], first[3] - 2 * first[1], first[4]) == (2, 2_000, 2_000, 0)
     assert not any(query.isActive for query in shop.spark.streams.active)
     # The query is a stream of its own, for every command.

@@ -82,7 +82,7 @@ def counted_by_changed(query: Query, operator: str) -> Iterator[dict[str, int]]:
     try:
         yield counts
     finally:
-        del _measured_now[query, operator]
+        _measured_now.pop((query, operator), None)
 
 
 def operator_row(operator: str, counts: Mapping[str, int], *, decided_at_ms: int) -> dict[str, object]:
