@@ -10,6 +10,7 @@ from deltalake import write_deltalake
 
 from support.play import Play
 from support.topologies import (
+from tidemark.model.tables.catalog import COUNTED
     aggregate,
     current,
     join,
@@ -44,7 +45,7 @@ def gone(play: Play, second: float, id_: str) -> dict[str, Any]:
 
 def counts(play: Play, operator: str, sub: str | None = None) -> list[dict[str, int]]:
     rows = [row for row in play.rows("operator_batches", sub) if row["operator"] == operator]
-    return [{k: v for k, v in row.items() if isinstance(v, int) and v and k != "batch_id"} for row in rows]
+    return [{word: row[word] for word in COUNTED if row[word]} for row in rows]
 
 
 def test_a_deleted_key_is_deleted_downstream_as_one_change(tmp_path: Path) -> None:

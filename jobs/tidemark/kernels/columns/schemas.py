@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import polars as pl
 import pyarrow as pa
@@ -115,8 +115,9 @@ def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]
     if unknown := set(frame.columns) - set(table.names):
         msg = f"{table.name} has no columns {sorted(unknown)}"
         raise KeyError(msg)
-    lists = {c.name: arrow_type(c.type) for c in table.columns if c.type.startswith("array<struct<")}
-    arrow = frame.with_columns(_with_all_fields(frame, name, lists[name]) for name in lists if name in frame).to_arrow()
+    if lists := [*_with_all_fields(table, frame)]:
+        frame = frame.with_columns(lists)
+    arrow = frame.to_arrow()
     columns = [
         _cast(arrow[column.name], arrow_type(column.type)) if column.name in arrow.column_names
         else pa.nulls(frame.height, arrow_type(column.type))
@@ -125,23 +126,28 @@ def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]
     return pa.table(columns, schema=arrow_schema(table))
 
 
-def _with_all_fields(frame: pl.DataFrame, name: str, wanted: pa.DataType) -> pl.Expr:
-    """Returns the column *name* of lists of structs with the fields of *wanted*, in their order."""
-    kind, fields = frame.schema[name], [*wanted.value_type]
-    if not isinstance(kind, pl.List) or not isinstance(kind.inner, pl.Struct):
-        return pl.col(name)
-    present = {field.name: field.dtype for field in kind.inner.fields}
-    instants = [f.name for f in fields if f.type == UTC_TIMESTAMP and present.get(f.name, pl.Null()).is_integer()]
-    if [*present] == [field.name for field in fields] and not instants:
-        return pl.col(name)
-    if unknown := present.keys() - {field.name for field in fields}:
-        msg = f"{name} has no fields {sorted(unknown)}"
-        raise KeyError(msg)
-    values = [pl.element().struct.field(f.name) if f.name in present else pl.lit(None).alias(f.name) for f in fields]
-    as_declared = [
-        pl.from_epoch(value, "ms") if f.name in instants else value for f, value in zip(fields, values, strict=True)
-    ]
-    return pl.col(name).list.eval(pl.struct(as_declared))
+def _with_all_fields(table: Table, frame: pl.DataFrame) -> Iterator[pl.Expr]:
+    """Yields the lists of structs in *frame* whose structs have other fields than those of *table*."""
+    for column in table.columns:
+        kind = frame.schema.get(column.name)
+        if not isinstance(kind, pl.List) or not isinstance(kind.inner, pl.Struct):
+            continue
+        wanted = {field.name: field.type for field in arrow_type(column.type).value_type}
+        present = {field.name: field.dtype for field in kind.inner.fields}
+        if unknown := present.keys() - wanted.keys():
+            msg = f"{table.name}.{column.name} has no fields {sorted(unknown)}"
+            raise KeyError(msg)
+        instants = {n for n in present if wanted[n] == UTC_TIMESTAMP and present[n].is_integer()}
+        if instants or [*present] != [*wanted]:
+            yield pl.col(column.name).list.eval(pl.struct([_field(n, present, instants) for n in wanted]))
+
+
+def _field(name: str, present: Container[str], instants: Container[str]) -> pl.Expr:
+    """Returns the field *name* of the elements of a list; null unless it is *present*."""
+    if name not in present:
+        return pl.lit(None).alias(name)
+    value = pl.element().struct.field(name)
+    return pl.from_epoch(value, "ms") if name in instants else value
 
 
 def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
