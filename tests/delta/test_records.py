@@ -10,7 +10,6 @@ from deltalake import write_deltalake
 
 from support.play import Play
 from support.topologies import (
-from tidemark.model.tables.catalog import COUNTED
     aggregate,
     current,
     join,
@@ -22,6 +21,7 @@ from tidemark.model.tables.catalog import COUNTED
     table,
     topology_of,
 )
+from tidemark.model.tables.catalog import COUNTED
 
 T = 1_400_000_000_000
 SOURCE = topology_of(events=source(key="id"))
