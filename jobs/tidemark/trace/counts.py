@@ -20,7 +20,7 @@ import polars as pl
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.values import key_text
 from tidemark.kernels.records.arrivals import hop_updates
-from tidemark.kernels.reports.operator_tasks import measured_tasks
+from tidemark.kernels.reports.operator_tasks import NEEDED, measured_tasks
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.sink import Sink
@@ -183,7 +183,7 @@ class _Count:
         reads = self._evidence.reads.filter(
             pl.col("source") == self._source.name, pl.col("until_offset") > pl.col("from_offset")
         )
-        of_source = self._evidence.rows(OPERATOR_BATCHES, pl.col("operator") == self._source.name)
+        of_source = self._evidence.rows(OPERATOR_BATCHES, pl.col("operator") == self._source.name, columns=NEEDED)
         # Record times of a batch lie between its finish clock less the largest and the smallest latency.
         times = measured_tasks(of_source).select(
             "batch_id",
@@ -261,9 +261,8 @@ class _Count:
         answer = (
             placed_words.join(_batches_of(placed_words, self._reads), on=PLACE).group_by("batch_id").agg(there=pl.len())
         )
-        counted = self._evidence.rows(
-            OPERATOR_BATCHES, pl.col("operator") == name, pl.col("batch_id").is_in(batches.to_list())
-        )
+        of_source = (pl.col("operator") == name, pl.col("batch_id").is_in(batches.to_list()))
+        counted = self._evidence.rows(OPERATOR_BATCHES, *of_source, columns=("batch_id", "records_in"))
         # A batch of which only some partitions are of the span is compared where all of it was read again.
         every = (
             self._evidence.reads.filter(pl.col("source") == name)
@@ -398,7 +397,9 @@ class _Count:
             return
         without = placed_words.filter(pl.col("_word") == "superseded")
         by_batch = without.join(batch_of(without), on=PLACE).group_by("batch_id").len()
-        counted = evidence.rows(OPERATOR_BATCHES, pl.col("operator") == operator.name).select("batch_id", "superseded")
+        counted = evidence.rows(
+            OPERATOR_BATCHES, pl.col("operator") == operator.name, columns=("batch_id", "superseded")
+        )
         both = by_batch.join(counted, on="batch_id", how="left").filter(
             pl.col("len") > pl.col("superseded").fill_null(0)
         )
@@ -486,7 +487,8 @@ class _Count:
     def _outcomes_close(self) -> None:
         """Names operators whose outcomes do not add up in a batch."""
         batches = self._reads["batch_id"].unique().to_list()
-        rows = self._evidence.rows(OPERATOR_BATCHES, pl.col("batch_id").is_in(batches))
+        columns = ("batch_id", "operator", *CAME_IN, *BECAME)
+        rows = self._evidence.rows(OPERATOR_BATCHES, pl.col("batch_id").is_in(batches), columns=columns)
         open_ = rows.filter(
             pl.sum_horizontal(CAME_IN) != pl.sum_horizontal(pl.col(word).fill_null(0) for word in BECAME)
         )

@@ -59,9 +59,13 @@ class StreamEvidence:
         """The folder of its tables."""
         return self.stream.home
 
-    def rows(self, table: Table, *where: pl.Expr, name: str = "") -> pl.DataFrame:
-        """Returns the rows of *table* for which *where* holds, oldest batch first."""
-        rows = self._facts.scan(table, name, where=where).collect()
+    def rows(self, table: Table, *where: pl.Expr, name: str = "", columns: Collection[str] = ()) -> pl.DataFrame:
+        """Returns the rows of *table* for which *where* holds, oldest batch first.
+
+        Only *columns* are read; without any, all are.
+        """
+        found = self._facts.scan(table, name, where=where)
+        rows = (found.select(columns) if columns else found).collect()
         order = [column for column in ("batch_id", "seq") if column in rows.columns]
         return rows.sort(order, maintain_order=True)
 
@@ -202,7 +206,9 @@ class StreamEvidence:
 
     def _operators_in(self, batch_id: int) -> pl.DataFrame:
         if batch_id not in self._operators:
-            self._operators[batch_id] = self.rows(OPERATOR_BATCHES, pl.col("batch_id") == batch_id)
+            columns = ("batch_id", "operator", *BECAME, "n", "finished_at", "queued_ms")
+            of_batch = pl.col("batch_id") == batch_id
+            self._operators[batch_id] = self.rows(OPERATOR_BATCHES, of_batch, columns=columns)
         return self._operators[batch_id]
 
 

@@ -20,6 +20,8 @@ RUN = (
     "skew_ms",
     "skew_error_ms",
 )
+NEEDED = (*OPERATOR, "finished_at", "tasks")
+"""The columns of `operator_batches` that the functions here need."""
 F = TypeVar("F", pl.DataFrame, pl.LazyFrame)
 
 

@@ -134,7 +134,7 @@ class Measurer:
             tasks = self._tasks(latencies.get(name, {}), skips.get(name, {}), runs.get(name, ()))
             if not tasks and not any(counts.values()):
                 continue
-            row = {
+            row: dict[str, Any] = {
                 "decided_at": notes.batch.decided_at_ms,
                 "operator": name,
                 **{word: counts.get(word, 0) for word in COUNTED},
