@@ -20,7 +20,9 @@ def test_the_demo_finds_no_problem_and_leaves_no_process(tmp_path: Path) -> None
     assert done.returncode == 0, f"{done.stdout[-4_000:]}\n{done.stderr[-2_000:]}"
     (unplanned,) = re.findall(r"(\d+) quarantined = \1 injected", done.stdout)
     assert int(unplanned) > 0
-    assert re.search(r"^  \d+ rows of outcomes, one per batch and operator: all close$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^  \d+ rows of operator_batches, one per batch and operator: all close$", done.stdout, re.MULTILINE
+    )
     # The operator that the demo slows down is one page, whose link leads to its incident. A slow machine may have more.
     assert len(re.findall(r"^  alert: .*carrier_state_is_quick.* opened \(error\)", done.stdout, re.MULTILINE)) == 1
     sent = done.stdout.partition("which leaves Airflow running):\n")[2]

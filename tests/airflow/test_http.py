@@ -41,7 +41,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.tables.catalog import DISORDER_BUCKETS
+from tidemark.model.tables.catalog import OPERATOR_BATCHES
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
 from tidemark.recorded.queries import RecordedQuery, write_query
@@ -221,9 +221,10 @@ def test_findings_are_as_on_the_command_line(client: Client, warehouse: Path) ->
 
 
 def test_the_price_of_bounds_is_that_of_the_command_line(client: Client, warehouse: Path) -> None:
-    row = {"topology": "flights", "sub_topology": "status", "batch_id": 0, "source": "weather", "decided_at": 1_000}
-    path = Layout(warehouse).stream_table("flights", "status", DISORDER_BUCKETS.name)
-    write_deltalake(path, rows_of(DISORDER_BUCKETS, [{**row, "bucket": 0, "n": 3}, {**row, "bucket": 432, "n": 1}]))
+    row = {"topology": "flights", "sub_topology": "status", "batch_id": 0, "operator": "weather", "decided_at": 1_000}
+    path = Layout(warehouse).stream_table("flights", "status", OPERATOR_BATCHES.name)
+    disorder = [{"bucket": 0, "n": 3}, {"bucket": 432, "n": 1}]
+    write_deltalake(path, rows_of(OPERATOR_BATCHES, [{**row, "disorder": disorder}]))
     found = told(client, "/topologies/flights/bound?source=weather")["bounds"]
     assert {bound["choice"]: bound["late"] for bound in found} == {
         "none": 1, "50 % in time": 1, "90 % in time": 0, "99 % in time": 0, "99.9 % in time": 0, "99.99 % in time": 0,

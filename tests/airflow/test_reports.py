@@ -34,7 +34,7 @@ from tidemark.model.tables.catalog import (
     HEARTBEATS,
     LATENCY_BUCKETS,
     LATENCY_ROLLUP,
-    OPERATOR_LATENCY,
+    OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
     SLA_RESULTS,
     Table,
@@ -67,7 +67,7 @@ from tidemark.airflow.dags.hours import FirstReport
 
 SEEN = {
     "rolled_up": table_asset("flights", "latency_rollup"),
-    "committed": stream_table("flights", "carriers", "operator_latency", at_most_every=timedelta(seconds=1)),
+    "committed": stream_table("flights", "carriers", "operator_batches", at_most_every=timedelta(seconds=1)),
     "windows": stream_table("flights", "status", "operator_windows", at_most_every=timedelta(seconds=1)),
 }
 for name, asset in SEEN.items():
@@ -143,9 +143,10 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
             for name, began, at in times
         ]  # fmt: skip
         write(found, sub_topology, OPERATOR_WINDOWS, *windows)
-    records = {"operator": "carrier_delays", "kind": "sink", "task_id": "carriers_0", "finished_at": NOON, "n": 10}
-    write(found, "carriers", OPERATOR_LATENCY, {**records, "min_ms": 100, "max_ms": 100, "sum_ms": 1_000})
-    write(found, "carriers", LATENCY_BUCKETS, {**records, "bucket": bucket_of(100)})
+    records = {"operator": "carrier_delays", "kind": "sink", "finished_at": NOON, "n": 10}
+    task = {"task_id": "carriers_0", "n": 10, "min_ms": 100, "max_ms": 100, "sum_ms": 1_000}
+    write(found, "carriers", OPERATOR_BATCHES, {**records, "tasks": [task]})
+    write(found, "carriers", LATENCY_BUCKETS, {**records, "task_id": "carriers_0", "bucket": bucket_of(100)})
     write(found, "status", HEARTBEATS, {"at": NOON, "since": NOON, "epoch": 1, "state": "drained"})
     wrong = {**WINDOW, "topology": "flights", "latency_ms": 999, "state": "measured"}
     write_deltalake(found.report_table("flights", CRITICAL_PATHS.name), rows_of(CRITICAL_PATHS, [wrong]))

@@ -84,7 +84,9 @@ def test_every_record_is_kept_once_across_kills_of_everything(
     stream.wait_for(run_id, "deferred")
     stream.drain(run_id)
     assert numbers(stream) == [0, 1, 2, 3, 4, 5, 6, 7]
-    outcomes = scan(Layout(stream.warehouse).stream_table("numbers", "numbers", "outcomes")).collect().to_dicts()
+    outcomes = (
+        scan(Layout(stream.warehouse).stream_table("numbers", "numbers", "operator_batches")).collect().to_dicts()
+    )
     check_accounting(outcomes)
     assert sum(row["records_in"] for row in outcomes if row["operator"] == "numbers") == 8
 

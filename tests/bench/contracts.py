@@ -22,7 +22,7 @@ from streaming.drivers import PROJECT
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import TABLES
+from tidemark.model.tables.catalog import COUNTED, TABLES
 from tidemark.model.topology import Topology, load
 from tidemark.sla.contracts.counts import judge_contracts
 from tidemark.spark_session import session
@@ -64,18 +64,15 @@ def ordered(first: str, last: str) -> tuple[str, str, dict[str, Any]]:
 
 CHECKS = {
     "batches": [among("level", "info", "debug", "trace"), counted("records_in")],
-    "outcomes": [unique("batch_id", "operator"), among("kind", *KINDS)],
-    "operator_latency": [unique("batch_id", "operator", "task_id"), ordered("min_ms", "max_ms")],
+    "operator_batches": [unique("batch_id", "operator"), among("kind", *KINDS), ordered("min_ms", "max_ms")],
     "latency_buckets": [unique("batch_id", "operator", "task_id", "bucket"), among("kind", *KINDS)],
     "operator_windows": [unique("operator", "window_start"), counted("records")],
     "watermarks": [unique("batch_id", "source", "partition"), among("activity", "active", "idle", "backlogged")],
     "changes": [unique("batch_id", "operator", "seq"), counted("seq")],
     "suppressed": [counted("n"), ordered("first_offset", "last_offset")],
-    "emission_metrics": [unique("batch_id", "operator", "task_id"), counted("idempotent_update_skip_total")],
-    "disorder_buckets": [unique("batch_id", "source", "bucket"), counted("n")],
 }
 """Maps tables to Tidemark's checks and the equivalent stock expectations."""
-BROKEN = {("outcomes", "unknown_words"), ("changes", "duplicate_keys"), ("suppressed", "negative_counts")}
+BROKEN = {("operator_batches", "unknown_words"), ("changes", "duplicate_keys"), ("suppressed", "negative_counts")}
 
 
 def figures(runs: int) -> Iterator[Figure]:
@@ -137,7 +134,8 @@ def _lay_down(layout: Layout, topology: Topology) -> None:
     """ROWS rows of each table in BATCHES batches, and what is BROKEN."""
     rows = pl.select(i=pl.int_range(ROWS)).with_columns(batch_id=pl.col("i") * BATCHES // ROWS)
     place, at = pl.format("o{}", "i"), NOW_MS - 1_000
-    zero = {name: pl.lit(0) for name in TABLES["outcomes"].names[5:]}
+    zero = {name: pl.lit(0) for name in COUNTED}
+    kind = pl.when(pl.col("i") == 7).then(pl.lit("filter")).otherwise(pl.lit("table"))
     same = {
         "task_id": pl.lit("s_0"),
         "operator": place,
@@ -148,15 +146,12 @@ def _lay_down(layout: Layout, topology: Topology) -> None:
     read = {"first_offset": pl.col("i"), "last_offset": pl.col("i")}
     own = {
         "batches": {"batch_id": pl.col("i") % BATCHES, "records_in": pl.lit(1), "level": pl.lit("info")},
-        "outcomes": zero | {"kind": pl.when(pl.col("i") == 7).then(pl.lit("filter")).otherwise(pl.lit("table"))},
-        "operator_latency": {"n": pl.lit(1), "negative_n": pl.lit(0), "min_ms": pl.lit(1), "max_ms": pl.lit(2)},
+        "operator_batches": {**zero, "kind": kind, "min_ms": pl.lit(1), "max_ms": pl.lit(2)},
         "latency_buckets": {"bucket": pl.lit(3), "n": pl.lit(1)},
         "operator_windows": {"window_start": pl.lit(at), "window_end": pl.lit(at + 1), "records": pl.lit(1)},
         "watermarks": {"partition": pl.lit(0), "activity": pl.lit("active")},
         "changes": {"seq": pl.when(pl.col("i") == ROWS - 1).then(ROWS - 2).otherwise("i"), "operator": pl.lit("o")},
         "suppressed": {"n": pl.when(pl.col("i") == 7).then(-1).otherwise(0)} | read,
-        "emission_metrics": {"idempotent_update_skip_total": pl.lit(0), "idempotent_update_skip_rate": pl.lit(0.0)},
-        "disorder_buckets": {"bucket": pl.lit(3), "n": pl.lit(1)},
     }  # fmt: skip
     for name, columns in own.items():
         table = TABLES[name]

@@ -63,7 +63,7 @@ Its process is small, because the peak of a child counts that of the process tha
 FIGURES = ("CPU", "memory", "data files read", "files of logs read")
 """Names of a command's figures; CPU in s, memory in MB."""
 QUERY = (
-    "select operator, sum(n) from operator_latency "
+    "select operator, sum(n) from operator_batches "
     f"where topology = 'flights' and finished_at >= timestamptz '{iso(past_days.HOUR.start_ms)}' group by operator"
 )
 

@@ -96,7 +96,7 @@ def _wait(driver: OnlyDriver, records: int) -> None:
 
 
 def _changes(driver: OnlyDriver) -> int:
-    return sum(row["emitted"] for row in driver.rows("outcomes") if row["operator"] == "latest")
+    return sum(row["emitted"] for row in driver.rows("operator_batches") if row["operator"] == "latest")
 
 
 def _cpu_s(driver: OnlyDriver, place: Place) -> tuple[float, float]:

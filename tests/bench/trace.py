@@ -20,7 +20,7 @@ from support.play import NOON, Play, ms
 from support.topologies import map_of, sink, source, table, topology_of
 from support.traced import KeptRecords
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.model.tables.catalog import BATCHES, CHANGES, OUTCOMES
+from tidemark.model.tables.catalog import BATCHES, CHANGES, OPERATOR_BATCHES
 from tidemark.storage.delta.tables import append
 from tidemark.trace.lineage import trace_row
 from tidemark.trace.outcomes import RecordPlace
@@ -80,7 +80,7 @@ def _lay_down(play: Play, number: int) -> None:
     batch = {"decided_at": at, "started_at": at, "finished_at": at, "records_in": A_BATCH, "sources": [read]}
     append(play.table("batches"), rows_of(BATCHES, [batch], **same))
     outcome = {"operator": "newest", "kind": "table", "records_in": A_BATCH, "emitted": A_BATCH}
-    append(play.table("outcomes"), rows_of(OUTCOMES, [outcome], **same))
+    append(play.table("operator_batches"), rows_of(OPERATOR_BATCHES, [outcome], **same))
     board = pl.DataFrame({"id": keys, "source_offset": offsets}).select(
         "id",
         v=pl.lit(1, pl.Int32),

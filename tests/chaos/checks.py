@@ -190,7 +190,7 @@ def _rows_of_hop(left: Left) -> list[tuple[Any, ...]]:
 def _accounting(left: Left) -> None:
     """The accounting closes for every batch and operator, as the oracle counts."""
     for sub, oracle in (("players", left.players), ("teams", left.teams)):
-        outcomes = left.rows(sub, "outcomes")
+        outcomes = left.rows(sub, "operator_batches")
         check_accounting(outcomes)
         check_suppressed(outcomes, left.rows(sub, "suppressed"))
         _same(outcomes_of(outcomes).items(), counted(oracle.outcomes).items())

@@ -13,13 +13,13 @@ from chaos.stage import SUBS, Stage
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-FACTS = ("emission_metrics", "latency_buckets", "operator_latency", "operator_windows", "outcomes", "watermarks")
+FACTS = ("latency_buckets", "operator_windows", "watermarks", "operator_batches")
 STEPS = {
     "players": (
         *("planned", "reading", "decided", "committed changes", "committed seen", "committed news"),
         *("committed changes_of_board", "merged board", "committed board"),
         *("committed hop_by_team", "committed suppressed", "committed late_records", "committed quarantine"),
-        *("committed disorder_buckets", "measured", *(f"committed {name}" for name in FACTS), "committed batches"),
+        *("measured", *(f"committed {name}" for name in FACTS), "committed batches"),
         "done",
     ),
     "teams": (

@@ -164,8 +164,8 @@ def test_the_drivers_outlive_a_worker_that_is_killed(flow: Flow) -> None:
 
 def test_every_batch_has_each_row_once_and_its_accounting_closes(flow: Flow) -> None:
     for sub_topology in ("status", "carriers"):
-        check_accounting(flow.rows("outcomes", sub_topology))
-        check_suppressed(flow.rows("outcomes", sub_topology), flow.rows("suppressed", sub_topology))
+        check_accounting(flow.rows("operator_batches", sub_topology))
+        check_suppressed(flow.rows("operator_batches", sub_topology), flow.rows("suppressed", sub_topology))
         check_never_back(flow.rows("watermarks", sub_topology))
     check_read_once(flow.rows("batches"))
     for table in ONE_ROW_PER.keys() - {"operator_state"}:

@@ -64,7 +64,7 @@ def answers(play: Play) -> list[Any]:
 
 def check_accounting(play: Play) -> None:
     for sub in play.topology.sub_topologies:
-        for row in play.rows("outcomes", sub.name):
+        for row in play.rows("operator_batches", sub.name):
             assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
 
 
@@ -141,7 +141,7 @@ def test_a_current_row_has_the_last_seen_time_of_its_key(tmp_path: Path) -> None
     assert DeltaTable(str(play.table("board"))).version() == version + 1
     play.batch([sensor(play, 28, 2.0)], at_ms=NOON + 32_000)
     assert board(play)["a"] == ("r", 2.0, 28, 31, 2)
-    fresh = [(row["operator"], row["newest_ms"]) for row in play.rows("outcomes") if row["operator"] == "board"]
+    fresh = [(row["operator"], row["newest_ms"]) for row in play.rows("operator_batches") if row["operator"] == "board"]
     assert fresh == [("board", NOON + 10_000), ("board", NOON + 28_000)]
     play.hop("by_room", at_ms=NOON + 32_000)
     check_accounting(play)
@@ -253,7 +253,7 @@ def test_last_seen_is_refused_when_it_is_unknown(tmp_path: Path, old: str, new: 
 def test_on_update_sends_on_what_deletes_a_key_that_is_not_there(tmp_path: Path) -> None:
     play = Play(topology("on_update"), tmp_path)
     play.batch([sensor(play, 10, None)], at_ms=NOON + 11_000)
-    (row,) = [row for row in play.rows("outcomes") if row["operator"] == "newest"]
+    (row,) = [row for row in play.rows("operator_batches") if row["operator"] == "newest"]
     assert (row["records_in"], row["emitted"], row["suppressed"]) == (1, 1, 0)
     assert [(row["key"], row["value"]) for row in play.rows("changes")] == [("a", None)]
     play.hop("by_room", at_ms=NOON + 12_000)

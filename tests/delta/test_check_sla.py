@@ -18,13 +18,14 @@ from tidemark.model.tables.catalog import (
     ALERTS,
     BATCHES,
     CHANGES,
+    COUNTED,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     DQ_RESULTS,
     HEARTBEATS,
     INCIDENTS,
     LATENCY_BUCKETS,
-    OUTCOMES,
+    OPERATOR_BATCHES,
     SLA_RESULTS,
     SUPPRESSED,
     WATERMARKS,
@@ -142,7 +143,7 @@ def test_a_new_topology_has_time_for_its_first_row(warehouse, begun_ms, verdict)
 def test_an_unbalanced_account_names_its_operator(warehouse):
     streamed(warehouse)
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW - 40_000}])
-    warehouse.write(OUTCOMES, [outcome(1, records_in=10, emitted=6, suppressed=3)])
+    warehouse.write(OPERATOR_BATCHES, [outcome(1, records_in=10, emitted=6, suppressed=3)])
 
     check(warehouse)
 
@@ -157,12 +158,12 @@ def test_a_check_opens_no_files_of_old_batches(warehouse, monkeypatch):
     for module in (datasets, sql):  # of many files; to look into a few takes no longer than to read what logs say
         monkeypatch.setattr(module, "MOST_FILES", 0)
     warehouse.write(BATCHES, [{"batch_id": 0, "finished_at": NOW - 90_000_000}])
-    warehouse.write(OUTCOMES, [outcome(0, records_in=10, emitted=6, suppressed=3)])
-    (old,) = warehouse.layout.stream_table("t", "s", OUTCOMES.name).glob("*.parquet")
+    warehouse.write(OPERATOR_BATCHES, [outcome(0, records_in=10, emitted=6, suppressed=3)])
+    (old,) = warehouse.layout.stream_table("t", "s", OPERATOR_BATCHES.name).glob("*.parquet")
     old.write_bytes(b"nobody reads this")
     streamed(warehouse, batch_id=1)
 
-    check(warehouse, contract="outcomes")
+    check(warehouse, contract="operator_batches")
 
     assert verdicts(warehouse)["complete"] == "pass"
     (n_in,) = (row for row in warehouse.report(DQ_RESULTS) if row["column"] == "updates_in, updates_out")
@@ -172,14 +173,14 @@ def test_a_check_opens_no_files_of_old_batches(warehouse, monkeypatch):
 def test_an_open_account_is_reported_until_it_closes(warehouse):
     streamed(warehouse)
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW}, {"batch_id": 2, "finished_at": NOW + 1}])
-    warehouse.write(OUTCOMES, [outcome(1, records_in=10, emitted=6), outcome(2, records_in=1, emitted=1)])
+    warehouse.write(OPERATOR_BATCHES, [outcome(1, records_in=10, emitted=6), outcome(2, records_in=1, emitted=1)])
     found = {}
     for at_ms in (NOW + 3_600_000, NOW + 3_700_000, NOW + 14_400_000):  # the last looks back for an hour by itself
         check(warehouse, at_ms=at_ms, run_id=str(at_ms))
         found[at_ms - NOW] = completeness(warehouse, at_ms)
     assert found == {ms: ("error", ms) for ms in (3_600_000, 3_700_000, 14_400_000)}
-    shutil.rmtree(warehouse.layout.stream_table("t", "s", OUTCOMES.name))
-    warehouse.write(OUTCOMES, [outcome(1, records_in=10, emitted=10), outcome(2, records_in=1, emitted=1)])
+    shutil.rmtree(warehouse.layout.stream_table("t", "s", OPERATOR_BATCHES.name))
+    warehouse.write(OPERATOR_BATCHES, [outcome(1, records_in=10, emitted=10), outcome(2, records_in=1, emitted=1)])
     check(warehouse, at_ms=NOW + 14_500_000, run_id="closed")
     assert completeness(warehouse, NOW + 14_500_000) == ("pass", 0)
 
@@ -187,7 +188,7 @@ def test_an_open_account_is_reported_until_it_closes(warehouse):
 def test_a_first_check_looks_for_open_accounts_of_an_hour(warehouse):
     streamed(warehouse)
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW}, {"batch_id": 2, "finished_at": NOW + 1}])
-    warehouse.write(OUTCOMES, [outcome(1, records_in=10, emitted=6), outcome(2, records_in=1, emitted=1)])
+    warehouse.write(OPERATOR_BATCHES, [outcome(1, records_in=10, emitted=6), outcome(2, records_in=1, emitted=1)])
     check(warehouse, at_ms=NOW + 3_600_002)
     assert completeness(warehouse, NOW + 3_600_002) == ("pass", 0)
 
@@ -196,7 +197,7 @@ def test_a_past_instant_is_judged_by_what_could_be_seen_then(warehouse):
     streamed(warehouse)
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW + 1}])
     warehouse.write(CHANGES, [{"batch_id": 1, "operator": "latest", "timestamp": NOW - 100}])
-    warehouse.write(OUTCOMES, [outcome(1, records_in=10, emitted=6, suppressed=3)])
+    warehouse.write(OPERATOR_BATCHES, [outcome(1, records_in=10, emitted=6, suppressed=3)])
 
     check(warehouse, at_ms=NOW)
     assert {row["sla"]: row["observed_ms"] for row in warehouse.report(SLA_RESULTS)}["fresh"] == 500
@@ -281,7 +282,7 @@ def test_the_share_of_quarantined_records_breaks_an_sla(warehouse):
     of_source = {"operator": "events", "kind": "source"}
     before = {**outcome(0, records_in=100, passed=100), **of_source}  # more than 10 min ago
     poisoned = {**outcome(1, records_in=10, passed=5, quarantined=5), **of_source}
-    warehouse.write(OUTCOMES, [before, poisoned, outcome(1, records_in=5, emitted=5)])
+    warehouse.write(OPERATOR_BATCHES, [before, poisoned, outcome(1, records_in=5, emitted=5)])
 
     limits = {"warn_after": None, "error_after": None, "warn_above": 0.01, "error_above": 0.3}
     check(warehouse, subject="events", measure="quarantined_share", **limits)
@@ -411,7 +412,9 @@ def streamed(warehouse, latest_ms=90, latency_ms=100, batch_id=0):
     long_ago = {**bucket, "bucket": bucket_of(9_000), "finished_at": NOW - 600_001}
     warehouse.write(LATENCY_BUCKETS, [{**bucket, "finished_at": NOW - 1}, long_ago])
     window(warehouse, NOW - 61_000, latest_ms=latest_ms)
-    warehouse.write(OUTCOMES, [outcome(batch_id, records_in=8, held_before=2, emitted=5, suppressed=4, held_after=1)])
+    warehouse.write(
+        OPERATOR_BATCHES, [outcome(batch_id, records_in=8, held_before=2, emitted=5, suppressed=4, held_after=1)]
+    )
     proof = {"batch_id": batch_id, "operator": "latest", "key": "a", "n": 4, "first_offset": 1, "last_offset": 9}
     warehouse.write(SUPPRESSED, [proof])
     warehouse.write(BATCHES, [{"batch_id": batch_id, "finished_at": NOW - 50_000}])
@@ -441,7 +444,7 @@ def blames(warehouse, end_ms, **excess_ms):
 
 
 def outcome(batch_id, **counts):
-    zero = dict.fromkeys(OUTCOMES.names[OUTCOMES.names.index("records_in") :], 0)
+    zero = dict.fromkeys(COUNTED, 0)
     return {"batch_id": batch_id, "operator": "latest", "kind": "table", **zero, **counts}
 
 
@@ -477,7 +480,7 @@ def test_a_broken_contract_names_table_operator_row_and_version(warehouse):
     streamed(warehouse)
     check(warehouse, contract="tables")
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW + 5_000}])
-    warehouse.write(OUTCOMES, [outcome(1, records_in=3, emitted=3)] * 2)
+    warehouse.write(OPERATOR_BATCHES, [outcome(1, records_in=3, emitted=3)] * 2)
 
     check(warehouse, at_ms=NOW + 10_000, run_id="r2", contract="tables")
 
@@ -486,17 +489,17 @@ def test_a_broken_contract_names_table_operator_row_and_version(warehouse):
     assert (before["verdict"], before["said"]) == ("pass", "the contract of tables holds for all new rows")
     assert (after["verdict"], after["culprit"], after["records"]) == ("error", "latest", 1)
     example = '{"batch_id":1,"operator":"latest"}'
-    assert after["said"] == f"the contract of tables is broken: outcomes: duplicate_keys 1, {example}"
+    assert after["said"] == f"the contract of tables is broken: operator_batches: duplicate_keys 1, {example}"
     (told,) = (row for row in warehouse.report(DQ_RESULTS) if row["suite"] == "contract" and not row["success"])
     place = ("table", "sub_topology", "table_version", "batch_id", "rows", "culprit", "example", "observed", "run_id")
-    assert tuple(told[name] for name in place) == ("outcomes", "s", 2, 1, 3, "latest", example, "1", "r2")
+    assert tuple(told[name] for name in place) == ("operator_batches", "s", 2, 1, 3, "latest", example, "1", "r2")
 
 
 @pytest.mark.parametrize(
     "table",
     [
         *("batches", "changes", "critical_paths"),
-        *(pytest.param(n, marks=pytest.mark.long) for n in ("outcomes", "watermarks")),
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("operator_batches", "watermarks")),
     ],
 )
 def test_a_damaged_table_is_reported_and_the_check_continues(warehouse, table):
@@ -504,7 +507,7 @@ def test_a_damaged_table_is_reported_and_the_check_continues(warehouse, table):
     warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "events", "activity": "idle"}])
     for commit in warehouse.layout.warehouse.glob(f"*/t/**/{table}/_delta_log/*.json"):
         commit.write_text("{")
-    of_others = warehouse.layout.stream_table("others", "s", OUTCOMES.name) / "_delta_log"
+    of_others = warehouse.layout.stream_table("others", "s", OPERATOR_BATCHES.name) / "_delta_log"
     of_others.mkdir(parents=True)
     (of_others / f"{0:020}.json").write_text("{")
 
@@ -516,12 +519,12 @@ def test_a_damaged_table_is_reported_and_the_check_continues(warehouse, table):
 
 def test_all_rows_since_the_previous_check_are_judged(warehouse):
     streamed(warehouse)
-    check(warehouse, contract="outcomes")
+    check(warehouse, contract="operator_batches")
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW + 5_000}])
-    warehouse.write(OUTCOMES, [outcome(1, records_in=3, emitted=2)])
+    warehouse.write(OPERATOR_BATCHES, [outcome(1, records_in=3, emitted=2)])
 
-    check(warehouse, at_ms=NOW + 86_400_000, run_id="r2", contract="outcomes")
-    check(warehouse, at_ms=NOW + 90_100_000, run_id="r3", contract="outcomes")
+    check(warehouse, at_ms=NOW + 86_400_000, run_id="r2", contract="operator_batches")
+    check(warehouse, at_ms=NOW + 90_100_000, run_id="r3", contract="operator_batches")
 
     kept = {row["run_id"]: row["verdict"] for row in warehouse.report(SLA_RESULTS) if row["sla"] == "kept"}
     assert kept == {"r1": "pass", "r2": "error", "r3": "unknown"}

@@ -42,7 +42,7 @@ def new_process(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    path = Layout(tmp_path / "warehouse").stream_table("flights", "status", "operator_latency")
+    path = Layout(tmp_path / "warehouse").stream_table("flights", "status", "operator_batches")
     write_deltalake(path, pa.table({"operator": ["weather", "flight_board"], "max_ms": [90, 1500]}))
     return tmp_path
 
@@ -55,12 +55,12 @@ def home(tmp_path: Path) -> Path:
     ],
 )
 def test_a_query_answers_in_the_requested_format(home: Path, format_: str, expected: str) -> None:
-    query = "select operator, max(max_ms) as max_ms from operator_latency group by 1 order by 1"
+    query = "select operator, max(max_ms) as max_ms from operator_batches group by 1 order by 1"
     assert new_process(home, "sql", query, "--format", format_).stdout == expected
 
 
 def test_json_output_is_valid_json(home: Path) -> None:
-    answer = tidemark(home, "sql", "select operator, max_ms from operator_latency order by max_ms", "--format", "json")
+    answer = tidemark(home, "sql", "select operator, max_ms from operator_batches order by max_ms", "--format", "json")
     assert json.loads(answer.stdout)[1] == {"operator": "flight_board", "max_ms": 1500}
 
 
@@ -68,7 +68,7 @@ def test_an_error_prints_one_message_and_no_traceback(home: Path) -> None:
     answer = tidemark(home, "sql", "select * from latency")
     assert answer.returncode == 1
     listed = answer.stderr.splitlines()[-1].strip().removeprefix("Tables and views: ").split(", ")
-    assert {"operator_latency", "latest_state", "kafka_metrics"} <= set(listed)
+    assert {"operator_batches", "latest_state", "kafka_metrics"} <= set(listed)
     assert "Traceback" not in answer.stderr
 
 
@@ -125,7 +125,7 @@ def test_a_pipe_in_the_place_of_a_table_ends_with_the_limit(home: Path, tmp_path
     (log,) = home.rglob("00000000000000000000.json")
     log.unlink()
     os.mkfifo(log)
-    query = asked(home, tmp_path, "select * from operator_latency", "--timeout", "1")
+    query = asked(home, tmp_path, "select * from operator_batches", "--timeout", "1")
     assert "longer than 1 s" in query.communicate(timeout=60)[1]
     assert query.returncode == 1
 
@@ -280,7 +280,7 @@ def test_a_query_and_the_script_option_exclude_each_other(home: Path, arguments:
 def test_tables_are_listed_with_their_size(home: Path) -> None:
     heading, table = tidemark(home, "tables").stdout.splitlines()
     assert heading.split() == ["table", "where", "rows", "files", "bytes", "version"]
-    assert table.split()[:4] == ["operator_latency", "streams/flights/status", "2", "1"]
+    assert table.split()[:4] == ["operator_batches", "streams/flights/status", "2", "1"]
 
 
 def test_a_search_for_damage_that_fails_hides_no_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

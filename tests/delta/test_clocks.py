@@ -151,7 +151,7 @@ def test_time_that_a_source_spends_reading_is_its_work(tmp_path: Path) -> None:
     play = Play('level = "trace"' + NEWEST_SENT + RATES, tmp_path, partitions=2)
     play.broker = SlowBroker(play)
     play.batch([{**play.row("events", T, id="a", v=1), "offset": 5}], at_ms=T + 10_000)
-    spent = {row["operator"]: (row["finished_at"] - T, row["queued_ms"]) for row in play.rows("operator_latency")}
+    spent = {row["operator"]: (row["finished_at"] - T, row["queued_ms"]) for row in play.rows("operator_batches")}
     assert spent == {
         "events": (11_000, 0), "newest": (12_000, 1_000),
         "board": (12_000, 0), "out": (12_000, 0), "rated": (12_000, 0),
@@ -178,6 +178,6 @@ def test_a_sink_behind_a_slow_sibling_is_queued_and_idle(tmp_path: Path) -> None
     play = OneSleeps(NEWEST_SENT, tmp_path)
     play.batch([play.row("events", T, id="a", v=1)], at_ms=T)
     play.batch([play.row("events", T + 6_500, id="a", v=1)], at_ms=T + 7_000)
-    rows = {row["operator"]: row for row in play.rows("operator_latency") if row["batch_id"] == 0}
+    rows = {row["operator"]: row for row in play.rows("operator_batches") if row["batch_id"] == 0}
     assert rows["board"]["queued_ms"] >= 1_000
     assert rows["out"]["queued_ms"] < rows["board"]["queued_ms"]

@@ -16,7 +16,7 @@ from tidemark.errors import InvalidRow
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.checks import CHECKS
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import HOP, OUTCOMES, SLA_RESULTS, TABLES
+from tidemark.model.tables.catalog import HOP, OPERATOR_BATCHES, SLA_RESULTS, TABLES
 from tidemark.reports.report_tables import replace_rows
 from tidemark.storage.delta.tables import create, scan
 from tidemark.storage.warehouse import delta_tables
@@ -65,7 +65,7 @@ def test_tables_of_a_running_topology_describe_rows_and_columns(tmp_path):
         play.start(sub)
 
     tables = {name: paths for name, paths in delta_tables(tmp_path).items() if name != "heartbeats"}
-    assert {"flight_board", "hop_by_carrier", "outcomes"} <= tables.keys()
+    assert {"flight_board", "hop_by_carrier", "operator_batches"} <= tables.keys()
     for path in (path for paths in tables.values() for path in paths):
         assert all(comments(path).values()), path
         assert DeltaTable(path).metadata().description, path
@@ -84,34 +84,36 @@ def test_a_sink_column_is_described_by_its_expression(tmp_path):
 
 
 def test_a_table_gets_missing_columns_filled_with_null(tmp_path):
-    table, whole = tmp_path / "outcomes", arrow_schema(OUTCOMES)
+    table, whole = tmp_path / "operator_batches", arrow_schema(OPERATOR_BATCHES)
     create(table, pa.schema([field for field in whole if field.name != "fan_out"]))
-    write_deltalake(table, rows_of(OUTCOMES, [{"batch_id": 1, "emitted": 2}]).drop(["fan_out"]), mode="append")
+    write_deltalake(table, rows_of(OPERATOR_BATCHES, [{"batch_id": 1, "emitted": 2}]).drop(["fan_out"]), mode="append")
 
     create(table, whole)
-    write_deltalake(table, rows_of(OUTCOMES, [{"batch_id": 2, "fan_out": 5}]), mode="append")
+    write_deltalake(table, rows_of(OPERATOR_BATCHES, [{"batch_id": 2, "fan_out": 5}]), mode="append")
 
     assert sorted(scan(table).select("batch_id", "emitted", "fan_out").collect().rows()) == [(1, 2, None), (2, None, 5)]
-    assert comments(table)["fan_out"] == next(c.comment for c in OUTCOMES.columns if c.name == "fan_out")
+    assert comments(table)["fan_out"] == next(c.comment for c in OPERATOR_BATCHES.columns if c.name == "fan_out")
 
 
 def test_a_table_with_other_column_comments_accepts_new_rows(tmp_path):
-    table, whole = tmp_path / "outcomes", arrow_schema(OUTCOMES)
+    table, whole = tmp_path / "operator_batches", arrow_schema(OPERATOR_BATCHES)
     create(table, pa.schema([field.with_metadata({"comment": "as it was"}) for field in whole]))
 
     create(table, whole)
-    write_deltalake(table, rows_of(OUTCOMES, [{"batch_id": 1}]), mode="append")
+    write_deltalake(table, rows_of(OPERATOR_BATCHES, [{"batch_id": 1}]), mode="append")
 
-    assert comments(table) == {column.name: column.comment for column in OUTCOMES.columns}
+    assert comments(table) == {column.name: column.comment for column in OPERATOR_BATCHES.columns}
 
 
 def test_a_stream_continues_with_a_table_that_lacks_a_column(tmp_path):
     play = Play(AVERAGES, tmp_path)
-    create(play.table("outcomes"), pa.schema([f for f in arrow_schema(OUTCOMES) if f.name != "repeated"]))
+    create(
+        play.table("operator_batches"), pa.schema([f for f in arrow_schema(OPERATOR_BATCHES) if f.name != "repeated"])
+    )
 
     play.batch([play.row("readings", 1_400_000_000_000, room="a", celsius=20.0)], at_ms=1_400_000_000_500)
 
-    assert {row["operator"]: row["repeated"] for row in play.rows("outcomes")} == {
+    assert {row["operator"]: row["repeated"] for row in play.rows("operator_batches")} == {
         "readings": 0, "everything": 0, "by_minute": 0, "board": 0,
     }  # fmt: skip
 

@@ -61,7 +61,7 @@ def test_a_warehouse_may_have_signs_of_urls_and_of_sql_in_its_name(tmp_path: Pat
 def test_a_table_has_few_files_after_many_batches(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     batches(play, range(16))
-    for name in ("changes", "batches", "operator_latency", "suppressed", "outcomes"):
+    for name in ("changes", "batches", "suppressed", "operator_batches"):
         if DeltaTable.is_deltatable(str(table(play, name))):
             assert len(files_of(table(play, name))) <= 3 * EVERY, name
     assert updates(play) == [(n, 0) for n in range(16)]

@@ -13,16 +13,12 @@ from support.play import NOON, Play
 from support.topologies import aggregate, sink, source, table, topology_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
+from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model import topology
 from tidemark.model.checks import words
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import (
-    BATCHES,
-    HEARTBEATS,
-    OUTCOMES,
-    TABLES,
-)
+from tidemark.model.tables.catalog import BATCHES, COUNTED, HEARTBEATS, TABLES
 from tidemark.sla.contracts import counts
 
 NOW = 1_770_000_000_000
@@ -47,7 +43,7 @@ LATE = topology_of(
     out=sink("counts", table="out"),
 )
 LATEST = {"batch_id": 7, "operator": "latest", "kind": "table"}
-ZERO = dict.fromkeys(OUTCOMES.names[OUTCOMES.names.index("records_in") :], 0)
+ZERO = dict.fromkeys(COUNTED, 0)
 FINE = {**LATEST, **ZERO, "records_in": 5, "emitted": 3, "suppressed": 2}
 PROOF = {"batch_id": 7, "operator": "latest", "key": "a", "n": 2, "first_offset": 4, "last_offset": 9}
 WINDOW = {"topology": "t", "window_start": NOW - 65_000, "window_end": NOW - 60_000}
@@ -76,30 +72,42 @@ def broken(warehouse: Any, table: str) -> dict[str, int]:
 
 
 def test_rows_as_declared_break_no_contract(warehouse):
-    write(warehouse, outcomes=[FINE], suppressed=[PROOF], critical_paths=[PATH], critical_path_steps=STEPS)
+    write(warehouse, operator_batches=[FINE], suppressed=[PROOF], critical_paths=[PATH], critical_path_steps=STEPS)
 
     judged = {each.table: each for each in counts.judge_contracts(warehouse.layout, TOPOLOGY, HOUR)}
 
     assert {name: (each.rows, sum(each.counts.values())) for name, each in judged.items()} == {
-        "batches": (1, 0), "outcomes": (1, 0), "suppressed": (1, 0), "critical_paths": (1, 0),
+        "batches": (1, 0), "operator_batches": (1, 0), "suppressed": (1, 0), "critical_paths": (1, 0),
         "critical_path_steps": (3, 0),
     }  # fmt: skip
     assert all(not any(each.schema.values()) for each in judged.values())
-    assert (judged["outcomes"].version, judged["outcomes"].batch_id, judged["critical_paths"].batch_id) == (1, 7, None)
+    assert (
+        judged["operator_batches"].version,
+        judged["operator_batches"].batch_id,
+        judged["critical_paths"].batch_id,
+    ) == (1, 7, None)
 
 
 @pytest.mark.parametrize(
     ("table", "rows", "rule", "culprit"),
     [
-        ("outcomes", [FINE, FINE], "duplicate_keys", "latest"),
-        ("outcomes", [{**FINE, "kind": "filter"}], "unknown_words", "latest"),
-        ("outcomes", [{**FINE, "records_in": -5, "held_before": 10}], "negative_counts", "latest"),
-        ("outcomes", [{**FINE, "emitted": 4}], "not_adding_up", "latest"),
-        ("outcomes", [{**FINE, "suppressed": 3, "emitted": 2}], "not_adding_up", "latest"),
+        ("operator_batches", [FINE, FINE], "duplicate_keys", "latest"),
+        ("operator_batches", [{**FINE, "kind": "filter"}], "unknown_words", "latest"),
+        ("operator_batches", [{**FINE, "records_in": -5, "held_before": 10}], "negative_counts", "latest"),
+        ("operator_batches", [{**FINE, "emitted": 4}], "not_adding_up", "latest"),
+        ("operator_batches", [{**FINE, "suppressed": 3, "emitted": 2}], "not_adding_up", "latest"),
         (
-            "operator_latency",
-            [{**LATEST, "n": 1, "min_ms": 5, "max_ms": 4, "negative_n": 0}],
+            "operator_batches",
+            [{**FINE, "n": 1, "min_ms": 5, "max_ms": 4, "tasks": [{"n": 1}]}],
             "not_adding_up",
+            "latest",
+        ),
+        ("operator_batches", [{**FINE, "n": 3, "tasks": [{"n": 1}, {"n": 1}]}], "not_adding_up", "latest"),
+        ("operator_batches", [{**FINE, "disorder": [{"bucket": 0, "n": -1}]}], "negative_counts", "latest"),
+        (
+            "operator_batches",
+            [{**FINE, "tasks": [{"shard": 0}, {"partition": 1, "idempotent_update_skip_total": -1}]}],
+            "negative_counts",
             "latest",
         ),
         ("operator_windows", [{**LATEST, "window_start": NOW, "window_end": NOW}], "not_adding_up", "latest"),
@@ -122,11 +130,11 @@ def test_each_rule_finds_its_violation_and_names_the_operator(warehouse, table, 
 
 
 def test_evidence_without_a_skip_breaks_a_rule(warehouse):
-    write(warehouse, outcomes=[FINE], suppressed=[PROOF, {**PROOF, "operator": "nobody"}])
+    write(warehouse, operator_batches=[FINE], suppressed=[PROOF, {**PROOF, "operator": "nobody"}])
 
-    assert broken(warehouse, "outcomes") == {"not_adding_up": 1}
-    assert found(warehouse, "outcomes").culprit == "nobody"
-    assert json.loads(str(found(warehouse, "outcomes").example)) == {"batch_id": 7, "operator": "nobody"}
+    assert broken(warehouse, "operator_batches") == {"not_adding_up": 1}
+    assert found(warehouse, "operator_batches").culprit == "nobody"
+    assert json.loads(str(found(warehouse, "operator_batches").example)) == {"batch_id": 7, "operator": "nobody"}
 
 
 def test_two_current_rows_of_one_key_break_a_rule(warehouse):
@@ -145,10 +153,10 @@ def test_two_current_rows_of_one_key_break_a_rule(warehouse):
 
 
 def test_rows_outside_of_the_interval_are_not_judged(warehouse):
-    write(warehouse, outcomes=[FINE, FINE])
+    write(warehouse, operator_batches=[FINE, FINE])
 
     later, ended = Interval(NOW, NOW + 3_600_000), Interval(NOW - 3_600_000, NOW - 1_000)
-    assert [found(warehouse, "outcomes", over).counts for over in (later, ended)] == [{}, {}]
+    assert [found(warehouse, "operator_batches", over).counts for over in (later, ended)] == [{}, {}]
 
 
 def test_reports_are_judged_by_the_time_of_arrival(warehouse):
@@ -178,21 +186,21 @@ def test_an_allowed_late_record_may_close_its_window_again(tmp_path):
 )
 def test_a_table_is_judged_only_by_its_own_columns(warehouse, columns, schema):
     write(warehouse)
-    frame = pl.DataFrame([{"topology": "t", "sub_topology": "s", **FINE}])
+    frame = pl.DataFrame(rows_of(TABLES["operator_batches"], [{"topology": "t", "sub_topology": "s", **FINE}]))
     frame = frame.drop([name for name, kind in columns.items() if kind is None])
     frame = frame.cast({name: kind for name, kind in columns.items() if kind is not None})
-    write_deltalake(warehouse.layout.stream_table("t", "s", "outcomes"), frame.to_arrow())
+    write_deltalake(warehouse.layout.stream_table("t", "s", "operator_batches"), frame.to_arrow())
 
-    one = found(warehouse, "outcomes")
+    one = found(warehouse, "operator_batches")
 
     assert (one.schema, one.counts) == (schema, {})
     assert set(columns) == {name for names in json.loads(str(one.example)).values() for name in names}
 
 
 @pytest.mark.parametrize("torn", ["_delta_log/*.json", "*.parquet"])
-@pytest.mark.parametrize("table", ["batches", "outcomes", "suppressed"])
+@pytest.mark.parametrize("table", ["batches", "operator_batches", "suppressed"])
 def test_an_unreadable_table_is_reported_and_the_check_continues(warehouse, table, torn):
-    write(warehouse, outcomes=[FINE], suppressed=[PROOF], sla_results=[RAN])
+    write(warehouse, operator_batches=[FINE], suppressed=[PROOF], sla_results=[RAN])
     for file in warehouse.layout.stream_table("t", "s", table).glob(torn):
         file.write_bytes(b"{")
 

@@ -15,7 +15,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     LATENCY_BUCKETS,
-    OPERATOR_LATENCY,
+    OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
 )
 from tidemark.semantics.buckets import bucket_of
@@ -256,9 +256,10 @@ def paths_in_order(warehouse):
 
 def latencies(warehouse, batch_id, *, finished_at, latency_ms):
     """Ten records of one latency that B finished."""
-    batch = {"batch_id": batch_id, "operator": "B", "task_id": "s_0", "finished_at": finished_at, "n": 10}
-    warehouse.write(LATENCY_BUCKETS, [batch | {"bucket": bucket_of(latency_ms)}])
-    warehouse.write(OPERATOR_LATENCY, [batch | {"min_ms": latency_ms, "max_ms": latency_ms}])
+    batch = {"batch_id": batch_id, "operator": "B", "finished_at": finished_at, "n": 10}
+    warehouse.write(LATENCY_BUCKETS, [batch | {"task_id": "s_0", "bucket": bucket_of(latency_ms)}])
+    task = {"task_id": "s_0", "n": 10, "min_ms": latency_ms, "max_ms": latency_ms}
+    warehouse.write(OPERATOR_BATCHES, [batch | {"tasks": [task]}])
 
 
 def judged(warehouse, *, latency_ms=None, work_ms=None):

@@ -56,7 +56,7 @@ def results(home: Path, records: list[tuple[float, str, float]], cut: random.Ran
             play.start()
     play.batch([event(play, 900, "end", 0.0, part=part) for part in range(3)], at_ms=T + number)
     assert play.rows("late_records") == []
-    for row in play.rows("outcomes"):
+    for row in play.rows("operator_batches"):
         assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
     found = {f"{row['operator']} {row['key']}": row["value"] for row in play.rows("changes") if "end" not in row["key"]}
     return {name: value for name, value in found.items() if value is not None}  # sessions that became part of others
@@ -84,7 +84,7 @@ def test_by_event_time_the_newest_row_is_not_the_last_one_read(tmp_path: Path) -
             play.start()
         play.batch([event(play, 10, "a", 7.0), event(play, 9, "a", 8.0)], at_ms=T + 1)
         assert play.rows("changes")[-1]["value"] == '{"v":11.0}', "of one instant the higher partition"
-        (*_, last) = [row for row in play.rows("outcomes") if row["operator"] == "newest"]
+        (*_, last) = [row for row in play.rows("operator_batches") if row["operator"] == "newest"]
         assert (last["records_in"], last["superseded"]) == (2, 2)
 
 

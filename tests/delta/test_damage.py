@@ -400,8 +400,9 @@ def log_file(made: Warehouse, table: str, version: int) -> Path:
 
 
 LOGS = {
-    ("batches", 1): "empty", ("outcomes", 1): "cut", ("changes", 2): "missing", ("hop_by_id", 6): "another type",
-    ("board", 3): "nested", ("watermarks", 0): "no text", ("operator_latency", 2): "without its end",
+    ("batches", 1): "empty", ("operator_batches", 1): "cut", ("changes", 2): "missing",
+    ("hop_by_id", 6): "another type", ("board", 3): "nested", ("watermarks", 0): "no text",
+    ("operator_windows", 2): "without its end",
 }  # fmt: skip
 """By table and version, what happens to the commit."""
 
@@ -436,7 +437,7 @@ def test_people_are_told_of_damaged_logs_of_tables(made: Warehouse, tmp_path: Pa
     assert f"shop: unreadable: {files[0]}: it is empty; restore its table from a backup; " in ill["status"].stdout
 
 
-@pytest.mark.parametrize("name", ["board", "changes_of_board", "hop_by_id", "batches", "outcomes"])
+@pytest.mark.parametrize("name", ["board", "changes_of_board", "hop_by_id", "batches", "operator_batches"])
 @pytest.mark.parametrize("way", ["newest commit", "whole table"])
 def test_people_are_told_of_a_lost_commit_that_leaves_a_sound_log(
     made: Warehouse, tmp_path: Path, name: str, way: str

@@ -13,8 +13,7 @@ from tidemark.model.tables.catalog import (
     ALERTS,
     COMPLETENESS,
     DELIVERIES,
-    OPERATOR_LATENCY,
-    OUTCOMES,
+    OPERATOR_BATCHES,
     QUARANTINE,
     SLA_RESULTS,
     WATERMARKS,
@@ -61,26 +60,17 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
     story = Story(warehouse.layout.warehouse)
     assert list(story.new()) == []
     warehouse.write(
-        OPERATOR_LATENCY,
+        OPERATOR_BATCHES,
         [
-            {"batch_id": 1, "operator": "board", "kind": "sink", "n": 1, "sum_ms": 1_500, "finished_at": 2_000},
-            {
-                "batch_id": 1,
-                "operator": "board",
-                "task_id": "1_0",
-                "kind": "sink",
-                "n": 3,
-                "sum_ms": 2_500,
-                "finished_at": 2_100,
-            },
+            {"batch_id": 1, "operator": "board", "kind": "sink", "n": 4, "sum_ms": 4_000, "finished_at": 2_000},
             {"batch_id": 2, "operator": "alerts", "kind": "sink", "n": 1, "sum_ms": 900, "finished_at": 3_000},
         ],
     )
-    warehouse.write(OUTCOMES, [{"batch_id": 1, "operator": "newest", "records_in": 120, "suppressed": 99}])
+    warehouse.write(OPERATOR_BATCHES, [{"batch_id": 1, "operator": "newest", "records_in": 120, "suppressed": 99}])
     assert list(story.new()) == [
         "first latency: 1,000 ms from the time of a record until board had its result, on average of its first batch"
     ]
-    warehouse.write(OUTCOMES, [{"batch_id": 2, "operator": "newest", "records_in": 5, "suppressed": 1}])
+    warehouse.write(OPERATOR_BATCHES, [{"batch_id": 2, "operator": "newest", "records_in": 5, "suppressed": 1}])
     bad = {"batch_id": 2, "topic": "events", "partition": 2, "offset": 17, "reason": "malformed_json"}
     warehouse.write(QUARANTINE, [bad, {**bad, "batch_id": 3, "offset": 18, "reason": "invalid_utf8"}])
     warehouse.write(

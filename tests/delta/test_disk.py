@@ -86,7 +86,7 @@ def start(play: Play, **hooks: Any) -> Disk:
         ("committed board", 0),
         pytest.param("committed out", 0, marks=pytest.mark.long),
         ("measured", 2),
-        pytest.param("committed outcomes", 0, marks=pytest.mark.long),
+        pytest.param("committed operator_batches", 0, marks=pytest.mark.long),
     ],
 )
 def test_a_batch_waits_for_disk_space_and_is_written_once(

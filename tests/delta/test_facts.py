@@ -15,7 +15,7 @@ from bench.commits import commits as count_commits
 from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
-from support.play import MEASURED, Play, Row, ms
+from support.play import Play, Row, ms, without_clocks
 from support.topologies import sink, source, table, topology_of
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.control.process import wait_until
@@ -23,7 +23,7 @@ from tidemark.kernels.columns.buckets import value_of
 from tidemark.kernels.updates.facts import add_up
 from tidemark.model import sla_spec
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import OUTCOMES
+from tidemark.model.tables.catalog import OPERATOR_BATCHES
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import Verdict
@@ -94,7 +94,7 @@ def test_rows_and_files_of_a_sink_have_the_same_newest_time(
     playing = play(tmp_path, facts_every_ms=0)
     rows = [playing.row("events", at_ms, id=str(at_ms), v=1) for at_ms in (ms(5), ms(9) + 1, ms(7))]
     playing.batch(rows, at_ms=ms(10))
-    newest_ms = {row["operator"]: row["newest_ms"] for row in playing.rows("outcomes")}
+    newest_ms = {row["operator"]: row["newest_ms"] for row in playing.rows("operator_batches")}
     assert newest_ms == {"events": None, "newest": None, "board": ms(9) + 1, "out": None}
 
 
@@ -107,7 +107,7 @@ def test_a_batch_commits_outputs_and_ten_seconds_facts(tmp_path):
     assert {name: n for name, n in of_batches.items() if n} == dict.fromkeys(OUTPUTS, 4)  # a new value every 2 s
     run(playing, range(10, 11), batches)
     of_facts = {name for name, n in commits(tmp_path).items() if n == 1 and name not in OUTPUTS}
-    assert {"batches", "outcomes", "suppressed", "operator_latency", "operator_windows"} <= of_facts
+    assert {"batches", "operator_batches", "suppressed", "operator_windows"} <= of_facts
     assert not of_facts & SELDOM
     drain(playing)
     assert {name for name, n in commits(tmp_path).items() if n == 1} - of_facts == SELDOM
@@ -174,7 +174,7 @@ def test_flushed_together_or_with_each_batch_facts_are_the_same(tmp_path, of_eac
 
 STEPS = [
     "decided", "committed changes", "committed board", "committed out", "measured", "committed suppressed",
-    "committed latency_buckets", "committed outcomes", "committed batches",
+    "committed latency_buckets", "committed operator_batches", "committed batches",
 ]  # fmt: skip
 
 
@@ -206,7 +206,7 @@ def told(tables: dict[str, pl.DataFrame], *, up_to: int = 99) -> dict[str, list[
     The clock of Delta's log is the machine's.
     """
     rows = {name: frame.filter(pl.col("batch_id") <= up_to) for name, frame in tables.items()}
-    return {name: sorted(map(str, of.drop(MEASURED, strict=False).rows())) for name, of in rows.items()}
+    return {name: sorted(map(str, without_clocks(of).rows())) for name, of in rows.items()}
 
 
 @pytest.mark.parametrize("planned", [2, 3], ids=["Spark runs it again", "Spark has committed it"])
@@ -220,7 +220,7 @@ def test_after_a_kill_the_last_batch_has_the_clock_of_recovery(tmp_path, planned
     run(playing, range(planned, 3), batches)
     playing.process(3, batches.setdefault(3, rows_of(playing, 3)), at_ms=ms(3), now_ms=ms(60))
     drain(playing)
-    latency = scan_of(playing, "operator_latency").filter(pl.col("operator") == "out")
+    latency = scan_of(playing, "operator_batches").filter(pl.col("operator") == "out")
     assert dict(latency.select("batch_id", "recovered").rows()) == {0: False, 2: True}
     finished_at = scan_of(playing, "batches").select("batch_id", pl.col("finished_at").dt.epoch("ms"))
     assert dict(finished_at.rows())[2] == ms(42)
@@ -273,7 +273,7 @@ def test_readers_see_facts_that_only_the_journal_has(tmp_path):
     # What was measured of batch 2 is in the driver alone, until the next batch or a flush.
     assert warehouse.ask(asked).rows == ((0,), (1,))
     assert facts.batches["batch_id"].to_list() == [0, 1]
-    assert facts.rows(OUTCOMES).collect().height == 6  # batch 1 sends nothing on to the sinks
+    assert facts.rows(OPERATOR_BATCHES).collect().height == 6  # batch 1 sends nothing on to the sinks
     assert sorted(scan_facts(playing.table("quarantine", SUB)).collect()["batch_id"]) == [0, 1, 2]
     run(playing, range(3, 12), {})
     drain(playing)
@@ -384,7 +384,7 @@ def test_the_next_flush_writes_what_a_failed_one_left(tmp_path, at_once):
             with pytest.raises(Crash):
                 playing.engine(SUB).flush()
             playing.engine(SUB).flush()
-        elif fails and step == "committed outcomes" and not failed:
+        elif fails and step == "committed operator_batches" and not failed:
             failed.append(step)
             raise Crash
 

@@ -33,7 +33,7 @@ from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.sla_spec import Measure, load, parse
-from tidemark.model.tables.catalog import ALERTS, CHANGES, INCIDENTS, OUTCOMES, SLA_RESULTS, SUPPRESSED, Table
+from tidemark.model.tables.catalog import ALERTS, CHANGES, INCIDENTS, OPERATOR_BATCHES, SLA_RESULTS, SUPPRESSED, Table
 from tidemark.query.sql import Warehouse
 from tidemark.reports.paths.path_facts import windows_with_paths
 from tidemark.reports.report_tables import open_report
@@ -499,9 +499,9 @@ def damaged_file(flow: Flow) -> float:
 
 
 def lost_update(flow: Flow) -> float:
-    """Removes an update of one batch from the table `outcomes`."""
+    """Removes an update of one batch from the table `operator_batches`."""
     flow.goes_on(82)
-    table = DeltaTable(flow.layout.stream_table("play", "reads", OUTCOMES.name))
+    table = DeltaTable(flow.layout.stream_table("play", "reads", OPERATOR_BATCHES.name))
     table.update({"emitted": "emitted - 1"}, predicate="operator = 'newest' AND batch_id = 8")
     return 84
 

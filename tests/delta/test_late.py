@@ -60,9 +60,9 @@ def rate(play: Play, second: float, value: int) -> dict[str, Any]:
 
 
 def outcome(play: Play, operator: str, word: str, sub: str | None = None) -> int:
-    for row in play.rows("outcomes", sub):
+    for row in play.rows("operator_batches", sub):
         assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
-    return sum(row[word] for row in play.rows("outcomes", sub) if row["operator"] == operator)
+    return sum(row[word] for row in play.rows("operator_batches", sub) if row["operator"] == operator)
 
 
 def reconnects(play: Play) -> None:
@@ -75,7 +75,7 @@ def test_a_sink_has_every_record_of_a_device_that_reconnects(tmp_path: Path) -> 
     play = Play(EVENTS + ALL, tmp_path)
     reconnects(play)
     assert len(play.rows("all_of_it")) == 102
-    newest = {r["operator"]: (r["n"], r["max_ms"]) for r in play.rows("operator_latency") if r["batch_id"] == 1}
+    newest = {r["operator"]: (r["n"], r["max_ms"]) for r in play.rows("operator_batches") if r["batch_id"] == 1}
     assert newest == {"events": (100, 3_602_500), "all": (100, 3_602_500)}, "both took what is an hour old"
     assert play.rows("late_records") == []
     assert [(row["watermark"] - T) / 1000 for row in play.rows("batches")] == [-2.001, -2.001], "and time has not moved"
@@ -88,7 +88,7 @@ def test_tables_rolling_aggregates_and_hops_drop_nothing_as_late(tmp_path: Path)
     assert [(row["id"], row["v"]) for row in play.rows("board")][-1] == ("c", 99)
     assert [(row["id"], row["n"]) for row in play.rows("sums")][-1] == ("c", 100)
     assert outcome(play, "by_v", "fan_out") == outcome(play, "per_v", "records_in", "second") == 102
-    assert {row["late"] for sub in (None, "second") for row in play.rows("outcomes", sub)} == {0}
+    assert {row["late"] for sub in (None, "second") for row in play.rows("operator_batches", sub)} == {0}
 
 
 def test_a_record_late_for_a_window_is_accepted_by_its_siblings(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]
         pytest.param("committed out", marks=pytest.mark.long),
         "committed board",
         pytest.param("measured", marks=pytest.mark.long),
-        "committed outcomes",
+        "committed operator_batches",
     ],
 )
 def test_a_driver_replaced_between_two_commits_makes_no_second(

@@ -31,7 +31,7 @@ def sent(play: Play) -> list[str]:
 
 
 def outcome(play: Play, operator: str) -> tuple[int, int, int]:
-    rows = [r for r in play.rows("outcomes") if r["operator"] == operator]
+    rows = [r for r in play.rows("operator_batches") if r["operator"] == operator]
     return tuple(sum(r[word] for r in rows) for word in ("records_in", "passed", "quarantined"))  # type: ignore
 
 

@@ -151,7 +151,14 @@ def a_batch(play: Play, number: int) -> None:
 
 
 IN_WINDOWS = long_run.TOPOLOGY.replace('mode = "current"', 'mode = "current"\nrefresh = "0 s"')
-STEPS = ("decided", "committed changes", "committed board", "measured", "committed outcomes", "committed batches")
+STEPS = (
+    "decided",
+    "committed changes",
+    "committed board",
+    "measured",
+    "committed operator_batches",
+    "committed batches",
+)
 
 
 @pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
@@ -217,7 +224,7 @@ def test_files_older_than_the_retention_are_deleted(tmp_path: Path, monkeypatch:
         play.batch([play.row("events", T + 10_000 * number, id="a", v=number), *late], at_ms=T + 1_000 * number)
     written_days_ago(monkeypatch, play, {0: 91, 1: 89, 2: 31, 3: 29})
     maintained(play, in_ms=0)
-    assert batches_in(play, "outcomes") == [3]
+    assert batches_in(play, "operator_batches") == [3]
     assert batches_in(play, "late_records") == [1, 2, 3]
     assert batches_in(play, "changes") == [0, 1, 2, 3]  # for ever, unless configured
     assert [row["v"] for row in play.rows("board")] == [3]
@@ -317,7 +324,7 @@ def test_closed_files_of_a_day_are_compacted_into_one(tmp_path: Path, monkeypatc
     written_days_ago(monkeypatch, play, {0: 3, 1: 3, 2: 2, 3: 2})
     for stream in streams(play):
         maintain_stream(stream, now_ms=wall_clock_ms())
-    outcomes = Layout(tmp_path).stream_table("play", SUB, "outcomes")
+    outcomes = Layout(tmp_path).stream_table("play", SUB, "operator_batches")
     # batches 4 and 5 were written less than an hour ago
     assert [(file.newest_batch, file.rows) for file in files_of(outcomes)] == [(1, 6), (3, 6), (4, 3), (5, 3)]
 
@@ -369,7 +376,7 @@ def test_two_concurrent_maintenance_runs_leave_the_same_as_one(tmp_path: Path) -
         for done in [both.submit(maintained, play) for _ in range(2)]:
             done.result()
     assert play.tables() == before
-    assert len(files_of(Layout(tmp_path).stream_table("play", SUB, "outcomes"))) == 1
+    assert len(files_of(Layout(tmp_path).stream_table("play", SUB, "operator_batches"))) == 1
 
 
 def test_files_of_killed_maintenance_are_removed_by_the_next_run(
@@ -405,7 +412,7 @@ def test_the_job_prints_files_and_sizes_before_and_after(tmp_path: Path) -> None
     for number in range(3):
         a_batch(play, number)
     told = maintain.run(Layout(tmp_path), play.topology, now_ms=T, closed_after_ms=T - wall_clock_ms() - 10_000)
-    (outcomes,) = [row for row in told if row["table"] == "outcomes"]
+    (outcomes,) = [row for row in told if row["table"] == "operator_batches"]
     assert (outcomes["files_before"], outcomes["files"], outcomes["rows_before"], outcomes["rows"]) == (3, 1, 9, 9)
     assert outcomes["unused_files"] == 3
     stored = scan(Layout(tmp_path).report_table("play", "table_files")).collect()

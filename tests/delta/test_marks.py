@@ -94,7 +94,7 @@ def test_a_mark_moves_time_if_its_writer_is_the_one_named(tmp_path: Path, writer
     play.batch([mark(play, writer, NOON + 40_000)], at_ms=ms(41))
     assert read(play).watermark_ms == NOON + reached_ms
     assert play.rows("quarantine") == []
-    outcome = [r for r in play.rows("outcomes") if r["operator"] == "events"][-1]
+    outcome = [r for r in play.rows("operator_batches") if r["operator"] == "events"][-1]
     assert (outcome["records_in"], outcome["filtered"], outcome["quarantined"]) == (1, 1, 0)
 
 

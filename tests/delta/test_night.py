@@ -126,13 +126,13 @@ def test_a_reconnected_aircraft_adds_latency_and_moves_no_time(tmp_path: Path) -
     )
     (source,) = [
         (row["n"], row["min_ms"], row["max_ms"])
-        for row in night.rows("operator_latency", "status")
+        for row in night.rows("operator_batches", "status")
         if row["batch_id"] == 1 and row["operator"] == "flight_events"
     ]
     assert source == (2, 500, 80_101_000), "it counts where it was read, and changes no other record's latency"
     (table,) = [
         (row["n"], row["max_ms"])
-        for row in night.rows("operator_latency", "status")
+        for row in night.rows("operator_batches", "status")
         if row["batch_id"] == 1 and row["operator"] == "flight_status"
     ]
     assert table == (2, 80_101_000), "and a table, which closes nothing, has the aircraft"

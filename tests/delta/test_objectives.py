@@ -21,7 +21,7 @@ from tidemark.model.tables.catalog import (
     INCIDENTS,
     LATENCY_BUCKET_ROLLUP,
     LATENCY_BUCKETS,
-    OPERATOR_LATENCY,
+    OPERATOR_BATCHES,
     SLA_RESULTS,
 )
 from tidemark.query import sql
@@ -69,7 +69,8 @@ class Records:
         buckets = [{**of, "bucket": bucket_of(ms), "n": count} for ms, count in counts.items() if count]
         self.warehouse.write(LATENCY_BUCKETS, buckets)
         sums = {"n": n, "min_ms": 100, "max_ms": 9_000, "sum_ms": 100 * n, "negative_n": 0}
-        self.warehouse.write(OPERATOR_LATENCY, [{**of, **sums}])
+        row = {name: value for name, value in of.items() if name != "task_id"}
+        self.warehouse.write(OPERATOR_BATCHES, [{**row, **sums, "tasks": [{"task_id": of["task_id"], **sums}]}])
         times = {"decided_at": NOW - age_ms - 200, "finished_at": NOW - age_ms}
         self.warehouse.write(BATCHES, [{"batch_id": self.batches, **times}])
         self.batches += 1

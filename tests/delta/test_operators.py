@@ -62,7 +62,7 @@ def sent(play: Play, *columns: str) -> list[tuple[Any, ...]]:
 
 def check_accounting(play: Play) -> None:
     for sub in play.topology.sub_topologies:
-        for row in play.rows("outcomes", sub.name):
+        for row in play.rows("operator_batches", sub.name):
             assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
 
 
@@ -73,7 +73,7 @@ def test_on_change_sends_each_result_that_differs(tmp_path: Path) -> None:
     play.batch([event(play, 1, v=3), event(play, 2, v=2), event(play, 3, v=5)], at_ms=T)
     play.batch([event(play, 4, v=5), event(play, 5, v=6)], at_ms=T + 1000)
     assert sent(play, "top", "timestamp") == [(0, 3, 1), (0, 5, 3), (1, 6, 5)]
-    (first, second) = [row for row in play.rows("outcomes") if row["operator"] == "counts"]
+    (first, second) = [row for row in play.rows("operator_batches") if row["operator"] == "counts"]
     assert (first["emitted"], first["suppressed"], second["emitted"], second["suppressed"]) == (2, 1, 1, 1)
     check_accounting(play)
 
@@ -82,7 +82,7 @@ def test_per_batch_decisions_use_the_last_update_of_a_key(tmp_path: Path) -> Non
     play = Play(SOURCE + COUNTS + 'decide = "batch"\n' + OUT, tmp_path)
     play.batch([event(play, 1), event(play, 2), event(play, 3, "b")], at_ms=T)
     assert sent(play, "id", "n") == [(0, "a", 2), (0, "b", 1)]
-    (row,) = [row for row in play.rows("outcomes") if row["operator"] == "counts"]
+    (row,) = [row for row in play.rows("operator_batches") if row["operator"] == "counts"]
     assert (row["records_in"], row["emitted"], row["superseded"]) == (3, 2, 1)
 
 
@@ -167,7 +167,7 @@ def test_periodic_sends_every_current_result_once_per_interval(tmp_path: Path) -
     play.batch([event(play, 4, "b")], at_ms=T + 19_000)
     play.batch(at_ms=T + 45_000)  # three intervals later, once
     assert sorted(sent(play, "id", "n")) == [(2, "a", 2), (2, "b", 1), (4, "a", 2), (4, "b", 2)]
-    outcomes = {row["batch_id"]: row for row in play.rows("outcomes") if row["operator"] == "counts"}
+    outcomes = {row["batch_id"]: row for row in play.rows("operator_batches") if row["operator"] == "counts"}
     assert [(outcomes[b]["emitted"], outcomes[b]["repeated"]) for b in (2, 4)] == [(2, 0), (1, 1)]
     assert [outcomes[b]["held_after"] for b in (0, 1, 2, 3, 4)] == [1, 2, 0, 1, 0]
     check_accounting(play)
@@ -207,7 +207,7 @@ def test_time_advances_while_every_update_is_suppressed(tmp_path: Path) -> None:
     play.hop("second", at_ms=T)
     play.batch([event(play, 50)], at_ms=T + 1000)
     play.hop("second", at_ms=T + 1000)
-    assert [row["emitted"] for row in play.rows("outcomes") if row["operator"] == "now"] == [1, 0]
+    assert [row["emitted"] for row in play.rows("operator_batches") if row["operator"] == "now"] == [1, 0]
     assert [(row["watermark"] - T) / 1000 for row in play.rows("batches", "second")] == [-0.001, 48.999]
     assert [(row["operator"], (row["window_start"] - T) / 1000) for row in play.rows("operator_windows", "second")] == [
         ("by_v_source", 0), ("per_v", 0),
@@ -221,7 +221,7 @@ def test_a_partition_too_far_ahead_waits_without_loss(tmp_path: Path) -> None:
     ahead = [play.row("events", T + at * 1000, partition=1, id="x", v=at) for at in (3, 20, 4, 40)]
     play.batch([event(play, 1), *ahead[:1]], at_ms=T)  # watermarks 0 − 1 ms and 2 − 1 ms: up to 5 s − 1 ms is allowed
     play.batch([event(play, 2), *ahead[1:]], at_ms=T + 1000)
-    source = {row["batch_id"]: row for row in play.rows("outcomes") if row["operator"] == "events"}
+    source = {row["batch_id"]: row for row in play.rows("operator_batches") if row["operator"] == "events"}
     assert (source[1]["passed"], source[1]["held_after"]) == (2, 2), "a record may take its partition too far ahead"
     play.start()  # another driver finds in the tables what waits
     play.batch(at_ms=T + 2000)
@@ -244,7 +244,7 @@ def test_at_most_max_held_records_wait(tmp_path: Path) -> None:
     # Of each partition the first one passes. Those behind it come after 20, 50, 50, and 30, 45 s: 3 of 5 may wait.
     play.batch([*far, *further], at_ms=T + 1_000)
     play.start()
-    source = [row for row in play.rows("outcomes") if row["operator"] == "events"]
+    source = [row for row in play.rows("operator_batches") if row["operator"] == "events"]
     assert [(row["passed"], row["held_after"], row["released_early"]) for row in source] == [(3, 0, 0), (4, 3, 2)]
     assert [(row["id"], row["top"]) for row in play.rows("out")[3:]] == [("x", 20), ("x", 50), ("y", 30), ("y", 45)]
     play.batch([play.row("events", T + 80_000, partition=2, id="y", v=80)], at_ms=T + 2_000)
@@ -252,7 +252,7 @@ def test_at_most_max_held_records_wait(tmp_path: Path) -> None:
     play.batch([event(play, 99), play.row("events", T + 99_000, partition=1, id="z", v=0)], at_ms=T + 3_000)
     for number in range(3):
         play.batch(at_ms=T + 4_000 + number)
-    source = [row for row in play.rows("outcomes") if row["operator"] == "events"]
+    source = [row for row in play.rows("operator_batches") if row["operator"] == "events"]
     assert [row["released_early"] for row in source] == [0, 2, 1, 1, *([0] * (len(source) - 4))]
     assert (sum(row["passed"] for row in source), source[-1]["held_after"]) == (13, 0), "none is lost"
     assert {row["id"]: row["top"] for row in play.rows("out")} | {"a": 0} == {"a": 0, "x": 60, "y": 80, "z": 0}
@@ -590,7 +590,9 @@ def test_the_event_time_alone_is_no_change(tmp_path: Path) -> None:
     assert len(seen("exact", "events", "seen")) == 4
     assert seen("days", "events", "day") == [(T // 86_400_000,), (T // 86_400_000 + 1,)]
     for name, suppressed in (("newest", 2), ("changed", 2), ("exact", 0), ("day", 2)):
-        assert sum(row["suppressed"] for row in play.rows("outcomes") if row["operator"] == name) == suppressed, name
+        assert (
+            sum(row["suppressed"] for row in play.rows("operator_batches") if row["operator"] == name) == suppressed
+        ), name
     check_accounting(play)
 
 

@@ -97,7 +97,7 @@ def test_each_part_is_a_batch_and_reads_its_share(of_parts: Play) -> None:
         4: [(0, 6)],
     }
     assert {row["decided_at"] for row in play.rows("batches") if row["batch_id"] in {1, 2, 3}} == {ms(120)}
-    for row in play.rows("outcomes"):
+    for row in play.rows("operator_batches"):
         assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
 
 
@@ -124,7 +124,7 @@ def test_results_are_those_of_the_batch_as_it_was_planned(tmp_path: Path, of_par
 def test_a_crash_in_any_part_leaves_the_same_tables(tmp_path: Path, shards: int, crashes: slice) -> None:
     undisturbed, steps = in_parts(tmp_path / "whole", shards)
     assert steps.count("decided") == 3
-    of_clocks = {"batches", "operator_latency", "operator_windows"}
+    of_clocks = {"batches", "operator_windows"}
     expected = {name: rows for name, rows in undisturbed.tables().items() if name not in of_clocks}
     first, second, third = (n for n, step in enumerate(steps) if step == "decided")
     for place in [first, *range(second - 1, third + 1)][crashes]:
@@ -205,7 +205,7 @@ def test_a_skipped_record_is_quarantined_once_despite_crashes(
             2: [(0, 4), (0, 5)],
             3: [(0, 6)],
         }, step
-        for row in play.rows("outcomes"):
+        for row in play.rows("operator_batches"):
             assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
 
 

@@ -205,5 +205,5 @@ def check_set_aside(play: Play, plain: PlainTopology, windows: str) -> None:
 
 def check_accounting(play: Play) -> None:
     for sub in play.topology.sub_topologies:
-        for row in play.rows("outcomes", sub.name):
+        for row in play.rows("operator_batches", sub.name):
             assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row

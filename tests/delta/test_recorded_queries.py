@@ -211,7 +211,7 @@ def test_a_batch_that_spark_reports_again_is_recorded_once(tmp_path: Path) -> No
     again = Job(tmp_path, "clean")
     again.batch(NOON + MINUTE, topic("orders", 0, 5))
     again.batch(NOON + 2 * MINUTE, topic("orders", 5, 6))
-    for table in ("batches", "outcomes"):
+    for table in ("batches", "operator_batches"):
         assert sorted({*again.rows(table, "batch_id")}) == [(0,), (1,)]
     assert again.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 1)]
 
@@ -239,7 +239,7 @@ def test_a_batch_that_another_operator_wrote_is_recorded_once(tmp_path: Path) ->
     job.batch(NOON + SECOND, topic("orders", 5, 7))
     job.batch(NOON + 2 * SECOND, topic("orders", 7, 8))
     assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 9), (2, 1)]
-    assert {batch_id for (batch_id,) in job.rows("outcomes", "batch_id")} == {0, 1, 2}
+    assert {batch_id for (batch_id,) in job.rows("operator_batches", "batch_id")} == {0, 1, 2}
 
 
 def test_batches_wait_for_a_warehouse_that_cannot_be_written(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_batches_wait_for_a_warehouse_that_cannot_be_written(tmp_path: Path) -> 
     hidden.rename(table)
     again.batch(NOON + 2 * SECOND, topic("orders", 7, 8))
     assert job.rows("batches", "batch_id", "records_in") == [(0, 5), (1, 2), (2, 1)]
-    assert {batch_id for (batch_id,) in job.rows("outcomes", "batch_id")} == {0, 1, 2}
+    assert {batch_id for (batch_id,) in job.rows("operator_batches", "batch_id")} == {0, 1, 2}
 
 
 def test_first_batches_wait_for_an_unreadable_warehouse(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_each_record_of_a_query_has_an_outcome(tmp_path: Path) -> None:
     job = Job(tmp_path, "clean")
     job.batch(NOON, topic("orders", 0, 5), topic("returns", 3, 6), late=2)
     columns = ("operator", "kind", "records_in", "passed", "late")
-    assert job.rows("outcomes", *columns) == [
+    assert job.rows("operator_batches", *columns) == [
         ("clean", "sink", 8, 6, 2), ("clean:orders", "source", 5, 5, 0), ("clean:returns", "source", 3, 3, 0)
     ]  # fmt: skip
 

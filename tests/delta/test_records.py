@@ -21,6 +21,7 @@ from support.topologies import (
     table,
     topology_of,
 )
+from tidemark.model.tables.catalog import COUNTED
 
 T = 1_400_000_000_000
 SOURCE = topology_of(events=source(key="id"))
@@ -43,8 +44,8 @@ def gone(play: Play, second: float, id_: str) -> dict[str, Any]:
 
 
 def counts(play: Play, operator: str, sub: str | None = None) -> list[dict[str, int]]:
-    rows = [row for row in play.rows("outcomes", sub) if row["operator"] == operator]
-    return [{k: v for k, v in row.items() if isinstance(v, int) and v and k != "batch_id"} for row in rows]
+    rows = [row for row in play.rows("operator_batches", sub) if row["operator"] == operator]
+    return [{word: row[word] for word in COUNTED if row[word]} for row in rows]
 
 
 def test_a_deleted_key_is_deleted_downstream_as_one_change(tmp_path: Path) -> None:
@@ -253,4 +254,4 @@ def test_records_without_keys_reach_operators_that_need_none(tmp_path: Path) -> 
     assert counts(play, "now") == counts(play, "per_id") == [{"records_in": 4, "emitted": 4}]
     assert counts(play, "told") == [{"records_in": 4, "quarantined": 4}], "it compares by the record's own key"
     assert {(row["source"], row["reason"]) for row in play.rows("quarantine")} == {("told", "null_key")}
-    assert [row["n"] for row in play.rows("operator_latency") if row["operator"] == "events"] == [2, 2]
+    assert [task["n"] for task in play.tasks() if task["operator"] == "events"] == [2, 2]

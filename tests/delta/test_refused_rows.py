@@ -65,7 +65,7 @@ def refused(play: Play) -> list[tuple[str, int, str]]:
 
 def counts(play: Play, operator: str) -> list[dict[str, int]]:
     names = ("records_in", "emitted", "suppressed", "passed")
-    rows = [row for row in play.rows("outcomes") if row["operator"] == operator]
+    rows = [row for row in play.rows("operator_batches") if row["operator"] == operator]
     return [{name: row[name] for name in names if row[name]} for row in rows]
 
 

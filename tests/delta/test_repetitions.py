@@ -42,12 +42,12 @@ table = "board"
 
 
 def latency(play: Play, operator: str, sub: str | None = None) -> list[tuple[int, ...]]:
-    found = [row for row in play.rows("operator_latency", sub) if row["operator"] == operator]
+    found = [row for row in play.rows("operator_batches", sub) if row["operator"] == operator and row["n"]]
     return [tuple(row[c] for c in ("batch_id", "n", "min_ms", "max_ms")) for row in found]
 
 
 def counted(play: Play, operator: str, word: str) -> list[int]:
-    return [row[word] for row in play.rows("outcomes") if row["operator"] == operator]
+    return [row[word] for row in play.rows("operator_batches") if row["operator"] == operator]
 
 
 def ticked(toml: str, home: Path) -> Play:

@@ -23,14 +23,14 @@ from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.kernels.reports.rollups import NO_OUTLINE, Outline
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, instant_ms
-from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
+from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_BATCHES
 from tidemark.reports.rollups.outline import outline
 from tidemark.semantics.buckets import bucket_of, quantile
 from tidemark.storage.delta.tables import create
 
 MINUTE, HOUR, DAY = (grain.length_ms for grain in Grain)
 MIDNIGHT = instant_ms("2026-03-01")
-FACTS, ROLLUPS = (OPERATOR_LATENCY, LATENCY_BUCKETS), (LATENCY_ROLLUP, LATENCY_BUCKET_ROLLUP)
+FACTS, ROLLUPS = (OPERATOR_BATCHES, LATENCY_BUCKETS), (LATENCY_ROLLUP, LATENCY_BUCKET_ROLLUP)
 
 
 def test_minutes_hours_and_days_by_hand(warehouse):
@@ -219,7 +219,7 @@ def test_the_next_rollup_completes_a_killed_one(warehouse, monkeypatch, commits)
 
 def test_a_batch_is_rolled_up_when_both_tables_have_it(warehouse):
     measured(warehouse, MIDNIGHT, [1])
-    measured(warehouse, MIDNIGHT + 1, [2], batch_id=1, tables=[OPERATOR_LATENCY])
+    measured(warehouse, MIDNIGHT + 1, [2], batch_id=1, tables=[OPERATOR_BATCHES])
     roll_up(warehouse)
     assert {row["n"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {1}
 

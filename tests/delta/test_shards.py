@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import polars.selectors as cs
 import pytest
 from _pytest.mark import ParameterSet
@@ -36,7 +37,7 @@ from tidemark.cli.repair.reshard import reshard_plan
 from tidemark.control.folder import Control, WindowReopening
 from tidemark.model.project.layout import CHANGES_OF, Layout
 from tidemark.model.settings.intervals import Interval, utc
-from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, OPERATOR_TASKS, Table
+from tidemark.model.tables.catalog import COUNTED, CRITICAL_PATH_STEPS, OPERATOR_BATCHES, Table
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import Disk
 from tidemark.stream.distributed import tasks
@@ -180,13 +181,16 @@ def played(toml: str, home: Path, shards: int, executors: type[Apart] = Apart) -
 def told(play: Play) -> dict[str, Any]:
     """Returns comparable table rows, each key's changes and hops in order.
 
-    Without `seq`, tasks and how long operators waited.
+    Without `seq`, Spark's tasks and how long operators waited.
     """
     found: dict[str, Any] = {}
     for path in sorted((play.home / "streams" / "play").glob("*/*")):
-        if path.name == OPERATOR_TASKS.name or path.name.startswith(CHANGES_OF):  # which were merged files tell
+        if path.name.startswith(CHANGES_OF):  # which were merged files tell
             continue
-        frame = scan(path).collect().with_columns(cs.datetime().dt.epoch("ms")).drop("queued_ms", strict=False)
+        frame = scan(path).collect()
+        if path.name == OPERATOR_BATCHES.name:
+            frame = without_spark(frame)
+        frame = frame.with_columns(cs.datetime().dt.epoch("ms")).drop("queued_ms", strict=False)
         name = f"{path.parent.name}/{path.name}"
         if "seq" in frame.columns:
             by = ["operator", "key"] if path.name == "changes" else ["partition", "id", "key"]
@@ -200,6 +204,17 @@ def told(play: Play) -> dict[str, Any]:
     return found | {"sent": dict(sent)}
 
 
+def without_spark(rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns rows of `operator_batches` with their input partitions as a driver without shards measures them."""
+    fields = ("task_id", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
+    skips = ("idempotent_update_skip_total", "idempotent_update_skip_rate")
+    task = pl.struct([pl.element().struct.field(name) for name in (*fields, *skips)])
+    is_measured = pl.element().struct.field("n").is_not_null() | pl.element().struct.field(skips[0]).is_not_null()
+    counted = rows.filter(pl.any_horizontal(pl.col(COUNTED) > 0) | pl.col("n").is_not_null())
+    tasks = pl.col("tasks").list.eval(task.filter(is_measured))
+    return counted.with_columns(tasks=pl.when(tasks.list.len() > 0).then(tasks))
+
+
 def comparable(play: Play, name: str) -> dict[str, Any]:
     """Returns the rows that must be equal.
 
@@ -209,7 +224,10 @@ def comparable(play: Play, name: str) -> dict[str, Any]:
         return told(play)
     upstream = {table: rows for table, rows in told(play).items() if table.startswith("events/")}
     newest = {row["key"]: row["value"] for row in play.rows("changes", "by_group")}
-    return upstream | {"groups": newest, "into it": sum(row["records_in"] for row in play.rows("outcomes", "by_group"))}
+    return upstream | {
+        "groups": newest,
+        "into it": sum(row["records_in"] for row in play.rows("operator_batches", "by_group")),
+    }
 
 
 OfOneShard = Callable[[str], dict[str, Any]]
@@ -264,7 +282,7 @@ def test_facts_and_paths_name_the_task_that_finished_last(tmp_path: Path) -> Non
         at_ms = T + 20_000 * number
         rows = [play.row("events", at_ms, partition=n % 2, id=id_, grp="x", v=n) for n, id_ in enumerate(ids)]
         play.batch(rows, at_ms=at_ms + 10_000)
-    tasks_of = [row for row in play.rows("operator_tasks") if row["batch_id"] == 1]
+    tasks_of = [row for row in play.tasks() if row["batch_id"] == 1 and row["host"]]
     of_source = {row["partition"]: row["records"] for row in tasks_of if row["operator"] == "events"}
     assert of_source == {0: 6, 1: 6}
     counts = {row["shard"]: row for row in tasks_of if row["operator"] == "counts"}
@@ -323,9 +341,9 @@ def without_clocks(play: Play) -> dict[str, Any]:
     Clocks of the log are read after a crash.
     """
     measured = Counter[tuple[Any, ...]]()
-    for row in play.rows("operator_latency"):
-        measured[row["batch_id"], row["operator"], row["task_id"]] += row["n"]
-    of_clocks = {f"events/{name}" for name in ("batches", "operator_latency", "latency_buckets", "operator_windows")}
+    for row in play.tasks():
+        measured[row["batch_id"], row["operator"], row["task_id"]] += row["n"] or 0
+    of_clocks = {f"events/{name}" for name in ("batches", "operator_batches", "latency_buckets", "operator_windows")}
     return {name: rows for name, rows in told(play).items() if name not in of_clocks} | {"measured": measured}
 
 
@@ -340,7 +358,7 @@ def test_a_decided_batch_is_replayed_from_files_without_work(tmp_path: Path) -> 
     play.start()
     play.process(0, [], at_ms=at_ms)
     assert {path.name for path in tmp_path.glob("streams/play/events/changes/*.parquet")} == written
-    assert sum(row["emitted"] + row["suppressed"] for row in play.rows("outcomes")) > 25
+    assert sum(row["emitted"] + row["suppressed"] for row in play.rows("operator_batches")) > 25
 
 
 class Full(Apart):
@@ -521,7 +539,7 @@ def test_shards_recover_late_records(tmp_path: Path) -> None:
         control = Control(Layout(home).control("play", "events"))
         control.request_reopening(WindowReopening(id="x", operator="counts", late=late, at_ms=0))
         play.batch(last[1], at_ms=last[0])
-        reopened = [row["reopened"] for row in play.rows("outcomes") if row["reopened"]]
+        reopened = [row["reopened"] for row in play.rows("operator_batches") if row["reopened"]]
         assert reopened == [len(late)] == [30]
         found.append(told(play))
     assert found[0] == found[1]

@@ -148,7 +148,7 @@ def test_a_burst_after_days_of_silence_is_counted_exactly(days: Days) -> None:
 def test_the_latency_of_a_burst_is_that_of_its_records(days: Days) -> None:
     measured = [
         (row["n"], row["min_ms"], row["max_ms"])
-        for row in days.play.rows("operator_latency")
+        for row in days.play.rows("operator_batches")
         if row["operator"] == "kept" and row["n"]
     ]
     # The first record of a batch is 10 s old, and its last one, 999 ms younger, 9.001 s.

@@ -28,7 +28,7 @@ OPENED = {"topology": "flights", "sla": "quick", "change": "opened", "verdict": 
 OPENED |= {"incident": "quick-20260101T120000", "broken_since": NOON, "said": "too slow"}
 KEPT = {**CHECK, "suite": "contract", "expectation": "e", "severity": "critical", "success": True, "observed": "0"}
 KEPT |= {"table": "batches", "sub_topology": "status", "table_version": 19, "batch_id": 18, "rows": 1_234}
-DOUBLED = {**KEPT, "table": "outcomes", "column": "duplicate_keys", "success": False, "observed": "2"}
+DOUBLED = {**KEPT, "table": "operator_batches", "column": "duplicate_keys", "success": False, "observed": "2"}
 DOUBLED |= {"culprit": "carrier_state", "example": '{"batch_id":7}'}
 OWN = {**CHECK, "suite": "sla_status", "expectation": "expect_less", "severity": "warning", "success": False}
 OWN |= {"column": "error_after_ms, observed_ms", "observed": "[[300000.0, 458910.0], [90000.0, 118000.0]]"}
@@ -63,7 +63,7 @@ def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout)
         ["board_is_fresh", "pass", "Staleness of board is 900 ms", "–", "–", "–", "–"],
     ]
     assert cells(page, "contracts") == [
-        ["outcomes", "status", "19", "18", "1,234", "duplicate keys: 2 by carrier_state, such as batch id 7"],
+        ["operator_batches", "status", "19", "18", "1,234", "duplicate keys: 2 by carrier_state, such as batch id 7"],
         ["batches", "status", "19", "18", "1,234", "1 of 1 hold"],
     ]
     observed = "error after 5 min, observed 7 min 38 s; error after 1 min 30 s, observed 1 min 58 s"

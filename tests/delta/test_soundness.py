@@ -126,7 +126,8 @@ def test_a_stream_is_sound_before_and_after_every_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", ["decided", "committed changes", "committed board", "measured", "committed outcomes", "committed batches"]
+    "step",
+    ["decided", "committed changes", "committed board", "measured", "committed operator_batches", "committed batches"],
 )
 def test_a_decided_batch_in_only_some_tables_is_sound(stream: Checkpointed, step: str) -> None:
     stream.play.start(reached=crash_at(step))
@@ -328,7 +329,7 @@ def test_tables_that_are_ahead_of_the_journal_are_named(stream: Checkpointed) ->
     assert found[Fault.TABLES_AHEAD].startswith("the newest decided batch is 0, but newer batches are in batches, bo")
 
 
-@pytest.mark.parametrize("name", ["changes", "board", "batches", "outcomes"])
+@pytest.mark.parametrize("name", ["changes", "board", "batches", "operator_batches"])
 def test_a_deleted_table_is_reported(stream: Checkpointed, name: str) -> None:
     shutil.rmtree(stream.table(name))
     (found,) = stream.findings()
@@ -380,7 +381,7 @@ def test_a_table_restored_to_an_instant_is_reported(stream: Checkpointed) -> Non
 
 def test_deleted_rows_are_sound(stream: Checkpointed) -> None:
     DeltaTable(str(stream.table("late_records"))).delete()
-    DeltaTable(str(stream.table("disorder_buckets"))).delete("batch_id < 2")
+    DeltaTable(str(stream.table("operator_batches"))).delete("batch_id < 2")
     assert stream.faults() == []
 
 

@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import BATCHES, EMISSION_METRICS, OPERATOR_LATENCY, Table
+from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES, Table
 from tidemark.query.inventory import inventory
 from tidemark.query.sql import Answer, Warehouse
 from tidemark.query.text_table import as_csv, as_json, format_table
@@ -132,14 +132,16 @@ def test_a_column_that_a_table_lacks_is_null(home: Path) -> None:
 def test_latency_and_emission_have_the_names_of_kafka(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     stream = {"topology": "flights", "sub_topology": "status", "batch_id": 3}
-    task = {**stream, "thread_id": "app-1", "task_id": "status_0"}
-    latencies = [
-        {**task, "operator": "weather", "kind": "source", "level": "info", "finished_at": 1_767_268_800_250}
-        | {"n": 4, "min_ms": -5, "max_ms": 15, "sum_ms": 22},
-        {**task, "operator": "weather_now", "kind": "table", "level": "trace", "finished_at": 1_767_268_800_250}
-        | {"n": 1, "min_ms": 7, "max_ms": 7, "sum_ms": 7},
+    ran = {**stream, "thread_id": "app-1", "finished_at": 1_767_268_800_250, "decided_at": 1_767_268_800_250}
+    skips = {"idempotent_update_skip_total": 12, "idempotent_update_skip_rate": 0.5}
+    source = {"task_id": "status_0", "n": 4, "min_ms": -5, "max_ms": 15, "sum_ms": 22}
+    table = {"task_id": "status_0", "n": 1, "min_ms": 7, "max_ms": 7, "sum_ms": 7, **skips}
+    rows: list[dict[str, object]] = [
+        {**ran, "operator": "weather", "kind": "source", "level": "info", "tasks": [source]},
+        {**ran, "operator": "weather_now", "kind": "table", "level": "trace", "tasks": [table, {"shard": 0}]},
+        {**ran, "operator": "idle", "kind": "map", "level": None, "tasks": None},
     ]
-    write(layout, OPERATOR_LATENCY, latencies)
+    write(layout, OPERATOR_BATCHES, rows)
     assert Warehouse(tmp_path).ask("from kafka_metrics where metric like '%-avg' order by node_id").objects == [
         {
             "topology": "flights", "sub_topology": "status", "metric": "record-e2e-latency-avg",
@@ -153,8 +155,6 @@ def test_latency_and_emission_have_the_names_of_kafka(tmp_path: Path) -> None:
     ]  # fmt: skip
     average = "select sum(value * n) / sum(n) from kafka_metrics where metric = 'record-e2e-latency-avg'"
     assert Warehouse(tmp_path).ask(average).rows == ((5.8,),)
-    skips = {"idempotent_update_skip_total": 12, "idempotent_update_skip_rate": 0.5, "decided_at": 1_767_268_800_250}
-    write(layout, EMISSION_METRICS, [{**task, "operator": "weather_now", **skips}])
     found = (
         Warehouse(tmp_path).ask("select metric, node_id, recording_level, value from kafka_metrics order by all").rows
     )
@@ -212,7 +212,7 @@ def torn(tmp_path: Path) -> Path:
     for topology in ("a", "b"):
         rows = rows_of(BATCHES, [{"batch_id": 1}], topology=topology, sub_topology="s")
         write_deltalake(layout.stream_table(topology, "s", "batches"), rows)
-    for path in (layout.stream_table("b", "s", "batches"), layout.stream_table("a", "s", "outcomes")):
+    for path in (layout.stream_table("b", "s", "batches"), layout.stream_table("a", "s", "operator_batches")):
         log = path / "_delta_log"
         log.mkdir(parents=True, exist_ok=True)
         (log / f"{0:020d}.json").write_text("torn")
@@ -238,7 +238,7 @@ def test_a_query_opens_only_the_tables_that_it_names(torn: Path, text: str) -> N
         "with x as (from batches) from x where topology = 'a'",
         "from batches where topology = 'a' union all from batches",
         "from batches a, batches b where a.topology = 'a'", "from batches where topology != 'a'",
-        "from batches, outcomes",
+        "from batches, operator_batches",
     ],
 )  # fmt: skip
 def test_a_query_that_may_be_about_others_opens_them(torn: Path, text: str) -> None:

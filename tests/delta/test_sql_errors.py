@@ -36,7 +36,7 @@ def quarantined(play: Play, sub: str | None = None) -> list[tuple[str, int, str,
 
 
 def check_accounting(play: Play) -> None:
-    for row in play.rows("outcomes"):
+    for row in play.rows("operator_batches"):
         assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
 
 
@@ -59,7 +59,7 @@ def test_only_the_record_whose_sql_fails_is_quarantined(tmp_path: Path) -> None:
     assert c[3].startswith("where: Conversion Error: invalid date field format")
     row = play.rows("quarantine")[0]
     assert json.loads(row["value"]) == {"id": "b", "v": LARGE, "t": "2026-01-01", "event_time": NOON + 2}
-    (mapped, _) = [row for row in play.rows("outcomes") if row["operator"] == "mapped"]
+    (mapped, _) = [row for row in play.rows("operator_batches") if row["operator"] == "mapped"]
     assert (mapped["records_in"], mapped["passed"], mapped["filtered"], mapped["quarantined"]) == (5, 2, 1, 2)
     check_accounting(play)
 

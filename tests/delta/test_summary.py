@@ -25,10 +25,9 @@ ROW_OF_OUTCOMES = {
 READ_BY_NEXT = {**ROW_OF_OUTCOMES, "operator": "by_carrier_source", "kind": "source", "records_in": 2, "emitted": 0}
 SAID = "staleness of board is 1 min 24 s, while its sources have nothing to send; warning from 1 min on"
 ROWS: Mapping[str, list[dict[str, Any]]] = {
-    "outcomes": [ROW_OF_OUTCOMES, {**READ_BY_NEXT, "suppressed": 0, "quarantined": 0, "passed": 2}],
-    "operator_latency": [
-        {**STATUS, "n": 2, "min_ms": -5, "max_ms": 10, "sum_ms": 5},
-        {**STATUS, "n": 98, "min_ms": 100, "max_ms": 100, "sum_ms": 9_800},
+    "operator_batches": [
+        {**ROW_OF_OUTCOMES, "n": 100, "min_ms": -5, "max_ms": 100, "sum_ms": 9_805},
+        {**READ_BY_NEXT, "suppressed": 0, "quarantined": 0, "passed": 2},
     ],
     "latency_buckets": [
         {**STATUS, "bucket": bucket_of(value_ms), "n": n} for value_ms, n in ((-5, 1), (10, 1), (100, 98))
@@ -89,7 +88,7 @@ def test_the_summary_is_read_from_the_tables(tmp_path: Path) -> None:
     assert " ".join(line.strip() for line in excuse) == f"board_is_fresh passes: {SAID}"
     assert sla.split() == ["in_time", "board", "latency_p99", "error", "5,312", "null", "5,000", "flight_status"]
     assert lines(told, "Quarantine")[-1] == "1 quarantined = 1 injected"
-    assert lines(told, "Accounting")[-1] == "2 rows of outcomes, one per batch and operator: all close"
+    assert lines(told, "Accounting")[-1] == "2 rows of operator_batches, one per batch and operator: all close"
     assert max(map(len, told.splitlines())) <= 120
 
 
@@ -101,7 +100,7 @@ def test_consistent_tables_give_no_errors(tmp_path: Path) -> None:
     ("rows", "problem"),
     [
         (
-            {"outcomes": [{**ROW_OF_OUTCOMES, "emitted": 6}, ROWS["outcomes"][1]]},
+            {"operator_batches": [{**ROW_OF_OUTCOMES, "emitted": 6}, ROWS["operator_batches"][1]]},
             "the accounting of 1 batches does not close, the first: ('status', 3, 'flight_status')",
         ),
         ({"changes": []}, "table changes has no rows"),
@@ -117,7 +116,7 @@ def test_inconsistent_tables_give_errors(tmp_path: Path, rows: dict[str, list[di
     assert list(problems(warehouse(tmp_path, {**ROWS, **rows}), injected=1)) == [problem]
 
 
-@pytest.mark.parametrize("table", ["alert_decisions", "late_records", "operator_tasks", "repair_decisions"])
+@pytest.mark.parametrize("table", ["alert_decisions", "late_records", "undeliverable", "repair_decisions"])
 def test_a_good_run_may_leave_a_table_empty(tmp_path: Path, table: str) -> None:
-    # One shard has no tasks, and alerts need no decisions.
+    # Topics may take all records, and alerts need no decisions.
     assert list(problems(warehouse(tmp_path, {**ROWS, table: []}), injected=1)) == []

@@ -180,7 +180,7 @@ def test_a_record_waits_queues_and_is_worked_on(tmp_path: Path) -> None:
     (times,) = play.trace(0).batches
     # The batch starts at the second look at the clock, after its record has waited for 5 s.
     assert (times.started_at_ms, times.waiting_ms) == (ms(5.02), 5_020)
-    clocks = {row["operator"]: row for row in play.rows("operator_latency")}
+    clocks = {row["operator"]: row for row in play.rows("operator_batches")}
     # The hop is committed last; the way to it goes over the table.
     assert times.finished_at_ms == clocks["by_grp"]["finished_at"] > clocks["board"]["finished_at"]
     way = ("events", "newest", "by_grp")
@@ -728,7 +728,7 @@ def test_a_missing_row_and_a_missing_fact_are_named(tmp_path: Path) -> None:
     DeltaTable(str(play.table("changes"))).delete("operator = 'newest' and key = 'b'")
     found = reconcile(play.kept.tracer(), play.broker.offsets, "events", **span)
     assert found.differences[0] == (
-        "newest, batch 0: 1 updates are neither emitted nor suppressed nor set aside, and outcomes counts 0 "
+        "newest, batch 0: 1 updates are neither emitted nor suppressed nor set aside, and operator_batches counts 0 "
         "superseded ones"
     )
 

@@ -55,7 +55,14 @@ TOML = topology_of(
 )
 PARTITIONS = 3
 IDS = [f"id{n}" for n in range(12)]
-STEPS = ["decided", "committed changes", "committed board", "measured", "committed outcomes", "committed batches"]
+STEPS = [
+    "decided",
+    "committed changes",
+    "committed board",
+    "measured",
+    "committed operator_batches",
+    "committed batches",
+]
 Results = dict[tuple[str, int, int], Counter[tuple[str, str]]]
 """By source, partition and offset: how often each operator had each outcome."""
 

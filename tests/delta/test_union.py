@@ -58,7 +58,7 @@ def board(play: Play) -> list[tuple[float, int]]:
 
 def check_accounting(play: Play) -> None:
     for sub in play.topology.sub_topologies:
-        for row in play.rows("outcomes", sub.name):
+        for row in play.rows("operator_batches", sub.name):
             assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
 
 
@@ -71,7 +71,7 @@ def test_a_union_has_all_records_and_the_lowest_watermark(tmp_path: Path) -> Non
     assert board(play) == [], "app has come to 2 s only"
     play.batch([visit(play, "app", 15), visit(play, "app", 3)], at_ms=T + 31_000)
     assert (watermark_s(play), board(play)) == (9.999, [(0, 3)]), "with the record that was out of order"
-    united = [row for row in play.rows("outcomes") if row["operator"] == "visits"]
+    united = [row for row in play.rows("operator_batches") if row["operator"] == "visits"]
     assert [(row["records_in"], row["passed"]) for row in united] == [(3, 3), (1, 1), (2, 2)]
     assert play.rows("late_records") == []
     check_accounting(play)

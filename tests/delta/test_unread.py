@@ -268,7 +268,7 @@ def test_a_record_at_which_operators_raise_an_error_is_skipped_after_two_drivers
     (bad,) = play.rows("quarantine")
     columns = ("source", "topic", "partition", "offset", "reason", "detail", "key", "value")
     assert [bad[c] for c in columns] == ["events", "events", 0, 4, "fails_drivers", alone, b"poison", b"4"]
-    for row in play.rows("outcomes"):
+    for row in play.rows("operator_batches"):
         assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
     assert count_kill(play.control, play.topology.sub_topologies[0], None) == FailedBatch(), "the batch is decided"
 
@@ -353,7 +353,7 @@ def test_a_person_gives_up_one_present_record(tmp_path: Path) -> None:
         (3, "accepted_loss", "given up by Ann: not ours", b"3"),
         (4, "accepted_loss", "given up by Ann: not ours", b"4"),
     ]
-    for row in play.rows("outcomes"):
+    for row in play.rows("operator_batches"):
         assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
     refused = accept(4, *ann)
     assert "play/events has read events/0/4 already: it continues at offset 7" in refused.stderr

@@ -34,7 +34,7 @@ def played(toml: str, home: Path) -> Play:
 
 
 def latency(play: Play, operator: str) -> list[tuple[Any, ...]]:
-    found = [row for row in play.rows("operator_latency") if row["operator"] == operator]
+    found = [row for row in play.rows("operator_batches") if row["operator"] == operator and row["n"]]
     return [tuple(row[c] for c in ("batch_id", "n", "min_ms", "max_ms", "queued_ms", "recovered")) for row in found]
 
 

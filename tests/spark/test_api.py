@@ -111,6 +111,12 @@ class Shop:
         found = DeltaTable(self.path(table, sub_topology)).to_pyarrow_table().select(columns).to_pylist()
         return sorted((tuple(map(after_noon, row.values())) for row in found), key=str)
 
+    def tasks(self, *fields: str) -> list[tuple[Any, ...]]:
+        """These fields of all measured tasks, sorted."""
+        found = DeltaTable(self.path("operator_batches")).to_pyarrow_table(columns=["tasks"]).to_pylist()
+        tasks = [task for row in found for task in row["tasks"] or () if task["n"] is not None]
+        return sorted((tuple(task[name] for name in fields) for task in tasks), key=str)
+
 
 def after_noon(value: Any) -> Any:
     return instant_ms(value.isoformat()) - NOON if hasattr(value, "isoformat") else value
@@ -153,12 +159,11 @@ def test_latency_is_measured_when_the_work_is_done(shop):
 
     shop.run(api.measured(work, **shop.names, operator="board", timestamp="ordered_at", clock=clock))
 
-    (latency,) = shop.rows("operator_latency", "n", "min_ms", "max_ms", "sum_ms", "negative_n", "queued_ms")
+    (latency,) = shop.rows("operator_batches", "n", "min_ms", "max_ms", "sum_ms", "negative_n", "queued_ms")
     assert latency == (3, -500, 3_000, 3_500, 1, 0)
-    assert shop.rows("operator_latency", "operator", "kind", "level", "task_id") == [
-        ("board", "sink", "info", "orders_0")
-    ]
-    assert shop.rows("operator_latency", "started_at", "finished_at") == [(-250, 0)]
+    assert shop.rows("operator_batches", "operator", "kind", "level") == [("board", "sink", "info")]
+    assert shop.tasks("task_id", "partition", "n", "sum_ms") == [("orders_0", 0, 3, 3_500)]
+    assert shop.rows("operator_batches", "decided_at", "started_at", "finished_at") == [(-250, -250, 0)]
     # ln 1000 / ln 1.02 = 348.8, so bucket 1 + 349; ln 3000 and ln 500 likewise
     assert shop.rows("latency_buckets", "bucket", "n", "finished_at") == [(-315, 1, 0), (350, 1, 0), (406, 1, 0)]
     assert shop.rows("batches", "batch_id", "records_in", "duration_ms", "finished_at") == [(0, 3, 250, 0)]
@@ -169,9 +174,9 @@ def test_a_record_without_a_usable_time_counts_without_latency(shop, caplog):
 
     shop.run(api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", clock=Clock()))
 
-    assert shop.rows("operator_latency", "n", "max_ms") == [(1, 1_000)]
+    assert shop.rows("operator_batches", "n", "max_ms") == [(1, 1_000)]
     assert shop.rows("latency_buckets", "n") == [(1,)]
-    assert shop.rows("outcomes", "operator", "records_in", "passed", "emitted", "quarantined") == [
+    assert shop.rows("operator_batches", "operator", "records_in", "passed", "emitted", "quarantined") == [
         ("board", 3, 3, 0, 0)
     ]
     assert "batch 0 of board: 2 records have no usable ordered_at" in caplog.text
@@ -185,7 +190,8 @@ def test_partitions_are_tasks(shop):
 
     each_batch(rows.selectExpr("partition", "timestamp_millis(at_ms) as at"), 0)
 
-    assert shop.rows("operator_latency", "task_id", "n", "sum_ms") == [("orders_0", 1, 10), ("orders_3", 2, 60)]
+    assert shop.tasks("task_id", "n", "sum_ms") == [("orders_0", 1, 10), ("orders_3", 2, 60)]
+    assert shop.rows("operator_batches", "n", "min_ms", "max_ms", "sum_ms") == [(3, 10, 40, 70)]
 
 
 def test_a_repeated_batch_is_recorded_once_with_the_first_clock(shop):
@@ -206,9 +212,9 @@ def test_a_repeated_batch_is_recorded_once_with_the_first_clock(shop):
     shop.run(each_batch)
 
     assert ran == [0, 1, 1]
-    assert shop.rows("operator_latency", "batch_id", "max_ms", "finished_at") == [(0, 1_000, 0), (1, 2_000, 0)]
+    assert shop.rows("operator_batches", "batch_id", "max_ms", "finished_at") == [(0, 1_000, 0), (1, 2_000, 0)]
     assert shop.rows("batches", "batch_id") == [(0,), (1,)]
-    assert shop.rows("outcomes", "batch_id") == [(0,), (1,)]
+    assert shop.rows("operator_batches", "batch_id") == [(0,), (1,)]
 
 
 def test_an_uncommitted_batch_is_committed_by_its_repetition(shop):
@@ -223,7 +229,31 @@ def test_an_uncommitted_batch_is_committed_by_its_repetition(shop):
     shop.run(api.measured(ignore, **names, clock=clock))
 
     assert shop.rows("latency_buckets", "bucket", "n", "finished_at") == [(350, 1, 0)]
-    assert shop.rows("operator_latency", "n", "finished_at") == [(1, 0)]
+    assert shop.rows("operator_batches", "n", "finished_at") == [(1, 0)]
+
+
+ROW = ("operator", "kind", "records_in", "emitted", "suppressed", "passed", "n", "max_ms")
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_an_operator_that_is_measured_and_judges_changes_has_one_row(shop, shards):
+    shop.orders(("a", "new", -1_000), ("a", "new", -500), ("b", "new", -3_000))
+    written = Written(shop, api.State(**shop.names, operator="orders", shards=shards))
+    each_batch = api.measured(written, **shop.names, operator="orders", timestamp="ordered_at", clock=Clock())
+    with api.listen(shop.spark, warehouse=shop.home / "warehouse", topology="shop"):
+        shop.run(each_batch)
+    # The listener calls the query `orders`, too, and adds the source alone.
+    assert shop.rows("operator_batches", *ROW) == [
+        ("orders", "table", 3, 2, 1, 0, 3, 3_000),
+        ("orders:feed", "source", 3, 0, 0, 3, None, None),
+    ]
+
+
+def test_counts_of_a_batch_that_cannot_be_measured_are_kept(shop):
+    shop.orders(("a", "new", -1_000), ("a", "new", -500), ("b", "new", -3_000))
+    written = Written(shop, api.State(**shop.names, operator="board"))
+    shop.run(api.measured(written, **shop.names, operator="board", timestamp="offset"))
+    assert shop.rows("operator_batches", *ROW) == [("board", "table", 3, 2, 1, 0, None, None)]
 
 
 def test_a_batch_that_cannot_be_measured_goes_on_and_says_so(shop, caplog):
@@ -256,7 +286,7 @@ def test_what_the_function_raises_ends_the_batch_unmeasured(shop):
 
     with pytest.raises(StreamingQueryException, match="the lake is full"):
         shop.run(api.measured(fail, **shop.names, operator="board", timestamp="ordered_at"))
-    assert not shop.path("operator_latency").exists()
+    assert not shop.path("operator_batches").exists()
 
 
 def test_a_batch_without_records_writes_nothing(shop):
@@ -273,7 +303,7 @@ def test_two_operators_of_one_query_share_tables_and_batches(shop):
 
     shop.run(api.measured(inner, **names, operator="outer"))
 
-    assert shop.rows("operator_latency", "batch_id", "operator", "max_ms") == [
+    assert shop.rows("operator_batches", "batch_id", "operator", "max_ms") == [
         *((0, "inner", 1_000), (0, "outer", 1_000)),
         *((1, "inner", 2_000), (1, "outer", 2_000)),
     ]
@@ -332,7 +362,10 @@ def test_only_rows_that_say_something_new_are_handed_out(shop):
     suppressed = ("batch_id", "key", "n", "first_offset", "last_offset", "old_timestamp", "max_timestamp")
     assert shop.rows("suppressed", *suppressed) == [(0, "a", 1, 1, 1, 1, 2), (1, "a", 1, 100, 100, 1, 3)]
     outcomes = ("batch_id", "operator", "kind", "records_in", "emitted", "suppressed", "passed")
-    assert shop.rows("outcomes", *outcomes) == [(0, "status", "table", 4, 2, 1, 1), (1, "status", "table", 4, 3, 1, 0)]
+    assert shop.rows("operator_batches", *outcomes) == [
+        (0, "status", "table", 4, 2, 1, 1),
+        (1, "status", "table", 4, 3, 1, 0),
+    ]
 
 
 def test_an_update_whose_output_failed_is_handed_out_again(shop):
@@ -480,7 +513,7 @@ def test_shards_change_no_answer_and_bring_no_key_to_the_driver(shop, fetched):
     # A batch fetches a line with checks and an answer of each shard; the test itself what was handed out.
     assert fetched == [n for batch in handed_out for n in (1, 2, len(batch))]
     emitted = sum(map(len, handed_out))
-    counts = shop.rows("outcomes", "emitted", "suppressed")
+    counts = shop.rows("operator_batches", "emitted", "suppressed")
     assert (sum(n for n, _ in counts), sum(n for _, n in counts)) == (emitted, 180 - emitted)
     assert shop.rows("changes", "source_offset") == sorted(((n,) for batch in handed_out for n in batch), key=str)
     assert len({*shop.rows("changes", "batch_id", "seq")}) == emitted
@@ -570,7 +603,8 @@ def test_a_measured_query_with_a_listener_has_one_row_per_batch(shop):
     assert shop.rows("batches", "batch_id", "records_in") == [(0, 1), (1, 1), (2, 1)]
     by_the_stopped_clock = [started_at == 0 for _, started_at in shop.rows("batches", "batch_id", "started_at")]
     assert by_the_stopped_clock == [False, False, True]
-    assert shop.rows("operator_latency", "batch_id") == [(0,), (1,), (2,)]
+    of_board = [row for row in shop.rows("operator_batches", "batch_id", "operator", "n") if row[1] == "board"]
+    assert of_board == [(0, "board", 1), (1, "board", 1), (2, "board", 1)]
     assert unlisted(shop.control) == []
 
 
@@ -645,7 +679,9 @@ def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
     assert [(state["rows"], state["updated"]) for state in states] == [(1, 1)]
     assert "addBatch" in {each["phase"] for each in phases}
     # The latencies differ by the distance of the record times, whatever the clock was.
-    ((_, *first), _) = shop.rows("operator_latency", "batch_id", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
+    measured = ("batch_id", "operator", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
+    rows = shop.rows("operator_batches", *measured)
+    (first, _) = [row for _, operator, *row in rows if operator == "orders" and row[0] is not None]
     assert (first[0], first[2] - first[1], first[3] - 2 * first[1], first[4]) == (2, 2_000, 2_000, 0)
     assert not any(query.isActive for query in shop.spark.streams.active)
     # The query is a stream of its own, for every command.
@@ -655,7 +691,10 @@ def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
     assert [(name, job.application) for name, job in topology.jobs.items()] == [("orders", str(file))]
     of_query = Control(Layout(warehouse).control("shop", "orders")).heartbeat()
     assert (of_query.state, of_query.reason) == ("drained", None)
-    assert shop.rows("outcomes", "batch_id", "operator", "passed")[:2] == [(0, "orders", 2), (0, "orders:feed", 2)]
+    assert shop.rows("operator_batches", "batch_id", "operator", "passed")[:2] == [
+        (0, "orders", 2),
+        (0, "orders:feed", 2),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -741,14 +780,17 @@ def test_the_documented_example_runs(shop):
         ("b", "new"),
     ]
     outcomes = ("batch_id", "operator", "records_in", "emitted", "suppressed", "passed")
-    of_operators = [row for row in shop.rows("outcomes", *outcomes) if row[1] in {"order_board", "order_status"}]
+    of_operators = [
+        row for row in shop.rows("operator_batches", *outcomes) if row[1] in {"order_board", "order_status"}
+    ]
     assert of_operators == [  # `listen` adds those of the query and its source
         (0, "order_board", 3, 0, 0, 3),
         (0, "order_status", 3, 2, 1, 0),
         (1, "order_board", 1, 0, 0, 1),
         (1, "order_status", 1, 1, 0, 0),
     ]
-    assert shop.rows("operator_latency", "operator", "n") == [("order_board", 1), ("order_board", 3)]
+    measured = [row for row in shop.rows("operator_batches", "operator", "n") if row[1] is not None]
+    assert measured == [("order_board", 1), ("order_board", 3)]
     assert shop.rows("batches", "batch_id", "records_in") == [(0, 3), (1, 1)]
 
 

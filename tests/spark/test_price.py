@@ -13,12 +13,9 @@ from pyspark.sql import SparkSession
 COMMITS = {
     "changes",
     "suppressed",
-    "operator_latency",
+    "operator_batches",
     "latency_buckets",
-    "emission_metrics",
     "watermarks",
-    "disorder_buckets",
-    "outcomes",
     "batches",
 }
 """Tables that a batch of a source and a table writes.

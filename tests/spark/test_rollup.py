@@ -14,12 +14,12 @@ from support.latency_facts import facts
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, instant_ms
-from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_LATENCY
+from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_BATCHES
 from tidemark.reports.rollups import large_facts
 
 MINUTE, HOUR, DAY = (grain.length_ms for grain in Grain)
 MIDNIGHT = instant_ms("2026-03-01")
-FACTS, ROLLUPS = (OPERATOR_LATENCY, LATENCY_BUCKETS), (LATENCY_ROLLUP, LATENCY_BUCKET_ROLLUP)
+FACTS, ROLLUPS = (OPERATOR_BATCHES, LATENCY_BUCKETS), (LATENCY_ROLLUP, LATENCY_BUCKET_ROLLUP)
 
 
 def test_spark_counts_what_one_process_counts(spark, warehouse):
@@ -31,7 +31,7 @@ def test_spark_counts_what_one_process_counts(spark, warehouse):
         measured(warehouse, at_ms, latencies, batch_id=batch_id, task_id=task_id, operator=operator)
         known += [(operator, task_id, at_ms, latency) for latency in latencies]
     measured(
-        warehouse, MIDNIGHT, [400], batch_id=6, tables=[OPERATOR_LATENCY]
+        warehouse, MIDNIGHT, [400], batch_id=6, tables=[OPERATOR_BATCHES]
     )  # of which the buckets are not there yet
 
     in_process = rolled_up(warehouse)

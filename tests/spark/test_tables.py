@@ -10,16 +10,16 @@ from deltalake import DeltaTable, write_deltalake
 
 from tidemark.model.project.spark_settings import WITHOUT_A_WORD
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import CRITICAL_PATHS, OUTCOMES, SLA_RESULTS
+from tidemark.model.tables.catalog import CRITICAL_PATHS, OPERATOR_BATCHES, SLA_RESULTS
 from tidemark.query.spark import read_table, register
 from tidemark.reports.report_tables import replace_rows
 
 
 def test_a_table_of_a_topology_is_that_of_all_its_sub_topologies(spark, warehouse):
-    warehouse.write(OUTCOMES, [{"batch_id": 1}], "a")
-    warehouse.write(OUTCOMES, [{"batch_id": 2}], "b")
+    warehouse.write(OPERATOR_BATCHES, [{"batch_id": 1}], "a")
+    warehouse.write(OPERATOR_BATCHES, [{"batch_id": 2}], "b")
 
-    rows = read_table(spark, warehouse.layout, "t", OUTCOMES).collect()
+    rows = read_table(spark, warehouse.layout, "t", OPERATOR_BATCHES).collect()
 
     assert sorted((row.sub_topology, row.batch_id) for row in rows) == [("a", 1), ("b", 2)]
 
@@ -41,7 +41,7 @@ def test_one_view_has_the_rows_of_two_sinks_and_opens_no_other_table(spark, ware
     assert [(row.ms, row.word) for row in rows] == [(1_399_982_400_000, "old"), (1_399_982_410_000, "new")]
 
 
-@pytest.mark.parametrize("table", [OUTCOMES, SLA_RESULTS], ids=str)
+@pytest.mark.parametrize("table", [OPERATOR_BATCHES, SLA_RESULTS], ids=str)
 def test_an_unwritten_table_is_empty_and_has_its_columns(spark, warehouse, table):
     frame = read_table(spark, warehouse.layout, "t", table)
 

@@ -47,7 +47,11 @@ def test_a_chain_of_three_jobs_is_one_topology(shop: Shop) -> None:
     # When the record of 12:05 was read, the watermark was 12:02:50.
     ends = {end.minute for operator, end in shop.recorded("clean", "operator_windows", "operator", "window_end")}
     assert ends == {1, 2}
-    assert [n for each, n in shop.recorded("land", "outcomes", "operator", "passed") if each == "land"] == [1, 1, 2]
+    assert [n for each, n in shop.recorded("land", "operator_batches", "operator", "passed") if each == "land"] == [
+        1,
+        1,
+        2,
+    ]
     assert shop.causes()[0] == "driver_dead"  # it ended by itself, and Airflow would start it again
 
 
@@ -65,7 +69,7 @@ def test_a_join_of_two_streams_runs_unchanged(shop: Shop) -> None:
     shop.feed("payments", (1, 30_000, 5), (2, 90_000, 5))
     assert shop.run("pair", "orders", "payments") == 0
     assert shop.rows("pair_table", "id") == [(1,)]
-    outcomes = shop.recorded("pairs", "outcomes", "operator", "records_in")
+    outcomes = shop.recorded("pairs", "operator_batches", "operator", "records_in")
     assert {("pairs", 4), ("pairs:orders", 2), ("pairs:payments", 2)} <= {*outcomes}
 
 
@@ -75,7 +79,9 @@ def test_a_removal_of_duplicates_runs_unchanged(shop: Shop) -> None:
     shop.feed("feed", (3, 0, 5))  # behind the watermark
     assert shop.run("first_seen", "feed") == 0
     assert shop.rows("first_seen_table", "id") == [(1,), (2,)]
-    late = [n for operator, n in shop.recorded("firsts", "outcomes", "operator", "late") if operator == "firsts"]
+    late = [
+        n for operator, n in shop.recorded("firsts", "operator_batches", "operator", "late") if operator == "firsts"
+    ]
     assert sum(late) == 1
 
 

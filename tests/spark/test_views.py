@@ -21,10 +21,8 @@ from tidemark.model.tables.catalog import (
     HEARTBEATS,
     INCIDENTS,
     LATENCY_ROLLUP,
-    OPERATOR_LATENCY,
-    OPERATOR_TASKS,
+    OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
-    OUTCOMES,
     SLA_RESULTS,
     WATERMARKS,
 )
@@ -284,14 +282,13 @@ def test_the_history_of_an_sla_is_its_verdicts_with_durations(ask):
 
 
 def counted(warehouse):
-    warehouse.write(BATCHES, [{"batch_id": 0, "decided_at": TEN}, {"batch_id": 1, "decided_at": TEN + HOUR}], "a")
     counts = [
-        {"batch_id": 0, "operator": "table", "emitted": 1, "suppressed": 3},
-        {"batch_id": 0, "operator": "map", "emitted": 0, "suppressed": 0, "passed": 4},
-        {"batch_id": 1, "operator": "table", "emitted": 5, "suppressed": 0},
+        {"batch_id": 0, "decided_at": TEN, "operator": "table", "emitted": 1, "suppressed": 3},
+        {"batch_id": 0, "decided_at": TEN, "operator": "map", "emitted": 0, "suppressed": 0, "passed": 4},
+        {"batch_id": 1, "decided_at": TEN + HOUR, "operator": "table", "emitted": 5, "suppressed": 0},
         {"batch_id": 2, "operator": "table", "emitted": 0, "suppressed": 1},
     ]
-    warehouse.write(OUTCOMES, counts, "a")
+    warehouse.write(OPERATOR_BATCHES, counts, "a")
 
 
 def test_savings_are_counted_by_the_hour_of_the_decision(ask):
@@ -320,19 +317,24 @@ def passed_by_tasks(warehouse):
         mark = {"source": f"in {sub}", "decided_at": TEN, "activity": "active"}
         warehouse.write(WATERMARKS, [{**mark, **row} for row in marks], sub)
     # Partition 1 passed by a mark of time, so that the source has no latency of it.
-    measured = {"batch_id": 1, "operator": "in one", "task_id": "one_0", "n": 5, "finished_at": TEN + 2_070}
-    warehouse.write(OPERATOR_LATENCY, [measured], "one")
+    task = {"task_id": "one_0", "partition": 0, "n": 5}
+    measured = {"batch_id": 1, "operator": "in one", "finished_at": TEN + 2_070, "tasks": [task]}
+    warehouse.write(OPERATOR_BATCHES, [measured], "one")
     warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": TEN + 2_150}], "one")
     tasks = [
-        {"batch_id": 1, "partition": 0, "finished_at": TEN + 7_020, "records": 5, "skew_ms": -5_000},
-        {"batch_id": 1, "partition": 1, "finished_at": TEN + 2_040, "records": 6},
-        {"batch_id": 2, "partition": 0, "finished_at": TEN + 11_085, "records": 0, "skew_ms": -5_000},
-        {"batch_id": 2, "partition": 2, "finished_at": TEN + 6_030, "records": 7},
+        (1, {"partition": 0, "finished_at": TEN + 7_020, "records": 5, "skew_ms": -5_000}),
+        (1, {"partition": 1, "finished_at": TEN + 2_040, "records": 6}),
+        (2, {"partition": 0, "finished_at": TEN + 11_085, "records": 0, "skew_ms": -5_000}),
+        (2, {"partition": 2, "finished_at": TEN + 6_030, "records": 7}),
     ]
-    counted = {"batch_id": 2, "operator": "counts two", "finished_at": TEN + 6_150, "records": 3, "host": "right"}
-    counted |= {"skew_ms": 20, "hot_key": "k", "hot_share": 0.5}
-    taken_in = [{"operator": "in two", "host": "ahead" if "skew_ms" in task else "right", **task} for task in tasks]
-    warehouse.write(OPERATOR_TASKS, [*taken_in, *({**counted, "shard": shard} for shard in (0, 1))], "two")
+    of_batches: dict[int, list[dict[str, object]]] = {1: [], 2: []}
+    for batch_id, task in tasks:
+        of_batches[batch_id].append({"host": "ahead" if "skew_ms" in task else "right", **task})
+    taken_in = [{"batch_id": n, "operator": "in two", "tasks": of_batch} for n, of_batch in of_batches.items()]
+    shard = {"finished_at": TEN + 6_150, "records": 3, "host": "right", "skew_ms": 20, "hot_key": "k", "hot_share": 0.5}
+    shards = [{**shard, "shard": number} for number in (0, 1)]
+    counted = {"batch_id": 2, "operator": "counts two", "finished_at": TEN + 6_200, "tasks": shards}
+    warehouse.write(OPERATOR_BATCHES, [*taken_in, counted], "two")
 
 
 def test_an_input_partition_ends_with_the_first_batch_past_it(ask):

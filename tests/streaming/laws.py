@@ -15,15 +15,12 @@ UPDATE = ("key", "value", "timestamp", "old_timestamp", "source_partition", "sou
 
 ONE_ROW_PER = {  # batch and:
     "batches": (),
-    "outcomes": ("operator",),
-    "operator_latency": ("operator", "task_id"),
+    "operator_batches": ("operator",),
     "latency_buckets": ("operator", "task_id", "bucket"),
     "operator_windows": ("operator", "window_start"),
     "watermarks": ("source", "partition"),
     "changes": ("operator", "seq"),
     "operator_state": ("operator", "key"),
-    "emission_metrics": ("operator", "task_id"),
-    "disorder_buckets": ("source", "bucket"),
 }
 
 Outcomes = dict[tuple[int, str, str], int]

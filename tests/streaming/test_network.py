@@ -86,7 +86,7 @@ def check_once(driver: FarDriver, broker: str, topic: str, numbers: list[int]) -
     assert [row["n"] for row in driver.rows("kept")] == numbers
     batches = driver.rows("batches")
     check_read_once(batches)
-    check_accounting(driver.rows("outcomes"))
+    check_accounting(driver.rows("operator_batches"))
     assert {row["epoch"] for row in batches} == {1}
     sent = {message.headers["tidemark-id"] for message in in_kafka(broker, f"{topic}_sent")}
     assert len(sent) == len(numbers)

@@ -105,7 +105,7 @@ class Shop:
         """Waits for the interval after which no total is held."""
 
         def are_sent() -> bool:
-            rows = [r for r in rows_of(self.warehouse, TOPOLOGY, "products", "outcomes") if r["held_after"]]
+            rows = [r for r in rows_of(self.warehouse, TOPOLOGY, "products", "operator_batches") if r["held_after"]]
             last = rows_of(self.warehouse, TOPOLOGY, "products", "batches")[-1]["batch_id"]
             return last not in {row["batch_id"] for row in rows}
 
@@ -164,9 +164,9 @@ def test_every_record_is_read_by_one_batch(flow: Flow) -> None:
 
 @pytest.mark.parametrize("name", ["pricing", "regions", "products"])
 def test_every_operator_counts_its_outcomes_in_every_batch(flow: Flow, name: str) -> None:
-    check_accounting(flow.rows(name, "outcomes"))
-    assert outcomes_of(flow.rows(name, "outcomes")) == counted(flow.oracles[name].outcomes)
-    check_suppressed(flow.rows(name, "outcomes"), flow.rows(name, "suppressed"))
+    check_accounting(flow.rows(name, "operator_batches"))
+    assert outcomes_of(flow.rows(name, "operator_batches")) == counted(flow.oracles[name].outcomes)
+    check_suppressed(flow.rows(name, "operator_batches"), flow.rows(name, "suppressed"))
 
 
 def test_an_unusable_record_is_quarantined_with_its_reason(flow: Flow) -> None:
@@ -178,7 +178,7 @@ def test_an_unusable_record_is_quarantined_with_its_reason(flow: Flow) -> None:
 
 def test_no_partition_was_so_far_ahead_that_it_had_to_wait(flow: Flow) -> None:
     assert flow.rows("pricing", "held_records") == []
-    assert {row["held_after"] for row in flow.rows("pricing", "outcomes")} == {0}
+    assert {row["held_after"] for row in flow.rows("pricing", "operator_batches")} == {0}
 
 
 def test_prices_and_stock_change_when_a_value_does(flow: Flow) -> None:

@@ -195,7 +195,7 @@ def test_a_reader_takes_each_record_once_from_a_task_that_failed(
     for row in kept:
         per_key[row["id"]].append(row["v"])
     assert per_key == {f"k{key}": [*range(key, 300, KEYS)] for key in range(KEYS)}
-    repeated = [row["duplicate"] for row in reader.rows("outcomes") if row["operator"] == "sent"]
+    repeated = [row["duplicate"] for row in reader.rows("operator_batches") if row["operator"] == "sent"]
     assert sum(repeated) == len(messages) - 300
 
     plain: dict[bytes, set[int]] = defaultdict(set)

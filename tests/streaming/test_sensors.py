@@ -111,8 +111,8 @@ def test_every_record_is_read_by_one_batch(flow: Flow) -> None:
 
 
 def test_every_operator_counts_its_outcomes_in_every_batch(flow: Flow) -> None:
-    check_accounting(flow.rows("outcomes"))
-    assert outcomes_of(flow.rows("outcomes")) == counted(flow.oracle.outcomes)
+    check_accounting(flow.rows("operator_batches"))
+    assert outcomes_of(flow.rows("operator_batches")) == counted(flow.oracle.outcomes)
 
 
 def test_an_unusable_record_is_quarantined_with_its_reason(flow: Flow) -> None:
@@ -147,7 +147,7 @@ def test_a_devices_state_changes_with_a_value_of_any_age(flow: Flow) -> None:
     assert updates_of(flow.rows("changes"), "device_now") == flow.oracle["device_now"].changes.sent
     assert skips_of(flow.rows("suppressed"), "device_now") == flow.oracle["device_now"].changes.skipped
     assert flow.oracle["device_now"].changes.skipped.total() > 100
-    check_suppressed(flow.rows("outcomes"), flow.rows("suppressed"))
+    check_suppressed(flow.rows("operator_batches"), flow.rows("suppressed"))
 
 
 def test_every_skip_names_the_change_that_it_repeats(flow: Flow) -> None:

@@ -23,15 +23,14 @@ from tidemark.model.tables.catalog import (
     BATCHES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
-    DISORDER_BUCKETS,
     DQ_RESULTS,
     HEARTBEATS,
     INCIDENTS,
     LATENCY_BUCKET_ROLLUP,
     LATENCY_BUCKETS,
     LATENCY_ROLLUP,
+    OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
-    OUTCOMES,
     SLA_RESULTS,
     WATERMARKS,
     Table,
@@ -58,6 +57,8 @@ RECOVERS, BROKE_BACK = "board_is_fresh", 3
 RECOVERS_SAID = "staleness of flight_board is 2 min 30 s; warning from 1 min on, error from 2 min on"
 INCIDENT = "delays_in_time-20260101T120000"
 """The incident of the open alert that is listed first."""
+DISORDER = [{"bucket": bucket_of(behind_ms), "n": n} for behind_ms, n in ((50, 90_000), (900, 9_000), (4_000, 900))]
+"""By how much the records of flight_events were behind."""
 Rows = dict[tuple[str, Table], list[dict[str, Any]]]
 """Rows by stream and table; of reports the stream is empty."""
 
@@ -95,9 +96,6 @@ def _streams(rows: Rows, topology: Topology, now_ms: int) -> None:
     rows["carriers", HEARTBEATS].append({**beat, "at": first_ms})
     failed = {"state": "failed", "reason": "carrier_state: [Errno 28] No space left on device"}
     rows["carriers", HEARTBEATS].append({**beat, **failed, "at": now_ms - FAILED_MS})
-    for bucket, n in ((bucket_of(50), 90_000), (bucket_of(900), 9_000), (bucket_of(4_000), 900)):
-        row = {"batch_id": 0, "source": "flight_events", "decided_at": first_ms, "bucket": bucket, "n": n}
-        rows["status", DISORDER_BUCKETS].append(row)
 
 
 def _batch(rows: Rows, topology: Topology, sub: str, batch_id: int, at_ms: int, now_ms: int) -> None:
@@ -130,7 +128,10 @@ def _batch(rows: Rows, topology: Topology, sub: str, batch_id: int, at_ms: int, 
         named = {"batch_id": batch_id, "operator": operator.name, "kind": operator.kind}
         passed = {"records_in": 900, "emitted": 640, "suppressed": 240, "late": 2, "quarantined": 1, "newest_ms": at_ms}
         zeros = ("held_before", "duplicate", "filtered", "passed", "superseded", "held_after")
-        rows[sub, OUTCOMES].append({**named, **passed, **dict.fromkeys(zeros, 0)})
+        row = {**named, **passed, **dict.fromkeys(zeros, 0), "decided_at": at_ms - 900}
+        if batch_id == 0 and operator.name == "flight_events":
+            row["disorder"] = DISORDER
+        rows[sub, OPERATOR_BATCHES].append(row)
         ewt_ms = at_ms - 500 + 40 * number + (600 if sub == "carriers" else 0)
         for end_ms in range(_window(watermark_ms - EVERY_MS), _window(watermark_ms), WINDOW_MS):
             rows[sub, OPERATOR_WINDOWS].append(
@@ -267,9 +268,9 @@ def _checks(rows: Rows, now_ms: int) -> None:
     judged = {"checked_at": checked_ms, "run_id": "check-0", "success": True, "severity": "critical"}
     for table, sub in (
         ("batches", "status"),
-        ("outcomes", "status"),
+        ("operator_batches", "status"),
         ("flight_board", "status"),
-        ("outcomes", "carriers"),
+        ("operator_batches", "carriers"),
     ):
         kept = {"suite": "contract", "expectation": "expect_column_values_to_be_between", "table": table}
         kept |= {"sub_topology": sub, "table_version": 300, "batch_id": 299, "rows": 48_000}

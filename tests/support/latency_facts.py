@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tidemark.model.tables.catalog import LATENCY_BUCKETS, OPERATOR_LATENCY, Table
+from tidemark.model.tables.catalog import LATENCY_BUCKETS, OPERATOR_BATCHES, Table
 from tidemark.semantics.buckets import bucket_of
 
 
@@ -13,13 +13,7 @@ def facts(
     finished_at_ms: int, latencies: Sequence[int], *, batch_id: int = 0, operator: str = "o", task_id: str = "0_0"
 ) -> dict[Table, list[dict[str, Any]]]:
     """Returns one batch's rows of *operator* by table, with single bucket counts."""
-    common = {
-        "batch_id": batch_id,
-        "operator": operator,
-        "kind": "sink",
-        "task_id": task_id,
-        "finished_at": finished_at_ms,
-    }
+    common = {"batch_id": batch_id, "operator": operator, "kind": "sink", "finished_at": finished_at_ms}
     statistics = {
         "n": len(latencies),
         "min_ms": min(latencies),
@@ -27,5 +21,6 @@ def facts(
         "sum_ms": sum(latencies),
         "negative_n": sum(latency < 0 for latency in latencies),
     }
-    buckets = [{**common, "bucket": bucket_of(latency), "n": 1} for latency in latencies]
-    return {OPERATOR_LATENCY: [{**common, **statistics}], LATENCY_BUCKETS: buckets}
+    task = {"task_id": task_id, **statistics}
+    buckets = [{**common, "task_id": task_id, "bucket": bucket_of(latency), "n": 1} for latency in latencies]
+    return {OPERATOR_BATCHES: [{**common, **statistics, "tasks": [task]}], LATENCY_BUCKETS: buckets}

@@ -9,7 +9,7 @@ import platform
 import shutil
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import polars.selectors as cs
 from deltalake import DeltaTable
 
 from support.quiet_broker import Row, Silence
+from tidemark.collecting import names_in
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import HEADERS, record_schema
 from tidemark.model.kinds.repartition import HopSource
@@ -26,6 +27,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import TASKS
 from tidemark.model.topology import EVERY, Topology, parse
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import WriteRepeater, at_once
@@ -49,6 +51,18 @@ CLOCKS = {
 """Columns that differ from run to run: times, writers, buckets of latency."""
 MEASURED = (CLOCKS - {"bucket"}) | {"min_ms", "max_ms", "sum_ms", "negative_n"}
 """Columns with clock times and writers."""
+OF_A_RUN = {"started_at", "finished_at", "min_ms", "max_ms", "sum_ms", "negative_n", "host", "skew_ms", "skew_error_ms"}
+"""Fields of `operator_batches.tasks` that differ from run to run."""
+
+
+def without_clocks(rows: pl.DataFrame, measured: Collection[str] = MEASURED) -> pl.DataFrame:
+    """Returns *rows* of a table without columns and fields that are *measured*."""
+    rows = rows.drop(measured, strict=False)
+    if "tasks" not in rows.columns:
+        return rows
+    kept = [name for name in names_in(TASKS) if name not in OF_A_RUN]
+    decided = pl.struct([pl.element().struct.field(name) for name in kept])
+    return rows.with_columns(pl.col("tasks").list.eval(decided))
 
 
 class Play:
@@ -275,6 +289,17 @@ class Play:
         order = [c for c in ("batch_id", "seq") if c in frame.columns]
         return frame.sort(order, maintain_order=True).to_dicts()
 
+    def tasks(self, sub: str | None = None) -> list[Row]:
+        """Returns the tasks in `operator_batches` of *sub* by batch and operator, instants as epoch ms.
+
+        Each has the fields of the task, and of its row `batch_id`, `operator`, `kind`, `level`, `thread_id` and
+        `decided_at`; `operator_finished_at` is when the operator had finished.
+        """
+        own = ["batch_id", "operator", "kind", "level", "thread_id", "decided_at"]
+        rows = scan(self.table("operator_batches", sub)).select(*own, "tasks", operator_finished_at="finished_at")
+        tasks = rows.explode("tasks").drop_nulls("tasks").unnest("tasks").collect()
+        return tasks.with_columns(cs.datetime().dt.epoch("ms")).sort("batch_id", maintain_order=True).to_dicts()
+
     def table(self, name: str, sub: str | None = None) -> Path:
         """Where the table *name* of *sub* (the first one unless named) is."""
         return Layout(self.home).stream_table(self.topology.name, sub or self.sub, name)
@@ -282,7 +307,7 @@ class Play:
     def tables(self) -> dict[str, list[str]]:
         """Returns the first sub-topology's rows as sorted text without MEASURED columns."""
         return {
-            path.name: sorted(str(row) for row in scan(path).drop(MEASURED, strict=False).collect().rows())
+            path.name: sorted(str(row) for row in without_clocks(scan(path).collect()).rows())
             for path in sorted(Layout(self.home).stream(self.topology.name, self.sub).iterdir())
             if path.name != "latency_buckets"
         }

@@ -92,7 +92,7 @@ class Shop:
         assert (beat.state, beat.drained_by) == ("drained", "a test")
         source, query = self.topology.operators
         assert (source.partition(":")[0], query) == (f"{example}_1", f"{example}_1")
-        outcomes = self.recorded(query, "outcomes", "operator", "records_in")
+        outcomes = self.recorded(query, "operator_batches", "operator", "records_in")
         return sum(n for operator, n in outcomes if operator == query)
 
     def has_read(self, job: str) -> bool:

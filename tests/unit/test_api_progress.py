@@ -6,11 +6,11 @@ from typing import Any
 
 from tidemark.api.progress import (
     batch_row,
-    latency_row,
     load_of,
     mark_rows,
     named_places,
     offsets_of,
+    operator_rows,
     place_written,
     places_read,
     reads_of,
@@ -128,12 +128,14 @@ def test_until_a_record_was_seen_there_is_no_watermark():
 
 def test_a_batch_has_the_latency_of_its_oldest_and_newest_record():
     at = {"min": "2026-03-01T12:00:00.000Z", "avg": "2026-03-01T12:00:00.350Z", "max": "2026-03-01T12:00:00.900Z"}
-    row = latency_row(progress(**at), operator="orders")
+    (row,) = operator_rows(progress(**at), {}, "orders")
     # It finished at 12:00:00.950, with 12 records: 12 × (950 − 350).
     assert (row["n"], row["min_ms"], row["max_ms"], row["sum_ms"], row["negative_n"]) == (12, 50, 950, 7_200, 0)
-    ahead = latency_row(progress(**at | {"max": "2026-03-01T12:00:01.950Z"}), operator="orders")
+    assert [(task["task_id"], task["n"], task["sum_ms"]) for task in row["tasks"]] == [("orders_0", 12, 7_200)]
+    (ahead,) = operator_rows(progress(**at | {"max": "2026-03-01T12:00:01.950Z"}), {}, "orders")
     assert (ahead["min_ms"], ahead["negative_n"]) == (-1_000, None)
-    assert latency_row(progress(watermark="2026-03-01T12:00:00.000Z"), operator="orders") is None
+    (unmeasured,) = operator_rows(progress(watermark="2026-03-01T12:00:00.000Z"), {"orders:feed": 0}, "orders")[1:]
+    assert (unmeasured["operator"], unmeasured.get("n"), unmeasured.get("tasks")) == ("orders", None, None)
 
 
 def test_a_job_is_as_far_behind_as_its_queries_together():

@@ -10,9 +10,10 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import pick
+from tidemark.collecting import omit, pick
 from tidemark.kernels.columns.schemas import arrow_schema
-from tidemark.model.tables.catalog import BATCHES, LATENCY_BUCKETS, OPERATOR_LATENCY, OPERATOR_TASKS, WATERMARKS, Table
+from tidemark.kernels.reports.operator_tasks import measured_tasks, spark_tasks
+from tidemark.model.tables.catalog import BATCHES, LATENCY_BUCKETS, OPERATOR_BATCHES, WATERMARKS, Table
 from tidemark.reports.paths.partition_ends import BatchClocks, last_partitions, partition_ends, passing_batches
 
 NOON = datetime(2014, 5, 13, 12, tzinfo=UTC)
@@ -25,11 +26,12 @@ def frame(table: Table, *rows: dict[str, Any]) -> pl.DataFrame:
     """Returns rows of *table*, their instants given as ms after noon."""
     schema = pl.DataFrame(arrow_schema(table).empty_table()).schema
     instants = {name for name, kind in schema.items() if isinstance(kind, pl.Datetime)}
-    at = [
-        {k: NOON + timedelta(milliseconds=v) if k in instants and v is not None else v for k, v in row.items()}
-        for row in rows
-    ]
+    at = [{k: instant(v) if k in instants and v is not None else v for k, v in row.items()} for row in rows]
     return pl.DataFrame(at, schema=schema)
+
+
+def instant(ms: int) -> datetime:
+    return NOON + timedelta(milliseconds=ms)
 
 
 def marks(*rows: tuple[int, int, int | None]) -> pl.DataFrame:
@@ -64,10 +66,18 @@ def clocks(
 ) -> BatchClocks:
     """Returns the rows that have clocks; batch 1 *ended* ms after noon."""
     of = {"sub_topology": "s", "operator": "events"}
+    runs, read = [], []
+    for row in tasks or []:
+        at = {name: instant(value) if name.endswith("_at") else value for name, value in row.items()}
+        task = {"host": "h", "skew_ms": 0, "skew_error_ms": 0, **omit(at, ["batch_id"])}
+        runs.append({**of, **pick(row, ["batch_id"]), "tasks": [task]})
+    for row in sources or []:
+        task = {"n": 1, "min_ms": row.get("max_ms", 0), "max_ms": 0, **omit(row, ["batch_id", "finished_at"])}
+        read.append({**of, **pick(row, ["batch_id", "finished_at"]), "tasks": [task]})
     batch = [] if ended is None else [{"sub_topology": "s", "batch_id": 1, "finished_at": ended}]
     return BatchClocks(
-        frame(OPERATOR_TASKS, *({**of, "skew_ms": 0, "skew_error_ms": 0, **row} for row in tasks or [])),
-        frame(OPERATOR_LATENCY, *({**of, "min_ms": row.get("max_ms", 0), "max_ms": 0, **row} for row in sources or [])),
+        spark_tasks(frame(OPERATOR_BATCHES, *runs)),
+        measured_tasks(frame(OPERATOR_BATCHES, *read)),
         frame(BATCHES, *batch),
         frame(LATENCY_BUCKETS, *({**of, "bucket": 0, **pick(row, ["batch_id", "task_id"])} for row in sources or [])),
     )

@@ -5,13 +5,15 @@ A step names its shard or input partition, its delay and its hot key.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
 
-from tidemark.kernels.columns.schemas import arrow_schema
-from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_TASKS, Table
+from tidemark.collecting import omit, pick
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.kernels.reports.operator_tasks import spark_tasks
+from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_BATCHES, Table
 from tidemark.reports.paths.path_facts import physical_name, physical_path, task_text
 from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tasks
 
@@ -28,8 +30,12 @@ def tasks(*rows: dict[str, Any]) -> pl.DataFrame:
 
     Their clocks are right unless they say otherwise.
     """
-    at = [{**row, "finished_at": NOON + timedelta(milliseconds=row["finished_at"])} for row in rows]
-    return frame(OPERATOR_TASKS, *({"batch_id": 7, "skew_ms": 0, "skew_error_ms": 0, **row} for row in at))
+    of_batch = []
+    for row in rows:
+        task = {"host": "h", "skew_ms": 0, "skew_error_ms": 0, **omit(row, ["operator", "batch_id"])}
+        task["finished_at"] = NOON_MS + row["finished_at"]
+        of_batch.append({"batch_id": 7, **pick(row, ["operator", "batch_id"]), "tasks": [task]})
+    return spark_tasks(pl.DataFrame(rows_of(OPERATOR_BATCHES, of_batch)))
 
 
 def steps(path: str, *off_path: str) -> pl.DataFrame:

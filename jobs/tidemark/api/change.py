@@ -10,7 +10,7 @@ import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.api.query import Query, Writer, kept, record_time_ms
+from tidemark.api.query import Query, Writer, hand_over, kept, operator_row, record_time_ms, write_about
 from tidemark.api.shards import ShardedState, left_out, other_rows
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, InvalidTimestamp
@@ -18,10 +18,9 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.columns.values import key_text
 from tidemark.kernels.updates.emission import STORED, JudgedUpdates, judged, with_value
 from tidemark.kernels.updates.proofs import changes_rows, suppressed_rows
-from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.spark_settings import is_local
-from tidemark.model.tables.catalog import BECAME, CHANGES, OUTCOMES, SUPPRESSED
+from tidemark.model.tables.catalog import CHANGES, OPERATOR_BATCHES, SUPPRESSED
 from tidemark.semantics.change import Rule
 from tidemark.storage.delta.tables import read_before
 from tidemark.storage.location import location
@@ -63,6 +62,7 @@ class State:
         self._query = Query(Layout(location(warehouse)), topology, sub_topology)
         self._operator, self._rule, self._shards = operator, rule, shards
         self._writer = self._new_writer()
+        write_about(self._query, operator)
         self._stored = KeyedRows(STORED)
         self._batch_id: int | None = None
 
@@ -89,10 +89,10 @@ class State:
             raise other_rows(self._query.table(CHANGES.name), batch_id, self._operator)
         return result
 
-    def move(self, result: JudgedUpdates, batch_id: int, *, passed: int) -> None:
+    def move(self, result: JudgedUpdates, batch_id: int, *, passed: int, began_ms: int) -> None:
         """Writes *result* into the tables and the state.
 
-        *passed* rows of the batch were not judged.
+        *passed* rows of the batch were not judged. *began_ms* is the clock before that.
         """
         same = self._query.same(batch_id)
         counts = {"emitted": result.emitted.height, "suppressed": result.suppressed_n, "passed": passed}
@@ -102,23 +102,19 @@ class State:
                 SUPPRESSED.name: rows_of(SUPPRESSED, suppressed_rows(self._operator, result), **same),
             }
             self._writer.append(tables, batch_id)
-        self.count(counts, batch_id)
+        self.count(counts, batch_id, began_ms=began_ms)
         self._stored.put(result.stored)
         self._batch_id = batch_id
 
-    def count(self, counts: Mapping[str, int], batch_id: int) -> None:
-        """Writes the *counts* of updates by outcome, if there are any."""
-        if records := sum(counts.values()):
-            came_in = {"records_in": records, "held_before": 0, "fan_out": 0}
-            outcome = {
-                "operator": self._operator,
-                "kind": KeyedTable.kind,
-                **came_in,
-                **dict.fromkeys(BECAME, 0),
-                **counts,
-            }
-            rows = rows_of(OUTCOMES, [outcome], **self._query.same(batch_id))
-            self._writer.append({OUTCOMES.name: rows}, batch_id)
+    def count(self, counts: Mapping[str, int], batch_id: int, *, began_ms: int) -> None:
+        """Writes the *counts* of updates by outcome, if there are any.
+
+        If the operator is being measured, they go into its row. *began_ms* is the clock before the judgement.
+        """
+        if any(counts.values()) and not hand_over(self._query, self._operator, counts):
+            row = operator_row(self._operator, counts, decided_at_ms=began_ms)
+            rows = rows_of(OPERATOR_BATCHES, [row], **self._query.same(batch_id))
+            self._writer.append({OPERATOR_BATCHES.name: rows}, batch_id)
 
     def _new_writer(self) -> Writer:
         return Writer(self._query, self._operator, wall_clock_ms)
@@ -192,12 +188,13 @@ def changed(
             was run before with other rows. Either is detected before the block, and so before the output.
     """
     with kept(rows):
+        began_ms = wall_clock_ms()
         read = _read(rows, key, columns, timestamp, order)
         if sharded := state.sharded(rows.sparkSession):
             entry = sharded.judge(read, batch_id, key, columns)
             files = left_out(entry)
             yield _without(rows, order, rows.sparkSession.read.parquet(*files)) if files else rows
-            state.count(sharded.move(entry), batch_id)
+            state.count(sharded.move(entry), batch_id, began_ms=began_ms)
             return
         records = _records(read, key, order)
         updates = _updates(records, columns, timestamp)
@@ -207,7 +204,7 @@ def changed(
         some = F.broadcast(rows.sparkSession.createDataFrame(places)) if suppressed.height else None
         yield rows if some is None else _without(rows, order, some)
         # After the output: a crash in between runs the batch again. The other way round it would lose its updates.
-        state.move(result, batch_id, passed=records.height - updates.height)
+        state.move(result, batch_id, passed=records.height - updates.height, began_ms=began_ms)
 
 
 def _read(

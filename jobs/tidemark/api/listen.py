@@ -36,24 +36,23 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.api.progress import (
     batch_row,
-    latency_row,
     mark_rows,
     named_places,
-    outcome_rows,
+    operator_rows,
     place_written,
     places_read,
     reads_of,
     watermark_ms,
     window_rows,
 )
-from tidemark.api.query import Query, Writer
+from tidemark.api.query import Query, Writer, is_written_about
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout, folder_name
 from tidemark.model.settings.intervals import instant_ms, iso
-from tidemark.model.tables.catalog import BATCHES, OPERATOR_LATENCY, OPERATOR_WINDOWS, OUTCOMES, TABLES, WATERMARKS
+from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES, OPERATOR_WINDOWS, TABLES, WATERMARKS
 from tidemark.model.topology import WINDOW_OF_JOBS_MS
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query, write_query
 from tidemark.storage.location import location
@@ -96,7 +95,7 @@ class Listener(StreamingQueryListener):
 
     Purpose: batch times and phases, outcomes, watermark, state and backlog (`latest_offset` − `until_offset` in
     `batches.sources`) of queries whose code stays as it is. Of a query with a watermark also the smallest, the largest
-    and the mean latency of a batch, in `operator_latency`, and the streaming windows that it has finished; Spark
+    and the mean latency of a batch, in `operator_batches`, and the streaming windows that it has finished; Spark
     reports no quantiles, so there are none. What a query reads and writes is described in its control folder.
 
     `newest` has the newest progress of each query, by its sub-topology.
@@ -283,7 +282,7 @@ class QueryRecord:
         Args:
             news: a progress of Spark, or that the query waits for its first batch.
             plan: Spark's object of the run; None: it is not known.
-            thread_id: for `operator_latency`.
+            thread_id: for `operator_batches`.
         """
         self._news.append((news, plan, thread_id))
         self._catch_up()
@@ -341,7 +340,6 @@ class QueryRecord:
         if now_ms != self._watermark_ms:
             # Spark has one watermark, so that of each source is the query's.
             marks += [{"source": source, "watermark": now_ms} for source in [None, *query.sources]]
-        latency = latency_row(progress, operator=name)
         after_ms = max(present((self._oldest_ms, self._watermark_ms)), default=None)
         windows = window_rows(
             progress, query.sources, name, after_ms=after_ms, window_ms=WINDOW_OF_JOBS_MS, host=platform.node()
@@ -350,8 +348,11 @@ class QueryRecord:
         rows = {
             BATCHES.name: [batch],
             WATERMARKS.name: [{**mark, "decided_at": batch["started_at"]} for mark in marks],
-            OUTCOMES.name: outcome_rows(progress, reads.records, name),
-            OPERATOR_LATENCY.name: [{**latency, "thread_id": thread_id}] if latency else [],
+            OPERATOR_BATCHES.name: [
+                {**row, "decided_at": batch["decided_at"], "thread_id": thread_id}
+                for row in operator_rows(progress, reads.records, name)
+                if not is_written_about(self._query, row["operator"])
+            ],
             OPERATOR_WINDOWS.name: windows,
         }
         for table, of_table in rows.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 
@@ -13,13 +13,24 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.api.listen import is_listened_to
-from tidemark.api.query import Query, Writer, kept, record_time_ms, replaced
+from tidemark.api.query import (
+    Query,
+    Writer,
+    counted_by_changed,
+    kept,
+    operator_row,
+    record_time_ms,
+    replaced,
+    write_about,
+)
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.updates.facts import over_all_tasks
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import BATCHES, BECAME, LATENCY_BUCKETS, OPERATOR_LATENCY, OUTCOMES, Table
+from tidemark.model.tables.catalog import BATCHES, LATENCY_BUCKETS, OPERATOR_BATCHES, Table
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.storage.location import location
 from tidemark.stream.journal.entries import Entry, Journal
@@ -43,8 +54,8 @@ def measured(
 ) -> BatchFunction:
     """Wraps *function* for `foreachBatch` and measures every batch.
 
-    Purpose: the work stays the team's; how old each record is once it is done stands in `operator_latency`,
-    `latency_buckets`, `outcomes` and `batches`, beside the measurements of Tidemark's own streams.
+    Purpose: the work stays the team's; how old each record is once it is done stands in `operator_batches`,
+    `latency_buckets` and `batches`, beside the measurements of Tidemark's own streams.
 
     How it works: the clock is read when *function* has returned (KIP-613), then one Spark job counts the latencies per
     partition and bucket, so that no record reaches Python; Spark caches the rows while both use them. Measurements are
@@ -62,7 +73,7 @@ def measured(
         operator: name of the work.
         timestamp: TIMESTAMP column with the record time. A record without one, or before 1970, has no latency; it is
             counted as `passed` nevertheless, since *function* had it, and `quarantined` would promise a copy. Their
-            number is `passed` in `outcomes` − `n` in `operator_latency`.
+            number is `passed` − `n` in `operator_batches`.
         partition: integer column with the record's input partition, which is its task; without it there is one task.
         strict: fail the batch when it cannot be measured.
         clock: epoch ms UTC.
@@ -74,14 +85,16 @@ def measured(
     def each_batch(rows: DataFrame, batch_id: int) -> None:
         with kept(rows):
             started_at_ms = clock()
-            function(rows, batch_id)
+            with counted_by_changed(query, operator) as counts:
+                function(rows, batch_id)
             finished_at_ms = clock()
             try:
-                meter.record(rows, batch_id, started_at_ms, finished_at_ms)
+                meter.record(rows, batch_id, started_at_ms, finished_at_ms, counts)
             except Exception:
                 if strict:
                     raise
                 log.exception("batch %s of %s/%s was not measured", batch_id, sub_topology, operator)
+                meter.count(counts, batch_id, started_at_ms)
 
     return each_batch
 
@@ -92,8 +105,11 @@ class _Meter:
     def __init__(self, query: Query, operator: str, timestamp: str, partition: str | None, clock: Clock) -> None:
         self._query, self._operator, self._timestamp, self._partition = query, operator, timestamp, partition
         self._writer = Writer(query, operator, clock)
+        write_about(query, operator)
 
-    def record(self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int) -> None:
+    def record(
+        self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int, counts: Mapping[str, int]
+    ) -> None:
         """Writes the measurements of *rows*.
 
         A batch that is run again keeps its first ones.
@@ -103,22 +119,34 @@ class _Meter:
             batch_id: its number.
             started_at_ms: the clock before the team's function.
             finished_at_ms: the clock after it.
+            counts: the updates that `changed` has judged for the operator, by outcome; none: all records have passed.
         """
         journal = Journal(self._query.control / "measured" / self._operator, "facts")
         entry = journal.newest()
         if entry is not None and entry.batch_id > batch_id:
             raise replaced(self._query.control, batch_id, entry.batch_id)
         if entry is None or entry.batch_id < batch_id:
-            entry = Entry(batch_id, self._facts(rows, batch_id, started_at_ms, finished_at_ms))
+            entry = Entry(batch_id, self._facts(rows, batch_id, started_at_ms, finished_at_ms, counts))
             if not entry.tables:
                 return
             # Before any table, so that a batch that is run again keeps the clock that was read first.
             journal.write(entry)
         self._writer.append(entry.tables, batch_id)
 
-    def _facts(self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int) -> dict[str, pa.Table]:
+    def count(self, counts: Mapping[str, int], batch_id: int, started_at_ms: int) -> None:
+        """Writes the *counts* of a batch that could not be measured."""
+        if any(counts.values()):
+            row = operator_row(self._operator, counts, decided_at_ms=started_at_ms)
+            rows = rows_of(OPERATOR_BATCHES, [row], **self._query.same(batch_id))
+            self._writer.append({OPERATOR_BATCHES.name: rows}, batch_id)
+
+    def _facts(
+        self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int, counts: Mapping[str, int]
+    ) -> dict[str, pa.Table]:
         """Returns the rows of each table; none for a batch without records."""
-        latencies = pl.DataFrame(self._latencies(rows, finished_at_ms).toArrow())
+        latencies = pl.DataFrame(self._latencies(rows, finished_at_ms).toArrow()).with_columns(
+            task_id=pl.format("{}_{}", pl.lit(self._query.name), "partition")
+        )
         timed = latencies.filter(pl.col("bucket").is_not_null())
         records, measured_n = (int(frame["n"].sum()) for frame in (latencies, timed))
         if not records:
@@ -129,13 +157,15 @@ class _Meter:
             )
         thread_id = rows.sparkSession.sparkContext.applicationId
         clocks = {"started_at": started_at_ms, "finished_at": finished_at_ms, "level": Level.INFO.value}
-        of_operator = {"operator": self._operator, "kind": Sink.kind}
-        outcome = {"records_in": records, "held_before": 0, **dict.fromkeys(BECAME, 0), "passed": records, "fan_out": 0}
+        row = operator_row(self._operator, counts or {"passed": records}, decided_at_ms=started_at_ms)
+        row["kind"] = KeyedTable.kind if counts else Sink.kind
+        of_operator = {name: row[name] for name in ("operator", "kind")}
+        tasks = _statistics(timed).sort("partition").to_dicts()
+        row |= {**clocks, **over_all_tasks(tasks), "thread_id": thread_id, "queued_ms": 0, "tasks": tasks or None}
         batch = {**clocks, "duration_ms": finished_at_ms - started_at_ms, "records_in": records}
-        facts: dict[Table, pl.DataFrame] = {
-            OPERATOR_LATENCY: _with(_statistics(timed), **of_operator, **clocks, thread_id=thread_id, queued_ms=0),
+        facts: dict[Table, pl.DataFrame | list[dict[str, object]]] = {
+            OPERATOR_BATCHES: [row],
             LATENCY_BUCKETS: _with(timed.select("task_id", "bucket", "n"), **of_operator, finished_at=finished_at_ms),
-            OUTCOMES: pl.DataFrame({**of_operator, **outcome}),
         }
         if not is_listened_to(self._query):
             facts[BATCHES] = pl.DataFrame(batch)
@@ -143,15 +173,15 @@ class _Meter:
         return {table.name: rows_of(table, frame, **same) for table, frame in facts.items()}
 
     def _latencies(self, rows: DataFrame, finished_at_ms: int) -> DataFrame:
-        """Returns statistics of latencies per task and bucket.
+        """Returns statistics of latencies per input partition and bucket.
 
         Columns are n, min_ms, max_ms and sum_ms. The bucket is null for records without a latency.
         """
         timestamp_ms = record_time_ms(rows, self._timestamp)
-        task = F.concat(F.lit(f"{self._query.name}_"), F.col(self._partition) if self._partition else F.lit(0))
+        partition = (F.col(self._partition) if self._partition else F.lit(0)).cast("int").alias("partition")
         latency_ms = F.when(timestamp_ms >= 0, F.lit(finished_at_ms).cast("bigint") - timestamp_ms)
-        each = rows.select(task.alias("task_id"), latency_ms.alias("latency_ms"))
-        return each.groupBy("task_id", F.expr(bucket_sql("latency_ms")).alias("bucket")).agg(
+        each = rows.select(partition, latency_ms.alias("latency_ms"))
+        return each.groupBy("partition", F.expr(bucket_sql("latency_ms")).alias("bucket")).agg(
             F.count(F.lit(1)).alias("n"),
             F.min("latency_ms").alias("min_ms"),
             F.max("latency_ms").alias("max_ms"),
@@ -168,7 +198,7 @@ def _statistics(buckets: pl.DataFrame) -> pl.DataFrame:
 
     Latencies in buckets below 0 are negative.
     """
-    return buckets.group_by("task_id", maintain_order=True).agg(
+    return buckets.group_by("task_id", "partition", maintain_order=True).agg(
         pl.sum("n"),
         pl.min("min_ms"),
         pl.max("max_ms"),

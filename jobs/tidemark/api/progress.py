@@ -110,8 +110,8 @@ def reads_of(progress: Mapping[str, Any], operators: Mapping[str, str], read_bef
     return Reads(reads, records)
 
 
-def outcome_rows(progress: Mapping[str, Any], records: Mapping[str, int], query: str) -> list[dict[str, Any]]:
-    """Returns the rows of `outcomes`: those of the sources, and of *query*.
+def operator_rows(progress: Mapping[str, Any], records: Mapping[str, int], query: str) -> list[dict[str, Any]]:
+    """Returns the rows of `operator_batches`: those of the sources, and of *query* with its latency.
 
     *records* has the records by source. Spark does not report what a query gave, so every record that was not late has
     passed.
@@ -123,7 +123,8 @@ def outcome_rows(progress: Mapping[str, Any], records: Mapping[str, int], query:
         {**none, "operator": source, "kind": Source.kind, "records_in": read, "passed": read}
         for source, read in records.items()
     ]
-    return [*rows, {**none, "operator": query, "kind": Sink.kind, "records_in": n, "late": late, "passed": n - late}]
+    of_query = {"operator": query, "kind": Sink.kind, "records_in": n, "late": late, "passed": n - late}
+    return [*rows, {**none, **of_query, **_latency(progress, operator=query)}]
 
 
 def mark_rows(reads: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
@@ -185,31 +186,32 @@ def window_rows(
     return rows
 
 
-def latency_row(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any] | None:
-    """Returns the row of `operator_latency` of *operator*, the query.
+def _latency(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any]:
+    """Returns the latency and the clocks of *operator*, the query, which has one task.
 
-    None: the batch has no record with the event time of a watermark. The finish clock is the end of the trigger.
-    `negative_n` is null if some records may come from the future, because Spark does not count them.
+    There are none if the batch has no record with the event time of a watermark. The finish clock is the end of the
+    trigger. `negative_n` is null if some records may come from the future, because Spark does not count them.
     """
     times = progress.get("eventTime", {})
     if not {"min", "max", "avg"} <= times.keys():
-        return None
+        return {}
     started_at_ms = instant_ms(progress["timestamp"])
     finished_at_ms, n = started_at_ms + progress["durationMs"]["triggerExecution"], progress["numInputRows"]
     oldest_ms, newest_ms, mean_ms = (finished_at_ms - instant_ms(times[which]) for which in ("min", "max", "avg"))
-    return {
-        "operator": operator,
-        "kind": Sink.kind,
-        "level": Level.INFO.value,
-        "task_id": f"{operator}_0",
+    latency = {
         "n": n,
         "min_ms": newest_ms,
         "max_ms": oldest_ms,
         "sum_ms": n * mean_ms,
         "negative_n": 0 if newest_ms >= 0 else None,
+    }
+    return {
+        "level": Level.INFO.value,
+        **latency,
         "started_at": started_at_ms,
         "finished_at": finished_at_ms,
         "queued_ms": 0,
+        "tasks": [{"task_id": f"{operator}_0", "partition": 0, **latency}],
     }
 
 

@@ -14,8 +14,9 @@ from pyspark.sql.types import TimestampType
 from tidemark.clock import Clock
 from tidemark.errors import Contradiction, InvalidArgument
 from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.layout import Layout, usable
-from tidemark.model.tables.catalog import BATCHES, TABLES
+from tidemark.model.tables.catalog import BATCHES, BECAME, CAME_IN, TABLES
 from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.storage.delta.tables import Committer, create
 from tidemark.storage.fence import Fence
@@ -50,6 +51,60 @@ class Query:
     def same(self, batch_id: int) -> dict[str, object]:
         """Returns the columns that all of its rows of one batch share."""
         return {"topology": self.topology, "sub_topology": self.name, "batch_id": batch_id}
+
+
+_judging: set[tuple[Query, str]] = set()
+"""Operators about which `measured` and `changed` of this process write.
+
+A listener leaves the row of such an operator to them: there is one for a batch and operator.
+"""
+_measured_now: dict[tuple[Query, str], dict[str, int]] = {}
+"""By operator whose batch `measured` is measuring, the updates that `changed` has counted in it."""
+
+
+def write_about(query: Query, operator: str) -> None:
+    """Notes that `measured` or `changed` writes the rows of *operator* of *query*."""
+    _judging.add((query, operator))
+
+
+def is_written_about(query: Query, operator: str) -> bool:
+    """Returns True if `measured` or `changed` of this process writes the rows of *operator* of *query*."""
+    return (query, operator) in _judging
+
+
+@contextmanager
+def counted_by_changed(query: Query, operator: str) -> Iterator[dict[str, int]]:
+    """Yields the updates by outcome that `changed` counts for *operator* inside the block.
+
+    They go into the row of `measured`.
+    """
+    counts = _measured_now[query, operator] = {}
+    try:
+        yield counts
+    finally:
+        _measured_now.pop((query, operator), None)
+
+
+def operator_row(operator: str, counts: Mapping[str, int], *, decided_at_ms: int) -> dict[str, object]:
+    """Returns the columns of `operator_batches` about updates that `changed` has counted by outcome."""
+    return {
+        "decided_at": decided_at_ms,
+        "operator": operator,
+        "kind": KeyedTable.kind,
+        **dict.fromkeys((*CAME_IN, *BECAME), 0),
+        "records_in": sum(counts.values()),
+        "fan_out": 0,
+        **counts,
+    }
+
+
+def hand_over(query: Query, operator: str, counts: Mapping[str, int]) -> bool:
+    """Adds *counts* to the row that `measured` is about to write; False: it does not measure *operator* now."""
+    row = _measured_now.get((query, operator))
+    if row is None:
+        return False
+    row.update(counts)
+    return True
 
 
 class Writer:

@@ -40,7 +40,7 @@ examples:
   tidemark jars                                 downloads the JVM jars, if no `make setup` has done it
   tidemark docs                                 for developers: writes docs/tables.md
   tidemark tables                               lists the tables and their sizes
-  tidemark sql "select operator, max(max_ms) from operator_latency group by 1"
+  tidemark sql "select operator, max(max_ms) from operator_batches group by 1"
   tidemark sql --format csv "from watermarks"   prints a table; the dialect is DuckDB's
   tidemark sql "from latest_state"              prints a view; docs/cookbook.md has twenty questions
   tidemark publish duckdb                       writes a DuckDB file of views, for BI tools

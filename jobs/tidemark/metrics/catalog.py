@@ -85,7 +85,7 @@ _ALL = (
         "series if these results are older than five minutes",
     ),
     Metric(
-        "tidemark_updates", C, ("topology", "operator", "outcome"), "outcomes, batches",
+        "tidemark_updates", C, ("topology", "operator", "outcome"), "operator_batches, batches",
         "updates of an operator by outcome, since the hour of the newest batch began",
     ),
     Metric(

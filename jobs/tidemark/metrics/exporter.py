@@ -42,7 +42,7 @@ from tidemark.model.tables.catalog import (
     COMPLETENESS,
     INCIDENTS,
     LATENCY_BUCKETS,
-    OUTCOMES,
+    OPERATOR_BATCHES,
     SLA_RESULTS,
     WATERMARKS,
     Table,
@@ -273,7 +273,7 @@ def _edge_s(bucket: int) -> str:
 def _of_outcomes(scene: Scene, rows: Rows) -> Iterator[Sample]:
     batch, at_ms = ["sub_topology", "batch_id"], pl.col("finished_at").dt.epoch("ms")
     batches = rows(BATCHES).lazy().select(*batch, at_ms=at_ms)
-    outcomes = rows(OUTCOMES).lazy().join(batches, on=batch)
+    outcomes = rows(OPERATOR_BATCHES).lazy().join(batches, on=batch)
     in_hours = outcomes.with_columns(hour_ms=pl.col("at_ms").max() // HOUR_MS * HOUR_MS)
     newest = in_hours.filter(pl.col("at_ms") >= pl.col("hour_ms")).group_by("operator", "hour_ms")
     sums = newest.agg(pl.col(WORDS).sum()).sort("operator").collect()
@@ -335,7 +335,7 @@ PARTS: Mapping[SamplesOf, tuple[Table, ...]] = MappingProxyType(
     {
         _of_partitions: (BATCHES, WATERMARKS),
         _of_latency: (LATENCY_BUCKETS,),
-        _of_outcomes: (OUTCOMES, BATCHES),
+        _of_outcomes: (OPERATOR_BATCHES, BATCHES),
         _of_completeness: (COMPLETENESS,),
         _of_checks: (SLA_RESULTS,),
         _of_incidents: (INCIDENTS,),

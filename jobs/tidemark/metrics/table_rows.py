@@ -30,7 +30,7 @@ from tidemark.model.tables.catalog import (
     HEARTBEATS,
     INCIDENTS,
     LATENCY_BUCKETS,
-    OUTCOMES,
+    OPERATOR_BATCHES,
     SLA_RESULTS,
     TABLES,
     WATERMARKS,
@@ -60,7 +60,7 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
             {"topology", "sub_topology", "batch_id", "epoch", "decided_at", "started_at", "finished_at", "duration_ms"}
             | {"sources", "records_in", "read_traces"}
         ),
-        OUTCOMES.name: frozenset({"sub_topology", "batch_id", "operator", *BECAME}),
+        OPERATOR_BATCHES.name: frozenset({"sub_topology", "batch_id", "operator", *BECAME}),
         HEARTBEATS.name: frozenset({"topology", "sub_topology", *BEAT_COLUMNS}),
         INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
         LATENCY_BUCKETS.name: frozenset({"operator", "finished_at", "bucket", "n"}),
@@ -141,7 +141,7 @@ class TableSnapshot:
             new = (_file(path / name, none) for name in sorted(files - old.files))
             # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
             rows = pl.concat([old.rows, *new], rechunk=True)
-        since_batch = self._first_batch(path) if table.name == OUTCOMES.name else None
+        since_batch = self._first_batch(path) if table.name == OPERATOR_BATCHES.name else None
         return _KeptTable(version, files, _needed(table, rows, since_batch))
 
     def _first_batch(self, path: Path) -> int:

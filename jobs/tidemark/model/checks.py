@@ -3,7 +3,7 @@
 They are by table, rule and name. Reports have them as CHECK constraints (CHECKS). A condition that changes gets another
 name; a writer that opens the table replaces the old one. The tables of streams have no constraints, by decision 16:
 their rows are judged afterwards, as part of their contract. A column that is null is valid, except for the counts of
-`outcomes`.
+`operator_batches`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
-    DISORDER_BUCKETS,
     DQ_RESULTS,
-    EMISSION_METRICS,
     HEARTBEATS,
     HOP,
     INCIDENTS,
@@ -41,9 +39,8 @@ from tidemark.model.tables.catalog import (
     LATENCY_BUCKET_ROLLUP,
     LATENCY_BUCKETS,
     LATENCY_ROLLUP,
-    OPERATOR_LATENCY,
+    OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
-    OUTCOMES,
     QUARANTINE,
     REPAIR_DECISIONS,
     SCHEMA_CHANGES,
@@ -95,6 +92,17 @@ def _not_negative(*columns: str) -> Conditions:
     return {
         ConditionKind.COUNTS: {
             f"tidemark_{column}_not_negative": f"{column} is null or {column} >= 0" for column in columns
+        }
+    }
+
+
+def _fields_not_negative(column: str, *fields: str) -> Conditions:
+    """Returns the condition that no *fields* in the list *column* are negative."""
+    return {
+        ConditionKind.COUNTS: {
+            f"tidemark_{column}_{field}_not_negative": f"{column} is null or "
+            f"coalesce(list_min([x.{field} for x in {column}]), 0) >= 0"
+            for field in fields
         }
     }
 
@@ -158,12 +166,17 @@ _OF_REPORTS: Mapping[str, Conditions] = {
 }
 _OF_STREAMS: Mapping[str, Conditions] = {
     BATCHES.name: _all(is_one_of("level", Level), _not_negative("batch_id", "records_in")),
-    OUTCOMES.name: _all(
+    OPERATOR_BATCHES.name: _all(
         _OF_KIND,
+        is_one_of("level", Level),
+        _STATS,
+        _not_negative("queued_ms"),
         {ConditionKind.COUNTS: {f"tidemark_{column}_counted": f"{column} >= 0" for column in (*CAME_IN, *BECAME)}},
         _fit(adds_up=f"{' + '.join(CAME_IN)} = {' + '.join(BECAME)}"),
+        _fit(tasks_add_up="n is null or n = list_sum([x.n for x in tasks])"),
+        _fields_not_negative("tasks", "n", "negative_n", "idempotent_update_skip_total", "idempotent_update_skip_rate"),
+        _fields_not_negative("disorder", "n"),
     ),
-    OPERATOR_LATENCY.name: _all(_OF_KIND, is_one_of("level", Level), _STATS, _not_negative("queued_ms")),
     LATENCY_BUCKETS.name: _all(_OF_KIND, _not_negative("n")),
     OPERATOR_WINDOWS.name: _all(_OF_KIND, _ORDERED, _not_negative("queued_ms", "records", "skew_error_ms")),
     WATERMARKS.name: is_one_of("activity", Activity),
@@ -172,7 +185,6 @@ _OF_STREAMS: Mapping[str, Conditions] = {
         _not_negative("n"),
         _up_to("first_offset", "last_offset"),
     ),
-    EMISSION_METRICS.name: _not_negative("idempotent_update_skip_total", "idempotent_update_skip_rate"),
     LATE_RECORDS.name: _all(
         _not_negative("lateness_ms"),
         _fit(
@@ -181,7 +193,6 @@ _OF_STREAMS: Mapping[str, Conditions] = {
         ),
     ),
     QUARANTINE.name: is_one_of("reason", words(QUARANTINE, "reason")),
-    DISORDER_BUCKETS.name: _not_negative("n"),
     SCHEMA_CHANGES.name: _all(is_one_of("change", FieldChange), _up_to("first_seen_at", "last_seen_at")),
     COMPLETENESS.name: _all(
         _before("interval_start", "interval_end"),
@@ -215,7 +226,7 @@ class Sum:
 
 SUMS: Mapping[str, Sum] = MappingProxyType(
     {
-        OUTCOMES.name: Sum("suppressed", SUPPRESSED.name, "n"),
+        OPERATOR_BATCHES.name: Sum("suppressed", SUPPRESSED.name, "n"),
         CRITICAL_PATHS.name: Sum("latency_ms", CRITICAL_PATH_STEPS.name, "if(step is null, 0, latency_ms)"),
     }
 )

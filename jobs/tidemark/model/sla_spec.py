@@ -37,7 +37,7 @@ from tidemark.model.settings.toml_keys import (
     read_whole,
     suggestion_of,
 )
-from tidemark.model.tables.catalog import CHANGES, OUTCOMES, TABLES
+from tidemark.model.tables.catalog import CHANGES, TABLES
 from tidemark.model.topology import Topology, name_in, of_jobs
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
@@ -309,9 +309,11 @@ CLOCKS_APART_MS = 60_000
 
 The scheduler that sets the instant has a clock of its own.
 """
+OUTCOMES = "outcomes"
+"""The subject of the measure completeness: the updates of all operators by outcome."""
 DEFAULT_SLAS: Mapping[str, Any] = {
     "nothing_gets_lost": {
-        "subject": OUTCOMES.name,
+        "subject": OUTCOMES,
         "measure": Measure.COMPLETENESS,
         "error_after": "1 ms",
         "owner": "tidemark",
@@ -725,7 +727,7 @@ def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
         return tuple(o.name for o in operators if _finds_late(o, topology))
     if measure is Measure.SCHEMA_CHANGES:
         return tuple(o.name for o in operators if o.is_watched)
-    return (OUTCOMES.name,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
+    return (OUTCOMES,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
 
 
 def _finds_late(operator: Operator, topology: Topology) -> bool:

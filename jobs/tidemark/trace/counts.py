@@ -20,12 +20,13 @@ import polars as pl
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.values import key_text
 from tidemark.kernels.records.arrivals import hop_updates
+from tidemark.kernels.reports.operator_tasks import NEEDED, measured_tasks
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Grain, iso
-from tidemark.model.tables.catalog import BECAME, CAME_IN, LATE_RECORDS, OPERATOR_LATENCY, OUTCOMES, QUARANTINE
+from tidemark.model.tables.catalog import BECAME, CAME_IN, LATE_RECORDS, OPERATOR_BATCHES, QUARANTINE
 from tidemark.semantics.progress import InputProgress
 from tidemark.semantics.watermark import is_window_late
 from tidemark.trace.evidence import StreamEvidence, between
@@ -182,11 +183,11 @@ class _Count:
         reads = self._evidence.reads.filter(
             pl.col("source") == self._source.name, pl.col("until_offset") > pl.col("from_offset")
         )
-        clocks = self._evidence.rows(OPERATOR_LATENCY, pl.col("operator") == self._source.name)
+        of_source = self._evidence.rows(OPERATOR_BATCHES, pl.col("operator") == self._source.name, columns=NEEDED)
         # Record times of a batch lie between its finish clock less the largest and the smallest latency.
-        times = clocks.select(
+        times = measured_tasks(of_source).select(
             "batch_id",
-            partition=pl.col("task_id").str.extract(r"_(\d+)$").cast(pl.Int32),
+            "partition",
             first_ms=pl.col("finished_at") - pl.col("max_ms"),
             last_ms=pl.col("finished_at") - pl.col("min_ms"),
         )
@@ -260,7 +261,8 @@ class _Count:
         answer = (
             placed_words.join(_batches_of(placed_words, self._reads), on=PLACE).group_by("batch_id").agg(there=pl.len())
         )
-        counted = self._evidence.rows(OUTCOMES, pl.col("operator") == name, pl.col("batch_id").is_in(batches.to_list()))
+        of_source = (pl.col("operator") == name, pl.col("batch_id").is_in(batches.to_list()))
+        counted = self._evidence.rows(OPERATOR_BATCHES, *of_source, columns=("batch_id", "records_in"))
         # A batch of which only some partitions are of the span is compared where all of it was read again.
         every = (
             self._evidence.reads.filter(pl.col("source") == name)
@@ -395,14 +397,16 @@ class _Count:
             return
         without = placed_words.filter(pl.col("_word") == "superseded")
         by_batch = without.join(batch_of(without), on=PLACE).group_by("batch_id").len()
-        counted = evidence.rows(OUTCOMES, pl.col("operator") == operator.name).select("batch_id", "superseded")
+        counted = evidence.rows(
+            OPERATOR_BATCHES, pl.col("operator") == operator.name, columns=("batch_id", "superseded")
+        )
         both = by_batch.join(counted, on="batch_id", how="left").filter(
             pl.col("len") > pl.col("superseded").fill_null(0)
         )
         for batch_id, n, superseded in both.sort("batch_id").iter_rows():
             self._differs(
                 f"{operator.name}, batch {batch_id}: {n} updates are neither emitted nor suppressed nor set aside, and "
-                f"outcomes counts {superseded or 0} superseded ones"
+                f"operator_batches counts {superseded or 0} superseded ones"
             )
 
     def _skipped(
@@ -483,7 +487,8 @@ class _Count:
     def _outcomes_close(self) -> None:
         """Names operators whose outcomes do not add up in a batch."""
         batches = self._reads["batch_id"].unique().to_list()
-        rows = self._evidence.rows(OUTCOMES, pl.col("batch_id").is_in(batches))
+        columns = ("batch_id", "operator", *CAME_IN, *BECAME)
+        rows = self._evidence.rows(OPERATOR_BATCHES, pl.col("batch_id").is_in(batches), columns=columns)
         open_ = rows.filter(
             pl.sum_horizontal(CAME_IN) != pl.sum_horizontal(pl.col(word).fill_null(0) for word in BECAME)
         )

@@ -25,9 +25,8 @@ from tidemark.model.tables.catalog import (
     HOP,
     HOP_MARK,
     LATE_RECORDS,
-    OPERATOR_LATENCY,
+    OPERATOR_BATCHES,
     OPERATOR_STATE,
-    OUTCOMES,
     QUARANTINE,
     SUPPRESSED,
     Table,
@@ -52,7 +51,7 @@ class StreamEvidence:
         self._tables: dict[str, DeltaTable | None] = {}
         self._scans: dict[str, pl.LazyFrame] = {}
         # All operators of a stream ask the same of a batch or a place.
-        self._counts: dict[int, pl.DataFrame] = {}
+        self._operators: dict[int, pl.DataFrame] = {}
         self._aside: dict[tuple[str, int, int], pl.DataFrame] = {}
 
     @property
@@ -60,9 +59,13 @@ class StreamEvidence:
         """The folder of its tables."""
         return self.stream.home
 
-    def rows(self, table: Table, *where: pl.Expr, name: str = "") -> pl.DataFrame:
-        """Returns the rows of *table* for which *where* holds, oldest batch first."""
-        rows = self._facts.scan(table, name, where=where).collect()
+    def rows(self, table: Table, *where: pl.Expr, name: str = "", columns: Collection[str] = ()) -> pl.DataFrame:
+        """Returns the rows of *table* for which *where* holds, oldest batch first.
+
+        Only *columns* are read; without any, all are.
+        """
+        found = self._facts.scan(table, name, where=where)
+        rows = (found.select(columns) if columns else found).collect()
         order = [column for column in ("batch_id", "seq") if column in rows.columns]
         return rows.sort(order, maintain_order=True)
 
@@ -154,9 +157,7 @@ class StreamEvidence:
 
         Empty if the facts are gone.
         """
-        if batch_id not in self._counts:
-            self._counts[batch_id] = self.rows(OUTCOMES, pl.col("batch_id") == batch_id)
-        row = _first(self._counts[batch_id].filter(pl.col("operator") == operator)) or {}
+        row = _first(self._operators_in(batch_id).filter(pl.col("operator") == operator)) or {}
         return {word: row[word] for word in BECAME if row.get(word)}
 
     def sent(self, operator: str, *where: pl.Expr) -> pl.DataFrame:
@@ -200,8 +201,15 @@ class StreamEvidence:
         return self.rows(BATCHES, pl.col("batch_id") == batch_id).row(0, named=True)
 
     def clocks(self, batch_id: int) -> pl.DataFrame:
-        """Returns the rows of latency of a batch."""
-        return self.rows(OPERATOR_LATENCY, pl.col("batch_id") == batch_id)
+        """Returns the rows of the operators of a batch whose latency is known."""
+        return self._operators_in(batch_id).drop_nulls("n")
+
+    def _operators_in(self, batch_id: int) -> pl.DataFrame:
+        if batch_id not in self._operators:
+            columns = ("batch_id", "operator", *BECAME, "n", "finished_at", "queued_ms")
+            of_batch = pl.col("batch_id") == batch_id
+            self._operators[batch_id] = self.rows(OPERATOR_BATCHES, of_batch, columns=columns)
+        return self._operators[batch_id]
 
 
 def _current(path: Path, merged: DeltaTable, changes: Path) -> pl.LazyFrame:

@@ -3,15 +3,15 @@
 -- batch_id: of a shard the batch that closed the window, of an input partition the first in which its own watermark passed it;
 -- a partition that had not passed it when the window closed has no row
 SELECT windows.topology, windows.sub_topology, windows.operator, windows.kind, windows.window_start, windows.window_end,
-       tasks.shard, tasks.partition, tasks.host, tasks.finished_at AS ewt_at,
-       tasks.finished_at + (coalesce(tasks.skew_ms, 0) + coalesce(windows.skew_ms, 0)) * INTERVAL '0.001' SECOND
+       tasks.task.shard, tasks.task.partition, tasks.task.host, tasks.task.finished_at AS ewt_at,
+       tasks.task.finished_at + (coalesce(tasks.task.skew_ms, 0) + coalesce(windows.skew_ms, 0)) * INTERVAL '0.001' SECOND
            AS ewt_adjusted_at,
-       tasks.records, tasks.hot_key, tasks.hot_share, windows.batch_id
+       tasks.task.records, tasks.task.hot_key, tasks.task.hot_share, windows.batch_id
 FROM operator_windows windows
-JOIN operator_tasks tasks
+JOIN (SELECT topology, sub_topology, batch_id, operator, explode(tasks) AS task FROM operator_batches) tasks
   ON tasks.topology = windows.topology AND tasks.sub_topology = windows.sub_topology
  AND tasks.batch_id = windows.batch_id AND tasks.operator = windows.operator
-WHERE tasks.shard IS NOT NULL
+WHERE tasks.task.shard IS NOT NULL
 UNION ALL
 SELECT topology, sub_topology, operator, kind, window_start, window_end,
        cast(NULL AS int) AS shard, partition, host, ewt_at,
@@ -19,10 +19,11 @@ SELECT topology, sub_topology, operator, kind, window_start, window_end,
        records, cast(NULL AS string) AS hot_key, cast(NULL AS double) AS hot_share, passed_in AS batch_id
 FROM (
     SELECT passed.topology, passed.sub_topology, passed.operator, passed.kind, passed.window_start, passed.window_end,
-           passed.partition, coalesce(tasks.host, passed.host) AS host,
-           coalesce(tasks.finished_at, CASE WHEN passed.passed_in = passed.closed_in THEN passed.ewt_at END,
-                    sources.finished_at, batches.finished_at) AS ewt_at,
-           tasks.skew_ms AS task_skew_ms, passed.skew_ms, coalesce(tasks.records, sources.n, 0) AS records, passed.passed_in
+           passed.partition, coalesce(tasks.task.host, passed.host) AS host,
+           coalesce(tasks.task.finished_at, CASE WHEN passed.passed_in = passed.closed_in THEN passed.ewt_at END,
+                    CASE WHEN tasks.task.n IS NOT NULL THEN tasks.finished_at END, batches.finished_at) AS ewt_at,
+           tasks.task.skew_ms AS task_skew_ms, passed.skew_ms,
+           coalesce(tasks.task.records, tasks.task.n, 0) AS records, passed.passed_in
     FROM (
         -- The first batch whose watermark of the partition is that of the window's last millisecond, or later.
         SELECT *, min(marked_in) OVER (
@@ -49,13 +50,12 @@ FROM (
              AND partitions.source = windows.operator
         ) marks
     ) passed
-    LEFT JOIN operator_tasks tasks
+    LEFT JOIN (
+        SELECT topology, sub_topology, batch_id, operator, finished_at, explode(tasks) AS task FROM operator_batches
+    ) tasks
       ON tasks.topology = passed.topology AND tasks.sub_topology = passed.sub_topology
-     AND tasks.batch_id = passed.passed_in AND tasks.operator = passed.operator AND tasks.partition = passed.partition
-    LEFT JOIN operator_latency sources
-      ON sources.topology = passed.topology AND sources.sub_topology = passed.sub_topology
-     AND sources.batch_id = passed.passed_in AND sources.operator = passed.operator
-     AND sources.task_id = concat(passed.sub_topology, '_', cast(passed.partition AS string))
+     AND tasks.batch_id = passed.passed_in AND tasks.operator = passed.operator
+     AND tasks.task.partition = passed.partition
     LEFT JOIN batches
       ON batches.topology = passed.topology AND batches.sub_topology = passed.sub_topology
      AND batches.batch_id = passed.passed_in

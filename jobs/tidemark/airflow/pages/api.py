@@ -488,7 +488,7 @@ def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOU
     subjects = subjects_of(topology, operator)
     past = history(tables, name, [operator], over, at_ms=at_ms, subjects=subjects)
     is_source = operator in names_in(topology.outside_sources)
-    bounds = _bounds(topology, operator) if is_source and "disorder_buckets" in tables.tables else []
+    bounds = _bounds(topology, operator) if is_source and "operator_batches" in tables.tables else []
     return HTMLResponse(
         operator_page(model, _document(topology, None), topology, operator, past, bounds), headers=HEADERS
     )

@@ -21,10 +21,12 @@ from tidemark.semantics.bounds import COUNTED_AS_LATE, BoundCost, bound_costs
 
 COLUMNS = ("source", *BoundCost.__dataclass_fields__)
 DISORDER = """
-    SELECT bucket, sum(n)::BIGINT FROM disorder_buckets
-    WHERE topology = $1 AND source = $2 AND coalesce(epoch_ms(decided_at) >= $3, true)
-          AND coalesce(epoch_ms(decided_at) < $4, true)
-    GROUP BY bucket ORDER BY bucket
+    SELECT counted.bucket, sum(counted.n)::BIGINT
+    FROM (
+        SELECT unnest(disorder) AS counted FROM operator_batches
+        WHERE topology = $1 AND operator = $2 AND coalesce(epoch_ms(decided_at) >= $3, true)
+              AND coalesce(epoch_ms(decided_at) < $4, true)
+    ) GROUP BY 1 ORDER BY 1
 """
 
 

@@ -43,7 +43,7 @@ PAGES = "/tidemark/pages/"
 FIRST_LATENCY = """
     WITH since AS (SELECT unnest($3::VARCHAR[]) AS sub_topology, unnest($4::BIGINT[]) AS first_batch)
     SELECT sub_topology, (sum(sum_ms) / sum(n))::BIGINT FROM (
-        SELECT sub_topology, sum_ms, n FROM operator_latency JOIN since USING (sub_topology)
+        SELECT sub_topology, sum_ms, n FROM operator_batches JOIN since USING (sub_topology)
         WHERE topology = $1 AND operator IN (SELECT unnest($2::VARCHAR[])) AND n > 0 AND batch_id >= first_batch
         QUALIFY batch_id = min(batch_id) OVER (PARTITION BY sub_topology)
     ) GROUP BY 1

@@ -2,7 +2,7 @@
 
 Purpose: receivers see when a stream ran, how it ended, what it wrote and how fresh that is.
 How it works: a run is a driver's lease, and its id follows from stream and epoch. Events follow from recorded rows
-(`heartbeats`, `batches`, `outcomes`, `watermarks`) and logs of tables alone. So an event has the same
+(`heartbeats`, `batches`, `operator_batches`, `watermarks`) and logs of tables alone. So an event has the same
 content each time, and no stream waits for a receiver. A stream's control folder has the last event that was sent.
 What it does not do: send RUNNING for hours that are older than KEPT_MS.
 Clock: instants of events are the driver's, full hours are UTC. The clock of this process decides only when the RUNNING
@@ -29,7 +29,7 @@ from tidemark.control.folder import ALIVE, Control, StreamState
 from tidemark.escaping import one_line
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, iso
-from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, OUTCOMES, WATERMARKS
+from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, OPERATOR_BATCHES, WATERMARKS
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.snapshots import added_files
 from tidemark.why.evidence.fact_tables import FactTables, stored_in
@@ -228,7 +228,7 @@ class StreamRuns:
         Tables that joins look up have none.
         """
         for source, datasets in job.inputs.items():
-            # The records of several topics are counted together in `outcomes`.
+            # The records of several topics are counted together in `operator_batches`.
             of_topics = self._offsets_read(source, batches) if len(datasets) > 1 else {}
             for dataset in datasets:
                 rows = of_topics.get(dataset.name, 0) if len(datasets) > 1 else self._records_read(source, batches)
@@ -238,7 +238,9 @@ class StreamRuns:
 
     def _records_read(self, source: str, batches: list[int]) -> int:
         of_source = (pl.col("operator") == source) & pl.col("batch_id").is_in(batches)
-        rows: int = self._facts.scan(OUTCOMES).filter(of_source).select(pl.col("records_in").sum()).collect().item()
+        rows: int = (
+            self._facts.scan(OPERATOR_BATCHES).filter(of_source).select(pl.col("records_in").sum()).collect().item()
+        )
         return rows
 
     def _offsets_read(self, source: str, batches: list[int]) -> dict[str, int]:
@@ -255,7 +257,7 @@ class StreamRuns:
     def _statistics(self, operator: str, batches: list[int]) -> OutputDatasetFacet:
         """Returns what *operator* wrote in *batches*."""
         of_operator = (pl.col("operator") == operator) & pl.col("batch_id").is_in(batches)
-        rows = self._facts.scan(OUTCOMES).filter(of_operator).select(GAVE.sum()).collect().item()
+        rows = self._facts.scan(OPERATOR_BATCHES).filter(of_operator).select(GAVE.sum()).collect().item()
         table = next(each for each in self._sub.handing_out if each.name == operator)
         # Rows of a merged table are in files with older ones.
         is_appended = table.output_table is not None and table.appends_to == table.output_table

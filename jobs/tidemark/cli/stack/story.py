@@ -10,23 +10,23 @@ from tidemark.query.sql import Warehouse
 
 FINDINGS = (
     (
-        "operator_latency",
+        "operator_batches",
         """
         SELECT format('first latency: {:,} ms from the time of a record until {} had its result, on average of its '
                       'first batch', (sum(sum_ms) / sum(n))::BIGINT, any_value(operator))
         FROM (
-            FROM operator_latency WHERE kind = 'sink' AND n > 0
+            FROM operator_batches WHERE kind = 'sink' AND n > 0
             QUALIFY (operator, batch_id) = first_value((operator, batch_id)) OVER (ORDER BY finished_at, operator)
         ) HAVING count(*) > 0
         """,
     ),
     (
-        "outcomes",
+        "operator_batches",
         """
         SELECT format('emit on change: {} has left {:,} of {:,} updates unsent, which changed nothing',
                       arg_max(operator, suppressed), max(suppressed), arg_max(records_in, suppressed))
         FROM (SELECT operator, sum(suppressed)::BIGINT AS suppressed, sum(records_in)::BIGINT AS records_in
-              FROM outcomes GROUP BY operator)
+              FROM operator_batches GROUP BY operator)
         HAVING max(suppressed) >= 100
         """,
     ),

@@ -17,7 +17,6 @@ MAY_BE_EMPTY = frozenset(
         "alert_decisions",
         "late_records",
         "held_records",
-        "operator_tasks",
         "published_intervals",
         "repair_decisions",
         "requeued",
@@ -31,7 +30,7 @@ WIDTH = 118
 RECORDS = """
     SELECT operator AS source, sum(records_in) AS records, sum(quarantined) AS quarantined, sum(late) AS late,
            sum(duplicate) AS duplicate, sum(passed) AS passed_on
-    FROM outcomes WHERE kind = 'source' GROUP BY operator ORDER BY records DESC, operator
+    FROM operator_batches WHERE kind = 'source' GROUP BY operator ORDER BY records DESC, operator
 """
 LATENCY = """
     WITH counted AS (
@@ -41,7 +40,7 @@ LATENCY = """
     ), whole AS (
         SELECT sub_topology, operator, any_value(kind) AS kind, sum(n) AS n, min(min_ms) AS lowest,
                sum(sum_ms) / sum(n) AS average, max(max_ms) AS highest
-        FROM operator_latency GROUP BY ALL
+        FROM operator_batches WHERE n > 0 GROUP BY ALL
     )
     SELECT sub_topology, operator, kind, n::BIGINT, lowest, round(average)::BIGINT, counts, highest
     FROM whole JOIN histograms USING (sub_topology, operator) ORDER BY average
@@ -51,14 +50,14 @@ EMISSION = """
     SELECT operator, kind, sum(records_in)::BIGINT AS updates_in, sum(emitted)::BIGINT AS emitted,
            sum(suppressed)::BIGINT AS suppressed,
            round(100 * sum(suppressed) / sum(emitted + suppressed), 1) AS suppressed_percent
-    FROM outcomes GROUP BY ALL HAVING sum(emitted + suppressed) > 0 ORDER BY suppressed DESC, operator
+    FROM operator_batches GROUP BY ALL HAVING sum(emitted + suppressed) > 0 ORDER BY suppressed DESC, operator
 """
 WATERMARKS = """
     SELECT coalesce(source, 'all of ' || sub_topology) AS source, coalesce(partition::VARCHAR, 'all') AS partition,
            watermark, max_timestamp AS newest_record, activity, held_by
     FROM watermarks
     QUALIFY row_number() OVER (PARTITION BY sub_topology, source, partition ORDER BY batch_id DESC) = 1
-    ORDER BY (SELECT min(min_ms) FROM operator_latency AS o WHERE o.sub_topology = watermarks.sub_topology),
+    ORDER BY (SELECT min(min_ms) FROM operator_batches AS o WHERE o.sub_topology = watermarks.sub_topology),
              watermarks.source NULLS LAST, watermarks.partition NULLS LAST
 """
 CRITICAL_PATHS = """
@@ -81,7 +80,7 @@ Their sources had nothing to send.
 """
 QUARANTINE = "SELECT reason, count(*) AS records FROM quarantine GROUP BY ALL ORDER BY ALL"
 UNBALANCED = f"""
-    SELECT sub_topology, batch_id, operator FROM outcomes
+    SELECT sub_topology, batch_id, operator FROM operator_batches
     WHERE {" + ".join(CAME_IN)} <> {" + ".join(BECAME)} ORDER BY ALL
 """
 
@@ -132,7 +131,7 @@ def unread_hops(warehouse: Warehouse) -> Iterator[str]:
             continue
         ((handed,),) = warehouse.ask(f"SELECT count(*) FROM {hop} WHERE {HOP_UPDATE}").rows
         source = f"{hop.removeprefix('hop_')}_source"
-        read_sql = "SELECT coalesce(sum(records_in), 0) FROM outcomes WHERE operator = ?"
+        read_sql = "SELECT coalesce(sum(records_in), 0) FROM operator_batches WHERE operator = ?"
         ((read,),) = warehouse.ask(read_sql, [source]).rows
         if handed != read:
             yield f"{hop} was handed {handed} updates, but {source} has read {read}"
@@ -186,7 +185,9 @@ def _quarantine(warehouse: Warehouse, injected: int | None) -> str:
 
 
 def _accounting(warehouse: Warehouse) -> str:
-    ((rows, unbalanced),) = warehouse.ask(f"SELECT count(*), (SELECT count(*) FROM ({UNBALANCED})) FROM outcomes").rows
+    ((rows, unbalanced),) = warehouse.ask(
+        f"SELECT count(*), (SELECT count(*) FROM ({UNBALANCED})) FROM operator_batches"
+    ).rows
     closes = "all close" if unbalanced == 0 else f"{unbalanced} do not close"
     equation = f"in + held before = {' + '.join(BECAME).replace('_', ' ')}"
-    return f"{equation}\n{rows:,} rows of outcomes, one per batch and operator: {closes}"
+    return f"{equation}\n{rows:,} rows of operator_batches, one per batch and operator: {closes}"

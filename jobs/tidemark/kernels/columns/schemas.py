@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import polars as pl
 import pyarrow as pa
@@ -103,7 +103,8 @@ def instants(ms: str | pl.Expr) -> pl.Expr:
 def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]], **same: object) -> pa.Table:
     """Returns *rows* in the form of *table*, with *same* in every row.
 
-    Columns are in the table's order, and epoch ms become timestamps. A missing column is null.
+    Columns are in the table's order, and epoch ms become timestamps, also in lists of structs. A missing column or
+    field is null.
 
     Raises:
         KeyError: the table does not have a column.
@@ -114,6 +115,8 @@ def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]
     if unknown := set(frame.columns) - set(table.names):
         msg = f"{table.name} has no columns {sorted(unknown)}"
         raise KeyError(msg)
+    if lists := [*_with_all_fields(table, frame)]:
+        frame = frame.with_columns(lists)
     arrow = frame.to_arrow()
     columns = [
         _cast(arrow[column.name], arrow_type(column.type)) if column.name in arrow.column_names
@@ -121,6 +124,30 @@ def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]
         for column in table.columns
     ]  # fmt: skip
     return pa.table(columns, schema=arrow_schema(table))
+
+
+def _with_all_fields(table: Table, frame: pl.DataFrame) -> Iterator[pl.Expr]:
+    """Yields the lists of structs in *frame* whose structs have other fields than those of *table*."""
+    for column in table.columns:
+        kind = frame.schema.get(column.name)
+        if not isinstance(kind, pl.List) or not isinstance(kind.inner, pl.Struct):
+            continue
+        wanted = {field.name: field.type for field in arrow_type(column.type).value_type}
+        present = {field.name: field.dtype for field in kind.inner.fields}
+        if unknown := present.keys() - wanted.keys():
+            msg = f"{table.name}.{column.name} has no fields {sorted(unknown)}"
+            raise KeyError(msg)
+        instants = {n for n in present if wanted[n] == UTC_TIMESTAMP and present[n].is_integer()}
+        if instants or [*present] != [*wanted]:
+            yield pl.col(column.name).list.eval(pl.struct([_field(n, present, instants) for n in wanted]))
+
+
+def _field(name: str, present: Container[str], instants: Container[str]) -> pl.Expr:
+    """Returns the field *name* of the elements of a list; null unless it is *present*."""
+    if name not in present:
+        return pl.lit(None).alias(name)
+    value = pl.element().struct.field(name)
+    return pl.from_epoch(value, "ms") if name in instants else value
 
 
 def _cast(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:

@@ -20,7 +20,7 @@ def record_times(latencies: pl.DataFrame, buckets: pl.DataFrame) -> pl.DataFrame
 
     The record of a bucket may be as late as `latest_ms`.
 
-    *latencies* are rows of `operator_latency`, *buckets* those of `latency_buckets`. A task without buckets has none.
+    *latencies* are those of `measured_tasks`, *buckets* those of `latency_buckets`. A task without buckets has none.
     """
     ends = ["min_ms", "max_ms"]
     tasks = latencies.with_columns(cs.datetime().dt.epoch("ms")).select(*TASK, *ends, finished_ms="finished_at")

@@ -59,7 +59,7 @@ QUANTILES: Mapping[str, float] = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, 
 def by_minute(facts: pl.LazyFrame, minutes: Collection[Interval]) -> pl.LazyFrame:
     """Returns measured rows by task, of *facts* that finished in *minutes*.
 
-    They lack `scope` and `path`. *facts* are rows of `latency_buckets` and of `operator_latency`, which have no bucket,
+    They lack `scope` and `path`. *facts* are rows of `latency_buckets` and of `measured_tasks`, which have no bucket,
     with the columns of FACTS.
     """
     minute = pl.col("finished_at").dt.truncate("1m").alias("interval_start")

@@ -5,8 +5,9 @@ They are latency per task, its histogram, and records per streaming window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import polars as pl
 
@@ -65,6 +66,17 @@ def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) ->
         latency = latency_at(task_times, finished_at_ms=finished_at_ms)
         stats[row["_task"]] = {"negative_n": row["negative_n"], **asdict(latency)}
     return stats
+
+
+def over_all_tasks(stats: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Merges the latency *stats* of the tasks of an operator.
+
+    There is none without any.
+    """
+    if not stats:
+        return {}
+    sums = {name: sum(task[name] for task in stats) for name in ("n", "sum_ms", "negative_n")}
+    return {**sums, "min_ms": min(task["min_ms"] for task in stats), "max_ms": max(task["max_ms"] for task in stats)}
 
 
 def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> pl.DataFrame:

@@ -74,6 +74,15 @@ def _columns(*triples: tuple[str, str, str]) -> tuple[Column, ...]:
     return tuple(Column(*triple) for triple in triples)
 
 
+def _list_of(fields: tuple[Column, ...]) -> str:
+    return f"array<struct<{','.join(f'{field.name}:{field.type}' for field in fields)}>>"
+
+
+def _fields_of(fields: tuple[Column, ...]) -> str:
+    """Returns the comments of *fields*, for the comment of their list."""
+    return "; ".join(f"{field.name}: {field.comment}" for field in fields)
+
+
 _BATCH = _columns(
     ("topology", "string", "name of the topology"),
     ("sub_topology", "string", "the operators that run in one streaming query"),
@@ -152,13 +161,45 @@ BATCHES = Table(
     ),
     key=("batch_id",),
 )
-OUTCOMES = Table(
-    "outcomes",
-    "batch and operator, with its updates by outcome: records_in + held_before = the sum of the outcomes",
+TASKS = _columns(
+    ("task_id", "string", "<sub_topology>_<input partition>; null: a shard"),
+    ("partition", "int", "input partition; null: a shard"),
+    ("shard", "int", "shard of the keys, from 0; null: an input partition"),
+    *((column.name, column.type, "as that of the row") for column in _STATS),
+    ("idempotent_update_skip_total", "bigint", "unchanged updates not emitted since the checkpoint began"),
+    ("idempotent_update_skip_rate", "double", "per second, over the minute that ends with the batch; 0 in silence"),
+    ("records", "bigint", "records that its Spark task read"),
+    ("host", "string", "name of the host that this task ran on; null: the driver did the work"),
+    ("started_at", "timestamp", "clock of host when the task began with the operator"),
+    (
+        "finished_at",
+        "timestamp",
+        "clock of host when it had its result; of the batch that closed a window, a shard's EWT",
+    ),
+    ("skew_ms", "bigint", "ms to add to both instants for the driver's clock; null: unknown for a host of the batch"),
+    ("skew_error_ms", "bigint", "ms by which skew_ms may be wrong; 0: the driver's host"),
+    ("hot_key", "string", "most frequent key of the shard's records, JSON of the partitioning columns; null: none"),
+    ("hot_share", "double", "share of the shard's records with that key, 0 to 1"),
+)
+"""Fields of `operator_batches.tasks`."""
+OPERATOR_BATCHES = Table(
+    "operator_batches",
+    "batch and operator: its updates by outcome (records_in + held_before = the sum of the outcomes), the end-to-end "
+    "latency of its records (KIP-613), and the tasks of both",
     (
         *_BATCH,
+        # Delta keeps statistics of the first 32 columns, and readers look for a time.
+        *_columns(("decided_at", "timestamp", "decision time of the batch")),
         *_OPERATOR,
         *_columns(
+            ("started_at", "timestamp", "driver clock when the operator began; null: not measured"),
+            (
+                "finished_at",
+                "timestamp",
+                "driver clock when it had its result; of a terminal operator: when its rows were committed",
+            ),
+            ("queued_ms", "bigint", "ms it waited for siblings, other streams of its process, or the journal"),
+            _RECOVERED,
             ("records_in", "bigint", "updates read"),
             ("held_before", "bigint", "updates that waited from earlier batches"),
             ("emitted", "bigint", "updates judged changed and emitted"),
@@ -184,39 +225,30 @@ OUTCOMES = Table(
             ("newest_ms", "bigint", "of a sink into a table: newest event time that it wrote or deleted, epoch ms"),
             ("released_early", "bigint", "of a source: records that max_drift would hold and max_held released"),
             ("reopened", "bigint", "of an aggregate: records read that had been late before (requeue --reopen)"),
+            ("level", "string", "recording level from which on its latency is measured; n is null below it"),
+            ("thread_id", "string", "Spark application that ran it; null: not known"),
+        ),
+        *_STATS,
+        Column("tasks", _list_of(TASKS), f"its tasks, input partitions first; null: none. {_fields_of(TASKS)}"),
+        Column(
+            "disorder",
+            "array<struct<bucket:int,n:bigint>>",
+            "of a source: n records by log-scaled bucket, relative error ≤ 1 %, of their lag behind the time that it "
+            "had reached: watermark + bound + 1 ms − record time, ms, which is the bound with which they are on time; "
+            "bucket 0: no bound needed",
         ),
     ),
     key=("batch_id", "operator"),
 )
 CAME_IN = ("records_in", "held_before")
-BECAME = OUTCOMES.names[OUTCOMES.names.index("emitted") : OUTCOMES.names.index("fan_out")]
-"""Columns of `outcomes` that add up to those of CAME_IN.
+BECAME = OPERATOR_BATCHES.names[OPERATOR_BATCHES.names.index("emitted") : OPERATOR_BATCHES.names.index("fan_out")]
+"""Columns of `operator_batches` that add up to those of CAME_IN.
 
 That holds for each batch and operator, and is called the accounting.
 """
+COUNTED = (*CAME_IN, *BECAME, "fan_out", "repeated", "joined_beyond_history", "released_early", "reopened")
+"""Columns of `operator_batches` that count updates."""
 
-OPERATOR_LATENCY = Table(
-    "operator_latency",
-    "batch, operator and task: end-to-end latency (KIP-613)",
-    (
-        *_BATCH,
-        *_OPERATOR,
-        *_columns(("level", "string", "recording level at which the row is written")),
-        *_TASK,
-        *_STATS,
-        *_columns(
-            ("started_at", "timestamp", "driver clock when the operator began"),
-            (
-                "finished_at",
-                "timestamp",
-                "driver clock when it had its result; of a terminal operator: when its rows were committed",
-            ),
-            ("queued_ms", "bigint", "ms it waited for siblings, other streams of its process, or the journal"),
-            _RECOVERED,
-        ),
-    ),
-    key=("batch_id", "operator", "task_id"),
-)
 LATENCY_BUCKETS = Table(
     "latency_buckets",
     "operator, task and bucket in one or several batches, of which batch_id is the last: log-scaled histogram of e2e "
@@ -269,39 +301,6 @@ OPERATOR_WINDOWS = Table(
         ),
     ),
     key=("batch_id", "operator", "window_start"),
-)
-OPERATOR_TASKS = Table(
-    "operator_tasks",
-    "batch in shards, operator and task that worked on it: a shard, or an input partition of a source",
-    (
-        *_BATCH,
-        *_OPERATOR,
-        *_columns(
-            ("shard", "int", "shard of the keys, from 0; null: an input partition"),
-            ("partition", "int", "input partition of the source; null: a shard"),
-            ("host", "string", "name of the host that the task ran on"),
-            ("started_at", "timestamp", "that host's clock when the task began with the operator"),
-            (
-                "finished_at",
-                "timestamp",
-                "that host's clock when it had its result; of the batch that closed a window, a shard's EWT",
-            ),
-            ("records", "bigint", "records read"),
-            (
-                "hot_key",
-                "string",
-                "most frequent key of the shard's records, JSON of the partitioning columns; null: none",
-            ),
-            ("hot_share", "double", "share of the shard's records with that key, 0 to 1"),
-            (
-                "skew_ms",
-                "bigint",
-                "ms to add to both instants for the driver's clock; null: unknown for a host of the batch",
-            ),
-            ("skew_error_ms", "bigint", "ms by which skew_ms may be wrong; 0: the driver's host"),
-        ),
-    ),
-    key=("batch_id", "operator", "shard", "partition"),
 )
 WATERMARKS = Table(
     "watermarks",
@@ -368,25 +367,6 @@ SUPPRESSED = Table(
             ("asserted_ms", "string", "of a joined table: their record times, epoch ms, as a JSON array"),
         ),
     ),
-)
-EMISSION_METRICS = Table(
-    "emission_metrics",
-    "batch, operator that can suppress, and task (KIP-557), at level debug and above",
-    (
-        *_BATCH,
-        *_columns(("operator", "string", "name of the operator")),
-        *_TASK,
-        *_columns(
-            ("idempotent_update_skip_total", "bigint", "unchanged updates not emitted since the checkpoint began"),
-            (
-                "idempotent_update_skip_rate",
-                "double",
-                "per second, over the minute that ends with the batch; 0 in silence",
-            ),
-            ("decided_at", "timestamp", "decision time of the batch"),
-        ),
-    ),
-    key=("batch_id", "operator", "task_id"),
 )
 LATE_RECORDS = Table(
     "late_records",
@@ -517,25 +497,6 @@ HELD_RECORDS = Table(
         ),
     ),
     key=("batch_id", "source", "partition", "offset"),
-)
-DISORDER_BUCKETS = Table(
-    "disorder_buckets",
-    "batch, source and bucket: records by their lag behind the time that their source had reached",
-    (
-        *_BATCH,
-        *_columns(
-            ("source", "string", "source operator"),
-            ("decided_at", "timestamp", "decision time of the batch"),
-            (
-                "bucket",
-                "int",
-                "log-scaled bucket, relative error ≤ 1 %, of watermark + bound + 1 ms − record time, ms: the bound "
-                "with which the record is on time; 0: no bound needed",
-            ),
-            ("n", "bigint", "records in it"),
-        ),
-    ),
-    key=("batch_id", "source", "bucket"),
 )
 COMPLETENESS = Table(
     "completeness",
@@ -829,8 +790,8 @@ CRITICAL_PATH_STEPS = Table(
                 "bigint",
                 "largest error of the clocks of the operator's tasks, ms; null: unknown",
             ),
-            ("hot_key", "string", "as in operator_tasks, of that task"),
-            ("hot_share", "double", "as in operator_tasks, of that task"),
+            ("hot_key", "string", "as in operator_batches.tasks, of that task"),
+            ("hot_share", "double", "as in operator_batches.tasks, of that task"),
         ),
     ),
     "report",
@@ -1197,21 +1158,17 @@ TABLES = MappingProxyType(
     index_by_name(
         (
             BATCHES,
-            OUTCOMES,
-            OPERATOR_LATENCY,
+            OPERATOR_BATCHES,
             LATENCY_BUCKETS,
             OPERATOR_WINDOWS,
-            OPERATOR_TASKS,
             WATERMARKS,
             CHANGES,
             SUPPRESSED,
-            EMISSION_METRICS,
             LATE_RECORDS,
             QUARANTINE,
             UNDELIVERABLE,
             OPERATOR_STATE,
             HELD_RECORDS,
-            DISORDER_BUCKETS,
             COMPLETENESS,
             SCHEMA_CHANGES,
             HEARTBEATS,

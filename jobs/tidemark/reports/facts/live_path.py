@@ -6,10 +6,13 @@ so the blame is empty here. Instants are epoch ms.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from tidemark.collecting import names_in
 from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.reports.operator_tasks import measured_tasks
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import (
     BATCHES,
@@ -18,7 +21,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATHS,
     HEARTBEATS,
     LATENCY_BUCKETS,
-    OPERATOR_LATENCY,
+    OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
     WATERMARKS,
     WINDOW_PARTS,
@@ -63,12 +66,24 @@ PASSED = """
 """
 
 TASKS = """
-    SELECT * FROM operator_latency
-    WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000) AND finished_at >= make_timestamptz($3 * 1000)
-          AND list_contains($5::VARCHAR[], operator)
-          AND epoch_ms(finished_at) - max_ms < $4 AND epoch_ms(finished_at) - min_ms >= $3
+    SELECT sub_topology, batch_id, operator, task.task_id, task.min_ms, task.max_ms
+    FROM (
+        SELECT sub_topology, batch_id, operator, epoch_ms(finished_at) AS finished_ms, unnest(tasks) AS task
+        FROM operator_batches
+        WHERE topology = $1 AND finished_at BETWEEN make_timestamptz($3 * 1000) AND make_timestamptz($2 * 1000)
+              AND list_contains($5::VARCHAR[], operator)
+    ) WHERE finished_ms - task.max_ms < $4 AND finished_ms - task.min_ms >= $3
 """
 """Selects the work on records from $3 to before $4."""
+OF_TASKS: Mapping[str, pl.DataType] = {
+    "sub_topology": pl.String(),
+    "batch_id": pl.Int64(),
+    "operator": pl.String(),
+    "task_id": pl.String(),
+    "min_ms": pl.Int64(),
+    "max_ms": pl.Int64(),
+}
+"""The columns of TASKS."""
 BUCKETS = f"""
     SELECT buckets.* FROM latency_buckets AS buckets SEMI JOIN ({TASKS}) AS tasks
         USING (sub_topology, batch_id, operator, task_id)
@@ -163,7 +178,7 @@ def _batch_rows(at: Scene, finished: pl.DataFrame) -> BatchRows:
                 batches=tables.scan(BATCHES, where=[finished_then]).collect(),
                 beats=tables.scan(HEARTBEATS, where=[pl.col("at").is_between(utc(since_ms), utc(at.at_ms))]).collect(),
                 watermarks=tables.scan(WATERMARKS, where=[decided_then]).collect(),
-                latencies=tables.scan(OPERATOR_LATENCY, where=of_sources).collect(),
+                latencies=measured_tasks(tables.scan(OPERATOR_BATCHES, where=of_sources)).collect(),
                 buckets=buckets.collect(),
             )
         )
@@ -183,7 +198,7 @@ def _judged(tables: Tables, topology: Topology, promised: Promises, start_ms: in
     if not promised.records:
         return {}
     where = [topology.name, at_ms, start_ms, start_ms + topology.window_ms, [*promised.records]]
-    tasks = pl.DataFrame(rows_of(OPERATOR_LATENCY, tables.ask(TASKS, where).objects))
+    tasks = pl.DataFrame(tables.ask(TASKS, where).rows, schema=dict(OF_TASKS), orient="row")
     buckets = pl.DataFrame(rows_of(LATENCY_BUCKETS, tables.ask(BUCKETS, where).objects))
     return judge_records(buckets, tasks, promised, window_ms=topology.window_ms)
 

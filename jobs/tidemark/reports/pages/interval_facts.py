@@ -102,18 +102,18 @@ BLAME = f"""
     GROUP BY operator, kind, compared ORDER BY excess_ms DESC, operator, kind, compared
 """
 EMISSION = f"""
-    SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, sum(emitted)::BIGINT AS emitted,
+    SELECT operator, epoch_ms(batches.finished_at) // $4 * $4 AS at_ms, sum(emitted)::BIGINT AS emitted,
            sum(suppressed)::BIGINT AS suppressed
-    FROM outcomes JOIN batches USING (topology, sub_topology, batch_id)
-    WHERE topology = $1 AND {_holds("finished_at")}
+    FROM operator_batches JOIN batches USING (topology, sub_topology, batch_id)
+    WHERE topology = $1 AND {_holds("batches.finished_at")}
     GROUP BY ALL HAVING sum(emitted + suppressed) > 0 ORDER BY ALL
 """
 ACCOUNT = f"""
     SELECT coalesce(sum(o.records_in) FILTER (list_contains($4::VARCHAR[], operator)), 0)::BIGINT AS records_in,
            coalesce(sum(late), 0)::BIGINT AS late, coalesce(sum(quarantined), 0)::BIGINT AS quarantined,
            coalesce(sum(emitted), 0)::BIGINT AS emitted, coalesce(sum(suppressed), 0)::BIGINT AS suppressed
-    FROM outcomes AS o JOIN batches USING (topology, sub_topology, batch_id)
-    WHERE topology = $1 AND {_holds("finished_at")}
+    FROM operator_batches AS o JOIN batches USING (topology, sub_topology, batch_id)
+    WHERE topology = $1 AND {_holds("batches.finished_at")}
 """
 _MARKS = """
     SELECT source, partition, greatest(epoch_ms(decided_at), $2) AS at_ms, epoch_ms(watermark) AS watermark_ms,

@@ -44,10 +44,10 @@ REPORT = re.compile(r"\d{4}-\d{2}-\d{2}[0-9TZ-]*")
 """Matches the name of a page about an interval, as in `page.name_of`."""
 
 NEWEST_RESULT = """
-    SELECT max(finished_at) AS newest_result_at
-    FROM outcomes JOIN batches USING (topology, sub_topology, batch_id)
+    SELECT max(batches.finished_at) AS newest_result_at
+    FROM operator_batches JOIN batches USING (topology, sub_topology, batch_id)
     WHERE topology = $1 AND operator IN (SELECT unnest($3::VARCHAR[]))
-          AND emitted + passed + coalesce(repeated, 0) > 0 AND finished_at <= make_timestamptz($2 * 1000)
+          AND emitted + passed + coalesce(repeated, 0) > 0 AND batches.finished_at <= make_timestamptz($2 * 1000)
 """
 SET_ASIDE = """
     SELECT coalesce(sum(quarantined), 0)::BIGINT AS quarantined, coalesce(sum(late), 0)::BIGINT AS late,
@@ -55,9 +55,9 @@ SET_ASIDE = """
            coalesce(sum(late) FILTER (is_new), 0)::BIGINT AS late_last_hour,
            coalesce(sum(records_in) FILTER (operator IN (SELECT unnest($4::VARCHAR[]))), 0)::BIGINT AS records_in
     FROM (
-        SELECT o.*, finished_at > make_timestamptz(($2 - $3) * 1000) AS is_new
-        FROM outcomes AS o JOIN batches USING (topology, sub_topology, batch_id)
-        WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
+        SELECT o.*, batches.finished_at > make_timestamptz(($2 - $3) * 1000) AS is_new
+        FROM operator_batches AS o JOIN batches USING (topology, sub_topology, batch_id)
+        WHERE topology = $1 AND batches.finished_at <= make_timestamptz($2 * 1000)
     )
 """
 NEWEST_CHECK = """

@@ -54,11 +54,12 @@ LATENCIES = """
 """
 COUNTS = """
     WITH lately AS (SELECT make_timestamptz(($2 - 1000 * $3) * 1000) AS since_at)
-    SELECT operator, sum(o.records_in) FILTER (finished_at > since_at) / $3 AS records_in_per_s,
-           sum(emitted + passed + coalesce(repeated, 0)) FILTER (finished_at > since_at) / $3 AS records_out_per_s,
+    SELECT operator, sum(o.records_in) FILTER (batches.finished_at > since_at) / $3 AS records_in_per_s,
+           sum(emitted + passed + coalesce(repeated, 0)) FILTER (batches.finished_at > since_at) / $3
+           AS records_out_per_s,
            arg_max(held_after, batch_id) AS held_records
-    FROM outcomes AS o JOIN batches USING (topology, sub_topology, batch_id), lately
-    WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
+    FROM operator_batches AS o JOIN batches USING (topology, sub_topology, batch_id), lately
+    WHERE topology = $1 AND batches.finished_at <= make_timestamptz($2 * 1000)
     GROUP BY operator
 """
 WATERMARKS = """

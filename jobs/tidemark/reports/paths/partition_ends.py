@@ -23,7 +23,7 @@ PASSED = ["sub_topology", "operator", "passed_in"]
 class BatchClocks(NamedTuple):
     """Rows that have finish clocks of batches.
 
-    `tasks` are rows of `operator_tasks`, `latencies` those of `operator_latency` about sources, `batches` of `batches`,
+    `tasks` are those of `spark_tasks`, `latencies` those of `measured_tasks` about sources, `batches` of `batches`,
     and `buckets` those of `latency_buckets` about sources and the batches that closed windows.
     """
 

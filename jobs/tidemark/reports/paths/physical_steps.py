@@ -26,7 +26,7 @@ def with_tasks(
     Args:
         steps: rows of `critical_path_steps`.
         finished: in which batch, and when (epoch ms by the clock of all hosts), each operator finished a window.
-        tasks: rows of `operator_tasks`. Those of input partitions are not used.
+        tasks: those of `spark_tasks`. Those of input partitions are not used.
         partitions: the last input partition of each window, as from `last_partitions`.
     """
     if tasks.is_empty() and partitions.is_empty():

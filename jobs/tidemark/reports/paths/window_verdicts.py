@@ -6,6 +6,7 @@ to within 1 %.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 
 import polars as pl
@@ -16,6 +17,7 @@ from deltalake import DeltaTable
 from tidemark.collecting import present
 from tidemark.kernels.columns.buckets import value_of
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.kernels.reports.operator_tasks import NEEDED, measured_tasks, spark_tasks
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
@@ -25,8 +27,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATHS,
     HEARTBEATS,
     LATENCY_BUCKETS,
-    OPERATOR_LATENCY,
-    OPERATOR_TASKS,
+    OPERATOR_BATCHES,
     WATERMARKS,
     WINDOW_PARTS,
     Table,
@@ -101,7 +102,7 @@ def _steps_with_tasks(
     """
     passes = passing_batches(closed_at_sources(steps, finished, topology), batches.watermarks)
     batch_ids = pl.concat([finished["batch_id"], passes["passed_in"]]).unique()
-    tasks = facts.rows(OPERATOR_TASKS, pc.field("batch_id").isin(pa.array(batch_ids)))
+    tasks = spark_tasks(facts.operators(pc.field("batch_id").isin(pa.array(batch_ids))))
     clocks = BatchClocks(tasks, batches.latencies, batches.batches, batches.buckets)
     return with_tasks(steps, finished, tasks, last_partitions(partition_ends(passes, clocks)))
 
@@ -118,7 +119,7 @@ def judge_records(
 ) -> RecordVerdicts:
     """Returns the verdicts on the records of windows, by operator and start of window.
 
-    *buckets* and *latencies* are rows of `latency_buckets` and `operator_latency`.
+    *buckets* and *latencies* are rows of `latency_buckets` and of `measured_tasks`.
     """
     task = ["sub_topology", "batch_id", "operator", "task_id"]
     # The value of a bucket may lie outside of the measured latencies.
@@ -141,27 +142,31 @@ def judge_records(
 class _StreamReader:
     """Reads facts of all streams of *topology*.
 
-    It looks into the journal of each stream once.
+    It looks into the journal of each stream once, and opens each table once.
     """
 
     def __init__(self, layout: Layout, topology: Topology) -> None:
         self._layout, self._topology = layout, topology
-        self._unflushed = cache(unflushed_of)
+        self._unflushed, self._stored = cache(unflushed_of), cache(lambda path: DeltaTable(str(path)))
 
-    def rows(self, table: Table, where: pc.Expression) -> pl.DataFrame:
+    def rows(self, table: Table, where: pc.Expression, columns: Sequence[str] | None = None) -> pl.DataFrame:
         """Returns the rows of *table* for which *where* is true.
 
-        They include rows in the journal that are not in the table yet.
+        They include rows in the journal that are not in the table yet. Only *columns* are read; None: all.
         """
         parts = [arrow_schema(table).empty_table()]
         for path in stream_tables(self._layout, self._topology.name, table.name):
-            unflushed, stored = self._unflushed(path.parent), DeltaTable(str(path))
+            unflushed, stored = self._unflushed(path.parent), self._stored(path)
             newest, later = unflushed.of(path, stored)
             # Batches after the newest one of the table are read from the journal instead.
             own = where & (pc.field("batch_id") <= newest) if later else where
-            parts += [rows_of(table, rows_in(stored, own))]
+            parts += [rows_of(table, rows_in(stored, own, columns=columns))]
             parts += [rows_of(table, as_table(later)).filter(where)] if later else []
         return pl.DataFrame(pa.concat_tables(parts))
+
+    def operators(self, where: pc.Expression) -> pl.DataFrame:
+        """Returns the rows of `operator_batches` for which *where* is true, with the columns that tasks need."""
+        return self.rows(OPERATOR_BATCHES, where, NEEDED)
 
     def of_batches(self, over: Interval, *, closed_in: pl.Series) -> BatchRows:
         """Returns the facts of batches that finished in the interval *over*.
@@ -177,7 +182,7 @@ class _StreamReader:
             batches=self.rows(BATCHES, ran),
             beats=self.rows(HEARTBEATS, lies_in("at", over)),
             watermarks=self.rows(WATERMARKS, lies_in("decided_at", decided)),
-            latencies=self.rows(OPERATOR_LATENCY, ran & of_sources),
+            latencies=measured_tasks(self.operators(ran & of_sources)),
             buckets=self.rows(LATENCY_BUCKETS, ran & is_closing),
         )
 
@@ -188,5 +193,5 @@ class _StreamReader:
         """
         names = list(promises.records)
         where = lies_in("finished_at", over) & pc.field("operator").isin(pa.array(names, pa.string()))
-        counts, ranges = self.rows(LATENCY_BUCKETS, where), self.rows(OPERATOR_LATENCY, where)
+        counts, ranges = self.rows(LATENCY_BUCKETS, where), measured_tasks(self.operators(where))
         return judge_records(counts, ranges, promises, window_ms=self._topology.window_ms)

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidemark.kernels.reports import rollups
+from tidemark.kernels.reports.operator_tasks import LATENCY, OPERATOR
 from tidemark.kernels.reports.rollups import FACTS, NO_TASKS
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.tables.catalog import Table
@@ -31,7 +32,10 @@ def by_minute(files: Mapping[Table, Sequence[str]], minutes: Collection[Interval
         newest: the last batch whose rows are counted.
     """
     spark = session("tidemark-rollup")
-    buckets, latencies = (_rows(spark, table, paths) for table, paths in files.items())
+    buckets, operators = (_rows(spark, table, paths) for table, paths in files.items())
+    of_operators = (*OPERATOR, "finished_at")
+    tasks = operators.select(*of_operators, F.explode("tasks").alias("task"))
+    latencies = tasks.select(*of_operators, *(F.col(f"task.{name}") for name in LATENCY)).where("n is not null")
     is_counted = " or ".join(minute.holds("finished_at") for minute in minutes)
     facts = buckets.unionByName(latencies, allowMissingColumns=True).where(f"batch_id <= {newest} and ({is_counted})")
     by = [F.col("operator"), F.date_trunc(Grain.MINUTE.value, "finished_at")]

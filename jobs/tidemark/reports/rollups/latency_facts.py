@@ -17,13 +17,14 @@ import polars.selectors as cs
 from deltalake import DeltaTable
 
 from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.kernels.reports.operator_tasks import measured_tasks
 from tidemark.kernels.reports.rollups import FACTS, by_minute
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, OPERATOR_LATENCY, Table
+from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, OPERATOR_BATCHES, Table
 from tidemark.storage.warehouse import is_table, stream_tables
 
-TABLES = (LATENCY_BUCKETS, OPERATOR_LATENCY)
+TABLES = (LATENCY_BUCKETS, OPERATOR_BATCHES)
 SPARK_ABOVE = 20_000_000
 """Most rows of an hour that one process counts by itself."""
 _AS_DECLARED = pl.ScanCastOptions(datetime_cast=["nanosecond-downcast", "convert-timezone"])
@@ -56,8 +57,8 @@ class Facts:
         """
         # A crash between the commits of two rollups leaves one of them behind.
         had = min(map(self._had_by, rollups))
-        files = self._files(OPERATOR_LATENCY, pl.col("max.batch_id") > had)
-        rows = self._rows(OPERATOR_LATENCY, files).filter(pl.col("batch_id") > had)
+        files = self._files(OPERATOR_BATCHES, pl.col("max.batch_id") > had)
+        rows = self._rows(OPERATOR_BATCHES, files).filter(pl.col("batch_id") > had)
         minute = pl.col("finished_at").dt.truncate("1m").dt.epoch("ms").unique()
         return set(rows.select(minute).collect(engine="streaming").to_series())
 
@@ -100,23 +101,24 @@ class Facts:
         return self.files.filter(are_read.fill_null(value=True), table=table.name)
 
     def _rows(self, table: Table, files: pl.DataFrame) -> pl.LazyFrame:
-        """Reads the rows of *table* in *files*.
+        """Reads the facts of *table* in *files*, by task.
 
         They are of batches that both tables have.
         """
         paths = files["path"].to_list()
         schema = pl.DataFrame(arrow_schema(table).empty_table()).schema
-        if not paths:
-            return pl.LazyFrame(schema=schema)
-        rows = pl.scan_parquet(
-            paths,
-            schema=schema,
-            cast_options=_AS_DECLARED,
-            missing_columns="insert",
-            extra_columns="ignore",
-            glob=False,
-        )
-        return rows.filter(pl.col("batch_id") <= self.newest)
+        rows = pl.LazyFrame(schema=schema)
+        if paths:
+            rows = pl.scan_parquet(
+                paths,
+                schema=schema,
+                cast_options=_AS_DECLARED,
+                missing_columns="insert",
+                extra_columns="ignore",
+                glob=False,
+            )
+        known = rows.filter(pl.col("batch_id") <= self.newest)
+        return measured_tasks(known) if table is OPERATOR_BATCHES else known
 
     def _had_by(self, rollup: DeltaTable) -> int:
         """Returns the newest batch of which *rollup* has counted every row.
@@ -156,7 +158,7 @@ def counted_batches(layout: Layout, topology: str, sub_topologies: Iterable[str]
 def facts_of(layout: Layout, topology: str) -> list[Facts]:
     """Returns the facts of each sub-topology of *topology* that has any."""
     by_sub_topology = []
-    for path in stream_tables(layout, topology, OPERATOR_LATENCY.name):
+    for path in stream_tables(layout, topology, OPERATOR_BATCHES.name):
         tables = [_files(path.with_name(table.name)) for table in TABLES]
         if not any(table.is_empty() for table in tables):
             files = pl.concat(tables)

@@ -337,7 +337,7 @@ def _hint(topology: Topology, row: Mapping[str, Any], tasks: int, share: float) 
     )
 
 
-def tasks_of(operator_latency: pl.DataFrame) -> dict[str, int]:
-    """Counts the tasks of each sub-topology in the rows *operator_latency*."""
-    counted = operator_latency.group_by("sub_topology").agg(pl.col("task_id").n_unique())
+def tasks_of(tasks: pl.DataFrame) -> dict[str, int]:
+    """Counts the tasks of each sub-topology in the rows *tasks*, which have `task_id`."""
+    counted = tasks.group_by("sub_topology").agg(pl.col("task_id").n_unique())
     return dict(counted.iter_rows())

@@ -28,7 +28,10 @@ BATCHES = """
     WHERE topology = $1 AND started_at BETWEEN $2::TIMESTAMPTZ - INTERVAL 1 MINUTE AND $3
 """
 STEPS = f"SELECT operator, sub_topology, step, worked_ms FROM critical_path_steps WHERE {IN_INTERVAL}"
-TASKS = "SELECT DISTINCT sub_topology, task_id FROM operator_latency WHERE topology = $1"
+TASKS = """
+    SELECT DISTINCT sub_topology, task.task_id
+    FROM (SELECT sub_topology, unnest(tasks) AS task FROM operator_batches WHERE topology = $1) WHERE task.n > 0
+"""
 
 
 def what_if_facts(

@@ -116,8 +116,8 @@ class _Folder:
     """The tables of one writer in the folder *home*.
 
     Each is read in the version that it has when it is opened. A writer of several tables commits parts before wholes:
-    proofs before `outcomes`, and `batches` last of all. So wholes are opened before their parts, and `batches` first:
-    the rows that they name exist in the other tables.
+    proofs before `operator_batches`, and `batches` last of all. So wholes are opened before their parts, and `batches`
+    first: the rows that they name exist in the other tables.
     """
 
     def __init__(self, home: Path, declared: Iterable[Table], sub_topology: str | None, over: Interval) -> None:

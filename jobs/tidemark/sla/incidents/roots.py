@@ -13,8 +13,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tidemark.collecting import names_in
-from tidemark.model.sla_spec import ALL_TABLES, Measure
-from tidemark.model.tables.catalog import CHANGES, OUTCOMES
+from tidemark.model.sla_spec import ALL_TABLES, OUTCOMES, Measure
+from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
 from tidemark.semantics.critical_path import leading_to
 from tidemark.semantics.incidents import BROKEN
@@ -163,7 +163,7 @@ def _shared(status: Status, roots: Counter[RootCause], topology: Topology) -> Ro
 
 def _upstream_of(subject: str, topology: Topology) -> set[str]:
     """Returns the operators and sub-topologies that *subject* needs."""
-    if subject in {OUTCOMES.name, CHANGES.name, ALL_TABLES}:
+    if subject in {OUTCOMES, CHANGES.name, ALL_TABLES}:
         return {*topology.operators, *names_in(topology.sub_topologies)}
     starts = {o.name for o in topology.operators.values() if subject in {o.name, o.result_table}}
     for sub in topology.sub_topologies:

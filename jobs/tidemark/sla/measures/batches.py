@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.model.settings.intervals import is_text
-from tidemark.model.tables.catalog import BATCHES
+from tidemark.model.tables.catalog import BATCHES, COUNTED
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.path_facts import Tables
 
@@ -62,12 +62,14 @@ class KnownBatches:
         return f"finished AS ({' UNION ALL '.join(parts or [_finished('false')])}), {LATER}"
 
     def outcomes(self, topology: Topology) -> str:
-        """Returns a SELECT of the outcomes of these batches.
+        """Returns a SELECT of the rows of `operator_batches` that count updates in these batches.
 
         Those of a sub-topology of *topology* without batches are read from the beginning.
         """
         first = {sub.name: 0 for sub in topology.sub_topologies} | dict(self.first)
-        of = f"SELECT * FROM outcomes WHERE {is_text('topology', self.topology)} AND batch_id >="
+        # A row about tasks or a skip rate alone counts none.
+        counts = " OR ".join(f"{column} IS DISTINCT FROM 0" for column in COUNTED)
+        of = f"SELECT * FROM operator_batches WHERE {is_text('topology', self.topology)} AND ({counts}) AND batch_id >="
         return " UNION ALL ".join(
             f"{of} {batch_id} AND {is_text('sub_topology', sub)}" for sub, batch_id in first.items()
         )

@@ -43,7 +43,7 @@ LIVING = f"""
 """
 """Says, by sub-topology with a batch, if its driver lives at $2."""
 REACHED_WITHIN_MS = DAY_MS
-"""Time for which `outcomes` is read for a sink, in ms.
+"""Time for which `operator_batches` is read for a sink, in ms.
 
 Only its table has the newest record time of a sink that wrote nothing for longer.
 """
@@ -128,7 +128,7 @@ def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], 
     sinks = {name: table for name, table in tables_of.items() if table in names}
     if not sinks:
         return []
-    # Current rows do not show the past: newer rows have replaced those of then. `outcomes` keeps it.
+    # Current rows do not show the past: newer rows have replaced those of then. `operator_batches` keeps it.
     batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=at_ms - REACHED_WITHIN_MS)
     newest = f"SELECT operator, max(newest_ms) AS newest_ms FROM ({batches.outcomes(topology)}) AS t {BEFORE_LATER}"
     rows = tables.ask(f"WITH {batches.sql} {newest} GROUP BY operator", [topology.name, at_ms]).objects
@@ -292,7 +292,7 @@ def _first_start_select(begun_ms: int | None) -> str:
 
 
 def _records(what: FactKind, column: str, over: Interval, outcomes: str) -> str:
-    """Returns a SELECT of records by operator, from a *column* of `outcomes`.
+    """Returns a SELECT of records by operator, from a *column* of `operator_batches`.
 
     It counts the batches that were finished in the interval *over*.
     """

@@ -53,6 +53,8 @@ TIMES = "times_of_"
 
 Only operators whose latency is written have one.
 """
+DISORDER = "disorder_of_"
+"""Prefix of the entry's tables with the number of records of a source per bucket of their lag."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,9 @@ class RunTables:
         # Operators differ in the columns that they fill; the rest is null.
         all_rows = {name: pl.concat(parts, how="diagonal") for name, parts in parts_by_table.items()}
         tables = {name: rows_of(TABLES[name], rows, **same) for name, rows in all_rows.items()}
+        for name, run in runs.items():
+            if run.disorder.height:
+                tables[f"{DISORDER}{name}"] = run.disorder.to_arrow()
         for name in self._measured:
             if name in runs:
                 tables[f"{TIMES}{name}"] = runs[name].times.to_arrow()

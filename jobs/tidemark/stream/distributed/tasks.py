@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.collecting import names_in, within
-from tidemark.kernels.columns.schemas import record_schema, rows_of
+from tidemark.kernels.columns.schemas import record_schema
 from tidemark.kernels.columns.values import key_text, value_text
 from tidemark.kernels.records.arrivals import hop_arrivals, rows_in_order
 from tidemark.kernels.records.loss import with_gaps
@@ -36,11 +36,11 @@ from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import CHANGES, DISORDER_BUCKETS
+from tidemark.model.tables.catalog import CHANGES
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.files import Files, Rows, write_file
-from tidemark.stream.decide.decision import Decider, RunTables, Tally
+from tidemark.stream.decide.decision import DISORDER, Decider, RunTables, Tally
 from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.shard import Schemas, Shard
 from tidemark.stream.distributed.sharding import Sharding
@@ -354,7 +354,7 @@ class ShardTask(Task):
             now=decider.progress(self.was, progress, opened, self.batch),
             seen=readings,
             tallies=tallies,
-            tables={**tables, DISORDER_BUCKETS.name: self._disorder(arrived)},
+            tables={**tables, **_disorder(arrived)},
             task_runs=tuple(part.task_run for part in all_parts),
         )
 
@@ -421,18 +421,6 @@ class ShardTask(Task):
         ids = ids_of(readings, topic, before)
         return Input(decider.reader.progress(source, before, readings, writers, ids, batch), readings)
 
-    def _disorder(self, arrived: Iterable[PartitionIntake]) -> pa.Table:
-        """Returns how far the records of each source were behind."""
-        parts = [part.disorder.with_columns(source=pl.lit(part.source)) for part in arrived if part.disorder.width]
-        columns = {"source": pl.String(), "bucket": pl.Int16(), "n": pl.UInt32()}
-        # The empty frame gives the columns where no source has measured disorder.
-        counts = pl.concat([pl.DataFrame(schema=columns), *parts], how="diagonal_relaxed")
-        # Partitions of a source are added up: its bound is one for all of them.
-        counts = counts.group_by("source", "bucket").agg(pl.col("n").sum()).sort("source", "bucket")
-        same = {"topology": self.stream.topology.name, "sub_topology": self.stream.sub.name}
-        rows = counts.with_columns(decided_at=self.batch.decided_at_ms)
-        return rows_of(DISORDER_BUCKETS, rows, **same, batch_id=self.batch.batch_id)
-
     def _moment(self, number: int, moment: Moment) -> Moment:
         """Returns the *moment* with the late records of shard *number* alone."""
         own_late_rows = {}
@@ -469,6 +457,17 @@ def _may_be_lost(number: int, offsets: Offsets, read_to: Mapping[int, int], ends
     earliest, _ = offsets[number]
     # Offsets of a topic never go back: an end before what was read is that of another topic of the name.
     return earliest > read_to[number] or ends.get(number, read_to[number]) < read_to[number]
+
+
+def _disorder(arrived: Iterable[PartitionIntake]) -> dict[str, pa.Table]:
+    """Returns how far the records of each source were behind, by the name that an entry has for it."""
+    by_source: dict[str, list[pl.DataFrame]] = {}
+    for part in arrived:
+        if part.disorder.height:
+            by_source.setdefault(part.source, []).append(part.disorder)
+    # Partitions of a source are added up: its bound is one for all of them.
+    summed = {name: pl.concat(parts).group_by("bucket").agg(pl.sum("n")) for name, parts in by_source.items()}
+    return {f"{DISORDER}{name}": counts.sort("bucket").to_arrow() for name, counts in summed.items()}
 
 
 def _records(source: str, parts: Iterable[ShardRecords], steps: Steps) -> pl.DataFrame:

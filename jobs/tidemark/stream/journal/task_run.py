@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class TaskRun:
-    """The work of one task on an operator, a row of `operator_tasks`.
+    """The work of one task on an operator, an element of `operator_batches.tasks`.
 
     `started_at_ms` and `finished_at_ms` are epoch ms by the clock of *host*. `skew_ms` is added to them to get the
     driver's clock; None: unknown.

@@ -29,7 +29,6 @@ from tidemark.collecting import names_in
 from tidemark.errors import UnreadableFile
 from tidemark.model.tables.catalog import (
     COMPLETENESS,
-    DISORDER_BUCKETS,
     HELD_RECORDS,
     LATE_RECORDS,
     OPERATOR_STATE,
@@ -53,7 +52,6 @@ LEDGERS = tuple(
             SUPPRESSED,
             LATE_RECORDS,
             QUARANTINE,
-            DISORDER_BUCKETS,
             COMPLETENESS,
             SCHEMA_CHANGES,
         )

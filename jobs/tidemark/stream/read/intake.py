@@ -29,7 +29,7 @@ from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
-from tidemark.model.tables.catalog import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
+from tidemark.model.tables.catalog import HELD_RECORDS, LATE_RECORDS, QUARANTINE
 from tidemark.semantics.event_time import PartitionReading, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, WriterPosition
 from tidemark.semantics.schema_watch import NO_SAMPLE, FieldSample
@@ -175,9 +175,7 @@ class Reader:
         run.rows, run.sample = dict(sorted_rows.tables), sorted_rows.sample
         # In processing time all records of a batch have one time, so there is no disorder to measure.
         if not self._processing_time:
-            run.rows[DISORDER_BUCKETS.name] = sorted_rows.disorder.with_columns(
-                source=pl.lit(source.name), decided_at=batch.decided_at_ms
-            )
+            run.disorder = sorted_rows.disorder
         return Intake(run, progress, readings, sorted_rows.windows, sorted_rows.rows.held)
 
     def with_open_transactions(

@@ -44,7 +44,8 @@ class Run:
     finished; `counts`: updates by outcome; `rows`: the rows of its tables, by table; `skipped`: suppressed updates per
     task; `asserted`: all updates of an operator that judges them, sent on or not (those of a table are its versions);
     clocks (epoch ms UTC): when it began, when its result was there, and how long (ms) it had waited for a sibling
-    branch before it began; `sample`: of a source, the fields of some records.
+    branch before it began; of a source, `sample`: the fields of some records, and `disorder`: records per bucket of
+    their lag.
     """
 
     output: pl.DataFrame
@@ -57,6 +58,7 @@ class Run:
     finished_at_ms: int = 0
     queued_ms: int = 0
     sample: FieldSample = NO_SAMPLE
+    disorder: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import add_up
-from tidemark.model.tables.catalog import BATCHES, EMISSION_METRICS, LATENCY_BUCKETS, OUTCOMES, WATERMARKS
+from tidemark.model.tables.catalog import BATCHES, LATENCY_BUCKETS, OPERATOR_BATCHES, WATERMARKS
 from tidemark.storage.delta.tables import Committer
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.files import File, Files, Rows, write_file
@@ -31,15 +31,15 @@ from tidemark.stream.journal.notes import EntryNotes, FactsNotes
 from tidemark.stream.journal.unflushed import FACTS, LEDGERS, ByBatch, unflushed
 from tidemark.stream.write.compaction import Compactor
 
-WHOLES = (OUTCOMES.name, BATCHES.name)
+WHOLES = (OPERATOR_BATCHES.name, BATCHES.name)
 """Tables that are committed last, in this order.
 
-`outcomes` follows the proofs that it counts. `batches`, which names a batch, is the last of all.
+`operator_batches` follows the proofs that it counts. `batches`, which names a batch, is the last of all.
 """
 
 SELDOM_MS = 60_000
 """Least time between flushes in an object store: a commit costs requests."""
-SELDOM = frozenset({EMISSION_METRICS.name, LATENCY_BUCKETS.name, WATERMARKS.name})
+SELDOM = frozenset({LATENCY_BUCKETS.name, WATERMARKS.name})
 IN_ONE_OF = 6
 
 

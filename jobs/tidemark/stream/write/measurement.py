@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import product
@@ -11,21 +11,20 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from tidemark.collecting import index_by_name, names_in, omit
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.kernels.updates.facts import latency_histogram, latency_stats
+from tidemark.kernels.updates.facts import latency_histogram, latency_stats, over_all_tasks
 from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.kinds.sink import Sink
+from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
     BATCHES,
-    BECAME,
-    CAME_IN,
-    EMISSION_METRICS,
+    COUNTED,
     LATENCY_BUCKETS,
-    OPERATOR_LATENCY,
-    OPERATOR_TASKS,
+    OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
-    OUTCOMES,
     TABLES,
+    TASKS,
     WATERMARKS,
     Table,
 )
@@ -35,16 +34,20 @@ from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.semantics.skew import Skew
 from tidemark.semantics.skip_rate import per_second
 from tidemark.storage.files import Files, Rows, lazy
-from tidemark.stream.decide.decision import TIMES
+from tidemark.stream.decide.decision import DISORDER, TIMES
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes
+from tidemark.stream.journal.task_run import TaskRun
+from tidemark.stream.journal.unflushed import as_frame
 
 Clocks = Mapping[str, int]
 """The clocks of an operator in a batch, epoch ms UTC.
 
 They are `started_at_ms`, `finished_at_ms`, `queued_ms` (a duration), and whether these were `recovered`.
 """
-_OUTCOMES = (*CAME_IN, *BECAME, "fan_out", "repeated", "joined_beyond_history", "released_early", "reopened")
+Fields = Mapping[str, Any]
+"""Columns, or fields of a struct, by name."""
+_NO_TASK: Fields = dict.fromkeys(names_in(TASKS))
 
 
 @dataclass(frozen=True)
@@ -76,76 +79,90 @@ class Measurer:
         committed (epoch ms UTC).
         """
         notes = entry.notes.decision
-        rows: dict[str, list[dict[str, Any]]] = {
-            OUTCOMES.name: self._outcomes(entry),
+        latencies, buckets = self._latencies(entry, clocks)
+        rows: dict[str, pl.DataFrame | list[dict[str, Any]]] = {
+            OPERATOR_BATCHES.name: self._operators(entry, clocks, latencies),
+            LATENCY_BUCKETS.name: buckets,
             OPERATOR_WINDOWS.name: self._windows(notes, clocks) if self._topology.level is not Level.OFF else [],
-            OPERATOR_TASKS.name: self._tasks(notes) if self._topology.level is not Level.OFF else [],
             WATERMARKS.name: self._watermarks(notes),
-            EMISSION_METRICS.name: self._emission(notes),
             BATCHES.name: [self._batch(notes, finished_at_ms)],
         }
-        facts = {name: self.of_batch(TABLES[name], part, entry.batch_id) for name, part in rows.items() if part}
-        return {**self._latency(entry, clocks, self._same(entry.batch_id)), **facts}
+        return {name: self.of_batch(TABLES[name], part, entry.batch_id) for name, part in rows.items() if len(part)}
 
     def of_batch(self, table: Table, rows: pl.DataFrame | list[dict[str, Any]], batch_id: int) -> pa.Table:
         """Returns *rows* of *table* with columns that name the batch."""
-        return rows_of(table, rows, **self._same(batch_id))
+        return rows_of(table, rows, topology=self._topology.name, sub_topology=self._sub.name, batch_id=batch_id)
 
-    def _same(self, batch_id: int) -> dict[str, Any]:
-        return {"topology": self._topology.name, "sub_topology": self._sub.name, "batch_id": batch_id}
-
-    def _latency(self, entry: Entry, clocks: Mapping[str, Clocks], same: Mapping[str, Any]) -> dict[str, pa.Table]:
-        stats: list[dict[str, Any]] = []
+    def _latencies(
+        self, entry: Entry, clocks: Mapping[str, Clocks]
+    ) -> tuple[dict[str, dict[int, Fields]], pl.DataFrame]:
+        """Returns statistics of latency by operator and input partition, and the rows of `latency_buckets`."""
+        stats: dict[str, dict[int, Fields]] = {}
         histograms: list[pl.DataFrame] = []
         for operator in self._sub.operators:
             times = entry.tables.get(f"{TIMES}{operator.name}")
             if times is None or not times.num_rows:
                 continue
             frame = pl.DataFrame(times) if isinstance(times, pa.Table) else lazy(times)
-            clock = clocks[operator.name]
-            named = {"operator": operator.name, "kind": operator.kind}
-            measured = {
-                **named,
-                "level": latency_level(operator, self._terminals),
-                "thread_id": self._thread_id,
-                **_as_columns(clock),
-            }
-            for task, row in latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).items():
-                stats.append({**measured, **row, "task_id": self._task(task)})
-            histogram = latency_histogram(frame, finished_at_ms=clock["finished_at_ms"]).with_columns(
-                **{name: pl.lit(value) for name, value in named.items()}, finished_at=clock["finished_at_ms"]
-            )
-            histograms.append(histogram)
-        if not stats:
-            return {}
+            finished_at_ms = clocks[operator.name]["finished_at_ms"]
+            stats[operator.name] = {**latency_stats(frame, finished_at_ms=finished_at_ms)}
+            histogram = latency_histogram(frame, finished_at_ms=finished_at_ms)
+            named = {"operator": pl.lit(operator.name), "kind": pl.lit(operator.kind)}
+            histograms.append(histogram.with_columns(**named, finished_at=finished_at_ms))
+        if not histograms:
+            return {}, pl.DataFrame()
         # The task of each row follows from its partition, in the column `_task`.
         task_id = pl.format(self._task("{}"), "_task")
         buckets = pl.concat(histograms).with_columns(task_id=task_id, thread_id=pl.lit(self._thread_id)).drop("_task")
-        return {
-            OPERATOR_LATENCY.name: rows_of(OPERATOR_LATENCY, stats, **same),
-            LATENCY_BUCKETS.name: rows_of(LATENCY_BUCKETS, buckets, **same),
-        }
+        return stats, buckets
 
     def _task(self, partition: object) -> str:
         """Returns the task of an input partition, named as Kafka Streams does."""
         return f"{self._sub.name}_{partition}"
 
-    def _outcomes(self, entry: Entry) -> list[dict[str, Any]]:
+    def _operators(
+        self, entry: Entry, clocks: Mapping[str, Clocks], latencies: Mapping[str, Mapping[int, Fields]]
+    ) -> list[dict[str, Any]]:
+        """Returns a row for each operator that counted updates, had a task, or whose skip rate fell to 0."""
+        notes = entry.notes.decision
+        operators = index_by_name(self._sub.operators)
+        skips, runs = self._skips(notes), self._runs(notes)
         rows: list[dict[str, Any]] = []
-        for operator in self._sub.operators:
-            counts = entry.notes.decision.operators[operator.name].counts
-            if any(counts.values()):
-                rows.append(
-                    {
-                        "operator": operator.name,
-                        "kind": operator.kind,
-                        "newest_ms": _newest_ms(operator, entry.tables.get(operator.name))
-                        if isinstance(operator, Sink) and operator.table
-                        else None,
-                        **{word: counts.get(word, 0) for word in _OUTCOMES},
-                    }
-                )
+        # The progress keeps operators that the topology no longer has; they may have skips.
+        for name in dict.fromkeys((*operators, *skips)):
+            counts = notes.operators[name].counts if name in operators else {}
+            tasks = self._tasks(latencies.get(name, {}), skips.get(name, {}), runs.get(name, ()))
+            if not tasks and not any(counts.values()):
+                continue
+            row: dict[str, Any] = {
+                "decided_at": notes.batch.decided_at_ms,
+                "operator": name,
+                **{word: counts.get(word, 0) for word in COUNTED},
+                "thread_id": self._thread_id,
+                **over_all_tasks([*latencies.get(name, {}).values()]),
+                "tasks": tasks or None,
+            }
+            if operator := operators.get(name):
+                row |= {"kind": operator.kind, **_as_columns(clocks[name])}
+                row["level"] = latency_level(operator, self._terminals)
+                row["disorder"] = _disorder(entry.tables.get(f"{DISORDER}{name}"))
+                if isinstance(operator, Sink) and operator.table:
+                    row["newest_ms"] = _newest_ms(operator, entry.tables.get(name))
+            rows.append(row)
         return rows
+
+    def _tasks(
+        self, latencies: Mapping[int, Fields], skips: Mapping[int, Fields], runs: Sequence[TaskRun]
+    ) -> list[Fields]:
+        """Returns the tasks of an operator: input partitions in order, then shards."""
+        of_partitions = {run.partition: run for run in runs if run.partition is not None}
+        tasks: list[Fields] = []
+        for partition in sorted({*latencies, *skips, *of_partitions}):
+            task = {"task_id": self._task(partition), "partition": partition}
+            run = _of_run(of_partitions.get(partition))
+            tasks.append({**_NO_TASK, **task, **latencies.get(partition, {}), **skips.get(partition, {}), **run})
+        shards = [run for run in runs if run.shard is not None]
+        return [*tasks, *({**_NO_TASK, "shard": run.shard, **_of_run(run)} for run in shards)]
 
     def _windows(self, notes: DecisionNotes, clocks: Mapping[str, Clocks]) -> list[dict[str, Any]]:
         skew = self._host.skew()
@@ -179,14 +196,17 @@ class Measurer:
             )
         return rows
 
-    def _tasks(self, notes: DecisionNotes) -> list[dict[str, Any]]:
-        """Returns the work of each task of a batch in shards.
+    def _runs(self, notes: DecisionNotes) -> dict[str, list[TaskRun]]:
+        """Returns the work of each task of a batch in shards, by operator.
 
         A task without records is omitted unless the batch closed windows.
         """
-        kinds = {operator.name: operator.kind for operator in self._sub.operators}
-        runs = [run for run in notes.tasks or () if run.records or notes.closed]
-        return [{**_as_columns(asdict(run)), "kind": kinds[run.operator]} for run in runs]
+        runs: dict[str, list[TaskRun]] = {}
+        if self._topology.level is not Level.OFF:
+            for run in notes.tasks or ():
+                if run.records or notes.closed:
+                    runs.setdefault(run.operator, []).append(run)
+        return runs
 
     def _watermarks(self, notes: DecisionNotes) -> list[dict[str, Any]]:
         was, now = notes.was, notes.progress
@@ -212,30 +232,25 @@ class Measurer:
             rows.append({"watermark": now.watermark_ms, "held_by": now.held_by})
         return [{**row, "decided_at": now.decided_at_ms} for row in rows]
 
-    def _emission(self, notes: DecisionNotes) -> list[dict[str, Any]]:
+    def _skips(self, notes: DecisionNotes) -> dict[str, dict[int, Fields]]:
+        """Returns the skips of unchanged updates (KIP-557), by operator and input partition."""
         if not self._topology.level.includes(Level.DEBUG):
-            return []
+            return {}
         was, now = notes.was.skipped_lately, notes.progress.skipped_lately
-        rows: list[dict[str, Any]] = []
+        skips: dict[str, dict[int, Fields]] = {}
         for name, tasks in notes.progress.skipped.items():
-            # The progress keeps operators that the topology no longer has.
             operator = notes.operators.get(name)
             # An operator whose skips have left the rate window needs a row that brings the rate back to 0.
             is_silent = bool(was.get(name)) and not now.get(name)
             if not is_silent and not (operator and operator.counts.get("records_in")):
                 continue
             for task, total in tasks.items():
-                rows.append(
-                    {
-                        "operator": name,
-                        "thread_id": self._thread_id,
-                        "task_id": self._task(task),
-                        "idempotent_update_skip_total": total,
-                        "idempotent_update_skip_rate": per_second(now.get(name, ()), task),
-                        "decided_at": notes.batch.decided_at_ms,
-                    }
-                )
-        return rows
+                rate = per_second(now.get(name, ()), task)
+                skips.setdefault(name, {})[task] = {
+                    "idempotent_update_skip_total": total,
+                    "idempotent_update_skip_rate": rate,
+                }
+        return skips
 
     def _batch(self, notes: DecisionNotes, finished_at_ms: int) -> dict[str, Any]:
         batch, queued = notes.batch, notes.batch.queued
@@ -264,6 +279,19 @@ class Measurer:
             "queued_behind": ", ".join(queued.behind) or None,
             "read_traces": sorted({trace for part in notes.sources for trace in part.seen.traces}) or None,
         }
+
+
+def _of_run(run: TaskRun | None) -> Fields:
+    """Returns the fields of the Spark task of a shard or partition; none: the driver did the work."""
+    if run is None:
+        return {}
+    fields = omit(asdict(run), ("operator", "shard", "partition", "started_at_ms", "finished_at_ms"))
+    return {**fields, "started_at": utc(run.started_at_ms), "finished_at": utc(run.finished_at_ms)}
+
+
+def _disorder(counts: Rows | None) -> list[dict[str, Any]] | None:
+    """Returns the list of buckets of a source; None: it measured none."""
+    return None if counts is None else as_frame(counts).select("bucket", "n").to_dicts() or None
 
 
 def _as_columns(notes: Mapping[str, Any]) -> dict[str, Any]:

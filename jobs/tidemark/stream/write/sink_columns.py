@@ -31,7 +31,7 @@ WHY = {
     "timestamp": ("timestamp", "staleness, order of the updates of a key"),
     "batch_id": (
         "bigint",
-        "to join with `batches` and `outcomes`; a reader continues after the newest batch that it has read",
+        "to join with `batches` and `operator_batches`; a reader continues after the newest batch that it has read",
     ),
     "source_partition": ("int", "to find the record in its topic"),
     "source_offset": ("bigint", "to find the record in its topic"),

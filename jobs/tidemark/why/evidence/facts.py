@@ -8,13 +8,14 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.kernels.reports.operator_tasks import measured_tasks
 from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,
     COMPLETENESS,
     HOP,
     LATE_RECORDS,
-    OPERATOR_LATENCY,
+    OPERATOR_BATCHES,
     OPERATOR_STATE,
     OPERATOR_WINDOWS,
     SCHEMA_CHANGES,
@@ -107,10 +108,9 @@ class StreamFacts:
 
         It is in ms, with the number of negative latencies.
         """
-        rows = self.tables.of_batches(OPERATOR_LATENCY, batches, pl.col("operator") == operator)
-        # A task is named SUB-TOPOLOGY_PARTITION.
-        partition = pl.col("task_id").str.extract(r"_(\d+)$").cast(pl.Int64)
-        return rows.select("batch_id", "min_ms", "negative_n", "finished_at", partition=partition)
+        rows = self.tables.of_batches(OPERATOR_BATCHES, batches, pl.col("operator") == operator)
+        partition = pl.col("partition").cast(pl.Int64)
+        return measured_tasks(rows).select("batch_id", "min_ms", "negative_n", "finished_at", partition)
 
     def key_ahead(self, partition: int, batches: pl.Series, *, by_more_than_ms: int) -> str | None:
         """Returns a key with a change too far ahead of its batch.

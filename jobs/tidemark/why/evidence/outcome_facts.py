@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import polars as pl
 
-from tidemark.model.tables.catalog import OUTCOMES
+from tidemark.model.tables.catalog import COUNTED, OPERATOR_BATCHES
 from tidemark.why.evidence.fact_tables import FactTables, has_rows
 
 LATELY = 5
@@ -19,9 +19,10 @@ ALL = pl.lit(value=True)
 
 
 class OutcomeFacts:
-    """The rows of `outcomes` with their batches, by batch and operator.
+    """The updates of `operator_batches` with their batches, by batch and operator.
 
-    They are in the order of batches. `gave` is the number of updates that were sent on.
+    Rows without an update are left out. They are in the order of batches. `gave` is the number of updates that were
+    sent on.
     """
 
     def __init__(self, tables: FactTables) -> None:
@@ -56,5 +57,9 @@ class OutcomeFacts:
 
 def _outcomes(tables: FactTables, first: int) -> pl.DataFrame:
     """Returns the outcomes of the batches from *first* on."""
-    rows = tables.rows(OUTCOMES, first).with_columns(gave=GAVE)
-    return rows.join(tables.batches_from(first).lazy(), on="batch_id").sort("batch_id", maintain_order=True).collect()
+    rows = tables.rows(OPERATOR_BATCHES, first).select("batch_id", "operator", "kind", "newest_ms", *COUNTED)
+    # An operator without updates has a row for its tasks, and one in which its skip rate falls to 0.
+    counted = rows.filter(pl.any_horizontal(pl.col(COUNTED) > 0)).with_columns(gave=GAVE)
+    return (
+        counted.join(tables.batches_from(first).lazy(), on="batch_id").sort("batch_id", maintain_order=True).collect()
+    )

@@ -249,7 +249,7 @@ class BatchRows(NamedTuple):
     """Rows about the batches of one topology.
 
     `batches` are rows of `batches`, `beats` of `heartbeats`, `watermarks` of `watermarks`, `latencies` those of
-    `operator_latency` that are about sources, and `buckets` those of `latency_buckets` about sources and the batches
+    `measured_tasks` that are about sources, and `buckets` those of `latency_buckets` about sources and the batches
     that closed windows.
     """
 
