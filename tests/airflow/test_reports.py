@@ -32,9 +32,8 @@ from tidemark.model.tables.catalog import (
     COMPLETENESS,
     CRITICAL_PATHS,
     HEARTBEATS,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     LATENCY_ROLLUP,
-    OPERATOR_LATENCY,
     OPERATOR_WINDOWS,
     SLA_RESULTS,
     Table,
@@ -144,8 +143,8 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
         ]  # fmt: skip
         write(found, sub_topology, OPERATOR_WINDOWS, *windows)
     records = {"operator": "carrier_delays", "kind": "sink", "task_id": "carriers_0", "finished_at": NOON, "n": 10}
-    write(found, "carriers", OPERATOR_LATENCY, {**records, "min_ms": 100, "max_ms": 100, "sum_ms": 1_000})
-    write(found, "carriers", LATENCY_BUCKETS, {**records, "bucket": bucket_of(100)})
+    latencies = {"min_ms": 100, "max_ms": 100, "sum_ms": 1_000, "buckets": [{"bucket": bucket_of(100), "n": 10}]}
+    write(found, "carriers", LATENCY_MINUTES, {**records, **latencies, "window_start": WINDOW["window_start"]})
     write(found, "status", HEARTBEATS, {"at": NOON, "since": NOON, "epoch": 1, "state": "drained"})
     wrong = {**WINDOW, "topology": "flights", "latency_ms": 999, "state": "measured"}
     write_deltalake(found.report_table("flights", CRITICAL_PATHS.name), rows_of(CRITICAL_PATHS, [wrong]))

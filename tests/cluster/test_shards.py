@@ -159,7 +159,7 @@ def test_large_and_small_batches_are_worked_on_by_a_cluster(
     assert [v for name, v in records if name == "k3"] == [0, 1, 2, 3, 4, 5]
     handed_out = {("kept", N // 2 + 10), ("sent", N // 2 + 10)}
     measured = {("events", N + 10), ("newest", N + 10), ("counts", N + 10), *handed_out}
-    for table in ("operator_latency", "latency_buckets"):
+    for table in ("operator_latency", "latency_minutes"):
         assert per(tmp_path, table, "operator", n=pl.col("n").sum()) == measured
     # Workers and driver are on one host here, so that their clocks are one.
     skews = per(tmp_path, "operator_tasks", "skew_ms", "skew_error_ms", n=rows)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pandas as pd
 import pytest
 
+from support.latency_facts import minute_row
 from support.topologies import sink, source, table, topology_of
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
@@ -23,7 +24,7 @@ from tidemark.model.tables.catalog import (
     DQ_RESULTS,
     HEARTBEATS,
     INCIDENTS,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     OUTCOMES,
     SLA_RESULTS,
     SUPPRESSED,
@@ -31,7 +32,6 @@ from tidemark.model.tables.catalog import (
     WINDOW_PARTS,
 )
 from tidemark.query import sql
-from tidemark.semantics.buckets import bucket_of
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.storage.delta import datasets
@@ -388,9 +388,9 @@ def streamed(warehouse, latest_ms=90, latency_ms=100, batch_id=0):
             for seq, age_ms in enumerate((9_000, 500))
         ],
     )
-    bucket = {"batch_id": batch_id, "operator": "alerts", "bucket": bucket_of(latency_ms), "n": 10}
-    long_ago = {**bucket, "bucket": bucket_of(9_000), "finished_at": NOW - 600_001}
-    warehouse.write(LATENCY_BUCKETS, [{**bucket, "finished_at": NOW - 1}, long_ago])
+    latencies = {NOW - 1: latency_ms, NOW - 600_001: 9_000}
+    rows = [minute_row(at_ms, [ms] * 10, batch_id=batch_id, operator="alerts") for at_ms, ms in latencies.items()]
+    warehouse.write(LATENCY_MINUTES, rows)
     window(warehouse, NOW - 61_000, latest_ms=latest_ms)
     warehouse.write(OUTCOMES, [outcome(batch_id, records_in=8, held_before=2, emitted=5, suppressed=4, held_after=1)])
     proof = {"batch_id": batch_id, "operator": "latest", "key": "a", "n": 4, "first_offset": 1, "last_offset": 9}

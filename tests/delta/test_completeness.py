@@ -274,7 +274,7 @@ def test_an_open_interval_has_an_estimate(tmp_path):
     assert expected_s() is None, "nothing runs until somebody starts it"
 
 
-LATER_STEPS = ["committed board", "measured", "committed latency_buckets", "committed outcomes", "committed batches"]
+LATER_STEPS = ["committed board", "measured", "committed latency_minutes", "committed outcomes", "committed batches"]
 
 
 @pytest.mark.parametrize(

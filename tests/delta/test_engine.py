@@ -140,7 +140,7 @@ def tables(home: Path) -> dict[str, list[tuple[Any, ...]]]:
     for path in sorted((home / "streams" / "flights" / "status").iterdir()):
         frame = scan(path).collect()
         kept = [name for name in frame.columns if name not in CLOCKS | LATENCIES]
-        if path.name == "latency_buckets":
+        if path.name == "latency_minutes":
             frame = frame.group_by("batch_id", "operator").agg(n=pl.col("n").sum())
             kept = frame.columns
         found[path.name] = sorted(frame.select(kept).rows(), key=str)
@@ -230,7 +230,7 @@ def test_another_level_keeps_state_and_changes_measurements_only(tmp_path, undis
     for batch_id, level in enumerate([Level.INFO, Level.TRACE, Level.DEBUG, Level.INFO]):
         run(engine(tmp_path, epoch=batch_id + 1, level=level), [batch_id])
     found = tables(tmp_path)
-    measured = {"operator_latency", "latency_buckets", "emission_metrics", "batches"}
+    measured = {"operator_latency", "latency_minutes", "emission_metrics", "batches"}
     assert {n: rows for n, rows in found.items() if n not in measured} == {
         n: rows for n, rows in undisturbed.items() if n not in measured
     }
@@ -254,7 +254,7 @@ def test_another_level_keeps_state_and_changes_measurements_only(tmp_path, undis
 def test_level_off_accounts_for_its_batches_and_measures_nothing(tmp_path, undisturbed):
     run(engine(tmp_path, level=Level.OFF), range(4))
     found = tables(tmp_path)
-    measured = {"operator_latency", "latency_buckets", "operator_windows", "emission_metrics"}
+    measured = {"operator_latency", "latency_minutes", "operator_windows", "emission_metrics"}
     assert not any(found[name] for name in measured)
     assert {n: rows for n, rows in found.items() if n not in {*measured, "batches"}} == {
         n: rows for n, rows in undisturbed.items() if n not in {*measured, "batches"}

@@ -325,7 +325,7 @@ def without_clocks(play: Play) -> dict[str, Any]:
     measured = Counter[tuple[Any, ...]]()
     for row in play.rows("operator_latency"):
         measured[row["batch_id"], row["operator"], row["task_id"]] += row["n"]
-    of_clocks = {f"events/{name}" for name in ("batches", "operator_latency", "latency_buckets", "operator_windows")}
+    of_clocks = {f"events/{name}" for name in ("batches", "operator_latency", "latency_minutes", "operator_windows")}
     return {name: rows for name, rows in told(play).items() if name not in of_clocks} | {"measured": measured}
 
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from support.latency_facts import listed, statistics
 from tidemark.cli.stack.summary import problems, summary
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import HOP, TABLES, Table
-from tidemark.semantics.buckets import bucket_of
 
 AT_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 STREAM = {"topology": "flights", "sub_topology": "status", "batch_id": 3}
@@ -26,12 +26,9 @@ READ_BY_NEXT = {**ROW_OF_OUTCOMES, "operator": "by_carrier_source", "kind": "sou
 SAID = "staleness of board is 1 min 24 s, while its sources have nothing to send; warning from 1 min on"
 ROWS: Mapping[str, list[dict[str, Any]]] = {
     "outcomes": [ROW_OF_OUTCOMES, {**READ_BY_NEXT, "suppressed": 0, "quarantined": 0, "passed": 2}],
-    "operator_latency": [
-        {**STATUS, "n": 2, "min_ms": -5, "max_ms": 10, "sum_ms": 5},
-        {**STATUS, "n": 98, "min_ms": 100, "max_ms": 100, "sum_ms": 9_800},
-    ],
-    "latency_buckets": [
-        {**STATUS, "bucket": bucket_of(value_ms), "n": n} for value_ms, n in ((-5, 1), (10, 1), (100, 98))
+    "operator_latency": [{**STATUS, "n": 100, "min_ms": -5, "max_ms": 100, "sum_ms": 9_805}],
+    "latency_minutes": [
+        {**STATUS, **statistics(latencies), "buckets": listed(latencies)} for latencies in ([-5, 10], [100] * 98)
     ],
     "watermarks": [
         {**STREAM, "source": "weather", "partition": 0, "watermark": AT_MS, "activity": "idle", "decided_at": AT_MS},

@@ -14,7 +14,7 @@ COMMITS = {
     "changes",
     "suppressed",
     "operator_latency",
-    "latency_buckets",
+    "latency_minutes",
     "emission_metrics",
     "watermarks",
     "disorder_buckets",

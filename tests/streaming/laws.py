@@ -17,7 +17,7 @@ ONE_ROW_PER = {  # batch and:
     "batches": (),
     "outcomes": ("operator",),
     "operator_latency": ("operator", "task_id"),
-    "latency_buckets": ("operator", "task_id", "bucket"),
+    "latency_minutes": ("operator", "task_id", "window_start"),
     "operator_windows": ("operator", "window_start"),
     "watermarks": ("source", "partition"),
     "changes": ("operator", "seq"),

@@ -44,10 +44,10 @@ NOON = 1_399_982_400_000
 
 CLOCKS = {
     "epoch", "started_at", "batch_started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
-    "bucket", "recovered",
+    "recovered",
 }  # fmt: skip
-"""Columns that differ from run to run: times, writers, buckets of latency."""
-MEASURED = (CLOCKS - {"bucket"}) | {"min_ms", "max_ms", "sum_ms", "negative_n"}
+"""Columns that differ from run to run: times and writers."""
+MEASURED = CLOCKS | {"min_ms", "max_ms", "sum_ms", "negative_n"}
 """Columns with clock times and writers."""
 
 
@@ -284,7 +284,7 @@ class Play:
         return {
             path.name: sorted(str(row) for row in scan(path).drop(MEASURED, strict=False).collect().rows())
             for path in sorted(Layout(self.home).stream(self.topology.name, self.sub).iterdir())
-            if path.name != "latency_buckets"
+            if path.name != "latency_minutes"
         }
 
     def _schema(self, sub: str) -> dict[str, pl.DataType]:

@@ -10,9 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.collecting import pick
 from tidemark.kernels.columns.schemas import arrow_schema
-from tidemark.model.tables.catalog import BATCHES, LATENCY_BUCKETS, OPERATOR_LATENCY, OPERATOR_TASKS, WATERMARKS, Table
+from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_LATENCY, OPERATOR_TASKS, WATERMARKS, Table
 from tidemark.reports.paths.partition_ends import BatchClocks, last_partitions, partition_ends, passing_batches
 
 NOON = datetime(2014, 5, 13, 12, tzinfo=UTC)
@@ -67,9 +66,12 @@ def clocks(
     batch = [] if ended is None else [{"sub_topology": "s", "batch_id": 1, "finished_at": ended}]
     return BatchClocks(
         frame(OPERATOR_TASKS, *({**of, "skew_ms": 0, "skew_error_ms": 0, **row} for row in tasks or [])),
-        frame(OPERATOR_LATENCY, *({**of, "min_ms": row.get("max_ms", 0), "max_ms": 0, **row} for row in sources or [])),
+        frame(OPERATOR_LATENCY, *({**of, **row} for row in sources or [])),
         frame(BATCHES, *batch),
-        frame(LATENCY_BUCKETS, *({**of, "bucket": 0, **pick(row, ["batch_id", "task_id"])} for row in sources or [])),
+        frame(
+            LATENCY_MINUTES,
+            *({**of, "min_ms": row.get("max_ms", 0), "max_ms": 0, "buckets": [], **row} for row in sources or []),
+        ),
     )
 
 

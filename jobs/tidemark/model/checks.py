@@ -38,8 +38,7 @@ from tidemark.model.tables.catalog import (
     HOP,
     INCIDENTS,
     LATE_RECORDS,
-    LATENCY_BUCKET_ROLLUP,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     LATENCY_ROLLUP,
     OPERATOR_LATENCY,
     OPERATOR_WINDOWS,
@@ -144,7 +143,6 @@ _HASHED = _fit(value_hashed="(value is null) = (value_hash is null)")
 
 _OF_REPORTS: Mapping[str, Conditions] = {
     LATENCY_ROLLUP.name: _all(_ROLLUP, _STATS, _not_negative("over_sla_n")),
-    LATENCY_BUCKET_ROLLUP.name: _all(_ROLLUP, _not_negative("n")),
     CRITICAL_PATHS.name: _PATH,
     CRITICAL_PATH_STEPS.name: _all(_PATH, _not_negative("step"), _SHARE),
     CRITICAL_PATH_LEAVES.name: _all(_WINDOW, _not_negative("behind_ms")),
@@ -164,7 +162,7 @@ _OF_STREAMS: Mapping[str, Conditions] = {
         _fit(adds_up=f"{' + '.join(CAME_IN)} = {' + '.join(BECAME)}"),
     ),
     OPERATOR_LATENCY.name: _all(_OF_KIND, is_one_of("level", Level), _STATS, _not_negative("queued_ms")),
-    LATENCY_BUCKETS.name: _all(_OF_KIND, _not_negative("n")),
+    LATENCY_MINUTES.name: _all(_OF_KIND, _STATS),
     OPERATOR_WINDOWS.name: _all(_OF_KIND, _ORDERED, _not_negative("queued_ms", "records", "skew_error_ms")),
     WATERMARKS.name: is_one_of("activity", Activity),
     CHANGES.name: _all(_ORDERED, _HASHED, _not_negative("seq")),

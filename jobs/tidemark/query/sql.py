@@ -38,6 +38,7 @@ SPARKS_WORDS = (
     "MACRO unix_millis(instant) AS epoch_ms(instant)",
     "MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000)",
     "MACRO get_json_object(text, path) AS json_extract_string(text, path)",
+    "MACRO explode(list) AS unnest(list)",
 )
 """Macros for functions of Spark SQL that DuckDB has under other names.
 

@@ -11,16 +11,18 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from tidemark.kernels.columns.buckets import in_lists
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.kernels.updates.facts import latency_histogram, latency_stats
+from tidemark.kernels.updates.facts import latency_buckets, latency_stats
 from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import (
     BATCHES,
     BECAME,
     CAME_IN,
     EMISSION_METRICS,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     OPERATOR_LATENCY,
     OPERATOR_TASKS,
     OPERATOR_WINDOWS,
@@ -97,33 +99,42 @@ class Measurer:
     def _latency(self, entry: Entry, clocks: Mapping[str, Clocks], same: Mapping[str, Any]) -> dict[str, pa.Table]:
         stats: list[dict[str, Any]] = []
         histograms: list[pl.DataFrame] = []
+        notes = entry.notes.decision
         for operator in self._sub.operators:
             times = entry.tables.get(f"{TIMES}{operator.name}")
             if times is None or not times.num_rows:
                 continue
             frame = pl.DataFrame(times) if isinstance(times, pa.Table) else lazy(times)
             clock = clocks[operator.name]
-            named = {"operator": operator.name, "kind": operator.kind}
             measured = {
-                **named,
+                "operator": operator.name,
+                "kind": operator.kind,
                 "level": latency_level(operator, self._terminals),
                 "thread_id": self._thread_id,
                 **_as_columns(clock),
             }
             for task, row in latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).items():
                 stats.append({**measured, **row, "task_id": self._task(task)})
-            histogram = latency_histogram(frame, finished_at_ms=clock["finished_at_ms"]).with_columns(
-                **{name: pl.lit(value) for name, value in named.items()}, finished_at=clock["finished_at_ms"]
+            closed_windows = bool(notes.closed) if isinstance(operator, Source) else None
+            buckets = latency_buckets(frame, finished_at_ms=clock["finished_at_ms"], window_ms=self._topology.window_ms)
+            histograms.append(
+                buckets.with_columns(
+                    operator=pl.lit(operator.name),
+                    kind=pl.lit(operator.kind),
+                    finished_at=clock["finished_at_ms"],
+                    closed_windows=pl.lit(closed_windows, pl.Boolean()),
+                )
             )
-            histograms.append(histogram)
         if not stats:
             return {}
+        of_row = ("operator", "kind", "finished_at", "closed_windows", "_task", "window_start")
+        rows = in_lists(pl.concat(histograms), of_row)
         # The task of each row follows from its partition, in the column `_task`.
-        task_id = pl.format(self._task("{}"), "_task")
-        buckets = pl.concat(histograms).with_columns(task_id=task_id, thread_id=pl.lit(self._thread_id)).drop("_task")
+        of_tasks = rows.with_columns(task_id=pl.format(self._task("{}"), "_task")).drop("_task")
+        of_batch = {"thread_id": self._thread_id, "decided_at": notes.batch.decided_at_ms}
         return {
             OPERATOR_LATENCY.name: rows_of(OPERATOR_LATENCY, stats, **same),
-            LATENCY_BUCKETS.name: rows_of(LATENCY_BUCKETS, buckets, **same),
+            LATENCY_MINUTES.name: rows_of(LATENCY_MINUTES, of_tasks, **same, **of_batch),
         }
 
     def _task(self, partition: object) -> str:
