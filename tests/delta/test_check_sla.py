@@ -389,7 +389,10 @@ def streamed(warehouse, latest_ms=90, latency_ms=100, batch_id=0):
         ],
     )
     latencies = {NOW - 1: latency_ms, NOW - 600_001: 9_000}
-    rows = [minute_row(at_ms, [ms] * 10, batch_id=batch_id, operator="alerts") for at_ms, ms in latencies.items()]
+    rows = [
+        {**minute_row(at_ms, [ms] * 10, batch_id=batch_id, operator="alerts"), "window_start": at_ms - ms}
+        for at_ms, ms in latencies.items()
+    ]
     warehouse.write(LATENCY_MINUTES, rows)
     window(warehouse, NOW - 61_000, latest_ms=latest_ms)
     warehouse.write(OUTCOMES, [outcome(batch_id, records_in=8, held_before=2, emitted=5, suppressed=4, held_after=1)])
