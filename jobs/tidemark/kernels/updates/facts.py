@@ -105,7 +105,8 @@ def add_up(minutes: pl.DataFrame) -> pl.DataFrame:
     in_order = minutes.lazy().sort("batch_id", maintain_order=True).with_columns(
         _minute=pl.col("finished_at").dt.epoch("ms") // 60_000, _alone=pl.when("closed_windows").then("batch_id")
     )  # fmt: skip
-    return merged(in_order, same, pl.col(of_batch).last()).select(minutes.columns).sort("batch_id").collect()
+    rows = merged(in_order, same, pl.col(of_batch).last()).select(minutes.columns)
+    return rows.sort("operator", "task_id", "window_start", "batch_id").collect()
 
 
 def records_per_window(times: pl.DataFrame, *, window_ms: int) -> dict[int, int]:
