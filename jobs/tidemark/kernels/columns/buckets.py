@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import polars as pl
 
@@ -49,14 +50,20 @@ def in_rows(lists: pl.LazyFrame) -> pl.LazyFrame:
     return lists.explode("buckets").filter(pl.col("buckets").is_not_null()).unnest("buckets")
 
 
-def merged(latencies: pl.LazyFrame, by: Sequence[str], *others: pl.Expr) -> pl.LazyFrame:
+def merged(
+    latencies: pl.LazyFrame,
+    by: Sequence[str],
+    *others: pl.Expr,
+    engine: Literal["in-memory", "streaming"] = "in-memory",
+) -> pl.DataFrame:
     """Merges rows of *latencies*, which have STATISTICS and `buckets`, with the same *by*.
 
-    *others* are aggregates of more columns.
+    *others* are aggregates of more columns. The streaming engine is for more rows than fit into memory.
     """
     extremes = pl.min("min_ms"), pl.max("max_ms")
     statistics = latencies.group_by(by).agg(pl.sum("n", "sum_ms", "negative_n"), *extremes, *others)
     counts = in_rows(latencies.select(*by, "buckets")).group_by(*by, "bucket").agg(pl.sum("n"))
     # Within a group the order of rows stays.
     lists = counts.sort("bucket").group_by(by).agg(_LISTED)
-    return statistics.join(lists, on=by, how="left", nulls_equal=True)
+    # In one plan with the statistics, 19 million buckets take the streaming engine 2 GB instead of 0.5.
+    return statistics.collect(engine=engine).join(lists.collect(engine=engine), on=by, how="left", nulls_equal=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import polars as pl
 
@@ -57,14 +58,20 @@ SCOPED = ("scope", *TASK, "path")
 QUANTILES: Mapping[str, float] = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
-def by_minute(facts: pl.LazyFrame, minutes: Collection[Interval]) -> pl.LazyFrame:
+def by_minute(
+    facts: pl.LazyFrame,
+    minutes: Collection[Interval],
+    *,
+    engine: Literal["in-memory", "streaming"] = "in-memory",
+) -> pl.DataFrame:
     """Returns measured rows by task, of *facts* that finished in *minutes*.
 
-    They lack `scope` and `path`. *facts* are rows of `latency_minutes` with the columns of FACTS.
+    They lack `scope` and `path`. *facts* are rows of `latency_minutes` with the columns of FACTS. The streaming engine
+    is for more rows than fit into memory.
     """
     minute = pl.col("finished_at").dt.truncate("1m")
     finished = facts.filter(_is_in("finished_at", minutes)).with_columns(interval_start=minute)
-    return merged(finished, [*TASK, "interval_start"]).select(NO_TASKS.columns)
+    return merged(finished, [*TASK, "interval_start"], engine=engine).select(NO_TASKS.columns)
 
 
 def in_scopes(tasks: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
@@ -162,7 +169,7 @@ def _is_in(column: str, intervals: Collection[Interval]) -> pl.Expr:
 
 def _merged(measured: pl.DataFrame, grain: Grain) -> pl.DataFrame:
     start = pl.col("interval_start").dt.truncate(_LENGTH[grain])
-    return merged(measured.lazy().with_columns(start), [*SCOPED, "interval_start"]).collect()
+    return merged(measured.lazy().with_columns(start), [*SCOPED, "interval_start"])
 
 
 def _promised(outline: Outline) -> pl.Expr:

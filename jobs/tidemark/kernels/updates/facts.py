@@ -106,7 +106,7 @@ def add_up(minutes: pl.DataFrame) -> pl.DataFrame:
         _minute=pl.col("finished_at").dt.epoch("ms") // 60_000, _alone=pl.when("closed_windows").then("batch_id")
     )  # fmt: skip
     rows = merged(in_order, same, pl.col(of_batch).last()).select(minutes.columns)
-    return rows.sort("operator", "task_id", "window_start", "batch_id").collect()
+    return rows.sort("operator", "task_id", "window_start", "batch_id")
 
 
 def records_per_window(times: pl.DataFrame, *, window_ms: int) -> dict[int, int]:

@@ -38,6 +38,6 @@ def by_minute(files: Sequence[str], minutes: Collection[Interval]) -> pl.DataFra
     by = [F.col("operator"), F.date_trunc(Grain.MINUTE.value, "finished_at")]
 
     def counted(rows: pl.DataFrame) -> pl.DataFrame:
-        return rollups.by_minute(rows.lazy(), minutes).collect().cast(NO_TASKS.schema)
+        return rollups.by_minute(rows.lazy(), minutes).cast(NO_TASKS.schema)
 
     return pl.concat([NO_TASKS, *in_groups(facts.select(*FACTS), by, counted)])

@@ -22,8 +22,8 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import LATENCY_MINUTES, LATENCY_ROLLUP
 from tidemark.storage.warehouse import is_table, stream_tables
 
-SPARK_ABOVE = 1_000_000
-"""Most rows of an hour that one process counts by itself."""
+SPARK_ABOVE = 200_000
+"""Most rows of an hour that one process counts by itself; a row has about a hundred buckets."""
 _AS_DECLARED = pl.ScanCastOptions(datetime_cast=["nanosecond-downcast", "convert-timezone"])
 """Casts timestamps, which other programs that rewrite files may change."""
 
@@ -70,7 +70,7 @@ class Facts:
             from tidemark.reports.rollups import large_facts
 
             return large_facts.by_minute(files["path"].to_list(), minutes)
-        return by_minute(_rows(files).select(FACTS), minutes).collect(engine="streaming")
+        return by_minute(_rows(files).select(FACTS), minutes, engine="streaming")
 
     def marks(self, rollup: DeltaTable, now: Collection[Facts]) -> dict[str, int]:
         """Returns the transactions by which *rollup* has counted these facts.
