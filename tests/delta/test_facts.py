@@ -175,7 +175,12 @@ def test_flushed_together_or_with_each_batch_facts_are_the_same(tmp_path, of_eac
     for name in found:
         assert found[name].equals(at_once[name]), name
     assert counted(playing) == counted(of_each_batch)
-    assert scan_of(playing, "latency_minutes").height < scan_of(of_each_batch, "latency_minutes").height
+    once, by_batch = (scan_of(each, "latency_minutes") for each in (playing, of_each_batch))
+    assert once.height < by_batch.height
+    # Those of the source show which record let the windows close.
+    assert once.filter("closed_windows").equals(by_batch.filter("closed_windows"))
+    assert {*once.filter("closed_windows")["batch_id"]} == {*at_once["operator_windows"]["batch_id"]}
+    assert once.filter("closed_windows")["operator"].unique().to_list() == ["events"]
 
 
 STEPS = [
@@ -343,13 +348,13 @@ def test_sums_stay_in_their_minute_and_window():
 
 
 def test_a_batch_that_closed_windows_keeps_rows_of_its_own():
-    """Batch 1 closed one; 0 and 2 are added up around it."""
+    """Batches 1 and 2 closed some; 0 and 3 are added up around them."""
     rows = [
-        {**minute_row(ms(number), [5], batch_id=number), "window_start": ms(0), "closed_windows": number == 1}
-        for number in range(3)
+        {**minute_row(ms(number), [5], batch_id=number), "window_start": ms(0), "closed_windows": number in (1, 2)}
+        for number in range(4)
     ]
     found = add_up(pl.DataFrame(in_form(LATENCY_MINUTES, rows)))
-    assert found.select("batch_id", "closed_windows", "n").rows() == [(1, True, 1), (2, False, 2)]
+    assert found.select("batch_id", "closed_windows", "n").rows() == [(1, True, 1), (2, True, 1), (3, False, 2)]
 
 
 def beat(playing: Play, state: StreamState = StreamState.RUNNING, *, at_s: float, batch_id: int) -> None:
