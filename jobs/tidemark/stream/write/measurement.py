@@ -11,12 +11,12 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from tidemark.collecting import names_in
 from tidemark.kernels.columns.buckets import in_lists
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import latency_buckets, latency_stats
 from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.kinds.sink import Sink
-from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import (
     BATCHES,
     BECAME,
@@ -68,7 +68,7 @@ class Measurer:
 
     def __init__(self, topology: Topology, sub: SubTopology, *, thread_id: str, host: Host) -> None:
         self._topology, self._sub, self._thread_id, self._host = topology, sub, thread_id, host
-        self._terminals = sub.terminals()
+        self._terminals, self._sources = sub.terminals(), names_in(sub.outside_sources)
         self._places = _places(topology)
 
     def facts(self, entry: Entry, clocks: Mapping[str, Clocks], *, finished_at_ms: int) -> dict[str, pa.Table]:
@@ -115,7 +115,7 @@ class Measurer:
             }
             for task, row in latency_stats(frame, finished_at_ms=clock["finished_at_ms"]).items():
                 stats.append({**measured, **row, "task_id": self._task(task)})
-            closed_windows = bool(notes.closed) if isinstance(operator, Source) else None
+            closed_windows = bool(notes.closed) if operator.name in self._sources else None
             buckets = latency_buckets(frame, finished_at_ms=clock["finished_at_ms"], window_ms=self._topology.window_ms)
             histograms.append(
                 buckets.with_columns(
