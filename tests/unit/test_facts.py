@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.windows import tumbling
@@ -11,6 +12,7 @@ from support.latency_facts import listed
 from tidemark.kernels.aggregates.windows import window_start
 from tidemark.kernels.columns.buckets import STATISTICS, in_lists
 from tidemark.kernels.updates.facts import latency_buckets, latency_stats, records_per_window, times_of
+from tidemark.semantics.buckets import value_of
 
 
 def times(*rows: tuple[int, int]) -> pl.DataFrame:
@@ -48,6 +50,13 @@ def test_a_row_has_the_latencies_of_one_task_and_window():
         (1, 1_500, 1, -500, -500, -500, 1),
     ]
     assert rows["buckets"].to_list() == [listed([1_000, 1_000]), listed([1]), listed([-500])]
+
+
+def test_a_record_is_in_its_window_however_old_it_is():
+    """Its bucket stands for a record 0.6 s younger, which is of the next window."""
+    rows = latency_buckets(times((4_999, 0)), finished_at_ms=100_000, window_ms=5_000)
+    assert rows["window_start"].to_list() == [0]
+    assert 100_000 - value_of(rows["bucket"].item()) == pytest.approx(5_555, abs=1)
 
 
 def test_records_are_counted_in_half_open_windows():

@@ -1,7 +1,7 @@
 """Finds the record of a batch with which a partition passed an instant of record time.
 
 The timestamp of a record is the finish clock of its task less its latency: exact for the oldest and the newest record
-of a task and window, and by latency buckets within 1 % of the latency for those between.
+of a task, and by latency buckets within 1 % of the latency for those between.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ def record_times(minutes: pl.DataFrame) -> pl.DataFrame:
     *minutes* are rows of `latency_minutes` about single batches.
     """
     ends = ["min_ms", "max_ms"]
-    windows = minutes.select(*TASK, *ends, "buckets", finished_ms=pl.col("finished_at").dt.epoch("ms"))
+    extremes = pl.min("min_ms").over(TASK), pl.max("max_ms").over(TASK)
+    tasks = minutes.select(*TASK, *extremes, "buckets", finished_ms=pl.col("finished_at").dt.epoch("ms"))
     value_ms = pl.col("value_ms")
     # A bucket has values from v / (1 + e) to v / (1 - e), and those below 0 in the same distance from 0.
     shortest_ms = (value_ms / (1 + RELATIVE_ERROR * value_ms.sign())).floor().cast(pl.Int64())
     between = (
-        in_rows(windows.lazy())
+        in_rows(tasks.lazy())
         .with_columns(value_ms=value_of("bucket"))
         # The value of a bucket may lie outside of the measured latencies.
         .select(
@@ -40,8 +41,7 @@ def record_times(minutes: pl.DataFrame) -> pl.DataFrame:
         .collect()
     )
     exact = [
-        windows.select(*TASK, *(_before_finish(pl.col(end), name) for name in ("record_ms", "latest_ms")))
-        for end in ends
+        tasks.select(*TASK, *(_before_finish(pl.col(end), name) for name in ("record_ms", "latest_ms"))) for end in ends
     ]
     return pl.concat([between, *exact]).unique().sort("latest_ms", "record_ms")
 
