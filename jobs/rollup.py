@@ -18,13 +18,11 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
-from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.reports.rollups import (
     NO_OUTLINE,
     NO_TASKS,
     Outline,
-    buckets,
     by_grain,
     in_scopes,
     latencies,
@@ -34,7 +32,7 @@ from tidemark.kernels.reports.rollups import (
 )
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, is_text, iso, join_intervals
-from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP, Table
+from tidemark.model.tables.catalog import LATENCY_ROLLUP
 from tidemark.reports.batch_job import interval_parser, load_usable_slas, parse, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, rows_in
 from tidemark.reports.rollups.latency_facts import SPARK_ABOVE, Facts, facts_of
@@ -42,7 +40,6 @@ from tidemark.reports.rollups.outline import outline
 from tidemark.storage.delta.tables import again_after_others
 
 log = logging.getLogger("tidemark.rollup")
-ROLLUPS = (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP)
 
 
 def main() -> None:
@@ -84,11 +81,11 @@ def run(
         InvalidArgument: *interval* touches minutes whose facts are gone.
     """
     job = _Job(layout, topology, topology_outline, spark_above)
-    rollups, facts = job.opened(), facts_of(layout, topology)
+    rollup, facts = job.opened(), facts_of(layout, topology)
     whole_hours = interval.widened(Grain.HOUR) if interval else None
     minutes_ms: set[int] = set()
     for part in facts:
-        minutes_ms.update(part.new_minutes(rollups.values()))
+        minutes_ms.update(part.new_minutes(rollup))
     minutes_ms |= set(range(whole_hours.start_ms, whole_hours.end_ms, Grain.MINUTE.length_ms)) if whole_hours else set()
     hours = [list(of_hour) for _, of_hour in groupby(sorted(minutes_ms), lambda ms: ms // Grain.HOUR.length_ms)]
     for of_hour in hours:
@@ -109,9 +106,9 @@ class _Job:
     outline: Outline
     spark_above: int
 
-    def opened(self) -> dict[Table, DeltaTable]:
-        """Returns the rollups as they are now."""
-        return {table: open_report(table, self.layout.report_table(self.topology, table.name)) for table in ROLLUPS}
+    def opened(self) -> DeltaTable:
+        """Returns the rollup as it is now."""
+        return open_report(LATENCY_ROLLUP, self.layout.report_table(self.topology, LATENCY_ROLLUP.name))
 
     def replace(self, minutes_ms: Sequence[int], requested: Interval | None, read_facts: Sequence[Facts]) -> None:
         """Rolls up the minutes *minutes_ms* (epoch ms) of one hour.
@@ -119,26 +116,23 @@ class _Job:
         The commit marks all of *read_facts* as read. Raises InvalidArgument if minutes whose facts are gone are
         *requested* for.
         """
-        rollups = self.opened()  # before the facts: then no rollup that it replaces was made from newer ones
+        rollup = self.opened()  # before the facts: then no rows that it replaces were made from newer ones
         facts = facts_of(self.layout, self.topology)
         hour = Interval(minutes_ms[0], minutes_ms[0] + 1).widened(Grain.HOUR)
         minutes = join_intervals(minutes_ms, Grain.MINUTE)
         tasks = pl.concat([NO_TASKS, *(part.by_minute(minutes, self.spark_above) for part in facts)])
-        stored = pl.concat([rows_in(rollup, _day_condition(hour)) for rollup in rollups.values()], how="diagonal")
+        stored = rows_in(rollup, _day_condition(hour))
         if gone := shrunk_minutes(stored.filter(starts_in(minutes)), tasks):
             _refuse_or_warn(gone, requested, facts)
             minutes = join_intervals(set(minutes_ms) - set(gone), Grain.MINUTE)
         new = in_scopes(tasks.filter(starts_in(minutes)), self.outline.paths)
-        measured = by_grain(new, rows_to_keep(stored, hour, minutes))
-        rows = {LATENCY_BUCKET_ROLLUP: buckets(measured), LATENCY_ROLLUP: latencies(measured, self.outline)}
-        for table, rollup in rollups.items():
-            # They are in the same commit as the rows: facts are counted once, however often a run dies.
-            marks: dict[str, int] = {}
-            for part in read_facts:
-                marks |= part.marks(rollup, facts)
-            replace_in(
-                rollup, rows[table].select(table.names), table, where=_replaced_predicate(minutes, hour), marks=marks
-            )
+        rows = latencies(by_grain(new, rows_to_keep(stored, hour, minutes)), self.outline)
+        # They are in the same commit as the rows: facts are counted once, however often a run dies.
+        marks: dict[str, int] = {}
+        for part in read_facts:
+            marks |= part.marks(rollup, facts)
+        where = _replaced_predicate(minutes, hour)
+        replace_in(rollup, rows.select(LATENCY_ROLLUP.names), LATENCY_ROLLUP, where=where, marks=marks)
 
 
 def _day_condition(hour: Interval) -> pc.Expression:
@@ -174,8 +168,8 @@ def _refuse_or_warn(gone: Sequence[int], requested: Interval | None, facts: Sequ
     spans = ", ".join(f"[{iso(span.start_ms)}, {iso(span.end_ms)})" for span in join_intervals(gone, Grain.MINUTE))
     observation = f"{spans} have fewer facts than an earlier rollup had; oldest remaining batches: {oldest_batches}"
     if requested and any(requested.start_ms <= start_ms < requested.end_ms for start_ms in gone):
-        tables = " and ".join(names_in(ROLLUPS))
-        msg = f"{observation}; choose a later --from, or delete the interval's rows from {tables} to remove them"
+        remedy = f"choose a later --from, or delete the interval's rows from {LATENCY_ROLLUP.name} to remove them"
+        msg = f"{observation}; {remedy}"
         raise InvalidArgument(msg)
     log.warning("%s; the stored rows stay, without the late facts", observation)
 

@@ -32,9 +32,8 @@ from tidemark.model.tables.catalog import (
     COMPLETENESS,
     CRITICAL_PATHS,
     HEARTBEATS,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     LATENCY_ROLLUP,
-    OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
     SLA_RESULTS,
     Table,
@@ -143,10 +142,9 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
             for name, began, at in times
         ]  # fmt: skip
         write(found, sub_topology, OPERATOR_WINDOWS, *windows)
-    records = {"operator": "carrier_delays", "kind": "sink", "finished_at": NOON, "n": 10}
-    task = {"task_id": "carriers_0", "n": 10, "min_ms": 100, "max_ms": 100, "sum_ms": 1_000}
-    write(found, "carriers", OPERATOR_BATCHES, {**records, "tasks": [task]})
-    write(found, "carriers", LATENCY_BUCKETS, {**records, "task_id": "carriers_0", "bucket": bucket_of(100)})
+    records = {"operator": "carrier_delays", "kind": "sink", "task_id": "carriers_0", "finished_at": NOON, "n": 10}
+    latencies = {"min_ms": 100, "max_ms": 100, "sum_ms": 1_000, "buckets": [{"bucket": bucket_of(100), "n": 10}]}
+    write(found, "carriers", LATENCY_MINUTES, {**records, **latencies, "window_start": WINDOW["window_start"]})
     write(found, "status", HEARTBEATS, {"at": NOON, "since": NOON, "epoch": 1, "state": "drained"})
     wrong = {**WINDOW, "topology": "flights", "latency_ms": 999, "state": "measured"}
     write_deltalake(found.report_table("flights", CRITICAL_PATHS.name), rows_of(CRITICAL_PATHS, [wrong]))

@@ -65,7 +65,7 @@ def ordered(first: str, last: str) -> tuple[str, str, dict[str, Any]]:
 CHECKS = {
     "batches": [among("level", "info", "debug", "trace"), counted("records_in")],
     "operator_batches": [unique("batch_id", "operator"), among("kind", *KINDS), ordered("min_ms", "max_ms")],
-    "latency_buckets": [unique("batch_id", "operator", "task_id", "bucket"), among("kind", *KINDS)],
+    "latency_minutes": [unique("batch_id", "operator", "task_id", "window_start"), ordered("min_ms", "max_ms")],
     "operator_windows": [unique("operator", "window_start"), counted("records")],
     "watermarks": [unique("batch_id", "source", "partition"), among("activity", "active", "idle", "backlogged")],
     "changes": [unique("batch_id", "operator", "seq"), counted("seq")],
@@ -147,7 +147,7 @@ def _lay_down(layout: Layout, topology: Topology) -> None:
     own = {
         "batches": {"batch_id": pl.col("i") % BATCHES, "records_in": pl.lit(1), "level": pl.lit("info")},
         "operator_batches": {**zero, "kind": kind, "min_ms": pl.lit(1), "max_ms": pl.lit(2)},
-        "latency_buckets": {"bucket": pl.lit(3), "n": pl.lit(1)},
+        "latency_minutes": {"n": pl.lit(1), "negative_n": pl.lit(0), "min_ms": pl.lit(1), "max_ms": pl.lit(2)},
         "operator_windows": {"window_start": pl.lit(at), "window_end": pl.lit(at + 1), "records": pl.lit(1)},
         "watermarks": {"partition": pl.lit(0), "activity": pl.lit("active")},
         "changes": {"seq": pl.when(pl.col("i") == ROWS - 1).then(ROWS - 2).otherwise("i"), "operator": pl.lit("o")},

@@ -25,7 +25,7 @@ from reference.buckets import bucket_value_sql
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.rollups import QUANTILES
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP
+from tidemark.model.tables.catalog import LATENCY_ROLLUP
 from tidemark.query.spark import read_table
 from tidemark.query.sql import Warehouse
 from tidemark.reports.report_tables import open_report
@@ -61,8 +61,11 @@ OF_DAYS = """
 """
 PERCENTILES = f"""
     WITH days AS (
-        SELECT operator, date_trunc('day', interval_start) AS day, bucket, SUM(n) AS n
-        FROM {LATENCY_BUCKET_ROLLUP.name} WHERE grain = '{{grain}}' AND scope = 'operator' GROUP BY 1, 2, 3
+        SELECT operator, date_trunc('day', interval_start) AS day, b.bucket, SUM(b.n) AS n
+        FROM (
+            SELECT operator, interval_start, explode(buckets) AS b
+            FROM {LATENCY_ROLLUP.name} WHERE grain = '{{grain}}' AND scope = 'operator'
+        ) listed GROUP BY 1, 2, 3
     ),
     ranked AS (
         SELECT operator, day, {bucket_value_sql("bucket")} AS value_ms,
@@ -114,8 +117,8 @@ def figures(runs: int) -> Iterator[Figure]:
 
 def _in_spark(spark: SparkSession, home: Path, raw: str) -> dict[str, Callable[[], Any]]:
     spark.read.parquet(raw).createOrReplaceTempView("raw")
-    rollup = read_table(spark, Layout(home), "t", LATENCY_BUCKET_ROLLUP)
-    rollup.createOrReplaceTempView(LATENCY_BUCKET_ROLLUP.name)
+    rollup = read_table(spark, Layout(home), "t", LATENCY_ROLLUP)
+    rollup.createOrReplaceTempView(LATENCY_ROLLUP.name)
     texts = {"raw": IN_SPARK, **ROLLUPS}
     return {name: partial(_collect, spark, text) for name, text in texts.items()}
 
@@ -135,11 +138,18 @@ def _lay_down(home: Path, raw: str) -> None:
         connection.execute(f"CREATE VIEW raw AS FROM '{raw}'")
         hours = connection.sql(HOURS).pl()
         days = connection.sql(OF_DAYS).pl()
-    path = Layout(home).report_table("t", LATENCY_BUCKET_ROLLUP.name)
-    rollup = open_report(LATENCY_BUCKET_ROLLUP, path)
-    for rows in hours.with_columns(day=pl.col("interval_start").dt.date()).partition_by("day", include_key=False):
-        write_deltalake(rollup, rows_of(LATENCY_BUCKET_ROLLUP, rows), mode="append")
-    write_deltalake(rollup, rows_of(LATENCY_BUCKET_ROLLUP, days), mode="append")
+    path = Layout(home).report_table("t", LATENCY_ROLLUP.name)
+    rollup = open_report(LATENCY_ROLLUP, path)
+    of_days = _listed(hours).with_columns(day=pl.col("interval_start").dt.date())
+    for rows in of_days.partition_by("day", include_key=False):
+        write_deltalake(rollup, rows_of(LATENCY_ROLLUP, rows), mode="append")
+    write_deltalake(rollup, rows_of(LATENCY_ROLLUP, _listed(days)), mode="append")
+
+
+def _listed(counts: pl.DataFrame) -> pl.DataFrame:
+    """Returns rows of the rollup from *counts*, which have a row for each bucket."""
+    listed = pl.struct(pl.col("bucket").cast(pl.Int32()), "n").alias("buckets")
+    return counts.sort("bucket").group_by(pl.exclude("bucket", "n"), maintain_order=True).agg(pl.sum("n"), listed)
 
 
 def _largest_error(warehouse: Warehouse, raw: str) -> float:

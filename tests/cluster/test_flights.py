@@ -64,7 +64,6 @@ for sys.argv in json.loads(sys.argv[1]):
 """
 REPORTS = {  # what does not depend on when a job ran, or on how many rows there are to a file
     "latency_rollup": pl.all(),
-    "latency_bucket_rollup": pl.all(),
     "critical_paths": pl.all(),
     "critical_path_steps": pl.all(),
     "critical_path_leaves": pl.all(),

@@ -160,7 +160,7 @@ def test_large_and_small_batches_are_worked_on_by_a_cluster(
     assert [v for name, v in records if name == "k3"] == [0, 1, 2, 3, 4, 5]
     handed_out = {("kept", N // 2 + 10), ("sent", N // 2 + 10)}
     measured = {("events", N + 10), ("newest", N + 10), ("counts", N + 10), *handed_out}
-    assert per(tmp_path, "latency_buckets", "operator", n=pl.col("n").sum()) == measured
+    assert per(tmp_path, "latency_minutes", "operator", n=pl.col("n").sum()) == measured
     operators = frame(tmp_path, "operator_batches").drop_nulls("n")
     assert {*operators.group_by("operator").agg(pl.col("n").sum()).collect().rows()} == measured
     # Workers and driver are on one host here, so that their clocks are one.

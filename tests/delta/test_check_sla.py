@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pandas as pd
 import pytest
 
+from support.latency_facts import minute_row
 from support.topologies import sink, source, table, topology_of
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
@@ -24,7 +25,7 @@ from tidemark.model.tables.catalog import (
     DQ_RESULTS,
     HEARTBEATS,
     INCIDENTS,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     OPERATOR_BATCHES,
     SLA_RESULTS,
     SUPPRESSED,
@@ -32,7 +33,6 @@ from tidemark.model.tables.catalog import (
     WINDOW_PARTS,
 )
 from tidemark.query import sql
-from tidemark.semantics.buckets import bucket_of
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.storage.delta import datasets
@@ -301,9 +301,9 @@ def test_the_share_of_quarantined_records_breaks_an_sla(warehouse):
 
 
 def test_a_quantile_is_broken_since_the_minute_that_broke_it(warehouse):
-    fast = {"batch_id": 0, "operator": "alerts", "bucket": bucket_of(100), "n": 90, "finished_at": NOW - 600_000}
-    slow = {"batch_id": 1, "operator": "alerts", "bucket": bucket_of(9_000), "n": 10, "finished_at": NOW - 250_000}
-    warehouse.write(LATENCY_BUCKETS, [fast, slow])
+    fast = minute_row(NOW - 600_000, [100] * 90, operator="alerts")
+    slow = minute_row(NOW - 250_000, [9_000] * 10, operator="alerts", batch_id=1)
+    warehouse.write(LATENCY_MINUTES, [fast, slow])
     found = {}
     for minute in (-9, 0, 1):
         check(warehouse, at_ms=NOW + minute * 60_000, run_id=f"minute {minute}")
@@ -408,9 +408,12 @@ def streamed(warehouse, latest_ms=90, latency_ms=100, batch_id=0):
             for seq, age_ms in enumerate((9_000, 500))
         ],
     )
-    bucket = {"batch_id": batch_id, "operator": "alerts", "bucket": bucket_of(latency_ms), "n": 10}
-    long_ago = {**bucket, "bucket": bucket_of(9_000), "finished_at": NOW - 600_001}
-    warehouse.write(LATENCY_BUCKETS, [{**bucket, "finished_at": NOW - 1}, long_ago])
+    latencies = {NOW - 1: latency_ms, NOW - 600_001: 9_000}
+    rows = [
+        {**minute_row(at_ms, [ms] * 10, batch_id=batch_id, operator="alerts"), "window_start": at_ms - ms}
+        for at_ms, ms in latencies.items()
+    ]
+    warehouse.write(LATENCY_MINUTES, rows)
     window(warehouse, NOW - 61_000, latest_ms=latest_ms)
     warehouse.write(
         OPERATOR_BATCHES, [outcome(batch_id, records_in=8, held_before=2, emitted=5, suppressed=4, held_after=1)]

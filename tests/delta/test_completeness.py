@@ -277,7 +277,7 @@ def test_an_open_interval_has_an_estimate(tmp_path):
 LATER_STEPS = [
     "committed board",
     "measured",
-    "committed latency_buckets",
+    "committed latency_minutes",
     "committed operator_batches",
     "committed batches",
 ]

@@ -6,6 +6,7 @@ import pytest
 from deltalake import DeltaTable
 
 import critical_path as job
+from support.latency_facts import minute_row
 from support.report_warehouse import WINDOW_MS, reading
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import Interval
@@ -14,11 +15,9 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
-    LATENCY_BUCKETS,
-    OPERATOR_BATCHES,
+    LATENCY_MINUTES,
     OPERATOR_WINDOWS,
 )
-from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import Sla
 
 SEED = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
@@ -256,10 +255,8 @@ def paths_in_order(warehouse):
 
 def latencies(warehouse, batch_id, *, finished_at, latency_ms):
     """Ten records of one latency that B finished."""
-    batch = {"batch_id": batch_id, "operator": "B", "finished_at": finished_at, "n": 10}
-    warehouse.write(LATENCY_BUCKETS, [batch | {"task_id": "s_0", "bucket": bucket_of(latency_ms)}])
-    task = {"task_id": "s_0", "n": 10, "min_ms": latency_ms, "max_ms": latency_ms}
-    warehouse.write(OPERATOR_BATCHES, [batch | {"tasks": [task]}])
+    row = minute_row(finished_at, [latency_ms] * 10, batch_id=batch_id, operator="B", task_id="s_0")
+    warehouse.write(LATENCY_MINUTES, [row | {"window_start": (finished_at - latency_ms) // WINDOW_MS * WINDOW_MS}])
 
 
 def judged(warehouse, *, latency_ms=None, work_ms=None):

@@ -418,7 +418,7 @@ def damage_log(made: Warehouse, table: str, version: int, way: str) -> Path:
 def test_people_are_told_of_damaged_logs_of_tables(made: Warehouse, tmp_path: Path) -> None:
     copied = copy(made, tmp_path / "w")
     files = [damage_log(copied, *place, way) for place, way in LOGS.items()]
-    hint = copied.stream.home / "latency_buckets" / "_delta_log" / "_last_checkpoint"
+    hint = copied.stream.home / "latency_minutes" / "_delta_log" / "_last_checkpoint"
     hint.write_text('{"version": 100, "size": 1}')
     found = {each.seen.partition(": ")[0]: each for each in findings(evidence(copied.stream))}
     assert {*found} == {*map(str, files), str(hint)}

@@ -148,7 +148,7 @@ def tables(home: Path) -> dict[str, list[tuple[Any, ...]]]:
             counted = frame.filter(pl.any_horizontal(pl.col(COUNTED) > 0))
             frame = counted.drop("n", "negative_n", "tasks", "level")
         frame = without_clocks(frame, CLOCKS | LATENCIES)
-        if path.name == "latency_buckets":
+        if path.name == "latency_minutes":
             frame = frame.group_by("batch_id", "operator").agg(n=pl.col("n").sum())
         found[path.name] = sorted(frame.rows(), key=str)
     return found
@@ -237,7 +237,7 @@ def test_another_level_keeps_state_and_changes_measurements_only(tmp_path, undis
     for batch_id, level in enumerate([Level.INFO, Level.TRACE, Level.DEBUG, Level.INFO]):
         run(engine(tmp_path, epoch=batch_id + 1, level=level), [batch_id])
     found = tables(tmp_path)
-    measured = {"latency_buckets", "skips", "batches"}
+    measured = {"latency_minutes", "skips", "batches"}
     assert {n: rows for n, rows in found.items() if n not in measured} == {
         n: rows for n, rows in undisturbed.items() if n not in measured
     }
@@ -260,7 +260,7 @@ def test_another_level_keeps_state_and_changes_measurements_only(tmp_path, undis
 def test_level_off_accounts_for_its_batches_and_measures_nothing(tmp_path, undisturbed):
     run(engine(tmp_path, level=Level.OFF), range(4))
     found = tables(tmp_path)
-    measured = {"latency_buckets", "operator_windows", "skips"}
+    measured = {"latency_minutes", "operator_windows", "skips"}
     assert not any(found[name] for name in measured)
     rows = scan(tmp_path / "streams" / "flights" / "status" / "operator_batches").select("n", "tasks").collect()
     assert {*rows.rows()} == {(None, None)}

@@ -15,17 +15,18 @@ from bench.commits import commits as count_commits
 from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
+from support.latency_facts import listed, minute_row
 from support.play import Play, Row, ms, without_clocks
 from support.topologies import sink, source, table, topology_of
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.control.process import wait_until
-from tidemark.kernels.columns.buckets import value_of
+from tidemark.kernels.columns.buckets import STATISTICS
+from tidemark.kernels.columns.schemas import rows_of as in_form
 from tidemark.kernels.updates.facts import add_up
 from tidemark.model import sla_spec
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import OPERATOR_BATCHES
+from tidemark.model.tables.catalog import LATENCY_MINUTES, OPERATOR_BATCHES
 from tidemark.query.sql import Warehouse
-from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.measures.progress import unknown_if_behind, wait_for_facts
 from tidemark.sla.measures.status import Status
@@ -133,17 +134,22 @@ def test_a_batch_has_one_file_in_the_journal(tmp_path):
 
 
 def of_tables(playing: Play) -> dict[str, pl.DataFrame]:
-    """The rows of each table; those of `latency_buckets` are in other tests."""
-    of_batches = commits(playing.home).keys() - {"latency_buckets", "clock_skew", "heartbeats"}
+    """The rows of each table; those of `latency_minutes` are in other tests."""
+    of_batches = commits(playing.home).keys() - {"latency_minutes", "clock_skew", "heartbeats"}
     return {name: scan_of(playing, name) for name in of_batches}
 
 
 def counted(playing: Play) -> list[tuple[object, ...]]:
-    """By operator, task, bucket and minute the records of `latency_buckets`."""
-    buckets = scan_of(playing, "latency_buckets")
-    assert not buckets.select("batch_id", "operator", "task_id", "bucket").is_duplicated().any()
-    minute = pl.col("finished_at").dt.truncate("1m")
-    return buckets.group_by("operator", "task_id", "bucket", minute).agg(pl.col("n").sum()).sort(pl.all()).rows()
+    """What the rows of `latency_minutes` say by operator, task, window, minute and bucket."""
+    rows = scan_of(playing, "latency_minutes")
+    assert not rows.select("batch_id", "operator", "task_id", "window_start").is_duplicated().any()
+    rows = rows.with_columns(minute=pl.col("finished_at").dt.truncate("1m"))
+    of = ["operator", "task_id", "window_start", "minute"]
+    buckets = rows.select(*of, "buckets").explode("buckets").unnest("buckets")
+    counts = buckets.group_by(*of, "bucket").agg(pl.sum("n"))
+    whole = rows.group_by(of).agg(pl.sum("sum_ms", "negative_n"), pl.min("min_ms"), pl.max("max_ms"))
+    assert rows["n"].sum() == counts["n"].sum()
+    return whole.join(counts, on=of).sort(pl.all()).rows()
 
 
 @pytest.fixture(scope="module")
@@ -169,12 +175,17 @@ def test_flushed_together_or_with_each_batch_facts_are_the_same(tmp_path, of_eac
     for name in found:
         assert found[name].equals(at_once[name]), name
     assert counted(playing) == counted(of_each_batch)
-    assert scan_of(playing, "latency_buckets").height < scan_of(of_each_batch, "latency_buckets").height
+    once, by_batch = (scan_of(each, "latency_minutes") for each in (playing, of_each_batch))
+    assert once.height < by_batch.height
+    # Those of the source show which record let the windows close.
+    assert once.filter("closed_windows").equals(by_batch.filter("closed_windows"))
+    assert {*once.filter("closed_windows")["batch_id"]} == {*at_once["operator_windows"]["batch_id"]}
+    assert once.filter("closed_windows")["operator"].unique().to_list() == ["events"]
 
 
 STEPS = [
     "decided", "committed changes", "committed board", "committed out", "measured", "committed suppressed",
-    "committed latency_buckets", "committed operator_batches", "committed batches",
+    "committed latency_minutes", "committed operator_batches", "committed batches",
 ]  # fmt: skip
 
 
@@ -321,17 +332,29 @@ def test_killed_in_the_flush_of_a_start_a_stream_looks_sound(tmp_path, at_once):
 
 
 def test_sums_stay_in_their_minute_and_window():
-    buckets = [bucket_of(3_000), bucket_of(100)]
-    batches = [(0, ms(50), 0, 1), (1, ms(52), 0, 2), (2, ms(58), 0, 4), (3, ms(61), 0, 8), (3, ms(61), 1, 16)]
-    rows = pl.DataFrame(
-        [{"operator": "o", "bucket": buckets[b], "batch_id": batch, "finished_at": at, "n": n}
-         for batch, at, b, n in batches]
-    ).with_columns(pl.from_epoch("finished_at", "ms").dt.replace_time_zone("UTC"))  # fmt: skip
-    (value_ms,) = pl.DataFrame({"bucket": [buckets[0]]}).select(value_of("bucket")).to_series()
-    assert abs(value_ms - 3_000) <= 30
-    found = add_up(rows, window_ms=10_000).sort("batch_id", "bucket", descending=[False, True])
-    # 47 s and 49 s are in one window, 55 s and 58 s in the next; a minute has ended between these.
-    assert found.select("batch_id", "n").rows() == [(1, 3), (2, 4), (3, 8), (3, 16)]
+    """The batches 0 to 2 finish in one minute, and batch 3 in the next."""
+    batches = [(50, [3_000]), (52, [2_990, 3_000]), (58, [3_000]), (61, [9, 7])]
+    rows = [
+        # 47 s and 49 s are in one window, 55 s in the next.
+        {**minute_row(ms(at_s), latencies, batch_id=number), "window_start": ms(at_s - 3) // 10_000 * 10_000}
+        for number, (at_s, latencies) in enumerate(batches)
+    ]
+    found = add_up(pl.DataFrame(in_form(LATENCY_MINUTES, rows)))
+    assert found.select("batch_id", *STATISTICS).rows() == [
+        (1, 3, 2_990, 3_000, 8_990, 0), (2, 1, 3_000, 3_000, 3_000, 0), (3, 2, 7, 9, 16, 0)
+    ]  # fmt: skip
+    assert found["buckets"].to_list() == [listed([2_990, 3_000, 3_000]), listed([3_000]), listed([7, 9])]
+    assert found["finished_at"].dt.epoch("ms").to_list() == [ms(52), ms(58), ms(61)]
+
+
+def test_a_batch_that_closed_windows_keeps_rows_of_its_own():
+    """Batches 1 and 2 closed some; 0 and 3 are added up around them."""
+    rows = [
+        {**minute_row(ms(number), [5], batch_id=number), "window_start": ms(0), "closed_windows": number in (1, 2)}
+        for number in range(4)
+    ]
+    found = add_up(pl.DataFrame(in_form(LATENCY_MINUTES, rows)))
+    assert found.select("batch_id", "closed_windows", "n").rows() == [(1, True, 1), (2, True, 1), (3, False, 2)]
 
 
 def beat(playing: Play, state: StreamState = StreamState.RUNNING, *, at_s: float, batch_id: int) -> None:

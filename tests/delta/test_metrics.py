@@ -28,7 +28,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 import rollup
 from support.busy_warehouse import FLIGHTS, GOES_ON_MS, busy
 from support.command_line import tidemark
-from support.latency_facts import facts
+from support.latency_facts import minute_row
 from support.otlp_receiver import OtlpReceiver
 from support.report_warehouse import TestWarehouse, reading
 from support.topologies import source as source_of
@@ -48,7 +48,7 @@ from tidemark.metrics.rules import rules_file
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import known_slas, parse
-from tidemark.model.tables.catalog import COMPLETENESS, HEARTBEATS, LATENCY_ROLLUP
+from tidemark.model.tables.catalog import COMPLETENESS, HEARTBEATS, LATENCY_MINUTES, LATENCY_ROLLUP
 from tidemark.model.topology import Topology, load
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
@@ -141,8 +141,7 @@ def test_counters_begin_with_the_hour(exporter: Exporter) -> None:
 def test_percentiles_are_those_of_the_rollup(tmp_path: Path) -> None:
     tables = TestWarehouse(Layout(tmp_path))
     latencies = [n * n for n in range(-3, 300)]
-    for table, rows in facts(NOON + 60_000, latencies).items():
-        tables.write(table, rows)
+    tables.write(LATENCY_MINUTES, [minute_row(NOON + 60_000, latencies)])
     rollup.run(tables.layout, "t", None, NO_OUTLINE)
     (hour,) = (row for row in tables.report(LATENCY_ROLLUP) if (row["scope"], row["grain"]) == ("operator", "hour"))
     exporter = Exporter(tables.layout, lambda: [reading({"o": ()})], clock=lambda: NOON + 61_000)
@@ -221,13 +220,13 @@ def test_a_scrape_asks_little_of_files_logs_and_frames(
     logs = {"_version": 2 * 6 + 2}
     assert counts == {**logs, "lazy": 2}
     for name in ("status", "carriers"):
-        for table in ("batches", "operator_batches", "latency_buckets", "watermarks", "heartbeats"):
+        for table in ("batches", "operator_batches", "latency_minutes", "watermarks", "heartbeats"):
             path = own.stream_table("flights", name, table)
             write_deltalake(path, DeltaTable(path).to_pyarrow_table().slice(0, 1), mode="append")
     counts.clear()
     exporter.samples()
     # Nothing asks for the watermarks of a stream without partitions.
-    assert counts == {**logs, "_file": 9, "lazy": 12}
+    assert counts == {**logs, "_file": 9, "lazy": 14}
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import rollup
+from support.latency_facts import listed, statistics
 from support.report_warehouse import CheckJob, TestWarehouse
 from tidemark.model import topology
 from tidemark.model.project.files import Project
@@ -19,14 +20,12 @@ from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import (
     BATCHES,
     INCIDENTS,
-    LATENCY_BUCKET_ROLLUP,
-    LATENCY_BUCKETS,
-    OPERATOR_BATCHES,
+    LATENCY_MINUTES,
+    LATENCY_ROLLUP,
     SLA_RESULTS,
 )
 from tidemark.query import sql
 from tidemark.reports.rollups import latency_facts
-from tidemark.semantics.buckets import bucket_of
 from tidemark.sla.measures.objectives import LaterFacts, objectives_sql
 from tidemark.storage.delta import datasets
 
@@ -65,12 +64,8 @@ class Records:
         """Writes *n* records that were finished *age_ms* before NOW."""
         of = {"batch_id": self.batches, "operator": "events", "kind": "source", "finished_at": NOW - age_ms}
         of["task_id"] = "s_0"
-        counts = {100: n - slow, 9_000: slow}
-        buckets = [{**of, "bucket": bucket_of(ms), "n": count} for ms, count in counts.items() if count]
-        self.warehouse.write(LATENCY_BUCKETS, buckets)
-        sums = {"n": n, "min_ms": 100, "max_ms": 9_000, "sum_ms": 100 * n, "negative_n": 0}
-        row = {name: value for name, value in of.items() if name != "task_id"}
-        self.warehouse.write(OPERATOR_BATCHES, [{**row, **sums, "tasks": [{"task_id": of["task_id"], **sums}]}])
+        latencies = [100] * (n - slow) + [9_000] * slow
+        self.warehouse.write(LATENCY_MINUTES, [{**of, **statistics(latencies), "buckets": listed(latencies)}])
         times = {"decided_at": NOW - age_ms - 200, "finished_at": NOW - age_ms}
         self.warehouse.write(BATCHES, [{"batch_id": self.batches, **times}])
         self.batches += 1
@@ -117,7 +112,7 @@ def test_40_of_10_000_slow_records_leave_60_percent(warehouse: TestWarehouse, re
     columns = ("records", "slow_records", "allowed_records", "budget_left", "burn_rate_1h", "burn_rate_3d")
     assert [budget[name] for name in columns] == [10_000, 40, *map(pytest.approx, (100, 0.6, 1, 1))]
 
-    shutil.rmtree(warehouse.layout.report_table("t", LATENCY_BUCKET_ROLLUP.name))
+    shutil.rmtree(warehouse.layout.report_table("t", LATENCY_ROLLUP.name))
     assert {row["window_slow"] for row in check("no rollup").values()} == {40}
 
 
@@ -165,7 +160,7 @@ def test_counted_facts_are_not_read_again(
     for module in (datasets, sql):  # of many files; to look into a few takes no longer than to read what logs say
         monkeypatch.setattr(module, "MOST_FILES", 0)
     records.add(2 * DAY, 1_000, slow=7)
-    (counted,) = warehouse.layout.stream_table("t", "s", LATENCY_BUCKETS.name).glob("*.parquet")
+    (counted,) = warehouse.layout.stream_table("t", "s", LATENCY_MINUTES.name).glob("*.parquet")
     records.add(DAY + HOUR, 1_000)
     records.add(DAY, 1_000)
     records.roll_up()
@@ -206,7 +201,7 @@ def test_all_windows_of_all_objectives_are_one_scan() -> None:
     specs = parse({"t": slas}, of_topology, file="slas.toml")
     text = objectives_sql(of_topology, specs, {"s": LaterFacts(NOW - HOUR, 7)}, at_ms=NOW)
     assert len(specs) == 12
-    assert (text.count("FROM latency_buckets"), text.count("FROM latency_bucket_rollup")) == (1, 1)
+    assert (text.count("FROM latency_minutes"), text.count("FROM latency_rollup")) == (1, 1)
     # 1 h, 6 h, 3 d, their twelfths, and 28 d; 6 h / 12 is half an hour, and 3 d / 12 is 6 h.
     listed = text.partition("VALUES ")[2].partition(" AS windows")[0]
     assert [int(pair.split(",")[0]) for pair in listed.strip("()").split("), (")] == [

@@ -310,7 +310,7 @@ def run(play: Play, batches: list[int], *, restarting: bool = False) -> None:
 def tables(play: Play) -> dict[str, list[str]]:
     """Returns every table's rows without clock-based columns, as sorted text."""
     folder = play.home / "streams" / "play" / play.sub
-    names = sorted(path.name for path in folder.iterdir() if path.name != "latency_buckets")
+    names = sorted(path.name for path in folder.iterdir() if path.name != "latency_minutes")
     return {name: sorted(str(without_clocks(row)) for row in play.rows(name)) for name in names}
 
 

@@ -11,7 +11,7 @@ import rollup
 from support import past_days
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import LATENCY_BUCKETS, LATENCY_ROLLUP
+from tidemark.model.tables.catalog import LATENCY_MINUTES, LATENCY_ROLLUP
 from tidemark.model.topology import load
 from tidemark.reports.rollups.outline import outline
 from tidemark.storage.delta.tables import scan
@@ -44,7 +44,7 @@ def test_the_last_hour_has_the_same_rollup(homes: dict[int, Path]) -> None:
 
 def test_a_past_day_has_each_hour_once(homes: dict[int, Path]) -> None:
     # Each hour has one batch.
-    rows = scan(Layout(homes[DAYS]).stream_table("flights", "status", LATENCY_BUCKETS.name)).collect()
+    rows = scan(Layout(homes[DAYS]).stream_table("flights", "status", LATENCY_MINUTES.name)).collect()
     assert sorted(rows["batch_id"].unique()) == [*range((24 * DAYS + 1) * MINUTES)]
     counted = scan(Layout(homes[DAYS]).report_table("flights", LATENCY_ROLLUP.name)).collect()
     hours = counted.filter(grain="hour", scope="operator", operator="flight_board")

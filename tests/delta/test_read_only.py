@@ -81,6 +81,8 @@ def test_a_query_may_call_only_pure_table_functions(home: Path, listener: socket
                 warehouse.ask(text.format(f'"{name}"({place})'))
     assert not is_connected(listener)
     assert warehouse.ask("select count(*) from range(3), unnest([1, 2]), json_each('[1, 2]')").rows == ((12,),)
+    for text in ("select explode([7, 8])", "from explode([7, 8])"):
+        assert warehouse.ask(text).rows == ((7,), (8,))
 
 
 @pytest.mark.long  # it depends on DuckDB's version alone

@@ -627,7 +627,7 @@ def test_check_accepts_quantiles_that_a_job_measures(tmp_path: Path) -> None:
     sla = '[shop.slow]\nsubject = "clean"\nmeasure = "latency_p99"\nerror_after = "5 s"\nowner = "ann"\n'
     project.slas.write_text(sla)
     assert len([*_not_measured(project, topology, layout)]) == 1
-    layout.stream_table("shop", "clean", "latency_buckets").mkdir()
+    layout.stream_table("shop", "clean", "latency_minutes").mkdir()
     assert [*_not_measured(project, topology, layout)] == []
 
 

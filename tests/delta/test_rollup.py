@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import rollup
-from support.latency_facts import facts
+from support.latency_facts import minute_row
 from support.play import Play
 from support.topologies import NEWEST_SENT
 from tidemark.errors import InvalidArgument
@@ -23,14 +23,13 @@ from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.kernels.reports.rollups import NO_OUTLINE, Outline
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, instant_ms
-from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, LATENCY_ROLLUP, OPERATOR_BATCHES
+from tidemark.model.tables.catalog import LATENCY_MINUTES, LATENCY_ROLLUP
 from tidemark.reports.rollups.outline import outline
 from tidemark.semantics.buckets import bucket_of, quantile
 from tidemark.storage.delta.tables import create
 
 MINUTE, HOUR, DAY = (grain.length_ms for grain in Grain)
 MIDNIGHT = instant_ms("2026-03-01")
-FACTS, ROLLUPS = (OPERATOR_BATCHES, LATENCY_BUCKETS), (LATENCY_ROLLUP, LATENCY_BUCKET_ROLLUP)
 
 
 def test_minutes_hours_and_days_by_hand(warehouse):
@@ -128,14 +127,14 @@ def test_rollups_do_not_depend_on_pieces_or_order_of_facts(warehouse):
             at_ms = MIDNIGHT + rng.randrange(6 * HOUR)
             measured(warehouse, at_ms, [rng.randrange(-50, 9_000)], rng.choice("ab"), batch_id=3 * piece + batch_id)
         roll_up(warehouse, *rng.choice([(), (MIDNIGHT + HOUR, MIDNIGHT + 3 * HOUR)]))
-    in_pieces = both(warehouse)
+    in_pieces = rolled_up(warehouse)
 
     forget(warehouse)
     roll_up(warehouse)
 
-    assert both(warehouse) == in_pieces
+    assert rolled_up(warehouse) == in_pieces
     roll_up(warehouse, MIDNIGHT, MIDNIGHT + 6 * HOUR)
-    assert both(warehouse) == in_pieces
+    assert rolled_up(warehouse) == in_pieces
 
 
 def test_late_facts_recompute_only_their_minute_hour_and_day(warehouse):
@@ -143,19 +142,18 @@ def test_late_facts_recompute_only_their_minute_hour_and_day(warehouse):
         measured(warehouse, MIDNIGHT + hour * HOUR, [hour], batch_id=batch_id)
         measured(warehouse, MIDNIGHT + hour * HOUR + MINUTE, [hour], batch_id=batch_id, operator="p")
     roll_up(warehouse)
-    were = {table: files(warehouse, table) for table in ROLLUPS}
-    touched = {path for table in FACTS for path in files(warehouse, table) if batches(path) == {1}}
+    were = files(warehouse, LATENCY_ROLLUP)
+    touched = {path for path in files(warehouse, LATENCY_MINUTES) if batches(path) == {1}}
 
     measured(warehouse, MIDNIGHT + 10 * HOUR + 1, [20], batch_id=3)
-    touched |= {path for table in FACTS for path in files(warehouse, table) if batches(path) == {3}}
+    touched |= {path for path in files(warehouse, LATENCY_MINUTES) if batches(path) == {3}}
     with without(warehouse, keep=touched):
         roll_up(warehouse)
 
-    grains = ["grain=day", "grain=hour", "grain=minute"]
-    of_scopes = [f"{grain}/scope={scope}" for grain in grains for scope in ("operator", "task")]
-    for table, folders in ((LATENCY_ROLLUP, grains), (LATENCY_BUCKET_ROLLUP, of_scopes)):
-        gone = [path.parent.relative_to(place(warehouse, table)) for path in were[table] - files(warehouse, table)]
-        assert sorted(map(str, gone)) == folders
+    home = place(warehouse, LATENCY_ROLLUP)
+    gone = [path.parent.relative_to(home) for path in were - files(warehouse, LATENCY_ROLLUP)]
+    grains, scopes = ("day", "hour", "minute"), ("operator", "task")
+    assert sorted(map(str, gone)) == [f"grain={grain}/scope={scope}" for grain in grains for scope in scopes]
     rows = [row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["scope"] == "operator" and row["operator"] == "o"]
     assert sorted((row["grain"], f"{row['interval_start']:%H:%M}", row["n"], row["max_ms"]) for row in rows) == [
         ("day", "00:00", 4, 20),
@@ -168,30 +166,29 @@ def test_without_new_facts_a_rollup_reads_and_commits_nothing(warehouse):
     measured(warehouse, MIDNIGHT, [1], "a")
     measured(warehouse, MIDNIGHT, [1], "b")
     roll_up(warehouse)
-    were = versions(warehouse)
+    were = version(warehouse)
 
     with without(warehouse, keep=set()):
         roll_up(warehouse)
 
-    assert versions(warehouse) == were
+    assert version(warehouse) == were
 
 
 def test_an_explicit_interval_is_always_rolled_up_again(warehouse):
     for batch_id, minute in enumerate((0, 30, 59, 60)):
         measured(warehouse, MIDNIGHT + minute * MINUTE, [minute], batch_id=batch_id)
     roll_up(warehouse)
-    were = both(warehouse)
-    for table in ROLLUPS:
-        opened(warehouse, table).delete("interval_start < '2026-03-01T01:00:00Z'")
+    were = rolled_up(warehouse)
+    opened(warehouse, LATENCY_ROLLUP).delete("interval_start < '2026-03-01T01:00:00Z'")
 
     roll_up(warehouse)
-    assert len(both(warehouse)[0]) < len(were[0])
+    assert len(rolled_up(warehouse)) < len(were)
     roll_up(warehouse, MIDNIGHT + 30 * MINUTE, MIDNIGHT + 31 * MINUTE)
 
-    assert both(warehouse) == were
+    assert rolled_up(warehouse) == were
 
 
-@pytest.mark.parametrize("commits", range(4))
+@pytest.mark.parametrize("commits", range(2))
 def test_the_next_rollup_completes_a_killed_one(warehouse, monkeypatch, commits):
     measured(warehouse, MIDNIGHT, [1])
     roll_up(warehouse)
@@ -210,23 +207,11 @@ def test_the_next_rollup_completes_a_killed_one(warehouse, monkeypatch, commits)
     monkeypatch.undo()
     roll_up(warehouse)
 
-    made_good = both(warehouse)
+    made_good = rolled_up(warehouse)
     forget(warehouse)
     roll_up(warehouse)
-    assert both(warehouse) == made_good
-    assert len(made_good[0]) == 2 * (2 + 2 + 1)  # operator and task; minutes, hours and the day
-
-
-def test_a_batch_is_rolled_up_when_both_tables_have_it(warehouse):
-    measured(warehouse, MIDNIGHT, [1])
-    measured(warehouse, MIDNIGHT + 1, [2], batch_id=1, tables=[OPERATOR_BATCHES])
-    roll_up(warehouse)
-    assert {row["n"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {1}
-
-    measured(warehouse, MIDNIGHT + 1, [2], batch_id=1, tables=[LATENCY_BUCKETS])
-    roll_up(warehouse)
-
-    assert {row["n"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {2}
+    assert rolled_up(warehouse) == made_good
+    assert len(made_good) == 2 * (2 + 2 + 1)  # operator and task; minutes, hours and the day
 
 
 def test_later_facts_of_a_second_operator_are_not_missed(warehouse):
@@ -242,17 +227,16 @@ def test_later_facts_of_a_second_operator_are_not_missed(warehouse):
 def test_a_stream_restarted_at_batch_0_adds_to_old_rollups(warehouse):
     measured(warehouse, MIDNIGHT, [1], batch_id=7)
     roll_up(warehouse)
-    for table in FACTS:
-        shutil.rmtree(place(warehouse, table))
+    shutil.rmtree(place(warehouse, LATENCY_MINUTES))
     measured(warehouse, MIDNIGHT + MINUTE, [2])
 
     roll_up(warehouse)
 
     rows = [row for row in rows_in(warehouse, LATENCY_ROLLUP) if row["scope"] == "operator"]
     assert sorted((row["grain"], row["n"]) for row in rows) == [("day", 2), ("hour", 2), ("minute", 1), ("minute", 1)]
-    were = versions(warehouse)
+    were = version(warehouse)
     roll_up(warehouse)
-    assert versions(warehouse) == were
+    assert version(warehouse) == were
 
 
 def test_facts_of_compacted_files_are_rolled_up_once(warehouse):
@@ -260,8 +244,7 @@ def test_facts_of_compacted_files_are_rolled_up_once(warehouse):
         measured(warehouse, MIDNIGHT + batch_id * MINUTE, [batch_id], batch_id=batch_id)
     roll_up(warehouse)
     measured(warehouse, MIDNIGHT + 2 * MINUTE, [9], batch_id=3)
-    for table in FACTS:
-        opened(warehouse, table).optimize.compact()
+    opened(warehouse, LATENCY_MINUTES).optimize.compact()
 
     roll_up(warehouse)
 
@@ -270,24 +253,23 @@ def test_facts_of_compacted_files_are_rolled_up_once(warehouse):
         ("day", 4), ("hour", 4), ("minute", 1), ("minute", 1), ("minute", 2),
     ]  # fmt: skip
     roll_up(warehouse)
-    were = versions(warehouse)
+    were = version(warehouse)
     roll_up(warehouse)
-    assert versions(warehouse) == were
+    assert version(warehouse) == were
 
 
 def test_an_interval_of_deleted_facts_is_refused_and_rows_stay(warehouse):
     for batch_id, minute in enumerate((0, 1, 2)):
         measured(warehouse, MIDNIGHT + minute * MINUTE, [minute], batch_id=batch_id)
     roll_up(warehouse)
-    were = both(warehouse)
-    for table in FACTS:
-        opened(warehouse, table).delete("batch_id < 2")
+    were = rolled_up(warehouse)
+    opened(warehouse, LATENCY_MINUTES).delete("batch_id < 2")
 
     gone = r"\[2026-03-01T00:00:00.000Z, 2026-03-01T00:02:00.000Z\) have fewer facts .* batches: 2 of s; choose a"
     with pytest.raises(InvalidArgument, match=gone):
         roll_up(warehouse, MIDNIGHT, MIDNIGHT + HOUR)
 
-    assert both(warehouse) == were
+    assert rolled_up(warehouse) == were
     forget(warehouse)
     roll_up(warehouse, MIDNIGHT, MIDNIGHT + HOUR)
     assert {row["n"] for row in rows_in(warehouse, LATENCY_ROLLUP)} == {1}
@@ -297,8 +279,7 @@ def test_late_facts_of_a_deleted_minute_change_no_rollup(warehouse, caplog):
     measured(warehouse, MIDNIGHT, [1, 2])
     measured(warehouse, MIDNIGHT + MINUTE, [3], batch_id=1)
     roll_up(warehouse)
-    for table in FACTS:
-        opened(warehouse, table).delete("batch_id = 0")
+    opened(warehouse, LATENCY_MINUTES).delete("batch_id = 0")
     measured(warehouse, MIDNIGHT + 1, [4], batch_id=2)
     measured(warehouse, MIDNIGHT + MINUTE, [5], batch_id=3)
 
@@ -315,10 +296,10 @@ def test_late_facts_of_a_deleted_minute_change_no_rollup(warehouse, caplog):
 
 
 @pytest.mark.parametrize("interval", [(), (MIDNIGHT, MIDNIGHT + HOUR)])
-def test_a_topology_without_facts_gets_empty_tables(warehouse, interval):
+def test_a_topology_without_facts_gets_an_empty_table(warehouse, interval):
     roll_up(warehouse, *interval)
 
-    assert both(warehouse) == ([], [])
+    assert rolled_up(warehouse) == []
 
 
 @pytest.mark.parametrize("second_hour", [10, 11])
@@ -326,7 +307,7 @@ def test_concurrent_rollups_leave_the_same_as_consecutive_ones(warehouse, monkey
     for batch_id, hour in enumerate((10, 11)):
         measured(warehouse, MIDNIGHT + hour * HOUR, [hour], batch_id=batch_id)
     roll_up(warehouse)
-    were = both(warehouse)
+    were = rolled_up(warehouse)
     measured(warehouse, MIDNIGHT + second_hour * HOUR, [12], batch_id=2)
     both_have_read = threading.Barrier(2)
     shrunk, waited = rollup.shrunk_minutes, threading.local()
@@ -345,11 +326,11 @@ def test_concurrent_rollups_leave_the_same_as_consecutive_ones(warehouse, monkey
 
     monkeypatch.undo()
 
-    at_once = both(warehouse)
+    at_once = rolled_up(warehouse)
     assert at_once != were
     forget(warehouse)
     roll_up(warehouse)
-    assert both(warehouse) == at_once
+    assert rolled_up(warehouse) == at_once
 
 
 @pytest.mark.parametrize("end", ["--from", "--to"])
@@ -365,15 +346,13 @@ def warehouse(tmp_path):
     return Layout(tmp_path / "it's here")
 
 
-def measured(warehouse, finished_at_ms, latencies, sub_topology="s", *, batch_id=0, operator="o", task=0, tables=FACTS):
+def measured(warehouse, finished_at_ms, latencies, sub_topology="s", *, batch_id=0, operator="o", task=0):
     """Writes facts of *operator* for one batch."""
-    of_batch = facts(finished_at_ms, latencies, batch_id=batch_id, operator=operator, task_id=f"{sub_topology}_{task}")
-    for table, rows in of_batch.items():
-        if table in tables:
-            path = place(warehouse, table, sub_topology)
-            create(path, arrow_schema(table))
-            same = {"topology": "t", "sub_topology": sub_topology}
-            write_deltalake(path, rows_of(table, rows, **same), mode="append")
+    row = minute_row(finished_at_ms, latencies, batch_id=batch_id, operator=operator, task_id=f"{sub_topology}_{task}")
+    path = place(warehouse, LATENCY_MINUTES, sub_topology)
+    create(path, arrow_schema(LATENCY_MINUTES))
+    same = {"topology": "t", "sub_topology": sub_topology}
+    write_deltalake(path, rows_of(LATENCY_MINUTES, [row], **same), mode="append")
 
 
 def roll_up(warehouse, start_ms=None, end_ms=None, known=NO_OUTLINE):
@@ -381,13 +360,12 @@ def roll_up(warehouse, start_ms=None, end_ms=None, known=NO_OUTLINE):
     rollup.run(warehouse, "t", interval, known)
 
 
-def both(warehouse):
-    return rows_in(warehouse, LATENCY_ROLLUP), rows_in(warehouse, LATENCY_BUCKET_ROLLUP)
+def rolled_up(warehouse):
+    return rows_in(warehouse, LATENCY_ROLLUP)
 
 
 def forget(warehouse):
-    for table in ROLLUPS:
-        shutil.rmtree(place(warehouse, table))
+    shutil.rmtree(place(warehouse, LATENCY_ROLLUP))
 
 
 def rows_in(warehouse, table):
@@ -399,7 +377,7 @@ def opened(warehouse, table):
 
 
 def place(warehouse, table, sub_topology="s"):
-    if table in FACTS:
+    if table is LATENCY_MINUTES:
         return warehouse.stream_table("t", sub_topology, table.name)
     return warehouse.report_table("t", table.name)
 
@@ -410,8 +388,8 @@ def files(warehouse, table):
     return {place(warehouse, table) / path for path in log["path"]}
 
 
-def versions(warehouse):
-    return [opened(warehouse, table).version() for table in ROLLUPS]
+def version(warehouse):
+    return opened(warehouse, LATENCY_ROLLUP).version()
 
 
 def batches(file):

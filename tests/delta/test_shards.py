@@ -343,7 +343,7 @@ def without_clocks(play: Play) -> dict[str, Any]:
     measured = Counter[tuple[Any, ...]]()
     for row in play.tasks():
         measured[row["batch_id"], row["operator"], row["task_id"]] += row["n"] or 0
-    of_clocks = {f"events/{name}" for name in ("batches", "operator_batches", "latency_buckets", "operator_windows")}
+    of_clocks = {f"events/{name}" for name in ("batches", "operator_batches", "latency_minutes", "operator_windows")}
     return {name: rows for name, rows in told(play).items() if name not in of_clocks} | {"measured": measured}
 
 

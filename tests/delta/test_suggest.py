@@ -17,7 +17,7 @@ from tidemark.model import topology
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import parse
-from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP, SLA_RESULTS
+from tidemark.model.tables.catalog import LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.suggestion import suggest
@@ -63,11 +63,12 @@ STATUS = [check("status", SUNDAY + n * MINUTE, 100) for n in range(20)]
 LATE = [check("late", SUNDAY + n * MINUTE, 5) for n in range(19)] + [check("late", SUNDAY - 1, None)]
 
 
-def hour(start_ms: int, bucket: int, n: int, p99_ms: float, max_ms: int, **columns: Any) -> list[dict[str, Any]]:
-    """The rows of both rollups for an hour of carrier_delays with all records in one bucket."""
+def hour(start_ms: int, bucket: int, n: int, p99_ms: float, max_ms: int, **columns: Any) -> dict[str, Any]:
+    """The row of the rollup for an hour of carrier_delays with all records in one bucket."""
     row = {"topology": "flights", "scope": "operator", "operator": "carrier_delays", "grain": "hour", "n": n}
     row |= {"interval_start": start_ms, "interval_end": start_ms + HOUR, **columns}
-    return [{**row, "p50_ms": p99_ms, "p99_ms": p99_ms, "max_ms": max_ms}, {**row, "bucket": bucket}]
+    measured = {"p50_ms": p99_ms, "p99_ms": p99_ms, "max_ms": max_ms, "buckets": [{"bucket": bucket, "n": n}]}
+    return {**row, **measured}
 
 
 # Bucket 432 stands for 1.02^431 · (1 − 0.02 / 2.02) = 5,039 ms, and bucket 502 for 20,154 ms.
@@ -137,13 +138,8 @@ owner = "tidemark"
 """
 
 
-def write(home: Path, results: list[dict[str, Any]], hours: list[list[dict[str, Any]]]) -> None:
-    rows = {
-        SLA_RESULTS: results,
-        LATENCY_ROLLUP: [row for row, _ in hours],
-        LATENCY_BUCKET_ROLLUP: [row for _, row in hours],
-    }
-    for table, of_table in rows.items():
+def write(home: Path, results: list[dict[str, Any]], hours: list[dict[str, Any]]) -> None:
+    for table, of_table in {SLA_RESULTS: results, LATENCY_ROLLUP: hours}.items():
         replace_rows(of_table, table, Layout(home).report_table("flights", table.name), where="true")
 
 

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from support.latency_facts import listed, statistics
 from tidemark.cli.stack.summary import problems, summary
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import HOP, TABLES, Table
-from tidemark.semantics.buckets import bucket_of
 
 AT_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 STREAM = {"topology": "flights", "sub_topology": "status", "batch_id": 3}
@@ -29,8 +29,8 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         {**ROW_OF_OUTCOMES, "n": 100, "min_ms": -5, "max_ms": 100, "sum_ms": 9_805},
         {**READ_BY_NEXT, "suppressed": 0, "quarantined": 0, "passed": 2},
     ],
-    "latency_buckets": [
-        {**STATUS, "bucket": bucket_of(value_ms), "n": n} for value_ms, n in ((-5, 1), (10, 1), (100, 98))
+    "latency_minutes": [
+        {**STATUS, **statistics(latencies), "buckets": listed(latencies)} for latencies in ([-5, 10], [100] * 98)
     ],
     "watermarks": [
         {**STREAM, "source": "weather", "partition": 0, "watermark": AT_MS, "activity": "idle", "decided_at": AT_MS},

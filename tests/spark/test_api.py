@@ -165,7 +165,10 @@ def test_latency_is_measured_when_the_work_is_done(shop):
     assert shop.tasks("task_id", "partition", "n", "sum_ms") == [("orders_0", 0, 3, 3_500)]
     assert shop.rows("operator_batches", "decided_at", "started_at", "finished_at") == [(-250, -250, 0)]
     # ln 1000 / ln 1.02 = 348.8, so bucket 1 + 349; ln 3000 and ln 500 likewise
-    assert shop.rows("latency_buckets", "bucket", "n", "finished_at") == [(-315, 1, 0), (350, 1, 0), (406, 1, 0)]
+    buckets = [{"bucket": -315, "n": 1}], [{"bucket": 350, "n": 1}, {"bucket": 406, "n": 1}]
+    before, after = (2, 1_000, 3_000, 4_000, 0), (1, -500, -500, -500, 1)
+    columns = ("n", "min_ms", "max_ms", "sum_ms", "negative_n", "window_start", "finished_at", "buckets")
+    assert shop.rows("latency_minutes", *columns) == [(*after, 0, 0, buckets[0]), (*before, -60_000, 0, buckets[1])]
     assert shop.rows("batches", "batch_id", "records_in", "duration_ms", "finished_at") == [(0, 3, 250, 0)]
 
 
@@ -175,7 +178,7 @@ def test_a_record_without_a_usable_time_counts_without_latency(shop, caplog):
     shop.run(api.measured(ignore, **shop.names, operator="board", timestamp="ordered_at", clock=Clock()))
 
     assert shop.rows("operator_batches", "n", "max_ms") == [(1, 1_000)]
-    assert shop.rows("latency_buckets", "n") == [(1,)]
+    assert shop.rows("latency_minutes", "n") == [(1,)]
     assert shop.rows("operator_batches", "operator", "records_in", "passed", "emitted", "quarantined") == [
         ("board", 3, 3, 0, 0)
     ]
@@ -223,12 +226,12 @@ def test_an_uncommitted_batch_is_committed_by_its_repetition(shop):
     names = {**shop.names, "operator": "board", "timestamp": "ordered_at"}
     shop.run(api.measured(ignore, **names, clock=clock))
     shop.forget_end_of(0)
-    shutil.rmtree(shop.path("latency_buckets"))  # as if the driver had died before it committed there
+    shutil.rmtree(shop.path("latency_minutes"))  # as if the driver had died before it committed there
     clock.now_ms += 60_000
 
     shop.run(api.measured(ignore, **names, clock=clock))
 
-    assert shop.rows("latency_buckets", "bucket", "n", "finished_at") == [(350, 1, 0)]
+    assert shop.rows("latency_minutes", "n", "finished_at", "buckets") == [(1, 0, [{"bucket": 350, "n": 1}])]
     assert shop.rows("operator_batches", "n", "finished_at") == [(1, 0)]
 
 

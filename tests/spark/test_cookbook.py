@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import polars as pl
 import pytest
 from deltalake import DeltaTable
 
@@ -97,9 +98,9 @@ NO_ROWS = {2, 13}
 """The questions to which no row is the right answer."""
 
 
-def test_there_are_twenty_questions_and_each_has_its_test():
+def test_there_are_21_questions_and_each_has_its_test():
     tested = {int(name[5:7]) for name in globals() if re.match(r"test_\d\d_", name)}
-    assert set(QUESTIONS) == tested == set(range(1, 21))
+    assert set(QUESTIONS) == tested == set(range(1, 22))
 
 
 def test_01_every_record_of_the_feed_was_read_and_accounted_for(answers, expected):
@@ -272,6 +273,20 @@ def test_20_a_broken_sla_lasts_from_its_first_to_its_last_check(answers):
     first_ms = 1_772_359_200_000 + 600_000
     broken = ("board_in_time", "error", first_ms, first_ms + 600_000, 2, 595_000.0, 120_000.0)
     assert answers(20) == [broken]
+
+
+def test_21_the_percentile_of_a_week_is_that_of_all_its_records(answers, expected, flights_day):
+    ages_ms = sorted(a.read_at_ms - a.at_ms for a in expected.day.flights())
+    of_sql = answers(21)
+    (row,) = (row for row in of_sql if row[0] == "flight_events")
+    assert row == ("flight_events", len(ages_ms), pytest.approx(ages_ms[int(0.99 * (len(ages_ms) - 1))], rel=0.011))
+
+    (text,) = re.findall(r"## 21\. .*?```python\n(.*?)```", COOKBOOK, re.DOTALL)
+    of_polars: dict[str, pl.LazyFrame] = {}
+    exec(text.replace(".tidemark/warehouse", str(flights_day[1].warehouse)), of_polars)
+    assert of_polars["week"].collect().sort("operator").rows() == [
+        (operator, records, pytest.approx(p99_ms)) for operator, records, p99_ms in of_sql
+    ]
 
 
 @pytest.mark.parametrize("table", of_all_types(REPORTS))

@@ -14,7 +14,7 @@ COMMITS = {
     "changes",
     "suppressed",
     "operator_batches",
-    "latency_buckets",
+    "latency_minutes",
     "watermarks",
     "batches",
 }

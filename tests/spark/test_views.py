@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from support.both_engines import BothEngines
+from support.latency_facts import minute_row
 from support.play import Play, ms
 from support.sql_scripts import statements_of
 from support.topologies import BOARD
@@ -20,6 +21,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATHS,
     HEARTBEATS,
     INCIDENTS,
+    LATENCY_MINUTES,
     LATENCY_ROLLUP,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
@@ -101,11 +103,21 @@ def measured(warehouse):
     rows = [rolled_up("hour", TEN, n=2, min_ms=-5, max_ms=10, avg_ms=2.5, negative_n=1), rolled_up("minute", TEN, n=9)]
     rows += [rolled_up("hour", TEN, n=1, scope="task", task_id="a_0")]
     warehouse.write(LATENCY_ROLLUP, rows)
+    # ln 10 / ln 1.02 = 116.3, so bucket 1 + 117; ln 1000 likewise
+    warehouse.write(LATENCY_MINUTES, [minute_row(TEN, [10, 10, 1_000], batch_id=4) | {"window_start": TEN - 60_000}])
 
 
 def test_latency_by_hour_keeps_hours_with_negative_latencies(ask):
     text = "SELECT operator, hour, n, negative_n, min_ms, avg_ms, max_ms, p50_ms FROM latency_by_hour"
     assert ask(text) == [("o", TEN, 2, 1, -5, 2.5, 10, None)]
+
+
+def test_latency_buckets_has_a_row_for_each_bucket(ask):
+    text = (
+        "SELECT batch_id, operator, task_id, finished_at, window_start, bucket, n FROM latency_buckets ORDER BY bucket"
+    )
+    same = (4, "o", "0_0", TEN, TEN - 60_000)
+    assert ask(text) == [(*same, 118, 2), (*same, 350, 1)]
 
 
 def closed(end_ms, leaf, latencies):

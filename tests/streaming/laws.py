@@ -16,7 +16,7 @@ UPDATE = ("key", "value", "timestamp", "old_timestamp", "source_partition", "sou
 ONE_ROW_PER = {  # batch and:
     "batches": (),
     "operator_batches": ("operator",),
-    "latency_buckets": ("operator", "task_id", "bucket"),
+    "latency_minutes": ("operator", "task_id", "window_start"),
     "operator_windows": ("operator", "window_start"),
     "watermarks": ("source", "partition"),
     "changes": ("operator", "seq"),

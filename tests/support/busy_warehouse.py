@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,7 @@ from tidemark.model.tables.catalog import (
     DQ_RESULTS,
     HEARTBEATS,
     INCIDENTS,
-    LATENCY_BUCKET_ROLLUP,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     LATENCY_ROLLUP,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
@@ -142,22 +141,21 @@ def _batch(rows: Rows, topology: Topology, sub: str, batch_id: int, at_ms: int, 
                 }
             )  # fmt: skip
         if operator.name in topology.terminals:
-            for bucket, n in _latencies(at_ms):
-                measured = {**named, "thread_id": "t", "task_id": f"{sub}_0", "finished_at": at_ms}
-                rows[sub, LATENCY_BUCKETS].append({**measured, "bucket": bucket, "n": n})
+            measured = {**named, "thread_id": "t", "task_id": f"{sub}_0", "finished_at": at_ms}
+            rows[sub, LATENCY_MINUTES].append({**measured, "n": 1_000, "buckets": _latencies(at_ms)})
 
 
 def _window(at_ms: int) -> int:
     return at_ms // WINDOW_MS * WINDOW_MS
 
 
-def _latencies(at_ms: int) -> Iterator[tuple[int, int]]:
-    """Yields buckets of latencies, with a spike each day."""
+def _latencies(at_ms: int) -> list[dict[str, int]]:
+    """Returns buckets of latencies, with a spike each day."""
     hours = at_ms / HOUR_MS
     median_ms = 700 + 300 * math.sin(hours / 24 * 2 * math.pi) + 90 * math.sin(hours * 7)
     spike = 60 if 9.0 < hours % 24 < 9.4 else 1
-    for factor, n in ((1.0, 800), (1.8, 150), (4.0 * spike, 50)):
-        yield bucket_of(round(median_ms * factor)), n
+    numbers = {1.0: 800, 1.8: 150, 4.0 * spike: 50}
+    return [{"bucket": bucket_of(round(median_ms * factor)), "n": n} for factor, n in numbers.items()]
 
 
 def _rollups(rows: Rows, now_ms: int) -> None:
@@ -170,9 +168,8 @@ def _rollups(rows: Rows, now_ms: int) -> None:
                     "scope": "operator", "grain": grain.value, "sub_topology": sub, "kind": "sink",
                     "operator": operator, "interval_start": start_ms, "interval_end": start_ms + grain.length_ms,
                 }  # fmt: skip
-                for bucket, n in _latencies(start_ms):
-                    rows["", LATENCY_BUCKET_ROLLUP].append({**same, "bucket": bucket, "n": n})
-                rows["", LATENCY_ROLLUP].append({**same, "n": 1_000, "p50_ms": 700.0, "sla_ms": 5_000})
+                measured = {"n": 1_000, "p50_ms": 700.0, "sla_ms": 5_000, "buckets": _latencies(start_ms)}
+                rows["", LATENCY_ROLLUP].append({**same, **measured})
 
 
 def _paths(rows: Rows, now_ms: int) -> None:

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tidemark.model.tables.catalog import LATENCY_BUCKETS, OPERATOR_BATCHES, Table
 from tidemark.semantics.buckets import bucket_of
 
 
-def facts(
-    finished_at_ms: int, latencies: Sequence[int], *, batch_id: int = 0, operator: str = "o", task_id: str = "0_0"
-) -> dict[Table, list[dict[str, Any]]]:
-    """Returns one batch's rows of *operator* by table, with single bucket counts."""
-    common = {"batch_id": batch_id, "operator": operator, "kind": "sink", "finished_at": finished_at_ms}
-    statistics = {
+def listed(latencies: Iterable[int]) -> list[dict[str, int]]:
+    """Returns the column `buckets` of *latencies*, in ms."""
+    return [{"bucket": bucket, "n": n} for bucket, n in sorted(Counter(map(bucket_of, latencies)).items())]
+
+
+def statistics(latencies: Sequence[int]) -> dict[str, int]:
+    """Returns the columns with the statistics of *latencies*, in ms."""
+    return {
         "n": len(latencies),
         "min_ms": min(latencies),
         "max_ms": max(latencies),
         "sum_ms": sum(latencies),
         "negative_n": sum(latency < 0 for latency in latencies),
     }
-    task = {"task_id": task_id, **statistics}
-    buckets = [{**common, "task_id": task_id, "bucket": bucket_of(latency), "n": 1} for latency in latencies]
-    return {OPERATOR_BATCHES: [{**common, **statistics, "tasks": [task]}], LATENCY_BUCKETS: buckets}
+
+
+def minute_row(
+    finished_at_ms: int, latencies: Sequence[int], *, batch_id: int = 0, operator: str = "o", task_id: str = "0_0"
+) -> dict[str, Any]:
+    """Returns the row of `latency_minutes` of one batch, *operator* and window."""
+    return {
+        "batch_id": batch_id,
+        "operator": operator,
+        "kind": "sink",
+        "task_id": task_id,
+        "finished_at": finished_at_ms,
+        **statistics(latencies),
+        "buckets": listed(latencies),
+    }

@@ -28,7 +28,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import HEARTBEATS, TABLES
+from tidemark.model.tables.catalog import HEARTBEATS, LATENCY_ROLLUP, TABLES
 from tidemark.reports.report_tables import open_report
 from tidemark.reports.rollups.latency_facts import facts_of
 from tidemark.reports.rollups.outline import outline
@@ -131,7 +131,7 @@ def _write_days(play: Play, hour: Hour, days: int) -> None:
             table = open_report(TABLES[name], path)
             TableLog(path, "").append(_files(path, rows, hour.minutes, days), None, {})
             table.update_incremental()
-            if name in {each.name for each in rollup.ROLLUPS}:
+            if name == LATENCY_ROLLUP.name:
                 for facts in facts_of(layout, "flights"):
                     marks |= facts.marks(table, ())
                 _mark(table, rows.head(0), marks)

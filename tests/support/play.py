@@ -46,10 +46,10 @@ NOON = 1_399_982_400_000
 
 CLOCKS = {
     "epoch", "started_at", "batch_started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
-    "bucket", "recovered",
+    "recovered",
 }  # fmt: skip
-"""Columns that differ from run to run: times, writers, buckets of latency."""
-MEASURED = (CLOCKS - {"bucket"}) | {"min_ms", "max_ms", "sum_ms", "negative_n"}
+"""Columns that differ from run to run: times and writers."""
+MEASURED = CLOCKS | {"min_ms", "max_ms", "sum_ms", "negative_n"}
 """Columns with clock times and writers."""
 OF_A_RUN = {"started_at", "finished_at", "min_ms", "max_ms", "sum_ms", "negative_n", "host", "skew_ms", "skew_error_ms"}
 """Fields of `operator_batches.tasks` that differ from run to run."""
@@ -309,7 +309,7 @@ class Play:
         return {
             path.name: sorted(str(row) for row in without_clocks(scan(path).collect()).rows())
             for path in sorted(Layout(self.home).stream(self.topology.name, self.sub).iterdir())
-            if path.name != "latency_buckets"
+            if path.name != "latency_minutes"
         }
 
     def _schema(self, sub: str) -> dict[str, pl.DataType]:

@@ -233,7 +233,7 @@ IMPORTS = {
     "arrow": "model.project",
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
     "jobs": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model "
+        "escaping errors clock semantics model.tables model.settings model.project model "
         "kernels.columns kernels.reports storage storage.delta control stream.driver stream query "
         "reports reports.paths.windows reports.paths reports.pages reports.rollups sla maintenance feed cli.shared "
         "arrow api"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from reference.windows import tumbling
 
+from support.latency_facts import listed
 from tidemark.kernels.aggregates.windows import window_start
-from tidemark.kernels.updates.facts import latency_histogram, latency_stats, records_per_window, times_of
+from tidemark.kernels.columns.buckets import STATISTICS, in_lists
+from tidemark.kernels.updates.facts import latency_buckets, latency_stats, records_per_window, times_of
+from tidemark.semantics.buckets import value_of
 
 
 def times(*rows: tuple[int, int]) -> pl.DataFrame:
@@ -33,13 +37,26 @@ def test_millions_of_records_add_up():
 
 def test_no_record_is_measured_as_nothing():
     assert latency_stats(times(), finished_at_ms=1_000) == {}
-    assert latency_histogram(times(), finished_at_ms=1_000).height == 0
+    assert latency_buckets(times(), finished_at_ms=1_000, window_ms=500).height == 0
 
 
-def test_a_histogram_counts_every_record_once():
-    histogram = latency_histogram(times((0, 0), (0, 0), (999, 0), (1_500, 1)), finished_at_ms=1_000)
-    assert histogram.group_by("_task").agg(pl.col("n").sum()).sort("_task").rows() == [(0, 3), (1, 1)]
-    assert histogram.filter(pl.col("_task") == 1)["bucket"].item() < 0
+def test_a_row_has_the_latencies_of_one_task_and_window():
+    """Of the first task two records are of the window from 0 ms on, and one of that from 500 ms on."""
+    counted = latency_buckets(times((0, 0), (0, 0), (999, 0), (1_500, 1)), finished_at_ms=1_000, window_ms=500)
+    rows = in_lists(counted, ["_task", "window_start"])
+    assert rows.select("_task", "window_start", *STATISTICS).rows() == [
+        (0, 0, 2, 1_000, 1_000, 2_000, 0),
+        (0, 500, 1, 1, 1, 1, 0),
+        (1, 1_500, 1, -500, -500, -500, 1),
+    ]
+    assert rows["buckets"].to_list() == [listed([1_000, 1_000]), listed([1]), listed([-500])]
+
+
+def test_a_record_is_in_its_window_however_old_it_is():
+    """Its bucket stands for a record 0.6 s younger, which is of the next window."""
+    rows = latency_buckets(times((4_999, 0)), finished_at_ms=100_000, window_ms=5_000)
+    assert rows["window_start"].to_list() == [0]
+    assert 100_000 - value_of(rows["bucket"].item()) == pytest.approx(5_555, abs=1)
 
 
 def test_records_are_counted_in_half_open_windows():

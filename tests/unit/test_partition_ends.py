@@ -13,7 +13,7 @@ import polars as pl
 from tidemark.collecting import omit, pick
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.kernels.reports.operator_tasks import measured_tasks, spark_tasks
-from tidemark.model.tables.catalog import BATCHES, LATENCY_BUCKETS, OPERATOR_BATCHES, WATERMARKS, Table
+from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES, WATERMARKS, Table
 from tidemark.reports.paths.partition_ends import BatchClocks, last_partitions, partition_ends, passing_batches
 
 NOON = datetime(2014, 5, 13, 12, tzinfo=UTC)
@@ -79,7 +79,10 @@ def clocks(
         spark_tasks(frame(OPERATOR_BATCHES, *runs)),
         measured_tasks(frame(OPERATOR_BATCHES, *read)),
         frame(BATCHES, *batch),
-        frame(LATENCY_BUCKETS, *({**of, "bucket": 0, **pick(row, ["batch_id", "task_id"])} for row in sources or [])),
+        frame(
+            LATENCY_MINUTES,
+            *({**of, "min_ms": row.get("max_ms", 0), "max_ms": 0, "buckets": [], **row} for row in sources or []),
+        ),
     )
 
 

@@ -24,13 +24,15 @@ from tidemark.api.query import (
     write_about,
 )
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.kernels.columns.buckets import in_lists
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import over_all_tasks
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import BATCHES, LATENCY_BUCKETS, OPERATOR_BATCHES, Table
+from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES, Table
+from tidemark.model.topology import WINDOW_OF_JOBS_MS
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.storage.location import location
 from tidemark.stream.journal.entries import Entry, Journal
@@ -55,12 +57,12 @@ def measured(
     """Wraps *function* for `foreachBatch` and measures every batch.
 
     Purpose: the work stays the team's; how old each record is once it is done stands in `operator_batches`,
-    `latency_buckets` and `batches`, beside the measurements of Tidemark's own streams.
+    `latency_minutes` and `batches`, beside the measurements of Tidemark's own streams.
 
     How it works: the clock is read when *function* has returned (KIP-613), then one Spark job counts the latencies per
-    partition and bucket, so that no record reaches Python; Spark caches the rows while both use them. Measurements are
-    written into a journal before any table, so that a batch that is run again after a crash is recorded once, with the
-    clock that was read first.
+    partition, window of a minute and bucket, so that no record reaches Python; Spark caches the rows while both use
+    them. Measurements are written into a journal before any table, so that a batch that is run again after a crash is
+    recorded once, with the clock that was read first.
 
     What it does not do: touch the outcome of *function*. Its errors end the batch unmeasured; errors in measuring are
     logged and the batch continues, unless *strict*.
@@ -165,7 +167,12 @@ class _Meter:
         batch = {**clocks, "duration_ms": finished_at_ms - started_at_ms, "records_in": records}
         facts: dict[Table, pl.DataFrame | list[dict[str, object]]] = {
             OPERATOR_BATCHES: [row],
-            LATENCY_BUCKETS: _with(timed.select("task_id", "bucket", "n"), **of_operator, finished_at=finished_at_ms),
+            LATENCY_MINUTES: _with(
+                in_lists(timed, ["task_id", "window_start"]),
+                **of_operator,
+                thread_id=thread_id,
+                finished_at=finished_at_ms,
+            ),
         }
         if not is_listened_to(self._query):
             facts[BATCHES] = pl.DataFrame(batch)
@@ -173,15 +180,17 @@ class _Meter:
         return {table.name: rows_of(table, frame, **same) for table, frame in facts.items()}
 
     def _latencies(self, rows: DataFrame, finished_at_ms: int) -> DataFrame:
-        """Returns statistics of latencies per input partition and bucket.
+        """Returns statistics of latencies per input partition, window (epoch ms) and bucket.
 
-        Columns are n, min_ms, max_ms and sum_ms. The bucket is null for records without a latency.
+        Columns are n, min_ms, max_ms and sum_ms. Window and bucket are null for records without a latency.
         """
         timestamp_ms = record_time_ms(rows, self._timestamp)
         partition = (F.col(self._partition) if self._partition else F.lit(0)).cast("int").alias("partition")
-        latency_ms = F.when(timestamp_ms >= 0, F.lit(finished_at_ms).cast("bigint") - timestamp_ms)
-        each = rows.select(partition, latency_ms.alias("latency_ms"))
-        return each.groupBy("partition", F.expr(bucket_sql("latency_ms")).alias("bucket")).agg(
+        is_usable = timestamp_ms >= 0
+        latency_ms = F.when(is_usable, F.lit(finished_at_ms).cast("bigint") - timestamp_ms)
+        start_ms = F.when(is_usable, timestamp_ms - timestamp_ms % WINDOW_OF_JOBS_MS)
+        each = rows.select(partition, start_ms.alias("window_start"), latency_ms.alias("latency_ms"))
+        return each.groupBy("partition", "window_start", F.expr(bucket_sql("latency_ms")).alias("bucket")).agg(
             F.count(F.lit(1)).alias("n"),
             F.min("latency_ms").alias("min_ms"),
             F.max("latency_ms").alias("max_ms"),

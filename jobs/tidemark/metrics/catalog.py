@@ -80,7 +80,7 @@ _ALL = (
         "intervals that got results after they were complete, of those that the table has",
     ),
     Metric(
-        "tidemark_recent_latency_seconds", G, ("topology", "operator", "percentile"), "latency_buckets",
+        "tidemark_recent_latency_seconds", G, ("topology", "operator", "percentile"), "latency_minutes",
         "p50, p90 or p99 of the end-to-end latency of the five minutes before the newest result, at most 1 % off; no "
         "series if these results are older than five minutes",
     ),
@@ -89,7 +89,7 @@ _ALL = (
         "updates of an operator by outcome, since the hour of the newest batch began",
     ),
     Metric(
-        "tidemark_latency_seconds", H, ("topology", "operator"), "latency_buckets",
+        "tidemark_latency_seconds", H, ("topology", "operator"), "latency_minutes",
         "end-to-end latency of the records of an operator, since the hour of the newest result began",
     ),
     Metric(

@@ -41,7 +41,7 @@ from tidemark.model.tables.catalog import (
     BECAME,
     COMPLETENESS,
     INCIDENTS,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     OPERATOR_BATCHES,
     SLA_RESULTS,
     WATERMARKS,
@@ -236,7 +236,7 @@ def _of_partitions(scene: Scene, _: Rows) -> Iterator[Sample]:
 
 def _of_latency(scene: Scene, rows: Rows) -> Iterator[Sample]:
     """Yields quantiles and histograms by operator."""
-    buckets = rows(LATENCY_BUCKETS)
+    buckets = rows(LATENCY_MINUTES)
     if buckets.is_empty():
         return
     newest_ms = _ms(buckets["finished_at"].max())  # type: ignore[arg-type]
@@ -334,7 +334,7 @@ def _of_incidents(scene: Scene, rows: Rows) -> Iterator[Sample]:
 PARTS: Mapping[SamplesOf, tuple[Table, ...]] = MappingProxyType(
     {
         _of_partitions: (BATCHES, WATERMARKS),
-        _of_latency: (LATENCY_BUCKETS,),
+        _of_latency: (LATENCY_MINUTES,),
         _of_outcomes: (OPERATOR_BATCHES, BATCHES),
         _of_completeness: (COMPLETENESS,),
         _of_checks: (SLA_RESULTS,),

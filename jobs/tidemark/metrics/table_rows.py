@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tidemark.collecting import omit, within
+from tidemark.kernels.columns.buckets import in_rows
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.tables.catalog import (
     BATCHES,
@@ -29,7 +30,7 @@ from tidemark.model.tables.catalog import (
     COMPLETENESS,
     HEARTBEATS,
     INCIDENTS,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     OPERATOR_BATCHES,
     SLA_RESULTS,
     TABLES,
@@ -43,7 +44,7 @@ from tidemark.why.evidence.heartbeat_facts import BEAT_COLUMNS
 
 KEPT = {
     BATCHES.name: "finished_at",
-    LATENCY_BUCKETS.name: "finished_at",
+    LATENCY_MINUTES.name: "finished_at",
     HEARTBEATS.name: "at",
     SLA_RESULTS.name: "checked_at",
 }
@@ -63,7 +64,7 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
         OPERATOR_BATCHES.name: frozenset({"sub_topology", "batch_id", "operator", *BECAME}),
         HEARTBEATS.name: frozenset({"topology", "sub_topology", *BEAT_COLUMNS}),
         INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
-        LATENCY_BUCKETS.name: frozenset({"operator", "finished_at", "bucket", "n"}),
+        LATENCY_MINUTES.name: frozenset({"operator", "finished_at", "buckets"}),
     }
 )
 """Columns of wide tables that metrics need; of others all are read."""
@@ -118,7 +119,7 @@ class TableSnapshot:
     def rows(self, table: Table, path: Path) -> pl.DataFrame:
         """Returns the rows of *table* at *path* that metrics need.
 
-        A table that is not there has none.
+        A table that is not there has none. Of `latency_minutes` there is a row for each bucket.
         """
         version = self.version(path)
         kept = self._kept.get(path)
@@ -129,16 +130,16 @@ class TableSnapshot:
     def _read(self, table: Table, path: Path, version: LogFile, kept: _KeptTable | None) -> _KeptTable:
         none = _none(table.name)
         if version == NO_TABLE:
-            return _KeptTable(version, frozenset(), none)
+            return _KeptTable(version, frozenset(), _flat(none))
         if kept is not None and kept.version != _log_file(path, kept.version.name):
             kept = None  # the table was made anew
         files = _files(path, version, kept)
         if files is None:  # delta-rs has to read it
-            files, rows = frozenset(), _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
+            files, rows = frozenset(), _flat(_as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table())))
         else:
             # Rows of a removed file are in others, or nowhere any more.
-            old = kept if kept is not None and kept.files <= files else _KeptTable(NO_TABLE, frozenset(), none)
-            new = (_file(path / name, none) for name in sorted(files - old.files))
+            old = kept if kept is not None and kept.files <= files else _KeptTable(NO_TABLE, frozenset(), _flat(none))
+            new = (_flat(_file(path / name, none)) for name in sorted(files - old.files))
             # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
             rows = pl.concat([old.rows, *new], rechunk=True)
         since_batch = self._first_batch(path) if table.name == OPERATOR_BATCHES.name else None
@@ -210,6 +211,12 @@ def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.lit(None).cast(kind).alias(name) for name, kind in lacking.items()).select(
         pl.col(name).cast(kind) for name, kind in none.schema.items()
     )
+
+
+def _flat(rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with a row for each of their buckets, if they have any."""
+    # A file is read once, but a metric counts its buckets again whenever the table has grown.
+    return in_rows(rows.lazy()).collect() if "buckets" in rows.columns else rows
 
 
 def _needed(table: Table, rows: pl.DataFrame, since_batch: int | None) -> pl.DataFrame:

@@ -36,8 +36,7 @@ from tidemark.model.tables.catalog import (
     HOP,
     INCIDENTS,
     LATE_RECORDS,
-    LATENCY_BUCKET_ROLLUP,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     LATENCY_ROLLUP,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
@@ -152,7 +151,6 @@ _HASHED = _fit(value_hashed="(value is null) = (value_hash is null)")
 
 _OF_REPORTS: Mapping[str, Conditions] = {
     LATENCY_ROLLUP.name: _all(_ROLLUP, _STATS, _not_negative("over_sla_n")),
-    LATENCY_BUCKET_ROLLUP.name: _all(_ROLLUP, _not_negative("n")),
     CRITICAL_PATHS.name: _PATH,
     CRITICAL_PATH_STEPS.name: _all(_PATH, _not_negative("step"), _SHARE),
     CRITICAL_PATH_LEAVES.name: _all(_WINDOW, _not_negative("behind_ms")),
@@ -177,7 +175,7 @@ _OF_STREAMS: Mapping[str, Conditions] = {
         _fields_not_negative("tasks", "n", "negative_n", "idempotent_update_skip_total", "idempotent_update_skip_rate"),
         _fields_not_negative("disorder", "n"),
     ),
-    LATENCY_BUCKETS.name: _all(_OF_KIND, _not_negative("n")),
+    LATENCY_MINUTES.name: _all(_OF_KIND, _STATS),
     OPERATOR_WINDOWS.name: _all(_OF_KIND, _ORDERED, _not_negative("queued_ms", "records", "skew_error_ms")),
     WATERMARKS.name: is_one_of("activity", Activity),
     CHANGES.name: _all(_ORDERED, _HASHED, _not_negative("seq")),

@@ -16,7 +16,9 @@ import duckdb
 from tidemark.errors import InvalidArgument
 
 EXPLAINED = re.compile(r"\s*explain\s+(?:analyze\s+)?(.*)", re.IGNORECASE | re.DOTALL)
-OF_ARGUMENTS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"})
+OF_ARGUMENTS = frozenset(
+    {"explode", "generate_series", "json_each", "json_tree", "range", "repeat", "repeat_row", "unnest"}
+)
 """Functions of rows for queries; they read only their arguments."""
 DO_MORE = frozenset({"json_serialize_plan", "write_blob", "write_log"})
 """Functions of values that write, or open a named place.

@@ -39,6 +39,7 @@ SPARKS_WORDS = (
     "MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000)",
     "MACRO get_json_object(text, path) AS json_extract_string(text, path)",
     "MACRO explode(list) AS unnest(list)",
+    "MACRO explode(list) AS TABLE SELECT unnest(list) AS col",
 )
 """Macros for functions of Spark SQL that DuckDB has under other names.
 

@@ -18,7 +18,7 @@ from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
 from tidemark.model.tables.catalog import (
     DQ_RESULTS,
-    LATENCY_BUCKET_ROLLUP,
+    LATENCY_ROLLUP,
     SLA_RESULTS,
 )
 from tidemark.model.topology import Topology
@@ -160,7 +160,7 @@ def _counted(
     Only objectives among *specs* need it. An unreadable table has none.
     """
     is_needed = any(spec.compliance for spec in specs)
-    if not is_needed or layout.report_table(topology.name, LATENCY_BUCKET_ROLLUP.name) not in readable:
+    if not is_needed or layout.report_table(topology.name, LATENCY_ROLLUP.name) not in readable:
         return {}
     return counted_batches(layout, topology.name, names_in(topology.sub_topologies))
 

@@ -57,11 +57,8 @@ _IN_HOURS = """
     AND grain = 'hour' AND scope = 'operator' AND list_contains($4::VARCHAR[], operator)
 """
 HOURS = f"""
-    SELECT operator AS name, epoch_ms(interval_start) AS hour_ms, p50_ms AS median_ms, p99_ms, max_ms
-    FROM latency_rollup WHERE {_IN_HOURS} AND p99_ms IS NOT NULL ORDER BY name, hour_ms
-"""
-BUCKETS = f"""
-    SELECT operator AS name, bucket, sum(n)::BIGINT AS n FROM latency_bucket_rollup WHERE {_IN_HOURS} GROUP BY ALL
+    SELECT operator AS name, epoch_ms(interval_start) AS hour_ms, p50_ms AS median_ms, p99_ms, max_ms, buckets
+    FROM latency_rollup WHERE {_IN_HOURS} ORDER BY name, hour_ms
 """
 
 
@@ -174,11 +171,11 @@ def _checks(tables: Tables, specs: Sequence[SlaSpec], span: Sequence[object]) ->
 def _hours(tables: Tables, topology: Topology, span: Sequence[object]) -> list[Measured]:
     """Returns the measurements of each terminal operator of *topology*."""
     parameters = [*span, [*topology.terminals]]
-    rows, buckets = tables.ask(HOURS, parameters).objects, tables.ask(BUCKETS, parameters).objects
+    rows = tables.ask(HOURS, parameters).objects
     found = []
     for operator in topology.terminals:
-        hours = [_spread(row) for row in rows if row["name"] == operator]
-        counts = [(row["bucket"], row["n"]) for row in buckets if row["name"] == operator]
+        own = [row for row in rows if row["name"] == operator]
+        hours, counts = [_spread(row) for row in own], [(b["bucket"], b["n"]) for row in own for b in row["buckets"]]
         median_ms, p99_ms = quantile(counts, 0.5), quantile(counts, 0.99)
         whole = None
         if hours and median_ms is not None and p99_ms is not None:

@@ -112,7 +112,6 @@ def build_engine(
         Journal(journal_home, "facts", fence),
         committer,
         every_ms=topology.facts_every_ms,
-        window_ms=topology.window_ms,
         fence=fence,
     )
     committing = BatchCommitter(

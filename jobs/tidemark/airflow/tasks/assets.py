@@ -30,7 +30,6 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATHS,
     DQ_RESULTS,
     INCIDENTS,
-    LATENCY_BUCKET_ROLLUP,
     LATENCY_ROLLUP,
     SLA_RESULTS,
     TABLE_FILES,
@@ -39,7 +38,7 @@ from tidemark.model.tables.catalog import (
 from tidemark.model.topology import Topology
 
 WRITES = {
-    "rollup": (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP),
+    "rollup": (LATENCY_ROLLUP,),
     "critical_path": (
         *(CRITICAL_PATHS, CRITICAL_PATH_STEPS, CRITICAL_PATH_LEAVES),
         WINDOW_PARTS,

@@ -34,7 +34,7 @@ from tidemark.model.project.registries import passwords_in_clear, with_secrets
 from tidemark.model.row_per_record import row_per_record
 from tidemark.model.schedules import too_many
 from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
-from tidemark.model.tables.catalog import CHANGES, LATENCY_BUCKETS
+from tidemark.model.tables.catalog import CHANGES, LATENCY_MINUTES
 from tidemark.model.topology import Topology, different_spark, load_each, load_part, name_in
 from tidemark.recorded.queries import recorded_topologies
 from tidemark.reports.batch_job import add_bootstrap, given_secrets, topology_file
@@ -258,7 +258,7 @@ def _not_measured(project: Project, topology: Topology, layout: Layout) -> Itera
             table, function, subs = CHANGES, "changed", topology.sub_topologies
         elif spec.measure in QUANTILES or spec.measure is Measure.BURN_RATE:
             subs = tuple(sub for sub in topology.sub_topologies if spec.subject in names_in(sub.operators))
-            table, function = LATENCY_BUCKETS, "measured"
+            table, function = LATENCY_MINUTES, "measured"
         else:
             continue
         if not any(layout.stream_table(topology.name, sub.name, table.name).is_dir() for sub in subs):

@@ -30,7 +30,7 @@ a table is null in the rows before. Delta enforces the conditions of reports. Th
 conditions and the unique keys of tables of streams, and writes `dq_results` (docs/alerts.md, Contracts).
 
 `changes`, hops and tables of sinks get each batch at once. The other tables of streams are facts. While a stream runs,
-they get a batch together, up to ten seconds later (`facts_every`, docs/reliability.md); `latency_buckets`
+they get a batch together, up to ten seconds later (`facts_every`, docs/reliability.md); `latency_minutes`
 and `watermarks` up to a minute later. `tidemark sql` also reads facts that are not in tables yet.
 """
 OF_SINKS = """\

@@ -33,14 +33,13 @@ RECORDS = """
     FROM operator_batches WHERE kind = 'source' GROUP BY operator ORDER BY records DESC, operator
 """
 LATENCY = """
-    WITH counted AS (
-        SELECT sub_topology, operator, bucket, sum(n)::BIGINT AS n FROM latency_buckets GROUP BY ALL
-    ), histograms AS (
-        SELECT sub_topology, operator, list((bucket, n)) AS counts FROM counted GROUP BY ALL
+    WITH histograms AS (
+        SELECT sub_topology, operator, list((b.bucket, b.n)) AS counts
+        FROM (SELECT sub_topology, operator, explode(buckets) AS b FROM latency_minutes) GROUP BY ALL
     ), whole AS (
         SELECT sub_topology, operator, any_value(kind) AS kind, sum(n) AS n, min(min_ms) AS lowest,
                sum(sum_ms) / sum(n) AS average, max(max_ms) AS highest
-        FROM operator_batches WHERE n > 0 GROUP BY ALL
+        FROM latency_minutes GROUP BY ALL
     )
     SELECT sub_topology, operator, kind, n::BIGINT, lowest, round(average)::BIGINT, counts, highest
     FROM whole JOIN histograms USING (sub_topology, operator) ORDER BY average

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Literal
 
 import polars as pl
 
@@ -26,3 +28,42 @@ def value_of(bucket: str) -> pl.Expr:
     index = pl.col(bucket).cast(pl.Int64())
     magnitude_ms = GAMMA ** (index.abs() - 1).cast(pl.Float64()) * (1 - RELATIVE_ERROR)
     return pl.when(index == 0).then(0).otherwise((magnitude_ms * index.sign()).round()).cast(pl.Int64())
+
+
+STATISTICS = ("n", "min_ms", "max_ms", "sum_ms", "negative_n")
+"""Columns with statistics of latencies, beside `buckets`."""
+_LISTED = pl.struct(pl.col("bucket").cast(pl.Int32()), pl.col("n").cast(pl.Int64())).alias("buckets")
+
+
+def in_lists(latencies: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Returns STATISTICS and `buckets` by *by*, in that order, of *latencies* by *by* and bucket.
+
+    Latencies in buckets below 0 are negative.
+    """
+    extremes, negative_n = (pl.min("min_ms"), pl.max("max_ms")), pl.col("n").filter(pl.col("bucket") < 0).sum()
+    rows = latencies.lazy().sort("bucket").group_by(by)
+    return rows.agg(pl.sum("n", "sum_ms"), *extremes, _LISTED, negative_n=negative_n).sort(by).collect()
+
+
+def in_rows(lists: pl.LazyFrame) -> pl.LazyFrame:
+    """Returns a row with `bucket` and `n` for each bucket in the column `buckets` of *lists*."""
+    return lists.explode("buckets").filter(pl.col("buckets").is_not_null()).unnest("buckets")
+
+
+def merged(
+    latencies: pl.LazyFrame,
+    by: Sequence[str],
+    *others: pl.Expr,
+    engine: Literal["in-memory", "streaming"] = "in-memory",
+) -> pl.DataFrame:
+    """Merges rows of *latencies*, which have STATISTICS and `buckets`, with the same *by*.
+
+    *others* are aggregates of more columns. The streaming engine is for more rows than fit into memory.
+    """
+    extremes = pl.min("min_ms"), pl.max("max_ms")
+    statistics = latencies.group_by(by).agg(pl.sum("n", "sum_ms", "negative_n"), *extremes, *others)
+    counts = in_rows(latencies.select(*by, "buckets")).group_by(*by, "bucket").agg(pl.sum("n"))
+    # Within a group the order of rows stays.
+    lists = counts.sort("bucket").group_by(by).agg(_LISTED)
+    # In one plan with the statistics, 19 million buckets take the streaming engine 2 GB instead of 0.5.
+    return statistics.collect(engine=engine).join(lists.collect(engine=engine), on=by, how="left", nulls_equal=True)

@@ -7,29 +7,29 @@ of a task, and by latency buckets within 1 % of the latency for those between.
 from __future__ import annotations
 
 import polars as pl
-import polars.selectors as cs
 
-from tidemark.kernels.columns.buckets import value_of
+from tidemark.kernels.columns.buckets import in_rows, value_of
 from tidemark.semantics.buckets import RELATIVE_ERROR
 
 TASK = ["sub_topology", "operator", "task_id", "batch_id"]
 
 
-def record_times(latencies: pl.DataFrame, buckets: pl.DataFrame) -> pl.DataFrame:
+def record_times(minutes: pl.DataFrame) -> pl.DataFrame:
     """Returns the timestamps of the records that tasks read, in order: `record_ms` and `latest_ms`, epoch ms.
 
     The record of a bucket may be as late as `latest_ms`.
 
-    *latencies* are those of `measured_tasks`, *buckets* those of `latency_buckets`. A task without buckets has none.
+    *minutes* are rows of `latency_minutes` about single batches.
     """
     ends = ["min_ms", "max_ms"]
-    tasks = latencies.with_columns(cs.datetime().dt.epoch("ms")).select(*TASK, *ends, finished_ms="finished_at")
+    extremes = pl.min("min_ms").over(TASK), pl.max("max_ms").over(TASK)
+    tasks = minutes.select(*TASK, *extremes, "buckets", finished_ms=pl.col("finished_at").dt.epoch("ms"))
     value_ms = pl.col("value_ms")
     # A bucket has values from v / (1 + e) to v / (1 - e), and those below 0 in the same distance from 0.
     shortest_ms = (value_ms / (1 + RELATIVE_ERROR * value_ms.sign())).floor().cast(pl.Int64())
     between = (
-        buckets.select(*TASK, value_ms=value_of("bucket"))
-        .join(tasks, on=TASK)
+        in_rows(tasks.lazy())
+        .with_columns(value_ms=value_of("bucket"))
         # The value of a bucket may lie outside of the measured latencies.
         .select(
             *TASK,
@@ -38,11 +38,10 @@ def record_times(latencies: pl.DataFrame, buckets: pl.DataFrame) -> pl.DataFrame
                 for ms, name in [(value_ms, "record_ms"), (shortest_ms, "latest_ms")]
             ),
         )
+        .collect()
     )
-    measured = tasks.join(between.select(TASK).unique(), on=TASK, how="semi")
     exact = [
-        measured.select(*TASK, *(_before_finish(pl.col(end), name) for name in ("record_ms", "latest_ms")))
-        for end in ends
+        tasks.select(*TASK, *(_before_finish(pl.col(end), name) for name in ("record_ms", "latest_ms"))) for end in ends
     ]
     return pl.concat([between, *exact]).unique().sort("latest_ms", "record_ms")
 

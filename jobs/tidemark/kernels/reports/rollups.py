@@ -1,17 +1,18 @@
 """Merges latency by scope and interval; percentiles come from the buckets.
 
-Hours are merged from minutes, days from hours. A frame of *measured* rows has SCOPED, `interval_start`, and either a
-`bucket` with its `n`, or a null bucket and the statistics of all records: `n`, `min_ms`, `max_ms`, `sum_ms`,
-`negative_n`. Columns that a scope does not have are null.
+Hours are merged from minutes, days from hours. A frame of *measured* rows has SCOPED, `interval_start`, STATISTICS and
+`buckets`. Columns that a scope does not have are null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import polars as pl
 
+from tidemark.kernels.columns.buckets import STATISTICS, in_rows, merged
 from tidemark.model.settings.intervals import Grain, Interval, Scope
 from tidemark.semantics.buckets import value_of
 
@@ -42,29 +43,35 @@ class Outline:
 
 NO_OUTLINE = Outline()
 TASK = ("topology", "sub_topology", "operator", "kind", "task_id")
+MEASURED = (*STATISTICS, "buckets")
 NO_TASKS = pl.DataFrame(
     schema={
         **dict.fromkeys(TASK, pl.String),
         "interval_start": pl.Datetime("us", "UTC"),
-        "bucket": pl.Int32,
-        **dict.fromkeys(("n", "min_ms", "max_ms", "sum_ms", "negative_n"), pl.Int64),
+        **dict.fromkeys(STATISTICS, pl.Int64),
+        "buckets": pl.List(pl.Struct({"bucket": pl.Int32, "n": pl.Int64})),
     }
 )
 """Measured rows by task: none."""
-FACTS = (*TASK, "finished_at", "bucket", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
+FACTS = (*TASK, "finished_at", *MEASURED)
 SCOPED = ("scope", *TASK, "path")
 QUANTILES: Mapping[str, float] = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
 
 
-def by_minute(facts: pl.LazyFrame, minutes: Collection[Interval]) -> pl.LazyFrame:
+def by_minute(
+    facts: pl.LazyFrame,
+    minutes: Collection[Interval],
+    *,
+    engine: Literal["in-memory", "streaming"] = "in-memory",
+) -> pl.DataFrame:
     """Returns measured rows by task, of *facts* that finished in *minutes*.
 
-    They lack `scope` and `path`. *facts* are rows of `latency_buckets` and of `measured_tasks`, which have no bucket,
-    with the columns of FACTS.
+    They lack `scope` and `path`. *facts* are rows of `latency_minutes` with the columns of FACTS. The streaming engine
+    is for more rows than fit into memory.
     """
-    minute = pl.col("finished_at").dt.truncate("1m").alias("interval_start")
-    finished = facts.filter(_is_in("finished_at", minutes))
-    return finished.group_by(*TASK, minute, "bucket").agg(*_merges())
+    minute = pl.col("finished_at").dt.truncate("1m")
+    finished = facts.filter(_is_in("finished_at", minutes)).with_columns(interval_start=minute)
+    return merged(finished, [*TASK, "interval_start"], engine=engine).select(NO_TASKS.columns)
 
 
 def in_scopes(tasks: pl.DataFrame, paths: Mapping[str, str]) -> pl.DataFrame:
@@ -125,20 +132,14 @@ def by_grain(minutes: pl.DataFrame, stored: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(rows)
 
 
-def buckets(measured: pl.DataFrame) -> pl.DataFrame:
-    """Returns the *measured* rows of buckets."""
-    return measured.filter(pl.col("bucket").is_not_null())
-
-
 def latencies(measured: pl.DataFrame, outline: Outline) -> pl.DataFrame:
     """Returns the statistics of *measured* rows, one per scope and interval.
 
     They have average, percentiles and the share over the SLA.
     """
     interval = [*SCOPED, "grain", "interval_start", "interval_end"]
-    measured = measured.with_columns(sla_ms=_promised(outline))
-    statistics = measured.filter(pl.col("bucket").is_null()).with_columns(avg_ms=pl.col("sum_ms") / pl.col("n"))
-    of_buckets = _of_buckets(buckets(measured), interval)
+    statistics = measured.with_columns(avg_ms=pl.col("sum_ms") / pl.col("n"), sla_ms=_promised(outline))
+    of_buckets = _of_buckets(statistics.lazy().select(*interval, "sla_ms", "buckets"), interval)
     joined = statistics.join(of_buckets, on=interval, how="left", nulls_equal=True)
     return joined.with_columns(over_sla_share=pl.col("over_sla_n") / pl.col("n"))
 
@@ -149,8 +150,9 @@ def shrunk_minutes(stored: pl.DataFrame, tasks: pl.DataFrame) -> list[int]:
     They are epoch ms of the minutes' starts.
     """
     of_tasks = stored.filter(grain=Grain.MINUTE.value, scope=Scope.TASK.value)
-    row = [*TASK, "interval_start", "bucket"]
-    joined = of_tasks.join(tasks.select(*row, left_n="n"), on=row, how="left", nulls_equal=True)
+    row = [*TASK, "interval_start"]
+    had, left = (in_rows(rows.lazy().select(*row, "buckets")) for rows in (of_tasks, tasks))
+    joined = had.join(left.rename({"n": "left_n"}), on=[*row, "bucket"], how="left", nulls_equal=True).collect()
     # Facts are only ever added, so some facts of these minutes were removed.
     fewer = joined.filter(pl.col("left_n").fill_null(0) < pl.col("n"))
     return fewer["interval_start"].dt.epoch("ms").unique().sort().to_list()
@@ -167,14 +169,7 @@ def _is_in(column: str, intervals: Collection[Interval]) -> pl.Expr:
 
 def _merged(measured: pl.DataFrame, grain: Grain) -> pl.DataFrame:
     start = pl.col("interval_start").dt.truncate(_LENGTH[grain])
-    return measured.group_by(*SCOPED, start, "bucket").agg(*_merges())
-
-
-def _merges() -> list[pl.Expr]:
-    """Merges count and statistics of rows; null where no row has any."""
-    any_measured = pl.col("sum_ms").count() > 0
-    sums = (pl.when(any_measured).then(pl.sum(column)).alias(column) for column in ("sum_ms", "negative_n"))
-    return [pl.sum("n"), pl.min("min_ms"), pl.max("max_ms"), *sums]
+    return merged(measured.lazy().with_columns(start), [*SCOPED, "interval_start"])
 
 
 def _promised(outline: Outline) -> pl.Expr:
@@ -185,8 +180,9 @@ def _promised(outline: Outline) -> pl.Expr:
     return pl.when(is_topology).then(pl.lit(outline.of_topology, pl.Int64)).otherwise(pl.coalesce(of_operator, of_path))
 
 
-def _of_buckets(counts: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+def _of_buckets(lists: pl.LazyFrame, by: list[str]) -> pl.DataFrame:
     """Returns quantiles and the records over the SLA per *by*."""
+    counts = in_rows(lists).collect()
     stands_for = {bucket: value_of(bucket) for bucket in counts["bucket"].unique()}
     value_ms = pl.col("bucket").replace_strict(stands_for, return_dtype=pl.Float64)
     up_to, total = pl.col("n").cum_sum(), pl.col("n").sum()

@@ -1,6 +1,6 @@
 """Computes facts of a batch of one operator.
 
-They are latency per task, its histogram, and records per streaming window.
+They are latency per task and streaming window, and records per streaming window.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import polars as pl
 
 from tidemark.collecting import outside
 from tidemark.kernels.aggregates.windows import in_windows, window_start
-from tidemark.kernels.columns.buckets import bucket_of, value_of
+from tidemark.kernels.columns.buckets import STATISTICS, bucket_of, merged
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.semantics.completeness import DAY_MS, IntervalCount, Intervals
 from tidemark.semantics.latency import Times, latency_at
@@ -79,11 +79,25 @@ def over_all_tasks(stats: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {**sums, "min_ms": min(task["min_ms"] for task in stats), "max_ms": max(task["max_ms"] for task in stats)}
 
 
-def latency_histogram(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> pl.DataFrame:
-    """Returns the number of records per `_task` and latency bucket."""
-    latency = times.lazy().select("_task", "n", bucket=bucket_of(finished_at_ms - pl.col("_newest_ms")))
-    per_bucket = latency.group_by("_task", "bucket").agg(pl.col("n").sum())
-    return _collected(per_bucket.sort("_task", "bucket"), times)
+def latency_buckets(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int, window_ms: int) -> pl.DataFrame:
+    """Returns n, min_ms, max_ms and sum_ms of latencies by `_task`, `window_start` (epoch ms) and `bucket`.
+
+    The window is that of the newest record that a result reflects, as the latency is.
+    """
+    latency_ms, n = finished_at_ms - pl.col("_newest_ms"), pl.col("n").cast(pl.Int64())
+    start_ms = window_start(pl.col("_newest_ms"), size_ms=window_ms)
+    per_bucket = (
+        times.lazy()
+        .select("_task", n=n, window_start=start_ms, latency_ms=latency_ms, bucket=bucket_of(latency_ms))
+        .group_by("_task", "window_start", "bucket")
+        .agg(
+            pl.col("n").sum(),
+            min_ms=pl.col("latency_ms").min(),
+            max_ms=pl.col("latency_ms").max(),
+            sum_ms=(pl.col("latency_ms") * pl.col("n")).sum(),
+        )
+    )
+    return _collected(per_bucket, times)
 
 
 def _collected(of_times: pl.LazyFrame, times: pl.DataFrame | pl.LazyFrame) -> pl.DataFrame:
@@ -92,18 +106,19 @@ def _collected(of_times: pl.LazyFrame, times: pl.DataFrame | pl.LazyFrame) -> pl
     return of_times.collect(engine="streaming" if isinstance(times, pl.LazyFrame) else "in-memory")
 
 
-def add_up(buckets: pl.DataFrame, *, window_ms: int) -> pl.DataFrame:
-    """Merges rows of `latency_buckets` of several batches.
+def add_up(minutes: pl.DataFrame) -> pl.DataFrame:
+    """Merges rows of `latency_minutes` of several batches.
 
-    Rows of one task and bucket become one row, with the last of their batches.
+    Rows of one minute, window and task become one row, with the last of their batches. Those of a source in a batch
+    that closed windows stay as they are: they show which record let the windows close.
     """
-    finished_ms = pl.col("finished_at").dt.epoch("ms")
-    # Rows of two minutes or two windows are not merged: rollups by minute, and windows of record time, which is the
-    # finish clock less the latency, count the same as before.
-    spans = (finished_ms // 60_000).alias("_minute"), ((finished_ms - value_of("bucket")) // window_ms).alias("_window")
-    same = outside(buckets.columns, {"batch_id", "finished_at", "n"})
-    of_bucket = buckets.sort("batch_id", maintain_order=True).group_by(*same, *spans, maintain_order=True)
-    return of_bucket.agg(pl.col("batch_id", "finished_at").last(), pl.col("n").sum()).drop("_minute", "_window")
+    of_batch = ("batch_id", "decided_at", "finished_at")
+    same = [*outside(minutes.columns, {*of_batch, *STATISTICS, "buckets"}), "_minute", "_alone"]
+    in_order = minutes.lazy().sort("batch_id", maintain_order=True).with_columns(
+        _minute=pl.col("finished_at").dt.epoch("ms") // 60_000, _alone=pl.when("closed_windows").then("batch_id")
+    )  # fmt: skip
+    rows = merged(in_order, same, pl.col(of_batch).last()).select(minutes.columns)
+    return rows.sort("operator", "task_id", "window_start", "batch_id")
 
 
 def records_per_window(times: pl.DataFrame, *, window_ms: int) -> dict[int, int]:

@@ -109,6 +109,11 @@ _STATS = _columns(
     ("sum_ms", "bigint", "sum of the e2e latencies, ms"),
     ("negative_n", "bigint", "records whose timestamp lay after the finish clock"),
 )
+_BUCKETS = "array<struct<bucket:int,n:bigint>>"
+_BUCKETS_COMMENT = (
+    "log-scaled histogram: signed index of each bucket with records, in order, and their number; relative error ≤ 1 %; "
+    "histograms merge by the sum of n per bucket"
+)
 
 BATCHES = Table(
     "batches",
@@ -249,21 +254,33 @@ That holds for each batch and operator, and is called the accounting.
 COUNTED = (*CAME_IN, *BECAME, "fan_out", "repeated", "joined_beyond_history", "released_early", "reopened")
 """Columns of `operator_batches` that count updates."""
 
-LATENCY_BUCKETS = Table(
-    "latency_buckets",
-    "operator, task and bucket in one or several batches, of which batch_id is the last: log-scaled histogram of e2e "
-    "latency, relative error ≤ 1 %; a row is of one minute of the finish clock and one streaming window",
+LATENCY_MINUTES = Table(
+    "latency_minutes",
+    "minute of the finish clock, streaming window, operator and task: end-to-end latency (KIP-613) of its records, as "
+    "statistics and as a histogram; a restart and late facts make several rows, whose numbers add up",
     (
-        *_BATCH,
+        *_columns(
+            ("topology", "string", "name of the topology"),
+            ("sub_topology", "string", "the operators that run in one streaming query"),
+            ("batch_id", "bigint", "the last of the micro-batches whose records the row counts; it has one or several"),
+            ("decided_at", "timestamp", "decision time of that batch; null: of a query of a job"),
+        ),
         *_OPERATOR,
         *_TASK,
         *_columns(
-            ("finished_at", "timestamp", "driver clock when the operator finished that batch"),
-            ("bucket", "int", "signed index of the log-scaled bucket"),
-            ("n", "bigint", "records in it"),
+            ("finished_at", "timestamp", "driver clock when the operator finished that batch, in the row's minute"),
+            ("window_start", "timestamp", "record time, inclusive, of the window with the newest record reflected"),
+            (
+                "closed_windows",
+                "boolean",
+                "of a source: whether the batch closed streaming windows; then the row counts no other batch; null: "
+                "another operator",
+            ),
         ),
+        *_STATS,
+        *_columns(("buckets", _BUCKETS, _BUCKETS_COMMENT)),
     ),
-    key=("batch_id", "operator", "task_id", "bucket"),
+    key=("batch_id", "operator", "task_id", "window_start"),
 )
 OPERATOR_WINDOWS = Table(
     "operator_windows",
@@ -689,7 +706,8 @@ _ROLLED_UP = _columns(
 )
 LATENCY_ROLLUP = Table(
     "latency_rollup",
-    "operator, task, topology or path, and interval of the finish clock",
+    "operator, task, topology or path, and interval of the finish clock; percentiles of any coarser interval come from "
+    "the sum of its buckets",
     (
         *_ROLLED_UP,
         *_STATS,
@@ -702,25 +720,12 @@ LATENCY_ROLLUP = Table(
             ("sla_ms", "bigint", "the tightest latency SLA, ms: error_after, else warn_after; null: none"),
             ("over_sla_n", "bigint", "records in buckets above sla_ms; null: no SLA"),
             ("over_sla_share", "double", "over_sla_n / n, 0 to 1; null: no SLA"),
-        ),
-    ),
-    "report",
-    partitioned_by=("grain",),
-    key=("scope", "sub_topology", "operator", "task_id", "path", "grain", "interval_start"),
-)
-LATENCY_BUCKET_ROLLUP = Table(
-    "latency_bucket_rollup",
-    "row of latency_rollup and bucket: percentiles of any coarser grain come from their sum",
-    (
-        *_ROLLED_UP,
-        *_columns(
-            ("bucket", "int", "signed index of the log-scaled bucket"),
-            ("n", "bigint", "records in it"),
+            ("buckets", _BUCKETS, _BUCKETS_COMMENT),
         ),
     ),
     "report",
     partitioned_by=("grain", "scope"),
-    key=("scope", "sub_topology", "operator", "task_id", "path", "grain", "interval_start", "bucket"),
+    key=("scope", "sub_topology", "operator", "task_id", "path", "grain", "interval_start"),
 )
 _WINDOW = _columns(
     ("topology", "string", "name of the topology"),
@@ -1159,7 +1164,7 @@ TABLES = MappingProxyType(
         (
             BATCHES,
             OPERATOR_BATCHES,
-            LATENCY_BUCKETS,
+            LATENCY_MINUTES,
             OPERATOR_WINDOWS,
             WATERMARKS,
             CHANGES,
@@ -1174,7 +1179,6 @@ TABLES = MappingProxyType(
             HEARTBEATS,
             CLOCK_SKEW,
             LATENCY_ROLLUP,
-            LATENCY_BUCKET_ROLLUP,
             CRITICAL_PATHS,
             CRITICAL_PATH_STEPS,
             CRITICAL_PATH_LEAVES,

@@ -15,18 +15,24 @@ from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.buckets import quantile
 
 ROLLED_UP = """
-    SELECT operator, epoch_ms(interval_start) // $4 * $4 AS at_ms, list(bucket) AS buckets, list(n) AS counts
-    FROM latency_bucket_rollup
-    WHERE topology = $1 AND interval_start >= make_timestamptz($2 * 1000)
-          AND interval_start < make_timestamptz($3 * 1000) AND list_contains($5::VARCHAR[], operator)
-          AND grain = $6 AND scope = 'operator'
+    SELECT operator, at_ms, list((b.bucket, b.n)) AS counts
+    FROM (
+        SELECT operator, epoch_ms(interval_start) // $4 * $4 AS at_ms, explode(buckets) AS b
+        FROM latency_rollup
+        WHERE topology = $1 AND interval_start >= make_timestamptz($2 * 1000)
+              AND interval_start < make_timestamptz($3 * 1000) AND list_contains($5::VARCHAR[], operator)
+              AND grain = $6 AND scope = 'operator'
+    )
     GROUP BY ALL ORDER BY operator, at_ms
 """
 LATEST = """
-    SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, list(bucket) AS buckets, list(n) AS counts
-    FROM latency_buckets
-    WHERE topology = $1 AND finished_at >= make_timestamptz($2 * 1000) AND finished_at < make_timestamptz($3 * 1000)
-          AND list_contains($5::VARCHAR[], operator)
+    SELECT operator, at_ms, list((b.bucket, b.n)) AS counts
+    FROM (
+        SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, explode(buckets) AS b
+        FROM latency_minutes
+        WHERE topology = $1 AND finished_at >= make_timestamptz($2 * 1000)
+              AND finished_at < make_timestamptz($3 * 1000) AND list_contains($5::VARCHAR[], operator)
+    )
     GROUP BY ALL ORDER BY operator, at_ms
 """
 PROMISED = """
@@ -81,8 +87,7 @@ def latencies_in_places(
     promised_ms = {row["operator"]: row["sla_ms"] for row in promises}
     rows = []
     for row in measured:
-        counts = list(zip(row["buckets"], row["counts"], strict=True))
-        quantiles = {name: quantile(counts, q) for name, q in QUANTILES.items()}
-        n, sla_ms = sum(row["counts"]), promised_ms.get(row["operator"])
+        quantiles = {name: quantile(row["counts"], q) for name, q in QUANTILES.items()}
+        n, sla_ms = sum(n for _, n in row["counts"]), promised_ms.get(row["operator"])
         rows.append({"operator": row["operator"], "at_ms": row["at_ms"], "n": n, **quantiles, "sla_ms": sla_ms})
     return rows

@@ -6,13 +6,10 @@ so the blame is empty here. Instants are epoch ms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import polars as pl
 
 from tidemark.collecting import names_in
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.kernels.reports.operator_tasks import measured_tasks
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import (
     BATCHES,
@@ -20,8 +17,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     HEARTBEATS,
-    LATENCY_BUCKETS,
-    OPERATOR_BATCHES,
+    LATENCY_MINUTES,
     OPERATOR_WINDOWS,
     WATERMARKS,
     WINDOW_PARTS,
@@ -65,30 +61,12 @@ PASSED = """
           AND (batch_id = 0 OR watermark >= make_timestamptz($3 * 1000))
 """
 
-TASKS = """
-    SELECT sub_topology, batch_id, operator, task.task_id, task.min_ms, task.max_ms
-    FROM (
-        SELECT sub_topology, batch_id, operator, epoch_ms(finished_at) AS finished_ms, unnest(tasks) AS task
-        FROM operator_batches
-        WHERE topology = $1 AND finished_at BETWEEN make_timestamptz($3 * 1000) AND make_timestamptz($2 * 1000)
-              AND list_contains($5::VARCHAR[], operator)
-    ) WHERE finished_ms - task.max_ms < $4 AND finished_ms - task.min_ms >= $3
+MINUTES = """
+    SELECT * FROM latency_minutes
+    WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000) AND finished_at >= make_timestamptz($3 * 1000)
+          AND window_start = make_timestamptz($3 * 1000) AND list_contains($4::VARCHAR[], operator)
 """
-"""Selects the work on records from $3 to before $4."""
-OF_TASKS: Mapping[str, pl.DataType] = {
-    "sub_topology": pl.String(),
-    "batch_id": pl.Int64(),
-    "operator": pl.String(),
-    "task_id": pl.String(),
-    "min_ms": pl.Int64(),
-    "max_ms": pl.Int64(),
-}
-"""The columns of TASKS."""
-BUCKETS = f"""
-    SELECT buckets.* FROM latency_buckets AS buckets SEMI JOIN ({TASKS}) AS tasks
-        USING (sub_topology, batch_id, operator, task_id)
-    WHERE buckets.topology = $1 AND buckets.finished_at >= make_timestamptz($3 * 1000)
-"""
+"""Selects the work on the records of the window that starts at $3."""
 
 
 def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
@@ -171,15 +149,14 @@ def _batch_rows(at: Scene, finished: pl.DataFrame) -> BatchRows:
     of_streams: list[BatchRows] = []
     for sub in at.topology.sub_topologies:
         tables = at.facts[sub.name].tables
-        of_sources = [finished_then, pl.col("operator").is_in(names_in(sub.outside_sources))]
-        buckets = tables.scan(LATENCY_BUCKETS, where=[*of_sources, pl.col("batch_id").is_in(closed_in.implode())])
+        is_closing = pl.col("closed_windows") & pl.col("batch_id").is_in(closed_in.implode())
+        of_sources = pl.col("operator").is_in(names_in(sub.outside_sources))
         of_streams.append(
             BatchRows(
                 batches=tables.scan(BATCHES, where=[finished_then]).collect(),
                 beats=tables.scan(HEARTBEATS, where=[pl.col("at").is_between(utc(since_ms), utc(at.at_ms))]).collect(),
                 watermarks=tables.scan(WATERMARKS, where=[decided_then]).collect(),
-                latencies=measured_tasks(tables.scan(OPERATOR_BATCHES, where=of_sources)).collect(),
-                buckets=buckets.collect(),
+                latencies=tables.scan(LATENCY_MINUTES, where=[finished_then, is_closing, of_sources]).collect(),
             )
         )
     return BatchRows(*(pl.concat(of_table) for of_table in zip(*of_streams, strict=True)))
@@ -197,10 +174,8 @@ def _judged(tables: Tables, topology: Topology, promised: Promises, start_ms: in
     """
     if not promised.records:
         return {}
-    where = [topology.name, at_ms, start_ms, start_ms + topology.window_ms, [*promised.records]]
-    tasks = pl.DataFrame(tables.ask(TASKS, where).rows, schema=dict(OF_TASKS), orient="row")
-    buckets = pl.DataFrame(rows_of(LATENCY_BUCKETS, tables.ask(BUCKETS, where).objects))
-    return judge_records(buckets, tasks, promised, window_ms=topology.window_ms)
+    minutes = tables.ask(MINUTES, [topology.name, at_ms, start_ms, [*promised.records]]).objects
+    return judge_records(pl.DataFrame(rows_of(LATENCY_MINUTES, minutes)), promised)
 
 
 def _objects(rows: pl.DataFrame) -> list[Row]:

@@ -23,14 +23,14 @@ PASSED = ["sub_topology", "operator", "passed_in"]
 class BatchClocks(NamedTuple):
     """Rows that have finish clocks of batches.
 
-    `tasks` are those of `spark_tasks`, `latencies` those of `measured_tasks` about sources, `batches` of `batches`,
-    and `buckets` those of `latency_buckets` about sources and the batches that closed windows.
+    `tasks` are those of `spark_tasks`, `sources` those of `measured_tasks` about sources, `batches` of `batches`, and
+    `latencies` those of `latency_minutes` about sources and the batches that closed windows.
     """
 
     tasks: pl.DataFrame
-    latencies: pl.DataFrame
+    sources: pl.DataFrame
     batches: pl.DataFrame
-    buckets: pl.DataFrame
+    latencies: pl.DataFrame
 
 
 def closed_at_sources(steps: pl.DataFrame, finished: pl.DataFrame, topology: Topology) -> pl.DataFrame:
@@ -81,12 +81,12 @@ def partition_ends(passes: pl.DataFrame, clocks: BatchClocks) -> pl.DataFrame:
     where one took the partition in. Else the driver finished all partitions of a batch at once. A partition that passed
     by a mark of time alone ended with its batch. Where no row has a clock it is the batch's decision time.
     """
-    tasks, latencies, batches = (
+    tasks, sources, batches = (
         rows.with_columns(cs.datetime().dt.epoch("ms")).rename({"batch_id": "passed_in"}) for rows in clocks[:3]
     )
     task_ms = pl.col("finished_at") + pl.col("skew_ms").fill_null(0)
     of_tasks = tasks.select(*PASSED, "partition", task_ms=task_ms, error_ms="skew_error_ms")
-    of_sources = latencies.select(*PASSED, "task_id", source_ms="finished_at")
+    of_sources = sources.select(*PASSED, "task_id", source_ms="finished_at")
     of_batches = batches.select("sub_topology", "passed_in", batch_ms="finished_at")
     with_clocks = (
         passes.with_columns(task_id=pl.format("{}_{}", "sub_topology", "partition"))
@@ -95,7 +95,7 @@ def partition_ends(passes: pl.DataFrame, clocks: BatchClocks) -> pl.DataFrame:
         .join(of_batches, on=["sub_topology", "passed_in"], how="left", maintain_order="left")
     )
     asked = with_clocks.rename({"batch_id": "closed_in", "passed_in": "batch_id"})
-    record_ms = first_records(asked, record_times(clocks.latencies, clocks.buckets))
+    record_ms = first_records(asked, record_times(clocks.latencies))
     is_closing = pl.col("passed_in") == pl.col("batch_id")
     closing_ms = pl.when(is_closing).then(pl.col("ewt_ms") - pl.col("skew_ms").fill_null(0))
     return with_clocks.select(

@@ -1,7 +1,6 @@
 """Judges windows by the latency of their records.
 
-It reads the facts that this needs. A record's timestamp is the finish clock less its latency. Latency buckets give it
-to within 1 %.
+It reads the facts that this needs.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from tidemark.collecting import present
-from tidemark.kernels.columns.buckets import value_of
+from tidemark.kernels.columns.buckets import in_rows
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.kernels.reports.operator_tasks import NEEDED, measured_tasks, spark_tasks
 from tidemark.model.kinds.source import Source
@@ -26,7 +25,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     HEARTBEATS,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     OPERATOR_BATCHES,
     WATERMARKS,
     WINDOW_PARTS,
@@ -75,7 +74,7 @@ def with_verdicts(
     first_ms, last_ms = min([*finished["began_ms"].drop_nulls(), *ended]) - HOUR_MS, max(ended) + HISTORY_MS
     read = Interval(first_ms, last_ms)
     batches = facts.of_batches(read, closed_in=finished["batch_id"].unique())
-    steps = _steps_with_tasks(steps, finished, topology, facts, batches)
+    steps = _steps_with_tasks(steps, finished, topology, facts, batches, read)
     paths = with_errors_of_tasks(paths, steps)
     judged = facts.judged(promises, read)
     parts = WindowParts(
@@ -94,16 +93,24 @@ def with_verdicts(
 
 
 def _steps_with_tasks(
-    steps: pl.DataFrame, finished: pl.DataFrame, topology: Topology, facts: _StreamReader, batches: BatchRows
+    steps: pl.DataFrame,
+    finished: pl.DataFrame,
+    topology: Topology,
+    facts: _StreamReader,
+    batches: BatchRows,
+    over: Interval,
 ) -> pl.DataFrame:
     """Returns *steps* with their shards and input partitions.
 
-    *batches* are rows about the batches that *finished* the windows, and about those of the day before.
+    *batches* are rows about the batches that *finished* the windows, and about those of the day before. They finished
+    in the interval *over*.
     """
     passes = passing_batches(closed_at_sources(steps, finished, topology), batches.watermarks)
     batch_ids = pl.concat([finished["batch_id"], passes["passed_in"]]).unique()
     tasks = spark_tasks(facts.operators(pc.field("batch_id").isin(pa.array(batch_ids))))
-    clocks = BatchClocks(tasks, batches.latencies, batches.batches, batches.buckets)
+    of_sources = lies_in("finished_at", over) & (pc.field("kind") == Source.kind)
+    sources = measured_tasks(facts.operators(of_sources))
+    clocks = BatchClocks(tasks, sources, batches.batches, batches.latencies)
     return with_tasks(steps, finished, tasks, last_partitions(partition_ends(passes, clocks)))
 
 
@@ -114,23 +121,14 @@ def _kept_windows(layout: Layout, topology: Topology, interval: Interval) -> pl.
     return rows_in(stored, day & ~pc.field("over_sla"))
 
 
-def judge_records(
-    buckets: pl.DataFrame, latencies: pl.DataFrame, promises: Promises, *, window_ms: int
-) -> RecordVerdicts:
+def judge_records(minutes: pl.DataFrame, promises: Promises) -> RecordVerdicts:
     """Returns the verdicts on the records of windows, by operator and start of window.
 
-    *buckets* and *latencies* are rows of `latency_buckets` and of `measured_tasks`.
+    *minutes* are rows of `latency_minutes`.
     """
-    task = ["sub_topology", "batch_id", "operator", "task_id"]
-    # The value of a bucket may lie outside of the measured latencies.
-    latency_ms = value_of("bucket").clip(pl.col("min_ms"), pl.col("max_ms"))
-    timestamp_ms = pl.col("finished_at").dt.epoch("ms") - latency_ms
-    counted = (
-        buckets.join(latencies.select(*task, "min_ms", "max_ms"), on=task, how="left")
-        .with_columns(start_ms=timestamp_ms // window_ms * window_ms)
-        .group_by("operator", "start_ms")
-        .agg("bucket", "n")
-    )
+    start_ms = pl.col("window_start").dt.epoch("ms")
+    lists = minutes.lazy().select("operator", "buckets", start_ms=start_ms)
+    counted = in_rows(lists).group_by("operator", "start_ms").agg("bucket", "n").collect()
     judged: dict[tuple[str, int], tuple[WindowVerdict, ...]] = {}
     for operator, start_ms, bucket, n in counted.iter_rows():
         counts = list(zip(bucket, n, strict=True))
@@ -173,17 +171,16 @@ class _StreamReader:
 
         *closed_in* are the batches that closed windows.
         """
-        ran, of_sources = lies_in("finished_at", over), pc.field("kind") == Source.kind
+        ran, is_closing = lies_in("finished_at", over), pc.field("batch_id").isin(pa.array(closed_in))
         names = pa.array([source.name for source in self._topology.outside_sources], pa.string())
-        is_closing = pc.field("batch_id").isin(pa.array(closed_in)) & pc.field("operator").isin(names)
+        of_sources = pc.field("closed_windows") & pc.field("operator").isin(names)
         # A watermark that was decided long before may still hold.
         decided = Interval(over.start_ms - HISTORY_MS, over.end_ms)
         return BatchRows(
             batches=self.rows(BATCHES, ran),
             beats=self.rows(HEARTBEATS, lies_in("at", over)),
             watermarks=self.rows(WATERMARKS, lies_in("decided_at", decided)),
-            latencies=measured_tasks(self.operators(ran & of_sources)),
-            buckets=self.rows(LATENCY_BUCKETS, ran & is_closing),
+            latencies=self.rows(LATENCY_MINUTES, ran & is_closing & of_sources),
         )
 
     def judged(self, promises: Promises, over: Interval) -> RecordVerdicts:
@@ -193,5 +190,4 @@ class _StreamReader:
         """
         names = list(promises.records)
         where = lies_in("finished_at", over) & pc.field("operator").isin(pa.array(names, pa.string()))
-        counts, ranges = self.rows(LATENCY_BUCKETS, where), measured_tasks(self.operators(where))
-        return judge_records(counts, ranges, promises, window_ms=self._topology.window_ms)
+        return judge_records(self.rows(LATENCY_MINUTES, where), promises)

@@ -1,7 +1,7 @@
 """Reads the facts about latency that rollups count.
 
-Files are selected by the statistics in the log. The progress of rollups is in their own logs, as transactions of
-Delta. `rollup/<topology>/<sub_topology>` is the newest batch that a rollup has counted. `…/rows` is the number of rows
+Files are selected by the statistics in the log. The progress of the rollup is in its own log, as transactions of
+Delta. `rollup/<topology>/<sub_topology>` is the newest batch that it has counted. `…/rows` is the number of rows
 that the files ending with that batch had. Operators of a team's own query write the facts of a batch one after the
 other, so the newest batch may have got more rows since.
 """
@@ -13,20 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
-import polars.selectors as cs
 from deltalake import DeltaTable
 
 from tidemark.kernels.columns.schemas import arrow_schema
-from tidemark.kernels.reports.operator_tasks import measured_tasks
 from tidemark.kernels.reports.rollups import FACTS, by_minute
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import LATENCY_BUCKET_ROLLUP, LATENCY_BUCKETS, OPERATOR_BATCHES, Table
+from tidemark.model.tables.catalog import LATENCY_MINUTES, LATENCY_ROLLUP
 from tidemark.storage.warehouse import is_table, stream_tables
 
-TABLES = (LATENCY_BUCKETS, OPERATOR_BATCHES)
-SPARK_ABOVE = 20_000_000
-"""Most rows of an hour that one process counts by itself."""
+SPARK_ABOVE = 200_000
+"""Most rows of an hour that one process counts by itself; a row has about a hundred buckets."""
 _AS_DECLARED = pl.ScanCastOptions(datetime_cast=["nanosecond-downcast", "convert-timezone"])
 """Casts timestamps, which other programs that rewrite files may change."""
 
@@ -38,9 +35,8 @@ class Facts:
     Attributes:
         topology: its name.
         sub_topology: its name.
-        files: a row for each data file: `table`, `path`, `num_records`, and minimum and maximum of `batch_id` and
-            `finished_at`.
-        newest: the newest batch that both tables have.
+        files: a row for each data file: `path`, `num_records`, and minimum and maximum of `batch_id` and `finished_at`.
+        newest: the newest batch that is there.
         oldest: the oldest batch that is left.
     """
 
@@ -50,15 +46,13 @@ class Facts:
     newest: int
     oldest: int
 
-    def new_minutes(self, rollups: Iterable[DeltaTable]) -> set[int]:
-        """Returns the minutes with facts that one of *rollups* lacks.
+    def new_minutes(self, rollup: DeltaTable) -> set[int]:
+        """Returns the minutes with facts that *rollup* lacks.
 
         They are minutes of the finish clock, epoch ms.
         """
-        # A crash between the commits of two rollups leaves one of them behind.
-        had = min(map(self._had_by, rollups))
-        files = self._files(OPERATOR_BATCHES, pl.col("max.batch_id") > had)
-        rows = self._rows(OPERATOR_BATCHES, files).filter(pl.col("batch_id") > had)
+        had = self._had_by(rollup)
+        rows = _rows(self._files(pl.col("max.batch_id") > had)).filter(pl.col("batch_id") > had)
         minute = pl.col("finished_at").dt.truncate("1m").dt.epoch("ms").unique()
         return set(rows.select(minute).collect(engine="streaming").to_series())
 
@@ -70,18 +64,13 @@ class Facts:
         # The rows of a file finished between these two instants.
         least, largest = pl.col("min.finished_at").dt.epoch("ms"), pl.col("max.finished_at").dt.epoch("ms")
         touches = [(largest >= minute.start_ms) & (least < minute.end_ms) for minute in minutes]
-        any_touches = pl.any_horizontal(pl.lit(value=False), *touches)
-        files = {table: self._files(table, any_touches) for table in TABLES}
-        if pl.concat(files.values())["num_records"].sum() > spark_above:
-            paths = {table: of_table["path"].to_list() for table, of_table in files.items()}
+        files = self._files(pl.any_horizontal(pl.lit(value=False), *touches))
+        if files["num_records"].sum() > spark_above:
             # This imports pyspark, which most jobs do not need.
             from tidemark.reports.rollups import large_facts
 
-            return large_facts.by_minute(paths, minutes, self.newest)
-        # Each of the two tables has some of these columns.
-        columns = cs.by_name(*FACTS, require_all=False)
-        rows = [self._rows(table, of_table).select(columns) for table, of_table in files.items()]
-        return by_minute(pl.concat(rows, how="diagonal"), minutes).collect(engine="streaming")
+            return large_facts.by_minute(files["path"].to_list(), minutes)
+        return by_minute(_rows(files).select(FACTS), minutes, engine="streaming")
 
     def marks(self, rollup: DeltaTable, now: Collection[Facts]) -> dict[str, int]:
         """Returns the transactions by which *rollup* has counted these facts.
@@ -89,41 +78,21 @@ class Facts:
         There are none if it has counted newer facts of *now*.
         """
         newest_now = max((part.newest for part in now if part.sub_topology == self.sub_topology), default=-1)
-        # A mark beyond all facts is that of tables that were begun anew.
+        # A mark beyond all facts is that of a table that was begun anew.
         had_newer = self.newest < (rollup.transaction_version(self._app) or 0) <= newest_now
         return {} if had_newer else self._marks(self.newest)
 
-    def _files(self, table: Table, are_read: pl.Expr) -> pl.DataFrame:
-        """Returns the files of *table* that *are_read*.
+    def _files(self, are_read: pl.Expr) -> pl.DataFrame:
+        """Returns the files that *are_read*.
 
         A file for which *are_read* is null is included: its log lacks statistics.
         """
-        return self.files.filter(are_read.fill_null(value=True), table=table.name)
-
-    def _rows(self, table: Table, files: pl.DataFrame) -> pl.LazyFrame:
-        """Reads the facts of *table* in *files*, by task.
-
-        They are of batches that both tables have.
-        """
-        paths = files["path"].to_list()
-        schema = pl.DataFrame(arrow_schema(table).empty_table()).schema
-        rows = pl.LazyFrame(schema=schema)
-        if paths:
-            rows = pl.scan_parquet(
-                paths,
-                schema=schema,
-                cast_options=_AS_DECLARED,
-                missing_columns="insert",
-                extra_columns="ignore",
-                glob=False,
-            )
-        known = rows.filter(pl.col("batch_id") <= self.newest)
-        return measured_tasks(known) if table is OPERATOR_BATCHES else known
+        return self.files.filter(are_read.fill_null(value=True))
 
     def _had_by(self, rollup: DeltaTable) -> int:
         """Returns the newest batch of which *rollup* has counted every row.
 
-        -1: there is none, or the tables were begun anew.
+        -1: there is none, or the table was begun anew.
         """
         batch_id = rollup.transaction_version(self._app)
         if batch_id is None or batch_id > self.newest:
@@ -146,8 +115,8 @@ def _app(topology: str, sub_topology: str) -> str:
 
 
 def counted_batches(layout: Layout, topology: str, sub_topologies: Iterable[str]) -> dict[str, int]:
-    """Returns the newest batch that the rollups have counted, by sub-topology."""
-    path = layout.report_table(topology, LATENCY_BUCKET_ROLLUP.name)
+    """Returns the newest batch that the rollup has counted, by sub-topology."""
+    path = layout.report_table(topology, LATENCY_ROLLUP.name)
     if not is_table(path):
         return {}
     rollup = DeltaTable(str(path))
@@ -158,12 +127,10 @@ def counted_batches(layout: Layout, topology: str, sub_topologies: Iterable[str]
 def facts_of(layout: Layout, topology: str) -> list[Facts]:
     """Returns the facts of each sub-topology of *topology* that has any."""
     by_sub_topology = []
-    for path in stream_tables(layout, topology, OPERATOR_BATCHES.name):
-        tables = [_files(path.with_name(table.name)) for table in TABLES]
-        if not any(table.is_empty() for table in tables):
-            files = pl.concat(tables)
-            newest = min(table.select(pl.max("max.batch_id")).item() for table in tables)
-            oldest = files.select(pl.min("min.batch_id")).item()
+    for path in stream_tables(layout, topology, LATENCY_MINUTES.name):
+        files = _files(path)
+        if not files.is_empty():
+            newest, oldest = files.select(pl.max("max.batch_id")).item(), files.select(pl.min("min.batch_id")).item()
             by_sub_topology.append(Facts(topology, path.parent.name, files, newest=newest, oldest=oldest))
     return by_sub_topology
 
@@ -177,4 +144,19 @@ def _files(table: Path) -> pl.DataFrame:
     if files.is_empty():
         return files
     statistics = ("min.batch_id", "max.batch_id", "min.finished_at", "max.finished_at")
-    return files.select("num_records", *statistics, table=pl.lit(table.name), path=f"{table}/" + pl.col("path"))
+    return files.select("num_records", *statistics, path=f"{table}/" + pl.col("path"))
+
+
+def _rows(files: pl.DataFrame) -> pl.LazyFrame:
+    """Reads the rows of `latency_minutes` in *files*."""
+    schema = pl.DataFrame(arrow_schema(LATENCY_MINUTES).empty_table()).schema
+    if files.is_empty():
+        return pl.LazyFrame(schema=schema)
+    return pl.scan_parquet(
+        files["path"].to_list(),
+        schema=schema,
+        cast_options=_AS_DECLARED,
+        missing_columns="insert",
+        extra_columns="ignore",
+        glob=False,
+    )

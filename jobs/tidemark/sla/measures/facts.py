@@ -317,9 +317,10 @@ def _latencies(over: Interval) -> str:
 
     The latency is end to end. It counts the records that finished in the interval *over*.
     """
-    counted = _row(FactKind.LATENCY, "operator", over, bucket="bucket", n="sum(n)")
+    counted = _row(FactKind.LATENCY, "operator", over, bucket="b.bucket", n="sum(b.n)")
     finished = f"topology = $1 AND {over.holds('finished_at')}"
-    return f"{counted} FROM latency_buckets WHERE {finished} GROUP BY operator, bucket"
+    buckets = f"SELECT operator, explode(buckets) AS b FROM latency_minutes WHERE {finished}"
+    return f"{counted} FROM ({buckets}) GROUP BY operator, b.bucket"
 
 
 def _buckets_select(over: Interval) -> str:

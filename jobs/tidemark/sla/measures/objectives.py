@@ -123,7 +123,7 @@ def objectives_sql(topology: Topology, specs: Sequence[SlaSpec], later: Mapping[
             finished = Interval(max(since_ms, first_ms), at_ms).holds("finished_at")
             one_by_one.append(f"""
             UNION ALL
-            SELECT operator, bucket, n, epoch_ms(finished_at) AS ms FROM latency_buckets
+            SELECT operator, explode(buckets) AS b, epoch_ms(finished_at) AS ms FROM latency_minutes
             WHERE topology = $1 AND operator IN ({names}) AND {of_sub} AND batch_id > {later[sub].after_batch}
                   AND {finished}""")
     others = ", ".join(f"'{sub}'" for sub in subs) or "''"
@@ -132,15 +132,15 @@ def objectives_sql(topology: Topology, specs: Sequence[SlaSpec], later: Mapping[
     windows = ", ".join(f"({length_ms}, {start_ms})" for length_ms, start_ms in starts_ms.items())
     return f"""
         WITH counted AS (
-            SELECT operator, bucket, n, epoch_ms(interval_start) AS ms FROM latency_bucket_rollup
+            SELECT operator, explode(buckets) AS b, epoch_ms(interval_start) AS ms FROM latency_rollup
             WHERE topology = $1 AND scope = '{Scope.OPERATOR}' AND operator IN ({names})
                   AND ({" OR ".join(rolled_up)}) AND {_grains(ends_ms)}
             {"".join(one_by_one)}
         )
-        SELECT '{FactKind.OBJECTIVE}' AS what, operator AS subject, over_ms, bucket, sum(n)::bigint AS n,
+        SELECT '{FactKind.OBJECTIVE}' AS what, operator AS subject, over_ms, b.bucket, sum(b.n)::bigint AS n,
                NULL AS at_ms, NULL AS idle
         FROM counted JOIN (VALUES {windows}) AS windows(over_ms, start_ms) ON ms >= start_ms
-        GROUP BY operator, over_ms, bucket
+        GROUP BY operator, over_ms, b.bucket
     """
 
 

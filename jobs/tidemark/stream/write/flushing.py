@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import add_up
-from tidemark.model.tables.catalog import BATCHES, LATENCY_BUCKETS, OPERATOR_BATCHES, WATERMARKS
+from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES, WATERMARKS
 from tidemark.storage.delta.tables import Committer
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.files import File, Files, Rows, write_file
@@ -39,7 +39,7 @@ WHOLES = (OPERATOR_BATCHES.name, BATCHES.name)
 
 SELDOM_MS = 60_000
 """Least time between flushes in an object store: a commit costs requests."""
-SELDOM = frozenset({LATENCY_BUCKETS.name, WATERMARKS.name})
+SELDOM = frozenset({LATENCY_MINUTES.name, WATERMARKS.name})
 IN_ONE_OF = 6
 
 
@@ -47,8 +47,7 @@ class Flusher:
     """Keeps the facts of a stream's batches until its tables have them.
 
     The tables in *home* get them every *every_ms*. *journal* is the folder of the entries, *facts* its files of facts.
-    *window_ms* is the length of the topology's streaming windows. A batch and a timer may call for a flush at the same
-    time.
+    A batch and a timer may call for a flush at the same time.
 
     Attributes:
         flushed: the newest batch up to which tables have all facts; -1: none.
@@ -63,12 +62,10 @@ class Flusher:
         committer: Committer,
         *,
         every_ms: int,
-        window_ms: int,
         fence: Fence = NO_FENCE,
     ) -> None:
         self._home, self._journal, self._facts, self._committer = home, journal, facts, committer
         self._every_ms = max(every_ms, SELDOM_MS) if every_ms and isinstance(home, ObjectPath) else every_ms
-        self._window_ms = window_ms
         self._fence = fence
         self._compactor = Compactor(committer)
         self._lock = RLock()
@@ -244,9 +241,9 @@ class Flusher:
         if len(others) == 1 and not files:
             return others[0]
         table = pa.concat_tables(others)
-        if path.name == LATENCY_BUCKETS.name:
-            # Buckets of one window and operator are added up, so that the table gets one row for them.
-            table = rows_of(LATENCY_BUCKETS, add_up(pl.DataFrame(table), window_ms=self._window_ms))
+        if path.name == LATENCY_MINUTES.name:
+            # Latencies of one minute are added up, so that the table gets one row for a window and an operator.
+            table = rows_of(LATENCY_MINUTES, add_up(pl.DataFrame(table)))
         if files:
             written = self._fence.until_written(lambda: write_file(path, table, batch_id=max(by_batch)))
             return Files((*files, written))

@@ -12,15 +12,16 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.collecting import index_by_name, names_in, omit
+from tidemark.kernels.columns.buckets import in_lists
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.kernels.updates.facts import latency_histogram, latency_stats, over_all_tasks
+from tidemark.kernels.updates.facts import latency_buckets, latency_stats, over_all_tasks
 from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
     BATCHES,
     COUNTED,
-    LATENCY_BUCKETS,
+    LATENCY_MINUTES,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
     TABLES,
@@ -69,7 +70,7 @@ class Measurer:
 
     def __init__(self, topology: Topology, sub: SubTopology, *, thread_id: str, host: Host) -> None:
         self._topology, self._sub, self._thread_id, self._host = topology, sub, thread_id, host
-        self._terminals = sub.terminals()
+        self._terminals, self._sources = sub.terminals(), names_in(sub.outside_sources)
         self._places = _places(topology)
 
     def facts(self, entry: Entry, clocks: Mapping[str, Clocks], *, finished_at_ms: int) -> dict[str, pa.Table]:
@@ -79,10 +80,10 @@ class Measurer:
         committed (epoch ms UTC).
         """
         notes = entry.notes.decision
-        latencies, buckets = self._latencies(entry, clocks)
+        latencies, minutes = self._latencies(entry, clocks)
         rows: dict[str, pl.DataFrame | list[dict[str, Any]]] = {
             OPERATOR_BATCHES.name: self._operators(entry, clocks, latencies),
-            LATENCY_BUCKETS.name: buckets,
+            LATENCY_MINUTES.name: minutes,
             OPERATOR_WINDOWS.name: self._windows(notes, clocks) if self._topology.level is not Level.OFF else [],
             WATERMARKS.name: self._watermarks(notes),
             BATCHES.name: [self._batch(notes, finished_at_ms)],
@@ -96,9 +97,10 @@ class Measurer:
     def _latencies(
         self, entry: Entry, clocks: Mapping[str, Clocks]
     ) -> tuple[dict[str, dict[int, Fields]], pl.DataFrame]:
-        """Returns statistics of latency by operator and input partition, and the rows of `latency_buckets`."""
+        """Returns statistics of latency by operator and input partition, and the rows of `latency_minutes`."""
         stats: dict[str, dict[int, Fields]] = {}
         histograms: list[pl.DataFrame] = []
+        notes = entry.notes.decision
         for operator in self._sub.operators:
             times = entry.tables.get(f"{TIMES}{operator.name}")
             if times is None or not times.num_rows:
@@ -106,15 +108,27 @@ class Measurer:
             frame = pl.DataFrame(times) if isinstance(times, pa.Table) else lazy(times)
             finished_at_ms = clocks[operator.name]["finished_at_ms"]
             stats[operator.name] = {**latency_stats(frame, finished_at_ms=finished_at_ms)}
-            histogram = latency_histogram(frame, finished_at_ms=finished_at_ms)
-            named = {"operator": pl.lit(operator.name), "kind": pl.lit(operator.kind)}
-            histograms.append(histogram.with_columns(**named, finished_at=finished_at_ms))
+            closed_windows = bool(notes.closed) if operator.name in self._sources else None
+            buckets = latency_buckets(frame, finished_at_ms=finished_at_ms, window_ms=self._topology.window_ms)
+            histograms.append(
+                buckets.with_columns(
+                    operator=pl.lit(operator.name),
+                    kind=pl.lit(operator.kind),
+                    finished_at=finished_at_ms,
+                    closed_windows=pl.lit(closed_windows, pl.Boolean()),
+                )
+            )
         if not histograms:
             return {}, pl.DataFrame()
+        of_row = ("operator", "kind", "finished_at", "closed_windows", "_task", "window_start")
+        rows = in_lists(pl.concat(histograms), of_row)
         # The task of each row follows from its partition, in the column `_task`.
-        task_id = pl.format(self._task("{}"), "_task")
-        buckets = pl.concat(histograms).with_columns(task_id=task_id, thread_id=pl.lit(self._thread_id)).drop("_task")
-        return stats, buckets
+        of_tasks = rows.with_columns(
+            task_id=pl.format(self._task("{}"), "_task"),
+            thread_id=pl.lit(self._thread_id),
+            decided_at=notes.batch.decided_at_ms,
+        )
+        return stats, of_tasks.drop("_task")
 
     def _task(self, partition: object) -> str:
         """Returns the task of an input partition, named as Kafka Streams does."""

@@ -248,16 +248,14 @@ class Blockers:
 class BatchRows(NamedTuple):
     """Rows about the batches of one topology.
 
-    `batches` are rows of `batches`, `beats` of `heartbeats`, `watermarks` of `watermarks`, `latencies` those of
-    `measured_tasks` that are about sources, and `buckets` those of `latency_buckets` about sources and the batches
-    that closed windows.
+    `batches` are rows of `batches`, `beats` of `heartbeats`, `watermarks` of `watermarks`, and `latencies` those of
+    `latency_minutes` about sources and the batches that closed windows.
     """
 
     batches: pl.DataFrame
     beats: pl.DataFrame
     watermarks: pl.DataFrame
     latencies: pl.DataFrame
-    buckets: pl.DataFrame
 
 
 class BatchFacts:
@@ -303,7 +301,7 @@ class BatchFacts:
         for key, decisions in of_sources.partition_by(input_partition[:2], as_dict=True).items():
             self._source_marks[key] = Marks.of(decisions)
         task = ["sub_topology", "operator", "task_id"]
-        self._record_times = record_times(rows.latencies, rows.buckets).partition_by(task, as_dict=True)
+        self._record_times = record_times(rows.latencies).partition_by(task, as_dict=True)
 
     def before(self, sub_topology: str, batch_id: Places) -> tuple[Floats, Floats]:
         """Returns when the batch before each one started and finished."""
