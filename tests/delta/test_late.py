@@ -99,7 +99,7 @@ def test_a_record_late_for_a_window_is_accepted_by_its_siblings(tmp_path: Path) 
     late = play.rows("late_records")[0]
     assert (late["operator"], late["partition"], late["offset"], late["key"]) == ("minutes", 0, 2, "c")
     assert late["value"] == b'{"id":"c","v":0,"event_time":1399996400000}'
-    assert (late["watermark"] - T, late["lateness_ms"], late["held_by"]) == (-2001, 3_597_999, "events")
+    assert (late["watermark"] - T, late["lateness_ms"], late["blocked_by"]) == (-2001, 3_597_999, "events")
 
 
 def test_a_long_session_accepts_records_older_than_its_gap(tmp_path: Path) -> None:

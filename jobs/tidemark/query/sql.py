@@ -23,8 +23,9 @@ import duckdb
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.model.project.layout import CHANGES_OF, Layout
-from tidemark.model.tables.catalog import TABLES
+from tidemark.model.tables.catalog import DEAD_LETTERS, TABLES
 from tidemark.query import kafka_metrics, read_only
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder
@@ -38,10 +39,13 @@ SPARKS_WORDS = (
     "MACRO unix_millis(instant) AS epoch_ms(instant)",
     "MACRO timestamp_millis(ms) AS make_timestamptz(ms * 1000)",
     "MACRO get_json_object(text, path) AS json_extract_string(text, path)",
+    "MACRO string(bytes) AS try(decode(bytes))",
+    "MACRO try_validate_utf8(text) AS text",
 )
 """Macros for functions of Spark SQL that DuckDB has under other names.
 
-With these, views and cookbook have one text for both.
+With these, views and cookbook have one text for both. `try_validate_utf8(string(bytes))` is null where the bytes are no
+text: in Spark the outer function makes it so, in DuckDB the inner one.
 """
 
 
@@ -218,7 +222,10 @@ class Warehouse:
 
         self._arrow[f"unflushed {path}"] = as_table(later)
         rows = f"SELECT * FROM {identifier(f'unflushed {path}')}"
-        return f"(SELECT * FROM {source} WHERE batch_id <= {flushed} UNION ALL BY NAME {rows})"
+        is_there = f"batch_id <= {flushed}"
+        if path.name == DEAD_LETTERS.name:
+            is_there += f" OR kind = '{DeadLetterKind.UNDELIVERABLE}'"
+        return f"(SELECT * FROM {source} WHERE {is_there} UNION ALL BY NAME {rows})"
 
     def _unflushed_of(self, path: Path) -> UnflushedRows | None:
         """Returns the unflushed facts of the stream of *path*; None without.

@@ -29,11 +29,10 @@ from tidemark.collecting import names_in
 from tidemark.errors import UnreadableFile
 from tidemark.model.tables.catalog import (
     COMPLETENESS,
+    DEAD_LETTERS,
     DISORDER_BUCKETS,
     HELD_RECORDS,
-    LATE_RECORDS,
     OPERATOR_STATE,
-    QUARANTINE,
     SCHEMA_CHANGES,
     SUPPRESSED,
 )
@@ -51,8 +50,7 @@ LEDGERS = tuple(
             OPERATOR_STATE,
             HELD_RECORDS,
             SUPPRESSED,
-            LATE_RECORDS,
-            QUARANTINE,
+            DEAD_LETTERS,
             DISORDER_BUCKETS,
             COMPLETENESS,
             SCHEMA_CHANGES,
