@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
+from deltalake import DeltaTable
 
-from support.crashes import Crash
+from support.crashes import Crash, crash_at
 from support.play import Play, Row, bad, ms
-from support.topologies import NEWEST_SENT
+from support.topologies import NEWEST_SENT, map_of, sink, source, topology_of
 from tidemark.query.sql import Warehouse
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import Fault, findings
 
+REFUSING = topology_of(
+    events=source("id string, v int"), mapped=map_of(select={"id": "id", "v": "v"}), out=sink("mapped", table="kept")
+)
 STRICT = NEWEST_SENT.replace('bound = "1 s"', 'bound = "1 s"\nallowed_lateness = "0 ms"')
 HOUR_MS = 3_600_000
 BATCHES = 3
@@ -77,3 +85,64 @@ def test_a_kill_between_the_two_commits_loses_and_repeats_no_row(tmp_path: Path,
         killed.engine(killed.sub).flush()
         in_table = sorted((row["kind"], row["batch_id"], row["offset"]) for row in killed.rows("dead_letters"))
         assert in_table == [(kind, n, offset) for n, kind, offset in LETTERS], reached
+
+
+def faults(play: Play) -> list[tuple[Fault, str]]:
+    """What a start would find, but that a play has no checkpoint."""
+    found = findings(evidence(play.stream(play.sub)))
+    return [(each.fault, each.seen) for each in found if each.fault is not Fault.CHECKPOINT_GONE]
+
+
+def test_each_of_the_two_commits_is_promised_to_a_start(tmp_path: Path) -> None:
+    play = play_with(tmp_path, facts_every_ms=0)
+    path, older = play.table("dead_letters"), tmp_path / "older"
+    play.batch([play.row("events", ms(0), id="a", v=0), bad("malformed_json")(play)], at_ms=ms(0))
+    shutil.copytree(path, older)
+    play.batch([play.row("events", ms(1), id="b", v=1)], at_ms=ms(1))
+    play.batch([play.row("events", ms(2), id="a", v=2)], at_ms=ms(2))
+    assert faults(play) == []
+    newer = shutil.move(path, tmp_path / "newer")
+    shutil.move(older, path)
+    lost = f"{path}: its newest batch was 1, but now is none: it is an older copy, or was recreated"
+    assert faults(play) == [(Fault.TABLE_RESTORED, lost)]
+    shutil.rmtree(path)
+    assert faults(play) == [(Fault.TABLE_DELETED, f"{path}: it no longer exists, but had rows of batch 1")]
+    shutil.move(newer, path)
+    table = DeltaTable(str(path))
+    assert faults(play) == []
+    table.restore(table.version() - 1)  # without the refused record
+    seen = f"{path} was restored to version {table.version() - 2}, so that newer rows are missing"
+    assert faults(play) == [(Fault.TABLE_RESTORED, seen)]
+
+
+def test_files_of_either_commit_are_looked_for_until_the_table_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.stream.write.commit.MANY", 1)  # the journal only names the files
+    play = Play(REFUSING, tmp_path)
+    play.batch([play.row("events", ms(0), id="a", v=1)], at_ms=ms(0))
+    DeltaTable(str(play.table("kept"))).alter.add_constraint({"positive": "v > 0"})
+    rows = [play.row("events", ms(1), id="a", v=-1), bad("malformed_json")(play)]
+    play.start(epoch=2, reached=crash_at("decided"))
+    with pytest.raises(Crash):
+        play.batch(rows, at_ms=ms(1))
+    path = play.table("dead_letters")
+    files = sorted(path.glob("*.parquet"))
+    kinds = {pl.read_parquet(file)["kind"].item(): file for file in files}
+    assert sorted(kinds) == ["quarantined", "undeliverable"]
+    assert faults(play) == []
+    missing = {
+        kind: (Fault.JOURNAL_UNREADABLE, f"{file}: with rows of batch 1: it is missing") for kind, file in kinds.items()
+    }
+    for file in files:
+        file.rename(file.with_suffix(".gone"))
+    assert {*faults(play)} == {*missing.values()}
+    for file in files:
+        file.with_suffix(".gone").rename(file)
+    play.start(epoch=3, reached=crash_at("committed undeliverable"))
+    with pytest.raises(Crash):
+        play.process(1, rows, at_ms=ms(1))
+    # A file of committed rows may have been compacted since.
+    for file in files:
+        file.rename(file.with_suffix(".gone"))
+    assert faults(play) == [missing["quarantined"]]

@@ -24,6 +24,7 @@ from tidemark.control.files import REMOVE_TORN, RESTORE
 from tidemark.errors import Contradiction, UnreadableFile
 from tidemark.storage.delta.requirements import Refusal
 from tidemark.stream.journal.checkpoint import Ends
+from tidemark.stream.journal.place import transactions_of
 from tidemark.stream.startup.state_compatibility import OtherSources
 
 
@@ -402,11 +403,11 @@ def loss_of(table: TableCommit, expected: Mapping[str, int]) -> str | None:
 
     *expected* are the newest batches that tables must have, by the names of their rows.
     """
-    must_have = pick(expected, table.newest_batches)
+    must_have = pick(expected, transactions_of(table.path.name))
     if must_have and not table.exists:
         return f"it no longer exists, but had rows of batch {max(must_have.values())}"
     for name, batch_id in must_have.items():
-        newest = table.newest_batches[name]
+        newest = table.newest_batches.get(name)
         # A driver commits a batch to every table that gets rows of it, so an older newest batch is a loss.
         if newest is None or newest < batch_id:
             now = "none" if newest is None else newest
