@@ -121,6 +121,15 @@ def test_a_strict_source_quarantines_records_behind_watermark(tmp_path: Path) ->
     assert (late["operator"], late["offset"], late["lateness_ms"]) == ("events", 2, 10_000)
 
 
+def test_a_late_record_keeps_a_key_that_is_no_text(tmp_path: Path) -> None:
+    play = Play(EVENTS + 'allowed_lateness = "10 s"\n' + ALL, tmp_path)
+    play.batch([event(play, 20)], at_ms=T)
+    late = [{**event(play, 1), "key": key} for key in (b"\xff", "é".encode(), None)]
+    play.batch(late, at_ms=T + 1000)
+    assert [row["key"] for row in play.rows("dead_letters")] == [b"\xff", b"\xc3\xa9", None]
+    assert [row["key"] for row in play.rows("late_records")] == [None, "é", None]
+
+
 def test_a_window_that_time_passed_is_not_opened_again(tmp_path: Path) -> None:
     play = Play(EVENTS + ALL, tmp_path)
     play.batch([event(play, 1), event(play, 15)], at_ms=T)

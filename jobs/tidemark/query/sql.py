@@ -23,14 +23,13 @@ import duckdb
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.model.project.layout import CHANGES_OF, Layout
-from tidemark.model.tables.catalog import DEAD_LETTERS, TABLES
+from tidemark.model.tables.catalog import TABLES
 from tidemark.query import kafka_metrics, read_only
-from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder
 from tidemark.storage.warehouse import changes_of, delta_tables, named_in, views
-from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts
+from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts, not_waiting
 
 if TYPE_CHECKING:
     from tidemark.stream.journal.unflushed import UnflushedRows
@@ -222,10 +221,7 @@ class Warehouse:
 
         self._arrow[f"unflushed {path}"] = as_table(later)
         rows = f"SELECT * FROM {identifier(f'unflushed {path}')}"
-        is_there = f"batch_id <= {flushed}"
-        if path.name == DEAD_LETTERS.name:
-            is_there += f" OR kind = '{DeadLetterKind.UNDELIVERABLE}'"
-        return f"(SELECT * FROM {source} WHERE {is_there} UNION ALL BY NAME {rows})"
+        return f"(SELECT * FROM {source} WHERE {not_waiting(path.name, flushed)} UNION ALL BY NAME {rows})"
 
     def _unflushed_of(self, path: Path) -> UnflushedRows | None:
         """Returns the unflushed facts of the stream of *path*; None without.

@@ -125,4 +125,6 @@ def _columns(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 def _word(kind: str) -> str:
     if kind.endswith("[]"):
         return "array"
-    return {"VARCHAR": "string", "TIMESTAMP WITH TIME ZONE": "timestamp", "INTEGER": "int", "BLOB": "binary"}.get(kind, kind.lower())
+    return {"VARCHAR": "string", "TIMESTAMP WITH TIME ZONE": "timestamp", "INTEGER": "int", "BLOB": "binary"}.get(
+        kind, kind.lower()
+    )

@@ -78,6 +78,12 @@ def transactions_of(table: str) -> tuple[str, ...]:
     return (table, COMMITTED_WITH_BATCH) if table == DEAD_LETTERS.name else (table,)
 
 
+def not_waiting(table: str, flushed: int) -> str:
+    """Returns the SQL condition for rows of *table* that do not wait in the journal after the batch *flushed*."""
+    condition = f"batch_id <= {flushed}"
+    return f"{condition} OR kind = '{DeadLetterKind.UNDELIVERABLE}'" if table == DEAD_LETTERS.name else condition
+
+
 def newest_batch(path: Path, table: OpenTable) -> int:
     """Returns the newest batch that a driver committed to *table*; -1: none."""
     newest = table.transaction_version("/".join(path.parts[-3:]))
