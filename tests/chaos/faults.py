@@ -18,7 +18,7 @@ STEPS = {
     "players": (
         *("planned", "reading", "decided", "committed changes", "committed seen", "committed news"),
         *("committed changes_of_board", "merged board", "committed board"),
-        *("committed hop_by_team", "committed suppressed", "committed late_records", "committed quarantine"),
+        *("committed hop_by_team", "committed suppressed", "committed dead_letters"),
         *("measured", *(f"committed {name}" for name in FACTS), "committed batches"),
         "done",
     ),

@@ -45,6 +45,7 @@ LATE = topology_of(
 LATEST = {"batch_id": 7, "operator": "latest", "kind": "table"}
 ZERO = dict.fromkeys(COUNTED, 0)
 FINE = {**LATEST, **ZERO, "records_in": 5, "emitted": 3, "suppressed": 2}
+BAD = {"batch_id": 7, "operator": "events", "kind": "quarantined", "reason": "null_key"}
 PROOF = {"batch_id": 7, "operator": "latest", "key": "a", "n": 2, "first_offset": 4, "last_offset": 9}
 WINDOW = {"topology": "t", "window_start": NOW - 65_000, "window_end": NOW - 60_000}
 PATH = {**WINDOW, "latency_ms": 300, "before_source_ms": 10_000}
@@ -113,7 +114,9 @@ def test_rows_as_declared_break_no_contract(warehouse):
         ("operator_windows", [{**LATEST, "window_start": NOW, "window_end": NOW}], "not_adding_up", "latest"),
         ("watermarks", [{"batch_id": 7, "source": "events", "activity": "asleep"}], "unknown_words", "events"),
         ("changes", [{"batch_id": 7, "operator": "latest", "seq": 0, "value": "{}"}], "not_adding_up", "latest"),
-        ("quarantine", [{"batch_id": 7, "source": "events", "reason": "bad_luck"}], "unknown_words", "events"),
+        ("dead_letters", [{**BAD, "reason": "bad_luck"}], "unknown_words", "events"),
+        ("dead_letters", [{**BAD, "kind": "lost", "reason": None}], "unknown_words", "events"),
+        ("dead_letters", [{**BAD, "kind": "late"}], "not_adding_up", "events"),
         ("critical_paths", [{**PATH, "latency_ms": 301}], "not_adding_up", None),
         ("sla_results", [RAN, RAN], "duplicate_keys", None),
     ],

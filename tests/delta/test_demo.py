@@ -12,9 +12,9 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
     ALERTS,
     COMPLETENESS,
+    DEAD_LETTERS,
     DELIVERIES,
     OPERATOR_BATCHES,
-    QUARANTINE,
     SLA_RESULTS,
     WATERMARKS,
 )
@@ -71,8 +71,15 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
         "first latency: 1,000 ms from the time of a record until board had its result, on average of its first batch"
     ]
     warehouse.write(OPERATOR_BATCHES, [{"batch_id": 2, "operator": "newest", "records_in": 5, "suppressed": 1}])
-    bad = {"batch_id": 2, "topic": "events", "partition": 2, "offset": 17, "reason": "malformed_json"}
-    warehouse.write(QUARANTINE, [bad, {**bad, "batch_id": 3, "offset": 18, "reason": "invalid_utf8"}])
+    bad = {
+        "kind": "quarantined",
+        "batch_id": 2,
+        "topic": "events",
+        "partition": 2,
+        "offset": 17,
+        "reason": "malformed_json",
+    }
+    warehouse.write(DEAD_LETTERS, [bad, {**bad, "batch_id": 3, "offset": 18, "reason": "invalid_utf8"}])
     warehouse.write(
         WATERMARKS, [{"batch_id": 3, "source": "events", "partition": 1, "activity": "idle", "max_timestamp": 9}]
     )

@@ -285,7 +285,7 @@ def test_readers_see_facts_that_only_the_journal_has(tmp_path):
     assert warehouse.ask(asked).rows == ((0,), (1,))
     assert facts.batches["batch_id"].to_list() == [0, 1]
     assert facts.rows(OPERATOR_BATCHES).collect().height == 6  # batch 1 sends nothing on to the sinks
-    assert sorted(scan_facts(playing.table("quarantine", SUB)).collect()["batch_id"]) == [0, 1, 2]
+    assert sorted(scan_facts(playing.table("dead_letters", SUB)).collect()["batch_id"]) == [0, 1, 2]
     run(playing, range(3, 12), {})
     drain(playing)
     assert warehouse.ask(asked).rows == ((0,), (1,))

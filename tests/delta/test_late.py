@@ -99,7 +99,7 @@ def test_a_record_late_for_a_window_is_accepted_by_its_siblings(tmp_path: Path) 
     late = play.rows("late_records")[0]
     assert (late["operator"], late["partition"], late["offset"], late["key"]) == ("minutes", 0, 2, "c")
     assert late["value"] == b'{"id":"c","v":0,"event_time":1399996400000}'
-    assert (late["watermark"] - T, late["lateness_ms"], late["held_by"]) == (-2001, 3_597_999, "events")
+    assert (late["watermark"] - T, late["lateness_ms"], late["blocked_by"]) == (-2001, 3_597_999, "events")
 
 
 def test_a_long_session_accepts_records_older_than_its_gap(tmp_path: Path) -> None:
@@ -119,6 +119,15 @@ def test_a_strict_source_quarantines_records_behind_watermark(tmp_path: Path) ->
     assert [row["v"] for row in play.rows("all_of_it")] == [1, 1]
     (late,) = play.rows("late_records")
     assert (late["operator"], late["offset"], late["lateness_ms"]) == ("events", 2, 10_000)
+
+
+def test_a_late_record_keeps_a_key_that_is_no_text(tmp_path: Path) -> None:
+    play = Play(EVENTS + 'allowed_lateness = "10 s"\n' + ALL, tmp_path)
+    play.batch([event(play, 20)], at_ms=T)
+    late = [{**event(play, 1), "key": key} for key in (b"\xff", "é".encode(), None)]
+    play.batch(late, at_ms=T + 1000)
+    assert [row["key"] for row in play.rows("dead_letters")] == [b"\xff", b"\xc3\xa9", None]
+    assert [row["key"] for row in play.rows("late_records")] == [None, "é", None]
 
 
 def test_a_window_that_time_passed_is_not_opened_again(tmp_path: Path) -> None:

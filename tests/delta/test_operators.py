@@ -139,7 +139,7 @@ def test_a_window_accepts_late_records_within_allowed_lateness(tmp_path: Path) -
         (0, 0, 1), (0, 10, 1), (1, 0, 2), (1, 10, 2), (2, 0, 3), (2, 10, 3), (3, 10, 4),
     ]  # fmt: skip
     (late,) = play.rows("late_records")
-    assert (late["operator"], late["offset"], late["lateness_ms"], late["held_by"]) == ("counts", 6, 5_000, "events")
+    assert (late["operator"], late["offset"], late["lateness_ms"], late["blocked_by"]) == ("counts", 6, 5_000, "events")
     check_accounting(play)
 
 

@@ -346,7 +346,7 @@ def test_no_driver_writes_to_a_table_with_a_feature_it_does_not_know(analysed: A
 
 
 def test_every_table_of_a_stream_is_asked_before_a_batch_is_decided(analysed: Analysed) -> None:
-    for name in ("changes", "hop_sent", "changes_of_board", "batches", "undeliverable"):
+    for name in ("changes", "hop_sent", "changes_of_board", "batches", "dead_letters"):
         require(analysed.stream.home / name, "rowTracking", "domainMetadata")
         drop = rf"DROP FEATURE rowTracking; ALTER TABLE delta.`\S+/{name}` DROP FEATURE domainMetadata"
         with pytest.raises(TableRefused, match=rf"/{name}: .* domainMetadata, rowTracking; .*{drop}"):

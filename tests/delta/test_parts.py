@@ -175,7 +175,7 @@ def test_parts_are_smaller_from_a_start_with_a_lower_limit_on(tmp_path: Path) ->
     }
 
 
-STEPS = ("decided", "committed kept", "committed quarantine", "committed batches")
+STEPS = ("decided", "committed kept", "committed dead_letters", "committed batches")
 
 
 @pytest.mark.parametrize(

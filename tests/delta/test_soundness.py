@@ -338,7 +338,7 @@ def test_a_deleted_table_is_reported(stream: Checkpointed, name: str) -> None:
 
 
 def test_a_missing_table_that_never_had_rows_is_sound(stream: Checkpointed) -> None:
-    shutil.rmtree(stream.table("quarantine"))
+    shutil.rmtree(stream.table("dead_letters"))
     assert stream.faults() == []
 
 
@@ -346,7 +346,7 @@ def test_an_older_copy_of_a_table_is_reported_at_any_age(stream: Checkpointed) -
     bad = {
         "source": "events", "partition": 0, "offset": 3, "value": b"?", "reason": "null_key", "timestamp_ms": None,
     }  # fmt: skip
-    kept = stream.keep(stream.table("quarantine"))
+    kept = stream.keep(stream.table("dead_letters"))
     stream.plan(3, 4)
     stream.play.process(3, [bad], at_ms=T + 3)
     stream.commit(3)
@@ -354,7 +354,7 @@ def test_an_older_copy_of_a_table_is_reported_at_any_age(stream: Checkpointed) -
     for batch_id in range(4, 12):  # more than the journal keeps
         stream.batch(batch_id, 1)
     assert stream.faults() == []
-    put_back(kept, stream.table("quarantine"))
+    put_back(kept, stream.table("dead_letters"))
     (found,) = stream.findings()
     assert found.fault is Fault.TABLE_RESTORED
     assert "was 3, but now is none" in found.seen
@@ -380,7 +380,7 @@ def test_a_table_restored_to_an_instant_is_reported(stream: Checkpointed) -> Non
 
 
 def test_deleted_rows_are_sound(stream: Checkpointed) -> None:
-    DeltaTable(str(stream.table("late_records"))).delete()
+    DeltaTable(str(stream.table("dead_letters"))).delete()
     DeltaTable(str(stream.table("operator_batches"))).delete("batch_id < 2")
     assert stream.faults() == []
 

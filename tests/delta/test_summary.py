@@ -48,7 +48,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         {"sla": "board_is_fresh", "subject": "board", "measure": "staleness", "verdict": "pass", "checked_at": AT_MS}
         | {"observed_ms": 82_000.0, "warn_after_ms": 60_000.0, "error_after_ms": 120_000.0, "said": SAID},
     ],
-    "quarantine": [{**STREAM, "reason": "null_key"}],
+    "dead_letters": [{**STREAM, "kind": "quarantined", "reason": "null_key"}],
     "hop_by_carrier": [{"idle": True}, {"id": "UA 1"}, {"id": "UA 2"}, {"watermark": AT_MS, "idle": False}],
 }
 
@@ -105,7 +105,7 @@ def test_consistent_tables_give_no_errors(tmp_path: Path) -> None:
         ),
         ({"changes": []}, "table changes has no rows"),
         ({"critical_paths": []}, "table critical_paths has no rows"),
-        ({"quarantine": ROWS["quarantine"] * 2}, "1 bad records were injected, but 2 are in quarantine"),
+        ({"dead_letters": ROWS["dead_letters"] * 2}, "1 bad records were injected, but 2 are in quarantine"),
         (
             {"hop_by_carrier": ROWS["hop_by_carrier"] * 2},
             "hop_by_carrier was handed 4 updates, but by_carrier_source has read 2",
@@ -116,7 +116,7 @@ def test_inconsistent_tables_give_errors(tmp_path: Path, rows: dict[str, list[di
     assert list(problems(warehouse(tmp_path, {**ROWS, **rows}), injected=1)) == [problem]
 
 
-@pytest.mark.parametrize("table", ["alert_decisions", "late_records", "undeliverable", "repair_decisions"])
+@pytest.mark.parametrize("table", ["alert_decisions", "repair_decisions"])
 def test_a_good_run_may_leave_a_table_empty(tmp_path: Path, table: str) -> None:
     # Topics may take all records, and alerts need no decisions.
     assert list(problems(warehouse(tmp_path, {**ROWS, table: []}), injected=1)) == []

@@ -49,7 +49,7 @@ class Expected:
 
     def __init__(self, day: FlightsDay, layout: Layout) -> None:
         self.day = day
-        rows = scan(layout.stream_table("flights", "status", "late_records")).collect()
+        rows = scan(layout.stream_table("flights", "status", "dead_letters")).filter(pl.col("kind") == "late").collect()
         self.late = set(rows.select("partition", "offset").rows())
         self.flights = day.flights(self.late)
         self.told = told([(a.record.key, flight_value(a), a) for a in self.flights])

@@ -19,6 +19,7 @@ from tidemark.model.tables.catalog import (
     CHANGES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
+    DEAD_LETTERS,
     HEARTBEATS,
     INCIDENTS,
     LATENCY_MINUTES,
@@ -38,7 +39,7 @@ TEN = 1_772_359_200_000  # 2026-03-01T10:00:00Z
 @pytest.fixture(scope="module")
 def ask(spark, shared_warehouse):
     """Registers one warehouse in Spark for all tests, as that is slow."""
-    for part in (changed, measured, finished, watched, judged_by_sla, counted, passed_by_tasks):
+    for part in (changed, measured, finished, watched, judged_by_sla, counted, passed_by_tasks, died):
         part(shared_warehouse)
     return BothEngines(spark, shared_warehouse.layout)
 
@@ -418,3 +419,30 @@ SPARKS = {
     "TIMESTAMP WITH TIME ZONE": "timestamp",
 }
 """Spark's words for the types of DuckDB."""
+
+
+def died(warehouse):
+    """Writes records that did not go on, of each kind."""
+    place = {"partition": 2, "offset": 7, "value": b"\x00"}
+    rows = [
+        {"kind": "late", "batch_id": 1, **place, "key": "é".encode(), "timestamp": 5, "watermark": 9, "lateness_ms": 4},
+        {"kind": "late", "batch_id": 2, **place, "key": b"\xff", "headers": [{"key": "h", "value": b"\xff"}]},
+        {"kind": "quarantined", "batch_id": 3, **place, "key": b"\xff", "topic": "t", "reason": "null_key"},
+        {"kind": "undeliverable", "batch_id": 4, **place, "key": None, "topic": "t", "detail": "too large"},
+    ]
+    warehouse.write(DEAD_LETTERS, [{"operator": "o", **row} for row in rows])
+
+
+def test_dead_letters_are_seen_by_the_name_of_their_kind(ask):
+    late = (
+        "SELECT batch_id, operator, partition, key, timestamp, watermark, lateness_ms, value, headers FROM late_records"
+    )
+    assert ask(late) == [
+        (1, "o", 2, "é", 5, 9, 4, b"\x00", None),
+        (2, "o", 2, None, None, None, None, b"\x00", [{"key": "h", "value": b"\xff"}]),
+    ]
+    assert ask("SELECT batch_id, source, topic, partition, reason, key, value FROM quarantine") == [
+        (3, "o", "t", 2, "null_key", b"\xff", b"\x00")
+    ]
+    refused = "SELECT batch_id, operator, topic, source_partition, source_offset, key, value, error FROM undeliverable"
+    assert ask(refused) == [(4, "o", "t", 2, 7, None, b"\x00", "too large")]

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import polars.selectors as cs
 from confluent_kafka import Consumer, TopicPartition
 
 from support.control_files import unlisted
 from support.oracle_parts import Batch, Message, Place, Read
+from support.views import table_or_view, tables_of
 from tidemark.control.driver_folder import DriverFolder, StartRequest
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.control.process import wait_until
@@ -296,8 +298,8 @@ class OnlyDriver(Driver):
         return Layout(self._warehouse).stream_table(self._topology, self._name, name)
 
     def rows(self, table: str) -> list[Row]:
-        """The rows of *table*; none while there is no table."""
-        there = is_table(self.table(table))
+        """The rows of a table or view; none while there is no table."""
+        there = all(is_table(self.table(name)) for name in tables_of(table))
         return rows_of(self._warehouse, self._topology, self._name, table) if there else []
 
     def wait_for(self, table: str, number: int) -> list[Row]:
@@ -332,12 +334,15 @@ def ends_of(address: str, topics: dict[str, str]) -> dict[str, int]:
 
 
 def rows_of(warehouse: Path, topology: str, sub_topology: str, table: str) -> list[Row]:
-    """Returns a table's rows by batch, including those in the journal.
+    """Returns the rows of a table or view by batch, including those in the journal.
 
     Instants are epoch ms; within a batch rows keep their order.
     """
-    path = Layout(warehouse).stream_table(topology, sub_topology, table)
-    frame = scan_facts(path).collect().with_columns(cs.datetime().dt.epoch("ms"))
+
+    def read(name: str) -> pl.DataFrame:
+        return scan_facts(Layout(warehouse).stream_table(topology, sub_topology, name)).collect()
+
+    frame = table_or_view(table, read).with_columns(cs.datetime().dt.epoch("ms"))
     return frame.sort([name for name in ("batch_id", "seq") if name in frame.columns], maintain_order=True).to_dicts()
 
 

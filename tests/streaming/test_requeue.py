@@ -21,7 +21,7 @@ from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import BATCHES, LATE_RECORDS, QUARANTINE
+from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.model.topology import Topology, parse
 from tidemark.storage.delta.tables import create, scan
 
@@ -30,22 +30,21 @@ NOON = 1_400_000_000_000  # 2014-05-13T16:53:20Z
 
 @pytest.fixture
 def warehouse(tmp_path: Path, broker: str) -> Path:
-    """A quarantine of three records from two batches.
+    """Three quarantined records from two batches.
 
     Two are of batch 0, decided at noon, and one of batch 1, a second later.
     """
     embedded.create_topics(broker, {"again": 2})
-    common = {"source": "events", "topic": "again", "key": b"k"}
+    common = {"kind": "quarantined", "operator": "events", "topic": "again", "key": b"k"}
+    first, second = ({**common, "batch_id": number, "decided_at": NOON + number * 1_000} for number in (0, 1))
     rows: list[dict[str, Any]] = [
-        {**common, "batch_id": 0, "partition": 1, "offset": 7, "reason": "malformed_json", "value": b"{"},
-        {**common, "batch_id": 0, "partition": 0, "offset": 7, "reason": "invalid_key", "key": b"\xff", "value": b"{}"},
-        {**common, "batch_id": 1, "partition": 1, "offset": 9, "reason": "null_value", "value": None},
+        {**first, "partition": 1, "offset": 7, "reason": "malformed_json", "value": b"{"},
+        {**first, "partition": 0, "offset": 7, "reason": "invalid_key", "key": b"\xff", "value": b"{}"},
+        {**second, "partition": 1, "offset": 9, "reason": "null_value", "value": None},
     ]
-    batches = [{"batch_id": number, "decided_at": NOON + number * 1_000} for number in (0, 1)]
-    for declared, content in ((QUARANTINE, rows), (BATCHES, batches)):
-        path = Layout(tmp_path).stream_table("t", "s", declared.name)
-        create(path, arrow_schema(declared))
-        write_deltalake(path, rows_of(declared, content, topology="t", sub_topology="s"), mode="append")
+    path = Layout(tmp_path).stream_table("t", "s", DEAD_LETTERS.name)
+    create(path, arrow_schema(DEAD_LETTERS))
+    write_deltalake(path, rows_of(DEAD_LETTERS, rows, topology="t", sub_topology="s"), mode="append")
     return tmp_path
 
 
@@ -109,7 +108,7 @@ def test_mistakes_are_named(warehouse: Path) -> None:
         requeue_plan(asked("--reason", "nosuch"), warehouse, None)
     with pytest.raises(InvalidArgument, match="source 'others'; known: events"):
         requeue_plan(asked("--source", "others"), warehouse, None)
-    with pytest.raises(InvalidArgument, match=r"has no quarantine of a topology 't'; check the name"):
+    with pytest.raises(InvalidArgument, match=r"has no dead letters of a topology 't'; check the name"):
         requeue_plan(asked(), warehouse / "elsewhere", None)
 
 
@@ -128,15 +127,14 @@ def test_late_records_go_back_to_the_topic_of_their_source(warehouse: Path, brok
         producer.produce("late", b'{"id": "%d"}' % number, b"\xff", 0)
     assert producer.flush(20) == 0
     rows = [
-        {"operator": "events", "offset": 1, "key": "k", "value": b"as it was kept"},
+        {"operator": "events", "offset": 1, "key": b"\xfe", "value": b"as it was kept"},
         {"operator": "minutes", "offset": 2, "key": None, "value": b'{"id":"2"}'},
         {"operator": "minutes", "offset": 3, "key": None, "value": b'{"id":"3"}'},
         {"operator": "minutes", "offset": 99, "key": None, "value": b'{"id":"99"}'},
     ]
-    path = Layout(warehouse).stream_table("t", "s", LATE_RECORDS.name)
-    create(path, arrow_schema(LATE_RECORDS))
-    told = [{**row, "batch_id": 0, "partition": 0} for row in rows]
-    write_deltalake(path, rows_of(LATE_RECORDS, told, topology="t", sub_topology="s"), mode="append")
+    path = Layout(warehouse).stream_table("t", "s", DEAD_LETTERS.name)
+    told = [{**row, "kind": "late", "batch_id": 0, "partition": 0} for row in rows]
+    write_deltalake(path, rows_of(DEAD_LETTERS, told, topology="t", sub_topology="s"), mode="append")
 
     def described(_: str) -> Topology:
         return parse(tomllib.loads(LATE), file="t.toml")
@@ -150,7 +148,7 @@ def test_late_records_go_back_to_the_topic_of_their_source(warehouse: Path, brok
     sent = [(m.key(), m.value(), m.headers()) for m in consumer.consume(3, timeout=30)]
     consumer.close()
     assert sent == [
-        (b"k", b"as it was kept", [("tidemark-requeued", b"0/1")]),
+        (b"\xfe", b"as it was kept", [("tidemark-requeued", b"0/1")]),
         (b"\xff", b'{"id": "2"}', [("tidemark-requeued", b"0/2")]),
         (b"\xff", b'{"id": "3"}', [("tidemark-requeued", b"0/3")]),
     ]

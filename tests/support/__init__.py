@@ -50,6 +50,7 @@
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 | `yarn_cluster` | `YarnCluster`: Hadoop's ResourceManager and two NodeManagers on loopback, which can be killed |
 | `schemas` | `disagreement`: how the JSON Schema of a file and its parser differ about one file |
+| `views` | `table_or_view`: the rows of a table, or of a view over tables |
 | `sql_scripts` | `statements_of`: the statements of a script of SQL |
 | `supervision_cases` | cases of supervision for every place of the control folder |
 """

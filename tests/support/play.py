@@ -19,6 +19,7 @@ import polars.selectors as cs
 from deltalake import DeltaTable
 
 from support.quiet_broker import Row, Silence
+from support.views import table_or_view
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import HEADERS, record_schema
@@ -281,11 +282,12 @@ class Play:
         check_lease()
 
     def rows(self, table: str, sub: str | None = None) -> list[Row]:
-        """Returns one table's rows of *sub* by batch, instants as epoch ms.
+        """Returns one table's rows of *sub* by batch, or those of a view, instants as epoch ms.
 
         Within a batch they keep their order.
         """
-        frame = scan(self.table(table, sub)).collect().with_columns(cs.datetime().dt.epoch("ms"))
+        frame = table_or_view(table, lambda name: scan(self.table(name, sub)).collect())
+        frame = frame.with_columns(cs.datetime().dt.epoch("ms"))
         order = [c for c in ("batch_id", "seq") if c in frame.columns]
         return frame.sort(order, maintain_order=True).to_dicts()
 

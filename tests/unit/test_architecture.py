@@ -62,7 +62,7 @@ IMPORTS = {
     ),
     "stream.state": "collecting control errors kernels.updates storage stream.journal",
     "stream.updates": (
-        "collecting errors semantics model.settings model.kinds model kernels kernels.columns "
+        "collecting errors semantics model.tables model.settings model.kinds model kernels kernels.columns "
         "kernels.aggregates kernels.sql kernels.records kernels.updates stream.journal stream.state"
     ),
     "stream.operate": (

@@ -219,7 +219,7 @@ def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path):
         load(path)
 
 
-@pytest.mark.parametrize("name", ["batches", "quarantine", "value", "hop_x"])
+@pytest.mark.parametrize("name", ["batches", "dead_letters", "value", "hop_x"])
 def test_a_name_of_tidemarks_own_is_refused_for_an_operator(flights, name):
     flights["operators"][name] = flights["operators"].pop("flight_board")
     with pytest.raises(InvalidSpec, match=rf"operators.{name}: is reserved for a table or column"):

@@ -31,16 +31,15 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
+    DEAD_LETTERS,
     DQ_RESULTS,
     HEARTBEATS,
     HOP,
     INCIDENTS,
-    LATE_RECORDS,
     LATENCY_MINUTES,
     LATENCY_ROLLUP,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
-    QUARANTINE,
     REPAIR_DECISIONS,
     SCHEMA_CHANGES,
     SLA_RESULTS,
@@ -50,6 +49,7 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.semantics.critical_path import LatencyState
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.semantics.repairs import RepairOutcome
@@ -183,14 +183,16 @@ _OF_STREAMS: Mapping[str, Conditions] = {
         _not_negative("n"),
         _up_to("first_offset", "last_offset"),
     ),
-    LATE_RECORDS.name: _all(
+    DEAD_LETTERS.name: _all(
+        is_one_of("kind", DeadLetterKind),
+        is_one_of("reason", words(DEAD_LETTERS, "reason")),
         _not_negative("lateness_ms"),
         _fit(
             behind_watermark="lateness_ms is null or watermark is null "
-            "or lateness_ms = epoch_ms(watermark) - epoch_ms(timestamp)"
+            "or lateness_ms = epoch_ms(watermark) - epoch_ms(timestamp)",
+            quarantined_has_reason=f"kind is null or (kind = '{DeadLetterKind.QUARANTINED}') = (reason is not null)",
         ),
     ),
-    QUARANTINE.name: is_one_of("reason", words(QUARANTINE, "reason")),
     SCHEMA_CHANGES.name: _all(is_one_of("change", FieldChange), _up_to("first_seen_at", "last_seen_at")),
     COMPLETENESS.name: _all(
         _before("interval_start", "interval_end"),

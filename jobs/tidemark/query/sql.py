@@ -29,7 +29,7 @@ from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder
 from tidemark.storage.warehouse import changes_of, delta_tables, named_in, views
-from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts
+from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts, not_waiting
 
 if TYPE_CHECKING:
     from tidemark.stream.journal.unflushed import UnflushedRows
@@ -40,10 +40,13 @@ SPARKS_WORDS = (
     "MACRO get_json_object(text, path) AS json_extract_string(text, path)",
     "MACRO explode(list) AS unnest(list)",
     "MACRO explode(list) AS TABLE SELECT unnest(list) AS col",
+    "MACRO string(bytes) AS try(decode(bytes))",
+    "MACRO try_validate_utf8(text) AS text",
 )
 """Macros for functions of Spark SQL that DuckDB has under other names.
 
-With these, views and cookbook have one text for both.
+With these, views and cookbook have one text for both. `try_validate_utf8(string(bytes))` is null where the bytes are no
+text: in Spark the outer function makes it so, in DuckDB the inner one.
 """
 
 
@@ -220,7 +223,7 @@ class Warehouse:
 
         self._arrow[f"unflushed {path}"] = as_table(later)
         rows = f"SELECT * FROM {identifier(f'unflushed {path}')}"
-        return f"(SELECT * FROM {source} WHERE batch_id <= {flushed} UNION ALL BY NAME {rows})"
+        return f"(SELECT * FROM {source} WHERE {not_waiting(path.name, flushed)} UNION ALL BY NAME {rows})"
 
     def _unflushed_of(self, path: Path) -> UnflushedRows | None:
         """Returns the unflushed facts of the stream of *path*; None without.

@@ -27,8 +27,7 @@ WORD = re.compile(r"\w+")
 class View:
     """A view: its name, the meaning of a row, and its SELECT.
 
-    Spark SQL and DuckDB both read the SELECT. It may use those functions of Spark that `query.sql` defines in DuckDB
-    (SPARKS_WORDS).
+    Spark SQL and DuckDB both read the SELECT. It may use functions of Spark that `query.sql` defines in DuckDB.
     """
 
     name: str

@@ -26,7 +26,8 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Grain, iso
-from tidemark.model.tables.catalog import BECAME, CAME_IN, LATE_RECORDS, OPERATOR_BATCHES, QUARANTINE
+from tidemark.model.tables.catalog import BECAME, CAME_IN, DEAD_LETTERS, OPERATOR_BATCHES
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import InputProgress
 from tidemark.semantics.watermark import is_window_late
 from tidemark.trace.evidence import StreamEvidence, between
@@ -241,14 +242,10 @@ class _Count:
 
     def _with_facts(self, evidence: StreamEvidence, operator: str, placed_words: pl.DataFrame) -> pl.DataFrame:
         """Returns *placed_words* with the words of late and quarantined records."""
-        late = evidence.rows(LATE_RECORDS, pl.col("operator") == operator)
-        bad = evidence.rows(QUARANTINE, pl.col("source") == operator)
-        aside = pl.concat(
-            [
-                late.select(_partition="partition", _offset="offset", _aside=pl.lit("late")),
-                bad.select(_partition="partition", _offset="offset", _aside=pl.lit("quarantined")),
-            ]
-        ).unique(PLACE)
+        # What a sink could not deliver went through its operator.
+        is_aside = pl.col("kind").is_in([DeadLetterKind.LATE, DeadLetterKind.QUARANTINED])
+        rows = evidence.rows(DEAD_LETTERS, pl.col("operator") == operator, is_aside)
+        aside = rows.select(_partition="partition", _offset="offset", _aside="kind").unique(PLACE)
         answer = placed_words.join(aside, on=PLACE, how="left", maintain_order="left")
         return answer.with_columns(_word=pl.coalesce("_aside", "_word")).drop("_aside")
 

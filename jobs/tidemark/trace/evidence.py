@@ -21,16 +21,16 @@ from tidemark.model.tables.catalog import (
     BATCHES,
     BECAME,
     CHANGES,
+    DEAD_LETTERS,
     HELD_RECORDS,
     HOP,
     HOP_MARK,
-    LATE_RECORDS,
     OPERATOR_BATCHES,
     OPERATOR_STATE,
-    QUARANTINE,
     SUPPRESSED,
     Table,
 )
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import InputProgress
 from tidemark.storage.delta.current_view import current_rows
 from tidemark.storage.delta.datasets import dataset_of
@@ -178,11 +178,17 @@ class StreamEvidence:
 
     def late(self, operator: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
         """Returns the row of a late record; None: it was not late."""
-        return _first(self._at(LATE_RECORDS, partition, offset).filter(pl.col("operator") == operator, *where))
+        return self._dead_letter(DeadLetterKind.LATE, operator, partition, offset, *where)
 
     def bad(self, operator: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
         """Returns the row of a quarantined record; None: it was not."""
-        return _first(self._at(QUARANTINE, partition, offset).filter(pl.col("source") == operator, *where))
+        return self._dead_letter(DeadLetterKind.QUARANTINED, operator, partition, offset, *where)
+
+    def _dead_letter(
+        self, kind: DeadLetterKind, operator: str, partition: int, offset: int, *where: pl.Expr
+    ) -> Row | None:
+        rows = self._at(DEAD_LETTERS, partition, offset)
+        return _first(rows.filter(pl.col("kind") == kind, pl.col("operator") == operator, *where))
 
     def held(self, source: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
         """Returns the row of a held record; None: it was not."""

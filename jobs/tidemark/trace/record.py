@@ -725,7 +725,7 @@ def _by_counts(counts: Mapping[str, int], otherwise: str) -> tuple[RecordOutcome
 
 def _lateness(late: Row) -> str:
     behind = f"{late['lateness_ms']} ms behind the watermark {iso(late['watermark'])}"
-    return f"{behind}, which {late['held_by']} determined" if late["held_by"] else behind
+    return f"{behind}, which {late['blocked_by']} determined" if late["blocked_by"] else behind
 
 
 def _condition(operator: Operator) -> str:

@@ -123,4 +123,8 @@ def _columns(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _word(kind: str) -> str:
-    return {"VARCHAR": "string", "TIMESTAMP WITH TIME ZONE": "timestamp", "INTEGER": "int"}.get(kind, kind.lower())
+    if kind.endswith("[]"):
+        return "array"
+    return {"VARCHAR": "string", "TIMESTAMP WITH TIME ZONE": "timestamp", "INTEGER": "int", "BLOB": "binary"}.get(
+        kind, kind.lower()
+    )

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from tidemark.cli.repair.requeue_late import REASON as LATE
 from tidemark.cli.repair.requeue_late import reopened_places, requested_places, sources_of
 from tidemark.cli.repair.reset_time import newest_progress
-from tidemark.cli.repair.set_aside import requeued_rows, rows_in_span, with_decided_at
+from tidemark.cli.repair.set_aside import dead_letters, requeued_rows, rows_in_span
 from tidemark.cli.shared.plan import RepairPlan
 from tidemark.clock import Clock
 from tidemark.collecting import names_in
@@ -28,9 +28,10 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.windows import Shape, Windows
-from tidemark.model.tables.catalog import LATE_RECORDS, REQUEUED
+from tidemark.model.tables.catalog import DEAD_LETTERS, REQUEUED
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.batch_job import report_lock
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.tables import append, create
 from tidemark.stream.decide.reopenings import PLACE, forgotten
 
@@ -115,10 +116,10 @@ def _said(chosen: list[_LateRows], refused: list[str], verb: str) -> str:
 
 def _late(options: argparse.Namespace, topology: Topology, sub: SubTopology, layout: Layout) -> pl.DataFrame:
     """Returns the late records of *sub* that were *options* for."""
-    path = layout.stream_table(topology.name, sub.name, LATE_RECORDS.name)
+    path = layout.stream_table(topology.name, sub.name, DEAD_LETTERS.name)
     if not DeltaTable.is_deltatable(str(path)):
-        return pl.DataFrame(arrow_schema(LATE_RECORDS).empty_table())
-    return rows_in_span(with_decided_at(path), options)
+        return pl.DataFrame(arrow_schema(DEAD_LETTERS).empty_table())
+    return rows_in_span(dead_letters(path, DeadLetterKind.LATE), options)
 
 
 def _refusal(operator: Operator) -> str | None:
@@ -186,7 +187,8 @@ def _forgotten_lines(chosen: _LateRows) -> Iterator[str]:
         f"{chosen.operator}: {rows.height} of {chosen.n} late records refused: the states of their windows are gone "
         "(closed before reopen_for was set, or longer ago); they stay in late_records"
     )
-    for row in rows.head(MOST_LISTED).iter_rows(named=True):
+    as_text = pl.col("key").cast(pl.String)
+    for row in rows.head(MOST_LISTED).with_columns(as_text).iter_rows(named=True):
         at = iso(round(row["timestamp"].timestamp() * 1_000))
         yield f"  batch {row['batch_id']}, partition {row['partition']}, offset {row['offset']}, key {row['key']}, {at}"
     if rows.height > MOST_LISTED:

@@ -1,6 +1,6 @@
 """`tidemark requeue`: sends records to their topics again, each once.
 
-They are records from quarantine, or late ones.
+They are quarantined records, or late ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tidemark.cli.repair.reopen import MOST_LISTED, reopen_plan
 from tidemark.cli.repair.requeue_late import late_rows, with_bytes
-from tidemark.cli.repair.set_aside import IN_KAFKA, requeued_rows, rows_in_span, with_decided_at, with_kafka_partitions
+from tidemark.cli.repair.set_aside import IN_KAFKA, dead_letters, requeued_rows, rows_in_span, with_kafka_partitions
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
@@ -28,9 +28,10 @@ from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.kernels.records.arrivals import ACCEPTED_LOSS, FAILS_DRIVERS, KILLS_DRIVERS
 from tidemark.model.project.connections import DEFAULT, LOCAL, Cluster, addressed_clusters
 from tidemark.model.project.layout import Layout, usable
-from tidemark.model.tables.catalog import QUARANTINE, REQUEUED
+from tidemark.model.tables.catalog import DEAD_LETTERS, REQUEUED
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets, report_lock, topology
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.tables import append, create
 from tidemark.stream.kafka.access import Refusals
 
@@ -82,7 +83,7 @@ def requeue_plan(
 ) -> RepairPlan:
     """Returns the plan to send records again that were not sent before.
 
-    A record that is still unusable comes to quarantine with its new offset, and may be sent again from there.
+    A record that is still unusable is quarantined again with its new offset, and may be sent again from there.
 
     Args:
         options: the command line.
@@ -178,7 +179,7 @@ def _group_by_cluster(
     The topology's file, read by *described*, has the clusters. Without the file it is the cluster `default`.
     """
     of: Topology | None = None
-    with suppress(InvalidArgument):  # the file may be gone; quarantine has all else that is needed
+    with suppress(InvalidArgument):  # the file may be gone; the rows have all else that is needed
         of = described(options.topology)
     operators, configured = (of.operators, of.clusters) if of else ({}, {})
     names = {name: getattr(operators.get(name), "kafka", DEFAULT) for name in rows["source"].unique()}
@@ -195,13 +196,14 @@ def _sent_places(path: Path) -> pl.DataFrame:
 
 
 def _quarantined_records(layout: Layout, name: str) -> pl.DataFrame:
-    """Returns the records in quarantine of the topology *name*."""
-    pattern = layout.stream_table(name, "*", QUARANTINE.name).relative_to(layout.warehouse)
+    """Returns the quarantined records of the topology *name*."""
+    pattern = layout.stream_table(name, "*", DEAD_LETTERS.name).relative_to(layout.warehouse)
     paths = sorted(layout.warehouse.glob(str(pattern)))
     if not paths:
-        msg = f"{layout.warehouse} has no quarantine of a topology {name!r}; check the name, and the warehouse"
+        msg = f"{layout.warehouse} has no dead letters of a topology {name!r}; check the name, and the warehouse"
         raise InvalidArgument(msg)
-    return pl.concat([with_decided_at(path) for path in paths])
+    rows = pl.concat([dead_letters(path, DeadLetterKind.QUARANTINED) for path in paths])
+    return rows.rename({"operator": "source"})
 
 
 def _chosen(rows: pl.DataFrame, options: argparse.Namespace) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Reads `late_records` for `tidemark requeue --late`, with key, value and place."""
+"""Reads late records for `tidemark requeue --late`, with key, value and place."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Iterator
 import polars as pl
 from confluent_kafka import Consumer
 
-from tidemark.cli.repair.set_aside import IN_KAFKA, requeued_rows, with_decided_at
+from tidemark.cli.repair.set_aside import IN_KAFKA, dead_letters, requeued_rows
 from tidemark.collecting import index_by_name, present
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Cluster
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import LATE_RECORDS, REQUEUED
+from tidemark.model.tables.catalog import DEAD_LETTERS, REQUEUED
 from tidemark.model.topology import Topology
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.stream.decide.reopenings import PLACE
 from tidemark.stream.kafka.messages import messages_at
 
@@ -33,8 +34,8 @@ def late_rows(topology: Topology, layout: Layout) -> pl.DataFrame:
 
 
 def _late_rows_of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
-    path = layout.stream_table(topology.name, sub, LATE_RECORDS.name)
-    late = with_decided_at(path)
+    path = layout.stream_table(topology.name, sub, DEAD_LETTERS.name)
+    late = dead_letters(path, DeadLetterKind.LATE)
     requested = requested_places(topology, sub, layout)
     late = late.join(requested, on=requested.columns, how="anti")
     source_names: dict[str, str] = {}
@@ -47,7 +48,6 @@ def _late_rows_of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame 
         topic=pl.col("operator").replace_strict(topics, return_dtype=pl.String),
         # A source keeps the bytes of its late records; other operators had their columns only.
         kept=pl.col("operator").is_in(list(source_names.values())),
-        key=pl.col("key").cast(pl.Binary),
         reason=pl.lit(REASON),
     ).select(COLUMNS)
 

@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instants_ms, utc
-from tidemark.model.tables.catalog import BATCHES, REQUEUED
+from tidemark.model.tables.catalog import REQUEUED
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.unflushed import unflushed_of
@@ -23,12 +24,9 @@ IN_KAFKA = "kafka_partition"
 """The column with Kafka's number of the partition of a row."""
 
 
-def with_decided_at(path: Path) -> pl.DataFrame:
-    """Returns a table's rows with `decided_at`; null without a `batches` row."""
-    unflushed = unflushed_of(path.parent)
-    rows = unflushed.scan(path).collect()
-    batches = unflushed.scan(path.parent / BATCHES.name).select("batch_id", "decided_at").collect()
-    return rows.join(batches, on="batch_id", how="left")
+def dead_letters(path: Path, kind: DeadLetterKind) -> pl.DataFrame:
+    """Returns the rows of a *kind* in the table `dead_letters` at *path*."""
+    return unflushed_of(path.parent).scan(path).filter(pl.col("kind") == kind).collect()
 
 
 def rows_in_span(rows: pl.DataFrame, options: Namespace) -> pl.DataFrame:

@@ -31,7 +31,7 @@ FINDINGS = (
         """,
     ),
     (
-        "quarantine",
+        "dead_letters",
         """
         SELECT format('quarantine: a bad record, {}, at offset {} of {} partition {} is set aside',
                       arg_min(reason, batch_id), arg_min("offset", batch_id), any_value(topic),

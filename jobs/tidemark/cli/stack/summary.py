@@ -15,13 +15,11 @@ from tidemark.semantics.buckets import quantile
 MAY_BE_EMPTY = frozenset(
     {
         "alert_decisions",
-        "late_records",
         "held_records",
         "published_intervals",
         "repair_decisions",
         "requeued",
         "table_files",
-        "undeliverable",
     }
 )
 """Tables that a good run leaves without rows, or does not make."""

@@ -194,7 +194,7 @@ def with_future(source: Source, rows: pl.DataFrame, decided_at_ms: int) -> pl.Da
 
 
 def _late(records: pl.DataFrame) -> pl.DataFrame:
-    return records.select("partition", "offset", "timestamp_ms", "value", key=texts_of(records["key"]))
+    return records.select("partition", "offset", "timestamp_ms", "value", "key")
 
 
 def rows_in_order(source: Source, raw: pl.DataFrame, *, numbered_from: int) -> pl.DataFrame:

@@ -84,7 +84,7 @@ def with_unreadable_keys(headers: pl.Series, keys: pl.Series, texts: pl.Series) 
 
 
 def split_unreadable_keys(operator: str, records: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Splits *records* that *operator* needs the key of into those with a text or no key, and rows of `quarantine`.
+    """Splits *records* that *operator* needs the key of into those with a text or no key, and rows of `dead_letters`.
 
     The latter have a Kafka key that is no text, and that no operator before has replaced.
     """

@@ -1,4 +1,4 @@
-"""Turns judged updates, their proofs, and late records into table rows."""
+"""Turns judged updates, their proofs, and records that do not go on into table rows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tidemark.collecting import omit, within
 from tidemark.kernels import META, payload
 from tidemark.kernels.columns.values import parsed, value_text
 from tidemark.kernels.updates.emission import JudgedUpdates
+from tidemark.semantics.dead_letters import DeadLetterKind
 
 
 def changes_rows(operator: str, result: JudgedUpdates, **more: str) -> pl.DataFrame:
@@ -56,7 +57,7 @@ def as_read(records: pl.DataFrame) -> pl.DataFrame:
         offset="_offset",
         timestamp_ms="_timestamp_ms",
         value=value_text(payload(records.columns), records.schema).cast(pl.Binary),
-        key="_key",
+        key=pl.col("_key").cast(pl.Binary),
     )
 
 
@@ -71,7 +72,7 @@ def read_again(late: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.Data
     # The time until the records came in again is no latency of the stream.
     records = late.with_columns(pl.col("value").cast(pl.String)).select(
         parsed("value", columns).struct.unnest(),
-        _key="key",
+        _key=pl.col("key").cast(pl.String),
         _timestamp_ms=pl.col("timestamp").dt.epoch("ms"),
         _partition="partition",
         _offset="offset",
@@ -85,13 +86,14 @@ def read_again(late: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.Data
 
 
 def quarantine_rows(operator: str, records: pl.DataFrame, reason: str, detail: pl.Expr | None = None) -> pl.DataFrame:
-    """Returns *records* that *operator* cannot use, as rows of `quarantine`.
+    """Returns *records* that *operator* cannot use, as rows of `dead_letters`.
 
     They have the place where they were read, and their columns.
     """
     columns = [c for c in payload(records.columns) if not c.startswith("@")]
     return records.select(
-        source=pl.lit(operator),
+        kind=pl.lit(DeadLetterKind.QUARANTINED.value),
+        operator=pl.lit(operator),
         partition="_partition",
         offset="_offset",
         reason=pl.lit(reason),
@@ -100,10 +102,10 @@ def quarantine_rows(operator: str, records: pl.DataFrame, reason: str, detail: p
     )
 
 
-def late_rows(operator: str, late: pl.DataFrame, watermark_ms: int | None, held_by: str | None) -> pl.DataFrame:
-    """Returns the *late* records of *operator*, as rows of `late_records`.
+def late_rows(operator: str, late: pl.DataFrame, watermark_ms: int | None, blocked_by: str | None) -> pl.DataFrame:
+    """Returns the *late* records of *operator*, as rows of `dead_letters`.
 
-    They are behind the watermark *watermark_ms*, which *held_by* had set.
+    They are behind the watermark *watermark_ms*, which *blocked_by* had determined.
     """
     watermark = pl.lit(watermark_ms, pl.Int64)
     return late.select(
@@ -112,9 +114,10 @@ def late_rows(operator: str, late: pl.DataFrame, watermark_ms: int | None, held_
         "offset",
         "key",
         "value",
+        kind=pl.lit(DeadLetterKind.LATE.value),
         operator=pl.lit(operator),
         timestamp="timestamp_ms",
         watermark=watermark,
         lateness_ms=watermark - pl.col("timestamp_ms"),
-        held_by=pl.lit(held_by, pl.String),
+        blocked_by=pl.lit(blocked_by, pl.String),
     )

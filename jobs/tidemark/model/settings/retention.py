@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.model.settings.toml_keys import LENGTH_ABOVE_0, Keys
-from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, LATE_RECORDS, OPERATOR_STATE, QUARANTINE, UNDELIVERABLE
+from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, DEAD_LETTERS, OPERATOR_STATE
 
 FOR_EVER = "for ever"
 DAY_MS = 86_400_000
@@ -36,7 +36,7 @@ class Retention:
 
     def of_stream(self, table: str) -> int | None:
         """Returns how long rows of *table*, of every stream, are kept."""
-        if table in {LATE_RECORDS.name, QUARANTINE.name, UNDELIVERABLE.name}:
+        if table == DEAD_LETTERS.name:
             return self.set_aside_ms
         if table == COMPLETENESS.name:
             return self.reports_ms

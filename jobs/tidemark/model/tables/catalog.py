@@ -17,6 +17,7 @@ from typing import Any
 
 from tidemark.collecting import index_by_name, names_in
 from tidemark.semantics.blame import AgeCause, Compared
+from tidemark.semantics.dead_letters import DeadLetterKind
 
 
 @dataclass(frozen=True)
@@ -385,44 +386,41 @@ SUPPRESSED = Table(
         ),
     ),
 )
-LATE_RECORDS = Table(
-    "late_records",
-    "record behind the watermark",
+DEAD_LETTERS = Table(
+    "dead_letters",
+    "record that did not go on: it was late, could not be used, or was refused by the topic or table of a sink",
     (
         *_BATCH,
         *_columns(
+            ("decided_at", "timestamp", "decision time of the batch"),
+            ("kind", "string", " | ".join(DeadLetterKind)),
             (
                 "operator",
                 "string",
-                "operator that found it late: an aggregate with closed windows, or a strict join or source",
+                "operator that did not send it on. late: an aggregate with closed windows, or a strict join or source; "
+                "quarantined: a source, one with a null key, or a sink whose topic or schema rejects it; "
+                "undeliverable: the sink",
             ),
-            ("partition", "int", "input partition"),
-            ("offset", "bigint", "its offset there"),
-            ("key", "string", "the record's key"),
-            ("timestamp", "timestamp", "record time"),
-            ("watermark", "timestamp", "watermark that it was behind, record time"),
-            ("lateness_ms", "bigint", "watermark − record time, ms"),
-            ("held_by", "string", "partition, or input of an aggregate, that determined that watermark"),
-            ("value", "binary", "the record's bytes; of an aggregate or a join its columns as a JSON object"),
-            ("task", "int", "of an aggregate or a join: the partition of the sub-topology with the record"),
-            ("headers", "array<struct<key:string,value:binary>>", "its Kafka headers; null: none"),
-        ),
-    ),
-)
-QUARANTINE = Table(
-    "quarantine",
-    "invalid record",
-    (
-        *_BATCH,
-        *_columns(
             (
-                "source",
+                "topic",
                 "string",
-                "operator that rejected it: a source, one with a null key, or a sink whose topic or schema rejects it",
+                "quarantined: Kafka topic of the source; null: not from a topic, or rejected downstream of a source. "
+                "undeliverable: Kafka topic that rejected it; null: a Delta table. late: null",
             ),
-            ("topic", "string", "Kafka topic; null: not from a topic, or rejected downstream of a source"),
-            ("partition", "int", "input partition: Kafka's number, unless its source reads several topics"),
-            ("offset", "bigint", "Kafka offset; of a table or files the number of the row"),
+            (
+                "partition",
+                "int",
+                "input partition of the record, or of the one that caused it: Kafka's number, unless its source reads "
+                "several topics",
+            ),
+            ("offset", "bigint", "its offset there; of a table or files the number of the row"),
+            (
+                "key",
+                "binary",
+                "the record's key as bytes, so that one that is no text is kept; of a late record whose value is JSON "
+                "the text of the key in UTF-8",
+            ),
+            ("timestamp", "timestamp", "record time; null: quarantined"),
             (
                 "reason",
                 "string",
@@ -440,36 +438,23 @@ QUARANTINE = Table(
                 "of a record that cannot be read: the error, or the limit of the source that it exceeds; of a source "
                 "with a registry: the id of the schema, and what is wrong with it; of wrong_type in JSON: the field; "
                 "of files: the file, the row, the column and its value, or why the file is set aside; "
-                "of fails_drivers: the error; of accepted_loss: who gave the record up, and why",
+                "of fails_drivers: the error; of accepted_loss: who gave the record up, and why. undeliverable: error "
+                "of the broker, its client or the schema; of a table its name, the constraint and the values",
             ),
-            ("key", "binary", "the record's key"),
-            ("value", "binary", "the record's bytes; downstream of a source its columns as a JSON object"),
-        ),
-    ),
-)
-UNDELIVERABLE = Table(
-    "undeliverable",
-    "record that a sink's table refused, or that its topic rejected after the batch was decided, for example because a "
-    "limit of the topic changed meanwhile",
-    (
-        *_BATCH,
-        *_columns(
-            ("operator", "string", "name of the sink"),
-            ("topic", "string", "Kafka topic that rejected it; null: a Delta table"),
-            ("key", "binary", "the record's key"),
+            ("watermark", "timestamp", "late: watermark that it was behind, record time"),
+            ("lateness_ms", "bigint", "late: watermark − record time, ms"),
+            ("blocked_by", "string", "late: partition, or input of an aggregate, that determined that watermark"),
+            ("task", "int", "late at an aggregate or a join: the partition of the sub-topology with the record"),
             (
                 "value",
                 "binary",
-                "the record's bytes, JSON if it does not fit the sink's schema; of a table its columns as JSON; null: "
-                "it deletes its key",
+                "the record's bytes, or its columns as a JSON object: downstream of a source, of a table, or if it "
+                "does not fit the sink's schema. undeliverable: null if it deletes its key",
             ),
-            ("timestamp", "timestamp", "record time"),
-            ("source_partition", "int", "input partition of the record that caused it"),
-            ("source_offset", "bigint", "its offset there"),
             (
-                "error",
-                "string",
-                "error of the broker, its client or the schema; of a table its name, the constraint and the values",
+                "headers",
+                "array<struct<key:string,value:binary>>",
+                "late at an aggregate or a join: its Kafka headers; null: none, or another record",
             ),
         ),
     ),
@@ -1116,7 +1101,7 @@ DQ_RESULTS = Table(
 )
 REQUEUED = Table(
     "requeued",
-    "record that `tidemark requeue` sent from quarantine or late_records to its topic, or into a closed window",
+    "record that `tidemark requeue` sent from dead_letters to its topic, or into a closed window",
     _columns(
         ("topology", "string", "name of the topology"),
         ("sub_topology", "string", "the operators that run in one streaming query"),
@@ -1127,10 +1112,10 @@ REQUEUED = Table(
         (
             "reason",
             "string",
-            "as in quarantine; late: from late_records; reopened: from late_records into a closed window",
+            "as in dead_letters; late: a late record; reopened: a late record into a closed window",
         ),
         ("requeued_at", "timestamp", "clock of the command after the record was in the broker or the control folder"),
-        ("late_batch", "bigint", "of reopened: batch_id of its row in late_records; null: another reason"),
+        ("late_batch", "bigint", "of reopened: batch_id of its row in dead_letters; null: another reason"),
     ),
     "report",
 )
@@ -1169,9 +1154,7 @@ TABLES = MappingProxyType(
             WATERMARKS,
             CHANGES,
             SUPPRESSED,
-            LATE_RECORDS,
-            QUARANTINE,
-            UNDELIVERABLE,
+            DEAD_LETTERS,
             OPERATOR_STATE,
             HELD_RECORDS,
             COMPLETENESS,

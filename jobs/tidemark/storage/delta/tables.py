@@ -703,7 +703,9 @@ class Committer:
             newest = self.newest(path)
             if newest is None or newest < batch_id:
                 log.remove_uncommitted()
-                if removes and self._is_only_writer:
+                # A table that takes appends may have rows of this batch under another transaction, and so may a file
+                # into which another process compacts them. Its log knows the files that were written for this commit.
+                if removes and self._is_only_writer and not log.takes_appends:
                     self._remove_unused(path, batch_id, since_s=began_s - SKEW_S)
                 if isinstance(error, OSError | DeltaError) and DeltaTable(str(path)).version() > version_before:
                     # While this driver was stopped its files may have been compacted and, a week later, removed.

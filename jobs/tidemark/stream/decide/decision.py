@@ -39,6 +39,7 @@ from tidemark.stream.decide.schema_watch import SchemaWatch
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
+from tidemark.stream.journal.place import table_of
 from tidemark.stream.journal.streaming_windows import ClosedWindow, StreamingWindows
 from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.operate.steps import Steps
@@ -137,25 +138,27 @@ class RunTables:
         self.hops = [o.name for o in sub.operators if o.hop_table]
         self._has_intervals, self._table_inputs = topology.has_intervals, sub.table_inputs()
 
-    def tables(self, batch_id: int, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
-        """Returns the rows of *runs* by name.
+    def tables(self, batch: MicroBatch, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
+        """Returns the rows of *runs* in *batch*, by name.
 
         They are rows of the design's tables (without rows: left out), the record times of measured operators, and the
         outputs of repartitions and sinks.
         """
-        same = {**self._same, "batch_id": batch_id}
+        same = {**self._same, "batch_id": batch.batch_id}
         parts_by_table: dict[str, list[pl.DataFrame]] = {}
         for run in runs.values():
             for name, rows in run.rows.items():
                 # Outputs of repartitions and sinks are in *runs* by the operator's name, and follow below.
-                if rows.height and name in TABLES:
+                if rows.height and table_of(name) in TABLES:
                     parts_by_table.setdefault(name, []).append(rows)
         # Operators differ in the columns that they fill; the rest is null.
         all_rows = {name: pl.concat(parts, how="diagonal") for name, parts in parts_by_table.items()}
-        tables = {name: rows_of(TABLES[name], rows, **same) for name, rows in all_rows.items()}
-        for name, run in runs.items():
-            if run.disorder.height:
-                tables[f"{DISORDER}{name}"] = run.disorder.to_arrow()
+        tables: dict[str, pa.Table] = {}
+        for name, rows in all_rows.items():
+            table = TABLES[table_of(name)]
+            decided = {"decided_at": batch.decided_at_ms} if "decided_at" in table.names else {}
+            tables[name] = rows_of(table, rows, **same, **decided)
+        tables |= {f"{DISORDER}{name}": run.disorder.to_arrow() for name, run in runs.items() if run.disorder.height}
         for name in self._measured:
             if name in runs:
                 tables[f"{TIMES}{name}"] = runs[name].times.to_arrow()
@@ -293,7 +296,7 @@ class Decider:
                 moves.waiting[name] = intake.waiting
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)
-        tables = self.for_tables.tables(batch.batch_id, runs)
+        tables = self.for_tables.tables(batch, runs)
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
         return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join), moves)

@@ -21,8 +21,9 @@ from tidemark.collecting import within
 from tidemark.control.folder import Control
 from tidemark.kernels.updates.proofs import read_again
 from tidemark.model.settings.windows import Windows
-from tidemark.model.tables.catalog import LATE_RECORDS
+from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.model.topology import SubTopology
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.unflushed import scan_facts
 
@@ -67,7 +68,8 @@ class Reopenings:
         return {name: self._late(name, pl.concat(places).unique()) for name, places in places_of_aggregates.items()}
 
     def _late(self, name: str, places: pl.DataFrame) -> pl.DataFrame:
-        rows = scan_facts(self._home / LATE_RECORDS.name).filter(pl.col("operator") == name)
+        is_late = pl.col("kind") == DeadLetterKind.LATE
+        rows = scan_facts(self._home / DEAD_LETTERS.name).filter(is_late, pl.col("operator") == name)
         rows = rows.filter(pl.col("batch_id").is_in(places["batch_id"].unique().implode()))
         late = rows.collect().join(places, on=list(PLACE), how="semi")
         in_order = late.sort("batch_id", "partition", "offset")

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from tidemark.model.tables.catalog import BATCHES, CHANGES, CLOCK_SKEW, HEARTBEATS, TABLES
+from tidemark.model.tables.catalog import BATCHES, CHANGES, CLOCK_SKEW, DEAD_LETTERS, HEARTBEATS, TABLES
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.snapshots import snapshot_of
 
 NOTES = "notes.json"
@@ -25,6 +26,13 @@ FACTS_TABLES = frozenset(table.name for table in TABLES.values() if table.writte
     HEARTBEATS.name,
 }
 """Tables of which a journal may have rows that are flushed."""
+COMMITTED_WITH_BATCH = f"{DeadLetterKind.UNDELIVERABLE}/{DEAD_LETTERS.name}"
+"""Name of those rows of `dead_letters` that are committed with their batch, in an entry and as a transaction.
+
+A topic or a table refuses records after the entry was written, so no entry has all of these rows. The other rows wait
+for a flush under the name of the table: under one name, its newest batch would say that the table has waiting rows of
+that batch and earlier ones, and they would be lost.
+"""
 _NAME = re.compile(r"(\d{20})\.(data|facts)\.zip")
 
 
@@ -58,6 +66,22 @@ def journal_with_facts(home: Path) -> Path | None:
         if journal.is_dir() and not _is_at_rest(journal, home / BATCHES.name):
             return journal
     return None
+
+
+def table_of(name: str) -> str:
+    """Returns the table of the rows called *name* in an entry."""
+    return DEAD_LETTERS.name if name == COMMITTED_WITH_BATCH else name
+
+
+def transactions_of(table: str) -> tuple[str, ...]:
+    """Returns the names under which a driver commits rows to *table*."""
+    return (table, COMMITTED_WITH_BATCH) if table == DEAD_LETTERS.name else (table,)
+
+
+def not_waiting(table: str, flushed: int) -> str:
+    """Returns the SQL condition for rows of *table* that do not wait in the journal after the batch *flushed*."""
+    condition = f"batch_id <= {flushed}"
+    return f"{condition} OR kind = '{DeadLetterKind.UNDELIVERABLE}'" if table == DEAD_LETTERS.name else condition
 
 
 def newest_batch(path: Path, table: OpenTable) -> int:

@@ -29,10 +29,9 @@ from tidemark.collecting import names_in
 from tidemark.errors import UnreadableFile
 from tidemark.model.tables.catalog import (
     COMPLETENESS,
+    DEAD_LETTERS,
     HELD_RECORDS,
-    LATE_RECORDS,
     OPERATOR_STATE,
-    QUARANTINE,
     SCHEMA_CHANGES,
     SUPPRESSED,
 )
@@ -50,8 +49,7 @@ LEDGERS = tuple(
             OPERATOR_STATE,
             HELD_RECORDS,
             SUPPRESSED,
-            LATE_RECORDS,
-            QUARANTINE,
+            DEAD_LETTERS,
             COMPLETENESS,
             SCHEMA_CHANGES,
         )

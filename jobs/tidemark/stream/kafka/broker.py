@@ -126,7 +126,7 @@ class TopicWriter(Protocol):
         """Sends the records of *task*.
 
         Returns:
-            Rows of `undeliverable` for the records that the topic refused.
+            Rows of `dead_letters` for the records that the topic refused.
         """
 
 
@@ -153,7 +153,7 @@ class TopicBroker(Answers, Protocol):
         """Sends *outgoing* from this process until the broker has it.
 
         Returns:
-            Rows of `undeliverable` for the records that the topic refused.
+            Rows of `dead_letters` for the records that the topic refused.
         """
 
     def publishing(self, outgoing: OutgoingRows) -> TopicWriter:

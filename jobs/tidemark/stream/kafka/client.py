@@ -362,7 +362,7 @@ class KafkaBroker:
         """Sends *outgoing* and waits until the broker has it.
 
         Returns:
-            Rows of `undeliverable` for the records that the topic refused.
+            Rows of `dead_letters` for the records that the topic refused.
         """
         publishing = self.publishing(outgoing)
         producer, refusals = self._producer(outgoing.sink), self._refusals[outgoing.sink.kafka]

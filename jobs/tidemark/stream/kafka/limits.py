@@ -15,23 +15,25 @@ from tidemark.kernels.records.limits import MISFIT, Limits, refused
 from tidemark.kernels.updates.proofs import quarantine_rows
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.stream.kafka.broker import RefusedRecord
 from tidemark.stream.kafka.encoding import Misfit, encoded
 
 
 def undeliverable_rows(sink: Sink, records: pl.DataFrame, refused: Sequence[RefusedRecord]) -> pl.DataFrame:
-    """Returns *records* that the topic of *sink* *refused*, as table rows."""
+    """Returns *records* that the topic of *sink* *refused*, as rows of `dead_letters`."""
     refusals = pl.DataFrame(refused, schema={"row": pl.Int64, "error": pl.String})
     rows = records[refusals["row"]]
     return rows.select(
+        kind=pl.lit(DeadLetterKind.UNDELIVERABLE.value),
         operator=pl.lit(sink.name),
         topic=pl.lit(sink.topic, pl.String),
         key=pl.col("_key").cast(pl.Binary),
         value=_values(sink, rows),
         timestamp="_timestamp_ms",
-        source_partition="_partition",
-        source_offset="_offset",
-        error=refusals["error"],
+        partition="_partition",
+        offset="_offset",
+        detail=refusals["error"],
     )
 
 
@@ -47,8 +49,8 @@ def within_limits(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Splits *records* into those that the topic takes, and the others.
 
-    The others are rows of quarantine: they exceed the topic's *limits*, or do not fit its Avro schema. *now_ms* is the
-    clock, epoch ms UTC, by which the batch is decided.
+    The others are rows of `dead_letters`: they exceed the topic's *limits*, or do not fit its Avro schema. *now_ms* is
+    the clock, epoch ms UTC, by which the batch is decided.
     """
     # A decided batch is sent until the topic has it, so what would be refused for ever is set aside before.
     records, misfits = _fitting(sink, records)
@@ -57,7 +59,8 @@ def within_limits(
     reason = refused(records, values, limits, now_ms=now_ms)
     bad = records.filter(reason.is_not_null())
     rows = bad.select(
-        source=pl.lit(sink.name),
+        kind=pl.lit(DeadLetterKind.QUARANTINED.value),
+        operator=pl.lit(sink.name),
         partition="_partition",
         offset="_offset",
         reason=reason.drop_nulls(),
@@ -68,7 +71,7 @@ def within_limits(
 
 
 def _fitting(sink: Sink, records: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-    """Splits *records* into those that fit the Avro schema, and quarantine rows."""
+    """Splits *records* into those that fit the Avro schema, and rows of `dead_letters`."""
     if sink.format is not Format.AVRO:
         return records, []
     problems = [value.problem if isinstance(value, Misfit) else None for value in encoded(sink, records)]

@@ -79,7 +79,7 @@ class KafkaTopicWriter:
     traceparent: str | None = None
 
     def __call__(self, task: int) -> list[pl.DataFrame]:
-        """Sends the part of *task*; returns rows of `undeliverable`.
+        """Sends the part of *task*; returns rows of `dead_letters`.
 
         They are records that the topic refused.
         """
@@ -93,7 +93,7 @@ class KafkaTopicWriter:
 
         The *producer* has *refusals* as its `error_cb`.
 
-        Returns, once the broker has answered, rows of `undeliverable`. A row that deletes its key has no value.
+        Returns, once the broker has answered, rows of `dead_letters`. A row that deletes its key has no value.
         Undeliverable are records that do not fit the sink's schema, and those that the topic refuses for their size or
         time. A broker refuses others along with these: all are sent again, one by one, after all the rest.
 

@@ -21,6 +21,7 @@ from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.proofs import as_late, late_rows
 from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.aggregating import Aggregator
@@ -107,8 +108,9 @@ class AggregateStep(JudgingStep[Aggregate]):
         counts["records_in"] = done.updates + done.late.height + filtered + no_key
         counts["reopened"] = done.reopened
         window = {"window_start": "window_start", "window_end": "_window_end"} if self.operator.windows else {}
-        late = {"late_records": late_rows(name, as_late(done.late), moment.was_watermark_ms, moment.held_by)}
-        rows = {**self.judged_rows(done.emitted, window), **self.state_rows(moves), **late, **bad}
+        late = late_rows(name, as_late(done.late), moment.was_watermark_ms, moment.held_by)
+        dead = {DEAD_LETTERS.name: pl.concat([late, bad], how="diagonal")}
+        rows = {**self.judged_rows(done.emitted, window), **self.state_rows(moves), **dead}
         output = done.emitted.output.select(*kernel.key, *self.operator.select, *META)
         times = self.finished(records, done.emitted)
         return Run(output, times, counts, rows, done.emitted.judged.skipped, done.emitted.asserted)

@@ -15,6 +15,7 @@ from tidemark.kernels.updates.proofs import as_late, late_rows
 from tidemark.kernels.updates.steps import check_on, is_beyond, join_newest, join_valid, one_row_per_key
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.table import KeyedTable
+from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.operate.table import TableStep
 from tidemark.stream.state.memory import Moves
@@ -99,7 +100,7 @@ class JoinStep(OperatorStep[Join]):
             late=late.height,
             joined_beyond_history=asking.filter(beyond).height,
         )
-        rows = {"late_records": late_rows(self.operator.name, as_late(late), was_ms, moment.held_by)}
+        rows = {DEAD_LETTERS.name: late_rows(self.operator.name, as_late(late), was_ms, moment.held_by)}
         return Run(output, times_of(records), counts, rows)
 
     def _versions(self, table: str, moves: Moves) -> pl.DataFrame:

@@ -21,6 +21,7 @@ from tidemark.kernels.updates.steps import (
     with_old_value,
 )
 from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.keyed import KeyedStep, with_key
@@ -86,7 +87,7 @@ class RepartitionStep(KeyedStep[Repartition]):
         filtered = int(records["_deleted"].sum())
         counts = Counter(records_in=records.height, passed=rows.height, filtered=filtered, fan_out=rows.height)
         counts["quarantined"] = records.height - filtered - kept.height
-        return Run(rows, times_of(kept), counts, {operator.name: rows, **bad})
+        return Run(rows, times_of(kept), counts, {operator.name: rows, DEAD_LETTERS.name: bad})
 
     def _updates_on(self, records: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         operator, last = self.operator, self.shared.memory.stored[self.operator.name]
@@ -102,5 +103,5 @@ class RepartitionStep(KeyedStep[Repartition]):
             records_in=records.height, quarantined=records.height - updates.height, fan_out=rows.height
         )
         tables = {operator.name: rows, "suppressed": suppressed_rows(operator.name, emitted.judged)}
-        tables |= self.state_rows(moves) | bad
+        tables |= {**self.state_rows(moves), DEAD_LETTERS.name: bad}
         return Run(rows, times_of(emitted.judged.emitted), counts, tables, emitted.judged.skipped)

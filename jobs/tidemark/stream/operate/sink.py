@@ -19,9 +19,11 @@ from tidemark.kernels.updates.facts import times_of
 from tidemark.kernels.updates.final_rows import WINDOW_FINAL, final_columns, with_final
 from tidemark.kernels.updates.last_seen import LAST_SEEN_AT, SEEN_ONLY, last_seen_columns, with_last_seen
 from tidemark.model.kinds.sink import Sink
-from tidemark.model.tables.catalog import QUARANTINE, UNDELIVERABLE
+from tidemark.model.tables.catalog import DEAD_LETTERS
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.current_rows import NEWEST_MS, OF_REPLACING
 from tidemark.stream.journal.batch import Moment
+from tidemark.stream.journal.place import COMMITTED_WITH_BATCH
 from tidemark.stream.kafka.limits import within_limits
 from tidemark.stream.operate.source import avro_mistakes
 from tidemark.stream.state.memory import Moves
@@ -76,7 +78,7 @@ class SinkStep(OperatorStep[Sink]):
             kept, refused = within_limits(sink, kept, limits, now_ms=moment.decided_at_ms)
             bad = pl.concat([bad, refused], how="diagonal")
         counts = Counter(records_in=records.height, passed=kept.height, quarantined=records.height - kept.height)
-        return Run(kept, times_of(kept), counts, {sink.name: kept, QUARANTINE.name: bad})
+        return Run(kept, times_of(kept), counts, {sink.name: kept, DEAD_LETTERS.name: bad})
 
     def _to_table(self, records: pl.DataFrame, asserted: pl.DataFrame, moves: Moves, moment: Moment) -> Run:
         """Hands out all *records* but those that the table refuses.
@@ -88,7 +90,7 @@ class SinkStep(OperatorStep[Sink]):
         if sink.window:
             records = with_final(sink.window, records, moment.watermark_ms)
         if constraints := moment.constraints.get(sink.name):
-            is_accepted, rows[UNDELIVERABLE.name] = accepted_records(sink, records, moment.batch_id, constraints)
+            is_accepted, rows[COMMITTED_WITH_BATCH] = accepted_records(sink, records, moment.batch_id, constraints)
             if not is_accepted.all():
                 take_back(sink, self.shared, records, is_accepted, moves)
                 asserted = _without(asserted, records.filter(~is_accepted))
@@ -139,7 +141,7 @@ def _table_rows(sink: Sink, records: pl.DataFrame, batch_id: int) -> pl.DataFram
 def accepted_records(
     sink: Sink, records: pl.DataFrame, batch_id: int, constraints: tuple[Constraint, ...]
 ) -> tuple[pl.Series, pl.DataFrame]:
-    """Returns which of *records* the table of *sink* accepts, and the others as rows of `undeliverable`."""
+    """Returns which of *records* the table of *sink* accepts, and the others as rows of `dead_letters`."""
     rows = _table_rows(sink, records, batch_id)
     why = _refusals(sink, rows, constraints)
     return why.is_null(), _undeliverable(sink, rows.with_columns(records["_key"]), why)
@@ -148,7 +150,7 @@ def accepted_records(
 def accepted_rows(
     sink: Sink, rows: pl.DataFrame, constraints: tuple[Constraint, ...]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Splits *rows* of the table of *sink* into those that it accepts, and rows of `undeliverable`."""
+    """Splits *rows* of the table of *sink* into those that it accepts, and rows of `dead_letters`."""
     why = _refusals(sink, rows, constraints)
     return rows.filter(why.is_null()), _undeliverable(sink, rows, why)
 
@@ -164,17 +166,18 @@ def _refusals(sink: Sink, rows: pl.DataFrame, constraints: tuple[Constraint, ...
 
 
 def _undeliverable(sink: Sink, rows: pl.DataFrame, why: pl.Series) -> pl.DataFrame:
-    """Returns those *rows* of the table of *sink* that have a reason, as rows of `undeliverable`."""
+    """Returns those *rows* of the table of *sink* that have a reason, as rows of `dead_letters`."""
     own = SINK_COLUMNS | OF_REPLACING | {WINDOW_FINAL, LAST_SEEN_AT}
     content = outside(payload(rows.columns), own)
     key = pl.col("_key") if "_key" in rows.columns else key_text(sink.key, rows.schema) if sink.key else pl.lit(None)
     return rows.filter(why.is_not_null()).select(
+        kind=pl.lit(DeadLetterKind.UNDELIVERABLE.value),
         operator=pl.lit(sink.name),
         topic=pl.lit(None, pl.String),
         key=key.cast(pl.String).cast(pl.Binary),
         value=pl.when(~pl.col("deleted")).then(value_text(content, rows.schema)).cast(pl.Binary),
         timestamp=pl.col("timestamp").dt.epoch("ms"),
-        source_partition="source_partition",
-        source_offset="source_offset",
-        error=pl.format("table {}: {}", pl.lit(sink.table), pl.lit(why.drop_nulls())),
+        partition="source_partition",
+        offset="source_offset",
+        detail=pl.format("table {}: {}", pl.lit(sink.table), pl.lit(why.drop_nulls())),
     )

@@ -18,6 +18,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.operator_graph import event_times, updates_tables
+from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.model.toml_operators import misshapen, mistakes_of
 from tidemark.model.topology import Topology
 from tidemark.stream.journal.batch import Moment
@@ -209,17 +210,17 @@ class Steps:
     def run(self, operator: Operator, inputs: list[pl.DataFrame], moves: Moves, moment: Moment) -> Run:
         """Runs *operator* over *inputs*; puts its changes into *moves*.
 
-        Records for which its SQL failed become rows of quarantine.
+        Records for which its SQL failed become rows of `dead_letters`.
         """
         # Failures are collected per run of one operator.
         self._shared.sql.failed.clear()
         run = self._steps[operator.name].run(inputs, moves, moment)
-        quarantined = [run.rows["quarantine"]] if "quarantine" in run.rows else []
+        dead = [run.rows[DEAD_LETTERS.name]] if DEAD_LETTERS.name in run.rows else []
         for rows in self._shared.failed:
             if rows.height:
-                quarantined.append(quarantine_rows(operator.name, rows, "sql_error", pl.col(PROBLEM)))
-        if quarantined:
-            run.rows["quarantine"] = pl.concat(quarantined, how="diagonal")
+                dead.append(quarantine_rows(operator.name, rows, "sql_error", pl.col(PROBLEM)))
+        if dead:
+            run.rows[DEAD_LETTERS.name] = pl.concat(dead, how="diagonal")
         return run
 
 

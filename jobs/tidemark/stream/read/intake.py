@@ -29,7 +29,8 @@ from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
-from tidemark.model.tables.catalog import HELD_RECORDS, LATE_RECORDS, QUARANTINE
+from tidemark.model.tables.catalog import DEAD_LETTERS, HELD_RECORDS
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.event_time import PartitionReading, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, WriterPosition
 from tidemark.semantics.schema_watch import NO_SAMPLE, FieldSample
@@ -432,9 +433,9 @@ def source_rows(
         quarantined=rows.bad.height,
         released_early=rows.released_early,
     )
+    late = late_rows(source.name, rows.late, was.watermark_ms, was.held_by)
     tables = {
-        LATE_RECORDS.name: late_rows(source.name, rows.late, was.watermark_ms, was.held_by),
-        QUARANTINE.name: _bad_rows(source, rows.bad),
+        DEAD_LETTERS.name: pl.concat([late, _bad_rows(source, rows.bad)], how="diagonal"),
         HELD_RECORDS.name: _held_rows(source, rows.held, read_to),
     }
     usable = new.select(pl.col("timestamp_ms").filter(pl.col("reason").is_null()).drop_nulls()).to_series()
@@ -538,7 +539,8 @@ def _bad_rows(source: Source, bad: pl.DataFrame) -> pl.DataFrame:
         _place_in_file(detail) if source.files else detail.alias("detail"),
         "key",
         "value",
-        source=pl.lit(source.name),
+        kind=pl.lit(DeadLetterKind.QUARANTINED.value),
+        operator=pl.lit(source.name),
         topic=_topic_of(source),
     )
 

@@ -34,6 +34,7 @@ from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, OpenTable, table_of, transactions_of
 from tidemark.stream.kafka.numbering import number_partitions
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
@@ -70,7 +71,7 @@ def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
     journal = read_journal(control / "journal")
     damaged += [*journal.damaged, *of_states(control, journal)]
     alone, written = tables_alone(stream.home, stream.sub), tables_written(stream.sub)
-    tables = [_table(stream.home / name, f"{app}/{name}", alone, access) for name, access in written.items()]
+    tables = [_table(stream.home / name, app, alone, access) for name, access in written.items()]
     decided, entry = journal.newest, journal.newest_entry
     progress = entry.notes.progress if entry else StreamProgress()
     for each in journal.entries.values():
@@ -108,21 +109,27 @@ def lost_commits(control: Path, home: Path, app_id: str) -> Iterator[UnreadableF
     entry = journal.newest_entry
     tables = {BATCHES.name: _commit_of(home / BATCHES.name, app_id)}
     expected = _expected(journal.facts, entry, tables.values())
-    for name in sorted(expected):
+    for name in sorted({*map(table_of, expected)}):
         table = tables.get(name) or _commit_of(home / name, app_id)
         # A table whose log is damaged has a finding of its own.
-        if table.error is None and (lost := loss_of(table, expected[name])) is not None:
+        if table.error is None and (lost := loss_of(table, expected)) is not None:
             yield UnreadableFile(table.path, lost, RESTORE)
 
 
 def _commit_of(path: Path, app_id: str) -> TableCommit:
     """Returns the newest batch of the stream *app_id* in the table at *path*."""
     try:
-        return TableCommit(path=path, newest_batch=open_to_read(path).transaction_version(f"{app_id}/{path.name}"))
+        newest = _newest_batches(open_to_read(path), path.name, app_id)
+        return TableCommit(path=path, newest_batch=newest.pop(path.name), more=newest)
     except TableNotFoundError:
         return TableCommit(path=path, exists=False)
     except Exception as error:  # delta-rs may raise any error for a changed byte
         return TableCommit(path=path, error=UnreadableFile(path, str(error), RESTORE))
+
+
+def _newest_batches(table: OpenTable, name: str, app_id: str) -> dict[str, int | None]:
+    """Returns the newest batch in *table* by the name of its rows; the table is called *name*."""
+    return {each: table.transaction_version(f"{app_id}/{each}") for each in transactions_of(name)}
 
 
 def _of_stamp(stream: Stream) -> Iterator[UnreadableFile]:
@@ -203,14 +210,16 @@ def _gone(entry: Entry, tables: Iterable[TableCommit]) -> Iterator[UnreadableFil
     """Yields an error for each missing file with rows that *entry* names."""
     waiting: dict[str, Path] = {}
     for table in tables:
-        # A table that has the entry's batch has its rows, even if their files were compacted since.
-        if table.newest_batch is None or table.newest_batch < entry.batch_id:
-            waiting[table.path.name] = table.path
-    for rows in entry.tables.values():
+        for name, newest in table.newest_batches.items():
+            # A table that has the entry's batch has its rows, even if their files were compacted since.
+            if newest is None or newest < entry.batch_id:
+                waiting[name] = table.path
+    for name, rows in entry.tables.items():
         for file in rows.files if isinstance(rows, Files) else ():
             # The file is looked for where the table is now, not at the path that the entry has.
             written = Path(file.path)
-            home = waiting.get(written.parent.name)
+            # Rows of a sink have its own name, and not that of its table.
+            home = waiting.get(name if name == COMMITTED_WITH_BATCH else written.parent.name)
             if home is not None and not (home / written.name).exists():
                 found = f"with rows of batch {entry.batch_id}: it is missing"
                 yield UnreadableFile(home / written.name, found, RESTORE)
@@ -262,8 +271,9 @@ def _table(path: Path, app_id: str, alone: Container[str], access: Access) -> Ta
         pass
     try:
         table = open_to_read(path)
-        newest = table.transaction_version(app_id)
-        version, restored_to = (None, None) if newest is None else _restored(path, table, newest)
+        newest = _newest_batches(table, path.name, app_id)
+        batches = {str(batch_id) for batch_id in newest.values() if batch_id is not None}
+        version, restored_to = _restored(path, table, batches) if batches else (None, None)
         others = tuple(rows_of_others(path, DeltaTable(str(path)))) if path.name in alone else ()
     except TableNotFoundError:
         return TableCommit(path=path, exists=False)
@@ -271,7 +281,13 @@ def _table(path: Path, app_id: str, alone: Container[str], access: Access) -> Ta
         found = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
         return TableCommit(path=path, error=None if refusal else UnreadableFile(path, found, RESTORE), refusal=refusal)
     return TableCommit(
-        path=path, newest_batch=newest, version=version, restored_to=restored_to, others=others, refusal=refusal
+        path=path,
+        newest_batch=newest.pop(path.name),
+        more=newest,
+        version=version,
+        restored_to=restored_to,
+        others=others,
+        refusal=refusal,
     )
 
 
@@ -283,8 +299,8 @@ def _damaged_data(home: Path, look: Look) -> Iterator[tuple[Path, str]]:
             yield from look(path)
 
 
-def _restored(path: Path, table: DeltaTable | Snapshot, newest: int) -> tuple[int | None, str | None]:
-    """Looks for a restore of *table* after the commit of batch *newest*.
+def _restored(path: Path, table: DeltaTable | Snapshot, newest: Container[str]) -> tuple[int | None, str | None]:
+    """Looks for a restore of *table* after its last commit of one of the batches *newest*.
 
     The table is at *path*. Of several restores the last counts.
 
@@ -296,12 +312,12 @@ def _restored(path: Path, table: DeltaTable | Snapshot, newest: int) -> tuple[in
     restore: Mapping[str, Any] | None = None
     if isinstance(table, Snapshot):
         # delta-rs reads the whole log for its history, and mostly the newest commit is that of the batch.
-        if _batch_of(commit_file(path, table.version())) == str(newest):
+        if _batch_of(commit_file(path, table.version())) in newest:
             return table.version(), None
         table = DeltaTable(str(path))
     # The history is newest first.
     for commit in table.history(HISTORY):
-        if commit.get("batch_id") == str(newest):
+        if commit.get("batch_id") in newest:
             version = int(commit["version"])
             return version, _older(restore, version) if restore else None
         if commit.get("operation") == "RESTORE" and restore is None:

@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from tidemark.collecting import pick
 from tidemark.control.files import REMOVE_TORN, RESTORE
 from tidemark.errors import Contradiction, UnreadableFile
 from tidemark.storage.delta.requirements import Refusal
 from tidemark.stream.journal.checkpoint import Ends
+from tidemark.stream.journal.place import transactions_of
 from tidemark.stream.startup.state_compatibility import OtherSources
 
 
@@ -109,20 +111,32 @@ class Inconsistency:
 class TableCommit:
     """The newest batch that was committed to a table of the stream.
 
-    `error` is the damage for which the table cannot be opened. `restored_to` is the version or instant that the table
-    was restored to ("version 3" or "an instant") after that batch had made `version`; None if it was not restored.
-    `others` are the versions, newest first, by which other writers put rows into a table that only the stream may
-    write. `refusal` is the reason for which Tidemark does not write to the table.
+    `newest_batch` is that of rows under the table's name; `more` has it by the other names of its rows
+    (`COMMITTED_WITH_BATCH`). `error` is the damage for which the table cannot be opened. `restored_to` is the version
+    or instant that the table was restored to ("version 3" or "an instant") after the last of these batches had made
+    `version`; None if it was not restored. `others` are the versions, newest first, by which other writers put rows
+    into a table that only the stream may write. `refusal` is the reason for which Tidemark does not write to the table.
     """
 
     path: Path
     exists: bool = True
     error: UnreadableFile | None = None
     newest_batch: int | None = None
+    more: Mapping[str, int | None] = field(default_factory=dict)
     version: int | None = None
     restored_to: str | None = None
     others: tuple[int, ...] = ()
     refusal: Refusal | None = None
+
+    @property
+    def newest_batches(self) -> dict[str, int | None]:
+        """The newest batch by the name of its rows."""
+        return {self.path.name: self.newest_batch, **self.more}
+
+    @property
+    def has_batch(self) -> bool:
+        """True if any batch was committed."""
+        return any(newest is not None for newest in self.newest_batches.values())
 
 
 @dataclass(frozen=True)
@@ -267,7 +281,7 @@ def _of_checkpoint(evidence: Evidence) -> Iterator[Inconsistency]:
         return
     planned = max(evidence.planned, default=None)
     if planned is None:
-        if evidence.decided is not None or any(table.newest_batch is not None for table in evidence.tables):
+        if evidence.decided is not None or any(table.has_batch for table in evidence.tables):
             observation = f"{evidence.control}/checkpoint plans no batch, but batches were decided or committed before"
             yield Inconsistency(fault=Fault.CHECKPOINT_GONE, seen=observation, ways=_put_back(evidence, "checkpoint"))
         return
@@ -340,7 +354,11 @@ def _of_ends(evidence: Evidence) -> Iterator[Inconsistency]:
 
 
 def _of_journal(evidence: Evidence) -> Iterator[Inconsistency]:
-    in_tables = {table.path.name: table.newest_batch for table in evidence.tables if table.newest_batch is not None}
+    in_tables: dict[str, int] = {}
+    for table in evidence.tables:
+        newest = [batch_id for batch_id in table.newest_batches.values() if batch_id is not None]
+        if newest:
+            in_tables[table.path.name] = max(newest)
     if evidence.decided is None:
         if in_tables or evidence.committed is not None:
             observation = f"{evidence.control}/journal has no batch, but batches were committed before"
@@ -353,17 +371,17 @@ def _of_journal(evidence: Evidence) -> Iterator[Inconsistency]:
 
 def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
     for table in evidence.tables:
-        path, expected = table.path, evidence.newest_batches.get(table.path.name)
+        path = table.path
         if table.refusal is not None:
             yield Inconsistency(fault=Fault.TABLE_REFUSED, seen=table.refusal.seen, ways=table.refusal.ways)
             # delta-rs may not open the table, so its newest batch is unknown.
-            if table.newest_batch is None:
+            if not table.has_batch:
                 continue
         if table.error is not None:
             observation, remedy = f"{table.error.file}: {table.error.found}", table.error.remedy
             ways = _put_back(evidence, path.name) if remedy == RESTORE else (remedy,)
             yield Inconsistency(fault=Fault.TABLE_UNREADABLE, seen=observation, ways=ways)
-        elif (lost := loss_of(table, expected)) is not None:
+        elif (lost := loss_of(table, evidence.newest_batches)) is not None:
             fault = Fault.TABLE_RESTORED if table.exists else Fault.TABLE_DELETED
             yield Inconsistency(fault=fault, seen=f"{path}: {lost}", ways=_put_back(evidence, path.name))
         elif table.restored_to is not None:
@@ -380,16 +398,20 @@ def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
         yield Inconsistency(fault=Fault.DATA_UNREADABLE, seen=f"{file}: {found}", ways=ways)
 
 
-def loss_of(table: TableCommit, expected: int | None) -> str | None:
-    """Returns what *table* has lost if it must have the batch *expected* (None: no batch); None: nothing is missing."""
-    if expected is None:
-        return None
-    if not table.exists:
-        return f"it no longer exists, but had rows of batch {expected}"
-    # A driver commits a batch to every table that gets rows of it, so an older newest batch is a loss.
-    if table.newest_batch is None or table.newest_batch < expected:
-        newest = "none" if table.newest_batch is None else table.newest_batch
-        return f"its newest batch was {expected}, but now is {newest}: it is an older copy, or was recreated"
+def loss_of(table: TableCommit, expected: Mapping[str, int]) -> str | None:
+    """Returns what *table* has lost; None: nothing is missing.
+
+    *expected* are the newest batches that tables must have, by the names of their rows.
+    """
+    must_have = pick(expected, transactions_of(table.path.name))
+    if must_have and not table.exists:
+        return f"it no longer exists, but had rows of batch {max(must_have.values())}"
+    for name, batch_id in must_have.items():
+        newest = table.newest_batches.get(name)
+        # A driver commits a batch to every table that gets rows of it, so an older newest batch is a loss.
+        if newest is None or newest < batch_id:
+            now = "none" if newest is None else newest
+            return f"its newest batch was {batch_id}, but now is {now}: it is an older copy, or was recreated"
     return None
 
 

@@ -24,6 +24,7 @@ from tidemark.kernels.updates.proofs import changes_rows, quarantine_rows, suppr
 from tidemark.kernels.updates.steps import newest_by_time
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.settings.emission import Emission
+from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.keyed_rows import KeyedRows
 from tidemark.stream.state.memory import HELD, Moves
@@ -151,7 +152,7 @@ class KeyedStep(JudgingStep[Op]):
         """
         updates, bad = with_key(self.operator, self.updates(records))
         emitted = self.emitted(updates, moves, moment)
-        rows = {**self.judged_rows(emitted), **self.state_rows(moves), **bad}
+        rows = {**self.judged_rows(emitted), **self.state_rows(moves), DEAD_LETTERS.name: bad}
         counts = emitted.counts + Counter(records_in=records.height, quarantined=records.height - updates.height)
         times = self.finished(finished, emitted)
         return Run(emitted.output.select(columns), times, counts, rows, emitted.judged.skipped, emitted.asserted)
@@ -171,15 +172,15 @@ class KeyedStep(JudgingStep[Op]):
 
 def with_key(
     operator: Operator, records: pl.DataFrame, key: tuple[str, ...] | None = None
-) -> tuple[pl.DataFrame, Tables]:
-    """Splits *records* into those with a key, and quarantine rows.
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Splits *records* into those with a key, and rows of `dead_letters`.
 
     The key is `_key` unless *key* names its columns.
     """
     if key is not None:
         usable, bad = split(records, key_text(key, records.schema).is_not_null())
-        return usable, {"quarantine": quarantine_rows(operator.name, bad, "null_key")}
+        return usable, quarantine_rows(operator.name, bad, "null_key")
     readable, unreadable = split_unreadable_keys(operator.name, records)
     usable, bad = split(readable, pl.col("_key").is_not_null())
     rows = [unreadable, quarantine_rows(operator.name, bad, "null_key")]
-    return usable, {"quarantine": pl.concat(rows, how="diagonal")}
+    return usable, pl.concat(rows, how="diagonal")

@@ -41,11 +41,11 @@ class Run:
     """The result of one operator in one batch.
 
     `output`: the records that the next operators read; `times`: how many records of each record time and task it
-    finished; `counts`: updates by outcome; `rows`: the rows of its tables, by table; `skipped`: suppressed updates per
-    task; `asserted`: all updates of an operator that judges them, sent on or not (those of a table are its versions);
-    clocks (epoch ms UTC): when it began, when its result was there, and how long (ms) it had waited for a sibling
-    branch before it began; of a source, `sample`: the fields of some records, and `disorder`: records per bucket of
-    their lag.
+    finished; `counts`: updates by outcome; `rows`: the rows of its tables, by their name in an entry; `skipped`:
+    suppressed updates per task; `asserted`: all updates of an operator that judges them, sent on or not (those of a
+    table are its versions); clocks (epoch ms UTC): when it began, when its result was there, and how long (ms) it had
+    waited for a sibling branch before it began; of a source, `sample`: the fields of some records, and `disorder`:
+    records per bucket of their lag.
     """
 
     output: pl.DataFrame

@@ -33,13 +33,14 @@ from tidemark.model.kinds.sink import Sink
 from tidemark.model.tables.catalog import (
     CHANGES,
     CLOCK_SKEW,
+    DEAD_LETTERS,
     HEARTBEATS,
     HELD_RECORDS,
     HOP,
     TABLES,
-    UNDELIVERABLE,
 )
 from tidemark.model.topology import SubTopology
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO, OF_REPLACING, ClosedRows, closed_row
 from tidemark.storage.delta.current_view import KEPT_BY, kept_by
@@ -51,6 +52,7 @@ from tidemark.storage.files import Files, Rows, frames, write_file
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.entries import MANY, Entry
 from tidemark.stream.journal.notes import MarkNotes
+from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, table_of
 from tidemark.stream.journal.unflushed import LEDGERS
 from tidemark.stream.kafka.broker import Publishers, TopicBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
@@ -94,6 +96,7 @@ class BatchCommitter:
         self._compactor, self._hops = Compactor(committer), frozenset(_hops(sub))
         self._open_windows = OpenWindows(home)
         self._current_tables = CurrentTables(sub, home, committer, measurer, fence, tables)
+        self._dead_letters = Committer(f"{committer.app}/{DeadLetterKind.UNDELIVERABLE}", fence)
         # Both are of one batch: `_commit_data` sets them.
         self._undeliverable: list[pl.DataFrame] = []
         self._done_at_ms: int | None = None
@@ -171,15 +174,30 @@ class BatchCommitter:
             if finished_ms is not None:
                 waited = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
                 clocks[operator.name] = shown(clocks[operator.name], finished_ms, *waited, recovers=recovers)
-        self._commit(UNDELIVERABLE.name, self._refused(entry), entry.batch_id)
+        self._commit_undeliverable(entry)
         return clocks
 
+    def _commit_undeliverable(self, entry: Entry) -> None:
+        """Commits the refused records to `dead_letters`: those of *entry*, and those that were refused since."""
+        refused = self._refused(entry)
+        if refused is None:
+            return
+        path = self._home / DEAD_LETTERS.name
+        if isinstance(refused, Files):
+            self._dead_letters.adopt(path, refused, entry.batch_id)
+        else:
+            self._dead_letters.commit(path, refused, entry.batch_id)
+        self._flushing.committed(COMMITTED_WITH_BATCH, entry.batch_id)
+        self._compactor.committed(path)
+        self._fence.reached(f"committed {DeadLetterKind.UNDELIVERABLE}")
+
     def _refused(self, entry: Entry) -> Rows | None:
-        """Returns the rows of `undeliverable`: those of *entry*, and those that were refused since."""
-        decided = entry.tables.get(UNDELIVERABLE.name)
-        if not self._undeliverable:
+        decided = entry.tables.get(COMMITTED_WITH_BATCH)
+        refused = [rows for rows in self._undeliverable if rows.height]
+        if not refused:
             return decided
-        since = self._measurer.of_batch(UNDELIVERABLE, pl.concat(self._undeliverable), entry.batch_id)
+        rows = pl.concat(refused).with_columns(decided_at=pl.lit(entry.notes.decision.batch.decided_at_ms))
+        since = self._measurer.of_batch(DEAD_LETTERS, rows, entry.batch_id)
         return since if decided is None else pl.concat([*frames(decided), pl.DataFrame(since)]).to_arrow()
 
     def _mark(self, sink: Sink, mark: MarkNotes, entry: Entry) -> None:
@@ -238,7 +256,7 @@ class BatchCommitter:
         """Sends *outgoing* to its topic, on *publishers* if it is large.
 
         Returns:
-            Rows of `undeliverable` for the records that the topic refused.
+            Rows of `dead_letters` for the records that the topic refused.
         """
         if publishers is not None and outgoing.tasks:
             return publishers.publish(self._broker.publishing(outgoing))
@@ -297,7 +315,7 @@ class BatchCommitter:
 
     def recall_refused(self, entry: Entry) -> None:
         """Finds again which keys tables refused after *entry*, which was carried out, had been decided."""
-        if self._committer.newest(self._home / UNDELIVERABLE.name) != entry.batch_id:
+        if self._dead_letters.newest(self._home / DEAD_LETTERS.name) != entry.batch_id:
             return
         for operator in self._handing_out:
             rows = entry.tables.get(operator.name)
@@ -402,7 +420,7 @@ def appended(
         None if the rows belong to no table, or are not appended as they are.
     """
     if operator is None:
-        return (home / name, rows) if name in TABLES else None
+        return (home / table_of(name), rows) if table_of(name) in TABLES else None
     if not isinstance(operator, HandingOut) or operator.appends_to is None:
         return None
     match operator:

@@ -23,7 +23,7 @@ import polars as pl
 from tidemark.collecting import within
 from tidemark.kernels.updates.last_seen import SEEN_ANEW, SEEN_ONLY, newest_rows
 from tidemark.model.kinds.sink import Sink
-from tidemark.model.tables.catalog import UNDELIVERABLE
+from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.compaction import TableBusy, files_of, remove_files
@@ -68,7 +68,7 @@ class CurrentTables:
         self._sinks = [sink for sink in sub.sinks if sink.table and sink.key]
         self._home, self._committer, self._fence = home, committer, fence
         self._measurer, self._tables = measurer, tables
-        # A batch may have committed its own rows of `undeliverable` already, so those of a merge have another id.
+        # A batch may have committed its own refused records already, so those of a merge have another id.
         self._refusals = {o.name: Committer(f"{committer.app}/merges/{o.name}", fence) for o in self._sinks}
         self._refused: dict[str, tuple[str, ...]] = {}
         self._merges: dict[str, list[tuple[int, int]]] = {}
@@ -148,8 +148,9 @@ class CurrentTables:
             return rows
         accepted, refused = accepted_rows(sink, rows, constraints)
         if refused.height:
-            undeliverable = self._measurer.of_batch(UNDELIVERABLE, refused, progress.batch_id)
-            self._refusals[sink.name].commit(self._home / UNDELIVERABLE.name, undeliverable, progress.batch_id)
+            rows_then = refused.with_columns(decided_at=pl.lit(progress.decided_at_ms))
+            dead = self._measurer.of_batch(DEAD_LETTERS, rows_then, progress.batch_id)
+            self._refusals[sink.name].commit(self._home / DEAD_LETTERS.name, dead, progress.batch_id)
             self._refused[sink.name] = tuple(refused["key"].drop_nulls().cast(pl.String))
         return accepted
 

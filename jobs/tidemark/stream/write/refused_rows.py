@@ -27,7 +27,7 @@ NOTE = "constraints"
 class LateRefusals:
     """The *rows* of *sink* in the journal entry of *batch_id*, decided by the constraints *decided*.
 
-    Rows in files are in the *folder* of the table. `refused` are rows of `undeliverable` after `accept`; None before.
+    Rows in files are in the *folder* of the table. `refused` are rows of `dead_letters` after `accept`; None before.
     """
 
     sink: Sink

@@ -13,14 +13,15 @@ from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,
     COMPLETENESS,
+    DEAD_LETTERS,
     HOP,
-    LATE_RECORDS,
     OPERATOR_BATCHES,
     OPERATOR_STATE,
     OPERATOR_WINDOWS,
     SCHEMA_CHANGES,
     WATERMARKS,
 )
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.quantiles import MEDIAN
 from tidemark.why.evidence.fact_tables import FactTables
@@ -101,7 +102,8 @@ class StreamFacts:
 
     def late_records(self, operator: str, batches: pl.Series) -> pl.DataFrame:
         """Returns the records behind the watermark of *operator*, of *batches*."""
-        return self.tables.of_batches(LATE_RECORDS, batches, pl.col("operator") == operator)
+        is_late = pl.col("kind") == DeadLetterKind.LATE
+        return self.tables.of_batches(DEAD_LETTERS, batches, is_late, pl.col("operator") == operator)
 
     def latencies(self, operator: str, batches: pl.Series) -> pl.DataFrame:
         """Returns the smallest latency of *operator* by input partition, of *batches*.

@@ -8,11 +8,13 @@ from functools import cache, partial
 import polars as pl
 
 from tidemark.kernels.reports.reads import partition_reads
-from tidemark.model.tables.catalog import BATCHES, QUARANTINE
+from tidemark.model.tables.catalog import BATCHES, DEAD_LETTERS
+from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.why.evidence.fact_tables import FactTables
 from tidemark.why.evidence.outcome_facts import LATELY
 
 IS_READ = pl.col("n") > 0
+IS_BAD = pl.col("kind") == DeadLetterKind.QUARANTINED
 PLACE = ("source", "partition")
 
 
@@ -109,7 +111,7 @@ class ReadFacts:
 
     def quarantined(self, source: str, batches: pl.Series) -> pl.DataFrame:
         """Returns the unusable records of *source* in *batches*."""
-        return self._tables.of_batches(QUARANTINE, batches, pl.col("source") == source)
+        return self._tables.of_batches(DEAD_LETTERS, batches, IS_BAD, pl.col("operator") == source)
 
 
 def _reads(tables: FactTables, first: int) -> pl.DataFrame:
@@ -121,4 +123,5 @@ def _reads(tables: FactTables, first: int) -> pl.DataFrame:
 
 def _bad(tables: FactTables, first: int) -> pl.DataFrame:
     """Returns the number of unusable records by batch and partition."""
-    return tables.rows(QUARANTINE, first).group_by("batch_id", *PLACE).agg(bad=pl.len()).collect()
+    rows = tables.rows(DEAD_LETTERS, first, IS_BAD).rename({"operator": "source"})
+    return rows.group_by("batch_id", *PLACE).agg(bad=pl.len()).collect()
