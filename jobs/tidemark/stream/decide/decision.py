@@ -280,12 +280,10 @@ class Decider:
         moves = Moves()
         readings: dict[str, Mapping[int, PartitionReading]] = {}
         runs_of_sources: dict[str, Run] = {}
-        # Only leading sources hold records back.
-        leading = {*names_in(self._leading)}
         for name, intake in intakes.items():
             readings[name], runs_of_sources[name] = intake.seen, intake.run
-            if name in leading:
-                moves.waiting[name] = intake.waiting
+            if intake.waiting is not None:
+                moves.waiting[name], moves.held[name] = intake.waiting, intake.waiting.n
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)
         tables = self.for_tables.tables(batch.batch_id, runs)

@@ -17,7 +17,7 @@ import polars as pl
 from tidemark.control.files import read
 from tidemark.model.stream import Stream
 from tidemark.storage.location import put_once
-from tidemark.stream.distributed.sharding import Sharding
+from tidemark.stream.distributed.sharding import Sharding, ShardingImpossible
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
 from tidemark.stream.operate.steps import Steps
@@ -53,7 +53,12 @@ def reshard(
 
     Returns:
         The runs of each new shard.
+
+    Raises:
+        ShardingImpossible: records wait for `max_drift`.
     """
+    if sharding is not None:
+        _refuse_if_records_wait(stream, newest)
     # StateRuns are never changed in place, so all shards begin with the same one.
     shards = [StateRuns(newest.batch_id)] * stream.shards
     n = len(newest.notes.states)
@@ -63,6 +68,19 @@ def reshard(
         shards = _with_old(_old_shard(stream, journal, newest, old), shards, sharding, files_of_shard)
         say(f"partitioned the state of {old + 1} of {n} shards: {_rows(shards) - before:,} rows")
     return shards
+
+
+def _refuse_if_records_wait(stream: Stream, newest: Entry) -> None:
+    """Raises ShardingImpossible where records wait for `max_drift` after the *newest* entry."""
+    # A driver with `max_drift` left them, and no shard would send them on.
+    for source in stream.sub.outside_sources:
+        if n := sum(runs.held.get(source.name, 0) for runs in newest.notes.states):
+            held = "1 record is" if n == 1 else f"{n} records are"
+            msg = (
+                f"{stream.sub.name}: {held} still held for max_drift at {source.name}; start it once with shards = 1, "
+                "to release them"
+            )
+            raise ShardingImpossible(msg)
 
 
 def _with_old(

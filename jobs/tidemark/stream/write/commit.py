@@ -34,7 +34,6 @@ from tidemark.model.tables.catalog import (
     CHANGES,
     CLOCK_SKEW,
     HEARTBEATS,
-    HELD_RECORDS,
     HOP,
     TABLES,
     UNDELIVERABLE,
@@ -440,7 +439,7 @@ def tables_alone(home: Path, sub: SubTopology) -> list[str]:
         return outside(table_names(sub), {HEARTBEATS.name, CLOCK_SKEW.name})
     # A driver takes every row of these tables for one of its stream.
     changes = [o.appends_to for o in sub.operators if o.appends_to and o.appends_to != o.output_table]
-    return [HELD_RECORDS.name, *_hops(sub), *changes]
+    return [*_hops(sub), *changes]
 
 
 def _hops(sub: SubTopology) -> list[str]:
