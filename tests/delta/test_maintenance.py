@@ -120,7 +120,7 @@ def test_a_driver_behaves_the_same_after_maintenance(tmp_path: Path, seed: int) 
             maintained(kept)
             for sub in kept.topology.sub_topologies:
                 kept.start(sub.name)
-    went = {"changes", "operator_state", "hop_by_v", "hop_sent"}
+    went = {"changes", "state_changes", "hop_by_v", "hop_sent"}
     one, other = plain.tables(), kept.tables()
     assert {name for name in one if one[name] != other[name]} <= went
     for name in went:
@@ -163,7 +163,7 @@ def test_a_crash_followed_by_maintenance_loses_nothing(tmp_path: Path, steps: tu
         kept.start(SUB)
         kept.process(number, rows, at_ms=T + 1_000 * number, sub=SUB)
         one, other = plain.tables(), kept.tables()
-    assert {name for name in one if one[name] != other[name]} == {"changes", "operator_state"}
+    assert {name for name in one if one[name] != other[name]} == {"changes", "state_changes"}
 
 
 def test_records_that_wait_for_partitions_are_kept_indefinitely(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_records_that_wait_for_partitions_are_kept_indefinitely(tmp_path: Path) 
         ahead = play.row("events", T + 60_000 + number, partition=1, id="b", v=number)
         play.batch([play.row("events", T, id="a", v=number), ahead], at_ms=T + number)
     # The first one came before anybody knew how far the other partition is.
-    assert [row["offset"] for row in play.rows("held_records")] == [1, 2, 3]
+    assert [row["source_offset"] for row in play.rows("state_changes")] == [1, 2, 3]
     maintained(play, in_ms=1_000 * DAY_MS)
     play.start()
     for at_ms in (10, 11):

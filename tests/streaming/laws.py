@@ -21,7 +21,7 @@ ONE_ROW_PER = {  # batch and:
     "operator_windows": ("operator", "window_start"),
     "watermarks": ("source", "partition"),
     "changes": ("operator", "seq"),
-    "operator_state": ("operator", "key"),
+    "state_changes": ("operator", "key"),
     "emission_metrics": ("operator", "task_id"),
     "disorder_buckets": ("source", "bucket"),
 }

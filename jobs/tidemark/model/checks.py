@@ -48,6 +48,7 @@ from tidemark.model.tables.catalog import (
     REPAIR_DECISIONS,
     SCHEMA_CHANGES,
     SLA_RESULTS,
+    STATE_CHANGES,
     SUPPRESSED,
     WATERMARKS,
     WINDOW_PARTS,
@@ -172,6 +173,7 @@ _OF_STREAMS: Mapping[str, Conditions] = {
         _not_negative("n"),
         _up_to("first_offset", "last_offset"),
     ),
+    STATE_CHANGES.name: is_one_of("kind", words(STATE_CHANGES, "kind")),
     EMISSION_METRICS.name: _not_negative("idempotent_update_skip_total", "idempotent_update_skip_rate"),
     LATE_RECORDS.name: _all(
         _not_negative("lateness_ms"),

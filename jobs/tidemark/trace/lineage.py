@@ -3,7 +3,7 @@
 How it works: a row names the record that caused it, and the walk goes upstream from there. A table's row is of that
 record. A join adds the record of the version that it looked up. A row of an aggregate is of all records that its key
 (and window) still counts: those of the hop's rows that were not retracted, or those that `changes`, `suppressed` and
-`operator_state` name. Where these name batches only, the batches are read again and searched for the key. If all
+`state_changes` name. Where these name batches only, the batches are read again and searched for the key. If all
 records have left the group, its row is of those that came and left last.
 """
 

@@ -560,7 +560,7 @@ class _Judged:
         rows = self._run.rows
         keys = {
             *chain.from_iterable(
-                rows[name]["key"] for name in ("changes", "suppressed", "operator_state") if name in rows
+                rows[name]["key"] for name in ("changes", "suppressed", "state_changes") if name in rows
             )
         }
         if self._operator.hop_table:

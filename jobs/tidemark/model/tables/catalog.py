@@ -79,6 +79,7 @@ _BATCH = _columns(
     ("sub_topology", "string", "the operators that run in one streaming query"),
     ("batch_id", "bigint", "micro-batch of that query, counted from 0"),
 )
+_DECIDED = (*_BATCH, *_columns(("decided_at", "timestamp", "decision time of the batch; the same on replay")))
 _OPERATOR = _columns(
     ("operator", "string", "name of the operator"),
     ("kind", "string", "kind of the operator, as in the topology file"),
@@ -477,15 +478,24 @@ UNDELIVERABLE = Table(
         ),
     ),
 )
-OPERATOR_STATE = Table(
-    "operator_state",
-    "batch and key with a changed state, of operators that keep more than they emit; the newest row is the state",
+STATE, HELD_RECORD = "state", "held_record"
+"""Kinds of rows of `state_changes`."""
+STATE_CHANGES = Table(
+    "state_changes",
+    "batch and key with a changed state, of operators that keep more than they emit; or record of a partition too far "
+    "ahead of the others (max_drift), which waits from this batch on",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
-            ("operator", "string", "name of the operator"),
-            ("key", "string", "as in changes"),
-            ("state", "string", "JSON object: key and accumulators, or the newest update's columns; null: deleted"),
+            ("operator", "string", "name of the operator; of a held record its source"),
+            ("kind", "string", f"{STATE} | {HELD_RECORD}"),
+            ("key", "string", "as in changes; of a held record the record's key"),
+            (
+                "state",
+                "string",
+                "JSON object: key and accumulators, or the newest update's columns, or those of a held record; null: "
+                "deleted",
+            ),
             ("held", "boolean", "whether its newest update is held"),
             ("deleted", "boolean", "whether its newest update deletes the key"),
             ("timestamp", "timestamp", "record time of the newest update; of an aggregate the largest record time"),
@@ -499,24 +509,7 @@ OPERATOR_STATE = Table(
             ("repeated", "boolean", "whether all its content was emitted before; null: deleted"),
         ),
     ),
-    key=("batch_id", "operator", "key"),
-)
-HELD_RECORDS = Table(
-    "held_records",
-    "record of a partition too far ahead of the others (max_drift), held until they came closer",
-    (
-        *_BATCH,
-        *_columns(
-            ("source", "string", "source operator"),
-            ("partition", "int", "input partition"),
-            ("offset", "bigint", "its offset there"),
-            ("key", "string", "the record's key"),
-            ("timestamp", "timestamp", "record time"),
-            ("value", "string", "its columns as a JSON object; null: it deletes its key"),
-            ("headers", "array<struct<key:string,value:binary>>", "its Kafka headers; null: none"),
-        ),
-    ),
-    key=("batch_id", "source", "partition", "offset"),
+    key=("batch_id", "operator", "key", "source_partition", "source_offset"),
 )
 DISORDER_BUCKETS = Table(
     "disorder_buckets",
@@ -1208,8 +1201,7 @@ TABLES = MappingProxyType(
             LATE_RECORDS,
             QUARANTINE,
             UNDELIVERABLE,
-            OPERATOR_STATE,
-            HELD_RECORDS,
+            STATE_CHANGES,
             DISORDER_BUCKETS,
             COMPLETENESS,
             SCHEMA_CHANGES,

@@ -148,7 +148,7 @@ class Task:
 
     def tables(self, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
         """Returns the rows of *runs*, by name as in a journal entry."""
-        return RunTables(self.stream.topology, self.stream.sub).tables(self.batch.batch_id, runs)
+        return RunTables(self.stream.topology, self.stream.sub).tables(self.batch, runs)
 
     def dealt(self, source: str, partition: int, records: pl.DataFrame) -> Iterator[Dealt]:
         """Yields *records* of a *partition* of *source* for each shard."""

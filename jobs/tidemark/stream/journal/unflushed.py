@@ -30,11 +30,10 @@ from tidemark.errors import UnreadableFile
 from tidemark.model.tables.catalog import (
     COMPLETENESS,
     DISORDER_BUCKETS,
-    HELD_RECORDS,
     LATE_RECORDS,
-    OPERATOR_STATE,
     QUARANTINE,
     SCHEMA_CHANGES,
+    STATE_CHANGES,
     SUPPRESSED,
 )
 from tidemark.storage.delta.datasets import dataset_of, open_to_read
@@ -48,8 +47,7 @@ log = logging.getLogger(__name__)
 LEDGERS = tuple(
     names_in(
         (
-            OPERATOR_STATE,
-            HELD_RECORDS,
+            STATE_CHANGES,
             SUPPRESSED,
             LATE_RECORDS,
             QUARANTINE,

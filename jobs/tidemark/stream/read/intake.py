@@ -37,7 +37,7 @@ from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
-from tidemark.model.tables.catalog import DISORDER_BUCKETS, HELD_RECORDS, LATE_RECORDS, QUARANTINE
+from tidemark.model.tables.catalog import DISORDER_BUCKETS, HELD_RECORD, LATE_RECORDS, QUARANTINE, STATE_CHANGES
 from tidemark.semantics.event_time import PartitionReading, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, WriterPosition
 from tidemark.semantics.schema_watch import NO_SAMPLE, FieldSample
@@ -453,7 +453,7 @@ def source_rows(
     tables = {
         LATE_RECORDS.name: late_rows(source.name, rows.late, was.watermark_ms, was.held_by),
         QUARANTINE.name: _bad_rows(source, rows.bad),
-        HELD_RECORDS.name: _held_rows(source, waiting_moves.held),
+        STATE_CHANGES.name: _held_rows(source, waiting_moves.held),
     }
     usable = new.select(pl.col("timestamp_ms").filter(pl.col("reason").is_null()).drop_nulls()).to_series()
     # The watermark is 1 ms and the bound behind the newest time.
@@ -581,11 +581,17 @@ def _topic_of(source: Source) -> pl.Expr:
 def _held_rows(source: Source, held: pl.DataFrame) -> pl.DataFrame:
     """Returns rows for the records *held* by this batch, which read them."""
     return held.select(
-        source=pl.lit(source.name),
-        partition="_partition",
-        offset="_offset",
+        operator=pl.lit(source.name),
+        kind=pl.lit(HELD_RECORD),
         key="_key",
-        timestamp="_timestamp_ms",
-        value=pl.when(~pl.col("_deleted")).then(value_text(list(source.columns), held.schema)),
+        state=pl.when(~pl.col("_deleted")).then(value_text(list(source.columns), held.schema)),
+        held=pl.lit(value=True),
+        deleted="_deleted",
         headers="_headers",
+        timestamp="_timestamp_ms",
+        newest="_newest_ms",
+        repeated="_repeated",
+        partition="_task",
+        source_partition="_partition",
+        source_offset="_offset",
     )
