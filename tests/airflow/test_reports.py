@@ -242,7 +242,7 @@ def test_a_dag_of_another_team_runs_when_a_stream_has_committed(api: AirflowApi)
 
 def complete_day(layout: Layout, **more: Any) -> None:
     """Writes that the day of NOON is complete in New York."""
-    day = {"interval_start": NOON - 7 * 3_600_000, "interval_end": NOON + 17 * 3_600_000, "complete_at": NOON}
+    day = {"interval_start": NOON - 7 * 3_600_000, "interval_end": NOON + 17 * 3_600_000, "decided_at": NOON}
     counts = {"operator": "flight_board", "table": "flight_board", "records": 10, "emitted": 10, "waited_ms": 0}
     write(layout, "status", COMPLETENESS, {**day, **counts, "by_idleness": False, **more})
 

@@ -160,6 +160,14 @@ def at_once(of_each_batch: Play) -> dict[str, pl.DataFrame]:
     return of_tables(of_each_batch)
 
 
+def test_each_row_has_the_decision_time_of_its_batch(at_once: dict[str, pl.DataFrame]) -> None:
+    decided = dict(at_once["batches"].select("batch_id", "decided_at").iter_rows())
+    for name in ("changes", "suppressed", "operator_windows"):
+        rows = at_once[name]
+        assert rows.columns[:4] == ["topology", "sub_topology", "batch_id", "decided_at"]
+        assert [*map(decided.get, rows["batch_id"])] == rows["decided_at"].to_list() != []
+
+
 def test_flushed_together_or_with_each_batch_facts_are_the_same(tmp_path, of_each_batch, at_once):
     playing = play(tmp_path)
     run(playing, range(13), {})

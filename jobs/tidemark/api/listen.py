@@ -352,7 +352,7 @@ class QueryRecord:
             WATERMARKS.name: [{**mark, "decided_at": batch["started_at"]} for mark in marks],
             OUTCOMES.name: outcome_rows(progress, reads.records, name),
             OPERATOR_LATENCY.name: [{**latency, "thread_id": thread_id}] if latency else [],
-            OPERATOR_WINDOWS.name: windows,
+            OPERATOR_WINDOWS.name: [{**window, "decided_at": batch["decided_at"]} for window in windows],
         }
         for table, of_table in rows.items():
             self._rows.setdefault(table, []).extend({**row, "batch_id": batch_id} for row in of_table)

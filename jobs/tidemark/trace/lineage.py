@@ -365,7 +365,7 @@ class _Lineage:
         table = self._topology.operators[join.table or ""]
         before, key = self._topology.operators[table.inputs[0]], getattr(table, "key", ())
         valid = sent.filter(pl.col("timestamp") <= at_ms).sort("timestamp", maintain_order=True)
-        times = skipped.with_columns(pl.col("asserted_ms").str.json_decode(pl.List(pl.Int64))).explode("asserted_ms")
+        times = skipped.explode("asserted_ms")
         again = times.filter(pl.col("asserted_ms") <= at_ms).sort("asserted_ms", maintain_order=True)
         if again.height and (not valid.height or again["asserted_ms"][-1] > valid["timestamp"][-1]):
             run = again.row(-1, named=True)

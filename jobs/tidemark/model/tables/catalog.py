@@ -79,7 +79,10 @@ _BATCH = _columns(
     ("sub_topology", "string", "the operators that run in one streaming query"),
     ("batch_id", "bigint", "micro-batch of that query, counted from 0"),
 )
-_DECIDED = (*_BATCH, *_columns(("decided_at", "timestamp", "decision time of the batch; the same on replay")))
+_DECIDED = (
+    *_BATCH,
+    *_columns(("decided_at", "timestamp", "decision time of the batch, the same on replay; null: not known")),
+)
 _OPERATOR = _columns(
     ("operator", "string", "name of the operator"),
     ("kind", "string", "kind of the operator, as in the topology file"),
@@ -238,7 +241,7 @@ OPERATOR_WINDOWS = Table(
     "operator_windows",
     "operator and streaming window that its watermark passed (Apex's end-window time, EWT)",
     (
-        *_BATCH,
+        *_DECIDED,
         *_OPERATOR,
         *_columns(
             ("window_start", "timestamp", "record time, inclusive"),
@@ -330,7 +333,7 @@ CHANGES = Table(
     "changes",
     "emitted update of a table or an aggregate; the newest row of a key is its state",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
             ("seq", "bigint", "order within the batch"),
             ("operator", "string", "name of the operator"),
@@ -355,7 +358,7 @@ SUPPRESSED = Table(
     "suppressed",
     "batch, operator, key and run of equal values that were not emitted: the evidence of suppression",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
             ("operator", "string", "name of the operator"),
             ("key", "string", "as in changes"),
@@ -366,7 +369,7 @@ SUPPRESSED = Table(
             ("old_timestamp", "timestamp", "record time of the equal stored value; null: no value"),
             ("max_timestamp", "timestamp", "newest record time among them"),
             ("value_hash", "string", "identity of their common value, as in changes; null: deleted"),
-            ("asserted_ms", "string", "of a joined table: their record times, epoch ms, as a JSON array"),
+            ("asserted_ms", "array<bigint>", "of a joined table: their record times, epoch ms; null: another operator"),
         ),
     ),
 )
@@ -532,19 +535,14 @@ DISORDER_BUCKETS = Table(
 )
 COMPLETENESS = Table(
     "completeness",
-    "table and interval that is complete, and batch in which it got results after that (reopened)",
+    "table and interval that is complete after the batch, and batch in which it got results after that (reopened)",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
             ("operator", "string", "operator with the key `complete`"),
             ("table", "string", "Delta table of the sink; of other operators their name"),
             ("interval_start", "timestamp", "record time, inclusive"),
             ("interval_end", "timestamp", "record time, exclusive"),
-            (
-                "complete_at",
-                "timestamp",
-                "decision time of the batch after which the watermark had passed the interval",
-            ),
             ("watermark", "timestamp", "watermark of the sub-topology after that batch, record time"),
             (
                 "records",
@@ -576,7 +574,7 @@ SCHEMA_CHANGES = Table(
     "schema_changes",
     "change of a field in sampled records of a topic, and again hourly at most while the field is seen",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
             ("source", "string", "source operator"),
             ("topic", "string", "its topic"),

@@ -267,12 +267,12 @@ def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     if not lengths_ms:
         return
     since_ms = at_ms - max(lengths_ms)
-    ended = _row(FactKind.COMPLETE, "operator", at_ms="epoch_ms(interval_end)", n="epoch_ms(complete_at)")
+    ended = _row(FactKind.COMPLETE, "operator", at_ms="epoch_ms(interval_end)", n="epoch_ms(decided_at)")
     newest = "interval_end = max(interval_end) OVER (PARTITION BY operator)"
     after = "PARTITION BY operator ORDER BY interval_end ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING"
-    in_order = f"coalesce(complete_at <= min(complete_at) OVER ({after}), true)"
-    first = f"topology = $1 AND reopened_at IS NULL AND epoch_ms(complete_at) <= {at_ms}"
-    lately = f"epoch_ms(complete_at) > {since_ms} AND {in_order}"
+    in_order = f"coalesce(decided_at <= min(decided_at) OVER ({after}), true)"
+    first = f"topology = $1 AND reopened_at IS NULL AND epoch_ms(decided_at) <= {at_ms}"
+    lately = f"epoch_ms(decided_at) > {since_ms} AND {in_order}"
     yield f"{ended} FROM completeness WHERE {first} QUALIFY {newest} OR ({lately})"
 
 

@@ -26,12 +26,6 @@ They are sorted after the updates that were sent on, because of one instant none
 """
 
 
-def _asserted(rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns a row for each suppressed update in *rows* of `suppressed`."""
-    times = pl.col("asserted_ms").str.json_decode(pl.List(pl.Int64))
-    return rows.with_columns(times).explode("asserted_ms").drop_nulls("asserted_ms")
-
-
 def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppressed: pl.DataFrame) -> None:
     """Loads the versions of a joined table from its rows."""
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
@@ -43,7 +37,8 @@ def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppr
         values_with_hash = values_of.filter(pl.col("value_hash").is_not_null())
         # A suppressed row has only the hash of its value; the update that it repeats has the value.
         again = (
-            _asserted(suppressed)
+            suppressed.explode("asserted_ms")
+            .drop_nulls("asserted_ms")
             .join(values_with_hash, on=on, how="left")
             .filter(pl.col("value").is_not_null() | pl.col("value_hash").is_null())
         )
