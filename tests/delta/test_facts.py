@@ -134,7 +134,7 @@ def test_a_batch_has_one_file_in_the_journal(tmp_path):
 
 def of_tables(playing: Play) -> dict[str, pl.DataFrame]:
     """The rows of each table; those of `latency_buckets` are in other tests."""
-    of_batches = commits(playing.home).keys() - {"latency_buckets", "clock_skew", "heartbeats"}
+    of_batches = commits(playing.home).keys() - {"latency_buckets", "heartbeats"}
     return {name: scan_of(playing, name) for name in of_batches}
 
 

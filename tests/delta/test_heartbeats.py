@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from support.play import Play
 from support.quiet_broker import Ends
@@ -16,10 +15,11 @@ from support.topologies import EVENTS, NEWEST, operators, repartition, sink
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import CLOCK_SKEW
+from tidemark.model.settings.intervals import utc
 from tidemark.query.sql import Warehouse
+from tidemark.semantics.skew import Skew
 from tidemark.storage.delta.tables import scan
-from tidemark.stream.driver.heartbeats import Heartbeats, History
+from tidemark.stream.driver.heartbeats import ClockOffset, Heartbeats
 from tidemark.stream.driver.usage import usage_of
 from tidemark.stream.pulse import Pulse
 
@@ -71,15 +71,26 @@ def test_a_failed_write_of_a_heartbeat_is_only_logged(tmp_path: Path, caplog: py
     assert "heartbeats: cannot write rows" in caplog.text
 
 
-def test_later_estimates_of_a_clock_are_one_commit(tmp_path: Path) -> None:
-    told = History(tmp_path, CLOCK_SKEW, topology="flights", sub_topology="status", together_s=3_600)
-    path = tmp_path / "clock_skew"
-    for seconds, rows_written in ((0, 1), (15, 1), (30, 1)):
-        told.add({"host": "h", "at": NOON + seconds * 1_000, "offset_ms": 3, "error_ms": 2, "samples": 5})
-        assert scan(path).collect().height == rows_written
-    told.flush()
-    # The table was made by a commit without rows.
-    assert (scan(path).collect().height, DeltaTable(str(path)).version()) == (3, 2)
+def test_a_heartbeat_has_the_estimates_of_clocks_since_the_one_before(tmp_path: Path) -> None:
+    control = Control(tmp_path / "control")
+    pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
+    offsets = [
+        ClockOffset(
+            host=host,
+            estimated_at_ms=NOON + n,
+            skew=Skew(offset_ms=-3, error_ms=2),
+            samples=5,
+            reference="brokers",
+        )
+        for n, host in enumerate(("h", "i", "h"))
+    ]
+    pulse.clock_offsets.add(*offsets[:1])
+    pulse.clock_offsets.add(*offsets[1:])
+    pulse.end(StreamState.FAILED)
+    same = {"offset_ms": -3, "error_ms": 2, "samples": 5, "reference": "brokers"}
+    at = [{"host": host, "estimated_at": utc(NOON + n), **same} for n, host in enumerate(("h", "i", "h"))]
+    assert rows(tmp_path, "state", "clock_offsets") == [("starting", None), ("failed", at)]
+    assert pulse.clock_offsets.taken() == []
 
 
 def test_a_driver_reports_its_start_and_end(tmp_path: Path) -> None:

@@ -590,6 +590,8 @@ SCHEMA_CHANGES = Table(
     ),
     key=("batch_id", "source", "field"),
 )
+BROKERS = "brokers"
+"""Reference clock in `heartbeats.clock_offsets`."""
 HEARTBEATS = Table(
     "heartbeats",
     "driver and heartbeat, every 15 s and at start and end, also without batches",
@@ -637,34 +639,19 @@ HEARTBEATS = Table(
                 "string",
                 "task that killed the stream's driver before this one, and why; null: none did",
             ),
+            (
+                "clock_offsets",
+                "array<struct<host:string,estimated_at:timestamp,offset_ms:bigint,error_ms:bigint,samples:bigint,"
+                "reference:string>>",
+                "estimates since the heartbeat before, of clocks of the driver's host and of hosts of tasks: driver "
+                "clock when it was estimated; ms to add to the host's clock to get the reference clock, negative where "
+                "the host is ahead; ms by which this may be wrong: half of the shortest round trip, or of the time "
+                "without work in tasks, plus rounding; records that the broker stamped, or reports of tasks; and the "
+                "reference clock: brokers for a driver's host, the driver's host for hosts of tasks; null: none",
+            ),
         ),
     ),
     key=("at", "epoch", "state"),
-)
-BROKERS = "brokers"
-CLOCK_SKEW = Table(
-    "clock_skew",
-    "host whose clock a driver or its tasks read, and estimate of its offset, every 15 s",
-    _columns(
-        ("topology", "string", "name of the topology"),
-        ("sub_topology", "string", "the operators that run in one streaming query"),
-        ("host", "string", "name of the host whose clock is read"),
-        ("at", "timestamp", "driver clock when it was estimated"),
-        (
-            "offset_ms",
-            "bigint",
-            "ms to add to the host's clock to get the reference clock; negative: the host is ahead",
-        ),
-        (
-            "error_ms",
-            "bigint",
-            "ms by which offset_ms may be wrong: half of the shortest round trip, or of the time without work in "
-            "tasks, plus rounding",
-        ),
-        ("samples", "bigint", "records that the broker stamped for this estimate; of a host of tasks, their reports"),
-        ("reference", "string", "reference clock: brokers for a driver's host, the driver's host for hosts of tasks"),
-    ),
-    key=("at", "host"),
 )
 HOP = Table(
     "hop",
@@ -1204,7 +1191,6 @@ TABLES = MappingProxyType(
             COMPLETENESS,
             SCHEMA_CHANGES,
             HEARTBEATS,
-            CLOCK_SKEW,
             LATENCY_ROLLUP,
             LATENCY_BUCKET_ROLLUP,
             CRITICAL_PATHS,

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from tidemark.control.folder import StreamState
-from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
@@ -205,10 +205,14 @@ def _clocks(at_ms: int) -> str:
     wrong_ms = _row(FactKind.CLOCK, "host", n="max(abs(offset_ms) + error_ms)")
     # Intervals exclude their end.
     day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1)
-    lately = day.holds('"at"')
+    # An estimate is in the first heartbeat after it.
+    beats = f"""
+        SELECT unnest(clock_offsets, recursive := true) FROM heartbeats
+        WHERE topology = $1 AND "at" >= '{iso(day.start_ms)}'
+    """
     # The clock of a producer says nothing about the hosts of drivers.
-    of_drivers = f"coalesce(reference, '{BROKERS}') = '{BROKERS}'"
-    return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {lately} AND {of_drivers} GROUP BY host"
+    lately = f"{day.holds('estimated_at')} AND reference = '{BROKERS}'"
+    return f"{wrong_ms} FROM ({beats}) WHERE {lately} GROUP BY host"
 
 
 def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:

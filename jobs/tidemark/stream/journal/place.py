@@ -14,14 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from tidemark.model.tables.catalog import BATCHES, CHANGES, CLOCK_SKEW, HEARTBEATS, TABLES
+from tidemark.model.tables.catalog import BATCHES, CHANGES, HEARTBEATS, TABLES
 from tidemark.storage.delta.snapshots import snapshot_of
 
 NOTES = "notes.json"
 """The file in an entry with all that is not rows."""
 FACTS_TABLES = frozenset(table.name for table in TABLES.values() if table.written_by == "stream") - {
     CHANGES.name,
-    CLOCK_SKEW.name,
     HEARTBEATS.name,
 }
 """Tables of which a journal may have rows that are flushed."""
