@@ -491,7 +491,7 @@ class Decider:
             for number, part in parts.items():
                 sources.append(PartitionNotes(source=name, partition=number, seen=part))
         return DecisionNotes(
-            batch=batch,
+            batch=replace(batch, files={}),  # they are in the progress
             progress=now,
             was=was.without_windows(),
             marks={name: MarkNotes(watermark_ms=mark.watermark_ms, idle=mark.idle) for name, mark in marks.items()},

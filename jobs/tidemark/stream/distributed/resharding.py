@@ -7,11 +7,12 @@ files stay, and they are the state. Files that no entry names afterwards are rem
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from tidemark.control.files import read
@@ -19,7 +20,7 @@ from tidemark.model.stream import Stream
 from tidemark.storage.location import put_once
 from tidemark.stream.distributed.sharding import Sharding, ShardingImpossible
 from tidemark.stream.journal.entries import Entry, Journal
-from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
+from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.load import without
@@ -31,6 +32,14 @@ log = logging.getLogger("tidemark.stream")
 
 FILE = "state/resharded.json"
 """The file of a control folder with the runs of the new shards."""
+
+
+@dataclass(frozen=True)
+class _Resharded:
+    """The runs of new shards, which have the state after batch `batch_id`."""
+
+    batch_id: int
+    states: tuple[StateRuns, ...]
 
 
 def reshard(
@@ -132,8 +141,7 @@ def _rows(shards: Sequence[StateRuns]) -> int:
 
 def remember(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:
     """Has the next driver begin with *shards*; only the last call counts."""
-    notes = {"batch_id": shards[0].batch_id, "state": states_to_json(shards)}
-    put_once(_file(control), json.dumps(notes).encode(), check=check_lease)
+    put_once(_file(control), msgspec.json.encode(_Resharded(shards[0].batch_id, tuple(shards))), check=check_lease)
 
 
 def forget(control: Path) -> None:
@@ -147,18 +155,15 @@ def remembered_shards(stream: Stream, newest: Entry) -> tuple[StateRuns, ...] | 
     None unless they are as many as *stream* has. None, too, where a file of theirs is missing or torn: what *newest*
     names still exists.
     """
-    remembered = read(stream.control, FILE, lambda notes: (notes["batch_id"], states_from_json(notes["state"])))
-    if remembered is None:
+    remembered = read(stream.control, FILE, lambda content: msgspec.convert(content, _Resharded))
+    if remembered is None or remembered.batch_id != newest.batch_id or len(remembered.states) != stream.shards:
         return None
-    batch_id, shards = remembered
-    if batch_id != newest.batch_id or len(shards) != stream.shards:
-        return None
-    for path in files_of(stream.control, shards):
+    for path in files_of(stream.control, remembered.states):
         if found := damage_of(path):
             log.warning("%s, written by `tidemark reshard`: %s; partitioning the state again", path, found)
             return None
-    log.info("starting with %d shards written by `tidemark reshard`", len(shards))
-    return shards
+    log.info("starting with %d shards written by `tidemark reshard`", len(remembered.states))
+    return remembered.states
 
 
 def _file(control: Path) -> Path:
