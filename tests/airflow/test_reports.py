@@ -146,7 +146,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     records = {"operator": "carrier_delays", "kind": "sink", "task_id": "carriers_0", "finished_at": NOON, "n": 10}
     write(found, "carriers", OPERATOR_LATENCY, {**records, "min_ms": 100, "max_ms": 100, "sum_ms": 1_000})
     write(found, "carriers", LATENCY_BUCKETS, {**records, "bucket": bucket_of(100)})
-    write(found, "status", HEARTBEATS, {"at": NOON, "since": NOON, "epoch": 1, "state": "drained"})
+    write(found, "status", HEARTBEATS, {"beat_at": NOON, "step_began_at": NOON, "epoch": 1, "state": "drained"})
     wrong = {**WINDOW, "topology": "flights", "latency_ms": 999, "state": "measured"}
     write_deltalake(found.report_table("flights", CRITICAL_PATHS.name), rows_of(CRITICAL_PATHS, [wrong]))
     return found

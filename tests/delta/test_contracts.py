@@ -64,7 +64,7 @@ OFFSET = {
     "samples": 5,
     "reference": "brokers",
 }
-BEAT = {"at": NOW, "state": "running", "clock_offsets": [OFFSET]}
+BEAT = {"beat_at": NOW, "state": "running", "clock_offsets": [OFFSET]}
 RAN = {"topology": "t", "run_id": "r", "sla": "fresh", "checked_at": NOW - 1, "verdict": "pass", "severity": "critical"}
 
 
@@ -117,7 +117,7 @@ def test_rows_as_declared_break_no_contract(warehouse):
         ("quarantine", [{"batch_id": 7, "source": "events", "reason": "bad_luck"}], "unknown_words", "events"),
         (
             "heartbeats",
-            [BEAT, {**BEAT, "at": NOW - 1, "clock_offsets": [{**OFFSET, "error_ms": -1}]}],
+            [BEAT, {**BEAT, "beat_at": NOW - 1, "clock_offsets": [{**OFFSET, "error_ms": -1}]}],
             "negative_counts",
             None,
         ),

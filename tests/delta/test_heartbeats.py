@@ -28,7 +28,7 @@ BEAT = Heartbeat(state=StreamState.STARTING, epoch=3, launch_id="l", at_ms=NOON,
 
 
 def rows(home: Path, *columns: str) -> list[tuple[Any, ...]]:
-    return scan(home / "heartbeats").collect().sort("at").select(columns).rows()
+    return scan(home / "heartbeats").collect().sort("beat_at").select(columns).rows()
 
 
 def history(home: Path) -> Heartbeats:
@@ -52,7 +52,7 @@ def test_the_first_beat_of_a_state_and_one_per_15_s_are_kept(tmp_path: Path) -> 
         ("flights", "status", "failed", 3, "app-1", 7, "Boom: no"),
     ]
     clocks = [tuple(at and round(at.timestamp() * 1_000) - NOON for at in row) for row in rows(
-        tmp_path, "at", "batch_started_at"
+        tmp_path, "beat_at", "batch_started_at"
     )]  # fmt: skip
     assert clocks == [(0, None), (1_000, 500), (16_000, 500), (30_000, None)]
 
@@ -61,7 +61,7 @@ def test_a_clock_that_goes_back_does_not_end_the_history(tmp_path: Path) -> None
     told = history(tmp_path)
     for at_ms in (NOON, NOON - 3_600_000):
         told.write_if_due(replace(BEAT, at_ms=at_ms), thread_id=None, batch_started_at_ms=None)
-    assert len(rows(tmp_path, "at")) == 2
+    assert len(rows(tmp_path, "beat_at")) == 2
 
 
 def test_a_failed_write_of_a_heartbeat_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -185,7 +185,7 @@ def test_an_sla_uses_the_clock_of_the_driver_not_of_tasks(play: Play) -> None:
         {"host": host, "estimated_at": utc(T + at), "offset_ms": ms, "error_ms": 2, "samples": 5, "reference": by}
         for host, at, ms, by in estimates
     ]
-    beats = [{"at": T + 20_000, "clock_offsets": None}, {"at": T + 35_000, "clock_offsets": offsets}]
+    beats = [{"beat_at": T + 20_000, "clock_offsets": None}, {"beat_at": T + 35_000, "clock_offsets": offsets}]
     append(play.table(HEARTBEATS.name), rows_of(HEARTBEATS, beats, topology="play", sub_topology="events"))
     spec = SlaSpec(
         name="s", subject="out", measure=Measure.STALENESS, limits=Sla(error_after_ms=1_000), owner="o", over_ms=1_000,

@@ -96,7 +96,7 @@ def _beat(play: Play, sub: str, minutes: int) -> None:
     """Appends the heartbeats of the hour, four a minute."""
     same = {"topology": play.topology.name, "sub_topology": sub}
     beats = [
-        {**same, "at": MIDNIGHT_MS + number * MINUTE_MS // 4, "state": "running", "thread_id": "t", "epoch": 1}
+        {**same, "beat_at": MIDNIGHT_MS + number * MINUTE_MS // 4, "state": "running", "thread_id": "t", "epoch": 1}
         for number in range(minutes * 4)
     ]
     write_deltalake(play.table(HEARTBEATS.name, sub), rows_of(HEARTBEATS, beats), mode="append")

@@ -508,7 +508,7 @@ STATE_CHANGES = Table(
             ("source_partition", "int", "input partition of that record"),
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
-            ("newest", "timestamp", "record time of the newest record that it reflects; null: deleted"),
+            ("newest_timestamp", "timestamp", "record time of the newest record that it reflects; null: deleted"),
             ("repeated", "boolean", "whether all its content was emitted before; null: deleted"),
         ),
     ),
@@ -599,13 +599,13 @@ HEARTBEATS = Table(
         *_columns(
             ("topology", "string", "name of the topology"),
             ("sub_topology", "string", "the operators that run in one streaming query"),
-            ("at", "timestamp", "driver clock"),
+            ("beat_at", "timestamp", "driver clock"),
             ("state", "string", "starting | running | drained | rotated | failed"),
             ("epoch", "bigint", "lease of the driver"),
             ("thread_id", "string", "Spark application"),
             ("batch_id", "bigint", "last finished batch; -1: none"),
             ("batch_started_at", "timestamp", "driver clock when the running batch began; null: no batch is running"),
-            ("since", "timestamp", "driver clock when its current step began; null: unknown"),
+            ("step_began_at", "timestamp", "driver clock when its current step began; null: unknown"),
             ("reason", "string", "reason of the failure; null: not failed"),
             ("host", "string", "host of the driver"),
             ("file_digest", "string", "identifies the content of the topology file that it runs"),
@@ -629,7 +629,8 @@ HEARTBEATS = Table(
             ),
             (
                 "open_transactions",
-                "array<struct<source:string,partition:int,topic_partition:string,stable_offset:bigint,since:timestamp>>",
+                "array<struct<source:string,partition:int,topic_partition:string,stable_offset:bigint,"
+                "found_at:timestamp>>",
                 "transactions that stay open: input partition, its name as topic/number, last stable offset, and the "
                 "driver's first look that found it there; null: none, or it reads no topic",
             ),
@@ -651,7 +652,7 @@ HEARTBEATS = Table(
             ),
         ),
     ),
-    key=("at", "epoch", "state"),
+    key=("beat_at", "epoch", "state"),
 )
 HOP = Table(
     "hop",

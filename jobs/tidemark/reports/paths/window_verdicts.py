@@ -175,7 +175,7 @@ class _StreamReader:
         decided = Interval(over.start_ms - HISTORY_MS, over.end_ms)
         return BatchRows(
             batches=self.rows(BATCHES, ran),
-            beats=self.rows(HEARTBEATS, lies_in("at", over)),
+            beats=self.rows(HEARTBEATS, lies_in("beat_at", over)),
             watermarks=self.rows(WATERMARKS, lies_in("decided_at", decided)),
             latencies=self.rows(OPERATOR_LATENCY, ran & of_sources),
             buckets=self.rows(LATENCY_BUCKETS, ran & is_closing),

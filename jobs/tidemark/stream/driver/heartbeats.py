@@ -112,13 +112,13 @@ class Heartbeats:
         self._kept = beat
         self._waiting.append(
             {
-                "at": beat.at_ms,
+                "beat_at": beat.at_ms,
                 "state": beat.state.value,
                 "epoch": beat.epoch,
                 "thread_id": thread_id,
                 "batch_id": beat.batch_id,
                 "batch_started_at": batch_started_at_ms,
-                "since": beat.since_ms,
+                "step_began_at": beat.since_ms,
                 "reason": beat.reason,
                 "host": beat.host or None,
                 "file_digest": beat.digest or None,

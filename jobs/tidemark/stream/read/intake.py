@@ -589,7 +589,7 @@ def _held_rows(source: Source, held: pl.DataFrame) -> pl.DataFrame:
         deleted="_deleted",
         headers="_headers",
         timestamp="_timestamp_ms",
-        newest="_newest_ms",
+        newest_timestamp="_newest_ms",
         repeated="_repeated",
         partition="_task",
         source_partition="_partition",

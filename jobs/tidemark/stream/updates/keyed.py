@@ -79,7 +79,7 @@ class JudgingStep(OperatorStep[Op]):
             deleted="_deleted",
             headers="_headers",
             timestamp="_timestamp_ms",
-            newest="_newest_ms",
+            newest_timestamp="_newest_ms",
             repeated="_repeated",
             partition="_task",
             source_partition="_partition",
