@@ -50,7 +50,7 @@ class Airflow:
         start = MIDNIGHT + hour * HOUR
         row = {
             "topology": "flights", "sub_topology": "status", "batch_id": self.batch, "operator": table, "table": table,
-            "interval_start": start, "interval_end": start + HOUR, "complete_at": start + 2 * HOUR, "records": 10,
+            "interval_start": start, "interval_end": start + HOUR, "decided_at": start + 2 * HOUR, "records": 10,
             "emitted": 5, "waited_ms": 0, "by_idleness": False,
             "reopened_at": start + 3 * HOUR if reopened else None, "cause": "late_record" if reopened else None,
         }  # fmt: skip

@@ -145,7 +145,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
     records = {"operator": "carrier_delays", "kind": "sink", "task_id": "carriers_0", "finished_at": NOON, "n": 10}
     latencies = {"min_ms": 100, "max_ms": 100, "sum_ms": 1_000, "buckets": [{"bucket": bucket_of(100), "n": 10}]}
     write(found, "carriers", LATENCY_MINUTES, {**records, **latencies, "window_start": WINDOW["window_start"]})
-    write(found, "status", HEARTBEATS, {"at": NOON, "since": NOON, "epoch": 1, "state": "drained"})
+    write(found, "status", HEARTBEATS, {"beat_at": NOON, "step_began_at": NOON, "epoch": 1, "state": "drained"})
     wrong = {**WINDOW, "topology": "flights", "latency_ms": 999, "state": "measured"}
     write_deltalake(found.report_table("flights", CRITICAL_PATHS.name), rows_of(CRITICAL_PATHS, [wrong]))
     return found
@@ -241,7 +241,7 @@ def test_a_dag_of_another_team_runs_when_a_stream_has_committed(api: AirflowApi)
 
 def complete_day(layout: Layout, **more: Any) -> None:
     """Writes that the day of NOON is complete in New York."""
-    day = {"interval_start": NOON - 7 * 3_600_000, "interval_end": NOON + 17 * 3_600_000, "complete_at": NOON}
+    day = {"interval_start": NOON - 7 * 3_600_000, "interval_end": NOON + 17 * 3_600_000, "decided_at": NOON}
     counts = {"operator": "flight_board", "table": "flight_board", "records": 10, "emitted": 10, "waited_ms": 0}
     write(layout, "status", COMPLETENESS, {**day, **counts, "by_idleness": False, **more})
 

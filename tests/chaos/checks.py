@@ -133,7 +133,7 @@ def _current(left: Left) -> None:
     _same(board, [(key, value, at_ms) for key, (value, at_ms) in stored.items() if value is not None])
     teams = [(r["team"], _text(r, "members", "level"), r["timestamp"]) for r in left.rows("teams", "team_board")]
     _same(teams, [(key, value, at_ms) for key, (value, at_ms) in left.teams["totals"].changes.stored.items()])
-    newest = {row["key"]: row for row in left.rows("teams", "operator_state")}
+    newest = {row["key"]: row for row in left.rows("teams", "state_changes")}
     state = [(key, row["timestamp"], json.loads(row["state"])) for key, row in newest.items()]
     expected = [
         (key, team.newest_ms, {"team": key, "@n": n, "@points@low": points, "@points@high": 0, "@points@n": n})

@@ -23,7 +23,7 @@ STEPS = {
         "done",
     ),
     "teams": (
-        *("planned", "reading", "decided", "committed changes", "committed operator_state"),
+        *("planned", "reading", "decided", "committed changes", "committed state_changes"),
         *("committed changes_of_team_board", "merged team_board", "committed team_board"),
         *("committed suppressed", "measured", *(f"committed {name}" for name in FACTS), "committed batches", "done"),
     ),

@@ -167,7 +167,7 @@ def test_every_batch_has_each_row_once_and_its_accounting_closes(flow: Flow) -> 
         check_suppressed(flow.rows("operator_batches", sub_topology), flow.rows("suppressed", sub_topology))
         check_never_back(flow.rows("watermarks", sub_topology))
     check_read_once(flow.rows("batches"))
-    for table in ONE_ROW_PER.keys() - {"operator_state"}:
+    for table in ONE_ROW_PER.keys() - {"state_changes"}:
         key = ("batch_id", *ONE_ROW_PER[table])
         rows = [tuple(row[name] for name in key) for row in flow.rows(table)]
         assert len(rows) == len(set(rows)) > 0, table
@@ -202,7 +202,7 @@ def test_the_tables_are_what_a_calculation_makes_of_the_records(flow: Flow) -> N
 
 
 def test_behind_the_hop_each_carrier_sums_up_its_flights(flow: Flow) -> None:
-    last = {row["key"]: json.loads(row["state"]) for row in flow.rows("operator_state", "carriers")}
+    last = {row["key"]: json.loads(row["state"]) for row in flow.rows("state_changes", "carriers")}
     assert last == {
         key: {
             **json.loads(key),

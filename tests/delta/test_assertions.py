@@ -265,9 +265,9 @@ def test_a_run_of_the_ledger_ends_where_an_update_was_sent_on(tmp_path: Path) ->
     play = Play(topology("on_change"), tmp_path)
     rows = [sensor(play, at, v) for at, v in [(10, 1.0), (11, 1.0), (12, 1.0), (9, 2.0), (10, 1.0), (13, 1.0)]]
     play.batch(rows, at_ms=NOON + 21_000)
-    runs = [(row["n"], row["first_offset"], row["last_offset"]) for row in play.rows("suppressed")
-            if row["operator"] == "newest"]  # fmt: skip
-    assert runs == [(2, 1, 2), (1, 5, 5)]
+    runs = [row for row in play.rows("suppressed") if row["operator"] == "newest"]
+    assert [(row["n"], row["first_offset"], row["last_offset"]) for row in runs] == [(2, 1, 2), (1, 5, 5)]
+    assert [row["asserted_ms"] for row in runs] == [[NOON + 11_000, NOON + 12_000], [NOON + 13_000]]
 
 
 def test_a_value_that_is_asserted_again_is_valid_again(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import tracemalloc
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from tidemark.storage.delta import tables
 from tidemark.storage.delta.log import TableLog
 from tidemark.storage.fence import Fence
 from tidemark.stream.journal.entries import KEPT
+from tidemark.stream.journal.notes import as_json
 
 SUB = "events"
 
@@ -51,7 +51,7 @@ def footprint(play: Play) -> Footprint:
         open_files=len(os.listdir("/proc/self/fd")),
         open_windows=len(engine.progress.windows),
         states=len(engine._steps.memory.states["sums"]) + len(engine._steps.memory.stored["sums"]),
-        progress_bytes=len(json.dumps(engine.progress.to_json())),
+        progress_bytes=len(as_json(engine.progress)),
         own_bytes=sum(line.size for line in asked_for.statistics("filename")),
     )
 

@@ -130,7 +130,7 @@ def test_what_never_started_pages_after_the_first_interval_since_the_first_check
 
 @pytest.mark.parametrize(("begun_ms", "verdict"), [(NOW - 9_999, "unknown"), (NOW - 10_000, "never_loaded")])
 def test_a_new_topology_has_time_for_its_first_row(warehouse, begun_ms, verdict):
-    warehouse.write(HEARTBEATS, [{"at": begun_ms + 5_000, "since": begun_ms, "state": "running"}])
+    warehouse.write(HEARTBEATS, [{"beat_at": begun_ms + 5_000, "step_began_at": begun_ms, "state": "running"}])
 
     check(warehouse)
 
@@ -231,7 +231,7 @@ def test_an_idle_source_excuses_a_stale_table_in_all_verdicts(warehouse):
 def test_a_stream_that_catches_up_excuses_a_stale_table(warehouse, state, beat_ms, eta_at, verdict):
     streamed(warehouse)
     beats = [("running", beat_ms - 15_000, NOW + 1), (state, beat_ms, eta_at)]
-    warehouse.write(HEARTBEATS, [{"at": at, "state": word, "epoch": 1, "eta_at": eta} for word, at, eta in beats])
+    warehouse.write(HEARTBEATS, [{"beat_at": at, "state": word, "epoch": 1, "eta_at": eta} for word, at, eta in beats])
 
     check(warehouse, at_ms=NOW + 5_000, error_after="1 s", warn_after="1 s", while_catching_up="excuse")
 
@@ -245,7 +245,7 @@ def test_a_stream_that_catches_up_excuses_a_stale_table(warehouse, state, beat_m
 )
 def test_a_driver_that_waits_or_hangs_catches_up_with_nothing(warehouse, beat):
     streamed(warehouse)
-    running = {"at": NOW - 1_000, "state": "running", "epoch": 1, "eta_at": NOW + 60_000}
+    running = {"beat_at": NOW - 1_000, "state": "running", "epoch": 1, "eta_at": NOW + 60_000}
     warehouse.write(HEARTBEATS, [{**running, **beat}])
     check(warehouse, at_ms=NOW + 5_000, error_after="1 s", warn_after="1 s", while_catching_up="excuse")
     assert verdicts(warehouse)["fresh"] == "error"
@@ -583,9 +583,9 @@ def test_an_idle_source_excuses_for_5_min_after_a_heartbeat(warehouse, state, ag
     warehouse.write(
         HEARTBEATS,
         [
-            {"at": NOW, "state": "running"},
-            {"at": at_ms - age_ms, "state": state},
-            {"at": at_ms + 1, "state": "running"},
+            {"beat_at": NOW, "state": "running"},
+            {"beat_at": at_ms - age_ms, "state": state},
+            {"beat_at": at_ms + 1, "state": "running"},
         ],
     )
 
@@ -601,7 +601,7 @@ def test_an_idle_source_excuses_for_5_min_after_a_heartbeat(warehouse, state, ag
 def test_a_drain_explains_only_what_was_not_broken_before(warehouse, drained_ms, explains):
     """The newest change is of NOW − 500 ms, and the SLA warns from 1 s on: it was crossed at NOW + 500 ms."""
     streamed(warehouse)
-    warehouse.write(HEARTBEATS, [{"at": NOW + drained_ms, "state": "drained", "drained_by": "ann", "epoch": 1}])
+    warehouse.write(HEARTBEATS, [{"beat_at": NOW + drained_ms, "state": "drained", "drained_by": "ann", "epoch": 1}])
 
     check(warehouse, at_ms=NOW + 3_600_000)
 
@@ -634,7 +634,8 @@ def test_streams_that_start_are_known_by_their_heartbeats(warehouse):
     }
     for sub, rows in beats.items():
         of_sub = [
-            {"sub_topology": sub, "epoch": epoch, "at": NOW + s * 1_000, "state": state} for epoch, s, state in rows
+            {"sub_topology": sub, "epoch": epoch, "beat_at": NOW + s * 1_000, "state": state}
+            for epoch, s, state in rows
         ]
         warehouse.write(HEARTBEATS, of_sub)
     finished = [("again", 0, NOW - 890_000), ("works", 0, NOW - 890_000), ("works", 1, NOW + 6_000)]

@@ -56,7 +56,7 @@ def seconds(at_ms: int | None) -> float | None:
 
 def intervals(play: Play, *columns: str, sub: str | None = None) -> list[tuple[object, ...]]:
     """Returns start and *columns* of each row, instants in seconds."""
-    instants = {"complete_at", "reopened_at"}
+    instants = {"decided_at", "reopened_at"}
     return [
         (seconds(row["interval_start"]), *(seconds(row[c]) if c in instants else row[c] for c in columns))
         for row in play.rows("completeness", sub)
@@ -88,7 +88,7 @@ def test_an_interval_waits_for_its_slowest_partition(tmp_path):
     run(play, THREE)
     # 0 waits from 14 s, when 1 has passed its end, and 10 from 20 s, when 0 has. 1 and 2 are idle at 60 s.
     assert intervals(
-        play, "complete_at", "records", "waited_for", "waited_for_partition", "waited_ms", "by_idleness"
+        play, "decided_at", "records", "waited_for", "waited_for_partition", "waited_ms", "by_idleness"
     ) == [
         (0, 24, 3, "events", 2, 10_000, False),
         (10, 60, 3, "events", 2, 40_000, True),
@@ -137,7 +137,7 @@ def test_an_interval_before_the_first_breaks_no_sla(tmp_path):
     send(play, 12, (0, 11))
     send(play, 22, (0, 21))
     send(play, 23, (0, 5))  # the interval from 0 s has no record before
-    assert intervals(play, "complete_at", "reopened_at") == [(10, 22, None), (0, 23, None)]
+    assert intervals(play, "decided_at", "reopened_at") == [(10, 22, None), (0, 23, None)]
     passed = broken(play, 24)
     assert (passed.verdict, passed.observed_ms) == (Verdict.PASS, 2_000), "the interval from 10 s was complete in time"
 
@@ -300,7 +300,7 @@ def test_a_killed_driver_decides_each_interval_once(step, tmp_path):
             play.start(epoch=2 * number + 2)
             # The next driver's clock is later; the decision time is that of the plan.
             play.process(number, rows, at_ms=ms(at_s), now_ms=ms(at_s + 3))
-    found = intervals(play, "complete_at", "reopened_at", "records", "waited_for_partition", "waited_ms")
+    found = intervals(play, "decided_at", "reopened_at", "records", "waited_for_partition", "waited_ms")
     assert found == [(0, 24, None, 3, None, 0), (0, 62, 62, 1, None, 0)]
     # A batch that completes no interval does not commit the table.
     assert kills == (2 if step == "committed completeness" else 3)
@@ -346,7 +346,7 @@ def test_allowed_lateness_keeps_an_interval_open(tmp_path):
     send(play, 16, (0, 9.5))  # late by 5 s, but its window is open
     send(play, 17, (0, 15))  # the watermark is 13.999 s
     at_end = [(0, 17, 3 if each == "counts" else 2, 2) for each in ("counts", "log")]
-    assert intervals(play, "complete_at", "records", "emitted") == at_end, "three records in two windows"
+    assert intervals(play, "decided_at", "records", "emitted") == at_end, "three records in two windows"
     assert [row["n"] for row in play.rows("log")] == [1, 2], "the table has them when its interval is complete"
     send(play, 18, (0, 9.6))
     assert len(play.rows("completeness")) == 2, "a record that its window does not accept reopens nothing"
@@ -378,7 +378,7 @@ def test_held_results_keep_an_interval_open(tmp_path):
     send(play, 14, (0, 12))  # the watermark has passed 10 s, and the record of 12 s is held
     assert intervals(play) == []
     send(play, 20)
-    assert intervals(play, "complete_at", "emitted", "waited_for", "waited_ms") == [(0, 20, 1, "newest", 6_000)]
+    assert intervals(play, "decided_at", "emitted", "waited_for", "waited_ms") == [(0, 20, 1, "newest", 6_000)]
 
 
 @pytest.mark.long  # the test below has more hops, and no counts
@@ -392,7 +392,7 @@ def test_a_table_behind_a_hop_completes_with_its_marks(tmp_path):
     send(play, 12, (0, 1), (1, 2), (2, 12))
     send(play, 20, (0, 11), (1, 11.5))
     play.hop("by_id", at_ms=ms(22))
-    assert intervals(play, "table", "complete_at", "records", sub="by_id") == [(0, "totals", 22, 2)]
+    assert intervals(play, "table", "decided_at", "records", sub="by_id") == [(0, "totals", 22, 2)]
 
 
 def test_idleness_of_a_partition_is_known_behind_hops(tmp_path):
@@ -415,7 +415,7 @@ def test_idleness_of_a_partition_is_known_behind_hops(tmp_path):
         play.hop("middle", at_ms=ms(at_s))
         play.hop("last", at_ms=ms(at_s))
     # Partition 2 has no record before 80 s, and is idle at 45 s. Partition 1 has passed 30 s, and is idle at 80 s.
-    assert intervals(play, "complete_at", "by_idleness", sub="last") == [
+    assert intervals(play, "decided_at", "by_idleness", sub="last") == [
         *((start, 45, True) for start in (0, 10, 20)),
         *((start, 80, True) for start in (30, 40, 50)),
         (60, 81, False),

@@ -53,6 +53,15 @@ STEPS = [
     {**WINDOW, "operator": name, "step": step, "latency_ms": ms, "state": "measured"}
     for name, step, ms in (("events", 0, 0), ("latest", 1, 300), ("off_the_path", None, 9_000))
 ]
+OFFSET = {
+    "host": "h",
+    "estimated_at": None,
+    "offset_ms": -3,
+    "error_ms": 2,
+    "samples": 5,
+    "reference": "brokers",
+}
+BEAT = {"beat_at": NOW, "state": "running", "clock_offsets": [OFFSET]}
 RAN = {"topology": "t", "run_id": "r", "sla": "fresh", "checked_at": NOW - 1, "verdict": "pass", "severity": "critical"}
 
 
@@ -117,6 +126,12 @@ def test_rows_as_declared_break_no_contract(warehouse):
         ("dead_letters", [{**BAD, "reason": "bad_luck"}], "unknown_words", "events"),
         ("dead_letters", [{**BAD, "kind": "lost", "reason": None}], "unknown_words", "events"),
         ("dead_letters", [{**BAD, "kind": "late"}], "not_adding_up", "events"),
+        (
+            "heartbeats",
+            [BEAT, {**BEAT, "beat_at": NOW - 1, "clock_offsets": [{**OFFSET, "error_ms": -1}]}],
+            "negative_counts",
+            None,
+        ),
         ("critical_paths", [{**PATH, "latency_ms": 301}], "not_adding_up", None),
         ("sla_results", [RAN, RAN], "duplicate_keys", None),
     ],

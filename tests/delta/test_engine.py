@@ -162,7 +162,7 @@ def undisturbed(tmp_path_factory) -> dict[str, list[tuple[Any, ...]]]:
 
 
 def test_the_tables_contain_every_decision(undisturbed):
-    changes = [(row[4], row[5], row[6]) for row in undisturbed["changes"] if row[4] == "flight_status"]
+    changes = [(row[5], row[6], row[7]) for row in undisturbed["changes"] if row[5] == "flight_status"]
     assert [key for _, key, _ in changes] == ["UA1", "UA1", "UA2", "UA1"]
     assert '"status":"arrived","delay_min":null' not in str(changes)
     rows = [dict(zip(DEAD_LETTERS.names, row, strict=True)) for row in undisturbed["dead_letters"]]
@@ -333,11 +333,11 @@ def test_writers_that_no_source_names_are_pruned_from_a_journal(tmp_path):
     entry = journal.newest()
     assert entry is not None
     forged = {f"forged/{n}": [1, 0, 0] for n in range(5_000)}
-    notes = entry.notes.to_json()
-    notes["progress"]["inputs"]["flight_events"]["partitions"]["0"]["writers"] = forged | {"t/s": [2, 7, 1]}
+    notes = json.loads(entry.notes.content)
+    notes["decided"]["progress"]["inputs"]["flight_events"]["partitions"]["0"]["writers"] = forged | {"t/s": [2, 7, 1]}
     (home,) = (Layout(tmp_path).control("flights", "status") / "journal").glob("*.data.zip")
     home.unlink()
-    journal.write(replace(entry, notes=EntryNotes.from_json(notes)))
+    journal.write(replace(entry, notes=EntryNotes.of(json.dumps(notes).encode())))
     later = engine(tmp_path, epoch=2, flights=flights)
     later.process(1, lambda: raw(BATCHES[1]), planned_at_ms=at_ms(1))
     assert later.progress.inputs["flight_events"].partitions[0].writers == {"t/s": WriterPosition(2, 7, 1)}

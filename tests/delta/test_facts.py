@@ -135,7 +135,7 @@ def test_a_batch_has_one_file_in_the_journal(tmp_path):
 
 def of_tables(playing: Play) -> dict[str, pl.DataFrame]:
     """The rows of each table; those of `latency_minutes` are in other tests."""
-    of_batches = commits(playing.home).keys() - {"latency_minutes", "clock_skew", "heartbeats"}
+    of_batches = commits(playing.home).keys() - {"latency_minutes", "heartbeats"}
     return {name: scan_of(playing, name) for name in of_batches}
 
 
@@ -164,6 +164,14 @@ def of_each_batch(tmp_path_factory: pytest.TempPathFactory) -> Play:
 def at_once(of_each_batch: Play) -> dict[str, pl.DataFrame]:
     """The tables of that stream."""
     return of_tables(of_each_batch)
+
+
+def test_each_row_has_the_decision_time_of_its_batch(at_once: dict[str, pl.DataFrame]) -> None:
+    decided = dict(at_once["batches"].select("batch_id", "decided_at").iter_rows())
+    for name in ("changes", "suppressed", "operator_windows"):
+        rows = at_once[name]
+        assert rows.columns[:4] == ["topology", "sub_topology", "batch_id", "decided_at"]
+        assert [*map(decided.get, rows["batch_id"])] == rows["decided_at"].to_list() != []
 
 
 def test_flushed_together_or_with_each_batch_facts_are_the_same(tmp_path, of_each_batch, at_once):

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 
 from support.play import Play
 from support.quiet_broker import Ends
@@ -16,10 +15,11 @@ from support.topologies import EVENTS, NEWEST, operators, repartition, sink
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import CLOCK_SKEW
+from tidemark.model.settings.intervals import utc
 from tidemark.query.sql import Warehouse
+from tidemark.semantics.skew import Skew
 from tidemark.storage.delta.tables import scan
-from tidemark.stream.driver.heartbeats import Heartbeats, History
+from tidemark.stream.driver.heartbeats import ClockOffset, Heartbeats
 from tidemark.stream.driver.usage import usage_of
 from tidemark.stream.pulse import Pulse
 
@@ -28,7 +28,7 @@ BEAT = Heartbeat(state=StreamState.STARTING, epoch=3, launch_id="l", at_ms=NOON,
 
 
 def rows(home: Path, *columns: str) -> list[tuple[Any, ...]]:
-    return scan(home / "heartbeats").collect().sort("at").select(columns).rows()
+    return scan(home / "heartbeats").collect().sort("beat_at").select(columns).rows()
 
 
 def history(home: Path) -> Heartbeats:
@@ -52,7 +52,7 @@ def test_the_first_beat_of_a_state_and_one_per_15_s_are_kept(tmp_path: Path) -> 
         ("flights", "status", "failed", 3, "app-1", 7, "Boom: no"),
     ]
     clocks = [tuple(at and round(at.timestamp() * 1_000) - NOON for at in row) for row in rows(
-        tmp_path, "at", "batch_started_at"
+        tmp_path, "beat_at", "batch_started_at"
     )]  # fmt: skip
     assert clocks == [(0, None), (1_000, 500), (16_000, 500), (30_000, None)]
 
@@ -61,7 +61,7 @@ def test_a_clock_that_goes_back_does_not_end_the_history(tmp_path: Path) -> None
     told = history(tmp_path)
     for at_ms in (NOON, NOON - 3_600_000):
         told.write_if_due(replace(BEAT, at_ms=at_ms), thread_id=None, batch_started_at_ms=None)
-    assert len(rows(tmp_path, "at")) == 2
+    assert len(rows(tmp_path, "beat_at")) == 2
 
 
 def test_a_failed_write_of_a_heartbeat_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -71,15 +71,26 @@ def test_a_failed_write_of_a_heartbeat_is_only_logged(tmp_path: Path, caplog: py
     assert "heartbeats: cannot write rows" in caplog.text
 
 
-def test_later_estimates_of_a_clock_are_one_commit(tmp_path: Path) -> None:
-    told = History(tmp_path, CLOCK_SKEW, topology="flights", sub_topology="status", together_s=3_600)
-    path = tmp_path / "clock_skew"
-    for seconds, rows_written in ((0, 1), (15, 1), (30, 1)):
-        told.add({"host": "h", "at": NOON + seconds * 1_000, "offset_ms": 3, "error_ms": 2, "samples": 5})
-        assert scan(path).collect().height == rows_written
-    told.flush()
-    # The table was made by a commit without rows.
-    assert (scan(path).collect().height, DeltaTable(str(path)).version()) == (3, 2)
+def test_a_heartbeat_has_the_estimates_of_clocks_since_the_one_before(tmp_path: Path) -> None:
+    control = Control(tmp_path / "control")
+    pulse = Pulse(control, history(tmp_path), control.acquire(), "l")
+    offsets = [
+        ClockOffset(
+            host=host,
+            estimated_at_ms=NOON + n,
+            skew=Skew(offset_ms=-3, error_ms=2),
+            samples=5,
+            reference="brokers",
+        )
+        for n, host in enumerate(("h", "i", "h"))
+    ]
+    pulse.clock_offsets.add(*offsets[:1])
+    pulse.clock_offsets.add(*offsets[1:])
+    pulse.end(StreamState.FAILED)
+    same = {"offset_ms": -3, "error_ms": 2, "samples": 5, "reference": "brokers"}
+    at = [{"host": host, "estimated_at": utc(NOON + n), **same} for n, host in enumerate(("h", "i", "h"))]
+    assert rows(tmp_path, "state", "clock_offsets") == [("starting", None), ("failed", at)]
+    assert pulse.clock_offsets.taken() == []
 
 
 def test_a_driver_reports_its_start_and_end(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import polars as pl
@@ -16,17 +15,20 @@ from support.play import Play
 from support.separate_executors import OneWorker
 from support.topologies import aggregate, sink, source, topology_of
 from tidemark.cli.explain.path import document
+from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.sla_spec import Measure, SlaSpec
-from tidemark.model.tables.catalog import CLOCK_SKEW
+from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.query.sql import Warehouse
+from tidemark.semantics.skew import Skew
 from tidemark.semantics.sla import Sla
 from tidemark.sla.measures import facts as sla_facts
+from tidemark.storage.delta.tables import append
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask
 from tidemark.stream.distributed.totals import ShardResult
-from tidemark.stream.driver.heartbeats import History
+from tidemark.stream.driver.heartbeats import ClockOffset, ClockOffsets
 from tidemark.stream.journal.task_run import TaskRun
 from tidemark.stream.write.measurement import Host
 
@@ -125,19 +127,19 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
     return play
 
 
-def test_each_host_of_tasks_has_a_clock_row_every_15_s(play: Play) -> None:
+def test_each_host_of_tasks_has_an_estimate_every_15_s(play: Play) -> None:
     """The clock of `ahead` has an upper and a lower bound.
 
     They are its first start, 20 ms after the driver's, and the start of the slow shard.
     """
-    rows = [{name: row[name] for name in CLOCK_SKEW.names[2:]} for row in play.rows("clock_skew")]
-    same = {"reference": "driver"}
-    one = [
-        {"host": "ahead", "offset_ms": -4_990, "error_ms": 32, "samples": 5, **same},
-        {"host": "right", "offset_ms": -5, "error_ms": 16, "samples": 3, **same},
+    assert play.clock_offsets.taken() == [
+        ClockOffset(host=host, estimated_at_ms=ms, skew=skew, samples=samples, reference="driver")
+        for ms in (T + 10_000 + 590, T + 30_000 + 590)
+        for host, skew, samples in (
+            ("ahead", Skew(offset_ms=-4_990, error_ms=32), 5),
+            ("right", Skew(offset_ms=-5, error_ms=16), 3),
+        )
     ]
-    at = [T + 10_000 + 590, T + 30_000 + 590]
-    assert sorted(rows, key=lambda row: (row["at"], row["host"])) == [{**row, "at": ms} for ms in at for row in one]
 
 
 def test_an_operator_finishes_with_its_last_task_by_driver_clock(play: Play) -> None:
@@ -174,16 +176,25 @@ def test_an_sla_uses_the_clock_of_the_driver_not_of_tasks(play: Play) -> None:
 
     A host of tasks is 5 s off.
     """
-    History(play.table("x").parent, CLOCK_SKEW, topology="play", sub_topology="events").add(
-        {"host": "driver", "at": T + 30_000, "offset_ms": 3, "error_ms": 2, "reference": "brokers"},
-        {"host": "older", "at": T + 30_000, "offset_ms": 4, "error_ms": 2},
-    )
+    estimates = [
+        ("driver", 30_000, 3, "brokers"),
+        ("driver", 31_001, 90, "brokers"),
+        ("ahead", 30_000, 5_000, "driver"),
+    ]
+    offsets = [
+        {"host": host, "estimated_at": utc(T + at), "offset_ms": ms, "error_ms": 2, "samples": 5, "reference": by}
+        for host, at, ms, by in estimates
+    ]
+    beats = [{"beat_at": T + 20_000, "clock_offsets": None}, {"beat_at": T + 35_000, "clock_offsets": offsets}]
+    append(play.table(HEARTBEATS.name), rows_of(HEARTBEATS, beats, topology="play", sub_topology="events"))
     spec = SlaSpec(
         name="s", subject="out", measure=Measure.STALENESS, limits=Sla(error_after_ms=1_000), owner="o", over_ms=1_000,
         ignore_when_idle=False,
     )  # fmt: skip
     facts = sla_facts.facts(Warehouse(play.home), play.topology, [spec], at_ms=T + 31_000)
-    assert {row["subject"]: row["n"] for row in facts if row["what"] == "clock"} == {"driver": 5, "older": 6}
+    assert {row["subject"]: row["n"] for row in facts if row["what"] == "clock"} == {"driver": 5}, (
+        "the next estimate is later than the check"
+    )
 
 
 def run(host: str, started_ms: int, finished_ms: int, shard: int | None = 0) -> TaskRun:
@@ -192,8 +203,8 @@ def run(host: str, started_ms: int, finished_ms: int, shard: int | None = 0) -> 
     )
 
 
-def test_no_task_is_adjusted_when_a_clock_was_set_meanwhile(tmp_path: Path) -> None:
-    clocks = HostClocks("driver", History(tmp_path, CLOCK_SKEW, topology="t", sub_topology="s"))
+def test_no_task_is_adjusted_when_a_clock_was_set_meanwhile() -> None:
+    clocks = HostClocks("driver", ClockOffsets())
     wrong = [run("ahead", 6_010, 6_490), run("set", 1_010, 9_000), run("driver", 1_010, 1_490)]
     found = clocks.adjusted(wrong, began_ms=1_000, ended_ms=1_500)
     assert [each.skew_ms for each in found] == [None, None, None]

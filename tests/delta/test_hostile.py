@@ -255,7 +255,7 @@ COMMANDS = [
     ("topology", "many", "--at", "2026-01-01T13:00Z"),
     ("tables",),
     ("sql", "SELECT owner, said, culprit FROM incidents ORDER BY opened_at"),
-    ("sql", "SELECT key, value, headers FROM held_records ORDER BY timestamp"),
+    ("sql", "SELECT key, state, headers FROM state_changes WHERE kind = 'held_record' ORDER BY timestamp"),
     ("sql", "SELECT topic, reason, value FROM quarantine ORDER BY partition"),
 ]
 

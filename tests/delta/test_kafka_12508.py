@@ -105,5 +105,5 @@ def test_the_dirty_store_does_not_hide_the_first_of_two_updates(tmp_path: Path) 
         assert board["k"] == ("y", 3), step
         # Of x and two y the accumulators know once each, and their latest value changed once.
         assert told(play, "latest", "k") == [("x", 1), ("y", 5)], step
-        states = [json.loads(row["state"]) for row in play.rows("operator_state") if row["key"] == "k"]
+        states = [json.loads(row["state"]) for row in play.rows("state_changes") if row["key"] == "k"]
         assert [state["@n"] for state in states] == [1, 3], step

@@ -330,9 +330,9 @@ def test_the_command_goes_on_after_a_refused_event(
 
 
 def beats(*rows: tuple[int, float, str]) -> pl.DataFrame:
-    schema = {"epoch": pl.Int64, "at": pl.Int64, "state": pl.String, "reason": pl.String}
+    schema = {"epoch": pl.Int64, "beat_at": pl.Int64, "state": pl.String, "reason": pl.String}
     same = {"reason": "full disk"}
-    of_rows = [{"epoch": epoch, "at": ms(at_s), "state": state, **same} for epoch, at_s, state in rows]
+    of_rows = [{"epoch": epoch, "beat_at": ms(at_s), "state": state, **same} for epoch, at_s, state in rows]
     return pl.DataFrame(of_rows, schema=schema).with_columns(predecessor_killed_by=pl.lit(None, pl.String))[
         BEAT_COLUMNS
     ]

@@ -188,7 +188,7 @@ def test_a_scrape_of_an_unchanged_warehouse_reads_no_file(
     assert exporter.samples() == first
     assert read == []
     beats = own.stream_table("flights", "status", "heartbeats")
-    beat = {"topology": "flights", "sub_topology": "status", "at": NOW - 1_000, "state": "running", "epoch": 2}
+    beat = {"topology": "flights", "sub_topology": "status", "beat_at": NOW - 1_000, "state": "running", "epoch": 2}
     write_deltalake(beats, rows_of(HEARTBEATS, [beat]), mode="append")
     assert values(exporter, "tidemark_heartbeat_age_seconds")["status",] == 1
     assert len(read) == 1
@@ -235,7 +235,7 @@ def test_a_recreated_table_shows_only_its_new_rows(tmp_path: Path, commits: int)
     path, kept = tmp_path / HEARTBEATS.name, table_rows.TableRows()
 
     def beat(epoch: int) -> None:
-        row = {"topology": "t", "sub_topology": "s", "at": NOON, "state": "running", "epoch": epoch}
+        row = {"topology": "t", "sub_topology": "s", "beat_at": NOON, "state": "running", "epoch": epoch}
         write_deltalake(path, rows_of(HEARTBEATS, [row]), mode="append")
 
     for _ in range(2):

@@ -223,15 +223,19 @@ def test_a_partition_too_far_ahead_waits_without_loss(tmp_path: Path) -> None:
     play.batch([event(play, 2), *ahead[1:]], at_ms=T + 1000)
     source = {row["batch_id"]: row for row in play.rows("operator_batches") if row["operator"] == "events"}
     assert (source[1]["passed"], source[1]["held_after"]) == (2, 2), "a record may take its partition too far ahead"
-    play.start()  # another driver finds in the tables what waits
+    play.start()  # another driver finds in state files what waits
     play.batch(at_ms=T + 2000)
     play.batch([event(play, 17)], at_ms=T + 3000)  # the slower one's watermark is 16 s − 1 ms: 21 s − 1 ms is allowed
     assert [row["top"] for row in play.rows("out") if row["id"] == "x"] == [3, 20]
     play.batch([event(play, 18)], at_ms=T + 4000)
     assert [row["top"] for row in play.rows("out") if row["id"] == "x"] == [3, 20, 20, 40]
-    assert [row["offset"] for row in play.rows("held_records")] == [2, 3], "held twice, written once"
+    assert [row["source_offset"] for row in held_records(play)] == [2, 3], "held twice, written once"
     assert play.rows("late_records") == [], "one was out of order, and a rolling aggregate closes nothing"
     check_accounting(play)
+
+
+def held_records(play: Play) -> list[Row]:
+    return [row for row in play.rows("state_changes") if row["kind"] == "held_record"]
 
 
 def test_at_most_max_held_records_wait(tmp_path: Path) -> None:
@@ -257,6 +261,55 @@ def test_at_most_max_held_records_wait(tmp_path: Path) -> None:
     assert (sum(row["passed"] for row in source), source[-1]["held_after"]) == (13, 0), "none is lost"
     assert {row["id"]: row["top"] for row in play.rows("out")} | {"a": 0} == {"a": 0, "x": 60, "y": 80, "z": 0}
     check_accounting(play)
+
+
+@pytest.mark.parametrize(
+    ("flush", "crashes"),
+    [
+        ("flush_batches = 2", slice(1, None, 4)),
+        pytest.param("flush_batches = 2", slice(None), marks=pytest.mark.long),
+        pytest.param("flush_keys = 1", slice(None), marks=pytest.mark.long),
+        pytest.param("flush_batches = 90", slice(None), marks=pytest.mark.long),
+    ],
+)
+def test_a_crash_at_any_write_loses_no_held_record(tmp_path: Path, flush: str, crashes: slice) -> None:
+    """Batch 2 holds a record and releases another; state files, or the journal, have those that wait.
+
+    A start reads no table, so the history of held records is gone before each.
+    """
+    top = f'level = "trace"\nmax_drift = "5 s"\n{flush}'
+    toml = SOURCE.replace('level = "trace"', top) + operators(out=sink("events", table="out"))
+    slow, ahead = [1, 15, 35, 36, 37], [[3], [20, 40, 41], [60], [], []]
+    history = "state_changes"
+
+    def run(play: Play, numbers: range) -> None:
+        for number in numbers:
+            rows = [play.row("events", T + at * 1_000, partition=1, id="x", v=at) for at in ahead[number]]
+            play.batch([event(play, slow[number]), *rows], at_ms=T + number * 1_000)
+
+    def results(play: Play) -> dict[str, list[str]]:
+        return {name: rows for name, rows in tables(play).items() if name != history}
+
+    before, undisturbed = (Play(toml, tmp_path / how, partitions=2) for how in ("before", "undisturbed"))
+    run(undisturbed, range(5))
+    source = [row for row in undisturbed.rows("outcomes") if row["operator"] == "events"]
+    assert [(row["passed"], row["held_after"]) for row in source] == [(2, 0), (2, 2), (2, 2), (2, 1), (2, 0)]
+    assert [row["v"] for row in undisturbed.rows("out") if row["id"] == "x"] == [3, 20, 40, 41, 60]
+    run(before, range(2))
+    steps: list[str] = []
+    watched = before.copied_to(tmp_path / "watched")
+    watched.start(reached=steps.append)
+    run(watched, range(2, 3))
+    assert {"decided", "committed out", f"committed {history}"} <= {*steps}
+    for step in steps[crashes]:
+        play = before.copied_to(tmp_path / step)
+        play.start(reached=crash_at(step))
+        with pytest.raises(Crash):
+            run(play, range(2, 3))
+        play = before.copy(tmp_path / step)
+        DeltaTable(str(play.table(history))).delete()
+        run(play, range(2, 5))
+        assert results(play) == results(undisturbed), f"after {step}"
 
 
 def test_on_processing_time_windows_close_by_the_clock(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ def test_a_correction_that_changes_nothing_is_suppressed(tmp_path: Path) -> None
     ]
 
 
-@pytest.mark.parametrize("step", ["decided", "committed changes", "committed operator_state"])
+@pytest.mark.parametrize("step", ["decided", "committed changes", "committed state_changes"])
 def test_a_reopening_is_done_once_when_its_batch_is_run_again(tmp_path: Path, step: str) -> None:
     play = closed(BOTH, tmp_path, (4, 9))
     ask(play)

@@ -234,7 +234,7 @@ def test_operators_are_listed_with_rates_watermark_and_backlog(tmp_path: Path, m
     monkeypatch.setattr(play.broker, "read_to", lambda: read_to)
     play.batch(at_ms=NOON + 30_000)  # it has been silent for so long that the broker is asked
     beats = [
-        {"topology": "play", "sub_topology": sub, "at": NOON + at, "state": state, "epoch": 1, "batch_id": 0}
+        {"topology": "play", "sub_topology": sub, "beat_at": NOON + at, "state": state, "epoch": 1, "batch_id": 0}
         for sub, at, state in (("first", 12_000, "running"), ("second", 11_000, "drained"))
     ]
     for beat in beats:
@@ -261,7 +261,7 @@ def test_drivers_are_silent_after_a_minute_or_never_started(
     tmp_path: Path,
 ) -> None:
     play = Play(PLAY, tmp_path)
-    beat = {"topology": "play", "sub_topology": "first", "at": NOON - 61_000, "state": "running", "epoch": 1}
+    beat = {"topology": "play", "sub_topology": "first", "beat_at": NOON - 61_000, "state": "running", "epoch": 1}
     path = Layout(tmp_path).stream_table("play", "first", HEARTBEATS.name)
     write_deltalake(path, rows_of(HEARTBEATS, [beat]))
     drivers = told_topology(play, NOON)["sub_topologies"]

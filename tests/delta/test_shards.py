@@ -450,7 +450,7 @@ def test_records_that_wait_are_not_lost_by_a_start_in_shards(tmp_path: Path) -> 
         rows = [play.row("events", T + 1_000 * second, partition=1, id=id_, grp="x", v=1)]
         rows += [] if number else [play.row("events", T, partition=0, id="slow", grp="x", v=1)]
         play.batch(rows, at_ms=T + 1_000 * second)
-    assert [row["offset"] for row in play.rows("held_records")] == [2]
+    assert [row["source_offset"] for row in play.rows("state_changes")] == [2]
     play.topology = replace(play.topology, max_drift_ms=None)
     play.in_shards(3, Apart).start()
     later = [play.row("events", T + 103_000, partition=0, id="slow", grp="x", v=2)]

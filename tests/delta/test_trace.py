@@ -252,7 +252,7 @@ def test_held_records_of_a_source_are_followed_into_their_batch(tmp_path: Path) 
     play.batch(kept.keep(event(101, 5, 1)), at_ms=ms(102))
     play.batch(kept.keep(event(100, 6, 0)), at_ms=ms(103))
     play.batch(kept.keep(event(101, 7, 0)), at_ms=ms(104))
-    held = [row["offset"] for row in play.rows("held_records")]
+    held = [row["source_offset"] for row in play.rows("state_changes") if row["kind"] == "held_record"]
     assert held == [2]
     results = kept.tracer().trace(RecordPlace("events", 1, 2)).results
     outcomes = [(result.operator, result.outcome) for result in results]

@@ -993,7 +993,7 @@ def test_a_transaction_that_stays_open_is_named_with_its_place(tmp_path: Path) -
         "partition": 1,
         "topic_partition": "events/1",
         "stable_offset": 7,
-        "since": utc(ms(30)),
+        "found_at": utc(ms(30)),
     }
     beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(45), pid=1)
     told = {"thread_id": None, "batch_started_at_ms": None}

@@ -50,6 +50,7 @@ from tidemark.model.topology import Topology, load
 from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.stream.driver import clock_skew
 from tidemark.stream.driver.clock_skew import ClockSkew
+from tidemark.stream.driver.heartbeats import ClockOffsets
 from tidemark.stream.driver.reason import as_reason
 from tidemark.stream.kafka.access import LoginDenied, LoginInterrupted
 from tidemark.stream.kafka.client import KafkaBroker
@@ -461,33 +462,29 @@ def cutting(to: str) -> Iterator[str]:
             thread.join()
 
 
-def test_write_alone_is_enough_for_the_clock_skew(
-    kafka: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_alone_is_enough_for_the_clock_skew(kafka: SecuredBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_skew, "TOPIC", "heartbeats_of_an_administrator")
-    ClockSkew(Cluster(kafka.internal), tmp_path, "t", "s", "here", wall_clock_ms).producer()
+    ClockSkew(Cluster(kafka.internal), ClockOffsets(), "t", "s", "here", wall_clock_ms).producer()
     kafka.grant(WRITER, clock_skew.TOPIC, AclOperation.WRITE)
-    skew = ClockSkew(clusters(kafka)["cert"], tmp_path, "t", "s", "here", wall_clock_ms)
+    skew = ClockSkew(clusters(kafka)["cert"], ClockOffsets(), "t", "s", "here", wall_clock_ms)
     assert skew.estimate(skew.producer()) is not None
 
 
-def test_create_and_write_make_the_topic_of_the_skew(
-    kafka: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_create_and_write_make_the_topic_of_the_skew(kafka: SecuredBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_skew, "TOPIC", "heartbeats_of_a_driver")
     for operation in (AclOperation.CREATE, AclOperation.WRITE):
         kafka.grant(WRITER, clock_skew.TOPIC, operation)
-    skew = ClockSkew(clusters(kafka)["cert"], tmp_path, "t", "s", "here", wall_clock_ms)
+    skew = ClockSkew(clusters(kafka)["cert"], ClockOffsets(), "t", "s", "here", wall_clock_ms)
     assert skew.estimate(skew.producer()) is not None
 
 
 def test_without_rights_the_clock_skew_warns_once(
-    kafka: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kafka: SecuredBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(clock_skew, "TOPIC", "heartbeats_of_others")
     monkeypatch.setattr(clock_skew, "EVERY_S", 0.1)
     embedded.create_topics(kafka.internal, {clock_skew.TOPIC: 1})
-    skew = ClockSkew(clusters(kafka)["cert"], tmp_path, "t", "s", "here", wall_clock_ms)
+    skew = ClockSkew(clusters(kafka)["cert"], ClockOffsets(), "t", "s", "here", wall_clock_ms)
     skew.start()
     wait_until(lambda: "cannot estimate the clock offset of here" in caplog.text, "a warning", 60)
     skew.end()

@@ -167,7 +167,7 @@ def watched(warehouse):
     ]
     warehouse.write(WATERMARKS, marks, "watched")
     warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "in", "decided_at": TEN, "activity": "active"}], "silent")
-    beats = [{"at": TEN, "state": "running"}, {"at": TEN + 9, "state": "drained"}]
+    beats = [{"beat_at": TEN, "state": "running"}, {"beat_at": TEN + 9, "state": "drained"}]
     warehouse.write(HEARTBEATS, beats, "watched")
 
 

@@ -20,7 +20,7 @@ ONE_ROW_PER = {  # batch and:
     "operator_windows": ("operator", "window_start"),
     "watermarks": ("source", "partition"),
     "changes": ("operator", "seq"),
-    "operator_state": ("operator", "key"),
+    "state_changes": ("operator", "key"),
 }
 
 Outcomes = dict[tuple[int, str, str], int]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -12,19 +11,18 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.process import free_port, wait_until
 from tidemark.embedded import broker as embedded
 from tidemark.model.project.connections import Cluster
-from tidemark.storage.delta.tables import scan
-from tidemark.storage.warehouse import is_table
 from tidemark.stream.driver import clock_skew
 from tidemark.stream.driver.clock_skew import ClockSkew
+from tidemark.stream.driver.heartbeats import ClockOffsets
 
 
-def skew_of(address: str, home: Path, clock: Clock) -> ClockSkew:
-    return ClockSkew(Cluster(address), home, "t", "s", "here", clock)
+def skew_of(address: str, clock: Clock, offsets: ClockOffsets | None = None) -> ClockSkew:
+    return ClockSkew(Cluster(address), offsets or ClockOffsets(), "t", "s", "here", clock)
 
 
 @pytest.mark.parametrize("ahead_ms", [0, 5_000, -3_600_000])
-def test_the_offset_of_a_clock_is_found_within_its_error(broker: str, tmp_path: Path, ahead_ms: int) -> None:
-    skew = skew_of(broker, tmp_path, lambda: wall_clock_ms() + ahead_ms)
+def test_the_offset_of_a_clock_is_found_within_its_error(broker: str, ahead_ms: int) -> None:
+    skew = skew_of(broker, lambda: wall_clock_ms() + ahead_ms)
     found = skew.estimate(skew.producer())
     assert found is not None
     assert found.error_ms is not None
@@ -32,9 +30,9 @@ def test_the_offset_of_a_clock_is_found_within_its_error(broker: str, tmp_path: 
     assert skew.newest() == found
 
 
-def test_an_estimate_is_kept_for_five_minutes(broker: str, tmp_path: Path) -> None:
+def test_an_estimate_is_kept_for_five_minutes(broker: str) -> None:
     now = [wall_clock_ms()]
-    skew = skew_of(broker, tmp_path, lambda: now[0])
+    skew = skew_of(broker, lambda: now[0])
     found = skew.estimate(skew.producer())
     now[0] += 300_000
     assert skew.newest() == found
@@ -42,37 +40,34 @@ def test_an_estimate_is_kept_for_five_minutes(broker: str, tmp_path: Path) -> No
     assert skew.newest() is None
 
 
-def test_estimates_are_made_beside_the_stream_and_kept_as_rows(broker: str, tmp_path: Path) -> None:
-    skew = skew_of(broker, tmp_path, wall_clock_ms)
+def test_estimates_are_made_beside_the_stream_and_kept_for_a_heartbeat(broker: str) -> None:
+    offsets, made = ClockOffsets(), []
+    skew = skew_of(broker, wall_clock_ms, offsets)
     assert skew.newest() is None
     began_ms = wall_clock_ms()
     skew.start()
-    wait_until(lambda: is_table(tmp_path / "clock_skew"), "a row", 30)
+    wait_until(lambda: made.extend(offsets.taken()) or made, "an estimate", 30)
     skew.end()
-    (row,) = scan(tmp_path / "clock_skew").collect().to_dicts()
-    assert (row["topology"], row["sub_topology"], row["host"], row["samples"]) == ("t", "s", "here", 5)
-    assert began_ms <= row["at"].timestamp() * 1_000 <= wall_clock_ms()
-    newest = skew.newest()
-    assert newest is not None
-    assert (row["offset_ms"], row["error_ms"]) == (newest.offset_ms, newest.error_ms)
+    (offset,) = made
+    assert (offset.host, offset.samples, offset.reference) == ("here", 5, "brokers")
+    assert began_ms <= offset.estimated_at_ms <= wall_clock_ms()
+    assert offset.skew == skew.newest()
 
 
-def test_a_topic_without_timestamps_gives_no_estimate(
-    broker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_topic_without_timestamps_gives_no_estimate(broker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     embedded.create_topics(broker, {"stamped_by_senders": 1})
     monkeypatch.setattr(clock_skew, "TOPIC", "stamped_by_senders")
-    skew = skew_of(broker, tmp_path, wall_clock_ms)
+    skew = skew_of(broker, wall_clock_ms)
     assert skew.estimate(Producer({"bootstrap.servers": broker})) is None
     assert skew.newest() is None
 
 
 def test_a_broker_that_is_down_costs_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(clock_skew, "TIMEOUT_S", 0.2)
     monkeypatch.setattr(clock_skew, "EVERY_S", 0.01)
-    skew = skew_of(f"127.0.0.1:{free_port()}", tmp_path, wall_clock_ms)
+    skew = skew_of(f"127.0.0.1:{free_port()}", wall_clock_ms)
     skew.start()
     wait_until(lambda: "cannot estimate the clock offset of here from the brokers" in caplog.text, "a warning", 30)
     time.sleep(1)

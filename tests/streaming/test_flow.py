@@ -401,7 +401,7 @@ def test_the_flight_board_has_each_change_with_its_weather(flow: Flow) -> None:
 
 
 def test_the_last_state_of_each_carrier_sums_up_its_flights(flow: Flow) -> None:
-    last, carriers = {row["key"]: row for row in flow.rows("operator_state")}, flow.carriers["carrier_state"].groups
+    last, carriers = {row["key"]: row for row in flow.rows("state_changes")}, flow.carriers["carrier_state"].groups
     seen = {k: (json.loads(row["state"]), row["timestamp"]) for k, row in last.items()}
     assert seen == {
         key: (

@@ -91,10 +91,10 @@ def _streams(rows: Rows, topology: Topology, now_ms: int) -> None:
     behind = {"records_behind": 12_400, "arrival_per_s": 180.0, "working_per_s": 310.0, "eta_at": now_ms + 95_000}
     beat = {"state": "running", "epoch": 1, "batch_id": 1, "host": "worker-1"}
     for at_ms in range(first_ms, now_ms + GOES_ON_MS, 15_000):
-        rows["status", HEARTBEATS].append({**beat, **behind, "at": at_ms})
-    rows["carriers", HEARTBEATS].append({**beat, "at": first_ms})
+        rows["status", HEARTBEATS].append({**beat, **behind, "beat_at": at_ms})
+    rows["carriers", HEARTBEATS].append({**beat, "beat_at": first_ms})
     failed = {"state": "failed", "reason": "carrier_state: [Errno 28] No space left on device"}
-    rows["carriers", HEARTBEATS].append({**beat, **failed, "at": now_ms - FAILED_MS})
+    rows["carriers", HEARTBEATS].append({**beat, **failed, "beat_at": now_ms - FAILED_MS})
 
 
 def _batch(rows: Rows, topology: Topology, sub: str, batch_id: int, at_ms: int, now_ms: int) -> None:

@@ -222,7 +222,7 @@ def typed(value: bytes, types: Mapping[str, type]) -> Fields | str:
 
 
 def sum_in_state(column: str, values: Sequence[float]) -> Fields:
-    """Returns `operator_state` of a sum that one double can represent."""
+    """Returns `state_changes` of a sum that one double can represent."""
     total = sum(values)
     return {f"@{column}@parts": [total] if total else [], f"@{column}@odd": None, f"@{column}@n": len(values)}
 

@@ -42,7 +42,7 @@ MIDNIGHT_MS = 1_772_323_200_000
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 HOUR = Interval(MIDNIGHT_MS, MIDNIGHT_MS + HOUR_MS)
 SUBS = ("status", "carriers")
-SPLIT = ("changes", "operator_state", "suppressed", "watermarks", "hop_by_carrier")
+SPLIT = ("changes", "state_changes", "suppressed", "watermarks", "hop_by_carrier")
 """Tables of which maintenance keeps superseded rows in files of their own."""
 
 
@@ -96,7 +96,7 @@ def _beat(play: Play, sub: str, minutes: int) -> None:
     """Appends the heartbeats of the hour, four a minute."""
     same = {"topology": play.topology.name, "sub_topology": sub}
     beats = [
-        {**same, "at": MIDNIGHT_MS + number * MINUTE_MS // 4, "state": "running", "thread_id": "t", "epoch": 1}
+        {**same, "beat_at": MIDNIGHT_MS + number * MINUTE_MS // 4, "state": "running", "thread_id": "t", "epoch": 1}
         for number in range(minutes * 4)
     ]
     write_deltalake(play.table(HEARTBEATS.name, sub), rows_of(HEARTBEATS, beats), mode="append")

@@ -34,7 +34,7 @@ from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import WriteRepeater, at_once
 from tidemark.storage.fence import Fence
 from tidemark.stream.distributed.shards import Executors
-from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.driver.heartbeats import ClockOffsets, Heartbeats
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 from tidemark.stream.read.data_loss import Reread, nothing_to_reread
@@ -97,6 +97,7 @@ class Play:
         self.executors: Callable[[pl.DataFrame], Executors] | None = None
         self.slow_ms: dict[str, int] = {}
         self.hosts: dict[str, Host] = {}
+        self.clock_offsets = ClockOffsets()
         self.queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED
         self.reading_ms = self.write_ms = 0
         self.reread: Reread = nothing_to_reread
@@ -257,7 +258,8 @@ class Play:
         self._engines[sub] = build_engine(
             self.stream(sub), self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms,
             fence=Fence(lambda: self._writes(check_lease), until_written, reached, self._clock),
-            host=self.hosts.get(sub, Host(platform.node())), queued=self.queued, reread=self.reread,
+            host=self.hosts.get(sub, Host(platform.node())),
+            clock_offsets=self.clock_offsets, queued=self.queued, reread=self.reread,
         )  # fmt: skip
 
     def settle(self) -> None:

@@ -60,7 +60,7 @@ IMPORTS = {
         "errors clock semantics model.project model.kinds model.settings model kernels kernels.columns "
         "kernels.updates kernels.records storage stream.journal"
     ),
-    "stream.state": "collecting control errors kernels.updates storage stream.journal",
+    "stream.state": "collecting control errors kernels.records kernels.updates storage stream.journal",
     "stream.updates": (
         "collecting errors semantics model.tables model.settings model.kinds model kernels kernels.columns "
         "kernels.aggregates kernels.sql kernels.records kernels.updates stream.journal stream.state"
@@ -74,7 +74,7 @@ IMPORTS = {
     "stream.read": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds "
         "model kernels.columns kernels.updates kernels.records kernels.formats storage storage.delta control "
-        "spark_session stream.journal stream.driver stream.kafka stream.updates stream.operate"
+        "spark_session stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate"
     ),
     "stream.decide": (
         "collecting clock semantics model.tables model.settings model.kinds model kernels.columns "
@@ -98,9 +98,9 @@ IMPORTS = {
         "stream.read stream.schemas stream.decide stream.write stream.startup"
     ),
     "stream": (
-        "collecting errors clock semantics model.tables model.project model.kinds model kernels.columns kernels.sql "
-        "storage storage.delta control spark_session stream.journal stream.driver stream.kafka stream.state "
-        "stream.operate stream.read stream.schemas stream.decide stream.write stream.startup "
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.sql storage storage.delta control spark_session stream.journal stream.driver stream.kafka "
+        "stream.state stream.operate stream.read stream.schemas stream.decide stream.write stream.startup "
         "stream.distributed escaping"
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",

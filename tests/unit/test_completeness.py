@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -17,6 +17,7 @@ from tidemark.semantics import completeness
 from tidemark.semantics.completeness import IntervalCount, Intervals, PathTime, complete, newest_complete, path_time
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, TableIntervals
+from tidemark.stream.journal.notes import as_json
 
 S = 1_000
 H = 3_600_000
@@ -193,7 +194,7 @@ def test_after_a_change_the_interval_before_is_the_newest():
     now, _ = complete(TENS, None, {0: record()}, passed(20))
     now, _ = complete(Intervals(30 * S), now, {}, passed(29))
     assert newest_complete(now) == (10 * S, 20 * S)
-    assert StreamProgress.from_json(StreamProgress(complete={"board": now}).to_json()).complete["board"] == now
+    assert msgspec.json.decode(as_json(now), type=TableIntervals) == now
     now, _ = complete(Intervals(30 * S), now, {}, passed(30))
     assert newest_complete(now) == (0, 30 * S)
 
@@ -234,7 +235,7 @@ def test_the_journal_keeps_the_intervals():
         waits={H: {"events/1": 5}}, blocked_by="newest",
     )  # fmt: skip
     progress = StreamProgress(complete={"board": table, "new": TableIntervals(every_ms=H)})
-    assert StreamProgress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
+    assert msgspec.json.decode(as_json(progress), type=StreamProgress) == progress
 
 
 @pytest.mark.parametrize(

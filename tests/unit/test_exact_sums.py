@@ -52,7 +52,7 @@ def states(of: Aggregation, pairs: list[tuple[Any, Any]]) -> pl.DataFrame:
 
 
 def text(of: Aggregation, state: pl.DataFrame) -> str | None:
-    """A state as `operator_state` has it; None where there is none."""
+    """A state as `state_changes` has it; None where there is none."""
     columns = [c for c in of.state_schema if c.startswith("@")]
     return None if state.is_empty() else state.select(value_text(columns, state.schema)).item()
 

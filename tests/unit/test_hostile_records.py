@@ -19,6 +19,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import HEADERS, record_schema
 from tidemark.kernels.formats.data_files import file_rows
 from tidemark.kernels.formats.written_schema import SchemaKind, WrittenSchema
+from tidemark.kernels.records.arrivals import held_schema
 from tidemark.kernels.records.headers import HOP, headers_to_send
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.source import Source
@@ -367,7 +368,7 @@ def test_no_headers_stop_a_batch(headers: list[list[tuple[str, bytes | None]]]) 
         ("t", 0, n, b"k", None if n % 2 else of_json('"id": "a"'), each, NOON) for n, each in enumerate(received)
     ]
     read = parsed(trusting, pl.DataFrame(records, schema=RAW, orient="row"))
-    waiting = pl.DataFrame(schema=record_schema(trusting.columns))
+    waiting = pl.DataFrame(schema=held_schema(record_schema(trusting.columns)))
     taken = source_rows(
         trusting, read, waiting, InputProgress(), read_to={}, late_up_to_ms=None, allowed_ms=None, window_ms=1_000,
         decided_at_ms=NOON,

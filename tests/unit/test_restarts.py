@@ -30,7 +30,7 @@ def history(minutes: int) -> tuple[pl.DataFrame, pl.DataFrame]:
         for at_ms in range(0, (minutes + 1) * MINUTE_MS, MINUTE_MS // 4)
         if at_ms <= began[-2] + 9 or at_ms > began[-1]
     ]
-    beats = pl.DataFrame({"at": at, "since": at}).with_columns(
+    beats = pl.DataFrame({"beat_at": at, "step_began_at": at}).with_columns(
         epoch=1, state=pl.lit("running"), batch_started_at=pl.lit(None, pl.Int64)
     )
     return batches, beats

@@ -21,7 +21,7 @@ def test_what_is_documented_is_what_is_meant_without_it() -> None:
 
 def test_rows_of_each_table_are_kept_as_long_as_its_key_says() -> None:
     kept = read_retention("x.toml", {"facts": "1 d", "set_aside": "2 d", "changes": "3 d", "state": "4 d"})
-    tables = ("batches", "suppressed", "dead_letters", "changes", "operator_state")
+    tables = ("batches", "suppressed", "dead_letters", "changes", "state_changes")
     assert [kept.of_stream(table) for table in tables] == [days * DAY_MS for days in (1, 1, 2, 3, 4)]
 
 

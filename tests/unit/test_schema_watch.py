@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -16,11 +17,10 @@ from tidemark.semantics.schema_watch import (
     MOST_FIELDS,
     FieldSample,
     SourceFields,
-    fields_from_json,
-    fields_to_json,
     step,
     watch,
 )
+from tidemark.stream.journal.notes import as_json
 
 MINUTE = 60_000
 Told = list[tuple[str, str, str | None]]
@@ -39,8 +39,7 @@ class Topic:
         sample = FieldSample(n, {field: {word: n} for field, word in types.items()})
         self.fields, changes = watch(self.fields, sample, {"id", "tail"}, now_ms=self.now_ms)
         # As after a restart: the next batch has what the journal has.
-        text = json.dumps(fields_to_json({"flights": self.fields}))
-        self.fields = fields_from_json(json.loads(text))["flights"]
+        self.fields = msgspec.json.decode(as_json(self.fields), type=SourceFields)
         return [(change.field, change.found.change.value, change.found.type) for change in changes]
 
 

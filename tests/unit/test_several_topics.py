@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from dataclasses import replace
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -15,6 +15,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology, parse
 from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
 from tidemark.stream.journal.batch import MicroBatch
+from tidemark.stream.journal.notes import as_json
 from tidemark.stream.kafka.broker import SeveralTopics
 from tidemark.stream.kafka.numbering import number_partitions, number_ranges, number_records
 from tidemark.stream.read.data_loss import DataLost, LossCheck, Offsets, nothing_to_reread
@@ -179,7 +180,7 @@ def test_a_source_of_one_topic_keeps_plan_and_progress():
 def test_progress_of_several_topics_is_read_as_written():
     part = PartitionProgress(until_offset=3, topic_id="x", latest_offset=4)
     was = StreamProgress(inputs={"events": InputProgress(partitions={1: part}, places=(Place("a", 0), Place("b", 2)))})
-    assert StreamProgress.from_json(json.loads(json.dumps(was.to_json()))) == was
+    assert msgspec.json.decode(as_json(was), type=StreamProgress) == was
 
 
 SEVERAL = replace(

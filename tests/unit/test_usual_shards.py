@@ -15,8 +15,8 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.storage.files import File
 from tidemark.stream.journal.entries import Entry
-from tidemark.stream.journal.notes import EntryNotes
-from tidemark.stream.journal.state_runs import StateRuns, states_to_json
+from tidemark.stream.journal.notes import EntryNotes, JudgedNotes
+from tidemark.stream.journal.state_runs import StateRuns
 
 
 def usual(warehouse: Path, master: str, cores: int, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -60,8 +60,8 @@ def test_shards_follow_from_the_cores_of_a_cluster(tmp_path, master, cores, shar
 
 def test_a_state_keeps_the_number_that_its_journal_has(tmp_path, monkeypatch):
     states = OperatorStates.of(Query(Layout(tmp_path), "shop", "orders"), "status")
-    state = states_to_json([StateRuns(batch_id=0)] * 5)
-    states.journal.write(Entry(0, {}, EntryNotes(decided={"digest": "", "counts": {}, "state": state})))
+    judged = JudgedNotes(digest="", counts={}, states=(StateRuns(batch_id=0),) * 5)
+    states.journal.write(Entry(0, {}, EntryNotes(judged=judged)))
     assert usual(tmp_path, "yarn", 12, monkeypatch) == 5
     assert usual(tmp_path, "local[2]", 2, monkeypatch) == 1
 

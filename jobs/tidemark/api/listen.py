@@ -353,7 +353,7 @@ class QueryRecord:
                 for row in operator_rows(progress, reads.records, name)
                 if not is_written_about(self._query, row["operator"])
             ],
-            OPERATOR_WINDOWS.name: windows,
+            OPERATOR_WINDOWS.name: [{**window, "decided_at": batch["decided_at"]} for window in windows],
         }
         for table, of_table in rows.items():
             self._rows.setdefault(table, []).extend({**row, "batch_id": batch_id} for row in of_table)

@@ -17,7 +17,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -43,8 +42,8 @@ from tidemark.storage.location import location
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.distributed.tasks import SEQ_BITS
 from tidemark.stream.journal.entries import Entry, Journal
-from tidemark.stream.journal.notes import EntryNotes
-from tidemark.stream.journal.state_runs import StateRuns, states_to_json
+from tidemark.stream.journal.notes import EntryNotes, JudgedNotes
+from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.state.files import StateFiles, remove_unnamed
 from tidemark.stream.state.memory import Memory, Moves
 
@@ -212,7 +211,7 @@ class ShardedState:
         if newest is not None and newest.batch_id > batch_id:
             raise replaced(self._states.control, batch_id, newest.batch_id)
         if newest is not None and newest.batch_id == batch_id:
-            if _noted(newest)["digest"] != digest:
+            if newest.notes.judgement.digest != digest:
                 raise other_rows(self._states.control, batch_id, self._operator)
             return newest
         # Asked after the digest, a Spark job: before its first job Spark may count no executor.
@@ -241,8 +240,7 @@ class ShardedState:
         tables = {name: rows for name, rows in entry.tables.items() if name != LEFT_OUT}
         self._writer().append(tables, entry.batch_id)
         remove_unnamed(self._states.control, entry.notes.states, check_lease=lambda: None)
-        counts: Mapping[str, int] = _noted(entry)["counts"]
-        return counts
+        return entry.notes.judgement.counts
 
     def _writer(self) -> Writer:
         return Writer(self._query, self._operator, wall_clock_ms)
@@ -373,12 +371,6 @@ def _entry(batch_id: int, digest: str, answers: Sequence[ShardAnswer]) -> Entry:
         for name, file in answer.files.items():
             files.setdefault(name, []).append(file)
     counts = {name: sum(answer.counts[name] for answer in answers) for name in COUNTS}
-    states = states_to_json([answer.runs for answer in answers])
-    notes = EntryNotes(decided={"digest": digest, "counts": counts, "state": states})
-    return Entry(batch_id, {name: Files(tuple(parts)) for name, parts in files.items()}, notes)
-
-
-def _noted(entry: Entry) -> Mapping[str, Any]:
-    """Returns the notes of *entry* as JSON."""
-    assert isinstance(entry.notes.decided, Mapping)
-    return entry.notes.decided
+    judged = JudgedNotes(digest=digest, counts=counts, states=tuple(answer.runs for answer in answers))
+    tables = {name: Files(tuple(parts)) for name, parts in files.items()}
+    return Entry(batch_id, tables, EntryNotes(judged=judged))

@@ -16,7 +16,9 @@ import polars as pl
 
 from tidemark.kernels.records.marks import is_hop_update
 from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.tables.catalog import HELD_RECORD
 from tidemark.model.topology import SubTopology
+from tidemark.semantics.progress import StreamProgress
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,16 @@ def is_newest(rows: pl.DataFrame, key: Sequence[str], order: Sequence[str]) -> p
     return numbered["row"].is_in(last.implode())
 
 
-def needed_states(rows: pl.DataFrame) -> pl.Series:
-    """Marks in `operator_state` the newest row of each key that exists."""
-    return is_newest(rows, ["operator", "key"], ["batch_id"]) & rows["state"].is_not_null()
+def needed_states(progress: StreamProgress, rows: pl.DataFrame) -> pl.Series:
+    """Marks in `state_changes` the newest row of each key that exists, and the records that wait after *progress*."""
+    exists = is_newest(rows, ["operator", "key"], ["batch_id"]) & rows["state"].is_not_null()
+    waits = pl.repeat(value=False, n=rows.height, eager=True)
+    for source, reached in progress.inputs.items():
+        for number, part in reached.partitions.items():
+            # In each partition they begin with the first record that was not sent on.
+            from_there = rows["source_offset"] >= part.done_until_offset
+            waits |= (rows["operator"] == source) & (rows["source_partition"] == number) & from_there
+    return pl.select(pl.when(rows["kind"] == HELD_RECORD).then(waits).otherwise(exists)).to_series()
 
 
 def needed_watermarks(rows: pl.DataFrame) -> pl.Series:

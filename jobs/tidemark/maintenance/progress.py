@@ -31,14 +31,6 @@ class ReachedBatch:
         """True if the newest decided batch is not in all tables."""
         return self.done is None or self.done < self.progress.batch_id
 
-    @property
-    def anything_waits(self) -> bool:
-        """True if records were read and not sent on."""
-        for source in self.progress.inputs.values():
-            if any(part.done_until_offset < part.until_offset for part in source.partitions.values()):
-                return True
-        return False
-
     def read_of(self, hop_source: str) -> int:
         """Returns the first batch of the upstream that *hop_source* has not read.
 

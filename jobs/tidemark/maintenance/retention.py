@@ -27,9 +27,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
     CHANGES,
-    HELD_RECORDS,
     HOP_MARK,
-    OPERATOR_STATE,
+    STATE_CHANGES,
     SUPPRESSED,
     TABLES,
     WATERMARKS,
@@ -66,11 +65,10 @@ def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
     Tables of which old rows are queried come last.
     """
     retention, done = stream.topology.retention, -1 if at.done is None else at.done
-    handled = {CHANGES.name, OPERATOR_STATE.name, SUPPRESSED.name, WATERMARKS.name}
+    handled = {CHANGES.name, STATE_CHANGES.name, SUPPRESSED.name, WATERMARKS.name}
     for table in TABLES.values():
         if table.written_by == "stream" and table.name not in handled:
-            waits = table == HELD_RECORDS and at.anything_waits
-            yield _kept(stream, table.name, None if waits else retention.of_stream(table.name))
+            yield _kept(stream, table.name, retention.of_stream(table.name))
     for operator in stream.sub.handing_out:
         match operator:
             case Sink(table=str() as name):
@@ -87,12 +85,13 @@ def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
     of_key = ("batch_id", "operator", "key")
     watermarks = NeededRows(("batch_id", "source", "partition"), needed_watermarks)
     changes = NeededRows((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
-    states = NeededRows((*of_key, "state"), needed_states)
+    columns = (*of_key, "state", "kind", "source_partition", "source_offset")
+    states = NeededRows(columns, partial(needed_states, at.progress))
     suppressed = NeededRows((*of_key, "max_timestamp"), partial(_needed_suppressed, stream))
     yield _kept(stream, SUPPRESSED.name, retention.of_stream(SUPPRESSED.name), suppressed, done + 1)
     yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), watermarks, done + 1)
     yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
-    yield _kept(stream, OPERATOR_STATE.name, retention.state_ms, states, done + 1)
+    yield _kept(stream, STATE_CHANGES.name, retention.state_ms, states, done + 1)
 
 
 def _kept(
@@ -103,7 +102,7 @@ def _kept(
 
 def _needed_changes(stream: Stream, at: ReachedBatch, rows: pl.DataFrame) -> pl.Series:
     before = 0 if at.done is None else at.done + 1
-    states = read_before(stream.home / OPERATOR_STATE.name, before, ["operator", "key", "state"])
+    states = read_before(stream.home / STATE_CHANGES.name, before, ["operator", "key", "state"])
     open_ = states.filter(is_newest(states, ["operator", "key"], ["batch_id"]) & pl.col("state").is_not_null())
     return needed_changes(rows, stream.sub, open_)
 

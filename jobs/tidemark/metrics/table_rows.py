@@ -45,7 +45,7 @@ from tidemark.why.evidence.heartbeat_facts import BEAT_COLUMNS
 KEPT = {
     BATCHES.name: "finished_at",
     LATENCY_MINUTES.name: "finished_at",
-    HEARTBEATS.name: "at",
+    HEARTBEATS.name: "beat_at",
     SLA_RESULTS.name: "checked_at",
 }
 """Tables that need only rows of the last KEPT_FOR, by their instant."""

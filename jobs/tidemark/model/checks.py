@@ -26,7 +26,6 @@ from tidemark.model.tables.catalog import (
     BECAME,
     CAME_IN,
     CHANGES,
-    CLOCK_SKEW,
     COMPLETENESS,
     CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
@@ -43,6 +42,7 @@ from tidemark.model.tables.catalog import (
     REPAIR_DECISIONS,
     SCHEMA_CHANGES,
     SLA_RESULTS,
+    STATE_CHANGES,
     SUPPRESSED,
     WATERMARKS,
     WINDOW_PARTS,
@@ -183,6 +183,7 @@ _OF_STREAMS: Mapping[str, Conditions] = {
         _not_negative("n"),
         _up_to("first_offset", "last_offset"),
     ),
+    STATE_CHANGES.name: is_one_of("kind", words(STATE_CHANGES, "kind")),
     DEAD_LETTERS.name: _all(
         is_one_of("kind", DeadLetterKind),
         is_one_of("reason", words(DEAD_LETTERS, "reason")),
@@ -200,8 +201,15 @@ _OF_STREAMS: Mapping[str, Conditions] = {
         is_one_of("cause", words(COMPLETENESS, "cause")),
         _fit(reopened_has_cause="(reopened_at is null) = (cause is null)"),
     ),
-    HEARTBEATS.name: is_one_of("state", words(HEARTBEATS, "state")),
-    CLOCK_SKEW.name: _not_negative("error_ms", "samples"),
+    HEARTBEATS.name: _all(
+        is_one_of("state", words(HEARTBEATS, "state")),
+        {
+            ConditionKind.COUNTS: {
+                "tidemark_clock_offsets_not_negative": "clock_offsets is null or len(list_filter(clock_offsets, "
+                "lambda each: each.error_ms < 0 or each.samples < 0)) = 0"
+            }
+        },
+    ),
     HOP.name: _not_negative("seq", "partition"),
 }
 CONDITIONS: Mapping[str, Conditions] = MappingProxyType({**_OF_REPORTS, **_OF_STREAMS})

@@ -9,11 +9,11 @@ watermarks, the batch's decision time for `*_at_ms`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.schema_watch import SourceFields, fields_from_json, fields_to_json
+from tidemark.semantics.schema_watch import SourceFields
 from tidemark.semantics.skip_rate import Skips
 
 WATCHED_FILES = 500
@@ -259,34 +259,9 @@ class StreamProgress:
         """
         return planned_at_ms if self.decided_at_ms is None else max(planned_at_ms, self.decided_at_ms)
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the progress in types that JSON can hold."""
-        # `asdict` copies numbers one by one, and these are many.
-        counts = {"windows": self.windows, "uncounted": self.uncounted, "records": self.records}
-        return {**asdict(self.without_windows()), **counts, "fields": fields_to_json(self.fields)}
-
     def without_windows(self) -> StreamProgress:
         """Returns the progress without the state of windows and fields."""
         return replace(self, windows=(), uncounted=(), records={}, fields={})
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> StreamProgress:
-        """Reads what `to_json` returned, after a trip through JSON text."""
-        parsed = {
-            "inputs": {name: _input(value) for name, value in content["inputs"].items()},
-            "marks": {name: SentMark(*mark) for name, mark in content["marks"].items()},
-            # Keys of JSON objects are text.
-            "records": _with_whole_keys(content["records"]),
-            "skipped": _with_whole_keys(content["skipped"]),
-            # JSON has lists where progress has tuples, and progress is compared for equality.
-            "windows": tuple(content["windows"]),
-            "uncounted": _tuples(content["uncounted"]),
-            "skipped_lately": _tuples_by_name(content["skipped_lately"]),
-            "stay_closed": _tuples_by_name(content["stay_closed"]),
-            "complete": {name: _intervals(table) for name, table in content["complete"].items()},
-            "fields": fields_from_json(content["fields"]),
-        }
-        return cls(**{**content, **parsed})
 
     def same_as(self, other: StreamProgress) -> bool:
         """Returns True if nothing but the batch and its decision time differ.
@@ -294,40 +269,3 @@ class StreamProgress:
         Such a batch writes nothing.
         """
         return replace(self, batch_id=0, decided_at_ms=0) == replace(other, batch_id=0, decided_at_ms=0)
-
-
-def _with_whole_keys(counts_by_name: Mapping[str, Mapping[str, int]]) -> dict[str, dict[int, int]]:
-    by_number: dict[str, dict[int, int]] = {}
-    for name, counts in counts_by_name.items():
-        by_number[name] = {int(key): n for key, n in counts.items()}
-    return by_number
-
-
-def _tuples(lists: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
-    return tuple(map(tuple, lists))
-
-
-def _tuples_by_name(content: Mapping[str, Iterable[Iterable[Any]]]) -> dict[str, tuple[tuple[Any, ...], ...]]:
-    return {name: _tuples(lists) for name, lists in content.items()}
-
-
-def _intervals(content: Mapping[str, Any]) -> TableIntervals:
-    uncounted, before_change = content["uncounted"], content["before_change"]
-    parsed = {
-        "counts": {int(start): tuple(counts) for start, counts in content["counts"].items()},
-        "uncounted": None if uncounted is None else tuple(uncounted),
-        "waits": {int(start): waits for start, waits in content["waits"].items()},
-        "before_change": None if before_change is None else tuple(before_change),
-    }
-    return TableIntervals(**{**content, **parsed})
-
-
-def _input(content: Mapping[str, Any]) -> InputProgress:
-    partitions = {int(number): _partition(value) for number, value in content["partitions"].items()}
-    places = tuple(Place(*place) for place in content["places"])
-    return InputProgress(**{**content, "partitions": partitions, "places": places})
-
-
-def _partition(content: Mapping[str, Any]) -> PartitionProgress:
-    writers = {name: WriterPosition(*sent) for name, sent in content["writers"].items()}
-    return PartitionProgress(**{**content, "activity": Activity(content["activity"]), "writers": writers})

@@ -273,24 +273,3 @@ def _found(
         return None
     is_due = types and now_ms - found.recorded_ms >= REPEATED_MS
     return found._replace(recorded_ms=now_ms) if is_due else found
-
-
-def fields_to_json(fields: Mapping[str, SourceFields]) -> dict[str, Any]:
-    """Returns the *fields* of each source in types that JSON can hold."""
-    # JSON writes tuples as lists.
-    return {name: {"sampled": source.sampled, "fields": dict(source.fields)} for name, source in fields.items()}
-
-
-def fields_from_json(content: Mapping[str, Any]) -> dict[str, SourceFields]:
-    """Reads what `fields_to_json` returned, after a trip through JSON text."""
-    sources: dict[str, SourceFields] = {}
-    for name, source in content.items():
-        fields = {path: _field_seen(*values) for path, values in source["fields"].items()}
-        sources[name] = SourceFields(source["sampled"], fields)
-    return sources
-
-
-def _field_seen(first_ms: int, last_ms: int, n: int, missing: int, absent: int, types: Any, newest: Any) -> FieldSeen:
-    by_word = {word: TypeSeen(*seen) for word, seen in types.items()}
-    change = FoundChange(FieldChange(newest[0]), *newest[1:]) if newest else None
-    return FieldSeen(first_ms, last_ms, n, missing, absent, by_word, change)

@@ -33,7 +33,7 @@ from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import JoinedTables
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, parts
 from tidemark.stream.startup.fatal import blame
-from tidemark.stream.startup.load import load_waiting, load_whole
+from tidemark.stream.startup.load import load_whole
 from tidemark.stream.state.files import StateFiles, remove_unnamed
 from tidemark.stream.write.commit import BatchCommitter
 from tidemark.stream.write.flushing import Flusher
@@ -421,7 +421,6 @@ def load_state(steps: Steps, stream: Stream, journal: Journal, state: StateFiles
     *journal* and *state* are read, and not written.
     """
     newest = journal.newest()
-    load_waiting(steps, stream.sub, stream.home, was)
     if newest is None:
         return
     states = newest.notes.states

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms
+from tidemark.model.settings.intervals import utc
 from tidemark.storage.disk import Disk
-from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.driver.heartbeats import ClockOffset, ClockOffsets, Heartbeats
 from tidemark.stream.driver.usage import bytes_in, usage_of
 
 log = logging.getLogger("tidemark.stream")
@@ -47,6 +48,10 @@ class Pulse:
     The query runs beside it, and says through the methods what the driver is doing. In an object store the pulse
     writes news at least NEWS_WITHIN_MS after the last beat, and else beats every 20 s. A driver that has lost its
     lease stops beating: the newer driver speaks for the stream.
+
+    Attributes:
+        epoch: the driver's lease.
+        clock_offsets: gets estimates of clocks, which the next heartbeat in the table has.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class Pulse:
         digest: str = "",
         launched_by: str = "",
     ) -> None:
-        self.epoch = epoch
+        self.epoch, self.clock_offsets = epoch, ClockOffsets()
         self._control, self._history, self._launch_id, self._digest = control, history, launch_id, digest
         # Jobs that repeat no write have no trouble to tell.
         self._launched_by, self._disk = launched_by, disk or Disk(lambda: None)
@@ -195,4 +200,19 @@ class Pulse:
         # A folder without a size leaves the sum unknown.
         checkpoint = {"checkpoint_bytes": None if None in folders else sum(size or 0 for size in folders)}
         load = self._engine.load if self._engine else {}
-        return {**self._usage.now(), **checkpoint, **load, "open_transactions": self._open_transactions() or None}
+        lists = {
+            "open_transactions": [*self._open_transactions()],
+            "clock_offsets": [*map(_row_of, self.clock_offsets.taken())],
+        }
+        return {**self._usage.now(), **checkpoint, **load, **{name: rows or None for name, rows in lists.items()}}
+
+
+def _row_of(offset: ClockOffset) -> dict[str, object]:
+    return {
+        "host": offset.host,
+        "estimated_at": utc(offset.estimated_at_ms),
+        "offset_ms": offset.skew.offset_ms,
+        "error_ms": offset.skew.error_ms,
+        "samples": offset.samples,
+        "reference": offset.reference,
+    }

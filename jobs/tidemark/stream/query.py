@@ -256,7 +256,7 @@ class StreamQuery:
         self._schemas.check_latest(sub.outside_sources, topology.file)
         host = platform.node()
         self._clock_skew = ClockSkew(
-            time_of(self._clusters), stream_of.home, topology.name, sub.name, host, wall_clock_ms
+            time_of(self._clusters), pulse.clock_offsets, topology.name, sub.name, host, wall_clock_ms
         )
         # Streams without topics need it, too: an offset that is known at one end of a hop alone is of no use.
         self._clock_skew.start()
@@ -269,6 +269,7 @@ class StreamQuery:
             reread=self._reread,
             fence=Fence(self._check_lease, self._disk.until_written),
             host=Host(host, self._clock_skew.newest),
+            clock_offsets=pulse.clock_offsets,
             queued=partial(session_of.slots.queued, self._name, self._spark.sparkContext),
         )
         self._errors: list[Exception] = []

@@ -8,7 +8,7 @@ from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import CLOCK_SKEW, HOP
+from tidemark.model.tables.catalog import HOP
 from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.storage.delta.log import HOP_LOG
 from tidemark.storage.delta.requirements import TableWatch
@@ -19,7 +19,7 @@ from tidemark.stream.decide.due import DueTimes
 from tidemark.stream.decide.time_resets import TimeResets
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.shards import Shards
-from tidemark.stream.driver.heartbeats import History
+from tidemark.stream.driver.heartbeats import ClockOffsets
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 from tidemark.stream.journal.entries import Journal
@@ -48,6 +48,7 @@ def build_engine(
     fence: Fence = NO_FENCE,
     reread: Reread = nothing_to_reread,
     host: Host = HERE,
+    clock_offsets: ClockOffsets | None = None,
     queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED,
 ) -> Engine:
     """Returns the engine of *stream*.
@@ -63,6 +64,7 @@ def build_engine(
         fence: Guards, repeats, reports and times each write; its clock is that of *host*.
         reread: Reads the records that Spark passed over.
         host: The host of the driver.
+        clock_offsets: Gets estimates of the clocks of executors' hosts. None: nobody reads them.
         queued: Measures how long the batch that began at an instant waited for other streams of the process.
 
     Raises:
@@ -139,7 +141,7 @@ def build_engine(
             broker,
             table_marks,
             fence,
-            HostClocks(host.name, History(stream.home, CLOCK_SKEW, topology=topology.name, sub_topology=sub.name)),
+            HostClocks(host.name, clock_offsets or ClockOffsets()),
             slow_ms=slow_ms,
             queued=queued,
         )

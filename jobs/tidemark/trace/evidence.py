@@ -22,11 +22,10 @@ from tidemark.model.tables.catalog import (
     BECAME,
     CHANGES,
     DEAD_LETTERS,
-    HELD_RECORDS,
     HOP,
     HOP_MARK,
     OPERATOR_BATCHES,
-    OPERATOR_STATE,
+    STATE_CHANGES,
     SUPPRESSED,
     Table,
 )
@@ -174,7 +173,7 @@ class StreamEvidence:
 
     def states(self, operator: str, *where: pl.Expr) -> pl.DataFrame:
         """Returns changes of states of *operator*."""
-        return self.rows(OPERATOR_STATE, pl.col("operator") == operator, *where)
+        return self.rows(STATE_CHANGES, pl.col("operator") == operator, *where)
 
     def late(self, operator: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
         """Returns the row of a late record; None: it was not late."""
@@ -192,7 +191,8 @@ class StreamEvidence:
 
     def held(self, source: str, partition: int, offset: int, *where: pl.Expr) -> Row | None:
         """Returns the row of a held record; None: it was not."""
-        return _first(self._at(HELD_RECORDS, partition, offset).filter(pl.col("source") == source, *where))
+        place = (pl.col("source_partition") == partition, pl.col("source_offset") == offset)
+        return _first(self.rows(STATE_CHANGES, pl.col("operator") == source, *place, *where))
 
     def _at(self, table: Table, partition: int, offset: int) -> pl.DataFrame:
         """Returns the rows of *table* about the record at a place."""

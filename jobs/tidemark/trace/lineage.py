@@ -3,7 +3,7 @@
 How it works: a row names the record that caused it, and the walk goes upstream from there. A table's row is of that
 record. A join adds the record of the version that it looked up. A row of an aggregate is of all records that its key
 (and window) still counts: those of the hop's rows that were not retracted, or those that `changes`, `suppressed` and
-`operator_state` name. Where these name batches only, the batches are read again and searched for the key. If all
+`state_changes` name. Where these name batches only, the batches are read again and searched for the key. If all
 records have left the group, its row is of those that came and left last.
 """
 
@@ -365,7 +365,7 @@ class _Lineage:
         table = self._topology.operators[join.table or ""]
         before, key = self._topology.operators[table.inputs[0]], getattr(table, "key", ())
         valid = sent.filter(pl.col("timestamp") <= at_ms).sort("timestamp", maintain_order=True)
-        times = skipped.with_columns(pl.col("asserted_ms").str.json_decode(pl.List(pl.Int64))).explode("asserted_ms")
+        times = skipped.explode("asserted_ms")
         again = times.filter(pl.col("asserted_ms") <= at_ms).sort("asserted_ms", maintain_order=True)
         if again.height and (not valid.height or again["asserted_ms"][-1] > valid["timestamp"][-1]):
             run = again.row(-1, named=True)

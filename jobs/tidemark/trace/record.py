@@ -25,7 +25,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels import META
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.kernels.columns.values import key_columns, key_text, parsed
-from tidemark.kernels.records.arrivals import hop_updates
+from tidemark.kernels.records.arrivals import held_schema, hop_updates
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.operator import Operator
@@ -157,7 +157,7 @@ class Tracer:
         sorted_rows = source_rows(
             source,
             rows.sort("partition", "offset"),
-            pl.DataFrame(schema=dict(self.steps.schemas[source.name])),
+            pl.DataFrame(schema=held_schema(self.steps.schemas[source.name])),
             InputProgress(),
             read_to={},
             late_up_to_ms=None,
@@ -560,7 +560,7 @@ class _Judged:
         rows = self._run.rows
         keys = {
             *chain.from_iterable(
-                rows[name]["key"] for name in ("changes", "suppressed", "operator_state") if name in rows
+                rows[name]["key"] for name in ("changes", "suppressed", "state_changes") if name in rows
             )
         }
         if self._operator.hop_table:

@@ -11,12 +11,12 @@ FROM (
                 AS bigint) AS up_ms,
            greatest(min(first_ms), unix_millis(day)) AS from_ms, least(min(last_ms), unix_millis(day) + 86400000) AS until_ms
     FROM (
-        SELECT topology, sub_topology, state, date_trunc('day', heartbeats.at) AS day, unix_millis(heartbeats.at) AS at_ms,
-               lead(unix_millis(heartbeats.at)) OVER (
-                   PARTITION BY topology, sub_topology ORDER BY heartbeats.at, epoch
+        SELECT topology, sub_topology, state, date_trunc('day', beat_at) AS day, unix_millis(beat_at) AS at_ms,
+               lead(unix_millis(beat_at)) OVER (
+                   PARTITION BY topology, sub_topology ORDER BY beat_at, epoch
                ) AS next_ms,
-               min(unix_millis(heartbeats.at)) OVER (PARTITION BY topology, sub_topology) AS first_ms,
-               max(unix_millis(heartbeats.at)) OVER (PARTITION BY topology, sub_topology) AS last_ms
+               min(unix_millis(beat_at)) OVER (PARTITION BY topology, sub_topology) AS first_ms,
+               max(unix_millis(beat_at)) OVER (PARTITION BY topology, sub_topology) AS last_ms
         FROM heartbeats
     ) beat
     GROUP BY topology, sub_topology, day

@@ -1,6 +1,6 @@
 -- table and interval that is complete. complete_at is the first time, records and emitted count all of its batches. reopenings are the
 -- batches that got results after that; the last one was at reopened_at, with the cause and the first record in it
-SELECT topology, sub_topology, operator, completeness.table, interval_start, interval_end, min(complete_at) AS complete_at,
+SELECT topology, sub_topology, operator, completeness.table, interval_start, interval_end, min(decided_at) AS complete_at,
        CASE WHEN count(records) = count(*) THEN cast(sum(records) AS bigint) END AS records,
        CASE WHEN count(emitted) = count(*) THEN cast(sum(emitted) AS bigint) END AS emitted,
        max(waited_for) AS waited_for, max(waited_for_partition) AS waited_for_partition, max(waited_ms) AS waited_ms,

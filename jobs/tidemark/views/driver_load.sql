@@ -4,10 +4,10 @@ SELECT topology, sub_topology, beat_at, state, epoch, batch_id, cpu_share, memor
        memory_bytes / (memory_bytes + memory_free_bytes) AS memory_share, records_waiting, last_batch_ms,
        checkpoint_bytes, state_bytes, records_behind, arrival_per_s, working_per_s, eta_at
 FROM (
-    SELECT topology, sub_topology, heartbeats.at AS beat_at, state, epoch, batch_id, cpu_share, memory_bytes,
+    SELECT topology, sub_topology, beat_at, state, epoch, batch_id, cpu_share, memory_bytes,
            memory_free_bytes, records_waiting, last_batch_ms, checkpoint_bytes, state_bytes, records_behind,
            arrival_per_s, working_per_s, eta_at, row_number() OVER (
-               PARTITION BY topology, sub_topology ORDER BY heartbeats.at DESC, epoch DESC, batch_id DESC
+               PARTITION BY topology, sub_topology ORDER BY beat_at DESC, epoch DESC, batch_id DESC
            ) AS place
     FROM heartbeats
 ) beat

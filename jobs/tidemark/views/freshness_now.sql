@@ -5,7 +5,7 @@ SELECT topology, sub_topology, operator, newest_at, unix_millis(as_of) - unix_mi
        last_beat_at, driver_state, as_of
 FROM (
     SELECT newest.topology, newest.sub_topology, newest.operator, newest.newest_at, mark.watermark, mark.activity,
-           mark.held_by, beat.at AS last_beat_at, beat.state AS driver_state, current_timestamp AS as_of
+           mark.held_by, beat.beat_at AS last_beat_at, beat.state AS driver_state, current_timestamp AS as_of
     FROM (
         SELECT topology, sub_topology, operator, cast(NULL AS string) AS source, max(timestamp) AS newest_at
         FROM changes
@@ -26,8 +26,8 @@ FROM (
       ON mark.topology = newest.topology AND mark.sub_topology = newest.sub_topology AND mark.place = 1
      AND mark.source IS NOT DISTINCT FROM newest.source
     LEFT JOIN (
-        SELECT topology, sub_topology, heartbeats.at, state, row_number() OVER (
-            PARTITION BY topology, sub_topology ORDER BY heartbeats.at DESC, epoch DESC, batch_id DESC
+        SELECT topology, sub_topology, beat_at, state, row_number() OVER (
+            PARTITION BY topology, sub_topology ORDER BY beat_at DESC, epoch DESC, batch_id DESC
         ) AS place
         FROM heartbeats
     ) beat

@@ -10,10 +10,10 @@ FROM (
            adopted_by, lead(epoch) OVER (PARTITION BY topology, sub_topology ORDER BY epoch) AS later,
            lead(predecessor_killed_by) OVER (PARTITION BY topology, sub_topology ORDER BY epoch) AS killed_by
     FROM (
-        SELECT topology, sub_topology, epoch, launched_by, host, file_digest, heartbeats.at AS last_beat_at, state, drained_by,
+        SELECT topology, sub_topology, epoch, launched_by, host, file_digest, beat_at AS last_beat_at, state, drained_by,
                reason, adopted_by, predecessor_killed_by,
-               min(heartbeats.at) OVER (PARTITION BY topology, sub_topology, epoch) AS started_at, row_number() OVER (
-                   PARTITION BY topology, sub_topology, epoch ORDER BY heartbeats.at DESC, batch_id DESC
+               min(beat_at) OVER (PARTITION BY topology, sub_topology, epoch) AS started_at, row_number() OVER (
+                   PARTITION BY topology, sub_topology, epoch ORDER BY beat_at DESC, batch_id DESC
                ) AS from_last
         FROM heartbeats
     ) beat

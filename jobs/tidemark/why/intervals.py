@@ -161,7 +161,7 @@ def _of_rows(rows: pl.DataFrame, sources: Sequence[Source]) -> Mapping[str, Any]
         if last["cause"] == "late_record" and not any(source.written_by for source in sources):
             reason += f": {_too_short(sources, by_idleness=first['by_idleness'])}"
     return {
-        "complete_at_ms": first["complete_at"],
+        "complete_at_ms": first["decided_at"],
         "records": None if rows["records"].null_count() else sum(rows["records"]),
         "reopenings": rows.height - rows["reopened_at"].null_count(),
         "by_idleness": any(rows["by_idleness"]),

@@ -49,7 +49,7 @@ FIRST_LATENCY = """
     ) GROUP BY 1
 """
 AMBIGUOUS = """
-    SELECT sub_topology, arg_max(ambiguous_keys, "at") FROM (
+    SELECT sub_topology, arg_max(ambiguous_keys, beat_at) FROM (
         FROM heartbeats WHERE topology = $1 QUALIFY epoch = max(epoch) OVER (PARTITION BY sub_topology)
     ) GROUP BY 1
 """

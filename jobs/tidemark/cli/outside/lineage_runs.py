@@ -49,7 +49,7 @@ ENDS = {
 """The end of a run by the last state of its driver."""
 FAULTS = frozenset({RunState.FAIL, RunState.ABORT})
 FACET = "urn:tidemark:facets:1-0-0:FreshnessDatasetFacet"
-BEAT_COLUMNS = ("epoch", "at", "state", "reason", "predecessor_killed_by")
+BEAT_COLUMNS = ("epoch", "beat_at", "state", "reason", "predecessor_killed_by")
 
 Jobs = Callable[[], dict[str, StreamJob]]
 """Describes the streams of a topology, by name."""
@@ -101,15 +101,15 @@ def run_changes(beats: pl.DataFrame, finished: pl.Series, now_ms: int, *, is_gon
         is_gone: the driver of the last run is known to be dead.
     """
     changes: list[RunChange] = []
-    runs = beats.sort("epoch", "at", maintain_order=True).partition_by("epoch", maintain_order=True)
+    runs = beats.sort("epoch", "beat_at", maintain_order=True).partition_by("epoch", maintain_order=True)
     before_ms = None
     for place, run in enumerate(runs):
         follower = runs[place + 1].row(0, named=True) if place + 1 < len(runs) else None
-        last, start_ms = run.row(-1, named=True), run["at"][0]
+        last, start_ms = run.row(-1, named=True), run["beat_at"][0]
         # Batches that are finished by the driver's successor count for that one.
-        until_ms = follower["at"] if follower else now_ms + 1
+        until_ms = follower["beat_at"] if follower else now_ms + 1
         own = finished.filter((finished >= start_ms) & (finished < until_ms)).max()
-        seen_ms = max(last["at"], own if isinstance(own, int) else start_ms)
+        seen_ms = max(last["beat_at"], own if isinstance(own, int) else start_ms)
         state, reason = ENDS.get(last["state"]), last["reason"]
         if state is None and follower is not None:
             state, reason = RunState.ABORT, follower["predecessor_killed_by"] or "another driver took over"
@@ -172,7 +172,7 @@ class StreamRuns:
         # A driver that failed early may have no rows, only its last beat.
         if beat is None or beat.state not in ENDS:
             return beats
-        row = {"epoch": beat.epoch, "at": beat.at_ms, "state": beat.state.value, "reason": beat.reason,
+        row = {"epoch": beat.epoch, "beat_at": beat.at_ms, "state": beat.state.value, "reason": beat.reason,
                "predecessor_killed_by": beat.predecessor_killed_by}  # fmt: skip
         return pl.concat([beats, pl.DataFrame([row], schema=beats.schema)])
 

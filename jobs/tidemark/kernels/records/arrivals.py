@@ -28,6 +28,11 @@ FAILS_DRIVERS = "fails_drivers"
 """Reason of quarantine: every driver that read the record failed with the error in `detail`."""
 ACCEPTED_LOSS = "accepted_loss"
 """Reason of quarantine: a person gave the record up; `detail` says who, and why."""
+HELD_AS = "_held_as"
+"""Column of a held record: the key by which it is kept; null: this batch read it.
+
+Its place is no key: in a topic that was recreated, another record may have the same offset.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Arrivals:
 
     Attributes:
         on_time: for its readers.
-        held: for a later batch.
+        held: for a later batch; with the column HELD_AS.
         alive: keep-alive records, which only move time.
         late: behind the watermark.
         bad: not usable.
@@ -92,6 +97,11 @@ class Arrivals:
         return readings
 
 
+def held_schema(schema: Mapping[str, pl.DataType]) -> dict[str, pl.DataType]:
+    """Returns the columns of held records, whose source has *schema*."""
+    return {HELD_AS: pl.String(), **schema}
+
+
 def arrivals(
     source: Source,
     rows: pl.DataFrame,
@@ -109,7 +119,7 @@ def arrivals(
     Args:
         source: the source.
         rows: its rows, without those repeated.
-        waiting: records that earlier batches held; they come first.
+        waiting: records that earlier batches held, with their keys; they come first.
         newest_ms: by partition, the newest record that was sent on.
         repeated: rows that were read before.
         late_up_to_ms: a record at or before it is late; None: none is.
@@ -126,6 +136,7 @@ def arrivals(
     late, punctual = split(records, pl.col("timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64))
     key_texts = texts_of(punctual["key"])
     fresh = punctual.select(
+        pl.lit(None, pl.String).alias(HELD_AS),
         payload.field(*source.columns),
         _key=key_texts,
         _timestamp_ms="timestamp_ms",
@@ -149,6 +160,7 @@ def arrivals(
         released_early = judged.filter("_held").height - here.filter("_held").height
         ahead, released = split(here.drop("_before"), pl.col("_held"))
         ahead, released = ahead.drop("_held"), released.drop("_held")
+    released = released.drop(HELD_AS)
     # A record that waited may be late by now. Its bytes are not kept, so it is written as JSON.
     behind, on_time = split(released, pl.col("_timestamp_ms") <= pl.lit(late_up_to_ms, pl.Int64))
     return Arrivals(

@@ -66,10 +66,10 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
         beats: rows of `heartbeats`, instants as epoch ms.
         trigger_ms: of the topology.
     """
-    last_beat_ms = dict(beats.group_by("epoch").agg(pl.col("at").max()).iter_rows())
+    last_beat_ms = dict(beats.group_by("epoch").agg(pl.col("beat_at").max()).iter_rows())
     running = beats.filter(pl.col("state") == RUNNING)
     idle = running.filter(pl.col("batch_started_at").is_null())
-    idle_since_ms = dict(idle.group_by("epoch").agg(pl.col("at").min()).iter_rows())
+    idle_since_ms = dict(idle.group_by("epoch").agg(pl.col("beat_at").min()).iter_rows())
     signs = _signs(running)
     times: list[Restart] = []
     columns = ("batch_id", "epoch", "decided_at", "started_at", "finished_at", "records_in")
@@ -102,10 +102,10 @@ def _signs(running: pl.DataFrame) -> dict[int, list[_Sign]]:
 
     They are by epoch.
     """
-    # While a driver waits and nothing is due, `since` moves along (Pulse.waits); in a hang it does not.
-    worked = pl.coalesce("batch_started_at", "since", "at")
+    # While a driver waits and nothing is due, `step_began_at` moves along (Pulse.waits); in a hang it does not.
+    worked = pl.coalesce("batch_started_at", "step_began_at", "beat_at")
     # The beats of a driver continue while it hangs, its work does not.
-    by_epoch = running.sort("at").select("epoch", "at", worked).rows_by_key("epoch")
+    by_epoch = running.sort("beat_at").select("epoch", "beat_at", worked).rows_by_key("epoch")
     signs: dict[int, list[_Sign]] = {}
     for epoch, beats in by_epoch.items():
         signs[epoch] = [_Sign(*beat) for beat in beats]

@@ -69,11 +69,6 @@ class Constraint:
     text: str
     columns: tuple[tuple[str, str], ...]
 
-    @classmethod
-    def of_json(cls, content: Mapping[str, Any]) -> Constraint:
-        """Returns the constraint of which `asdict` made the JSON object *content*."""
-        return cls(**{**content, "columns": tuple((name, kind) for name, kind in content["columns"])})
-
     @property
     def condition(self) -> ParsedCondition:
         """The parsed text; raises NotEvaluable."""

@@ -30,14 +30,10 @@ def changes_rows(operator: str, result: JudgedUpdates, **more: str) -> pl.DataFr
 
 
 def suppressed_rows(operator: str, result: JudgedUpdates) -> pl.DataFrame:
-    """Returns suppressed runs as rows of `suppressed`.
-
-    Runs that have all their times have them as text.
-    """
+    """Returns suppressed runs as rows of `suppressed`; those of joined tables have all their times."""
     rows = result.suppressed
-    times = pl.concat_str(pl.lit("["), pl.col("asserted_ms").cast(pl.List(pl.String)).list.join(","), pl.lit("]"))
     return rows.select(
-        times.alias("asserted_ms") if "asserted_ms" in rows.columns else pl.lit(None, pl.String).alias("asserted_ms"),
+        *within(("asserted_ms",), rows.columns),
         "n",
         "first_offset",
         "last_offset",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.model.settings.toml_keys import LENGTH_ABOVE_0, Keys
-from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, DEAD_LETTERS, OPERATOR_STATE
+from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, DEAD_LETTERS, STATE_CHANGES
 
 FOR_EVER = "for ever"
 DAY_MS = 86_400_000
@@ -40,7 +40,7 @@ class Retention:
             return self.set_aside_ms
         if table == COMPLETENESS.name:
             return self.reports_ms
-        return {CHANGES.name: self.changes_ms, OPERATOR_STATE.name: self.state_ms}.get(table, self.facts_ms)
+        return {CHANGES.name: self.changes_ms, STATE_CHANGES.name: self.state_ms}.get(table, self.facts_ms)
 
 
 def read_retention(file: str, content: Mapping[str, Any]) -> Retention:

@@ -89,6 +89,10 @@ _BATCH = _columns(
     ("sub_topology", "string", "the operators that run in one streaming query"),
     ("batch_id", "bigint", "micro-batch of that query, counted from 0"),
 )
+_DECIDED = (
+    *_BATCH,
+    *_columns(("decided_at", "timestamp", "decision time of the batch, the same on replay; null: not known")),
+)
 _OPERATOR = _columns(
     ("operator", "string", "name of the operator"),
     ("kind", "string", "kind of the operator, as in the topology file"),
@@ -287,7 +291,7 @@ OPERATOR_WINDOWS = Table(
     "operator_windows",
     "operator and streaming window that its watermark passed (Apex's end-window time, EWT)",
     (
-        *_BATCH,
+        *_DECIDED,
         *_OPERATOR,
         *_columns(
             ("window_start", "timestamp", "record time, inclusive"),
@@ -346,7 +350,7 @@ CHANGES = Table(
     "changes",
     "emitted update of a table or an aggregate; the newest row of a key is its state",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
             ("seq", "bigint", "order within the batch"),
             ("operator", "string", "name of the operator"),
@@ -371,7 +375,7 @@ SUPPRESSED = Table(
     "suppressed",
     "batch, operator, key and run of equal values that were not emitted: the evidence of suppression",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
             ("operator", "string", "name of the operator"),
             ("key", "string", "as in changes"),
@@ -382,7 +386,7 @@ SUPPRESSED = Table(
             ("old_timestamp", "timestamp", "record time of the equal stored value; null: no value"),
             ("max_timestamp", "timestamp", "newest record time among them"),
             ("value_hash", "string", "identity of their common value, as in changes; null: deleted"),
-            ("asserted_ms", "string", "of a joined table: their record times, epoch ms, as a JSON array"),
+            ("asserted_ms", "array<bigint>", "of a joined table: their record times, epoch ms; null: another operator"),
         ),
     ),
 )
@@ -459,15 +463,24 @@ DEAD_LETTERS = Table(
         ),
     ),
 )
-OPERATOR_STATE = Table(
-    "operator_state",
-    "batch and key with a changed state, of operators that keep more than they emit; the newest row is the state",
+STATE, HELD_RECORD = "state", "held_record"
+"""Kinds of rows of `state_changes`."""
+STATE_CHANGES = Table(
+    "state_changes",
+    "batch and key with a changed state, of operators that keep more than they emit; or record of a partition too far "
+    "ahead of the others (max_drift), which waits from this batch on",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
-            ("operator", "string", "name of the operator"),
-            ("key", "string", "as in changes"),
-            ("state", "string", "JSON object: key and accumulators, or the newest update's columns; null: deleted"),
+            ("operator", "string", "name of the operator; of a held record its source"),
+            ("kind", "string", f"{STATE} | {HELD_RECORD}"),
+            ("key", "string", "as in changes; of a held record the record's key"),
+            (
+                "state",
+                "string",
+                "JSON object: key and accumulators, or the newest update's columns, or those of a held record; null: "
+                "deleted",
+            ),
             ("held", "boolean", "whether its newest update is held"),
             ("deleted", "boolean", "whether its newest update deletes the key"),
             ("timestamp", "timestamp", "record time of the newest update; of an aggregate the largest record time"),
@@ -477,44 +490,22 @@ OPERATOR_STATE = Table(
             ("source_partition", "int", "input partition of that record"),
             ("source_offset", "bigint", "its offset there"),
             ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
-            ("newest", "timestamp", "record time of the newest record that it reflects; null: deleted"),
+            ("newest_timestamp", "timestamp", "record time of the newest record that it reflects; null: deleted"),
             ("repeated", "boolean", "whether all its content was emitted before; null: deleted"),
         ),
     ),
-    key=("batch_id", "operator", "key"),
-)
-HELD_RECORDS = Table(
-    "held_records",
-    "record of a partition too far ahead of the others (max_drift), held until they came closer",
-    (
-        *_BATCH,
-        *_columns(
-            ("source", "string", "source operator"),
-            ("partition", "int", "input partition"),
-            ("offset", "bigint", "its offset there"),
-            ("key", "string", "the record's key"),
-            ("timestamp", "timestamp", "record time"),
-            ("value", "string", "its columns as a JSON object; null: it deletes its key"),
-            ("headers", "array<struct<key:string,value:binary>>", "its Kafka headers; null: none"),
-        ),
-    ),
-    key=("batch_id", "source", "partition", "offset"),
+    key=("batch_id", "operator", "key", "source_partition", "source_offset"),
 )
 COMPLETENESS = Table(
     "completeness",
-    "table and interval that is complete, and batch in which it got results after that (reopened)",
+    "table and interval that is complete after the batch, and batch in which it got results after that (reopened)",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
             ("operator", "string", "operator with the key `complete`"),
             ("table", "string", "Delta table of the sink; of other operators their name"),
             ("interval_start", "timestamp", "record time, inclusive"),
             ("interval_end", "timestamp", "record time, exclusive"),
-            (
-                "complete_at",
-                "timestamp",
-                "decision time of the batch after which the watermark had passed the interval",
-            ),
             ("watermark", "timestamp", "watermark of the sub-topology after that batch, record time"),
             (
                 "records",
@@ -546,7 +537,7 @@ SCHEMA_CHANGES = Table(
     "schema_changes",
     "change of a field in sampled records of a topic, and again hourly at most while the field is seen",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
             ("source", "string", "source operator"),
             ("topic", "string", "its topic"),
@@ -562,6 +553,8 @@ SCHEMA_CHANGES = Table(
     ),
     key=("batch_id", "source", "field"),
 )
+BROKERS = "brokers"
+"""Reference clock in `heartbeats.clock_offsets`."""
 HEARTBEATS = Table(
     "heartbeats",
     "driver and heartbeat, every 15 s and at start and end, also without batches",
@@ -569,13 +562,13 @@ HEARTBEATS = Table(
         *_columns(
             ("topology", "string", "name of the topology"),
             ("sub_topology", "string", "the operators that run in one streaming query"),
-            ("at", "timestamp", "driver clock"),
+            ("beat_at", "timestamp", "driver clock"),
             ("state", "string", "starting | running | drained | rotated | failed"),
             ("epoch", "bigint", "lease of the driver"),
             ("thread_id", "string", "Spark application"),
             ("batch_id", "bigint", "last finished batch; -1: none"),
             ("batch_started_at", "timestamp", "driver clock when the running batch began; null: no batch is running"),
-            ("since", "timestamp", "driver clock when its current step began; null: unknown"),
+            ("step_began_at", "timestamp", "driver clock when its current step began; null: unknown"),
             ("reason", "string", "reason of the failure; null: not failed"),
             ("host", "string", "host of the driver"),
             ("file_digest", "string", "identifies the content of the topology file that it runs"),
@@ -599,7 +592,8 @@ HEARTBEATS = Table(
             ),
             (
                 "open_transactions",
-                "array<struct<source:string,partition:int,topic_partition:string,stable_offset:bigint,since:timestamp>>",
+                "array<struct<source:string,partition:int,topic_partition:string,stable_offset:bigint,"
+                "found_at:timestamp>>",
                 "transactions that stay open: input partition, its name as topic/number, last stable offset, and the "
                 "driver's first look that found it there; null: none, or it reads no topic",
             ),
@@ -609,34 +603,19 @@ HEARTBEATS = Table(
                 "string",
                 "task that killed the stream's driver before this one, and why; null: none did",
             ),
+            (
+                "clock_offsets",
+                "array<struct<host:string,estimated_at:timestamp,offset_ms:bigint,error_ms:bigint,samples:bigint,"
+                "reference:string>>",
+                "estimates since the heartbeat before, of clocks of the driver's host and of hosts of tasks: driver "
+                "clock when it was estimated; ms to add to the host's clock to get the reference clock, negative where "
+                "the host is ahead; ms by which this may be wrong: half of the shortest round trip, or of the time "
+                "without work in tasks, plus rounding; records that the broker stamped, or reports of tasks; and the "
+                "reference clock: brokers for a driver's host, the driver's host for hosts of tasks; null: none",
+            ),
         ),
     ),
-    key=("at", "epoch", "state"),
-)
-BROKERS = "brokers"
-CLOCK_SKEW = Table(
-    "clock_skew",
-    "host whose clock a driver or its tasks read, and estimate of its offset, every 15 s",
-    _columns(
-        ("topology", "string", "name of the topology"),
-        ("sub_topology", "string", "the operators that run in one streaming query"),
-        ("host", "string", "name of the host whose clock is read"),
-        ("at", "timestamp", "driver clock when it was estimated"),
-        (
-            "offset_ms",
-            "bigint",
-            "ms to add to the host's clock to get the reference clock; negative: the host is ahead",
-        ),
-        (
-            "error_ms",
-            "bigint",
-            "ms by which offset_ms may be wrong: half of the shortest round trip, or of the time without work in "
-            "tasks, plus rounding",
-        ),
-        ("samples", "bigint", "records that the broker stamped for this estimate; of a host of tasks, their reports"),
-        ("reference", "string", "reference clock: brokers for a driver's host, the driver's host for hosts of tasks"),
-    ),
-    key=("at", "host"),
+    key=("beat_at", "epoch", "state"),
 )
 HOP = Table(
     "hop",
@@ -1155,12 +1134,10 @@ TABLES = MappingProxyType(
             CHANGES,
             SUPPRESSED,
             DEAD_LETTERS,
-            OPERATOR_STATE,
-            HELD_RECORDS,
+            STATE_CHANGES,
             COMPLETENESS,
             SCHEMA_CHANGES,
             HEARTBEATS,
-            CLOCK_SKEW,
             LATENCY_ROLLUP,
             CRITICAL_PATHS,
             CRITICAL_PATH_STEPS,

@@ -154,7 +154,9 @@ def _batch_rows(at: Scene, finished: pl.DataFrame) -> BatchRows:
         of_streams.append(
             BatchRows(
                 batches=tables.scan(BATCHES, where=[finished_then]).collect(),
-                beats=tables.scan(HEARTBEATS, where=[pl.col("at").is_between(utc(since_ms), utc(at.at_ms))]).collect(),
+                beats=tables.scan(
+                    HEARTBEATS, where=[pl.col("beat_at").is_between(utc(since_ms), utc(at.at_ms))]
+                ).collect(),
                 watermarks=tables.scan(WATERMARKS, where=[decided_then]).collect(),
                 latencies=tables.scan(LATENCY_MINUTES, where=[finished_then, is_closing, of_sources]).collect(),
             )

@@ -26,10 +26,10 @@ It has no heartbeat, or none for a minute, or it runs and its newest heartbeat h
 """
 
 BEATS = """
-    SELECT DISTINCT ON (sub_topology) sub_topology, state, "at" AS last_heartbeat_at, batch_id AS last_batch_id,
+    SELECT DISTINCT ON (sub_topology) sub_topology, state, beat_at AS last_heartbeat_at, batch_id AS last_batch_id,
            records_behind, arrival_per_s, working_per_s, eta_at
-    FROM heartbeats WHERE topology = $1 AND "at" <= make_timestamptz($2 * 1000)
-    ORDER BY sub_topology, "at" DESC, epoch DESC, batch_id DESC
+    FROM heartbeats WHERE topology = $1 AND beat_at <= make_timestamptz($2 * 1000)
+    ORDER BY sub_topology, beat_at DESC, epoch DESC, batch_id DESC
 """
 LATENCIES = """
     WITH reads AS (SELECT unnest($3::VARCHAR[]) AS operator, unnest($4::VARCHAR[]) AS upstream),

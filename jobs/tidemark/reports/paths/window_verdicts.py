@@ -178,7 +178,7 @@ class _StreamReader:
         decided = Interval(over.start_ms - HISTORY_MS, over.end_ms)
         return BatchRows(
             batches=self.rows(BATCHES, ran),
-            beats=self.rows(HEARTBEATS, lies_in("at", over)),
+            beats=self.rows(HEARTBEATS, lies_in("beat_at", over)),
             watermarks=self.rows(WATERMARKS, lies_in("decided_at", decided)),
             latencies=self.rows(LATENCY_MINUTES, ran & is_closing & of_sources),
         )

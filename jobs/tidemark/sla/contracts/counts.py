@@ -29,7 +29,7 @@ from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import BATCHES, CLOCK_SKEW, HEARTBEATS, HOP, TABLES, Column, Table
+from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, HOP, TABLES, Column, Table
 from tidemark.model.topology import Topology
 from tidemark.sla.contracts.contract_sql import COUNTS, counted_of, counting_select
 from tidemark.storage.delta.current_view import current_rows
@@ -38,8 +38,6 @@ from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import in_files
 from tidemark.storage.warehouse import changes_of, is_table
 
-OF_NO_BATCH = frozenset({HEARTBEATS.name, CLOCK_SKEW.name})
-"""Tables of streams that drivers write beside their batches."""
 SINK = {"timestamp": "timestamp", "batch_id": "bigint", "source_partition": "int", "source_offset": "bigint"}
 """Columns that the table of every sink has, with their types."""
 
@@ -246,7 +244,7 @@ class _Folder:
         return f'"{_stored(parts)}" WHERE ({key}) IN (SELECT {key} FROM "{_new(table.name)}")'
 
     def _is_of_batches(self, table: Table) -> bool:
-        return self._sub_topology is not None and table.name not in OF_NO_BATCH
+        return self._sub_topology is not None and table != HEARTBEATS
 
     def _of_batches(self, stored: str) -> str:
         is_judged = "batch_id BETWEEN {} AND {}".format(*self._batches) if self._batches else "false"

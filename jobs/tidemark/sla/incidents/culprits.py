@@ -171,7 +171,7 @@ class _Explainer:
         """Returns what a complete interval that was late waited for longest."""
         if status.spec.measure is not Measure.COMPLETE_BY or status.observed_ms is None:
             return None
-        took = pl.col("complete_at") - pl.col("interval_end") == status.observed_ms
+        took = pl.col("decided_at") - pl.col("interval_end") == status.observed_ms
         rows = self._scene.of(status.spec.subject).completions(status.spec.subject).filter(took)
         return next(iter(rows.filter(pl.col("reopened_at").is_null())["waited_for"]), None)
 

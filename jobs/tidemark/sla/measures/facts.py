@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from tidemark.control.folder import StreamState
-from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
@@ -37,8 +37,8 @@ LIVING = f"""
         SELECT sub_topology, max(epoch_ms(finished_at)) AS batch_ms FROM finished
         WHERE epoch_ms(finished_at) <= $2 GROUP BY sub_topology
     ) LEFT JOIN (
-        SELECT sub_topology, max(epoch_ms("at")) AS beat_ms FROM heartbeats
-        WHERE topology = $1 AND epoch_ms("at") <= $2 GROUP BY sub_topology
+        SELECT sub_topology, max(epoch_ms(beat_at)) AS beat_ms FROM heartbeats
+        WHERE topology = $1 AND epoch_ms(beat_at) <= $2 GROUP BY sub_topology
     ) USING (sub_topology)
 """
 """Says, by sub-topology with a batch, if its driver lives at $2."""
@@ -205,22 +205,26 @@ def _clocks(at_ms: int) -> str:
     wrong_ms = _row(FactKind.CLOCK, "host", n="max(abs(offset_ms) + error_ms)")
     # Intervals exclude their end.
     day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1)
-    lately = day.holds('"at"')
+    # An estimate is in the first heartbeat after it.
+    beats = f"""
+        SELECT unnest(clock_offsets, recursive := true) FROM heartbeats
+        WHERE topology = $1 AND beat_at >= '{iso(day.start_ms)}'
+    """
     # The clock of a producer says nothing about the hosts of drivers.
-    of_drivers = f"coalesce(reference, '{BROKERS}') = '{BROKERS}'"
-    return f"{wrong_ms} FROM clock_skew WHERE topology = $1 AND {lately} AND {of_drivers} GROUP BY host"
+    lately = f"{day.holds('estimated_at')} AND reference = '{BROKERS}'"
+    return f"{wrong_ms} FROM ({beats}) WHERE {lately} GROUP BY host"
 
 
 def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     """Yields a SELECT of sub-topologies that catch up, if *specs* excuse that."""
     if all(spec.while_catching_up is WhileCatchingUp.COUNT for spec in specs):
         return
-    lately = Interval(at_ms - LIVES_MS, at_ms + 1).holds('"at"')
+    lately = Interval(at_ms - LIVES_MS, at_ms + 1).holds("beat_at")
     newest = f"""
-        SELECT DISTINCT ON (sub_topology) sub_topology, state, eta_at, reason, epoch_ms("at") AS at_ms,
+        SELECT DISTINCT ON (sub_topology) sub_topology, state, eta_at, reason, epoch_ms(beat_at) AS at_ms,
                epoch_ms(batch_started_at) AS began_ms
         FROM heartbeats WHERE topology = $1 AND {lately}
-        ORDER BY sub_topology, "at" DESC, epoch DESC, batch_id DESC
+        ORDER BY sub_topology, beat_at DESC, epoch DESC, batch_id DESC
     """
     subs = _row(FactKind.CATCHING_UP, "sub_topology")
     # The estimate of a driver that waits for brokers, or hangs in a batch, is from before.
@@ -236,10 +240,10 @@ def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     """
     if not any(spec.ignore_when_idle for spec in specs):
         return
-    day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1).holds('"at"')
+    day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1).holds("beat_at")
     ended = f"('{StreamState.DRAINED}', '{StreamState.ROTATED}')"
     drivers = f"""
-        SELECT sub_topology, epoch, min(epoch_ms("at")) AS began_ms, arg_max(state, "at") AS state
+        SELECT sub_topology, epoch, min(epoch_ms(beat_at)) AS began_ms, arg_max(state, beat_at) AS state
         FROM heartbeats WHERE topology = $1 AND {day} GROUP BY sub_topology, epoch
     """
     newest = f"""
@@ -267,12 +271,12 @@ def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     if not lengths_ms:
         return
     since_ms = at_ms - max(lengths_ms)
-    ended = _row(FactKind.COMPLETE, "operator", at_ms="epoch_ms(interval_end)", n="epoch_ms(complete_at)")
+    ended = _row(FactKind.COMPLETE, "operator", at_ms="epoch_ms(interval_end)", n="epoch_ms(decided_at)")
     newest = "interval_end = max(interval_end) OVER (PARTITION BY operator)"
     after = "PARTITION BY operator ORDER BY interval_end ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING"
-    in_order = f"coalesce(complete_at <= min(complete_at) OVER ({after}), true)"
-    first = f"topology = $1 AND reopened_at IS NULL AND epoch_ms(complete_at) <= {at_ms}"
-    lately = f"epoch_ms(complete_at) > {since_ms} AND {in_order}"
+    in_order = f"coalesce(decided_at <= min(decided_at) OVER ({after}), true)"
+    first = f"topology = $1 AND reopened_at IS NULL AND epoch_ms(decided_at) <= {at_ms}"
+    lately = f"epoch_ms(decided_at) > {since_ms} AND {in_order}"
     yield f"{ended} FROM completeness WHERE {first} QUALIFY {newest} OR ({lately})"
 
 
@@ -282,7 +286,7 @@ def _first_start_select(begun_ms: int | None) -> str:
     It goes back as far as heartbeats and batches are kept. *begun_ms* is as in `measurements`. The first check is this
     one, at $2, if none is stored.
     """
-    started = 'SELECT min(coalesce(since, "at")) AS begun_at FROM heartbeats WHERE topology = $1'
+    started = "SELECT min(coalesce(step_began_at, beat_at)) AS begun_at FROM heartbeats WHERE topology = $1"
     oldest = "" if begun_ms is None else f" UNION ALL SELECT make_timestamptz({begun_ms * 1000})"
     finished = f"SELECT min(finished_at) FROM finished{oldest}"
     of_topology = "topology = $1 AND checked_at <= make_timestamptz($2 * 1000)"

@@ -94,7 +94,6 @@ class Completeness:
             "table": self._topology.operators[table.operator].table_name,
             "interval_start": done.start_ms,
             "interval_end": done.end_ms,
-            "complete_at": batch.decided_at_ms,
             "watermark": now.watermark_ms,
             "records": done.records,
             "emitted": done.emitted,

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.clock import Clock
-from tidemark.collecting import index_by_name, names_in, omit
+from tidemark.collecting import in_order_of, index_by_name, names_in, omit, within
 from tidemark.control.folder import Control
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import per_interval, records_per_window
@@ -139,12 +139,11 @@ class RunTables:
         self._has_intervals, self._table_inputs = topology.has_intervals, sub.table_inputs()
 
     def tables(self, batch: MicroBatch, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
-        """Returns the rows of *runs* in *batch*, by name.
+        """Returns the rows of *runs* by name.
 
         They are rows of the design's tables (without rows: left out), the record times of measured operators, and the
         outputs of repartitions and sinks.
         """
-        same = {**self._same, "batch_id": batch.batch_id}
         parts_by_table: dict[str, list[pl.DataFrame]] = {}
         for run in runs.values():
             for name, rows in run.rows.items():
@@ -153,11 +152,7 @@ class RunTables:
                     parts_by_table.setdefault(name, []).append(rows)
         # Operators differ in the columns that they fill; the rest is null.
         all_rows = {name: pl.concat(parts, how="diagonal") for name, parts in parts_by_table.items()}
-        tables: dict[str, pa.Table] = {}
-        for name, rows in all_rows.items():
-            table = TABLES[table_of(name)]
-            decided = {"decided_at": batch.decided_at_ms} if "decided_at" in table.names else {}
-            tables[name] = rows_of(table, rows, **same, **decided)
+        tables = {name: self.rows_of(TABLES[table_of(name)], rows, batch) for name, rows in all_rows.items()}
         tables |= {f"{DISORDER}{name}": run.disorder.to_arrow() for name, run in runs.items() if run.disorder.height}
         for name in self._measured:
             if name in runs:
@@ -165,12 +160,13 @@ class RunTables:
         for name, operator in self._committing.items():
             if name in runs:
                 rows = runs[name].rows[name]
-                tables[name] = rows_of(HOP, rows, **same) if operator.hop_table else rows.to_arrow()
+                tables[name] = self.rows_of(HOP, rows, batch) if operator.hop_table else rows.to_arrow()
         return tables
 
-    def rows_of(self, table: Table, rows: list[dict[str, Any]], batch_id: int) -> pa.Table:
-        """Returns *rows* of *table* with the columns of the batch."""
-        return rows_of(table, rows, **self._same, batch_id=batch_id)
+    def rows_of(self, table: Table, rows: pl.DataFrame | list[dict[str, Any]], batch: MicroBatch) -> pa.Table:
+        """Returns *rows* of *table* with the columns of *batch*."""
+        same = {**self._same, "batch_id": batch.batch_id, "decided_at": batch.decided_at_ms}
+        return rows_of(table, rows, **in_order_of(within(same, table.names), same))
 
     def mark(
         self, batch_id: int, was: StreamProgress, now: StreamProgress, closed: list[ClosedWindow], *, seq: int
@@ -288,12 +284,10 @@ class Decider:
         moves = Moves()
         readings: dict[str, Mapping[int, PartitionReading]] = {}
         runs_of_sources: dict[str, Run] = {}
-        # Only leading sources hold records back.
-        leading = {*names_in(self._leading)}
         for name, intake in intakes.items():
             readings[name], runs_of_sources[name] = intake.seen, intake.run
-            if name in leading:
-                moves.waiting[name] = intake.waiting
+            if intake.waiting is not None:
+                moves.waiting[name], moves.held[name] = intake.waiting, intake.waiting.n
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)
         tables = self.for_tables.tables(batch, runs)
@@ -329,10 +323,10 @@ class Decider:
         held = {name: tally.counts.get("held_after", 0) for name, tally in tallies.items()}
         now, completed = self._completeness.decided(batch, was, now, counts, held)
         if completed:
-            tables = {**tables, COMPLETENESS.name: self.for_tables.rows_of(COMPLETENESS, completed, batch.batch_id)}
+            tables = {**tables, COMPLETENESS.name: self.for_tables.rows_of(COMPLETENESS, completed, batch)}
         now, changes = self._schema_watch.decided(batch, now, {name: tally.sample for name, tally in tallies.items()})
         if changes:
-            rows = self.for_tables.rows_of(SCHEMA_CHANGES, changes, batch.batch_id)
+            rows = self.for_tables.rows_of(SCHEMA_CHANGES, changes, batch)
             tables = {**tables, SCHEMA_CHANGES.name: rows}
         marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
         now = replace(now, marks={**was.marks, **marks})
@@ -501,7 +495,7 @@ class Decider:
             for number, part in parts.items():
                 sources.append(PartitionNotes(source=name, partition=number, seen=part))
         return DecisionNotes(
-            batch=batch,
+            batch=replace(batch, files={}),  # they are in the progress
             progress=now,
             was=was.without_windows(),
             marks={name: MarkNotes(watermark_ms=mark.watermark_ms, idle=mark.idle) for name, mark in marks.items()},

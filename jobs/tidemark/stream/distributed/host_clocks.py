@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tidemark.semantics.skew import Bounds, Skew, Span, bounds_of_work
-from tidemark.stream.driver.heartbeats import EVERY_MS, History
+from tidemark.stream.driver.heartbeats import EVERY_MS, ClockOffset, ClockOffsets
 from tidemark.stream.journal.task_run import TaskRun
 
 ONE_CLOCK = Bounds(low_ms=0, high_ms=0)
@@ -22,11 +22,11 @@ ONE_CLOCK = Bounds(low_ms=0, high_ms=0)
 class HostClocks:
     """Estimates the offsets of hosts from the clock of *host*, the driver's.
 
-    It adds rows to *history*, `clock_skew`: at most one every EVERY_MS for each host, and none for the driver's.
+    It adds estimates to *offsets*: at most one every EVERY_MS for each host, and none for the driver's.
     """
 
-    def __init__(self, host: str, history: History) -> None:
-        self._host, self._history = host, history
+    def __init__(self, host: str, offsets: ClockOffsets) -> None:
+        self._host, self._offsets = host, offsets
         self._bounds: dict[str, Bounds] = {host: ONE_CLOCK}
         self._ended_ms: int | None = None
         self._kept_at_ms: dict[str, int] = {}
@@ -55,7 +55,7 @@ class HostClocks:
         return [*runs] if contradicted else [_with_skew(run, skews[run.host]) for run in runs]
 
     def _keep(self, skews: Mapping[str, Skew], runs: Sequence[TaskRun], at_ms: int) -> None:
-        """Adds the rows that are due to the history."""
+        """Adds the estimates that are due to the offsets."""
         due: list[str] = []
         for host in skews:
             age_ms = at_ms - self._kept_at_ms.get(host, at_ms - EVERY_MS)
@@ -63,18 +63,17 @@ class HostClocks:
             if host != self._host and not 0 <= age_ms < EVERY_MS:
                 due.append(host)
         self._kept_at_ms |= dict.fromkeys(due, at_ms)
-        if due:
-            self._history.add(*(self._row(host, skews[host], runs, at_ms) for host in due))
-
-    def _row(self, host: str, skew: Skew, runs: Iterable[TaskRun], at_ms: int) -> dict[str, object]:
-        return {
-            "host": host,
-            "at": at_ms,
-            "offset_ms": skew.offset_ms,
-            "error_ms": skew.error_ms,
-            "samples": sum(run.host == host for run in runs),
-            "reference": self._host,
-        }
+        for host in due:
+            reports = sum(run.host == host for run in runs)
+            self._offsets.add(
+                ClockOffset(
+                    host=host,
+                    estimated_at_ms=at_ms,
+                    skew=skews[host],
+                    samples=reports,
+                    reference=self._host,
+                )
+            )
 
 
 def _spans(runs: Iterable[TaskRun], *, taking_in: bool) -> dict[str, Span]:

@@ -7,19 +7,20 @@ files stay, and they are the state. Files that no entry names afterwards are rem
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from tidemark.control.files import read
 from tidemark.model.stream import Stream
 from tidemark.storage.location import put_once
-from tidemark.stream.distributed.sharding import Sharding
+from tidemark.stream.distributed.sharding import Sharding, ShardingImpossible
 from tidemark.stream.journal.entries import Entry, Journal
-from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
+from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.load import without
@@ -31,6 +32,14 @@ log = logging.getLogger("tidemark.stream")
 
 FILE = "state/resharded.json"
 """The file of a control folder with the runs of the new shards."""
+
+
+@dataclass(frozen=True)
+class _Resharded:
+    """The runs of new shards, which have the state after batch `batch_id`."""
+
+    batch_id: int
+    states: tuple[StateRuns, ...]
 
 
 def reshard(
@@ -53,7 +62,12 @@ def reshard(
 
     Returns:
         The runs of each new shard.
+
+    Raises:
+        ShardingImpossible: records wait for `max_drift`.
     """
+    if sharding is not None:
+        _refuse_if_records_wait(stream, newest)
     # StateRuns are never changed in place, so all shards begin with the same one.
     shards = [StateRuns(newest.batch_id)] * stream.shards
     n = len(newest.notes.states)
@@ -63,6 +77,19 @@ def reshard(
         shards = _with_old(_old_shard(stream, journal, newest, old), shards, sharding, files_of_shard)
         say(f"partitioned the state of {old + 1} of {n} shards: {_rows(shards) - before:,} rows")
     return shards
+
+
+def _refuse_if_records_wait(stream: Stream, newest: Entry) -> None:
+    """Raises ShardingImpossible where records wait for `max_drift` after the *newest* entry."""
+    # A driver with `max_drift` left them, and no shard would send them on.
+    for source in stream.sub.outside_sources:
+        if n := sum(runs.held.get(source.name, 0) for runs in newest.notes.states):
+            held = "1 record is" if n == 1 else f"{n} records are"
+            msg = (
+                f"{stream.sub.name}: {held} still held for max_drift at {source.name}; start it once with shards = 1, "
+                "to release them"
+            )
+            raise ShardingImpossible(msg)
 
 
 def _with_old(
@@ -114,8 +141,7 @@ def _rows(shards: Sequence[StateRuns]) -> int:
 
 def remember(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:
     """Has the next driver begin with *shards*; only the last call counts."""
-    notes = {"batch_id": shards[0].batch_id, "state": states_to_json(shards)}
-    put_once(_file(control), json.dumps(notes).encode(), check=check_lease)
+    put_once(_file(control), msgspec.json.encode(_Resharded(shards[0].batch_id, tuple(shards))), check=check_lease)
 
 
 def forget(control: Path) -> None:
@@ -129,18 +155,15 @@ def remembered_shards(stream: Stream, newest: Entry) -> tuple[StateRuns, ...] | 
     None unless they are as many as *stream* has. None, too, where a file of theirs is missing or torn: what *newest*
     names still exists.
     """
-    remembered = read(stream.control, FILE, lambda notes: (notes["batch_id"], states_from_json(notes["state"])))
-    if remembered is None:
+    remembered = read(stream.control, FILE, lambda content: msgspec.convert(content, _Resharded))
+    if remembered is None or remembered.batch_id != newest.batch_id or len(remembered.states) != stream.shards:
         return None
-    batch_id, shards = remembered
-    if batch_id != newest.batch_id or len(shards) != stream.shards:
-        return None
-    for path in files_of(stream.control, shards):
+    for path in files_of(stream.control, remembered.states):
         if found := damage_of(path):
             log.warning("%s, written by `tidemark reshard`: %s; partitioning the state again", path, found)
             return None
-    log.info("starting with %d shards written by `tidemark reshard`", len(shards))
-    return shards
+    log.info("starting with %d shards written by `tidemark reshard`", len(remembered.states))
+    return remembered.states
 
 
 def _file(control: Path) -> Path:

@@ -29,7 +29,7 @@ from tidemark.stream.decide.decision import BatchDecision, Decider, Tally
 from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.resharding import remembered_shards, reshard
-from tidemark.stream.distributed.sharding import ShardingImpossible, sharding
+from tidemark.stream.distributed.sharding import sharding
 from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, IntakeTask, ShardTask, Task
 from tidemark.stream.distributed.totals import BatchIntake, ShardResult, concatenate, rows_by_name, tally_operators
 from tidemark.stream.driver.versions import Versions
@@ -41,7 +41,6 @@ from tidemark.stream.kafka.numbering import with_places
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import COPIES, Reference
 from tidemark.stream.read.table_marks import NewestMarks
-from tidemark.stream.startup.load import load_waiting
 from tidemark.stream.state.files import StateFiles
 from tidemark.stream.updates.step import Run
 
@@ -135,7 +134,6 @@ class Shards:
         """
         self._forget(batch.epoch)
         if self._states is None:
-            self._refuse_if_records_wait(was)
             self._states = self._states_after_newest()
         task = Task(
             stream=self._stream,
@@ -149,20 +147,6 @@ class Shards:
         if decision is not None:
             self._states = decision.entry.notes.states
         return decision
-
-    def _refuse_if_records_wait(self, was: StreamProgress) -> None:
-        """Raises ShardingImpossible where records wait for `max_drift`."""
-        # A driver with `max_drift` left them, and no shard would send them on.
-        steps = Steps(self._stream.topology, Reference(self._stream.layout.warehouse))
-        load_waiting(steps, self._stream.sub, self._stream.home, was)
-        for source, rows in steps.memory.waiting.items():
-            if rows.height:
-                held = "1 record is" if rows.height == 1 else f"{rows.height} records are"
-                msg = (
-                    f"{self._stream.sub.name}: {held} still held for max_drift at {source}; start it once with "
-                    "shards = 1, to release them"
-                )
-                raise ShardingImpossible(msg)
 
     def _forget(self, epoch: int) -> None:
         """Removes the rows of earlier batches, and the joined tables that earlier drivers left.

@@ -27,7 +27,7 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.collecting import names_in, within
 from tidemark.kernels.columns.schemas import record_schema
 from tidemark.kernels.columns.values import key_text, value_text
-from tidemark.kernels.records.arrivals import hop_arrivals, rows_in_order
+from tidemark.kernels.records.arrivals import held_schema, hop_arrivals, rows_in_order
 from tidemark.kernels.records.loss import with_gaps
 from tidemark.kernels.updates.facts import TIMES, records_per_window, times_of
 from tidemark.kernels.updates.steps import hop_records
@@ -212,7 +212,7 @@ class IntakeTask(Task):
             source,
             fresh,
             # No record waits here: operators with `max_drift` have one shard.
-            pl.DataFrame(schema=record_schema(source.columns)),
+            pl.DataFrame(schema=held_schema(record_schema(source.columns))),
             was,
             read_to=read_to,
             late_up_to_ms=self.late_up_to_ms.get(source.name),

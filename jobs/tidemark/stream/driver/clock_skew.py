@@ -9,7 +9,6 @@ import logging
 import math
 import threading
 import time
-from pathlib import Path
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
@@ -18,9 +17,9 @@ from confluent_kafka.cimpl import NewTopic
 from tidemark.clock import Clock
 from tidemark.model.project.connections import HEARTBEATS, Cluster
 from tidemark.model.project.kafka_security import Settings
-from tidemark.model.tables.catalog import BROKERS, CLOCK_SKEW
+from tidemark.model.tables.catalog import BROKERS
 from tidemark.semantics.skew import Skew, TimedHeartbeat, minimum_skew
-from tidemark.stream.driver.heartbeats import History
+from tidemark.stream.driver.heartbeats import ClockOffset, ClockOffsets
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +36,6 @@ SAMPLES = 5
 Each is sent when the one before was acknowledged.
 """
 TIMEOUT_S = 5.0
-TOGETHER_S = 60.0
-"""Rows of so many seconds are written by one commit."""
 KEPT_MS = 300_000
 """An estimate without a newer one is used for so long.
 
@@ -59,8 +56,7 @@ class ClockSkew:
     Purpose: instants (epoch ms) of drivers on several hosts become comparable.
 
     How it works: a separate thread sends records to TOPIC at the brokers of *cluster*. The broker's stamp lies between
-    a record's sending and its acknowledgement. Each estimate is a row of `clock_skew` in *home*, the folder of the
-    driver's tables.
+    a record's sending and its acknowledgement. Each estimate is added to *offsets*, for the next heartbeat.
 
     It never fails and never delays a batch. Without a cluster, a broker or permission for the topic there is no
     estimate.
@@ -70,13 +66,18 @@ class ClockSkew:
     """
 
     def __init__(
-        self, cluster: Cluster | None, home: Path, topology: str, sub_topology: str, host: str, clock: Clock
+        self,
+        cluster: Cluster | None,
+        offsets: ClockOffsets,
+        topology: str,
+        sub_topology: str,
+        host: str,
+        clock: Clock,
     ) -> None:
         # Level 0 is silent: the stream's own clients log that there is no broker.
         self._client: Settings = {**(cluster.client if cluster else {}), "log_level": 0}
         self._is_wanted = cluster is not None
-        same = {"topology": topology, "sub_topology": sub_topology}
-        self._history = History(home, CLOCK_SKEW, **same, together_s=TOGETHER_S)
+        self._offsets = offsets
         self._key, self._host, self._clock = f"{topology}/{sub_topology}", host, clock
         self._newest: tuple[int, Skew] | None = None
         self._is_heard = True
@@ -90,11 +91,10 @@ class ClockSkew:
             self._thread.start()
 
     def end(self) -> None:
-        """Ends the thread and writes the rows that wait."""
+        """Ends the thread."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join(TIMEOUT_S)
-        self._history.flush()
 
     def newest(self) -> Skew | None:
         """Returns the newest estimate; None without one younger than KEPT_MS."""
@@ -117,8 +117,15 @@ class ClockSkew:
         skew = Skew(offset_ms=skew.offset_ms, error_ms=skew.error_ms + ROUNDING_MS)
         at_ms = self._clock()
         self._newest = (at_ms, skew)
-        row = {"host": self._host, "at": at_ms, "samples": len(answered), "reference": BROKERS}
-        self._history.add({**row, "offset_ms": skew.offset_ms, "error_ms": skew.error_ms})
+        self._offsets.add(
+            ClockOffset(
+                host=self._host,
+                estimated_at_ms=at_ms,
+                skew=skew,
+                samples=len(answered),
+                reference=BROKERS,
+            )
+        )
         return skew
 
     def producer(self) -> Producer:

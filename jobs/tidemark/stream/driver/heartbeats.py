@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.control.folder import Heartbeat
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
-from tidemark.model.tables.catalog import HEARTBEATS, Table
+from tidemark.model.tables.catalog import HEARTBEATS
+from tidemark.semantics.skew import Skew
 from tidemark.storage.delta.tables import Appender, create
 from tidemark.storage.object_path import ObjectPath
 
 log = logging.getLogger(__name__)
 
 EVERY_MS = 15_000
+MOST_OFFSETS = 10_000
 TOGETHER_S = 200.0
 """Rows of so many seconds are written together in an object store.
 
@@ -26,49 +30,62 @@ It is less than the five minutes for which checks take a driver for alive after 
 """
 
 
-class History:
-    """Appends rows to a *table* that a driver writes apart from batches.
+@dataclass(frozen=True, kw_only=True)
+class ClockOffset:
+    """An estimate of the offset of a host's clock.
 
-    The table is in *home*, the driver's folder of tables. Rows of *together_s* are written together, and those of
-    TOGETHER_S in an object store. A failure is logged and the rows are lost, because the stream matters more.
+    Attributes:
+        host: the host whose clock was read.
+        estimated_at_ms: when it was estimated, by the driver's clock, epoch ms.
+        skew: the estimate.
+        samples: how many records of a broker, or reports of tasks, it is made of.
+        reference: BROKERS, or the host whose clock it refers to.
     """
 
-    def __init__(self, home: Path, table: Table, *, topology: str, sub_topology: str, together_s: float = 0.0) -> None:
-        self._path, self._table = home / table.name, table
-        self._same = {"topology": topology, "sub_topology": sub_topology}
-        self._together_s = TOGETHER_S if isinstance(home, ObjectPath) else together_s
-        self._appender: Appender | None = None
-        self._waiting: list[dict[str, object]] = []
-        self._written_s = float("-inf")
+    host: str
+    estimated_at_ms: int
+    skew: Skew
+    samples: int
+    reference: str
 
-    def add(self, *rows: dict[str, object]) -> None:
-        """Appends *rows*, which have instants as epoch ms."""
-        self._waiting += rows
-        if time.monotonic() - self._written_s >= self._together_s:
-            self.flush()
 
-    def flush(self) -> None:
-        """Writes the rows that wait."""
-        rows, self._waiting, self._written_s = self._waiting, [], time.monotonic()
-        if not rows:
-            return
-        try:
-            if self._appender is None:
-                create(self._path, arrow_schema(self._table), description=self._table.row)
-                self._appender = Appender(self._path)
-            self._appender.append(rows_of(self._table, rows, **self._same))
-        except Exception:
-            log.exception("%s: cannot write rows", self._path)
+class ClockOffsets:
+    """Keeps estimates of clocks until the next heartbeat takes them.
+
+    Threads of one driver add them. Where no heartbeat is written, only the newest MOST_OFFSETS are kept.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[ClockOffset] = deque(maxlen=MOST_OFFSETS)
+
+    def add(self, *offsets: ClockOffset) -> None:
+        """Keeps *offsets* for the next heartbeat."""
+        self._waiting.extend(offsets)
+
+    def taken(self) -> list[ClockOffset]:
+        """Returns what was added since the last call, in this order."""
+        offsets: list[ClockOffset] = []
+        # A deque is safe where one thread adds while another takes.
+        while self._waiting:
+            offsets.append(self._waiting.popleft())
+        return offsets
 
 
 class Heartbeats:
     """Appends beats of a sub-topology to its table `heartbeats` in *home*.
 
-    The first beat of each state is written, and then a beat every EVERY_MS by the clock of the beats.
+    The first beat of each state is written, and then a beat every EVERY_MS by the clock of the beats. In an object
+    store those of TOGETHER_S are written together. A failure is logged and the rows are lost, because the stream
+    matters more.
     """
 
     def __init__(self, home: Path, *, topology: str, sub_topology: str) -> None:
-        self._history = History(home, HEARTBEATS, topology=topology, sub_topology=sub_topology)
+        self._path = home / HEARTBEATS.name
+        self._same = {"topology": topology, "sub_topology": sub_topology}
+        self._together_s = TOGETHER_S if isinstance(home, ObjectPath) else 0.0
+        self._appender: Appender | None = None
+        self._waiting: list[dict[str, object]] = []
+        self._written_s = float("-inf")
         self._kept: Heartbeat | None = None
 
     def write_if_due(
@@ -93,15 +110,15 @@ class Heartbeats:
             return
         is_news = kept is None or kept.state is not beat.state
         self._kept = beat
-        self._history.add(
+        self._waiting.append(
             {
-                "at": beat.at_ms,
+                "beat_at": beat.at_ms,
                 "state": beat.state.value,
                 "epoch": beat.epoch,
                 "thread_id": thread_id,
                 "batch_id": beat.batch_id,
                 "batch_started_at": batch_started_at_ms,
-                "since": beat.since_ms,
+                "step_began_at": beat.since_ms,
                 "reason": beat.reason,
                 "host": beat.host or None,
                 "file_digest": beat.digest or None,
@@ -113,5 +130,16 @@ class Heartbeats:
             }
         )
         # Changes of state do not wait for other rows.
-        if is_news:
-            self._history.flush()
+        if is_news or time.monotonic() - self._written_s >= self._together_s:
+            self._write()
+
+    def _write(self) -> None:
+        """Writes the rows that wait."""
+        rows, self._waiting, self._written_s = self._waiting, [], time.monotonic()
+        try:
+            if self._appender is None:
+                create(self._path, arrow_schema(HEARTBEATS), description=HEARTBEATS.row)
+                self._appender = Appender(self._path)
+            self._appender.append(rows_of(HEARTBEATS, rows, **self._same))
+        except Exception:
+            log.exception("%s: cannot write rows", self._path)

@@ -17,19 +17,19 @@ have its facts. The newest entries are always kept, because Spark may run the ne
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from tidemark.control.files import RESTORE
 from tidemark.errors import Contradiction, UnreadableFile
 from tidemark.storage.fence import NO_FENCE, Fence
-from tidemark.storage.files import File, Files, Rows
+from tidemark.storage.files import Files, Rows
 from tidemark.storage.location import put_once
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.notes import EntryNotes
@@ -197,10 +197,10 @@ def pack(entry: Entry, identity: str = "") -> bytes:
     # Arrow streams are compressed already.
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = identity.encode()
-        archive.writestr(NOTES, json.dumps(entry.notes.to_json()))
+        archive.writestr(NOTES, entry.notes.content)
         for name, rows in entry.tables.items():
             if isinstance(rows, Files):
-                archive.writestr(f"{name}.files", json.dumps(asdict(rows)))
+                archive.writestr(f"{name}.files", msgspec.json.encode(rows))
                 continue
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, rows.schema, options=COMPRESSED) as stream:
@@ -224,6 +224,5 @@ def unpack(batch_id: int, content: bytes, *, only: str | tuple[str, ...] = "", i
             if name.endswith(".arrow"):
                 tables[name.removesuffix(".arrow")] = pa.ipc.open_stream(archive.read(name)).read_all()
             elif name.endswith(".files"):
-                files = json.loads(archive.read(name))
-                tables[name.removesuffix(".files")] = Files(tuple(File(**file) for file in files["files"]))
-        return Entry(batch_id, tables, EntryNotes.from_json(json.loads(archive.read(NOTES))))
+                tables[name.removesuffix(".files")] = msgspec.json.decode(archive.read(name), type=Files)
+        return Entry(batch_id, tables, EntryNotes.of(archive.read(NOTES)))

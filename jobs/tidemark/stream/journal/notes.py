@@ -1,26 +1,28 @@
-"""Defines the notes of a journal entry: all that is not rows.
+"""Keeps the notes of a journal entry: all that is not rows.
 
-`to_json` and `from_json` define their JSON in a file of the journal.
+Their classes are their form: msgspec writes them as JSON and reads them again, with the names of their fields. The page
+docs/journal.md describes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from types import MappingProxyType
+from typing import TypeVar
 
-from tidemark.collecting import omit
-from tidemark.kernels.sql.constraints import Constraint
+import msgspec
+from msgspec import UNSET, UnsetType
+
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
-from tidemark.stream.journal.batch import MicroBatch, QueueWait
-from tidemark.stream.journal.state_runs import StateRuns, states_from_json, states_to_json
+from tidemark.stream.journal.batch import MicroBatch
+from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.journal.streaming_windows import ClosedWindow
 from tidemark.stream.journal.task_run import TaskRun
 
-Json = Mapping[str, Any]
-"""A JSON object."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,21 +40,6 @@ class PartitionNotes:
     source: str
     partition: int
     seen: PartitionReading
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the notes as a JSON object."""
-        seen = asdict(self.seen)
-        if not self.seen.traces:  # most sources note none
-            del seen["traces"]
-        return {"source": self.source, "partition": self.partition, **seen}
-
-    @classmethod
-    def from_json(cls, content: Json) -> PartitionNotes:
-        """Returns the notes that `to_json` wrote, from parsed JSON."""
-        lost = content["lost"]
-        tuples = {"lost": lost and (lost[0], lost[1]), "traces": tuple(content.get("traces", ()))}
-        seen = PartitionReading(**{**omit(content, ("source", "partition")), **tuples})
-        return cls(source=content["source"], partition=content["partition"], seen=seen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,41 +82,26 @@ class DecisionNotes:
     progress: StreamProgress
     was: StreamProgress
     marks: Mapping[str, MarkNotes] = field(default_factory=dict)
-    closed: Sequence[ClosedWindow] = ()
-    sources: Sequence[PartitionNotes] = ()
+    closed: tuple[ClosedWindow, ...] = ()
+    sources: tuple[PartitionNotes, ...] = ()
     operators: Mapping[str, OperatorNotes] = field(default_factory=dict)
     states: tuple[StateRuns, ...] = ()
     tasks: tuple[TaskRun, ...] | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the notes as a JSON object."""
-        return {
-            "marks": _as_json(self.marks),
-            "batch": omit(asdict(self.batch), ["files"]),  # they are in the progress
-            "progress": self.progress.to_json(),
-            "was": self.was.to_json(),
-            "closed": [*map(asdict, self.closed)],
-            "sources": [part.to_json() for part in self.sources],
-            "operators": _as_json(self.operators),
-            "state": states_to_json(self.states),
-            "tasks": None if self.tasks is None else [*map(asdict, self.tasks)],
-        }
 
-    @classmethod
-    def from_json(cls, content: Json) -> DecisionNotes:
-        """Returns the notes that `to_json` wrote, from parsed JSON."""
-        tasks = content["tasks"]
-        return cls(
-            batch=_batch(content["batch"]),
-            progress=StreamProgress.from_json(content["progress"]),
-            was=StreamProgress.from_json(content["was"]),
-            marks={name: MarkNotes(**mark) for name, mark in content["marks"].items()},
-            closed=tuple(ClosedWindow(**window) for window in content["closed"]),
-            sources=tuple(map(PartitionNotes.from_json, content["sources"])),
-            operators={name: OperatorNotes(**operator) for name, operator in content["operators"].items()},
-            states=states_from_json(content["state"]),
-            tasks=None if tasks is None else tuple(TaskRun(**run) for run in tasks),
-        )
+@dataclass(frozen=True, kw_only=True)
+class JudgedNotes:
+    """Notes of a batch that `tidemark.api` judged in shards.
+
+    Attributes:
+        digest: identifies the rows of the batch.
+        counts: its updates by outcome.
+        states: the files with the state of each shard.
+    """
+
+    digest: str
+    counts: Mapping[str, int]
+    states: tuple[StateRuns, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,40 +124,74 @@ class EntryNotes:
     """Notes of a journal entry.
 
     Attributes:
-        decided: notes of the decided batch, or their JSON. Empty in a file of facts.
-        facts: in an entry of a driver: notes about the measurements in the entry. Entries of `tidemark.api` have none.
+        decided: notes of the batch that a driver decided, or their JSON; None in a file of facts.
+        judged: in an entry of `tidemark.api`: notes of the batch that it judged.
+        facts: in an entry of a driver: notes about the measurements in the entry.
         newest_batches: in a file of facts: the newest batch of each table after the flush.
         is_whole: in a file of facts: True if the flush has all tables.
     """
 
-    decided: DecisionNotes | Json = field(default_factory=dict)
+    decided: DecisionNotes | msgspec.Raw | None = None
+    judged: JudgedNotes | None = None
     facts: FactsNotes | None = None
     newest_batches: Mapping[str, int] | None = None
     is_whole: bool | None = None
 
-    # Each is parsed at its first use: to parse all costs as much as to read the entry.
+    @classmethod
+    def of(cls, content: bytes) -> EntryNotes:
+        """Returns the notes of which *content* is the JSON.
+
+        Raises:
+            msgspec.MsgspecError: it is not.
+        """
+        written = _WRITTEN.decode(content)
+        return cls(
+            decided=None if written.decided is UNSET else written.decided,
+            judged=written.judged,
+            facts=written.facts,
+            newest_batches=written.newest_batches,
+            is_whole=written.is_whole,
+        )
+
+    @property
+    def content(self) -> bytes:
+        """The notes as JSON."""
+        return as_json(
+            _Written(
+                decided=UNSET if self.decided is None else msgspec.Raw(as_json(self.decided)),
+                judged=self.judged,
+                facts=self.facts,
+                newest_batches=self.newest_batches,
+                is_whole=self.is_whole,
+            )
+        )
+
+    # Each is parsed at its first use: many entries are read for their facts alone.
     @cached_property
     def decision(self) -> DecisionNotes:
         """Returns the notes of the decided batch."""
-        return self.decided if isinstance(self.decided, DecisionNotes) else DecisionNotes.from_json(self.decided)
+        return self._part(DecisionNotes)
 
     @cached_property
     def progress(self) -> StreamProgress:
         """Returns `decision.progress` without parsing the other notes."""
-        noted = self.decided
-        return noted.progress if isinstance(noted, DecisionNotes) else StreamProgress.from_json(noted["progress"])
+        return self._part(_Progress).progress
 
     @cached_property
     def states(self) -> tuple[StateRuns, ...]:
-        """Returns `decision.states` without parsing the other notes."""
-        noted = self.decided
-        return noted.states if isinstance(noted, DecisionNotes) else states_from_json(noted["state"])
+        """Returns the states of the batch without parsing the other notes."""
+        return self._part(_States).states if self.judged is None else self.judged.states
+
+    @property
+    def judgement(self) -> JudgedNotes:
+        """Returns the notes of the batch that `tidemark.api` judged."""
+        assert self.judged is not None
+        return self.judged
 
     @property
     def is_last(self) -> bool:
         """False if other parts of the planned batch follow."""
-        noted = self.decided
-        return noted.batch.is_last if isinstance(noted, DecisionNotes) else _batch(noted["batch"]).is_last
+        return self.decision.batch.is_last
 
     def with_states(self, states: Sequence[StateRuns], tasks: Sequence[TaskRun] | None = None) -> EntryNotes:
         """Returns the notes with the *states* of all shards.
@@ -195,43 +201,42 @@ class EntryNotes:
         runs = None if tasks is None else tuple(tasks)
         return replace(self, decided=replace(self.decision, states=tuple(states), tasks=runs))
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the notes as a JSON object."""
-        decided = self.decided.to_json() if isinstance(self.decided, DecisionNotes) else self.decided
-        optional = {
-            "facts": None if self.facts is None else asdict(self.facts),
-            "newest_batches": self.newest_batches,
-            "is_whole": self.is_whole,
-        }
-        return {**decided, **{key: value for key, value in optional.items() if value is not None}}
-
-    @classmethod
-    def from_json(cls, content: Json) -> EntryNotes:
-        """Returns the notes that `to_json` wrote, from parsed JSON."""
-        facts = content.get("facts")
-        return cls(
-            decided=omit(content, _BESIDE_DECIDED),
-            facts=None if facts is None else FactsNotes(**facts),
-            newest_batches=content.get("newest_batches"),
-            is_whole=content.get("is_whole"),
-        )
+    def _part(self, kind: type[T]) -> T | DecisionNotes:
+        """Returns the notes of the decided batch, or those that *kind* has."""
+        assert self.decided is not None
+        return self.decided if isinstance(self.decided, DecisionNotes) else msgspec.json.decode(self.decided, type=kind)
 
 
-_BESIDE_DECIDED = frozenset({"facts", "newest_batches", "is_whole"})
-"""Keys of an entry's notes that are not of the decided batch."""
+@dataclass(frozen=True)
+class _Progress:
+    progress: StreamProgress
 
 
-def _batch(content: Json) -> MicroBatch:
-    ends: dict[str, dict[int, int]] = {}
-    for topic, offsets in content["ends"].items():
-        # Keys of JSON objects are text, partitions are numbers.
-        ends[topic] = {int(number): end for number, end in offsets.items()}
-    queued = QueueWait(content["queued"]["ms"], tuple(content["queued"]["behind"]))
-    constraints = {sink: tuple(map(Constraint.of_json, each)) for sink, each in content["constraints"].items()}
-    refused = {sink: tuple(keys) for sink, keys in content["refused"].items()}
-    noted = {"ends": ends, "queued": queued, "constraints": constraints, "refused": refused}
-    return MicroBatch(**{**content, **noted})
+@dataclass(frozen=True)
+class _States:
+    states: tuple[StateRuns, ...]
 
 
-def _as_json(notes: Mapping[str, MarkNotes | OperatorNotes]) -> dict[str, Any]:
-    return {name: asdict(item) for name, item in notes.items()}
+class _Written(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The notes of an entry as its file has them."""
+
+    decided: msgspec.Raw | UnsetType = UNSET
+    judged: JudgedNotes | None = None
+    facts: FactsNotes | None = None
+    newest_batches: Mapping[str, int] | None = None
+    is_whole: bool | None = None
+
+
+_WRITTEN = msgspec.json.Decoder(_Written)
+
+
+def as_json(notes: object) -> bytes:
+    """Returns *notes*, or a part of them, as JSON."""
+    return msgspec.json.encode(notes, enc_hook=_plain)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, MappingProxyType):
+        return dict(value)
+    msg = f"{type(value)} is no type of notes"
+    raise NotImplementedError(msg)

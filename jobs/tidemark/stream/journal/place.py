@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from tidemark.model.tables.catalog import BATCHES, CHANGES, CLOCK_SKEW, DEAD_LETTERS, HEARTBEATS, TABLES
+from tidemark.model.tables.catalog import BATCHES, CHANGES, DEAD_LETTERS, HEARTBEATS, TABLES
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.snapshots import snapshot_of
 
@@ -22,7 +22,6 @@ NOTES = "notes.json"
 """The file in an entry with all that is not rows."""
 FACTS_TABLES = frozenset(table.name for table in TABLES.values() if table.written_by == "stream") - {
     CHANGES.name,
-    CLOCK_SKEW.name,
     HEARTBEATS.name,
 }
 """Tables of which a journal may have rows that are flushed."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -31,17 +30,3 @@ class StateRuns:
     def rows(self) -> int:
         """The number of rows of its runs."""
         return sum(run.rows for run in self.runs)
-
-
-def states_to_json(shards: Sequence[StateRuns]) -> list[dict[str, Any]]:
-    """Returns the runs of all *shards* as JSON objects."""
-    return [asdict(runs) for runs in shards]
-
-
-def states_from_json(content: Sequence[Mapping[str, Any]]) -> tuple[StateRuns, ...]:
-    """Returns what `states_to_json` wrote."""
-    shards: list[StateRuns] = []
-    for shard in content:
-        runs = tuple(StateRun(**run) for run in shard["runs"])
-        shards.append(StateRuns(shard["batch_id"], runs, shard["held"]))
-    return tuple(shards)

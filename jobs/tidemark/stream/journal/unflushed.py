@@ -30,9 +30,8 @@ from tidemark.errors import UnreadableFile
 from tidemark.model.tables.catalog import (
     COMPLETENESS,
     DEAD_LETTERS,
-    HELD_RECORDS,
-    OPERATOR_STATE,
     SCHEMA_CHANGES,
+    STATE_CHANGES,
     SUPPRESSED,
 )
 from tidemark.storage.delta.datasets import dataset_of, open_to_read
@@ -46,8 +45,7 @@ log = logging.getLogger(__name__)
 LEDGERS = tuple(
     names_in(
         (
-            OPERATOR_STATE,
-            HELD_RECORDS,
+            STATE_CHANGES,
             SUPPRESSED,
             DEAD_LETTERS,
             COMPLETENESS,

@@ -38,7 +38,7 @@ def row_of(transaction: OpenTransaction) -> dict[str, object]:
         "partition": transaction.partition,
         "topic_partition": str(transaction.place),
         "stable_offset": transaction.stable_offset,
-        "since": utc(transaction.since_ms),
+        "found_at": utc(transaction.since_ms),
     }
 
 

@@ -77,6 +77,10 @@ class SourceStep(_ReadingStep[Source]):
         unit = "" if operator.fields[column] == "timestamp" else f", epoch {operator.timestamp_unit}"
         return f"{column} of {operator.name}: record time{unit}"
 
+    def prepare(self) -> None:
+        """Makes place for records that wait for other partitions (`max_drift`)."""
+        self.shared.memory.keep_waiting(self.operator.name, self.schema())
+
     def schema(self) -> Mapping[str, pl.DataType]:
         """Returns its fields, and what is known of each record."""
         return record_schema(self.operator.columns)

@@ -190,9 +190,8 @@ class Steps:
         return self._steps[operator.name].kept_columns()
 
     def waiting(self, source: Source) -> pl.DataFrame:
-        """Returns the records of *source* that wait for other partitions."""
-        empty = pl.DataFrame(schema=dict(self.schemas[source.name]))
-        return self.memory.waiting.get(source.name, empty)
+        """Returns the records of *source* that wait for other partitions, with their keys."""
+        return self.memory.waiting[source.name].all()
 
     def hop_records(self, source: HopSource, rows: pl.DataFrame) -> pl.DataFrame:
         """Returns *rows* of a hop as records for the readers of *source*."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import polars as pl
@@ -17,7 +17,15 @@ from tidemark.clock import Clock
 from tidemark.collecting import omit
 from tidemark.kernels.columns.values import value_text
 from tidemark.kernels.formats.sampled_fields import field_sample
-from tidemark.kernels.records.arrivals import Arrivals, arrivals, disorder, hop_arrivals, rows_in_order, with_future
+from tidemark.kernels.records.arrivals import (
+    HELD_AS,
+    Arrivals,
+    arrivals,
+    disorder,
+    hop_arrivals,
+    rows_in_order,
+    with_future,
+)
 from tidemark.kernels.records.headers import split_repeated, traces_read, trusted_positions
 from tidemark.kernels.records.limits import Limits
 from tidemark.kernels.records.loss import with_gaps
@@ -29,7 +37,7 @@ from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
-from tidemark.model.tables.catalog import DEAD_LETTERS, HELD_RECORDS
+from tidemark.model.tables.catalog import DEAD_LETTERS, HELD_RECORD, STATE_CHANGES
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.event_time import PartitionReading, advance, follow, processing_time
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress, WriterPosition
@@ -40,6 +48,7 @@ from tidemark.stream.kafka.broker import Answers, TopicState
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Offsets
 from tidemark.stream.read.table_marks import NewestMarks
+from tidemark.stream.state.memory import WaitingMoves
 from tidemark.stream.updates.step import Run
 
 
@@ -52,14 +61,14 @@ class Intake:
         progress: the source's progress after the batch.
         seen: each partition as read.
         windows: the starts of the streaming windows that its records are in, epoch ms.
-        waiting: records that wait for a later batch.
+        waiting: what changes in the records that wait for a later batch; None: a hop's never do.
     """
 
     run: Run
     progress: InputProgress
     seen: Mapping[int, PartitionReading]
     windows: frozenset[int] = frozenset()
-    waiting: pl.DataFrame = field(default_factory=pl.DataFrame)
+    waiting: WaitingMoves | None = None
 
 
 class Reader:
@@ -177,7 +186,7 @@ class Reader:
         # In processing time all records of a batch have one time, so there is no disorder to measure.
         if not self._processing_time:
             run.disorder = sorted_rows.disorder
-        return Intake(run, progress, readings, sorted_rows.windows, sorted_rows.rows.held)
+        return Intake(run, progress, readings, sorted_rows.windows, sorted_rows.waiting)
 
     def with_open_transactions(
         self, source: Source, readings: Mapping[int, PartitionReading], topic: TopicState | None
@@ -355,6 +364,7 @@ class SourceRows:
 
     Attributes:
         rows: the rows by outcome.
+        waiting: what changes in the records that wait.
         counts: numbers of rows by outcome.
         writers: per partition, its writers that number their records, as in the source's progress.
         tables: rows for tables, by table.
@@ -365,6 +375,7 @@ class SourceRows:
     """
 
     rows: Arrivals
+    waiting: WaitingMoves
     counts: Counter[str]
     writers: dict[int, dict[str, WriterPosition]]
     tables: dict[str, pl.DataFrame]
@@ -392,7 +403,7 @@ def source_rows(
     Args:
         source: the source.
         fresh: the rows that the batch read, in offset order.
-        waiting: rows of earlier batches that waited.
+        waiting: rows of earlier batches that waited, with their keys.
         was: the source's progress before the batch.
         read_to: per partition, the offset from which the batch read.
         late_up_to_ms: a record at or before this time is late and set aside. None: no record is late.
@@ -434,9 +445,14 @@ def source_rows(
         released_early=rows.released_early,
     )
     late = late_rows(source.name, rows.late, was.watermark_ms, was.held_by)
+    waiting_moves = WaitingMoves(
+        held=rows.held.filter(pl.col(HELD_AS).is_null()),
+        released=waiting[HELD_AS].filter(~waiting[HELD_AS].is_in(rows.held[HELD_AS].implode())),
+        n=rows.held.height,
+    )
     tables = {
         DEAD_LETTERS.name: pl.concat([late, _bad_rows(source, rows.bad)], how="diagonal"),
-        HELD_RECORDS.name: _held_rows(source, rows.held, read_to),
+        STATE_CHANGES.name: _held_rows(source, waiting_moves.held),
     }
     usable = new.select(pl.col("timestamp_ms").filter(pl.col("reason").is_null()).drop_nulls()).to_series()
     # The watermark is 1 ms and the bound behind the newest time.
@@ -450,6 +466,7 @@ def source_rows(
         readings[n] = replace(part, newest_ms=event_ms.get(n), went_back=went_back, traces=traces.get(n, ()))
     return SourceRows(
         rows,
+        waiting_moves,
         counts,
         writers,
         tables,
@@ -561,17 +578,20 @@ def _topic_of(source: Source) -> pl.Expr:
     return pl.col("partition").replace_strict(topics, return_dtype=pl.String)
 
 
-def _held_rows(source: Source, held: pl.DataFrame, read_to: Mapping[int, int]) -> pl.DataFrame:
-    """Returns rows for records that this batch read and that wait."""
-    read = pl.col("_partition").replace_strict(dict(read_to), default=0, return_dtype=pl.Int64)
-    # Records that waited before have rows already.
-    fresh = held.filter(pl.col("_offset") >= read)
-    return fresh.select(
-        source=pl.lit(source.name),
-        partition="_partition",
-        offset="_offset",
+def _held_rows(source: Source, held: pl.DataFrame) -> pl.DataFrame:
+    """Returns rows for the records *held* by this batch, which read them."""
+    return held.select(
+        operator=pl.lit(source.name),
+        kind=pl.lit(HELD_RECORD),
         key="_key",
-        timestamp="_timestamp_ms",
-        value=pl.when(~pl.col("_deleted")).then(value_text(list(source.columns), held.schema)),
+        state=pl.when(~pl.col("_deleted")).then(value_text(list(source.columns), held.schema)),
+        held=pl.lit(value=True),
+        deleted="_deleted",
         headers="_headers",
+        timestamp="_timestamp_ms",
+        newest_timestamp="_newest_ms",
+        repeated="_repeated",
+        partition="_task",
+        source_partition="_partition",
+        source_offset="_offset",
     )

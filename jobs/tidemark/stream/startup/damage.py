@@ -181,7 +181,7 @@ def _read(journal: Journal, number: int, damaged: list[UnreadableFile]) -> Entry
         entry = journal.read(number)
         if entry is None:
             return None
-        if entry.notes.decided:
+        if entry.notes.decided is not None:
             _ = entry.notes.decision  # parsed at its first use
         files = {name: rows for name, rows in entry.tables.items() if isinstance(rows, Files)}
         return replace(entry, tables=files)

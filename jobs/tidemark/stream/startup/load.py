@@ -1,12 +1,8 @@
-"""Loads the whole state of a stream when its driver starts.
-
-The state is in state files. Records that wait for other partitions (`max_drift`) are in a table.
-"""
+"""Loads the whole state of a stream when its driver starts, and versions of joined tables from their history."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 
 import polars as pl
 
@@ -15,13 +11,8 @@ from tidemark.kernels import META
 from tidemark.kernels.columns.values import key_columns, parsed
 from tidemark.kernels.updates.steps import MATCHED
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import HELD_RECORDS
-from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import InputProgress, StreamProgress
-from tidemark.storage.delta.tables import read_before
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
@@ -35,12 +26,6 @@ They are sorted after the updates that were sent on, because of one instant none
 """
 
 
-def _asserted(rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns a row for each suppressed update in *rows* of `suppressed`."""
-    times = pl.col("asserted_ms").str.json_decode(pl.List(pl.Int64))
-    return rows.with_columns(times).explode("asserted_ms").drop_nulls("asserted_ms")
-
-
 def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppressed: pl.DataFrame) -> None:
     """Loads the versions of a joined table from its rows."""
     if isinstance(operator, KeyedTable) and operator.name in steps.memory.versions:
@@ -52,7 +37,8 @@ def load_versions(steps: Steps, operator: Operator, changes: pl.DataFrame, suppr
         values_with_hash = values_of.filter(pl.col("value_hash").is_not_null())
         # A suppressed row has only the hash of its value; the update that it repeats has the value.
         again = (
-            _asserted(suppressed)
+            suppressed.explode("asserted_ms")
+            .drop_nulls("asserted_ms")
             .join(values_with_hash, on=on, how="left")
             .filter(pl.col("value").is_not_null() | pl.col("value_hash").is_null())
         )
@@ -90,46 +76,6 @@ def load_whole(steps: Steps, stream: Stream, journal: Journal, newest: Entry) ->
 def without(tables: Tables, operators: Collection[str]) -> Tables:
     """Returns *tables* without the tables of *operators*."""
     return {place: rows for place, rows in tables.items() if place.partition("/")[2] not in operators}
-
-
-def load_waiting(steps: Steps, sub: SubTopology, home: Path, progress: StreamProgress) -> None:
-    """Loads the records that were read and not sent on."""
-    for source in sub.outside_sources:
-        _load_waiting(steps, source, home, progress)
-
-
-def _load_waiting(steps: Steps, source: Source, home: Path, progress: StreamProgress) -> None:
-    """Loads the waiting records of *source*, in offset order."""
-    steps.memory.waiting.pop(source.name, None)
-    partitions = progress.inputs.get(source.name, InputProgress()).partitions
-    # In each partition they begin with the first record that was not sent on.
-    done: dict[int, int] = {}
-    for number, part in partitions.items():
-        if part.done_until_offset < part.until_offset:
-            done[number] = part.done_until_offset
-    if not done:
-        return
-    columns = ["source", "partition", "offset", "key", "timestamp", "value", "headers"]
-    held = read_before(home / HELD_RECORDS.name, progress.batch_id + 1, columns)
-    schema = steps.schemas[source.name]
-    payload = omit(schema, META)
-    first = pl.col("partition").replace_strict(done, default=None, return_dtype=pl.Int64)
-    rows = held.filter((pl.col("source") == source.name) & (pl.col("offset") >= first))
-    # A tombstone has no value, so its key is only in the column of the key.
-    key = [pl.coalesce(source.key, "_key").alias(source.key)] if source.key else []
-    waiting = rows.select(
-        parsed("value", payload).struct.unnest(),
-        _key="key",
-        _timestamp_ms=_ms("timestamp"),
-        _partition="partition",
-        _offset="offset",
-        _task="partition",
-        _deleted=pl.col("value").is_null(),
-        _headers="headers",
-        _newest_ms=_ms("timestamp"),
-        _repeated=pl.lit(value=False),
-    )
-    steps.memory.waiting[source.name] = waiting.with_columns(key).sort("_partition", "_offset")
 
 
 def _ms(column: str) -> pl.Expr:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from tidemark.collecting import names_in, outside
 from tidemark.control.files import RESTORE
 from tidemark.errors import UnreadableFile
+from tidemark.kernels.records.arrivals import HELD_AS
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.location import put_written
 from tidemark.stream.journal.entries import MANY, Journal
@@ -37,7 +38,7 @@ MOVED = "moved/"
 
 The number of the shard follows.
 """
-KEYS = {"stored": "key", "states": "_key"}
+KEYS = {"stored": "key", "states": "_key", "waiting": HELD_AS}
 """The column with the text of a key, by kind of state."""
 WRITTEN = frozenset({".json", SUFFIX, ".partial"})
 """Suffixes of the files below the folder `state`.
@@ -212,10 +213,14 @@ class StateFiles:
         tables: dict[str, RunMerge] = {}
         puts: dict[str, int] = {}
         for place, kept in memory.kept():
+            rows_put = kept.puts + _height(moved, place)
+            # Records of most sources never wait.
+            if not rows_put:
+                continue
             newest = SortedRows.of(kept.key, pending[place].rows, pending[place].gone)
             # Marks of deleted keys only serve to hide rows of older runs.
             tables[place] = RunMerge(kept.stored_schema, (*_of(merging, place), newest), keeps_gone=bool(older))
-            puts[place] = kept.puts + _height(moved, place)
+            puts[place] = rows_put
         # Versions have no keys by which they could hide older ones: a run has only those that older runs lack.
         if not older:
             others = memory.all_versions(moved)

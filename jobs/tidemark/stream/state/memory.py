@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import polars as pl
 
+from tidemark.kernels.records.arrivals import HELD_AS, held_schema
 from tidemark.kernels.updates.emission import STORED
 from tidemark.stream.state.keyed_rows import KeyedRows, PendingChanges
 from tidemark.stream.state.runs import SortedRun
@@ -23,11 +24,26 @@ HELD = "_held"
 """Column of a state row: its newest update was not sent."""
 
 
+@dataclass(frozen=True)
+class WaitingMoves:
+    """What a batch changes in the records of a source that wait for other partitions.
+
+    Attributes:
+        held: the records that wait from this batch on.
+        released: the keys of those that no longer wait.
+        n: how many wait after the batch.
+    """
+
+    held: pl.DataFrame
+    released: pl.Series
+    n: int
+
+
 @dataclass
 class Moves:
     """The changes of the memory by one batch, per operator.
 
-    Rows are put, then keys dropped; `held` updates wait after the batch.
+    Rows are put, then keys dropped; `held` updates wait after the batch. `waiting` is by source.
     """
 
     stored: dict[str, pl.DataFrame] = field(default_factory=dict)
@@ -35,7 +51,7 @@ class Moves:
     dropped: dict[str, pl.Series] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)
     versions: dict[str, pl.DataFrame] = field(default_factory=dict)
-    waiting: dict[str, pl.DataFrame] = field(default_factory=dict)
+    waiting: dict[str, WaitingMoves] = field(default_factory=dict)
 
 
 Tables = dict[str, pl.DataFrame]
@@ -57,7 +73,7 @@ class Memory:
         self.states: dict[str, KeyedRows] = {}
         self.held: dict[str, int] = {}
         self.versions: dict[str, pl.DataFrame] = {}
-        self.waiting: dict[str, pl.DataFrame] = {}
+        self.waiting: dict[str, KeyedRows] = {}
         self._new_versions: dict[str, pl.DataFrame] = {}
 
     def keep(self, operator: str, states: KeyedRows | None = None) -> None:
@@ -66,6 +82,10 @@ class Memory:
         self.held[operator] = 0
         if states is not None:
             self.states[operator] = states
+
+    def keep_waiting(self, source: str, schema: Mapping[str, pl.DataType]) -> None:
+        """Keeps the records of *source* that wait; *schema* has its columns."""
+        self.waiting[source] = KeyedRows(held_schema(schema), key=HELD_AS)
 
     def version(self, table: str, schema: Mapping[str, pl.DataType]) -> None:
         """Keeps versions of the *table* for joins."""
@@ -80,6 +100,7 @@ class Memory:
         """Yields all rows by key, with their names in files."""
         yield from _by_place("stored", self.stored)
         yield from _by_place("states", self.states)
+        yield from _by_place("waiting", self.waiting)
 
     def schemas(self) -> Mapping[str, Mapping[str, pl.DataType]]:
         """Returns the columns of all states and versions, by name in files."""
@@ -134,9 +155,8 @@ class Memory:
 
     def bytes(self) -> int:
         """Returns the bytes of the states in memory, as polars estimates them."""
-        frames = [*self.versions.values(), *self.waiting.values()]
-        kept = sum(rows.bytes for rows in (*self.stored.values(), *self.states.values()))
-        return kept + sum(int(frame.estimated_size()) for frame in frames)
+        kept = sum(rows.bytes for _, rows in self.kept())
+        return kept + sum(int(versions.estimated_size()) for versions in self.versions.values())
 
     def tables(self, moves: Moves) -> Tables:
         """Returns the changes of *moves*, by name in files."""
@@ -148,6 +168,9 @@ class Memory:
                 gone[f"stored/{name}"] = keys
         put = {f"stored/{name}": rows for name, rows in moves.stored.items()}
         put |= {f"states/{name}": rows for name, rows in moves.states.items()}
+        for name, waiting in moves.waiting.items():
+            gone[f"waiting/{name}"] = waiting.released
+            put[f"waiting/{name}"] = waiting.held.with_columns(_next_keys(self.waiting[name], waiting.held.height))
         changes = {f"gone/{place}": keys.unique().rename("key").to_frame() for place, keys in gone.items()}
         for place, kept in self.kept():
             if place in put:
@@ -172,11 +195,15 @@ class Memory:
         # By the same steps as a start from the journal, so that both end in the same state.
         self.put(self.tables(moves))
         self.held |= moves.held
-        self.waiting |= moves.waiting
 
 
 def _by_place(kind: str, values: Mapping[str, T]) -> Iterator[tuple[str, T]]:
     return ((f"{kind}/{name}", value) for name, value in values.items())
+
+
+def _next_keys(waiting: KeyedRows, n: int) -> pl.Series:
+    """Returns the keys of the next *n* records of *waiting*: their numbers in the order of holding."""
+    return pl.int_range(waiting.puts, waiting.puts + n, eager=True).cast(pl.String).alias(HELD_AS)
 
 
 def _with_moved(versions: Mapping[str, pl.DataFrame], moved: Tables) -> Tables:

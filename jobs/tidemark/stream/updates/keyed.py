@@ -24,7 +24,7 @@ from tidemark.kernels.updates.proofs import changes_rows, quarantine_rows, suppr
 from tidemark.kernels.updates.steps import newest_by_time
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.settings.emission import Emission
-from tidemark.model.tables.catalog import DEAD_LETTERS
+from tidemark.model.tables.catalog import DEAD_LETTERS, STATE, STATE_CHANGES
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.keyed_rows import KeyedRows
 from tidemark.stream.state.memory import HELD, Moves
@@ -72,13 +72,14 @@ class JudgingStep(OperatorStep[Op]):
         window = {c: c for c in WINDOW if c in kept.columns}
         moved = kept.select(
             operator=pl.lit(name),
+            kind=pl.lit(STATE),
             key="_key",
             state=value_text(columns, kept.schema),
             held=HELD,
             deleted="_deleted",
             headers="_headers",
             timestamp="_timestamp_ms",
-            newest="_newest_ms",
+            newest_timestamp="_newest_ms",
             repeated="_repeated",
             partition="_task",
             source_partition="_partition",
@@ -89,10 +90,8 @@ class JudgingStep(OperatorStep[Op]):
         dropped_with_state = dropped.filter(
             dropped.is_in(self.shared.memory.states[name].of(dropped)["_key"].implode())
         )
-        gone = pl.DataFrame(
-            {"operator": pl.Series([name] * dropped_with_state.len(), dtype=pl.String), "key": dropped_with_state}
-        )
-        return {"operator_state": pl.concat([moved, gone], how="diagonal")}
+        gone = dropped_with_state.to_frame("key").select("key", operator=pl.lit(name), kind=pl.lit(STATE))
+        return {STATE_CHANGES.name: pl.concat([moved, gone], how="diagonal")}
 
     def finished(self, records: pl.DataFrame, emitted: EmissionResult) -> pl.DataFrame:
         """Returns the times of records that are finished.

@@ -32,10 +32,8 @@ from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.tables.catalog import (
     CHANGES,
-    CLOCK_SKEW,
     DEAD_LETTERS,
     HEARTBEATS,
-    HELD_RECORDS,
     HOP,
     TABLES,
 )
@@ -455,10 +453,10 @@ def tables_alone(home: Path, sub: SubTopology) -> list[str]:
     """Returns the names of tables that only the driver may write."""
     # In an object store only one process may write a table into which a driver commits its batches.
     if isinstance(home, ObjectPath):
-        return outside(table_names(sub), {HEARTBEATS.name, CLOCK_SKEW.name})
+        return outside(table_names(sub), {HEARTBEATS.name})
     # A driver takes every row of these tables for one of its stream.
     changes = [o.appends_to for o in sub.operators if o.appends_to and o.appends_to != o.output_table]
-    return [HELD_RECORDS.name, *_hops(sub), *changes]
+    return [*_hops(sub), *changes]
 
 
 def _hops(sub: SubTopology) -> list[str]:

@@ -183,6 +183,7 @@ class Measurer:
         # Only the evident part of the skew is used: within its error the clocks may agree.
         skew_ms = skew.evident_ms if skew else None
         of_batch = {
+            "decided_at": notes.batch.decided_at_ms,
             "host": self._host.name,
             "batch_started_at": notes.batch.started_at_ms,
             "skew_ms": skew_ms,

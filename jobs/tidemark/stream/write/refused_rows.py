@@ -7,10 +7,10 @@ table has by then.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from tidemark.kernels.sql.constraints import Constraint
@@ -51,12 +51,12 @@ class LateRefusals:
         self._split(() if is_as_decided else constraints)
         if isinstance(self.rows, Files) and not is_as_decided:
             self._accepted = Files(tuple(_written(self.folder, file, rows) for file, rows in self._kept))
-        note = json.dumps([asdict(each) for each in constraints])
+        note = msgspec.json.encode(constraints).decode()
         return self.accepted, NO_NOTES if is_as_decided else {NOTE: note}
 
     def accept_as_noted(self, note: str | None) -> None:
         """Finds the rows that were refused when the batch was committed with *note*."""
-        self._split(tuple(map(Constraint.of_json, json.loads(note))) if note else ())
+        self._split(msgspec.json.decode(note, type=tuple[Constraint, ...]) if note else ())
 
     def _split(self, constraints: tuple[Constraint, ...]) -> None:
         self.refused, self._kept = [], []

@@ -16,9 +16,9 @@ from tidemark.model.tables.catalog import (
     DEAD_LETTERS,
     HOP,
     OPERATOR_BATCHES,
-    OPERATOR_STATE,
     OPERATOR_WINDOWS,
     SCHEMA_CHANGES,
+    STATE_CHANGES,
     WATERMARKS,
 )
 from tidemark.semantics.dead_letters import DeadLetterKind
@@ -155,7 +155,7 @@ class StreamFacts:
         Columns are key, window_start, window_end, and the batch_id of their newest update.
         """
         columns = ("batch_id", "key", "held", "window_start", "window_end")
-        states = self.tables.rows(OPERATOR_STATE, 0, pl.col("operator") == operator).select(columns)
+        states = self.tables.rows(STATE_CHANGES, 0, pl.col("operator") == operator).select(columns)
         newest = states.sort("batch_id", maintain_order=True).unique("key", keep="last", maintain_order=True)
         return newest.filter("held").drop("held").collect()
 

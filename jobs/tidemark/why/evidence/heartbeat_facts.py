@@ -44,7 +44,8 @@ _LOAD = (
 )
 """Columns of `heartbeats` about a driver's load, as fields of Beat."""
 BEAT_COLUMNS = (
-    *("at", "epoch", "state", "reason", "drained_by", "since", "batch_started_at", "eta_at", "open_transactions"),
+    *("beat_at", "epoch", "state", "reason", "drained_by", "step_began_at", "batch_started_at", "eta_at"),
+    "open_transactions",
     *_LOAD,
 )
 """Columns of `heartbeats` that facts about a driver need."""
@@ -101,7 +102,7 @@ class HeartbeatFacts:
         for row in self._beats.tail(1).iter_rows(named=True):
             more = {"drained_by": row["drained_by"], "open_transactions": _open(row)}
             of_row = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"], **more}
-            newest = Beat(StreamState(row["state"]), row["at"], row["batch_started_at"], row["reason"], **of_row)
+            newest = Beat(StreamState(row["state"]), row["beat_at"], row["batch_started_at"], row["reason"], **of_row)
             # What an earlier driver measured says nothing about a new one.
             if live is not None and live.epoch == row["epoch"]:
                 began_ms, load = newest.batch_started_at_ms, of_row
@@ -146,8 +147,8 @@ class HeartbeatFacts:
         of_newest = pl.col("epoch") == newest
         own = self._beats.filter(of_newest)
         if self._tables.first and own.height == self._beats.height:  # its first one may be older
-            own = self._tables.scan(HEARTBEATS).filter(of_newest).select("at").collect()
-        return int(own["at"].min())  # type: ignore[arg-type]
+            own = self._tables.scan(HEARTBEATS).filter(of_newest).select("beat_at").collect()
+        return int(own["beat_at"].min())  # type: ignore[arg-type]
 
     @cached_property
     def restart(self) -> Restart | None:
@@ -162,18 +163,18 @@ class HeartbeatFacts:
         """The recent heartbeats, oldest first, also later ones."""
 
         def read(first: int) -> pl.DataFrame:
-            are_recent = [pl.col("at") >= utc(self._tables.since_ms)] if first else []
+            are_recent = [pl.col("beat_at") >= utc(self._tables.since_ms)] if first else []
             beats = self._tables.scan(HEARTBEATS, where=are_recent).select(BEAT_COLUMNS)
-            return beats.sort("at", "epoch").collect()
+            return beats.sort("beat_at", "epoch").collect()
 
         # The newest heartbeat may be older.
-        return self._tables.recent_first(read, lambda recent: bool((recent["at"] <= self._tables.at_ms).any()))
+        return self._tables.recent_first(read, lambda recent: bool((recent["beat_at"] <= self._tables.at_ms).any()))
 
     @cached_property
     def _beats(self) -> pl.DataFrame:
         """The heartbeats, oldest first."""
         beats = self._recent_beats
-        return beats.head(int((beats["at"] <= self._tables.at_ms).sum()))
+        return beats.head(int((beats["beat_at"] <= self._tables.at_ms).sum()))
 
     @cached_property
     def worked_ms(self) -> int:
@@ -181,8 +182,8 @@ class HeartbeatFacts:
 
         A heartbeat within a batch is such a sign itself. In another one it is the begin of the driver's present step.
         """
-        within_batch = pl.when(pl.col("batch_started_at").is_not_null()).then("at")
-        beats = self._beats.tail(1).select(pl.coalesce(within_batch, "since", "at"))
+        within_batch = pl.when(pl.col("batch_started_at").is_not_null()).then("beat_at")
+        beats = self._beats.tail(1).select(pl.coalesce(within_batch, "step_began_at", "beat_at"))
         live = self._live
         live_ms = [] if live is None else [live.at_ms if live.is_in_batch else live.since_ms or live.at_ms]
         signs_ms = [*beats.to_series(), *self._tables.batches["finished_at"].tail(1), *live_ms]
@@ -245,7 +246,7 @@ def _open(beat: Mapping[str, Any]) -> tuple[OpenTransaction, ...]:
                 partition=row["partition"],
                 place=Place(topic, int(number)),
                 stable_offset=row["stable_offset"],
-                since_ms=round(row["since"].timestamp() * 1_000),
+                since_ms=round(row["found_at"].timestamp() * 1_000),
             )
         )
     return tuple(found)

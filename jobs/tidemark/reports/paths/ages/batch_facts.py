@@ -493,8 +493,8 @@ def _epochs_by_beats(batches: pl.DataFrame, beats: pl.DataFrame) -> pl.DataFrame
 
     It is that of the newest beat before each.
     """
-    newest = beats.drop_nulls("epoch").sort("at").select("at", pl.col("epoch").alias("of_beat"))
-    in_time = batches.sort("started_at").join_asof(newest, left_on="started_at", right_on="at", coalesce=False)
+    newest = beats.drop_nulls("epoch").sort("beat_at").select("beat_at", pl.col("epoch").alias("of_beat"))
+    in_time = batches.sort("started_at").join_asof(newest, left_on="started_at", right_on="beat_at", coalesce=False)
     return in_time.with_columns(epoch="of_beat").select(batches.columns).sort("batch_id")
 
 
