@@ -25,7 +25,7 @@ from tidemark.query.sql import Warehouse
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.promises import Promises
 
-TABLES = ("batches", "outcomes", "latency_buckets", "watermarks", "heartbeats")
+TABLES = ("batches", "outcomes", "latency_buckets", "partition_batches", "heartbeats")
 
 
 def figures(runs: int) -> Iterator[Figure]:

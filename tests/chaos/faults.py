@@ -13,7 +13,7 @@ from chaos.stage import SUBS, Stage
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-FACTS = ("emission_metrics", "latency_buckets", "operator_latency", "operator_windows", "outcomes", "watermarks")
+FACTS = ("emission_metrics", "latency_buckets", "operator_latency", "operator_windows", "outcomes", "partition_batches")
 STEPS = {
     "players": (
         *("planned", "reading", "decided", "committed changes", "committed seen", "committed news"),

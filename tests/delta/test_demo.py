@@ -15,9 +15,9 @@ from tidemark.model.tables.catalog import (
     DELIVERIES,
     OPERATOR_LATENCY,
     OUTCOMES,
+    PARTITION_BATCHES,
     QUARANTINE,
     SLA_RESULTS,
-    WATERMARKS,
 )
 from tidemark.query.sql import Warehouse
 
@@ -30,7 +30,7 @@ def test_streams_are_at_rest_when_every_source_is_idle(tmp_path: Path) -> None:
     def at(batch: int, **activities: str) -> bool:
         rows = [{"batch_id": batch, "source": source, "activity": said} for source, said in activities.items()]
         warehouse.write(
-            WATERMARKS, [*rows, {"batch_id": batch, "source": "events", "partition": 0, "activity": "active"}]
+            PARTITION_BATCHES, [*rows, {"batch_id": batch, "source": "events", "partition": 0, "activity": "active"}]
         )
         return demo._is_at_rest()
 
@@ -84,7 +84,8 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
     bad = {"batch_id": 2, "topic": "events", "partition": 2, "offset": 17, "reason": "malformed_json"}
     warehouse.write(QUARANTINE, [bad, {**bad, "batch_id": 3, "offset": 18, "reason": "invalid_utf8"}])
     warehouse.write(
-        WATERMARKS, [{"batch_id": 3, "source": "events", "partition": 1, "activity": "idle", "max_timestamp": 9}]
+        PARTITION_BATCHES,
+        [{"batch_id": 3, "source": "events", "partition": 1, "activity": "idle", "newest_timestamp": 9}],
     )
     assert list(story.new()) == [
         "emit on change: newest has left 100 of 125 updates unsent, which changed nothing",

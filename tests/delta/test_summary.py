@@ -33,7 +33,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
     "latency_buckets": [
         {**STATUS, "bucket": bucket_of(value_ms), "n": n} for value_ms, n in ((-5, 1), (10, 1), (100, 98))
     ],
-    "watermarks": [
+    "partition_batches": [
         {**STREAM, "source": "weather", "partition": 0, "watermark": AT_MS, "activity": "idle", "decided_at": AT_MS},
         {**STREAM, "source": "weather", "partition": 0, "batch_id": 2, "activity": "active", "decided_at": AT_MS},
     ],

@@ -16,7 +16,7 @@ COMMITS = {
     "operator_latency",
     "latency_buckets",
     "emission_metrics",
-    "watermarks",
+    "partition_batches",
     "disorder_buckets",
     "outcomes",
     "batches",

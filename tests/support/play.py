@@ -275,6 +275,14 @@ class Play:
         order = [c for c in ("batch_id", "seq") if c in frame.columns]
         return frame.sort(order, maintain_order=True).to_dicts()
 
+    def reads(self, sub: str | None = None) -> dict[int, list[Row]]:
+        """Returns the rows about what batches of *sub* read of partitions, by batch."""
+        reads: dict[int, list[Row]] = defaultdict(list)
+        for row in self.rows("partition_batches", sub):
+            if row["until_offset"] is not None:
+                reads[row["batch_id"]].append(row)
+        return reads
+
     def table(self, name: str, sub: str | None = None) -> Path:
         """Where the table *name* of *sub* (the first one unless named) is."""
         return Layout(self.home).stream_table(self.topology.name, sub or self.sub, name)

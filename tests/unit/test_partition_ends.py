@@ -12,7 +12,14 @@ import polars as pl
 
 from tidemark.collecting import pick
 from tidemark.kernels.columns.schemas import arrow_schema
-from tidemark.model.tables.catalog import BATCHES, LATENCY_BUCKETS, OPERATOR_LATENCY, OPERATOR_TASKS, WATERMARKS, Table
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    LATENCY_BUCKETS,
+    OPERATOR_LATENCY,
+    OPERATOR_TASKS,
+    PARTITION_BATCHES,
+    Table,
+)
 from tidemark.reports.paths.partition_ends import BatchClocks, last_partitions, partition_ends, passing_batches
 
 NOON = datetime(2014, 5, 13, 12, tzinfo=UTC)
@@ -40,7 +47,7 @@ def marks(*rows: tuple[int, int, int | None]) -> pl.DataFrame:
     of = {"sub_topology": "s", "source": "events", "activity": "active"}
     combined = {"sub_topology": "s", "source": "events", "batch_id": 0, "watermark": 99_000, "decided_at": 0}
     return frame(
-        WATERMARKS,
+        PARTITION_BATCHES,
         combined,
         *(
             {**of, "batch_id": batch, "partition": partition, "watermark": at, "decided_at": batch * 1_000}

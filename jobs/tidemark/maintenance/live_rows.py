@@ -46,8 +46,8 @@ def needed_states(rows: pl.DataFrame) -> pl.Series:
     return is_newest(rows, ["operator", "key"], ["batch_id"]) & rows["state"].is_not_null()
 
 
-def needed_watermarks(rows: pl.DataFrame) -> pl.Series:
-    """Marks in `watermarks` the progress of each partition and source."""
+def needed_partitions(rows: pl.DataFrame) -> pl.Series:
+    """Marks in `partition_batches` the progress of each partition and source."""
     return is_newest(rows, ["source", "partition"], ["batch_id"])
 
 

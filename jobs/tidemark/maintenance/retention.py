@@ -17,8 +17,8 @@ from tidemark.maintenance.live_rows import (
     needed_changes,
     needed_last_seen,
     needed_of_hop,
+    needed_partitions,
     needed_states,
-    needed_watermarks,
 )
 from tidemark.maintenance.progress import ReachedBatch, read_progress
 from tidemark.model.kinds.repartition import Repartition
@@ -30,9 +30,9 @@ from tidemark.model.tables.catalog import (
     HELD_RECORDS,
     HOP_MARK,
     OPERATOR_STATE,
+    PARTITION_BATCHES,
     SUPPRESSED,
     TABLES,
-    WATERMARKS,
 )
 from tidemark.storage.delta.tables import read_before, scan
 from tidemark.stream.read.hop_log import readers
@@ -66,7 +66,7 @@ def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
     Tables of which old rows are queried come last.
     """
     retention, done = stream.topology.retention, -1 if at.done is None else at.done
-    handled = {CHANGES.name, OPERATOR_STATE.name, SUPPRESSED.name, WATERMARKS.name}
+    handled = {CHANGES.name, OPERATOR_STATE.name, PARTITION_BATCHES.name, SUPPRESSED.name}
     for table in TABLES.values():
         if table.written_by == "stream" and table.name not in handled:
             waits = table == HELD_RECORDS and at.anything_waits
@@ -85,12 +85,13 @@ def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
             case _:
                 assert_never(operator)
     of_key = ("batch_id", "operator", "key")
-    watermarks = NeededRows(("batch_id", "source", "partition"), needed_watermarks)
+    partitions = NeededRows(("batch_id", "source", "partition"), needed_partitions)
     changes = NeededRows((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
     states = NeededRows((*of_key, "state"), needed_states)
     suppressed = NeededRows((*of_key, "max_timestamp"), partial(_needed_suppressed, stream))
     yield _kept(stream, SUPPRESSED.name, retention.of_stream(SUPPRESSED.name), suppressed, done + 1)
-    yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), watermarks, done + 1)
+    of_partitions = retention.of_stream(PARTITION_BATCHES.name)
+    yield _kept(stream, PARTITION_BATCHES.name, of_partitions, partitions, done + 1)
     yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
     yield _kept(stream, OPERATOR_STATE.name, retention.state_ms, states, done + 1)
 

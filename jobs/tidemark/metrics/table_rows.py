@@ -4,14 +4,15 @@ Purpose: Prometheus scrapes every few seconds, and a scrape of an unchanged ware
 How it works: the files of a Delta table never change. So their rows are kept, and a file is read once, unless others
 were removed. As long as the newest file of the log is the same, nothing is read but its name, inode and time. Rows that
 no metric needs are not kept, and no rows of a table that was removed and made anew.
-What it does not do: read facts that are still in a journal. Drivers write them to the tables within ten seconds.
+Of the facts that are still in a journal it reads those of tables that drivers write once a minute (COMING), up to the
+newest batch of `batches`. Drivers write the others within ten seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -31,15 +32,19 @@ from tidemark.model.tables.catalog import (
     INCIDENTS,
     LATENCY_BUCKETS,
     OUTCOMES,
+    PARTITION_BATCHES,
     SLA_RESULTS,
     TABLES,
-    WATERMARKS,
     Table,
 )
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.snapshots import files_between, snapshot_of
+from tidemark.storage.object_path import ObjectPath
+from tidemark.stream.journal.unflushed import ComingRows
 from tidemark.why.evidence.fact_tables import Opener
+from tidemark.why.evidence.facts import MARK_COLUMNS
 from tidemark.why.evidence.heartbeat_facts import BEAT_COLUMNS
+from tidemark.why.evidence.read_facts import PLACE
 
 KEPT = {
     BATCHES.name: "finished_at",
@@ -52,18 +57,26 @@ KEPT_FOR = timedelta(minutes=65)
 """Counters begin with an hour, and quantiles need five minutes before it."""
 DROPPED_EVERY = timedelta(minutes=5)
 """Older rows are dropped together, because the others are copied then."""
-NEWEST = {WATERMARKS.name: ("source", "partition"), COMPLETENESS.name: ("operator", "interval_start")}
+NEWEST = {COMPLETENESS.name: ("operator", "interval_start")}
 """Tables that need only the newest row of these columns."""
+COMING = frozenset({PARTITION_BATCHES.name})
+"""Tables whose rows are read from the journal, too.
+
+Of each partition they need the newest row up to the newest batch of `batches`, and the newest that has `latest_offset`.
+"""
 COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         BATCHES.name: frozenset(
             {"topology", "sub_topology", "batch_id", "epoch", "decided_at", "started_at", "finished_at", "duration_ms"}
-            | {"sources", "records_in", "read_traces"}
+            | {"records_in", "read_traces"}
         ),
         OUTCOMES.name: frozenset({"sub_topology", "batch_id", "operator", *BECAME}),
         HEARTBEATS.name: frozenset({"topology", "sub_topology", *BEAT_COLUMNS}),
         INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
         LATENCY_BUCKETS.name: frozenset({"operator", "finished_at", "bucket", "n"}),
+        PARTITION_BATCHES.name: frozenset(
+            {"topology", "sub_topology", "batch_id", *PLACE, *MARK_COLUMNS, "until_offset", "latest_offset"}
+        ),
     }
 )
 """Columns of wide tables that metrics need; of others all are read."""
@@ -84,11 +97,15 @@ NO_TABLE = LogFile("", 0, 0)
 
 
 class _KeptTable(NamedTuple):
-    """The needed *rows* of *files*, as of *version*."""
+    """The needed *rows* of *files*, as of the first of *versions*.
 
-    version: LogFile
+    Those of a journal are read by *coming*, as of the second, which is that of `batches`.
+    """
+
+    versions: tuple[LogFile, ...]
     files: frozenset[str]
     rows: pl.DataFrame
+    coming: ComingRows | None = None
 
 
 class TableRows:
@@ -120,34 +137,41 @@ class TableSnapshot:
 
         A table that is not there has none.
         """
-        version = self.version(path)
+        of_batches = [self.version(path.with_name(BATCHES.name))] if table.name in COMING else []
+        versions = (self.version(path), *of_batches)
         kept = self._kept.get(path)
-        if kept is None or kept.version != version:
-            kept = self._kept[path] = self._read(table, path, version, kept)
+        if kept is None or kept.versions != versions:
+            kept = self._kept[path] = self._read(table, path, versions, kept)
         return kept.rows
 
-    def _read(self, table: Table, path: Path, version: LogFile, kept: _KeptTable | None) -> _KeptTable:
-        none = _none(table.name)
+    def _read(self, table: Table, path: Path, versions: tuple[LogFile, ...], kept: _KeptTable | None) -> _KeptTable:
+        none, version = _none(table.name), versions[0]
+        # In an object store drivers write all facts once a minute, and each entry would be a request.
+        has_coming = table.name in COMING and not isinstance(path, ObjectPath)
+        coming = ComingRows(path.parent, table.name) if has_coming else None
+        nothing = _KeptTable(versions, frozenset(), none, coming)
         if version == NO_TABLE:
-            return _KeptTable(version, frozenset(), none)
-        if kept is not None and kept.version != _log_file(path, kept.version.name):
+            return nothing
+        if kept is not None and kept.versions[0] != _log_file(path, kept.versions[0].name):
             kept = None  # the table was made anew
         files = _files(path, version, kept)
+        # Rows of a removed file are in others, or nowhere any more.
+        old = kept if kept is not None and files is not None and kept.files <= files else nothing
+        rows_of_journal = old.coming.take() if old.coming else None
+        new = [] if rows_of_journal is None else [_as(none, pl.DataFrame(rows_of_journal))]
         if files is None:  # delta-rs has to read it
-            files, rows = frozenset(), _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
+            new.append(_as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table())))
         else:
-            # Rows of a removed file are in others, or nowhere any more.
-            old = kept if kept is not None and kept.files <= files else _KeptTable(NO_TABLE, frozenset(), none)
-            new = (_file(path / name, none) for name in sorted(files - old.files))
-            # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
-            rows = pl.concat([old.rows, *new], rechunk=True)
-        since_batch = self._first_batch(path) if table.name == OUTCOMES.name else None
-        return _KeptTable(version, files, _needed(table, rows, since_batch))
+            new += (_file(path / name, none) for name in sorted(files - old.files))
+        # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
+        rows = pl.concat([old.rows, *new], rechunk=True)
+        return _KeptTable(
+            versions, files or frozenset(), _needed(table, rows, partial(self._batches, path)), old.coming
+        )
 
-    def _first_batch(self, path: Path) -> int:
-        """Returns the first batch that is kept of the stream."""
-        first = self.rows(BATCHES, path.with_name(BATCHES.name))["batch_id"].min()
-        return first if isinstance(first, int) else 0
+    def _batches(self, path: Path) -> pl.Series:
+        """Returns the batches that are kept of the stream of the table at *path*."""
+        return self.rows(BATCHES, path.with_name(BATCHES.name))["batch_id"]
 
 
 @cache
@@ -181,7 +205,7 @@ def _log_file(path: Path, name: str) -> LogFile:
 def _files(path: Path, version: LogFile, kept: _KeptTable | None) -> frozenset[str] | None:
     """Returns the files at *version*; None: delta-rs has to read them."""
     # The log since its checkpoint may have a hundred commits. Of a known table only the last ones are read.
-    later = files_between(path, kept.version.name, version.name) if kept is not None and kept.files else None
+    later = files_between(path, kept.versions[0].name, version.name) if kept is not None and kept.files else None
     if kept is not None and later is not None:
         return kept.files | later
     snapshot = snapshot_of(path)
@@ -212,7 +236,7 @@ def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _needed(table: Table, rows: pl.DataFrame, since_batch: int | None) -> pl.DataFrame:
+def _needed(table: Table, rows: pl.DataFrame, batches: Callable[[], pl.Series]) -> pl.DataFrame:
     if rows.is_empty():
         return rows
     if table.name in KEPT:
@@ -222,4 +246,15 @@ def _needed(table: Table, rows: pl.DataFrame, since_batch: int | None) -> pl.Dat
     if table.name in NEWEST:
         newest = rows.lazy().sort("batch_id", maintain_order=True)
         return newest.unique(NEWEST[table.name], keep="last", maintain_order=True).collect()
-    return rows if since_batch is None else rows.filter(pl.col("batch_id") >= since_batch)
+    if table.name in COMING:
+        return _newest_of_partitions(rows, newest_batch=max(batches(), default=-1))
+    return rows.filter(pl.col("batch_id") >= min(batches(), default=0)) if table.name == OUTCOMES.name else rows
+
+
+def _newest_of_partitions(rows: pl.DataFrame, *, newest_batch: int) -> pl.DataFrame:
+    """Returns the *rows* that are needed of each partition, and those after *newest_batch*, which are needed later."""
+    is_later, was_asked = pl.col("batch_id") > newest_batch, pl.col("latest_offset").is_not_null()
+    marked = rows.lazy().with_columns(later_batch=pl.when(is_later).then("batch_id"), was_asked=was_asked)
+    each = [*PLACE, "was_asked", "later_batch"]
+    newest = marked.sort("batch_id", maintain_order=True).unique(each, keep="last", maintain_order=True)
+    return newest.drop("was_asked", "later_batch").collect()

@@ -27,7 +27,7 @@ from tidemark.model.tables.catalog import (
     LATENCY_BUCKETS,
     OPERATOR_LATENCY,
     OPERATOR_TASKS,
-    WATERMARKS,
+    PARTITION_BATCHES,
     WINDOW_PARTS,
     Table,
 )
@@ -99,7 +99,7 @@ def _steps_with_tasks(
 
     *batches* are rows about the batches that *finished* the windows, and about those of the day before.
     """
-    passes = passing_batches(closed_at_sources(steps, finished, topology), batches.watermarks)
+    passes = passing_batches(closed_at_sources(steps, finished, topology), batches.partitions)
     batch_ids = pl.concat([finished["batch_id"], passes["passed_in"]]).unique()
     tasks = facts.rows(OPERATOR_TASKS, pc.field("batch_id").isin(pa.array(batch_ids)))
     clocks = BatchClocks(tasks, batches.latencies, batches.batches, batches.buckets)
@@ -171,12 +171,14 @@ class _StreamReader:
         ran, of_sources = lies_in("finished_at", over), pc.field("kind") == Source.kind
         names = pa.array([source.name for source in self._topology.outside_sources], pa.string())
         is_closing = pc.field("batch_id").isin(pa.array(closed_in)) & pc.field("operator").isin(names)
-        # A watermark that was decided long before may still hold.
-        decided = Interval(over.start_ms - HISTORY_MS, over.end_ms)
+        batches = self.rows(BATCHES, ran)
+        # A watermark that was decided long before may still hold. If a clock was set back, decisions are later than it.
+        last_ms = max([over.end_ms, *batches["decided_at"].dt.epoch("ms").drop_nulls()])
+        decided = Interval(over.start_ms - HISTORY_MS, last_ms + 1)
         return BatchRows(
-            batches=self.rows(BATCHES, ran),
+            batches=batches,
             beats=self.rows(HEARTBEATS, lies_in("at", over)),
-            watermarks=self.rows(WATERMARKS, lies_in("decided_at", decided)),
+            partitions=self.rows(PARTITION_BATCHES, lies_in("decided_at", decided)),
             latencies=self.rows(OPERATOR_LATENCY, ran & of_sources),
             buckets=self.rows(LATENCY_BUCKETS, ran & is_closing),
         )
