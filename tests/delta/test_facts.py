@@ -287,11 +287,11 @@ def test_what_was_read_is_known_before_a_table_has_it(tmp_path: Path, monkeypatc
     """The tables with batches are committed each ten seconds, `partition_batches` once a minute."""
     playing, batches = play(tmp_path), {}
     monkeypatch.setattr(playing.broker, "offsets", lambda _, partitions: dict.fromkeys(partitions, (0, 1_000)))
-    exporter = Exporter(Layout(tmp_path), lambda: [playing.topology], clock=lambda: ms(60))
+    servers = [Exporter(Layout(tmp_path), lambda: [playing.topology], clock=lambda at=at: ms(at)) for at in (60, 8)]
 
-    def exported() -> list[float]:
+    def exported(server: Exporter = servers[0]) -> list[float]:
         """Returns lag and unread records of the partition."""
-        return [sample.value for sample in exporter.samples() if sample.labels[-2:] == ("events", "0")]
+        return [sample.value for sample in server.samples() if sample.labels[-2:] == ("events", "0")]
 
     run(playing, range(11), batches)
     assert (scan_of(playing, "batches").height, scan_of(playing, "partition_batches").height) == (11, 0)
@@ -304,6 +304,8 @@ def test_what_was_read_is_known_before_a_table_has_it(tmp_path: Path, monkeypatc
     assert found == [0, 2, 3, 10, None]
     # The newest record of batch 10 has the time of its decision, and the bound is one second.
     assert exported() == [50 + 1.001, 1_000 - first[11]]
+    # Batches that the driver's clock puts later than that of the server do not count.
+    assert exported(servers[1]) == [1.001, 1_000 - first[9]]
     run(playing, range(11, 14), batches)
     # What is not in `batches` yet does not count.
     assert exported() == [50 + 1.001, 1_000 - first[11]]

@@ -4,8 +4,8 @@ Purpose: Prometheus scrapes every few seconds, and a scrape of an unchanged ware
 How it works: the files of a Delta table never change. So their rows are kept, and a file is read once, unless others
 were removed. As long as the newest file of the log is the same, nothing is read but its name, inode and time. Rows that
 no metric needs are not kept, and no rows of a table that was removed and made anew.
-Of the facts that are still in a journal it reads those of tables that drivers write once a minute (COMING), up to the
-newest batch of `batches`. Drivers write the others within ten seconds.
+Of the facts that are still in a journal it reads those of tables that drivers write once a minute (COMING), whenever
+`batches` is new. Drivers write the others within ten seconds.
 """
 
 from __future__ import annotations
@@ -62,8 +62,11 @@ NEWEST = {COMPLETENESS.name: ("operator", "interval_start")}
 COMING = frozenset({PARTITION_BATCHES.name})
 """Tables whose rows are read from the journal, too.
 
-Of each partition they need the newest row up to the newest batch of `batches`, and the newest that has `latest_offset`.
+They need all rows of the batches of the last AHEAD, and of each partition the newest earlier one, also with a
+`latest_offset`.
 """
+AHEAD = timedelta(minutes=5)
+"""A batch counts when its driver's finish clock is no later than ours, which may be behind by so much."""
 COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         BATCHES.name: frozenset(
@@ -99,7 +102,7 @@ NO_TABLE = LogFile("", 0, 0)
 class _KeptTable(NamedTuple):
     """The needed *rows* of *files*, as of the first of *versions*.
 
-    Those of a journal are read by *coming*, as of the second, which is that of `batches`.
+    The second is that of `batches`, with which *coming* reads the rows of a journal.
     """
 
     versions: tuple[LogFile, ...]
@@ -165,13 +168,8 @@ class TableSnapshot:
             new += (_file(path / name, none) for name in sorted(files - old.files))
         # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
         rows = pl.concat([old.rows, *new], rechunk=True)
-        return _KeptTable(
-            versions, files or frozenset(), _needed(table, rows, partial(self._batches, path)), old.coming
-        )
-
-    def _batches(self, path: Path) -> pl.Series:
-        """Returns the batches that are kept of the stream of the table at *path*."""
-        return self.rows(BATCHES, path.with_name(BATCHES.name))["batch_id"]
+        batches = partial(self.rows, BATCHES, path.with_name(BATCHES.name))
+        return _KeptTable(versions, files or frozenset(), _needed(table, rows, batches), old.coming)
 
 
 @cache
@@ -236,24 +234,29 @@ def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _needed(table: Table, rows: pl.DataFrame, batches: Callable[[], pl.Series]) -> pl.DataFrame:
+def _needed(table: Table, rows: pl.DataFrame, batches: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    """Returns those of *rows* that are needed beside the kept *batches* of the stream."""
+    newest_at: Any
     if rows.is_empty():
         return rows
     if table.name in KEPT:
         at = rows[KEPT[table.name]]
-        newest_at: Any = at.max()
+        newest_at = at.max()
         return rows if newest_at - at.min() <= KEPT_FOR + DROPPED_EVERY else rows.filter(at >= newest_at - KEPT_FOR)
     if table.name in NEWEST:
         newest = rows.lazy().sort("batch_id", maintain_order=True)
         return newest.unique(NEWEST[table.name], keep="last", maintain_order=True).collect()
     if table.name in COMING:
-        return _newest_of_partitions(rows, newest_batch=max(batches(), default=-1))
-    return rows.filter(pl.col("batch_id") >= min(batches(), default=0)) if table.name == OUTCOMES.name else rows
+        finished_at = batches()["finished_at"]
+        newest_at = finished_at.max()
+        before = () if newest_at is None else batches().filter(finished_at <= newest_at - AHEAD)["batch_id"]
+        return _newest_of_partitions(rows, until_batch=max(before, default=-1))
+    return rows.filter(pl.col("batch_id") >= min(batches()["batch_id"], default=0)) if table == OUTCOMES else rows
 
 
-def _newest_of_partitions(rows: pl.DataFrame, *, newest_batch: int) -> pl.DataFrame:
-    """Returns the *rows* that are needed of each partition, and those after *newest_batch*, which are needed later."""
-    is_later, was_asked = pl.col("batch_id") > newest_batch, pl.col("latest_offset").is_not_null()
+def _newest_of_partitions(rows: pl.DataFrame, *, until_batch: int) -> pl.DataFrame:
+    """Returns the newest *rows* of each partition up to a batch, and all later ones."""
+    is_later, was_asked = pl.col("batch_id") > until_batch, pl.col("latest_offset").is_not_null()
     marked = rows.lazy().with_columns(later_batch=pl.when(is_later).then("batch_id"), was_asked=was_asked)
     each = [*PLACE, "was_asked", "later_batch"]
     newest = marked.sort("batch_id", maintain_order=True).unique(each, keep="last", maintain_order=True)
