@@ -247,9 +247,9 @@ def _needed(table: Table, rows: pl.DataFrame, batches: Callable[[], pl.DataFrame
         newest = rows.lazy().sort("batch_id", maintain_order=True)
         return newest.unique(NEWEST[table.name], keep="last", maintain_order=True).collect()
     if table.name in COMING:
-        finished_at = batches()["finished_at"]
+        number, finished_at = batches()["batch_id"], batches()["finished_at"]
         newest_at = finished_at.max()
-        before = () if newest_at is None else batches().filter(finished_at <= newest_at - AHEAD)["batch_id"]
+        before = () if newest_at is None else number.filter(finished_at <= newest_at - AHEAD)
         return _newest_of_partitions(rows, until_batch=max(before, default=-1))
     return rows.filter(pl.col("batch_id") >= min(batches()["batch_id"], default=0)) if table == OUTCOMES else rows
 

@@ -79,10 +79,9 @@ class Inputs:
         self._producers = Producers(scene)
 
     def partitions(self, source: str) -> dict[int, NewestWatermark]:
-        """Returns the newest watermarks of the partitions of *source*, the furthest behind first."""
+        """Returns the newest watermarks of the partitions of *source*, that which stood still the longest first."""
         marks = self._scene.of(source).marks
-        of_source = [(number, mark) for (name, number), mark in marks.items() if name == source and number is not None]
-        return dict(sorted(of_source, key=lambda each: (each[1].watermark_ms is not None, each[1].watermark_ms or 0)))
+        return {number: mark for (name, number), mark in marks.items() if name == source and number is not None}
 
     def last_read_ms(self, source: Source) -> int | None:
         """Returns when the newest batch that read from *source* finished, if any."""

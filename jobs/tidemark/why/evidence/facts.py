@@ -27,7 +27,8 @@ from tidemark.why.evidence.heartbeat_facts import HeartbeatFacts
 from tidemark.why.evidence.outcome_facts import LATELY, OutcomeFacts
 from tidemark.why.evidence.read_facts import PLACE, ReadFacts
 
-MARK_COLUMNS = ("watermark", "newest_timestamp", "activity", "blocked_by", "topic_partition")
+MOVING = ("watermark", "newest_timestamp", "activity")
+MARK_COLUMNS = (*MOVING, "blocked_by", "topic_partition")
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class StreamFacts:
 
     @cached_property
     def marks(self) -> dict[tuple[str | None, int | None], NewestWatermark]:
-        """The newest watermarks by source and partition.
+        """The newest watermarks by source and partition, in the order in which they moved last.
 
         None and None are the keys of the watermark over all sources.
         """
@@ -186,7 +187,10 @@ class StreamFacts:
 
 
 def _newest(rows: pl.LazyFrame) -> pl.LazyFrame:
-    """Returns what *rows* say last of each source and partition."""
+    """Returns what *rows* say last of each source and partition, the one that moved last at the end."""
     unread = (pl.col("latest_offset") - pl.col("until_offset")).drop_nulls().last()
-    in_order = rows.sort("batch_id", maintain_order=True)
-    return in_order.group_by(PLACE, maintain_order=True).agg(pl.col(MARK_COLUMNS).last(), unread=unread)
+    has_moved = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in MOVING)
+    moved_in = pl.col("batch_id").filter(has_moved).last()
+    in_order = rows.sort("batch_id", maintain_order=True).group_by(PLACE, maintain_order=True)
+    newest = in_order.agg(pl.col(MARK_COLUMNS).last(), unread=unread, moved_in=moved_in)
+    return newest.sort("moved_in", maintain_order=True).drop("moved_in")
