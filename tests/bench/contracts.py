@@ -67,7 +67,7 @@ CHECKS = {
     "operator_batches": [unique("batch_id", "operator"), among("kind", *KINDS), ordered("min_ms", "max_ms")],
     "latency_minutes": [unique("batch_id", "operator", "task_id", "window_start"), ordered("min_ms", "max_ms")],
     "operator_windows": [unique("operator", "window_start"), counted("records")],
-    "watermarks": [unique("batch_id", "source", "partition"), among("activity", "active", "idle", "backlogged")],
+    "partition_batches": [unique("batch_id", "source", "partition"), among("activity", "active", "idle", "backlogged")],
     "changes": [unique("batch_id", "operator", "seq"), counted("seq")],
     "suppressed": [counted("n"), ordered("first_offset", "last_offset")],
 }
@@ -149,7 +149,7 @@ def _lay_down(layout: Layout, topology: Topology) -> None:
         "operator_batches": {**zero, "kind": kind, "min_ms": pl.lit(1), "max_ms": pl.lit(2)},
         "latency_minutes": {"n": pl.lit(1), "negative_n": pl.lit(0), "min_ms": pl.lit(1), "max_ms": pl.lit(2)},
         "operator_windows": {"window_start": pl.lit(at), "window_end": pl.lit(at + 1), "records": pl.lit(1)},
-        "watermarks": {"partition": pl.lit(0), "activity": pl.lit("active")},
+        "partition_batches": {"partition": pl.lit(0), "activity": pl.lit("active")},
         "changes": {"seq": pl.when(pl.col("i") == ROWS - 1).then(ROWS - 2).otherwise("i"), "operator": pl.lit("o")},
         "suppressed": {"n": pl.when(pl.col("i") == 7).then(-1).otherwise(0)} | read,
     }  # fmt: skip

@@ -106,10 +106,10 @@ def _waits_ms(home: Path, address: str) -> list[float]:
     written = {
         row["batch_id"]: row["finished_at"] for row in rows_of(home / "warehouse", "flights", "status", "batches")
     }
-    read = rows_of(home / "warehouse", "flights", "carriers", "batches")
+    reading = rows_of(home / "warehouse", "flights", "carriers", "batches")
+    read_records = {row["batch_id"] for row in reading if row["records_in"]}
     return [
-        float(row["decided_at"] - written[source["until_offset"] - 1])
-        for row in read
-        for source in row["sources"]
-        if row["records_in"] and source["until_offset"] - 1 in written
+        float(row["decided_at"] - written[row["until_offset"] - 1])
+        for row in rows_of(home / "warehouse", "flights", "carriers", "partition_batches")
+        if row["batch_id"] in read_records and (row["until_offset"] or 0) - 1 in written
     ]

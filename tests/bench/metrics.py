@@ -25,7 +25,7 @@ from tidemark.query.sql import Warehouse
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.promises import Promises
 
-TABLES = ("batches", "operator_batches", "latency_minutes", "watermarks", "heartbeats")
+TABLES = ("batches", "operator_batches", "latency_minutes", "partition_batches", "heartbeats")
 
 
 def figures(runs: int) -> Iterator[Figure]:

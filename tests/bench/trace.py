@@ -20,7 +20,7 @@ from support.play import NOON, Play, ms
 from support.topologies import map_of, sink, source, table, topology_of
 from support.traced import KeptRecords
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.model.tables.catalog import BATCHES, CHANGES, OPERATOR_BATCHES
+from tidemark.model.tables.catalog import BATCHES, CHANGES, OPERATOR_BATCHES, PARTITION_BATCHES
 from tidemark.storage.delta.tables import append
 from tidemark.trace.lineage import trace_row
 from tidemark.trace.outcomes import RecordPlace
@@ -77,8 +77,9 @@ def _lay_down(play: Play, number: int) -> None:
     )
     append(play.table("changes"), rows_of(CHANGES, changes, **same))
     read = {"source": "events", "partition": 0, "from_offset": first, "until_offset": first + A_BATCH}
-    batch = {"decided_at": at, "started_at": at, "finished_at": at, "records_in": A_BATCH, "sources": [read]}
+    batch = {"decided_at": at, "started_at": at, "finished_at": at, "records_in": A_BATCH}
     append(play.table("batches"), rows_of(BATCHES, [batch], **same))
+    append(play.table("partition_batches"), rows_of(PARTITION_BATCHES, [read], **same))
     outcome = {"operator": "newest", "kind": "table", "records_in": A_BATCH, "emitted": A_BATCH}
     append(play.table("operator_batches"), rows_of(OPERATOR_BATCHES, [outcome], **same))
     board = pl.DataFrame({"id": keys, "source_offset": offsets}).select(

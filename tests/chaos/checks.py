@@ -9,12 +9,13 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from chaos.feed import TOPIC
 from chaos.oracle import players_of, teams_of
 from chaos.stage import TOPOLOGY, Stage
-from streaming.drivers import Row, batch_of, in_kafka, rows_of
+from streaming.drivers import Row, batches_of, in_kafka, reads_of, rows_of
 from streaming.laws import (
     ONE_ROW_PER,
     check_accounting,
@@ -28,7 +29,7 @@ from streaming.laws import (
     updates_of,
 )
 
-from support.oracle_parts import Handed, Message, Place
+from support.oracle_parts import Batch, Handed, Message, Place
 
 
 class Left:
@@ -39,10 +40,13 @@ class Left:
         self.events = {message.place: message for message in in_kafka(stage.address, TOPIC)}
         self.rows = cache(lambda sub, table: rows_of(stage.warehouse, TOPOLOGY, sub, table))
         self.news: list[Message] = in_kafka(stage.address, "news")
-        self.players = players_of(self.events, map(batch_of, self.rows("players", "batches")))
+        self.players = players_of(self.events, self._batches("players"))
         self._is_one = stage.shards == 1
         handed = self.players["by_team"].handed if self._is_one else self._handed()
-        self.teams = teams_of(self.players, handed, map(batch_of, self.rows("teams", "batches")))
+        self.teams = teams_of(self.players, handed, self._batches("teams"))
+
+    def _batches(self, sub: str) -> list[Batch]:
+        return batches_of(self.rows(sub, "batches"), self.rows(sub, "partition_batches"))
 
     def in_order(self, found: list[Any], expected: list[Any], *key: int) -> None:
         """Fails unless both are equal.
@@ -85,12 +89,13 @@ def _in_kafka(left: Left) -> None:
 def _read_once(left: Left) -> None:
     """Checks that one batch reads each record, and each hop batch."""
     for sub in ("players", "teams"):
-        check_read_once(left.rows(sub, "batches"))
-        check_never_back(left.rows(sub, "watermarks"))
-    read = [place for row in left.rows("players", "batches") for part in batch_of(row).reads for place in part.places()]
+        check_read_once(left.rows(sub, "partition_batches"))
+        check_never_back(left.rows(sub, "partition_batches"))
+    reads = reads_of(left.rows("players", "partition_batches")).values()
+    read = [place for part in chain.from_iterable(reads) for place in part.places()]
     _same(read, left.events)
     last = left.rows("players", "hop_by_team")[-1]["batch_id"]
-    (part,) = batch_of(left.rows("teams", "batches")[-1]).reads
+    (part,) = [*reads_of(left.rows("teams", "partition_batches")).values()][-1]
     _same([part.until_offset], [last + 1])
 
 

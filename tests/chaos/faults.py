@@ -13,7 +13,7 @@ from chaos.stage import SUBS, Stage
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-FACTS = ("latency_minutes", "operator_windows", "watermarks", "operator_batches")
+FACTS = ("latency_minutes", "operator_windows", "partition_batches", "operator_batches")
 STEPS = {
     "players": (
         *("planned", "reading", "decided", "committed changes", "committed seen", "committed news"),

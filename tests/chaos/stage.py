@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 from chaos.feed import PARTITIONS, TOPIC, Flow
 from deltalake import DeltaTable
-from streaming.drivers import TABLE_POLL_S, Driver, ends_of, rows_of
+from streaming.drivers import TABLE_POLL_S, Driver, ends_of, reads_of, rows_of
 
 from tidemark.control import process
 from tidemark.embedded import broker
@@ -238,14 +238,12 @@ class Stage:
         return not appended or (merged is not None and merged >= appended[-1]["batch_id"])
 
     def _read_to(self, sub: str) -> dict[str, int]:
-        """Returns the progress of *sub* by its newest row of `batches`.
+        """Returns the progress of *sub* by the newest rows of `partition_batches`.
 
         It is up to a flush behind its heartbeat.
         """
-        newest = rows_of(self.warehouse, TOPOLOGY, sub, "batches")[-1:]
-        return {
-            f"{part['source']}/{part['partition']}": part["until_offset"] for row in newest for part in row["sources"]
-        }
+        reads = [*reads_of(rows_of(self.warehouse, TOPOLOGY, sub, "partition_batches")).values()]
+        return {f"{part.topic}/{part.partition}": part.until_offset for newest in reads[-1:] for part in newest}
 
     def _have_read(self, ends: dict[str, int], players: dict[str, int], teams: dict[str, int]) -> bool:
         if not ends.items() <= players.items():

@@ -22,7 +22,7 @@ from typing import Any
 import polars as pl
 import pytest
 from cluster.submitting import spark_table, submit_command
-from streaming.drivers import PATIENCE_S, PROJECT, Driver, Row, batch_of, in_kafka, rows_of
+from streaming.drivers import PATIENCE_S, PROJECT, Driver, Row, batches_of, in_kafka, rows_of
 from streaming.flights_oracle import FLIGHTS, WEATHER, carriers_of, delays, status_of
 from streaming.laws import (
     ONE_ROW_PER,
@@ -144,7 +144,9 @@ def flow(tmp_path_factory: pytest.TempPathFactory, broker: str, cluster: LocalCl
         carriers.wait(lambda: carriers.offsets() == {"by_carrier_source/0": last + 1}, "the end of the hop")
         exits.append(carriers.drain())
     messages = [message for topic in (FLIGHTS, WEATHER) for message in in_kafka(broker, topic)]
-    batches = map(batch_of, rows_of(warehouse, "flights", "status", "batches"))
+    batches = batches_of(
+        *(rows_of(warehouse, "flights", "status", table) for table in ("batches", "partition_batches"))
+    )
     oracle = status_of(messages, batches, bound_ms=BOUND_MS, idle_after_ms=IDLE_AFTER_MS)
     return Flow(topology, warehouse, submit, exits, cluster.living(), oracle)
 
@@ -165,8 +167,8 @@ def test_every_batch_has_each_row_once_and_its_accounting_closes(flow: Flow) -> 
     for sub_topology in ("status", "carriers"):
         check_accounting(flow.rows("operator_batches", sub_topology))
         check_suppressed(flow.rows("operator_batches", sub_topology), flow.rows("suppressed", sub_topology))
-        check_never_back(flow.rows("watermarks", sub_topology))
-    check_read_once(flow.rows("batches"))
+        check_never_back(flow.rows("partition_batches", sub_topology))
+    check_read_once(flow.rows("partition_batches"))
     for table in ONE_ROW_PER.keys() - {"state_changes"}:
         key = ("batch_id", *ONE_ROW_PER[table])
         rows = [tuple(row[name] for name in key) for row in flow.rows(table)]

@@ -24,7 +24,7 @@ def seconds(instant_ms: int) -> float:
 
 def decided(play: Play) -> list[float]:
     """The decision times of the batches that did something."""
-    told = {row["batch_id"]: seconds(row["decided_at"]) for row in play.rows("watermarks")}
+    told = {row["batch_id"]: seconds(row["decided_at"]) for row in play.rows("partition_batches")}
     return [told[batch_id] for batch_id in sorted(told)]
 
 

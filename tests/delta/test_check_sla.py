@@ -27,9 +27,9 @@ from tidemark.model.tables.catalog import (
     INCIDENTS,
     LATENCY_MINUTES,
     OPERATOR_BATCHES,
+    PARTITION_BATCHES,
     SLA_RESULTS,
     SUPPRESSED,
-    WATERMARKS,
     WINDOW_PARTS,
 )
 from tidemark.query import sql
@@ -210,7 +210,7 @@ def test_a_past_instant_is_judged_by_what_could_be_seen_then(warehouse):
 def test_an_idle_source_excuses_a_stale_table_in_all_verdicts(warehouse):
     streamed(warehouse)
     warehouse.write(
-        WATERMARKS, [{"batch_id": n, "source": "events", "activity": a} for n, a in ((3, "active"), (4, "idle"))]
+        PARTITION_BATCHES, [{"batch_id": n, "source": "events", "activity": a} for n, a in ((3, "active"), (4, "idle"))]
     )
 
     check(warehouse, at_ms=NOW + 3_600_000, ignore_when_idle=True)
@@ -322,8 +322,8 @@ def test_a_quantile_is_broken_since_the_minute_that_broke_it(warehouse):
 def test_a_silent_partition_is_stale_by_itself(warehouse):
     warehouse.write(BATCHES, [{"batch_id": n, "finished_at": NOW} for n in range(3)])
     parts = [(0, 0, NOW - 90_000), (0, 1, NOW - 90_000), (1, 0, NOW - 3_000), (2, 0, NOW - 2_000)]
-    rows = [{"batch_id": n, "source": "events", "partition": part, "max_timestamp": at} for n, part, at in parts]
-    warehouse.write(WATERMARKS, rows)
+    rows = [{"batch_id": n, "source": "events", "partition": part, "newest_timestamp": at} for n, part, at in parts]
+    warehouse.write(PARTITION_BATCHES, rows)
 
     check(warehouse, subject="events", by=["partition"], warn_after=None, error_after="1 min")
 
@@ -502,12 +502,12 @@ def test_a_broken_contract_names_table_operator_row_and_version(warehouse):
     "table",
     [
         *("batches", "changes", "critical_paths"),
-        *(pytest.param(n, marks=pytest.mark.long) for n in ("operator_batches", "watermarks")),
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("operator_batches", "partition_batches")),
     ],
 )
 def test_a_damaged_table_is_reported_and_the_check_continues(warehouse, table):
     streamed(warehouse)
-    warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "events", "activity": "idle"}])
+    warehouse.write(PARTITION_BATCHES, [{"batch_id": 0, "source": "events", "activity": "idle"}])
     for commit in warehouse.layout.warehouse.glob(f"*/t/**/{table}/_delta_log/*.json"):
         commit.write_text("{")
     of_others = warehouse.layout.stream_table("others", "s", OPERATOR_BATCHES.name) / "_delta_log"
@@ -579,7 +579,7 @@ def test_the_culprit_of_latency_took_more_than_its_usual_time(warehouse):
 def test_an_idle_source_excuses_for_5_min_after_a_heartbeat(warehouse, state, age_ms, verdict):
     streamed(warehouse)
     at_ms = NOW + 3_600_000
-    warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "events", "activity": "idle"}])
+    warehouse.write(PARTITION_BATCHES, [{"batch_id": 0, "source": "events", "activity": "idle"}])
     warehouse.write(
         HEARTBEATS,
         [
@@ -615,7 +615,7 @@ def test_a_drain_explains_only_what_was_not_broken_before(warehouse, drained_ms,
 @pytest.mark.parametrize(("age_ms", "verdict"), [(86_400_000, "pass"), (86_400_001, "error")])
 def test_without_heartbeats_an_idle_source_excuses_for_a_day(warehouse, age_ms, verdict):
     streamed(warehouse)  # its batch was finished at NOW − 50 s
-    warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "events", "activity": "idle"}])
+    warehouse.write(PARTITION_BATCHES, [{"batch_id": 0, "source": "events", "activity": "idle"}])
 
     check(warehouse, at_ms=NOW - 50_000 + age_ms, ignore_when_idle=True)
 

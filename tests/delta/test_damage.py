@@ -401,7 +401,7 @@ def log_file(made: Warehouse, table: str, version: int) -> Path:
 
 LOGS = {
     ("batches", 1): "empty", ("operator_batches", 1): "cut", ("changes", 2): "missing",
-    ("hop_by_id", 6): "another type", ("board", 3): "nested", ("watermarks", 0): "no text",
+    ("hop_by_id", 6): "another type", ("board", 3): "nested", ("partition_batches", 0): "no text",
     ("operator_windows", 2): "without its end",
 }  # fmt: skip
 """By table and version, what happens to the commit."""
@@ -494,7 +494,7 @@ def test_pages_and_why_name_a_damaged_table_although_its_driver_runs(
     lease = Control(copied.control)
     lease.acquire()
     assert isinstance(pages(copied), list)
-    for name, way in (("batches", "cut"), ("watermarks", "of another stream"), ("board", "cut")):
+    for name, way in (("batches", "cut"), ("partition_batches", "of another stream"), ("board", "cut")):
         newest = max((copied.stream.home / name / "_delta_log").glob("*.json"))
         foreign = (other.stream.home / name / "_delta_log" / newest.name).read_bytes()
         with damaged({newest: WAYS["cut"](newest.read_bytes()) if way == "cut" else foreign}):

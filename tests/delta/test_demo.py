@@ -15,8 +15,8 @@ from tidemark.model.tables.catalog import (
     DEAD_LETTERS,
     DELIVERIES,
     OPERATOR_BATCHES,
+    PARTITION_BATCHES,
     SLA_RESULTS,
-    WATERMARKS,
 )
 from tidemark.query.sql import Warehouse
 
@@ -29,7 +29,7 @@ def test_streams_are_at_rest_when_every_source_is_idle(tmp_path: Path) -> None:
     def at(batch: int, **activities: str) -> bool:
         rows = [{"batch_id": batch, "source": source, "activity": said} for source, said in activities.items()]
         warehouse.write(
-            WATERMARKS, [*rows, {"batch_id": batch, "source": "events", "partition": 0, "activity": "active"}]
+            PARTITION_BATCHES, [*rows, {"batch_id": batch, "source": "events", "partition": 0, "activity": "active"}]
         )
         return demo._is_at_rest()
 
@@ -81,7 +81,8 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
     }
     warehouse.write(DEAD_LETTERS, [bad, {**bad, "batch_id": 3, "offset": 18, "reason": "invalid_utf8"}])
     warehouse.write(
-        WATERMARKS, [{"batch_id": 3, "source": "events", "partition": 1, "activity": "idle", "max_timestamp": 9}]
+        PARTITION_BATCHES,
+        [{"batch_id": 3, "source": "events", "partition": 1, "activity": "idle", "newest_timestamp": 9}],
     )
     assert list(story.new()) == [
         "emit on change: newest has left 100 of 125 updates unsent, which changed nothing",

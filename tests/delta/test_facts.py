@@ -23,6 +23,7 @@ from tidemark.control.process import wait_until
 from tidemark.kernels.columns.buckets import STATISTICS
 from tidemark.kernels.columns.schemas import rows_of as in_form
 from tidemark.kernels.updates.facts import add_up
+from tidemark.metrics.exporter import Exporter
 from tidemark.model import sla_spec
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import LATENCY_MINUTES, OPERATOR_BATCHES
@@ -35,6 +36,7 @@ from tidemark.stream.journal.unflushed import scan_facts
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import findings
 from tidemark.stream.write.flushing import SELDOM
+from tidemark.trace.evidence import StreamEvidence
 from tidemark.why.evidence.fact_tables import FactTables, stored_in
 
 TOML = topology_of(
@@ -112,7 +114,7 @@ def test_a_batch_commits_outputs_and_ten_seconds_facts(tmp_path):
     assert not of_facts & SELDOM
     drain(playing)
     assert {name for name, n in commits(tmp_path).items() if n == 1} - of_facts == SELDOM
-    assert scan_of(playing, "batches").height == scan_of(playing, "watermarks")["batch_id"].n_unique() == 11
+    assert scan_of(playing, "batches").height == scan_of(playing, "partition_batches")["batch_id"].n_unique() == 11
 
 
 def test_flights_make_few_commits(tmp_path):
@@ -280,7 +282,7 @@ def test_the_timer_of_a_driver_flushes_and_does_so_at_its_end(tmp_path):
     wait_until(lambda: scan_of(playing, "batches").height == 3, "a flush in silence", 60)
     run(playing, range(3, 5), {})
     timer.end()
-    assert scan_of(playing, "batches").height == scan_of(playing, "watermarks")["batch_id"].n_unique() == 5
+    assert scan_of(playing, "batches").height == scan_of(playing, "partition_batches")["batch_id"].n_unique() == 5
 
 
 def test_readers_see_facts_that_only_the_journal_has(tmp_path):
@@ -298,6 +300,37 @@ def test_readers_see_facts_that_only_the_journal_has(tmp_path):
     drain(playing)
     assert warehouse.ask(asked).rows == ((0,), (1,))
     assert Warehouse(tmp_path).ask(asked).rows == tuple((number,) for number in range(12))
+
+
+def test_what_was_read_is_known_before_a_table_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables with batches are committed each ten seconds, `partition_batches` once a minute."""
+    playing, batches = play(tmp_path), {}
+    monkeypatch.setattr(playing.broker, "offsets", lambda _, partitions: dict.fromkeys(partitions, (0, 1_000)))
+    servers = [Exporter(Layout(tmp_path), lambda: [playing.topology], clock=lambda at=at: ms(at)) for at in (60, 8)]
+
+    def exported(server: Exporter = servers[0]) -> list[float]:
+        """Returns lag and unread records of the partition."""
+        return [sample.value for sample in server.samples() if sample.labels[-2:] == ("events", "0")]
+
+    run(playing, range(11), batches)
+    assert (scan_of(playing, "batches").height, scan_of(playing, "partition_batches").height) == (11, 0)
+    # The first three batches have three records each, and later ones four.
+    first = [0, 3, 6, *(9 + 4 * n for n in range(60))]
+    query = "SELECT batch_id, from_offset, until_offset FROM partition_batches WHERE partition = 0 ORDER BY 1"
+    assert Warehouse(tmp_path).ask(query).rows == tuple((n, first[n], first[n + 1]) for n in range(11))
+    evidence_ = StreamEvidence(playing.stream(SUB))
+    found = [evidence_.batch_of("events", 0, offset) for offset in (0, 8, 9, first[10], first[11])]
+    assert found == [0, 2, 3, 10, None]
+    # The newest record of batch 10 has the time of its decision, and the bound is one second.
+    assert exported() == [50 + 1.001, 1_000 - first[11]]
+    # Batches that the driver's clock puts later than that of the server do not count.
+    assert exported(servers[1]) == [1.001, 1_000 - first[9]]
+    run(playing, range(11, 14), batches)
+    # What is not in `batches` yet does not count.
+    assert exported() == [50 + 1.001, 1_000 - first[11]]
+    run(playing, range(14, 62), batches)
+    assert exported() == [1.001, 1_000 - first[61]]
+    assert scan_of(playing, "partition_batches")["batch_id"].max() == 60
 
 
 def imports_and_answer(home: Path, query: str) -> tuple[set[str], int]:

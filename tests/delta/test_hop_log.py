@@ -225,10 +225,9 @@ def test_an_accepted_loss_of_a_hop_is_recorded(late: Play) -> None:
     accepted(late, 2)
     late._batches[f"{READER}/hop"] = 2  # what Spark reads of the log that is there
     late.hop(READER, at_ms=ms(9))
-    assert [row["until_offset"] for row in late.rows("batches", READER)[-1]["sources"]] == [3]
-    assert late.rows("batches", READER)[-1]["accepted_loss"] == [
-        {"source": "by_v_source", "partition": 0, "from_offset": 1, "until_offset": 2}
-    ]
+    (read,) = [*late.reads(READER).values()][-1]
+    assert (read["source"], read["partition"], read["until_offset"]) == ("by_v_source", 0, 3)
+    assert (read["lost_from_offset"], read["lost_until_offset"]) == (1, 2)
     assert [(row["v"], row["n"]) for row in late.rows("counts", READER)] == [(0, 1), (2, 1)]
     late.start(READER)  # Spark's checkpoint still has the older position: nothing more is lost
     late.batch(at_ms=ms(10), sub=READER)

@@ -234,7 +234,7 @@ def test_rows_read_are_the_offsets_of_a_topic(ended: tuple[Scene, list[Event]]) 
     scene, events = ended
     read = [rows_read(each).get("events") for each in events]
     assert read == [None, 2, 3, None, 1, 0]
-    parts = [part for row in scene.play.rows("batches") for part in row["sources"]]
+    parts = [part for reads in scene.play.reads().values() for part in reads]
     assert sum(part["until_offset"] - part["from_offset"] for part in parts) == 6
 
 

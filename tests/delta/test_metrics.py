@@ -220,13 +220,13 @@ def test_a_scrape_asks_little_of_files_logs_and_frames(
     logs = {"_version": 2 * 6 + 2}
     assert counts == {**logs, "lazy": 2}
     for name in ("status", "carriers"):
-        for table in ("batches", "operator_batches", "latency_minutes", "watermarks", "heartbeats"):
+        for table in ("batches", "operator_batches", "latency_minutes", "partition_batches", "heartbeats"):
             path = own.stream_table("flights", name, table)
             write_deltalake(path, DeltaTable(path).to_pyarrow_table().slice(0, 1), mode="append")
     counts.clear()
     exporter.samples()
     # Nothing asks for the watermarks of a stream without partitions.
-    assert counts == {**logs, "_file": 9, "lazy": 14}
+    assert counts == {**logs, "_file": 9, "lazy": 11}
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])

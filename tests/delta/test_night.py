@@ -85,7 +85,7 @@ def test_no_result_is_final_early_when_airports_wake_up_in_turn(tmp_path: Path) 
     night.batch(
         [flight(night, morning, EWR), flight(night, morning + 300, EWR)], at_ms=T + (morning + 300) * 1000, sub="status"
     )
-    rows = [row for row in night.rows("watermarks", "status") if row["source"] == "flight_events"]
+    rows = [row for row in night.rows("partition_batches", "status") if row["source"] == "flight_events"]
     partitions = {row["partition"]: row["activity"] for row in rows if row["batch_id"] == 1}
     assert (partitions[JFK], partitions[LGA]) == ("backlogged", "idle")
     assert watermark_s(night) == 1 - 3 - 0.001, "unread records of JFK hold the watermark back"
@@ -105,7 +105,7 @@ def test_a_partition_with_an_open_transaction_is_not_idle(tmp_path: Path) -> Non
     night.broker.open = {JFK: 1}
     later = 3600
     night.batch([flight(night, later, EWR)], at_ms=T + later * 1000, sub="status")
-    rows = [row for row in night.rows("watermarks", "status") if row["source"] == "flight_events"]
+    rows = [row for row in night.rows("partition_batches", "status") if row["source"] == "flight_events"]
     partitions = {row["partition"]: row["activity"] for row in rows if row["batch_id"] == 1}
     assert (partitions[JFK], partitions[LGA]) == ("backlogged", "idle")
     night.broker.open = {}

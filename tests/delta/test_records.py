@@ -231,9 +231,9 @@ def test_a_new_partition_that_falls_silent_keeps_its_time(tmp_path: Path) -> Non
     play = Play(SOURCE + operators(all=sink("events", table="all_of_it")), tmp_path)
     play.batch([event(play, 1), play.row("events", T + 9_000, partition=1, id="b", v=1)], at_ms=T)
     play.batch([event(play, 2)], at_ms=T + 1000)
-    newest = {row["partition"]: row for row in play.rows("watermarks") if row["source"] == "events"}
+    newest = {row["partition"]: row for row in play.rows("partition_batches") if row["source"] == "events"}
     assert newest[1]["watermark"] == T + 7_999
-    assert play.rows("batches")[-1]["sources"][1]["until_offset"] == 1
+    assert play.reads()[1][1]["until_offset"] == 1
 
 
 def test_records_without_keys_reach_operators_that_need_none(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
 
 def places(play: Play) -> list[tuple[int, int, str, str]]:
     """Returns batch, input partition, place and activity."""
-    rows = [row for row in play.rows("watermarks") if row["partition"] is not None]
+    rows = [row for row in play.rows("partition_batches") if row["partition"] is not None]
     return [(row["batch_id"], row["partition"], row["topic_partition"], row["activity"]) for row in rows]
 
 
@@ -51,12 +51,13 @@ def test_a_deleted_topic_leaves_with_the_first_batch_without_it(play: Play) -> N
     play.broker.gone.add("b")
     play.batch([play.row("events", NOON + 7_000, id="w")], at_ms=NOON + 2_000)
     assert places(play) == [
-        (0, 0, "a/0", "active"), (0, 1, "b/0", "active"), (1, 2, "b/1", "active"),
+        (0, 0, "a/0", "active"), (0, 1, "b/0", "active"),
+        (1, 0, "a/0", "active"), (1, 1, "b/0", "active"), (1, 2, "b/1", "active"),
         (2, 0, "a/0", "active"), (2, 1, "b/0", "idle"), (2, 2, "b/1", "idle"),
     ]  # fmt: skip
-    combined = [row for row in play.rows("watermarks") if row["source"] == "events" and row["partition"] is None]
+    combined = [row for row in play.rows("partition_batches") if row["source"] == "events" and row["partition"] is None]
     # A watermark is 1 ms and the bound, 1 s, behind the newest record of the slowest partition.
-    assert [(row["watermark"] - NOON, row["held_by"]) for row in combined] == [(-1_001, "1"), (5_999, "0")]
+    assert [(row["watermark"] - NOON, row["blocked_by"]) for row in combined] == [(-1_001, "1"), (5_999, "0")]
 
 
 def test_a_bad_record_has_its_topic_and_goes_to_its_partition(play: Play) -> None:

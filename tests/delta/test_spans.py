@@ -18,7 +18,7 @@ from support.topologies import repartition, sink, source, table, topology_of
 from tidemark.metrics import spans as spans_module
 from tidemark.metrics.spans import SpanPusher
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import BATCHES
+from tidemark.model.tables.catalog import BATCHES, PARTITION_BATCHES
 from tidemark.model.topology import parse
 
 TOML = topology_of(
@@ -71,14 +71,14 @@ class Scene:
 
     def batches(self, sub: str, numbers: Iterable[int], at_s: int = 0, **read: tuple[int, int]) -> None:
         """Batches at *at_s* that read these offsets of sources, from and until."""
-        sources = [
-            {"source": source, "partition": 0, "from_offset": since, "until_offset": until}
+        reads = [
+            {"batch_id": number, "source": source, "partition": 0, "from_offset": since, "until_offset": until}
             for source, (since, until) in read.items()
+            for number in numbers
         ]
         at = dict.fromkeys(("decided_at", "started_at", "finished_at"), ms(at_s))
-        rows: list[Mapping[str, Any]] = [
-            {"batch_id": number, "epoch": 1, "records_in": 1, "sources": sources, **at} for number in numbers
-        ]
+        rows: list[Mapping[str, Any]] = [{"batch_id": number, "epoch": 1, "records_in": 1, **at} for number in numbers]
+        self.tables.write(PARTITION_BATCHES, reads, sub)
         self.tables.write(BATCHES, rows, sub)
 
     def pushed(self) -> list[tuple[str, int]]:

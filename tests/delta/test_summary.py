@@ -32,7 +32,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
     "latency_minutes": [
         {**STATUS, **statistics(latencies), "buckets": listed(latencies)} for latencies in ([-5, 10], [100] * 98)
     ],
-    "watermarks": [
+    "partition_batches": [
         {**STREAM, "source": "weather", "partition": 0, "watermark": AT_MS, "activity": "idle", "decided_at": AT_MS},
         {**STREAM, "source": "weather", "partition": 0, "batch_id": 2, "activity": "active", "decided_at": AT_MS},
     ],

@@ -26,8 +26,8 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Play:
 def watermarks(play: Play) -> list[tuple[int, int | None, int | None, str | None]]:
     """Returns batch, partition, watermark and what holds it, ms after NOON."""
     return [
-        (row["batch_id"], row["partition"], row["watermark"] and row["watermark"] - NOON, row["held_by"])
-        for row in play.rows("watermarks")
+        (row["batch_id"], row["partition"], row["watermark"] and row["watermark"] - NOON, row["blocked_by"])
+        for row in play.rows("partition_batches")
         if row["source"] == "events"
     ]
 
@@ -40,7 +40,7 @@ def test_an_added_partition_holds_back_before_its_first_record(play: Play) -> No
     assert watermarks(play) == [
         (0, 0, 3_999, None), (0, None, 3_999, "0"),
         (1, 0, 7_999, None), (1, 1, None, None), (1, None, 3_999, "1"),
-        (2, 1, 5_999, None), (2, None, 5_999, "1"),
+        (2, 0, 7_999, None), (2, 1, 5_999, None), (2, None, 5_999, "1"),
     ]  # fmt: skip
 
 
@@ -52,9 +52,10 @@ def test_all_records_of_an_added_partition_are_read(play: Play) -> None:
     assert [(row["source_partition"], row["source_offset"]) for row in play.rows("kept")] == [
         (0, 0), (1, 0), (1, 1), (1, 2),
     ]  # fmt: skip
-    assert [dict(part) for part in play.rows("batches")[-1]["sources"]] == [
-        {"source": "events", "partition": 0, "from_offset": 1, "until_offset": 1, "latest_offset": 1},
-        {"source": "events", "partition": 1, "from_offset": 0, "until_offset": 3, "latest_offset": 3},
+    names = ("source", "partition", "from_offset", "until_offset", "latest_offset")
+    assert [tuple(row[name] for name in names) for row in play.reads()[1]] == [
+        ("events", 0, 1, 1, 1),
+        ("events", 1, 0, 3, 3),
     ]
 
 
@@ -96,9 +97,8 @@ def test_lost_records_of_an_added_partition_end_the_stream(play: Play) -> None:
     loss_plan(Namespace(**vars(asked), by="Ann", reason="holiday"), play.home).apply()
     play.process(1, rows[2:], at_ms=NOON + 1_000)
     assert [row["id"] for row in play.rows("kept")] == ["a", "2"]
-    assert play.rows("batches")[-1]["accepted_loss"] == [
-        {"source": "events", "partition": 1, "from_offset": 0, "until_offset": 2}
-    ]
+    lost = [(row["partition"], row["lost_from_offset"], row["lost_until_offset"]) for row in play.reads()[1]]
+    assert lost == [(0, None, None), (1, 0, 2)]
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -122,6 +122,6 @@ def test_an_accepted_topic_is_read_in_parts(tmp_path: Path, shards: int) -> None
     play.start()
     play.process(1, rows, at_ms=NOON + 1_000)
     assert [row["id"] for row in play.rows("kept")] == ["a", "0", "1", "2", "3", "4"]
-    ranges = [[(part["from_offset"], part["until_offset"]) for part in row["sources"]] for row in play.rows("batches")]
+    ranges = [[(row["from_offset"], row["until_offset"]) for row in reads] for reads in play.reads().values()]
     assert ranges[-4:] == [[(7, 9)], [(0, 1)], [(1, 3)], [(3, 5)]]
     assert reread == [{0: (0, 1)}], "later parts are of the new topic"

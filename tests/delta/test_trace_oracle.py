@@ -261,14 +261,11 @@ class Drawn:
         return str(fields["id"])
 
     def _batches_of_hop(self) -> list[Batch]:
-        return [
-            Batch(
-                row["decided_at"],
-                [Read(r["source"], 0, r["from_offset"], r["until_offset"]) for r in row["sources"]],
-                row["batch_id"],
-            )
-            for row in self.play.rows("batches", "totals")
-        ]
+        batches: list[Batch] = []
+        for batch_id, rows in self.play.reads("totals").items():
+            reads = [Read(row["source"], 0, row["from_offset"], row["until_offset"]) for row in rows]
+            batches.append(Batch(rows[0]["decided_at"], reads, batch_id))
+        return batches
 
     def _all_results(self) -> Results:
         """Returns the outcomes of each record after its source."""

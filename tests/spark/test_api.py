@@ -591,7 +591,7 @@ def test_a_listener_records_batches_of_an_unchanged_query(shop):
     batches = shop.rows("batches", "batch_id", "records_in", "watermark")
     assert batches[:2] == [(0, 2, None), (1, 1, 2_000)]
     assert all(duration > 0 for (duration,) in shop.rows("batches", "duration_ms"))
-    assert (1, None, None, 2_000) in shop.rows("watermarks", "batch_id", "source", "partition", "watermark")
+    assert (1, None, None, 2_000) in shop.rows("partition_batches", "batch_id", "source", "partition", "watermark")
 
 
 def test_a_measured_query_with_a_listener_has_one_row_per_batch(shop):

@@ -48,8 +48,8 @@ def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_p
     assert all(began_ms <= row["hops"][0]["at_ms"] <= wall_clock_ms() for row in enriched)
     assert all(row["headers"][0]["key"] == "trace" for row in enriched)
 
-    batches = DeltaTable(Layout(tmp_path / "warehouse").stream_table("shop", "enrichment", "batches"))
-    parts = [part for row in batches.to_pyarrow_table().to_pylist() for part in row["sources"]]
+    batches = DeltaTable(Layout(tmp_path / "warehouse").stream_table("shop", "enrichment", "partition_batches"))
+    parts = [row for row in batches.to_pyarrow_table().to_pylist() if row["partition"] is not None]
     assert sorted((part["source"], part["until_offset"], part["latest_offset"]) for part in parts) == [
         ("enrichment:backlog", 2, 5),
         ("enrichment:backlog", 4, 5),

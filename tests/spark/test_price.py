@@ -15,7 +15,7 @@ COMMITS = {
     "suppressed",
     "operator_batches",
     "latency_minutes",
-    "watermarks",
+    "partition_batches",
     "batches",
 }
 """Tables that a batch of a source and a table writes.

@@ -26,8 +26,8 @@ from tidemark.model.tables.catalog import (
     LATENCY_ROLLUP,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
+    PARTITION_BATCHES,
     SLA_RESULTS,
-    WATERMARKS,
 )
 from tidemark.query.sql_script import script
 from tidemark.storage.warehouse import views
@@ -160,20 +160,22 @@ def watched(warehouse):
     warehouse.write(CHANGES, [{**row, "operator": "table"} for row in rows], "watched")
     mark = {"source": "in", "decided_at": TEN}
     marks = [
-        {**mark, "batch_id": 1, "partition": 0, "max_timestamp": TEN + 7},
-        {**mark, "batch_id": 1, "watermark": TEN - 1_000, "activity": "active", "held_by": "0"},
+        {**mark, "batch_id": 1, "partition": 0, "newest_timestamp": TEN + 7},
+        {**mark, "batch_id": 1, "watermark": TEN - 1_000, "activity": "active", "blocked_by": "0"},
         {**mark, "batch_id": 2, "watermark": TEN - 500, "activity": "idle"},
-        {"batch_id": 2, "watermark": TEN - 400, "held_by": "in"},
+        {"batch_id": 2, "watermark": TEN - 400, "blocked_by": "in"},
     ]
-    warehouse.write(WATERMARKS, marks, "watched")
-    warehouse.write(WATERMARKS, [{"batch_id": 0, "source": "in", "decided_at": TEN, "activity": "active"}], "silent")
+    warehouse.write(PARTITION_BATCHES, marks, "watched")
+    warehouse.write(
+        PARTITION_BATCHES, [{"batch_id": 0, "source": "in", "decided_at": TEN, "activity": "active"}], "silent"
+    )
     beats = [{"beat_at": TEN, "state": "running"}, {"beat_at": TEN + 9, "state": "drained"}]
     warehouse.write(HEARTBEATS, beats, "watched")
 
 
 def test_freshness_is_how_far_record_and_watermark_are_behind(ask):
     before_ms = wall_clock_ms()
-    told = "operator, newest_at, watermark, activity, held_by, last_beat_at, driver_state"
+    told = "operator, newest_at, watermark, activity, blocked_by, last_beat_at, driver_state"
     assert ask(f"SELECT {told} FROM freshness_now WHERE sub_topology = 'watched'") == [
         ("in", TEN + 7, TEN - 500, "idle", None, TEN + 9, "drained"),
         ("table", TEN, TEN - 400, None, "in", TEN + 9, "drained"),
@@ -328,7 +330,7 @@ def passed_by_tasks(warehouse):
         counts = {"operator": f"counts {sub}", "kind": "aggregate", "ewt_at": TEN + 6_200}
         warehouse.write(OPERATOR_WINDOWS, [{**window, **closed}, {**window, **counts}], sub)
         mark = {"source": f"in {sub}", "decided_at": TEN, "activity": "active"}
-        warehouse.write(WATERMARKS, [{**mark, **row} for row in marks], sub)
+        warehouse.write(PARTITION_BATCHES, [{**mark, **row} for row in marks], sub)
     # Partition 1 passed by a mark of time, so that the source has no latency of it.
     task = {"task_id": "one_0", "partition": 0, "n": 5}
     measured = {"batch_id": 1, "operator": "in one", "finished_at": TEN + 2_070, "tasks": [task]}

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -346,11 +347,20 @@ def rows_of(warehouse: Path, topology: str, sub_topology: str, table: str) -> li
     return frame.sort([name for name in ("batch_id", "seq") if name in frame.columns], maintain_order=True).to_dicts()
 
 
-def batch_of(row: Row) -> Batch:
-    """A row of `batches` as an oracle takes it."""
+def reads_of(partitions: Iterable[Row]) -> Mapping[int, list[Read]]:
+    """The reads in rows of `partition_batches` as an oracle takes them, by batch."""
     names = ("source", "partition", "from_offset", "until_offset", "latest_offset")
-    reads = [Read(*(part[name] for name in names)) for part in row["sources"]]
-    return Batch(row["decided_at"], reads, row["batch_id"])
+    reads: dict[int, list[Read]] = defaultdict(list)
+    for row in partitions:
+        if row["until_offset"] is not None:
+            reads[row["batch_id"]].append(Read(*(row[name] for name in names)))
+    return reads
+
+
+def batches_of(batches: Iterable[Row], partitions: Iterable[Row]) -> list[Batch]:
+    """Rows of `batches` and `partition_batches` as an oracle takes them."""
+    reads = reads_of(partitions)
+    return [Batch(row["decided_at"], reads[row["batch_id"]], row["batch_id"]) for row in batches]
 
 
 def in_kafka(address: str, topic: str, *, source: str | None = None) -> list[Message]:

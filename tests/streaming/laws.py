@@ -18,7 +18,7 @@ ONE_ROW_PER = {  # batch and:
     "operator_batches": ("operator",),
     "latency_minutes": ("operator", "task_id", "window_start"),
     "operator_windows": ("operator", "window_start"),
-    "watermarks": ("source", "partition"),
+    "partition_batches": ("source", "partition"),
     "changes": ("operator", "seq"),
     "state_changes": ("operator", "key"),
 }
@@ -56,10 +56,10 @@ def check_suppressed(outcomes: Iterable[Row], suppressed: Iterable[Row]) -> None
     assert proofs == {(r["batch_id"], r["operator"]): r["suppressed"] for r in outcomes if r["suppressed"]}
 
 
-def check_never_back(watermarks: Iterable[Row]) -> None:
+def check_never_back(partitions: Iterable[Row]) -> None:
     """Checks that no watermark goes back: partition, source or whole."""
     reached_ms: dict[tuple[str | None, int | None], int] = {}
-    for row in watermarks:
+    for row in partitions:
         place = (row["source"], row["partition"])
         assert (row["watermark"] or 0) >= reached_ms.get(place, 0), row
         reached_ms[place] = row["watermark"] or 0
@@ -113,13 +113,13 @@ def late_of(late_records: Iterable[Row], operator: str) -> list[Late]:
     )
 
 
-def times_of(watermarks: Iterable[Row], batches: Iterable[Row], source: str) -> dict[int, dict[int | None, Reached]]:
+def times_of(partitions: Iterable[Row], batches: Iterable[Row], source: str) -> dict[int, dict[int | None, Reached]]:
     """Returns the time of *source* and its partitions after each batch.
 
     The table has what a batch changed.
     """
     rows: dict[int, list[Row]] = defaultdict(list)
-    for row in watermarks:
+    for row in partitions:
         rows[row["batch_id"]] += [row] if row["source"] == source else []
     so_far: dict[int | None, Reached] = {}
     found = {}
@@ -129,12 +129,13 @@ def times_of(watermarks: Iterable[Row], batches: Iterable[Row], source: str) -> 
     return found
 
 
-def check_read_once(batches: Iterable[Row]) -> None:
+def check_read_once(partitions: Iterable[Row]) -> None:
     """Every batch reads on where the one before it ended."""
     ends: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
-    for batch in batches:
-        for part in batch["sources"]:
-            ends[part["source"], part["partition"]].append((part["from_offset"], part["until_offset"]))
+    for row in partitions:
+        if row["until_offset"] is not None:
+            ends[row["source"], row["partition"]].append((row["from_offset"], row["until_offset"]))
+    assert ends
     for parts in ends.values():
         assert parts[0][0] == 0
         assert all(one[1] == other[0] for one, other in pairwise(parts))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
-from streaming.drivers import OnlyDriver, SharedDriver
+from streaming.drivers import OnlyDriver, SharedDriver, reads_of
 from streaming.sending import NOON_MS, passing, send_numbers
 
 from tidemark.control.process import wait_until
@@ -26,9 +26,9 @@ def add_partitions(address: str, topic: str, number: int) -> None:
 def watermarks(driver: OnlyDriver) -> dict[int | None, list[tuple[int | None, str | None]]]:
     """Returns the watermarks of each partition and what held them, in order."""
     moved = defaultdict(list)
-    for row in driver.rows("watermarks"):
+    for row in driver.rows("partition_batches"):
         if row["source"] == "events":
-            moved[row["partition"]].append((row["watermark"], row["held_by"]))
+            moved[row["partition"]].append((row["watermark"], row["blocked_by"]))
     return moved
 
 
@@ -55,7 +55,7 @@ def test_added_partitions_are_read_from_their_first_record(
         send_numbers(broker, topic, 30, partition=3)
         kept = driver.wait_for("kept", 11)
         assert driver.drain() == 0
-        batches, moved = driver.rows("batches"), watermarks(driver)
+        reads, moved = reads_of(driver.rows("partition_batches")), watermarks(driver)
     assert {number: moved[number][-1] for number in range(4)} == {
         0: (watermark(3), None),
         1: (watermark(12), None),
@@ -67,9 +67,8 @@ def test_added_partitions_are_read_from_their_first_record(
     assert moved[None][-2:] == [(watermark(2), "3"), (watermark(3), "0")]
     assert sorted(row["n"] for row in kept) == [0, 1, 2, 3, 10, 11, 12, 20, 21, 22, 30]
     read: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for batch in batches:
-        for part in batch["sources"]:
-            read[part["partition"]].append((part["from_offset"], part["until_offset"]))
+    for part in chain.from_iterable(reads.values()):
+        read[part.partition].append((part.from_offset, part.until_offset))
     assert {number: (ranges[0][0], ranges[-1][1]) for number, ranges in read.items()} == {
         0: (0, 4), 1: (0, 3), 2: (0, 3), 3: (0, 1),
     }  # fmt: skip

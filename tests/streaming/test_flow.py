@@ -21,7 +21,18 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from streaming.drivers import BECAME, PATIENCE_S, PROJECT, Driver, Row, SharedDriver, batch_of, in_kafka, rows_of
+from streaming.drivers import (
+    BECAME,
+    PATIENCE_S,
+    PROJECT,
+    Driver,
+    Row,
+    SharedDriver,
+    batches_of,
+    in_kafka,
+    reads_of,
+    rows_of,
+)
 from streaming.flights_oracle import FLIGHTS, WEATHER, carriers_of, delays, fields_of, status_of
 from streaming.laws import ONE_ROW_PER
 from streaming.under_airflow import UnderAirflow
@@ -105,7 +116,7 @@ def time_of_flights(warehouse: Path) -> Row:
 
     If all are idle, time has come to its end.
     """
-    rows = rows_of(warehouse, "flights", "status", "watermarks")
+    rows = rows_of(warehouse, "flights", "status", "partition_batches")
     return [row for row in rows if row["source"] == FLIGHTS and row["partition"] is None][-1]
 
 
@@ -241,7 +252,9 @@ def flow_of(
     exits: list[int],
 ) -> Flow:
     messages = [message for topic in (FLIGHTS, WEATHER) for message in in_kafka(address, topic)]
-    batches = map(batch_of, rows_of(warehouse, "flights", "status", "batches"))
+    batches = batches_of(
+        *(rows_of(warehouse, "flights", "status", table) for table in ("batches", "partition_batches"))
+    )
     status = status_of(messages, batches, bound_ms=BOUND_MS, idle_after_ms=IDLE_AFTER_MS)
     return Flow(
         killed=killed,
@@ -294,15 +307,15 @@ def test_every_process_was_killed(flow: Flow) -> None:
 def test_every_acknowledged_record_is_read_by_one_batch(flow: Flow) -> None:
     assert len(flow.messages) == flow.summary["records"] + len(flow.edge_ms)
     read: list[Place] = []
-    for row in flow.rows("batches", "status"):
-        for part in batch_of(row).reads:
+    for reads in reads_of(flow.rows("partition_batches", "status")).values():
+        for part in reads:
             read += (Place(part.topic, part.partition, o) for o in range(part.from_offset, part.until_offset))
     assert sorted(read) == sorted(message.place for message in flow.messages)
     assert sum(row["records_in"] for row in flow.rows("batches", "status")) == len(flow.messages)
 
 
 def test_every_batch_is_read_once_by_the_second_sub_topology(flow: Flow) -> None:
-    reads = [batch_of(row).reads for row in flow.rows("batches", "carriers")]
+    reads = [*reads_of(flow.rows("partition_batches", "carriers")).values()]
     assert all(len(read) == 1 for read in reads)
     froms, untils = zip(*((read[0].from_offset, read[0].until_offset) for read in reads), strict=True)
     assert froms == (0, *untils[:-1])
@@ -480,9 +493,9 @@ def test_the_latency_of_a_source_covers_every_usable_record(flow: Flow) -> None:
     measured = {(row["batch_id"], row["operator"], task["task_id"]): task for row, task in tasks_of(rows)}
     expected: dict[tuple[int, str, str], tuple[int, ...]] = {}
     messages = {message.place: message for message in flow.messages}
-    for batch in flow.rows("batches", "status"):
-        for read in batch_of(batch).reads:
-            name = (batch["batch_id"], read.topic, f"status_{read.partition}")
+    for batch_id, reads in reads_of(flow.rows("partition_batches", "status")).items():
+        for read in reads:
+            name = (batch_id, read.topic, f"status_{read.partition}")
             parsed = [fields_of(messages[place]) for place in read.places()]
             times_ms = [fields["event_time"] for fields in parsed if isinstance(fields, dict)]
             if times_ms and name in measured:
@@ -511,7 +524,7 @@ def test_latencies_lie_between_extremes_and_fill_their_buckets(flow: Flow) -> No
 
 def test_partitions_and_sources_advance_as_the_oracle_computes(flow: Flow) -> None:
     rows = defaultdict(list)
-    for row in flow.rows("watermarks", "status"):
+    for row in flow.rows("partition_batches", "status"):
         rows[row["batch_id"]].append(row)
     told: dict[tuple[str | None, int | None], Reached] = {}
     for batch, times in zip(flow.rows("batches", "status"), flow.oracle.times.values(), strict=True):
@@ -526,7 +539,7 @@ def test_partitions_and_sources_advance_as_the_oracle_computes(flow: Flow) -> No
 
 def test_a_watermark_never_goes_back(flow: Flow) -> None:
     reached_ms: dict[tuple[str, str | None, int | None], int] = {}
-    for row in flow.rows("watermarks"):
+    for row in flow.rows("partition_batches"):
         place = (row["sub_topology"], row["source"], row["partition"])
         assert (row["watermark"] or 0) >= reached_ms.get(place, 0), row
         reached_ms[place] = row["watermark"] or 0

@@ -88,5 +88,5 @@ def test_a_recreated_topic_is_known_by_its_id(tmp_path: Path, broker: str, share
         send_numbers(broker, topic, 105)
         assert [row["n"] for row in driver.wait_for("kept", 9)] == [0, 1, 2, *range(100, 106)]
         assert driver.drain() == 0
-        accepted = [loss for row in driver.rows("batches") for loss in row["accepted_loss"] or ()]
-    assert accepted[-1]["until_offset"] == 0
+        lost_until = [row["lost_until_offset"] for row in driver.rows("partition_batches")]
+    assert [until for until in lost_until if until is not None][-1] == 0

@@ -137,11 +137,11 @@ def test_constantly_maintained_drivers_do_the_same_as_others(home: Path, broker:
         assert findings(evidence(stream)) == []
         rows = {
             t: rows_of(layout.warehouse, "tidied", stream.sub.name, t)
-            for t in ("batches", "operator_batches", "suppressed")
+            for t in ("partition_batches", "operator_batches", "suppressed")
         }
         check_accounting(rows["operator_batches"])
         check_suppressed(rows["operator_batches"], rows["suppressed"])
-        check_read_once(rows["batches"])
+        check_read_once(rows["partition_batches"])
     assert sorted(row["n"] for row in rows_of(layout.warehouse, "tidied", "numbers", "kept")) == list(range(N))
     assert sorted(row["n"] for row in rows_of(layout.warehouse, "tidied", "numbers", "board")) == list(range(143, 150))
     hop = files_of(layout.hop("tidied", "numbers", "by_parity"))

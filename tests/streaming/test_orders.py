@@ -12,12 +12,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from streaming.drivers import Driver, Row, SharedDriver, batch_of, in_kafka, rows_of
+from streaming.drivers import Driver, Row, SharedDriver, batches_of, in_kafka, reads_of, rows_of
 from streaming.laws import (
     by_batch,
     check_accounting,
@@ -142,7 +143,10 @@ def flow(broker: str, shared: SharedDriver, tmp_path_factory: pytest.TempPathFac
     messages = [*in_kafka(broker, "orders", source=ORDERS), *in_kafka(broker, "prices", source=PRICES)]
     sinks = {topic: in_kafka(broker, topic) for topic in ("dear_orders", "demand")}
     batches = {
-        name: [batch_of(row) for row in rows_of(shop.warehouse, TOPOLOGY, name, "batches")] for name in shop.drivers
+        name: batches_of(
+            *(rows_of(shop.warehouse, TOPOLOGY, name, table) for table in ("batches", "partition_batches"))
+        )
+        for name in shop.drivers
     }
     regions = {customer: region for customer, region in CUSTOMERS.items() if region is not None}
     pricing = pricing_of(messages, shop.stock, regions, batches["pricing"])
@@ -156,9 +160,9 @@ def test_the_drivers_end_with_0_when_they_are_drained(flow: Flow) -> None:
 
 def test_every_record_is_read_by_one_batch(flow: Flow) -> None:
     for name in flow.oracles:
-        check_read_once(flow.rows(name, "batches"))
-    reads = [part for row in flow.rows("pricing", "batches") for part in batch_of(row).reads]
-    read = [place for part in reads if part.topic != "stock_counts" for place in part.places()]
+        check_read_once(flow.rows(name, "partition_batches"))
+    reads = reads_of(flow.rows("pricing", "partition_batches")).values()
+    read = [place for part in chain.from_iterable(reads) if part.topic != "stock_counts" for place in part.places()]
     assert sorted(read) == sorted(message.place for message in flow.messages)
 
 
@@ -321,10 +325,10 @@ def test_demand_is_sent_on_when_its_class_is_another(flow: Flow) -> None:
 
 def test_orders_lead_and_what_is_behind_the_hops_comes_as_far(flow: Flow) -> None:
     for name in flow.oracles:
-        check_never_back(flow.rows(name, "watermarks"))
+        check_never_back(flow.rows(name, "partition_batches"))
     batches = flow.rows("pricing", "batches")
     for source in (ORDERS, PRICES):
-        assert times_of(flow.rows("pricing", "watermarks"), batches, source) == flow.pricing.times_of(source)
+        assert times_of(flow.rows("pricing", "partition_batches"), batches, source) == flow.pricing.times_of(source)
     for name, oracle in flow.oracles.items():
         assert {b["batch_id"]: b["watermark"] for b in flow.rows(name, "batches")} == oracle.watermarks
     assert flow.rows("regions", "batches")[-1]["watermark"] == flow.start_ms + ALL_CLOSED - BOUND_MS - 1

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from streaming.drivers import OnlyDriver
+from streaming.drivers import OnlyDriver, reads_of
 from streaming.sending import NOON_MS, passing
 
 from tidemark.embedded import broker as embedded
@@ -73,9 +73,9 @@ def test_a_killed_driver_estimates_when_it_has_caught_up(broker: str, tmp_path: 
 def last_behind(driver: OnlyDriver, last: int) -> int | None:
     """Returns the batch after *last* that read what waited before it."""
     # Records come all the time, so a batch never reads all that wait when it ends.
-    batches = [batch for batch in driver.rows("batches") if batch["batch_id"] > last]
-    for before, batch in pairwise(batches):
-        waiting = {part["partition"]: part["latest_offset"] for part in before["sources"]}
-        if all(part["until_offset"] >= waiting[part["partition"]] for part in batch["sources"]):
-            return int(batch["batch_id"])
+    reads = reads_of(driver.rows("partition_batches"))
+    for before, batch_id in pairwise(number for number in reads if number > last):
+        waiting = {part.partition: part.latest_offset for part in reads[before]}
+        if all(part.until_offset >= (waiting[part.partition] or 0) for part in reads[batch_id]):
+            return batch_id
     return None

@@ -11,10 +11,11 @@ import json
 import shutil
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pytest
-from streaming.drivers import Driver, Row, SharedDriver, batch_of, in_kafka, rows_of
+from streaming.drivers import Driver, Row, SharedDriver, batches_of, in_kafka, reads_of, rows_of
 from streaming.laws import (
     by_batch,
     check_accounting,
@@ -73,7 +74,7 @@ def play(home: Path, address: str, driver: Driver) -> int:
         driver.read_everything(address, {"readings": TOPIC})
 
     def is_e_idle() -> bool:
-        rows = rows_of(home / "warehouse", TOPOLOGY, SUB, "watermarks")
+        rows = rows_of(home / "warehouse", TOPOLOGY, SUB, "partition_batches")
         return [row["activity"] for row in rows if row["partition"] == PARTITION["e"]][-1] == "idle"
 
     driver.wait(is_e_idle, "the silence of e")
@@ -95,8 +96,8 @@ def flow(broker: str, shared: SharedDriver, tmp_path_factory: pytest.TempPathFac
     finally:
         driver.end()
     messages = in_kafka(broker, TOPIC, source="readings")
-    batches = rows_of(home / "warehouse", TOPOLOGY, SUB, "batches")
-    oracle = sensors_of(messages, map(batch_of, batches))
+    facts = (rows_of(home / "warehouse", TOPOLOGY, SUB, table) for table in ("batches", "partition_batches"))
+    oracle = sensors_of(messages, batches_of(*facts))
     return Flow(start_ms, exit_status, messages, home / "warehouse", oracle)
 
 
@@ -105,8 +106,9 @@ def test_the_driver_ends_with_0_when_it_is_drained(flow: Flow) -> None:
 
 
 def test_every_record_is_read_by_one_batch(flow: Flow) -> None:
-    check_read_once(flow.rows("batches"))
-    read = [place for row in flow.rows("batches") for part in batch_of(row).reads for place in part.places()]
+    check_read_once(flow.rows("partition_batches"))
+    reads = reads_of(flow.rows("partition_batches")).values()
+    read = [place for part in chain.from_iterable(reads) for place in part.places()]
     assert sorted(read) == sorted(message.place for message in flow.messages)
 
 
@@ -201,9 +203,9 @@ def test_the_sink_has_a_row_per_session_and_the_feed_closes_all(flow: Flow) -> N
 
 
 def test_partitions_and_source_advance_as_the_records_do(flow: Flow) -> None:
-    check_never_back(flow.rows("watermarks"))
+    check_never_back(flow.rows("partition_batches"))
     batches = flow.rows("batches")
-    assert times_of(flow.rows("watermarks"), batches, "readings") == flow.oracle.times_of("readings")
+    assert times_of(flow.rows("partition_batches"), batches, "readings") == flow.oracle.times_of("readings")
     whole = {batch["batch_id"]: batch["watermark"] for batch in batches}
     assert whole == flow.oracle.watermarks
     assert batches[-1]["watermark"] == flow.start_ms + ALL_CLOSED - BOUND_MS - 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from streaming.drivers import OnlyDriver, SharedDriver
+from streaming.drivers import OnlyDriver, SharedDriver, reads_of
 from streaming.sending import NOON_MS, passing, send_numbers
 from streaming.test_loss import recreate, tidemark
 
@@ -37,7 +37,7 @@ def places(driver: OnlyDriver) -> dict[int, str]:
     """Returns the topic and partition of each input partition."""
     return {
         row["partition"]: row["topic_partition"]
-        for row in driver.rows("watermarks")
+        for row in driver.rows("partition_batches")
         if row["source"] == "events" and row["partition"] is not None
     }
 
@@ -45,17 +45,17 @@ def places(driver: OnlyDriver) -> dict[int, str]:
 def read_offsets(driver: OnlyDriver) -> dict[int, list[tuple[int, int]]]:
     """Returns the offsets that batches read of each input partition."""
     read: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for batch in driver.rows("batches"):
-        for part in batch["sources"]:
-            if part["from_offset"] < part["until_offset"]:
-                read[part["partition"]].append((part["from_offset"], part["until_offset"]))
+    for parts in reads_of(driver.rows("partition_batches")).values():
+        for part in parts:
+            if part.from_offset < part.until_offset:
+                read[part.partition].append((part.from_offset, part.until_offset))
     return read
 
 
 def source_watermarks(driver: OnlyDriver) -> list[tuple[int | None, str | None]]:
     """Returns the watermarks of the source and what held them, in order."""
-    rows = [row for row in driver.rows("watermarks") if row["source"] == "events" and row["partition"] is None]
-    return [(row["watermark"], row["held_by"]) for row in rows]
+    rows = [row for row in driver.rows("partition_batches") if row["source"] == "events" and row["partition"] is None]
+    return [(row["watermark"], row["blocked_by"]) for row in rows]
 
 
 def watermark(n: int) -> int:
@@ -157,8 +157,10 @@ def test_unread_records_of_a_deleted_topic_are_a_loss(tmp_path: Path, broker: st
         send_numbers(broker, "cut_b", 902)
         driver.wait_for("kept", read_to + 3)
         assert driver.drain() == 0
-        losses = [loss for batch in driver.rows("batches") for loss in batch["accepted_loss"] or ()]
-        assert losses == [{"source": "events", "partition": 0, "from_offset": read_to, "until_offset": 400}]
+        names = ("source", "partition", "lost_from_offset", "lost_until_offset")
+        rows = driver.rows("partition_batches")
+        losses = [tuple(row[name] for name in names) for row in rows if row["lost_from_offset"] is not None]
+        assert losses == [("events", 0, read_to, 400)]
         assert read_by_journal(driver) == {1: 3}
     assert sorted(row["n"] for row in kept)[: read_to + 2] == [*range(read_to), 900, 901]
 

@@ -302,7 +302,7 @@ def test_a_commit_without_a_row_tells_time(driver: OnlyDriver, home: Path) -> No
     written.create_write_transaction([], "append", written.schema(), commit_properties=mark)
 
     def told() -> list[str]:
-        rows = [row for row in driver.rows("watermarks") if row["source"] == "orders"]
+        rows = [row for row in driver.rows("partition_batches") if row["source"] == "orders"]
         return [row["activity"] for row in rows if row["watermark"] == reached_ms and row["partition"] is None]
 
     driver.wait(lambda: "idle" in told(), "the time of the mark")

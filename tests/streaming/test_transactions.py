@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from streaming.drivers import OnlyDriver, SharedDriver
+from streaming.drivers import OnlyDriver, SharedDriver, reads_of
 from streaming.sending import NOON_MS, passing
 
 from tidemark.cli.explain.status import as_text, document
@@ -166,7 +166,8 @@ def test_a_stream_reads_committed_records_alone(broker: str, tmp_path: Path, sha
     with OnlyDriver(tmp_path, passing("committed", "committed"), broker, shared=shared) as driver:
         assert [row["n"] for row in driver.wait_for("kept", 3)] == [0, 1, 2]
         (first,) = driver.wait_for("batches", 1)
-        ends = {part["partition"]: (part["until_offset"], part["latest_offset"]) for part in first["sources"]}
+        (reads,) = reads_of(driver.rows("partition_batches")).values()
+        ends = {part.partition: (part.until_offset, part.latest_offset) for part in reads}
         assert (first["records_in"], ends) == (3, {0: (10, 10), 1: (2, 2)})
         topology = load(tmp_path / "committed.toml")
         tracer = Tracer(topology, Layout(tmp_path / "warehouse"), topics(broker), topics(broker).aborted)

@@ -30,8 +30,8 @@ from tidemark.model.tables.catalog import (
     LATENCY_ROLLUP,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
+    PARTITION_BATCHES,
     SLA_RESULTS,
-    WATERMARKS,
     Table,
 )
 from tidemark.model.topology import Topology, load
@@ -101,26 +101,25 @@ def _batch(rows: Rows, topology: Topology, sub: str, batch_id: int, at_ms: int, 
     """Adds a batch of *sub*, finished at *at_ms*."""
     watermark_ms = at_ms - 8_000
     reads = {"status": ("flight_events", "weather"), "carriers": ("by_carrier_source",)}[sub]
-    sources = []
+    records_in = 0
     for source in reads:
         for partition in range(3 if source == "flight_events" else 1):
             silent = source == "flight_events" and partition == 2 and at_ms > now_ms - SILENT_MS
             n = 0 if silent else 900
             offsets = {"from_offset": batch_id * 900, "until_offset": batch_id * 900 + n}
             unread = 6_200 if source == "flight_events" and not silent else 0
-            sources.append(
-                {"source": source, "partition": partition, **offsets, "latest_offset": batch_id * 900 + n + unread}
-            )
+            offsets["latest_offset"] = batch_id * 900 + n + unread
+            records_in += 900
             mark_ms = now_ms - SILENT_MS - 8_000 if silent else watermark_ms
             mark = {"batch_id": batch_id, "source": source, "decided_at": at_ms - 900, "watermark": mark_ms}
-            mark |= {"max_timestamp": mark_ms + 3_000, "activity": "idle" if silent else "active"}
-            rows[sub, WATERMARKS].append({**mark, "partition": partition})
-        rows[sub, WATERMARKS].append({**mark, "watermark": watermark_ms, "partition": None})
+            mark |= {"newest_timestamp": mark_ms + 3_000, "activity": "idle" if silent else "active"}
+            rows[sub, PARTITION_BATCHES].append({**mark, **offsets, "partition": partition})
+        rows[sub, PARTITION_BATCHES].append({**mark, "watermark": watermark_ms, "partition": None})
     instants = {"decided_at": at_ms - 900, "started_at": at_ms - 900, "finished_at": at_ms, "duration_ms": 900}
     rows[sub, BATCHES].append(
         {
-            "batch_id": batch_id, "epoch": 1, "level": "info", **instants, "sources": sources,
-            "records_in": 900 * len(sources), "watermark": watermark_ms,
+            "batch_id": batch_id, "epoch": 1, "level": "info", **instants, "records_in": records_in,
+            "watermark": watermark_ms,
         }
     )  # fmt: skip
     for number, operator in enumerate(topology.sub_topology(sub).operators):

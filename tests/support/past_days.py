@@ -42,7 +42,7 @@ MIDNIGHT_MS = 1_772_323_200_000
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 HOUR = Interval(MIDNIGHT_MS, MIDNIGHT_MS + HOUR_MS)
 SUBS = ("status", "carriers")
-SPLIT = ("changes", "state_changes", "suppressed", "watermarks", "hop_by_carrier")
+SPLIT = ("changes", "state_changes", "suppressed", "partition_batches", "hop_by_carrier")
 """Tables of which maintenance keeps superseded rows in files of their own."""
 
 

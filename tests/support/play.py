@@ -304,6 +304,14 @@ class Play:
         tasks = rows.explode("tasks").drop_nulls("tasks").unnest("tasks").collect()
         return tasks.with_columns(cs.datetime().dt.epoch("ms")).sort("batch_id", maintain_order=True).to_dicts()
 
+    def reads(self, sub: str | None = None) -> dict[int, list[Row]]:
+        """Returns the rows about what batches of *sub* read of partitions, by batch."""
+        reads: dict[int, list[Row]] = defaultdict(list)
+        for row in self.rows("partition_batches", sub):
+            if row["until_offset"] is not None:
+                reads[row["batch_id"]].append(row)
+        return reads
+
     def table(self, name: str, sub: str | None = None) -> Path:
         """Where the table *name* of *sub* (the first one unless named) is."""
         return Layout(self.home).stream_table(self.topology.name, sub or self.sub, name)

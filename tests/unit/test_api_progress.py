@@ -7,10 +7,10 @@ from typing import Any
 from tidemark.api.progress import (
     batch_row,
     load_of,
-    mark_rows,
     named_places,
     offsets_of,
     operator_rows,
+    partition_rows,
     place_written,
     places_read,
     reads_of,
@@ -48,7 +48,7 @@ ORDERS = {"topic:orders": "enrich:orders"}
 
 
 def test_a_batch_finished_when_its_trigger_had_run():
-    row = batch_row(progress(), [])
+    row = batch_row(progress())
     began_ms = instant_ms(BEGAN)
     assert (row["started_at"], row["finished_at"], row["duration_ms"]) == (began_ms, began_ms + 700, 700)
     assert row["records_in"] == 12
@@ -64,7 +64,21 @@ def test_the_backlog_is_the_latest_offset_less_the_end():
     ]
     assert reads.records == {"enrich:orders": 4}
     # Unread records wait in partition 1, and nothing was read of it.
-    assert [row["activity"] for row in mark_rows(reads.parts).values()] == ["active", "backlogged"]
+    assert [row["activity"] for row in partition_rows(reads.parts)] == ["active", "backlogged"]
+
+
+def test_a_partition_that_a_query_reads_twice_has_one_row():
+    fast = kafka({"orders": {"0": 5}}, {"orders": {"0": 9}}, {"orders": {"0": 20}}, n=4)
+    slow = kafka({"orders": {"0": 5}}, {"orders": {"0": 7}}, {"orders": {"0": 20}}, n=2)
+    for sources in ((fast, slow), (slow, fast)):
+        (part,) = reads_of(progress(*sources), ORDERS, {}).parts
+        assert (part["from_offset"], part["until_offset"], part["latest_offset"]) == (5, 7, 20)
+    # The records of a folder are numbered on by what both reads of it counted.
+    folder = {"description": "FileStreamSource[file:/in/orders]"}
+    files = [{**kafka(None, {"logOffset": 0}, None, n=n), **folder} for n in (4, 3)]
+    reads = reads_of(progress(*files), {"files:/in/orders": "enrich:orders"}, {"enrich:orders": 10})
+    assert [(part["from_offset"], part["until_offset"]) for part in reads.parts] == [(10, 17)]
+    assert reads.records == {"enrich:orders": 7}
 
 
 def test_a_topic_that_was_read_from_its_beginning_begins_at_0():
@@ -149,4 +163,4 @@ def test_a_job_is_as_far_behind_as_its_queries_together():
         "records_behind": 11 + 16, "records_waiting": 27, "state_bytes": 570, "last_batch_ms": 700
     }  # fmt: skip
     assert load_of([progress()])["records_behind"] is None
-    assert [(each["rows"], each["bytes"]) for each in batch_row(slow, [])["states"]] == [(4, 500), (4, 70)]
+    assert [(each["rows"], each["bytes"]) for each in batch_row(slow)["states"]] == [(4, 500), (4, 70)]

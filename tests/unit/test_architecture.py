@@ -122,7 +122,7 @@ IMPORTS = {
     ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.records kernels.reports storage storage.delta stream.journal "
+        "kernels.columns kernels.aggregates kernels.records storage storage.delta stream.journal "
         "stream.kafka stream.operate stream.read stream.startup stream.state stream.updates why.evidence"
     ),
     "reports": (
@@ -185,8 +185,8 @@ IMPORTS = {
         "reports embedded"
     ),
     "metrics": (
-        "clock collecting model.tables model.settings model kernels.columns semantics storage.delta model.project "
-        "why.evidence reports.facts"
+        "clock collecting model.tables model.settings model kernels.columns semantics storage storage.delta "
+        "model.project stream.journal why.evidence reports.facts"
     ),
     "cli.outside": (
         "clock collecting escaping errors model.tables model.settings model.project model.kinds model "

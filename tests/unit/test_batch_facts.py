@@ -10,7 +10,7 @@ import polars as pl
 from support.topologies import sink, source, table, topology_of
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import utc
-from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, LATENCY_MINUTES, WATERMARKS
+from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, LATENCY_MINUTES, PARTITION_BATCHES
 from tidemark.model.topology import parse
 from tidemark.reports.paths.ages.batch_facts import BatchFacts, BatchRows
 
@@ -26,7 +26,7 @@ def test_a_partition_of_unknown_activity_was_not_idle():
         for batch_id, ms, activity in [(0, 1_000, None), (1, 6_000, "active")]
     ]
     batches, beats, latencies = (pl.DataFrame(rows_of(each, [])) for each in (BATCHES, HEARTBEATS, LATENCY_MINUTES))
-    rows = BatchRows(batches, beats, pl.DataFrame(rows_of(WATERMARKS, marks)), latencies)
+    rows = BatchRows(batches, beats, pl.DataFrame(rows_of(PARTITION_BATCHES, marks)), latencies)
     blockers = BatchFacts(rows, trigger_ms=1_000).blockers(sub, events, np.array([1]), np.array([5_000.0]))
     # The end of the window and the bound of 1 s.
     assert (blockers.names[0], blockers.ready_ms.tolist()) == ("events partition 0", [6_000.0])

@@ -13,7 +13,7 @@ import polars as pl
 from tidemark.collecting import omit, pick
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.kernels.reports.operator_tasks import measured_tasks, spark_tasks
-from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES, WATERMARKS, Table
+from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES, PARTITION_BATCHES, Table
 from tidemark.reports.paths.partition_ends import BatchClocks, last_partitions, partition_ends, passing_batches
 
 NOON = datetime(2014, 5, 13, 12, tzinfo=UTC)
@@ -42,7 +42,7 @@ def marks(*rows: tuple[int, int, int | None]) -> pl.DataFrame:
     of = {"sub_topology": "s", "source": "events", "activity": "active"}
     combined = {"sub_topology": "s", "source": "events", "batch_id": 0, "watermark": 99_000, "decided_at": 0}
     return frame(
-        WATERMARKS,
+        PARTITION_BATCHES,
         combined,
         *(
             {**of, "batch_id": batch, "partition": partition, "watermark": at, "decided_at": batch * 1_000}

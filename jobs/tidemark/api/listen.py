@@ -36,9 +36,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.api.progress import (
     batch_row,
-    mark_rows,
     named_places,
     operator_rows,
+    partition_rows,
     place_written,
     places_read,
     reads_of,
@@ -52,7 +52,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout, folder_name
 from tidemark.model.settings.intervals import instant_ms, iso
-from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES, OPERATOR_WINDOWS, TABLES, WATERMARKS
+from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES, OPERATOR_WINDOWS, PARTITION_BATCHES, TABLES
 from tidemark.model.topology import WINDOW_OF_JOBS_MS
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query, write_query
 from tidemark.storage.location import location
@@ -94,9 +94,9 @@ class Listener(StreamingQueryListener):
     """Writes the batches of every query of one session.
 
     Purpose: batch times and phases, outcomes, watermark, state and backlog (`latest_offset` − `until_offset` in
-    `batches.sources`) of queries whose code stays as it is. Of a query with a watermark also the smallest, the largest
-    and the mean latency of a batch, in `operator_batches`, and the streaming windows that it has finished; Spark
-    reports no quantiles, so there are none. What a query reads and writes is described in its control folder.
+    `partition_batches`) of queries whose code stays as it is. Of a query with a watermark also the smallest, the
+    largest and the mean latency of a batch, in `operator_batches`, and the streaming windows that it has finished;
+    Spark reports no quantiles, so there are none. What a query reads and writes is described in its control folder.
 
     `newest` has the newest progress of each query, by its sub-topology.
 
@@ -267,7 +267,6 @@ class QueryRecord:
         self._read_before: dict[str, int] = {}
         self._watermark_ms: int | None = None
         self._oldest_ms: int | None = None
-        self._marks: dict[tuple[str, int], dict[str, Any]] = {}
 
     @property
     def waits(self) -> bool:
@@ -318,7 +317,7 @@ class QueryRecord:
             described = replace(described, **again, sources={})
             self._rows.clear()  # their numbers are given anew
         self._on_disk, self._plan, self._writer = before, plan, writer
-        self._read_before, self._marks, self._watermark_ms, self._oldest_ms = {}, {}, None, None
+        self._read_before, self._watermark_ms, self._oldest_ms = {}, None, None
         self._description = replace(described, job=self._job, application=self._file, trigger_ms=_trigger_ms(plan))
         self.run = news["runId"]
         if "batchId" not in news:
@@ -334,12 +333,11 @@ class QueryRecord:
         reads = reads_of(progress, {place: each for each, place in query.sources.items()}, self._read_before)
         for source, n in reads.records.items():
             self._read_before[source] = self._read_before.get(source, 0) + n
-        batch, now_ms = batch_row(progress, reads.parts), watermark_ms(progress)
-        marks = [row for place, row in mark_rows(reads.parts).items() if row != self._marks.get(place)]
-        self._marks |= mark_rows(reads.parts)
+        batch, now_ms = batch_row(progress), watermark_ms(progress)
+        partitions = partition_rows(reads.parts)
         if now_ms != self._watermark_ms:
             # Spark has one watermark, so that of each source is the query's.
-            marks += [{"source": source, "watermark": now_ms} for source in [None, *query.sources]]
+            partitions += [{"source": source, "watermark": now_ms} for source in [None, *query.sources]]
         after_ms = max(present((self._oldest_ms, self._watermark_ms)), default=None)
         windows = window_rows(
             progress, query.sources, name, after_ms=after_ms, window_ms=WINDOW_OF_JOBS_MS, host=platform.node()
@@ -347,7 +345,7 @@ class QueryRecord:
         self._watermark_ms, self._oldest_ms = now_ms, self._oldest_ms or _oldest_ms(progress)
         rows = {
             BATCHES.name: [batch],
-            WATERMARKS.name: [{**mark, "decided_at": batch["started_at"]} for mark in marks],
+            PARTITION_BATCHES.name: [{**row, "decided_at": batch["decided_at"]} for row in partitions],
             OPERATOR_BATCHES.name: [
                 {**row, "decided_at": batch["decided_at"], "thread_id": thread_id}
                 for row in operator_rows(progress, reads.records, name)

@@ -53,20 +53,19 @@ def named_places(query: str, places: Iterable[str]) -> dict[str, str]:
     return named
 
 
-def batch_row(progress: Mapping[str, Any], reads: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the row of `batches`: begin, duration, and the offsets of *reads*.
+def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the row of `batches`: begin and duration.
 
     `records_in` counts as Spark does: a batch that is read twice, not being persisted, counts its records twice.
     """
     started_at_ms = instant_ms(progress["timestamp"])
     duration_ms = progress["durationMs"]["triggerExecution"]
     return {
-        "level": Level.INFO.value,
         "decided_at": started_at_ms,
+        "level": Level.INFO.value,
         "started_at": started_at_ms,
         "finished_at": started_at_ms + duration_ms,
         "duration_ms": duration_ms,
-        "sources": reads,
         "records_in": progress["numInputRows"],
         "watermark": watermark_ms(progress),
         "phases": [{"phase": phase, "ms": ms} for phase, ms in progress["durationMs"].items()],
@@ -85,9 +84,10 @@ def reads_of(progress: Mapping[str, Any], operators: Mapping[str, str], read_bef
     """Returns what *operators* read, the source operators by place.
 
     The backlog is latest_offset − until_offset. Only Kafka counts records by partition. Every other source has one
-    partition, whose offset is the number of records since the query's start; *read_before* has it before the batch.
+    partition, whose offset is the number of records since the query's start; *read_before* has it before the batch. Of
+    a place that the query reads twice the slower read counts.
     """
-    reads, records = list[dict[str, Any]](), dict[str, int]()
+    reads, records = dict[tuple[str, int], dict[str, Any]](), dict[str, int]()
     for source in progress["sources"]:
         parts, n = [*_partitions(source)], source["numInputRows"]
         names = dict.fromkeys(operators[place] for place in _places(source) if place in operators)
@@ -97,17 +97,19 @@ def reads_of(progress: Mapping[str, Any], operators: Mapping[str, str], read_bef
         if not parts:
             for name in names:
                 before = read_before.get(name, 0)
-                offsets = {"from_offset": before, "until_offset": before + n, "latest_offset": None}
-                parts.append({"source": name, "partition": 0, **offsets})
+                offsets = {"from_offset": before, "until_offset": before + records[name], "latest_offset": None}
+                reads[name, 0] = {"source": name, "partition": 0, **offsets}
         elif all(part["from_offset"] is None for part in parts) and n == sum(part["until_offset"] for part in parts):
             # Spark does not report the offsets at which a query starts.
             parts = [{**part, "from_offset": 0} for part in parts]
         for part in parts:
             name = operators.get(f"topic:{part['source']}", part["source"])
-            reads.append({**part, "source": name})
+            place = name, part["partition"]
+            if place not in reads or part["until_offset"] < reads[place]["until_offset"]:
+                reads[place] = {**part, "source": name}
             if len(names) > 1 and part["from_offset"] is not None:
                 records[name] = records.get(name, 0) + part["until_offset"] - part["from_offset"]
-    return Reads(reads, records)
+    return Reads([*reads.values()], records)
 
 
 def operator_rows(progress: Mapping[str, Any], records: Mapping[str, int], query: str) -> list[dict[str, Any]]:
@@ -127,18 +129,16 @@ def operator_rows(progress: Mapping[str, Any], records: Mapping[str, int], query
     return [*rows, {**none, **of_query, **_latency(progress, operator=query)}]
 
 
-def mark_rows(reads: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
-    """Returns a row of `watermarks` for each partition of *reads*.
+def partition_rows(reads: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Returns a row of `partition_batches` for each partition of *reads*.
 
-    Spark has a watermark for the whole query alone, so the rows say only if unread records wait.
+    Spark has a watermark for the whole query alone, so of a partition it is only known if unread records wait.
     """
-    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    rows: list[dict[str, Any]] = []
     for part in reads:
         unread = (part["latest_offset"] or 0) > part["until_offset"]
         waits = unread and part["from_offset"] == part["until_offset"]
-        activity = Activity.BACKLOGGED if waits else Activity.ACTIVE
-        place = {"source": part["source"], "partition": part["partition"]}
-        rows[part["source"], part["partition"]] = {**place, "activity": activity.value}
+        rows.append({**part, "activity": Activity.BACKLOGGED if waits else Activity.ACTIVE})
     return rows
 
 

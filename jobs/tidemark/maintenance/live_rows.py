@@ -55,8 +55,8 @@ def needed_states(progress: StreamProgress, rows: pl.DataFrame) -> pl.Series:
     return pl.select(pl.when(rows["kind"] == HELD_RECORD).then(waits).otherwise(exists)).to_series()
 
 
-def needed_watermarks(rows: pl.DataFrame) -> pl.Series:
-    """Marks in `watermarks` the progress of each partition and source."""
+def needed_partitions(rows: pl.DataFrame) -> pl.Series:
+    """Marks in `partition_batches` the progress of each partition and source."""
     return is_newest(rows, ["source", "partition"], ["batch_id"])
 
 

@@ -17,8 +17,8 @@ from tidemark.maintenance.live_rows import (
     needed_changes,
     needed_last_seen,
     needed_of_hop,
+    needed_partitions,
     needed_states,
-    needed_watermarks,
 )
 from tidemark.maintenance.progress import ReachedBatch, read_progress
 from tidemark.model.kinds.repartition import Repartition
@@ -28,10 +28,10 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
     CHANGES,
     HOP_MARK,
+    PARTITION_BATCHES,
     STATE_CHANGES,
     SUPPRESSED,
     TABLES,
-    WATERMARKS,
 )
 from tidemark.storage.delta.tables import read_before, scan
 from tidemark.stream.read.hop_log import readers
@@ -65,7 +65,7 @@ def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
     Tables of which old rows are queried come last.
     """
     retention, done = stream.topology.retention, -1 if at.done is None else at.done
-    handled = {CHANGES.name, STATE_CHANGES.name, SUPPRESSED.name, WATERMARKS.name}
+    handled = {CHANGES.name, STATE_CHANGES.name, SUPPRESSED.name, PARTITION_BATCHES.name}
     for table in TABLES.values():
         if table.written_by == "stream" and table.name not in handled:
             yield _kept(stream, table.name, retention.of_stream(table.name))
@@ -83,13 +83,14 @@ def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
             case _:
                 assert_never(operator)
     of_key = ("batch_id", "operator", "key")
-    watermarks = NeededRows(("batch_id", "source", "partition"), needed_watermarks)
+    partitions = NeededRows(("batch_id", "source", "partition"), needed_partitions)
     changes = NeededRows((*of_key, "seq", "timestamp"), partial(_needed_changes, stream, at))
     columns = (*of_key, "state", "kind", "source_partition", "source_offset")
     states = NeededRows(columns, partial(needed_states, at.progress))
     suppressed = NeededRows((*of_key, "max_timestamp"), partial(_needed_suppressed, stream))
     yield _kept(stream, SUPPRESSED.name, retention.of_stream(SUPPRESSED.name), suppressed, done + 1)
-    yield _kept(stream, WATERMARKS.name, retention.of_stream(WATERMARKS.name), watermarks, done + 1)
+    of_partitions = retention.of_stream(PARTITION_BATCHES.name)
+    yield _kept(stream, PARTITION_BATCHES.name, of_partitions, partitions, done + 1)
     yield _kept(stream, CHANGES.name, retention.changes_ms, changes, done + 1)
     yield _kept(stream, STATE_CHANGES.name, retention.state_ms, states, done + 1)
 

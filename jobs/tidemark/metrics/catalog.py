@@ -93,12 +93,13 @@ _ALL = (
         "end-to-end latency of the records of an operator, since the hour of the newest result began",
     ),
     Metric(
-        "tidemark_watermark_lag_seconds", G, PARTITION, "watermarks",
+        "tidemark_watermark_lag_seconds", G, PARTITION, "partition_batches",
         "distance from the watermark of an input partition to now; of a query of a job that of the query, with an "
         "empty partition",
     ),
     Metric(
-        "tidemark_unread_records", G, PARTITION, "batches", "records of a partition that the last batch left unread"
+        "tidemark_unread_records", G, PARTITION, "partition_batches",
+        "records of a partition that the last batch left unread",
     ),
     Metric(
         "tidemark_dropped_series", G, ("topology",), "all", "series that were left out as the topology has too many"

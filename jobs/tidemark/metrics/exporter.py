@@ -43,13 +43,12 @@ from tidemark.model.tables.catalog import (
     INCIDENTS,
     LATENCY_MINUTES,
     OPERATOR_BATCHES,
+    PARTITION_BATCHES,
     SLA_RESULTS,
-    WATERMARKS,
     Table,
 )
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.alerts import budgets
-from tidemark.reports.facts.partitions import partitions
 from tidemark.semantics.buckets import GAMMA, quantile, value_of
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
@@ -219,19 +218,22 @@ def _of_stream(labels: tuple[str, str], facts: StreamFacts, now_ms: int) -> Iter
 
 
 def _of_partitions(scene: Scene, _: Rows) -> Iterator[Sample]:
-    for row in partitions(scene, ()):
-        labels = (scene.topology.name, row["sub_topology"], row["source"], str(row["partition"]))
-        if row["watermark"] is not None:
-            yield Sample("tidemark_watermark_lag_seconds", labels, age_of_ms=_ms(row["watermark"]))
-        if row["unread"] is not None:
-            yield Sample("tidemark_unread_records", labels, row["unread"])
-    # Spark has one watermark for a whole query of a job.
-    for sub in scene.topology.sub_topologies if scene.topology.jobs else ():
-        for source in names_in(sub.outside_sources):
-            mark = scene.facts[sub.name].marks.get((source, None))
-            if mark is not None and mark.watermark_ms is not None:
-                labels = (scene.topology.name, sub.name, source, "")
+    for sub in scene.topology.sub_topologies:
+        sources = names_in(sub.outside_sources)
+        # Nothing is read of a stream without sources from outside.
+        marks = scene.facts[sub.name].marks if sources else {}
+        # Spark has one watermark for a whole query of a job.
+        named = {
+            (source, "" if number is None else str(number)): mark
+            for (source, number), mark in marks.items()
+            if source in sources and (number is not None or scene.topology.jobs)
+        }
+        for (source, partition), mark in sorted(named.items(), key=lambda each: each[0]):
+            labels = (scene.topology.name, sub.name, source, partition)
+            if mark.watermark_ms is not None:
                 yield Sample("tidemark_watermark_lag_seconds", labels, age_of_ms=mark.watermark_ms)
+            if mark.unread is not None:
+                yield Sample("tidemark_unread_records", labels, mark.unread)
 
 
 def _of_latency(scene: Scene, rows: Rows) -> Iterator[Sample]:
@@ -333,7 +335,7 @@ def _of_incidents(scene: Scene, rows: Rows) -> Iterator[Sample]:
 
 PARTS: Mapping[SamplesOf, tuple[Table, ...]] = MappingProxyType(
     {
-        _of_partitions: (BATCHES, WATERMARKS),
+        _of_partitions: (BATCHES, PARTITION_BATCHES),
         _of_latency: (LATENCY_MINUTES,),
         _of_outcomes: (OPERATOR_BATCHES, BATCHES),
         _of_completeness: (COMPLETENESS,),

@@ -1,13 +1,15 @@
 """Pushes a span for each batch, by OTLP over HTTP.
 
 Spans follow from the rows of `batches`. So no driver waits for a collector, and a span that is pushed twice is the
-same. It links to the spans whose records the batch read: of topics by headers `traceparent`, of hops by batches.
+same. It links to the spans whose records the batch read: of topics by headers `traceparent`, of hops by the batches
+that `partition_batches` has as offsets.
 Clock: the drivers'.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import chain
@@ -24,9 +26,10 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.metrics.table_rows import TableRows
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import BATCHES
+from tidemark.model.tables.catalog import BATCHES, PARTITION_BATCHES
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.tracing import SpanId, span_in, span_of_batch
+from tidemark.why.evidence.fact_tables import stored_in
 
 log = logging.getLogger(__name__)
 RECENT_MS = 900_000
@@ -76,9 +79,9 @@ class SpanPusher:
             batches = batches.filter(is_later | (is_equal & (pl.col("batch_id") > number)))
         if batches.is_empty():  # spans of its upstreams, up to an hour of rows, are not needed
             return True
-        upstream = {hop.name: self._by_id(topology.name, hop.upstream) for hop in sub.hops_read}
+        links = self._links_to_hops(topology, sub, batches)
         for piece in batches.iter_slices(MOST_SPANS):
-            if self._otlp.export([*_spans(topology, sub, piece, upstream)]) is not SpanExportResult.SUCCESS:
+            if self._otlp.export([*_spans(topology, sub, piece, links)]) is not SpanExportResult.SUCCESS:
                 return False
             self._pushed[place] = piece["decided_at"][-1], piece["batch_id"][-1]
         return True
@@ -87,17 +90,33 @@ class SpanPusher:
         rows = self._rows.snapshot().rows(BATCHES, self._layout.stream_table(topology, sub, BATCHES.name))
         return rows.filter(pl.col("finished_at").dt.epoch("ms") >= self._since_ms).sort("decided_at", "batch_id")
 
+    def _links_to_hops(self, topology: Topology, sub: SubTopology, batches: pl.DataFrame) -> Mapping[int, list[SpanId]]:
+        """Returns the spans of the upstreams' batches that each of *batches* of *sub* read."""
+        links: dict[int, list[SpanId]] = defaultdict(list)
+        if not sub.hops_read:
+            return links
+        # The rows of the last minute are only in the journal.
+        rows = stored_in(self._layout.stream(topology.name, sub.name))(PARTITION_BATCHES, PARTITION_BATCHES.name)
+        among = pl.col("batch_id").is_between(batches["batch_id"].min(), batches["batch_id"].max())
+        reads = rows.filter(among).select("batch_id", "source", "from_offset", "until_offset").collect()
+        for hop in sub.hops_read:
+            spans = self._by_id(topology.name, hop.upstream)
+            for batch_id, _, first, until in reads.filter(pl.col("source") == hop.name).drop_nulls().iter_rows():
+                # Of a long way only the known batches are looked at.
+                links[batch_id] += (span for number, span in spans.items() if first <= number < until)
+        return links
+
     def _by_id(self, topology: str, sub: str) -> dict[int, SpanId]:
         rows = self._batches(topology, sub).with_columns(pl.col("decided_at").dt.epoch("ms"))
         return {row["batch_id"]: _span(row) for row in rows.to_dicts()}
 
 
 def _spans(
-    topology: Topology, sub: SubTopology, batches: pl.DataFrame, upstream: Mapping[str, Mapping[int, SpanId]]
+    topology: Topology, sub: SubTopology, batches: pl.DataFrame, links_to_hops: Mapping[int, list[SpanId]]
 ) -> Iterator[ReadableSpan]:
     resource, scope = Resource.create({"service.name": "tidemark"}), InstrumentationScope("tidemark")
     for row in batches.with_columns(pl.col("started_at", "finished_at", "decided_at").dt.epoch("ms")).to_dicts():
-        read = chain(map(span_in, row["read_traces"] or ()), _of_hops(row["sources"] or (), upstream))
+        read = chain(map(span_in, row["read_traces"] or ()), links_to_hops.get(row["batch_id"], ()))
         links = [Link(_context(span, is_remote=True)) for span in read if span is not None]
         yield ReadableSpan(
             name=f"{topology.name}/{sub.name}",
@@ -125,14 +144,6 @@ def _span(row: Mapping[str, Any]) -> SpanId:
     """
     writer = f"{row['topology']}/{row['sub_topology']}"
     return span_of_batch(writer, row["epoch"], row["batch_id"], row["decided_at"])
-
-
-def _of_hops(sources: Iterable[Mapping[str, Any]], upstream: Mapping[str, Mapping[int, SpanId]]) -> Iterator[SpanId]:
-    """Yields the spans of the batches of *upstream* that a batch read."""
-    # Offsets of topics are in the billions, so the known batches are counted and not the offsets.
-    for part in sources:
-        spans = upstream.get(part["source"], {})
-        yield from (span for number, span in spans.items() if part["from_offset"] <= number < part["until_offset"])
 
 
 def _context(span: SpanId, *, is_remote: bool) -> SpanContext:

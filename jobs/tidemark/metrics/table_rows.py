@@ -4,14 +4,15 @@ Purpose: Prometheus scrapes every few seconds, and a scrape of an unchanged ware
 How it works: the files of a Delta table never change. So their rows are kept, and a file is read once, unless others
 were removed. As long as the newest file of the log is the same, nothing is read but its name, inode and time. Rows that
 no metric needs are not kept, and no rows of a table that was removed and made anew.
-What it does not do: read facts that are still in a journal. Drivers write them to the tables within ten seconds.
+Of the facts that are still in a journal it reads those of tables that drivers write once a minute (COMING), whenever
+`batches` is new. Drivers write the others within ten seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -32,15 +33,19 @@ from tidemark.model.tables.catalog import (
     INCIDENTS,
     LATENCY_MINUTES,
     OPERATOR_BATCHES,
+    PARTITION_BATCHES,
     SLA_RESULTS,
     TABLES,
-    WATERMARKS,
     Table,
 )
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.snapshots import files_between, snapshot_of
+from tidemark.storage.object_path import ObjectPath
+from tidemark.stream.journal.unflushed import ComingRows
 from tidemark.why.evidence.fact_tables import Opener
+from tidemark.why.evidence.facts import MARK_COLUMNS
 from tidemark.why.evidence.heartbeat_facts import BEAT_COLUMNS
+from tidemark.why.evidence.read_facts import PLACE
 
 KEPT = {
     BATCHES.name: "finished_at",
@@ -53,18 +58,29 @@ KEPT_FOR = timedelta(minutes=65)
 """Counters begin with an hour, and quantiles need five minutes before it."""
 DROPPED_EVERY = timedelta(minutes=5)
 """Older rows are dropped together, because the others are copied then."""
-NEWEST = {WATERMARKS.name: ("source", "partition"), COMPLETENESS.name: ("operator", "interval_start")}
+NEWEST = {COMPLETENESS.name: ("operator", "interval_start")}
 """Tables that need only the newest row of these columns."""
+COMING = frozenset({PARTITION_BATCHES.name})
+"""Tables whose rows are read from the journal, too.
+
+They need all rows of the batches of the last AHEAD, and of each partition the newest earlier one, also with a
+`latest_offset`.
+"""
+AHEAD = timedelta(minutes=5)
+"""A batch counts when its driver's finish clock is no later than ours, which may be behind by so much."""
 COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         BATCHES.name: frozenset(
             {"topology", "sub_topology", "batch_id", "epoch", "decided_at", "started_at", "finished_at", "duration_ms"}
-            | {"sources", "records_in", "read_traces"}
+            | {"records_in", "read_traces"}
         ),
         OPERATOR_BATCHES.name: frozenset({"sub_topology", "batch_id", "operator", *BECAME}),
         HEARTBEATS.name: frozenset({"topology", "sub_topology", *BEAT_COLUMNS}),
         INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
         LATENCY_MINUTES.name: frozenset({"operator", "finished_at", "buckets"}),
+        PARTITION_BATCHES.name: frozenset(
+            {"topology", "sub_topology", "batch_id", *PLACE, *MARK_COLUMNS, "until_offset", "latest_offset"}
+        ),
     }
 )
 """Columns of wide tables that metrics need; of others all are read."""
@@ -85,11 +101,15 @@ NO_TABLE = LogFile("", 0, 0)
 
 
 class _KeptTable(NamedTuple):
-    """The needed *rows* of *files*, as of *version*."""
+    """The needed *rows* of *files*, as of the first of *versions*.
 
-    version: LogFile
+    The second is that of `batches`, with which *coming* reads the rows of a journal.
+    """
+
+    versions: tuple[LogFile, ...]
     files: frozenset[str]
     rows: pl.DataFrame
+    coming: ComingRows | None = None
 
 
 class TableRows:
@@ -121,34 +141,36 @@ class TableSnapshot:
 
         A table that is not there has none. Of `latency_minutes` there is a row for each bucket.
         """
-        version = self.version(path)
+        of_batches = [self.version(path.with_name(BATCHES.name))] if table.name in COMING else []
+        versions = (self.version(path), *of_batches)
         kept = self._kept.get(path)
-        if kept is None or kept.version != version:
-            kept = self._kept[path] = self._read(table, path, version, kept)
+        if kept is None or kept.versions != versions:
+            kept = self._kept[path] = self._read(table, path, versions, kept)
         return kept.rows
 
-    def _read(self, table: Table, path: Path, version: LogFile, kept: _KeptTable | None) -> _KeptTable:
-        none = _none(table.name)
+    def _read(self, table: Table, path: Path, versions: tuple[LogFile, ...], kept: _KeptTable | None) -> _KeptTable:
+        none, version = _none(table.name), versions[0]
+        # In an object store drivers write all facts once a minute, and each entry would be a request.
+        has_coming = table.name in COMING and not isinstance(path, ObjectPath)
+        coming = ComingRows(path.parent, table.name) if has_coming else None
+        nothing = _KeptTable(versions, frozenset(), _flat(none), coming)
         if version == NO_TABLE:
-            return _KeptTable(version, frozenset(), _flat(none))
-        if kept is not None and kept.version != _log_file(path, kept.version.name):
+            return nothing
+        if kept is not None and kept.versions[0] != _log_file(path, kept.versions[0].name):
             kept = None  # the table was made anew
         files = _files(path, version, kept)
+        # Rows of a removed file are in others, or nowhere any more.
+        old = kept if kept is not None and files is not None and kept.files <= files else nothing
+        rows_of_journal = old.coming.take() if old.coming else None
+        new = [] if rows_of_journal is None else [_as(none, pl.DataFrame(rows_of_journal))]
         if files is None:  # delta-rs has to read it
-            files, rows = frozenset(), _flat(_as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table())))
+            new.append(_flat(_as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))))
         else:
-            # Rows of a removed file are in others, or nowhere any more.
-            old = kept if kept is not None and kept.files <= files else _KeptTable(NO_TABLE, frozenset(), _flat(none))
-            new = (_flat(_file(path / name, none)) for name in sorted(files - old.files))
-            # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
-            rows = pl.concat([old.rows, *new], rechunk=True)
-        since_batch = self._first_batch(path) if table.name == OPERATOR_BATCHES.name else None
-        return _KeptTable(version, files, _needed(table, rows, since_batch))
-
-    def _first_batch(self, path: Path) -> int:
-        """Returns the first batch that is kept of the stream."""
-        first = self.rows(BATCHES, path.with_name(BATCHES.name))["batch_id"].min()
-        return first if isinstance(first, int) else 0
+            new += (_flat(_file(path / name, none)) for name in sorted(files - old.files))
+        # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
+        rows = pl.concat([old.rows, *new], rechunk=True)
+        batches = partial(self.rows, BATCHES, path.with_name(BATCHES.name))
+        return _KeptTable(versions, files or frozenset(), _needed(table, rows, batches), old.coming)
 
 
 @cache
@@ -182,7 +204,7 @@ def _log_file(path: Path, name: str) -> LogFile:
 def _files(path: Path, version: LogFile, kept: _KeptTable | None) -> frozenset[str] | None:
     """Returns the files at *version*; None: delta-rs has to read them."""
     # The log since its checkpoint may have a hundred commits. Of a known table only the last ones are read.
-    later = files_between(path, kept.version.name, version.name) if kept is not None and kept.files else None
+    later = files_between(path, kept.versions[0].name, version.name) if kept is not None and kept.files else None
     if kept is not None and later is not None:
         return kept.files | later
     snapshot = snapshot_of(path)
@@ -219,14 +241,32 @@ def _flat(rows: pl.DataFrame) -> pl.DataFrame:
     return in_rows(rows.lazy()).collect() if "buckets" in rows.columns else rows
 
 
-def _needed(table: Table, rows: pl.DataFrame, since_batch: int | None) -> pl.DataFrame:
+def _needed(table: Table, rows: pl.DataFrame, batches: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    """Returns those of *rows* that are needed beside the kept *batches* of the stream."""
+    newest_at: Any
     if rows.is_empty():
         return rows
     if table.name in KEPT:
         at = rows[KEPT[table.name]]
-        newest_at: Any = at.max()
+        newest_at = at.max()
         return rows if newest_at - at.min() <= KEPT_FOR + DROPPED_EVERY else rows.filter(at >= newest_at - KEPT_FOR)
     if table.name in NEWEST:
         newest = rows.lazy().sort("batch_id", maintain_order=True)
         return newest.unique(NEWEST[table.name], keep="last", maintain_order=True).collect()
-    return rows if since_batch is None else rows.filter(pl.col("batch_id") >= since_batch)
+    if table.name in COMING:
+        number, finished_at = batches()["batch_id"], batches()["finished_at"]
+        newest_at = finished_at.max()
+        before = () if newest_at is None else number.filter(finished_at <= newest_at - AHEAD)
+        return _newest_of_partitions(rows, until_batch=max(before, default=-1))
+    return (
+        rows.filter(pl.col("batch_id") >= min(batches()["batch_id"], default=0)) if table == OPERATOR_BATCHES else rows
+    )
+
+
+def _newest_of_partitions(rows: pl.DataFrame, *, until_batch: int) -> pl.DataFrame:
+    """Returns the newest *rows* of each partition up to a batch, and all later ones."""
+    is_later, was_asked = pl.col("batch_id") > until_batch, pl.col("latest_offset").is_not_null()
+    marked = rows.lazy().with_columns(later_batch=pl.when(is_later).then("batch_id"), was_asked=was_asked)
+    each = [*PLACE, "was_asked", "later_batch"]
+    newest = marked.sort("batch_id", maintain_order=True).unique(each, keep="last", maintain_order=True)
+    return newest.drop("was_asked", "later_batch").collect()

@@ -39,12 +39,12 @@ from tidemark.model.tables.catalog import (
     LATENCY_ROLLUP,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
+    PARTITION_BATCHES,
     REPAIR_DECISIONS,
     SCHEMA_CHANGES,
     SLA_RESULTS,
     STATE_CHANGES,
     SUPPRESSED,
-    WATERMARKS,
     WINDOW_PARTS,
     Table,
 )
@@ -177,7 +177,11 @@ _OF_STREAMS: Mapping[str, Conditions] = {
     ),
     LATENCY_MINUTES.name: _all(_OF_KIND, _STATS),
     OPERATOR_WINDOWS.name: _all(_OF_KIND, _ORDERED, _not_negative("queued_ms", "records", "skew_error_ms")),
-    WATERMARKS.name: is_one_of("activity", Activity),
+    PARTITION_BATCHES.name: _all(
+        is_one_of("activity", Activity),
+        _not_negative("from_offset", "until_offset", "latest_offset", "lost_from_offset", "lost_until_offset"),
+        _fit(loss_has_an_end="(lost_from_offset is null) = (lost_until_offset is null)"),
+    ),
     CHANGES.name: _all(_ORDERED, _HASHED, _not_negative("seq")),
     SUPPRESSED.name: _all(
         _not_negative("n"),

@@ -14,7 +14,6 @@ import duckdb
 import polars as pl
 from deltalake import DeltaTable
 
-from tidemark.kernels.reports.reads import partition_reads
 from tidemark.model.settings.intervals import utc
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
@@ -25,6 +24,7 @@ from tidemark.model.tables.catalog import (
     HOP,
     HOP_MARK,
     OPERATOR_BATCHES,
+    PARTITION_BATCHES,
     STATE_CHANGES,
     SUPPRESSED,
     Table,
@@ -38,6 +38,8 @@ from tidemark.stream.journal.entries import Journal
 from tidemark.why.evidence.fact_tables import FactTables, stored_in
 
 NEVER_MS = 2**62
+OFFSETS = ("from_offset", "until_offset", "lost_from_offset", "lost_until_offset")
+READ_COLUMNS = ("batch_id", "source", "partition", *OFFSETS)
 Row = Mapping[str, Any]
 
 
@@ -102,21 +104,17 @@ class StreamEvidence:
 
     @cached_property
     def batches(self) -> pl.DataFrame:
-        """The reads and the times of all known batches, oldest first."""
+        """The times of all known batches, oldest first."""
         # There are many files of batches, and a trace needs few of their columns.
-        columns = ("batch_id", "sources", "decided_at", "watermark")
+        columns = ("batch_id", "decided_at", "watermark")
         return self._facts.scan(BATCHES).select(columns).sort("batch_id").collect()
 
     @cached_property
     def reads(self) -> pl.DataFrame:
-        """The offsets that each batch read, by source and partition."""
-        return partition_reads(self.batches.lazy().select("batch_id", "sources")).collect()
-
-    @cached_property
-    def losses(self) -> pl.DataFrame:
-        """The offsets that were lost and accepted, by source and partition."""
-        rows = self._facts.scan(BATCHES).select("batch_id", "accepted_loss").collect()
-        return rows.explode("accepted_loss").drop_nulls("accepted_loss").unnest("accepted_loss")
+        """The offsets that each known batch read or gave up as lost, by source and partition, oldest batch first."""
+        # Maintenance keeps the newest row of a partition for longer than its batch.
+        rows = self._facts.scan(PARTITION_BATCHES).drop_nulls("until_offset").select(READ_COLUMNS)
+        return rows.sort("batch_id", maintain_order=True).collect().join(self.batches, on="batch_id", how="semi")
 
     @cached_property
     def progress(self) -> Mapping[str, InputProgress]:
@@ -138,9 +136,9 @@ class StreamEvidence:
 
     def is_lost(self, source: str, partition: int, offset: int) -> bool:
         """Returns True if *offset* was lost, and the loss accepted."""
-        within = (pl.col("from_offset") <= offset) & (pl.col("until_offset") > offset)
+        within = (pl.col("lost_from_offset") <= offset) & (pl.col("lost_until_offset") > offset)
         named = (pl.col("source") == source) & (pl.col("partition") == partition)
-        return self.losses.filter(named & within).height > 0
+        return self.reads.filter(named & within).height > 0
 
     def batch(self, batch_id: int) -> Row:
         """Returns what a batch read, and its times."""

@@ -33,7 +33,7 @@ FROM (
                    cast(NULL AS string) AS kind, cast(NULL AS timestamp) AS window_start,
                    cast(NULL AS timestamp) AS window_end, cast(NULL AS string) AS host, cast(NULL AS timestamp) AS ewt_at,
                    cast(NULL AS bigint) AS skew_ms, cast(NULL AS bigint) AS closed_in
-            FROM watermarks
+            FROM partition_batches
             WHERE source IS NOT NULL AND partition IS NOT NULL AND watermark IS NOT NULL
             UNION ALL
             SELECT windows.topology, windows.sub_topology, windows.operator, partitions.partition,
@@ -43,7 +43,7 @@ FROM (
             FROM operator_windows windows
             JOIN (
                 SELECT DISTINCT topology, sub_topology, source, partition
-                FROM watermarks
+                FROM partition_batches
                 WHERE source IS NOT NULL AND partition IS NOT NULL AND watermark IS NOT NULL
             ) partitions
               ON partitions.topology = windows.topology AND partitions.sub_topology = windows.sub_topology

@@ -29,7 +29,7 @@ from tidemark.control.folder import ALIVE, Control, StreamState
 from tidemark.escaping import one_line
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, iso
-from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, OPERATOR_BATCHES, WATERMARKS
+from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, OPERATOR_BATCHES, PARTITION_BATCHES
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.snapshots import added_files
 from tidemark.why.evidence.fact_tables import FactTables, stored_in
@@ -210,11 +210,11 @@ class StreamRuns:
     def _freshness(self, at_ms: int, until: pl.DataFrame) -> FreshnessDatasetFacet:
         """Returns the freshness after the batches *until* the instant *at_ms*."""
         newest = until["batch_id"].max()
-        marks = self._facts.scan(WATERMARKS).filter(pl.col("batch_id") <= newest)
+        marks = self._facts.scan(PARTITION_BATCHES).filter(pl.col("batch_id") <= newest)
         marks = marks.sort("batch_id", maintain_order=True).unique(
             ["source", "partition"], keep="last", maintain_order=True
         )
-        newest_ms = marks.select(pl.col("max_timestamp").max()).collect().item()
+        newest_ms = marks.select(pl.col("newest_timestamp").max()).collect().item()
         watermark_ms = until["watermark"].drop_nulls().tail(1)
         return FreshnessDatasetFacet(
             watermark=iso(watermark_ms.item()) if watermark_ms.len() else None,
@@ -245,14 +245,11 @@ class StreamRuns:
 
     def _offsets_read(self, source: str, batches: list[int]) -> dict[str, int]:
         """Returns the number of offsets that *batches* read, by topic."""
-        of_source = pl.col("source") == source
-        parts = self._facts.scan(BATCHES).filter(pl.col("batch_id").is_in(batches)).select(pl.col("sources").explode())
+        is_read = (pl.col("source") == source) & pl.col("batch_id").is_in(batches)
         rows = (pl.col("until_offset") - pl.col("from_offset")).sum()
-        read = parts.unnest("sources").filter(of_source).group_by("partition").agg(rows=rows)
         topic = pl.col("topic_partition").str.extract("^(.*)/", 1)
-        places = self._facts.scan(WATERMARKS).filter(of_source, topic.is_not_null()).select("partition", topic=topic)
-        by_topic = read.join(places.unique(), on="partition").group_by("topic").agg(pl.col("rows").sum())
-        return dict(by_topic.collect().iter_rows())
+        by_topic = self._facts.scan(PARTITION_BATCHES).filter(is_read).group_by(topic=topic).agg(rows=rows)
+        return dict(by_topic.drop_nulls("topic").collect().iter_rows())
 
     def _statistics(self, operator: str, batches: list[int]) -> OutputDatasetFacet:
         """Returns what *operator* wrote in *batches*."""

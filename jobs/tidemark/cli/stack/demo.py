@@ -63,7 +63,7 @@ SENT = """
 COMPLETE_INTERVALS = "SELECT count(*) FROM complete_intervals"
 AT_REST = """
     SELECT bool_and(activity = 'idle') FROM (
-        SELECT arg_max(activity, batch_id) AS activity FROM watermarks
+        SELECT arg_max(activity, batch_id) AS activity FROM partition_batches
         WHERE source IS NOT NULL AND "partition" IS NULL GROUP BY sub_topology, source
     )
 """

@@ -40,12 +40,12 @@ FINDINGS = (
         """,
     ),
     (
-        "watermarks",
+        "partition_batches",
         """
         SELECT format('watermark: {} partition {} is idle, and does not count for it until its next record',
                       arg_min(source, batch_id), arg_min("partition", batch_id))
-        FROM watermarks
-        WHERE "partition" IS NOT NULL AND activity = 'idle' AND max_timestamp IS NOT NULL HAVING count(*) > 0
+        FROM partition_batches
+        WHERE "partition" IS NOT NULL AND activity = 'idle' AND newest_timestamp IS NOT NULL HAVING count(*) > 0
         """,
     ),
     (

@@ -51,11 +51,11 @@ EMISSION = """
 """
 WATERMARKS = """
     SELECT coalesce(source, 'all of ' || sub_topology) AS source, coalesce(partition::VARCHAR, 'all') AS partition,
-           watermark, max_timestamp AS newest_record, activity, held_by
-    FROM watermarks
+           watermark, newest_timestamp AS newest_record, activity, blocked_by
+    FROM partition_batches AS p
     QUALIFY row_number() OVER (PARTITION BY sub_topology, source, partition ORDER BY batch_id DESC) = 1
-    ORDER BY (SELECT min(min_ms) FROM operator_batches AS o WHERE o.sub_topology = watermarks.sub_topology),
-             watermarks.source NULLS LAST, watermarks.partition NULLS LAST
+    ORDER BY (SELECT min(min_ms) FROM operator_batches AS o WHERE o.sub_topology = p.sub_topology),
+             p.source NULLS LAST, p.partition NULLS LAST
 """
 CRITICAL_PATHS = """
     SELECT window_start, path, state, before_source_ms + latency_ms AS age_ms, before_source_ms FROM critical_paths

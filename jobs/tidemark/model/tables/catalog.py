@@ -126,28 +126,17 @@ BATCHES = Table(
     (
         *_BATCH,
         *_columns(
-            ("epoch", "bigint", "lease under which the batch was decided; grows with each driver"),
-            ("level", "string", "off | info | debug | trace"),
             (
                 "decided_at",
                 "timestamp",
                 "decision time: when Spark planned the batch; the same on replay, never decreases",
             ),
+            ("epoch", "bigint", "lease under which the batch was decided; grows with each driver"),
+            ("level", "string", "off | info | debug | trace"),
             ("started_at", "timestamp", "driver clock when the batch began"),
             ("finished_at", "timestamp", "driver clock when its data was committed"),
             ("duration_ms", "bigint", "finished_at − started_at, ms"),
-            (
-                "sources",
-                "array<struct<source:string,partition:int,from_offset:bigint,until_offset:bigint,latest_offset:bigint>>",
-                "offsets read: from (inclusive) until (exclusive), and the broker's latest, which is the last "
-                "stable offset, if it was queried",
-            ),
             ("records_in", "bigint", "records read by the sources"),
-            (
-                "accepted_loss",
-                "array<struct<source:string,partition:int,from_offset:bigint,until_offset:bigint>>",
-                "offsets (of a hop: batches) that were lost unread and accepted by `tidemark accept-loss`; null: none",
-            ),
             ("watermark", "timestamp", "watermark of the sub-topology after the batch, record time; null: none yet"),
             ("queued_ms", "bigint", "ms the batch waited for Spark's task slots, which streams of its process share"),
             ("queued_behind", "string", "streams that ran batches during this wait: topology/sub-topology; null: none"),
@@ -324,24 +313,43 @@ OPERATOR_WINDOWS = Table(
     ),
     key=("batch_id", "operator", "window_start"),
 )
-WATERMARKS = Table(
-    "watermarks",
-    "batch, source and partition whose watermark or activity changed; partition null: the source combined",
+PARTITION_BATCHES = Table(
+    "partition_batches",
+    "batch, source and input partition that the batch looked at or whose time it moved: what was read, and how far its "
+    "time is after the batch; partition null: the source, or all sources, combined, in batches that changed them",
     (
         *_BATCH,
         *_columns(
+            ("decided_at", "timestamp", "decision time of the batch"),
             ("source", "string", "source operator; null: the whole sub-topology"),
             ("partition", "int", "input partition; null: combined"),
-            ("watermark", "timestamp", "record time up to which the input is complete; null: none yet"),
-            ("max_timestamp", "timestamp", "largest record timestamp seen; null: none yet"),
-            ("activity", "string", "active | idle | backlogged"),
-            ("held_by", "string", "partition or source that blocks the combined watermark; null: none"),
-            ("decided_at", "timestamp", "decision time of the batch"),
             (
                 "topic_partition",
                 "string",
                 "of a source over several topics: topic/partition that the input partition is; null: other sources",
             ),
+            (
+                "from_offset",
+                "bigint",
+                "first offset that was read, inclusive (of a hop: batch of the upstream); null: not known, the batch "
+                "did not look at the partition, or combined",
+            ),
+            ("until_offset", "bigint", "end of what was read, exclusive; from_offset: nothing was read"),
+            (
+                "latest_offset",
+                "bigint",
+                "end of the partition: the broker's last stable offset; null: it was not asked",
+            ),
+            (
+                "lost_from_offset",
+                "bigint",
+                "first offset that was lost unread and accepted by `tidemark accept-loss`, inclusive; null: none was",
+            ),
+            ("lost_until_offset", "bigint", "end of what was lost, exclusive"),
+            ("watermark", "timestamp", "record time up to which the input is complete; null: none yet"),
+            ("newest_timestamp", "timestamp", "largest record timestamp seen; null: none yet, or combined"),
+            ("activity", "string", "active | idle | backlogged"),
+            ("blocked_by", "string", "partition or source that blocks the combined watermark; null: none"),
         ),
     ),
     key=("batch_id", "source", "partition"),
@@ -1130,7 +1138,7 @@ TABLES = MappingProxyType(
             OPERATOR_BATCHES,
             LATENCY_MINUTES,
             OPERATOR_WINDOWS,
-            WATERMARKS,
+            PARTITION_BATCHES,
             CHANGES,
             SUPPRESSED,
             DEAD_LETTERS,

@@ -19,7 +19,7 @@ from tidemark.model.tables.catalog import (
     HEARTBEATS,
     LATENCY_MINUTES,
     OPERATOR_WINDOWS,
-    WATERMARKS,
+    PARTITION_BATCHES,
     WINDOW_PARTS,
 )
 from tidemark.model.topology import Topology
@@ -144,20 +144,22 @@ def _batch_rows(at: Scene, finished: pl.DataFrame) -> BatchRows:
     began_ms, closed_in = finished["began_ms"].drop_nulls(), finished["batch_id"].unique()
     since_ms = min([*began_ms, *finished["ewt_ms"]]) - BATCHES_READ_MS
     finished_then = pl.col("finished_at").is_between(utc(since_ms), utc(at.at_ms))
-    # A watermark that was decided long before may still hold.
-    decided_then = pl.col("decided_at").is_between(utc(since_ms - HISTORY_MS), utc(at.at_ms))
     of_streams: list[BatchRows] = []
     for sub in at.topology.sub_topologies:
         tables = at.facts[sub.name].tables
         is_closing = pl.col("closed_windows") & pl.col("batch_id").is_in(closed_in.implode())
         of_sources = pl.col("operator").is_in(names_in(sub.outside_sources))
+        batches = tables.scan(BATCHES, where=[finished_then]).collect()
+        # A watermark that was decided long before may still hold. If a clock was set back, decisions are later than it.
+        last_ms = max([at.at_ms, *batches["decided_at"].drop_nulls()])
+        decided_then = pl.col("decided_at").is_between(utc(since_ms - HISTORY_MS), utc(last_ms))
         of_streams.append(
             BatchRows(
-                batches=tables.scan(BATCHES, where=[finished_then]).collect(),
+                batches=batches,
                 beats=tables.scan(
                     HEARTBEATS, where=[pl.col("beat_at").is_between(utc(since_ms), utc(at.at_ms))]
                 ).collect(),
-                watermarks=tables.scan(WATERMARKS, where=[decided_then]).collect(),
+                partitions=tables.scan(PARTITION_BATCHES, where=[decided_then]).collect(),
                 latencies=tables.scan(LATENCY_MINUTES, where=[finished_then, is_closing, of_sources]).collect(),
             )
         )

@@ -40,22 +40,20 @@ def _of_stream(scene: Scene, sub: SubTopology) -> Iterator[Row]:
         return
     held_back = _held_back(facts, sub)
     places = {(source, number) for source, number in facts.marks if source in sources and number is not None}
-    last = facts.reads.last(sources, places)
-    for source, number in sorted(places | last.keys(), key=lambda place: (sources.index(place[0]), place[1])):
-        mark = facts.marks.get((source, number))
-        watermark_ms = mark.watermark_ms if mark else None
-        read_ms, unread = last.get((source, number), (None, None))
+    last_read_ms = facts.reads.last_read_ms(places)
+    for source, number in sorted(places, key=lambda place: (sources.index(place[0]), place[1])):
+        mark, read_ms = facts.marks[source, number], last_read_ms.get((source, number))
         yield {
             "source": source,
             "sub_topology": sub.name,
             "partition": number,
-            "topic_partition": mark.topic_partition if mark else None,
-            "watermark": None if watermark_ms is None else utc(watermark_ms),
-            "lag_ms": None if watermark_ms is None else scene.at_ms - watermark_ms,
-            "unread": unread,
+            "topic_partition": mark.topic_partition,
+            "watermark": None if mark.watermark_ms is None else utc(mark.watermark_ms),
+            "lag_ms": None if mark.watermark_ms is None else scene.at_ms - mark.watermark_ms,
+            "unread": mark.unread,
             "last_read_at": None if read_ms is None else utc(read_ms),
             "silent_ms": None if read_ms is None else scene.at_ms - read_ms,
-            "activity": mark.activity.value if mark and mark.activity else None,
+            "activity": mark.activity.value if mark.activity else None,
             "holds_back": (source, number) in held_back,
             "holds_back_ms": held_back.get((source, number)),
         }

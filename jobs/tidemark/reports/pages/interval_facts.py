@@ -119,8 +119,13 @@ _MARKS = """
     SELECT source, partition, greatest(epoch_ms(decided_at), $2) AS at_ms, epoch_ms(watermark) AS watermark_ms,
            lead(epoch_ms(decided_at), 1, $3) OVER (PARTITION BY source, partition ORDER BY batch_id) AS until_ms,
            activity
-    FROM watermarks
-    WHERE topology = $1 AND source IS NOT NULL AND partition IS NOT NULL AND decided_at < make_timestamptz($3 * 1000)
+    FROM (
+        FROM partition_batches
+        WHERE topology = $1 AND source IS NOT NULL AND partition IS NOT NULL
+              AND decided_at < make_timestamptz($3 * 1000)
+        QUALIFY (watermark, newest_timestamp, activity) IS DISTINCT FROM lag((watermark, newest_timestamp, activity))
+                OVER (PARTITION BY sub_topology, source, partition ORDER BY batch_id)
+    )
     QUALIFY until_ms > $2
 """
 LAGS = f"""

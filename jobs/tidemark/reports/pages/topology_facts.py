@@ -63,8 +63,8 @@ COUNTS = """
     GROUP BY operator
 """
 WATERMARKS = """
-    SELECT sub_topology, source, arg_max(watermarks.watermark, batch_id) AS watermark
-    FROM watermarks JOIN batches USING (topology, sub_topology, batch_id)
+    SELECT sub_topology, source, arg_max(p.watermark, batch_id) AS watermark
+    FROM partition_batches AS p JOIN batches USING (topology, sub_topology, batch_id)
     WHERE topology = $1 AND partition IS NULL AND finished_at <= make_timestamptz($2 * 1000) GROUP BY ALL
 """
 NEWEST_PATH = f"""
@@ -96,13 +96,11 @@ RAN = """
 `ran`: the operator was in the newest batch that did so.
 """
 READ_TO = """
-    WITH parts AS (
-        SELECT batch_id, unnest(sources, recursive := true)
-        FROM batches WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
-    ), newest AS (
+    WITH newest AS (
         SELECT source, partition, max(until_offset) AS read_to,
                arg_max(latest_offset - until_offset, batch_id) FILTER (latest_offset IS NOT NULL) AS unread
-        FROM parts GROUP BY ALL
+        FROM partition_batches JOIN batches USING (topology, sub_topology, batch_id)
+        WHERE topology = $1 AND until_offset IS NOT NULL AND finished_at <= make_timestamptz($2 * 1000) GROUP BY ALL
     )
     SELECT source, max(read_to) AS read_to, sum(unread)::BIGINT AS unread_records FROM newest GROUP BY ALL
 """

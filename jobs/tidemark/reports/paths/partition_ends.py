@@ -50,14 +50,14 @@ def closed_at_sources(steps: pl.DataFrame, finished: pl.DataFrame, topology: Top
     return of_sources.join(finished, on=STEP).with_columns(needed_ms=needed_ms)
 
 
-def passing_batches(closed: pl.DataFrame, watermarks: pl.DataFrame) -> pl.DataFrame:
+def passing_batches(closed: pl.DataFrame, partitions: pl.DataFrame) -> pl.DataFrame:
     """Returns the batch in which each input partition passed each window.
 
     Args:
         closed: windows, as from `closed_at_sources`.
-        watermarks: rows of `watermarks`.
+        partitions: rows of `partition_batches`.
     """
-    in_order = watermarks.rename({"source": "operator"}).drop_nulls([*PARTITION, "watermark"]).sort("batch_id")
+    in_order = partitions.rename({"source": "operator"}).drop_nulls([*PARTITION, "watermark"]).sort("batch_id")
     # A window that was passed stays passed, should time have been set back.
     newest_ms = pl.col("watermark").dt.epoch("ms").cum_max().over(PARTITION)
     marks = (

@@ -27,7 +27,7 @@ from tidemark.model.tables.catalog import (
     HEARTBEATS,
     LATENCY_MINUTES,
     OPERATOR_BATCHES,
-    WATERMARKS,
+    PARTITION_BATCHES,
     WINDOW_PARTS,
     Table,
 )
@@ -105,7 +105,7 @@ def _steps_with_tasks(
     *batches* are rows about the batches that *finished* the windows, and about those of the day before. They finished
     in the interval *over*.
     """
-    passes = passing_batches(closed_at_sources(steps, finished, topology), batches.watermarks)
+    passes = passing_batches(closed_at_sources(steps, finished, topology), batches.partitions)
     batch_ids = pl.concat([finished["batch_id"], passes["passed_in"]]).unique()
     tasks = spark_tasks(facts.operators(pc.field("batch_id").isin(pa.array(batch_ids))))
     of_sources = lies_in("finished_at", over) & (pc.field("kind") == Source.kind)
@@ -174,12 +174,14 @@ class _StreamReader:
         ran, is_closing = lies_in("finished_at", over), pc.field("batch_id").isin(pa.array(closed_in))
         names = pa.array([source.name for source in self._topology.outside_sources], pa.string())
         of_sources = pc.field("closed_windows") & pc.field("operator").isin(names)
-        # A watermark that was decided long before may still hold.
-        decided = Interval(over.start_ms - HISTORY_MS, over.end_ms)
+        batches = self.rows(BATCHES, ran)
+        # A watermark that was decided long before may still hold. If a clock was set back, decisions are later than it.
+        last_ms = max([over.end_ms, *batches["decided_at"].dt.epoch("ms").drop_nulls()])
+        decided = Interval(over.start_ms - HISTORY_MS, last_ms + 1)
         return BatchRows(
-            batches=self.rows(BATCHES, ran),
+            batches=batches,
             beats=self.rows(HEARTBEATS, lies_in("beat_at", over)),
-            watermarks=self.rows(WATERMARKS, lies_in("decided_at", decided)),
+            partitions=self.rows(PARTITION_BATCHES, lies_in("decided_at", decided)),
             latencies=self.rows(LATENCY_MINUTES, ran & is_closing & of_sources),
         )
 

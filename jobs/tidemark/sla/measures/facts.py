@@ -188,7 +188,7 @@ def _watermarks() -> Iterator[str]:
     """Yields SELECTs of watermarks of sources (with `idle`) and sub-topologies."""
     # Rows without partition are about a whole source, and those without source about a sub-topology.
     of_all = f"{BEFORE_LATER} AND t.topology = $1 AND t.partition IS NULL"
-    combined = f"FROM watermarks AS t LEFT JOIN ({LIVING}) AS living USING (sub_topology) {of_all}"
+    combined = f"FROM partition_batches AS t LEFT JOIN ({LIVING}) AS living USING (sub_topology) {of_all}"
     idle = f"arg_max(t.activity = '{Activity.IDLE}', t.batch_id) AND coalesce(any_value(living.lives), false)"
     at_ms = "max(epoch_ms(t.watermark))"
     of_source = _row(FactKind.SOURCE, "t.source", at_ms=at_ms, idle=idle)

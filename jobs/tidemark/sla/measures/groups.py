@@ -47,9 +47,9 @@ KEYS_SEEN = """
     WHERE NOT coalesce(is_deleted, false)
 """
 PARTITIONS_SEEN = """
-    SELECT partition, max(max_timestamp) AS newest_at FROM watermarks JOIN newest USING (sub_topology)
+    SELECT partition, max(newest_timestamp) AS newest_at FROM partition_batches JOIN newest USING (sub_topology)
     WHERE topology = $1 AND batch_id <= newest AND {of_source} AND partition IS NOT NULL
-          AND max_timestamp >= make_timestamptz($3 * 1000)
+          AND newest_timestamp >= make_timestamptz($3 * 1000)
     GROUP BY partition
 """
 

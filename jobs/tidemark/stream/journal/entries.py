@@ -42,6 +42,8 @@ CARRIED_OUT = "carried_out"
 MANY = 5_000
 """With so many rows of a table, entries only name their files."""
 COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+BY_ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
+"""The tables of an entry are small: to hand their columns to threads takes as long as to read them."""
 
 
 @dataclass(frozen=True)
@@ -222,7 +224,9 @@ def unpack(batch_id: int, content: bytes, *, only: str | tuple[str, ...] = "", i
         tables: dict[str, Rows] = {}
         for name in (name for name in archive.namelist() if name.startswith(only)):
             if name.endswith(".arrow"):
-                tables[name.removesuffix(".arrow")] = pa.ipc.open_stream(archive.read(name)).read_all()
+                tables[name.removesuffix(".arrow")] = pa.ipc.open_stream(
+                    archive.read(name), options=BY_ONE_THREAD
+                ).read_all()
             elif name.endswith(".files"):
                 tables[name.removesuffix(".files")] = msgspec.json.decode(archive.read(name), type=Files)
         return Entry(batch_id, tables, EntryNotes.of(archive.read(NOTES)))

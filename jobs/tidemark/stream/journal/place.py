@@ -55,12 +55,17 @@ def batches_in(journal: Path, kind: str) -> list[int]:
     return sorted(int(match[1]) for match in matches if match and match[2] == kind)
 
 
+def journal_of(home: Path) -> Path:
+    """Returns the journal of the stream whose tables lie in *home*."""
+    return home.parent.parent.parent / "control" / home.parent.name / home.name / "journal"
+
+
 def journal_with_facts(home: Path) -> Path | None:
     """Returns the stream's journal if tables may lack its facts.
 
     The tables lie in *home*. None: they lack none, or this user may not read the control folder.
     """
-    journal = home.parent.parent.parent / "control" / home.parent.name / home.name / "journal"
+    journal = journal_of(home)
     with suppress(PermissionError):
         if journal.is_dir() and not _is_at_rest(journal, home / BATCHES.name):
             return journal

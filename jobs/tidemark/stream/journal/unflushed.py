@@ -38,7 +38,7 @@ from tidemark.storage.delta.datasets import dataset_of, open_to_read
 from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.files import Rows, frames
 from tidemark.stream.journal.entries import Entry, Journal
-from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts, newest_batch
+from tidemark.stream.journal.place import FACTS_TABLES, journal_of, journal_with_facts, newest_batch
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +92,34 @@ class UnflushedRows:
         own = pl.scan_pyarrow_dataset(dataset_of(table))
         later = _after(newest_batch(path, table), self.rows.get(path.name, {}))
         return pl.concat([own, pl.DataFrame(as_table(later)).lazy()], how="diagonal_relaxed") if later else own
+
+
+class ComingRows:
+    """Reads the rows of the table *name* that come to a stream's journal, each entry once.
+
+    The tables of the stream lie in *home*. Damaged entries are left out, as by `unflushed_of`.
+    """
+
+    def __init__(self, home: Path, name: str) -> None:
+        self._journal, self._only = journal_of(home), (name, f"{FACTS}{name}")
+        self._read_to = {"data": -1, "facts": -1}
+
+    def take(self) -> pa.Table | None:
+        """Returns the rows of the entries that were written since the last call; None: there are none.
+
+        They may be in the table meanwhile.
+        """
+        rows: list[Rows] = []
+        # A user who may not read the control folder gets nothing.
+        with suppress(PermissionError):
+            for kind, read_to in self._read_to.items() if self._journal.is_dir() else ():
+                journal = Journal(self._journal, kind)
+                numbers = journal.batches()
+                for number in numbers:
+                    if number > read_to and (entry := _readable(journal, number, only=self._only)):
+                        rows += entry.tables.values()
+                self._read_to[kind] = max(numbers, default=read_to)
+        return as_table(dict(enumerate(rows))) if rows else None
 
 
 def unflushed_of(home: Path, names: Collection[str] = FACTS_TABLES) -> UnflushedRows:

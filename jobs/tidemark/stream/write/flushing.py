@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import add_up
-from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES, WATERMARKS
+from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES, PARTITION_BATCHES
 from tidemark.storage.delta.tables import Committer
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.files import File, Files, Rows, write_file
@@ -39,7 +39,7 @@ WHOLES = (OPERATOR_BATCHES.name, BATCHES.name)
 
 SELDOM_MS = 60_000
 """Least time between flushes in an object store: a commit costs requests."""
-SELDOM = frozenset({LATENCY_MINUTES.name, WATERMARKS.name})
+SELDOM = frozenset({LATENCY_MINUTES.name, PARTITION_BATCHES.name})
 IN_ONE_OF = 6
 
 

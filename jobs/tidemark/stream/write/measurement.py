@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import product
@@ -24,12 +25,13 @@ from tidemark.model.tables.catalog import (
     LATENCY_MINUTES,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
+    PARTITION_BATCHES,
     TABLES,
     TASKS,
-    WATERMARKS,
     Table,
 )
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.semantics.skew import Skew
@@ -85,7 +87,7 @@ class Measurer:
             OPERATOR_BATCHES.name: self._operators(entry, clocks, latencies),
             LATENCY_MINUTES.name: minutes,
             OPERATOR_WINDOWS.name: self._windows(notes, clocks) if self._topology.level is not Level.OFF else [],
-            WATERMARKS.name: self._watermarks(notes),
+            PARTITION_BATCHES.name: _partitions(notes),
             BATCHES.name: [self._batch(notes, finished_at_ms)],
         }
         return {name: self.of_batch(TABLES[name], part, entry.batch_id) for name, part in rows.items() if len(part)}
@@ -223,30 +225,6 @@ class Measurer:
                     runs.setdefault(run.operator, []).append(run)
         return runs
 
-    def _watermarks(self, notes: DecisionNotes) -> list[dict[str, Any]]:
-        was, now = notes.was, notes.progress
-        rows = []
-        for source, part in now.inputs.items():
-            before = was.inputs.get(source)
-            for number, partition in part.partitions.items():
-                if before is None or _time_of(partition) != _time_of(before.partitions.get(number)):
-                    rows.append({"source": source, "partition": number, **_time_of(partition), **_place(part, number)})
-            rows += _left(source, before, part)
-            # Partitions have rows of their own, so they are masked out of the comparison.
-            if before is None or replace(part, partitions={}) != replace(before, partitions={}):
-                activity = "idle" if part.idle else "active"
-                rows.append(
-                    {
-                        "source": source,
-                        "watermark": part.watermark_ms,
-                        "held_by": part.held_by,
-                        "activity": activity,
-                    }
-                )
-        if (now.watermark_ms, now.held_by) != (was.watermark_ms, was.held_by) or rows:
-            rows.append({"watermark": now.watermark_ms, "held_by": now.held_by})
-        return [{**row, "decided_at": now.decided_at_ms} for row in rows]
-
     def _skips(self, notes: DecisionNotes) -> dict[str, dict[int, Fields]]:
         """Returns the skips of unchanged updates (KIP-557), by operator and input partition."""
         if not self._topology.level.includes(Level.DEBUG):
@@ -269,25 +247,15 @@ class Measurer:
 
     def _batch(self, notes: DecisionNotes, finished_at_ms: int) -> dict[str, Any]:
         batch, queued = notes.batch, notes.batch.queued
-        sources: list[dict[str, Any]] = []
-        losses: list[dict[str, Any]] = []
-        for part in notes.sources:
-            place, reading = {"source": part.source, "partition": part.partition}, part.seen
-            offsets = {"from_offset": reading.from_offset, "until_offset": reading.until_offset}
-            sources.append({**place, **offsets, "latest_offset": reading.latest_offset})
-            if reading.lost:
-                losses.append({**place, "from_offset": reading.lost[0], "until_offset": reading.lost[1]})
         # What operators hand on was counted at the sources already.
         names = [operator.name for operator in self._sub.operators if operator.is_source]
         return {
+            "decided_at": batch.decided_at_ms,
             "epoch": batch.epoch,
             "level": self._topology.level.value,
-            "decided_at": batch.decided_at_ms,
             "started_at": batch.started_at_ms,
             "finished_at": finished_at_ms,
             "duration_ms": finished_at_ms - batch.started_at_ms,
-            "sources": sources,
-            "accepted_loss": losses or None,
             "records_in": sum(notes.operators[name].counts.get("records_in", 0) for name in names),
             "watermark": notes.progress.watermark_ms,
             "queued_ms": queued.ms,
@@ -357,30 +325,65 @@ def _newest_by_statistics(files: Files) -> int | None:
     return max(round(datetime.fromisoformat(bound).timestamp() * 1_000) for bound in bounds) if all(bounds) else None
 
 
+def _partitions(notes: DecisionNotes) -> list[dict[str, Any]]:
+    """Returns the rows of `partition_batches`."""
+    was, now = notes.was, notes.progress
+    readings: dict[str, dict[int, PartitionReading]] = defaultdict(dict)
+    for read in notes.sources:
+        readings[read.source][read.partition] = read.seen
+    rows: list[dict[str, Any]] = []
+    for source, part in now.inputs.items():
+        before = was.inputs.get(source)
+        rows += _of_source(source, before or InputProgress(), part, readings[source])
+        # Partitions have rows of their own, so they are masked out of the comparison.
+        if before is None or replace(part, partitions={}) != replace(before, partitions={}):
+            activity = Activity.IDLE if part.idle else Activity.ACTIVE
+            combined = {"watermark": part.watermark_ms, "blocked_by": part.held_by, "activity": activity}
+            rows.append({"source": source, **combined})
+    if not was.inputs or (now.watermark_ms, now.held_by) != (was.watermark_ms, was.held_by):
+        rows.append({"watermark": now.watermark_ms, "blocked_by": now.held_by})
+    return [{**row, "decided_at": now.decided_at_ms} for row in rows]
+
+
+def _of_source(
+    source: str, before: InputProgress, now: InputProgress, readings: Mapping[int, PartitionReading]
+) -> Iterator[dict[str, Any]]:
+    """Yields the rows of the partitions that a batch read or moved, between *before* and *now*."""
+    gone = before.partitions.keys() - now.partitions.keys() if now.places else frozenset()
+    for number in sorted({*now.partitions, *readings, *gone}):
+        reading, was = readings.get(number), _time_of(before.partitions.get(number))
+        # A partition whose topic was deleted is idle from then on, so that it holds nothing back.
+        is_idle = {**was, "activity": Activity.IDLE}
+        time = is_idle if number in gone else _time_of(now.partitions.get(number))
+        if reading is not None or time != was:
+            yield {"source": source, "partition": number, **_place(now, number), **_offsets(reading), **time}
+
+
 def _place(part: InputProgress, number: int) -> dict[str, str]:
     """Returns the column with the place of a partition of several topics."""
     return {"topic_partition": str(part.places[number])} if part.places else {}
 
 
-def _left(source: str, before: InputProgress | None, now: InputProgress) -> list[dict[str, Any]]:
-    """Returns rows of partitions whose topics were deleted.
-
-    They are idle from then on, so that they hold nothing back.
-    """
-    rows: list[dict[str, Any]] = []
-    for number, part in before.partitions.items() if before and now.places else ():
-        if number not in now.partitions:
-            row = {**_time_of(part), "activity": Activity.IDLE.value, **_place(now, number)}
-            rows.append({"source": source, "partition": number, **row})
-    return rows
+def _offsets(reading: PartitionReading | None) -> dict[str, int | None]:
+    """Returns the columns of `partition_batches` for what a batch read of one partition."""
+    if reading is None:
+        return {}
+    lost_from, lost_until = reading.lost or (None, None)
+    return {
+        "from_offset": reading.from_offset,
+        "until_offset": reading.until_offset,
+        "latest_offset": reading.latest_offset,
+        "lost_from_offset": lost_from,
+        "lost_until_offset": lost_until,
+    }
 
 
 def _time_of(partition: PartitionProgress | None) -> dict[str, Any]:
-    """Returns the columns of `watermarks` for one partition's progress."""
+    """Returns the columns of `partition_batches` for one partition's progress."""
     if partition is None:
         return {}
     return {
         "watermark": partition.watermark_ms,
-        "max_timestamp": partition.max_timestamp_ms,
+        "newest_timestamp": partition.max_timestamp_ms,
         "activity": partition.activity,
     }

@@ -79,7 +79,7 @@ class Inputs:
         self._producers = Producers(scene)
 
     def partitions(self, source: str) -> dict[int, NewestWatermark]:
-        """Returns the newest watermarks of the partitions of *source*."""
+        """Returns the newest watermarks of the partitions of *source*, that which stood still the longest first."""
         marks = self._scene.of(source).marks
         return {number: mark for (name, number), mark in marks.items() if name == source and number is not None}
 

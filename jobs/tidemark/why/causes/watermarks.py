@@ -137,7 +137,7 @@ class Watermarks:
     def slowest(self, sub: SubTopology, source: str | None) -> int | None:
         """Returns the partition that holds *source*'s watermark back, if known."""
         mark = self._scene.of(sub.operators[0].name).marks.get((source, None)) if source else None
-        return int(mark.held_by) if mark and mark.held_by is not None else None
+        return int(mark.blocked_by) if mark and mark.blocked_by is not None else None
 
 
 def _is_idle(mark: NewestWatermark | None) -> bool:

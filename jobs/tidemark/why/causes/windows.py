@@ -86,8 +86,8 @@ class HeldWindows:
         self, operator: Operator, sub: SubTopology, observation: str, needed_ms: int, since_ms: int | None
     ) -> WhyFinding:
         mark = self._scene.of(operator.name).marks.get((None, None))
-        held_by = mark.held_by if mark else None
-        sources = self._scene.sources(held_by or operator.name)
+        blocked_by = mark.blocked_by if mark else None
+        sources = self._scene.sources(blocked_by or operator.name)
         # A watermark is a bound, and one ms, behind the newest record; the longest bound is enough for every source.
         needed = iso(needed_ms + max(source.bound_ms for source in sources.values()) + 1)
         return self._scene.finding(
@@ -95,8 +95,8 @@ class HeldWindows:
             operator.name,
             observation,
             f"a record of {needed} or later in each partition that is not idle closes it",
-            input=held_by or (next(iter(sources)) if len(sources) == 1 else None),
-            partition=self._watermarks.slowest(sub, held_by),
+            input=blocked_by or (next(iter(sources)) if len(sources) == 1 else None),
+            partition=self._watermarks.slowest(sub, blocked_by),
             since_ms=since_ms,
         )
 

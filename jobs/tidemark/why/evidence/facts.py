@@ -17,9 +17,9 @@ from tidemark.model.tables.catalog import (
     HOP,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
+    PARTITION_BATCHES,
     SCHEMA_CHANGES,
     STATE_CHANGES,
-    WATERMARKS,
 )
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.idleness import Activity
@@ -27,21 +27,26 @@ from tidemark.semantics.quantiles import MEDIAN
 from tidemark.why.evidence.fact_tables import FactTables
 from tidemark.why.evidence.heartbeat_facts import HeartbeatFacts
 from tidemark.why.evidence.outcome_facts import LATELY, OutcomeFacts
-from tidemark.why.evidence.read_facts import ReadFacts
+from tidemark.why.evidence.read_facts import PLACE, ReadFacts
+
+MOVING = ("watermark", "newest_timestamp", "activity")
+MARK_COLUMNS = (*MOVING, "blocked_by", "topic_partition")
 
 
 @dataclass(frozen=True)
 class NewestWatermark:
     """The newest watermark of a partition, a source, or all of them.
 
-    Record times, and the name of what holds it back. *topic_partition* is the place of a partition of several topics.
+    Record times, and the name of what blocks it. *topic_partition* is the place of a partition of several topics, and
+    *unread* the number of records that its newest batch left when the broker was asked.
     """
 
     watermark_ms: int | None
     max_timestamp_ms: int | None
     activity: Activity | None
-    held_by: str | None
+    blocked_by: str | None
     topic_partition: str | None = None
+    unread: int | None = None
 
 
 class StreamFacts:
@@ -58,18 +63,30 @@ class StreamFacts:
 
     @cached_property
     def marks(self) -> dict[tuple[str | None, int | None], NewestWatermark]:
-        """The newest watermarks by source and partition.
+        """The newest watermarks by source and partition, in the order in which they moved last.
 
         None and None are the keys of the watermark over all sources.
         """
-        columns = ("source", "partition", "watermark", "max_timestamp", "activity", "held_by", "topic_partition")
-        marks = self.tables.rows(WATERMARKS).sort("batch_id", maintain_order=True)
-        newest = marks.unique(["source", "partition"], keep="last", maintain_order=True).select(columns).collect()
         watermarks: dict[tuple[str | None, int | None], NewestWatermark] = {}
-        for source, partition, watermark_ms, newest_ms, word, held_by, place in newest.iter_rows():
+        for source, partition, watermark_ms, newest_ms, word, *others in self._newest_marks().iter_rows():
             activity = Activity(word) if word else None
-            watermarks[source, partition] = NewestWatermark(watermark_ms, newest_ms, activity, held_by, place)
+            watermarks[source, partition] = NewestWatermark(watermark_ms, newest_ms, activity, *others)
         return watermarks
+
+    def _newest_marks(self) -> pl.DataFrame:
+        """Returns what is known last of each source and partition, from whichever batch."""
+        tables, first = self.tables, self.tables.first
+        recent = _newest(tables.rows(PARTITION_BATCHES, first)).collect()
+        if not first:
+            return recent
+        # Nearly all have a row in a recent batch, so of the others only the names are read.
+        older = tables.rows(PARTITION_BATCHES, 0, pl.col("batch_id") < first)
+        names = older.select(PLACE).unique().collect()
+        missing = names.join(recent, on=PLACE, how="anti", nulls_equal=True)
+        if missing.is_empty():
+            return recent
+        of_missing = older.join(missing.lazy(), on=PLACE, how="semi", nulls_equal=True)
+        return pl.concat([_newest(of_missing).collect(), recent])
 
     def completions(self, operator: str) -> pl.DataFrame:
         """Returns the rows of `completeness` about *operator*, oldest first."""
@@ -169,3 +186,13 @@ class StreamFacts:
 
         newest = self.tables.recent_first(read)
         return newest.item() if newest.height else -1
+
+
+def _newest(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """Returns what *rows* say last of each source and partition, the one that moved last at the end."""
+    unread = (pl.col("latest_offset") - pl.col("until_offset")).drop_nulls().last()
+    has_moved = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in MOVING)
+    moved_in = pl.col("batch_id").filter(has_moved).last()
+    in_order = rows.sort("batch_id", maintain_order=True).group_by(PLACE, maintain_order=True)
+    newest = in_order.agg(pl.col(MARK_COLUMNS).last(), unread=unread, moved_in=moved_in)
+    return newest.sort("moved_in", maintain_order=True).drop("moved_in")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Set
 from functools import cache, partial
 
 import polars as pl
 
 from tidemark.kernels.reports.reads import partition_reads
-from tidemark.model.tables.catalog import BATCHES, DEAD_LETTERS
+from tidemark.model.tables.catalog import DEAD_LETTERS, PARTITION_BATCHES
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.why.evidence.fact_tables import FactTables
 from tidemark.why.evidence.outcome_facts import LATELY
@@ -75,25 +75,18 @@ class ReadFacts:
         last = read["batch_id"].unique().sort().tail(batches)
         return read.filter(pl.col("batch_id").is_in(last.implode()))
 
-    def last(
-        self, sources: Collection[str], places: Set[tuple[str, int]]
-    ) -> dict[tuple[str, int], tuple[int | None, int | None]]:
-        """Returns when partitions of *sources* were last read, and their unread records.
-
-        They are those at *places*, and others of recent batches. None: it was never read, or the broker was not
-        asked.
-        """
-        read_ms, unread = pl.col("finished_at").filter(IS_READ).max(), pl.col("unread").drop_nulls().last()
+    def last_read_ms(self, places: Set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Returns when records of partitions were last read: of those at *places* that ever were, and of others."""
 
         def read(first: int) -> pl.DataFrame:
-            reads = self._since(first).lazy().filter(pl.col("source").is_in(sources))
-            return reads.group_by(PLACE).agg(read_ms=read_ms, unread=unread).collect()
+            reads = self._since(first).lazy().filter(IS_READ)
+            return reads.group_by(PLACE).agg(pl.col("finished_at").max()).collect()
 
         def has_answer(recent: pl.DataFrame) -> bool:
-            return places <= {*recent.drop_nulls("read_ms").select(PLACE).iter_rows()}
+            return places <= {*recent.select(PLACE).iter_rows()}
 
         rows = self._tables.recent_first(read, has_answer).iter_rows()
-        return {(source, partition): (at_ms, n) for source, partition, at_ms, n in rows}
+        return {(source, partition): at_ms for source, partition, at_ms in rows}
 
     def left_behind(self) -> dict[str, int]:
         """Returns the records of each source that have waited since its last batch but one, most first.
@@ -116,9 +109,10 @@ class ReadFacts:
 
 def _reads(tables: FactTables, first: int) -> pl.DataFrame:
     """Returns the reads of the batches that count, from *first* on."""
-    batches = tables.scan(BATCHES, where=[pl.col("batch_id") >= first]).filter(pl.col("finished_at") <= tables.at_ms)
-    reads = partition_reads(batches.select("batch_id", "finished_at", "sources").sort("batch_id"))
-    return reads.select("batch_id", *PLACE, "finished_at", "until_offset", "n", "unread").collect()
+    finished = tables.batches_from(first).lazy().select("batch_id", "finished_at")
+    reads = partition_reads(tables.rows(PARTITION_BATCHES, first)).sort("batch_id", maintain_order=True)
+    with_clocks = reads.join(finished, on="batch_id", maintain_order="left")
+    return with_clocks.select("batch_id", *PLACE, "finished_at", "until_offset", "n", "unread").collect()
 
 
 def _bad(tables: FactTables, first: int) -> pl.DataFrame:

@@ -126,11 +126,11 @@ class Marks(NamedTuple):
 
     @classmethod
     def of(cls, decisions: pl.DataFrame) -> Marks:
-        """Returns the marks in rows of `watermarks`, which are in order."""
+        """Returns the marks in rows of `partition_batches`, which are in order."""
         return cls(
             decisions["batch_id"].to_numpy(),
             _floats(decisions["watermark"]),
-            _floats(decisions["max_timestamp"]),
+            _floats(decisions["newest_timestamp"]),
             decisions["activity"].eq_missing(Activity.IDLE).to_numpy(),
             _floats(decisions["decided_at"]),
         )
@@ -248,13 +248,13 @@ class Blockers:
 class BatchRows(NamedTuple):
     """Rows about the batches of one topology.
 
-    `batches` are rows of `batches`, `beats` of `heartbeats`, `watermarks` of `watermarks`, and `latencies` those of
+    `batches` are rows of `batches`, `beats` of `heartbeats`, `partition_batches` of `partition_batches`, and `latencies` those of
     `latency_minutes` about sources and the batches that closed windows.
     """
 
     batches: pl.DataFrame
     beats: pl.DataFrame
-    watermarks: pl.DataFrame
+    partitions: pl.DataFrame
     latencies: pl.DataFrame
 
 
@@ -269,10 +269,11 @@ class BatchFacts:
     """
 
     def __init__(self, rows: BatchRows, *, trigger_ms: int) -> None:
-        batches, beats, watermarks = (table.with_columns(cs.datetime().dt.epoch("ms")) for table in rows[:3])
+        batches, beats, partitions = (table.with_columns(cs.datetime().dt.epoch("ms")) for table in rows[:3])
         times: list[Restart] = []
         texts: list[str | None] = []
         self._ran = defaultdict[str, BatchRuns](lambda: NO_RUNS)
+        reads = partition_reads(partitions.lazy()).collect()
         for (sub,), ran in batches.sort("batch_id").partition_by(["sub_topology"], as_dict=True).items():
             of_query, beats_of_sub = ran["epoch"].is_null().all(), beats.filter(pl.col("sub_topology") == sub)
             epochs = _epochs_by_beats(ran, beats_of_sub) if of_query else ran
@@ -280,7 +281,7 @@ class BatchFacts:
             if of_query:  # its beats do not say when it worked
                 restarts_of_sub = [restart for restart in restarts_of_sub if not restart.stood_still]
             numbers = {restart.batch_id: len(times) + n for n, restart in enumerate(restarts_of_sub)}
-            self._ran[sub] = _runs(epochs, numbers, of_query=of_query)
+            self._ran[sub] = _runs(epochs, reads.filter(pl.col("sub_topology") == sub), numbers, of_query=of_query)
             times += restarts_of_sub
             texts += [f"driver of {sub}: {restart.seen}" for restart in restarts_of_sub]
         self.restart_texts = pl.Series([*texts, None], dtype=pl.String())
@@ -291,7 +292,7 @@ class BatchFacts:
             np.array([getattr(restart, end) for restart in times], np.float64) for end in ("from_ms", "to_ms")
         )
         self._marks: dict[str, dict[InputPartition, Marks]] = {}
-        in_order = watermarks.drop_nulls("source").sort("batch_id")
+        in_order = partitions.drop_nulls("source").sort("batch_id")
         of_partitions = in_order.drop_nulls("partition")
         input_partition = ["sub_topology", "source", "partition"]
         for (sub, source, partition), decisions in of_partitions.partition_by(input_partition, as_dict=True).items():
@@ -498,13 +499,16 @@ def _epochs_by_beats(batches: pl.DataFrame, beats: pl.DataFrame) -> pl.DataFrame
     return in_time.with_columns(epoch="of_beat").select(batches.columns).sort("batch_id")
 
 
-def _runs(batches: pl.DataFrame, restart_of: dict[int, int], *, of_query: bool) -> BatchRuns:
+def _runs(
+    batches: pl.DataFrame, reads_of_sub: pl.DataFrame, restart_of: dict[int, int], *, of_query: bool
+) -> BatchRuns:
     """Returns the *batches* of a sub-topology, which are in order.
 
-    *restart_of* has the numbers of their restarts. *of_query*: they are of a query of a job.
+    *reads_of_sub* has what they read, and *restart_of* the numbers of their restarts. *of_query*: they are of a query
+    of a job.
     """
     batch_id = batches["batch_id"].to_numpy()
-    reads = partition_reads(batches.lazy().select("sources").with_row_index("batch")).collect()
+    reads = reads_of_sub.join(batches.select("batch_id").with_row_index("batch"), on="batch_id")
     unread: dict[InputPartition, Mask] = {}
     for source, partition, batch in _of_each(reads.filter(pl.col("unread") > 0)):
         unread.setdefault((source, partition), np.zeros(batch_id.size, np.bool_))[batch] = True
