@@ -25,7 +25,6 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
-    CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     DQ_RESULTS,
@@ -40,10 +39,7 @@ from tidemark.model.topology import Topology
 
 WRITES = {
     "rollup": (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP),
-    "critical_path": (
-        *(CRITICAL_PATHS, CRITICAL_PATH_STEPS, CRITICAL_PATH_LEAVES),
-        WINDOW_PARTS,
-    ),
+    "critical_path": (CRITICAL_PATHS, CRITICAL_PATH_STEPS, WINDOW_PARTS),
     "check_sla": (SLA_RESULTS, DQ_RESULTS, INCIDENTS),
     "maintain": (TABLE_FILES,),
 }

@@ -789,6 +789,13 @@ CRITICAL_PATHS = Table(
             ("skew_error_ms", "bigint", "largest error of the clocks on it, ms; 0: one clock; null: one is unknown"),
             ("moving_average_ms", "bigint", "Apex's form: sum of the operators' averages over 10 windows, ms"),
             ("moving_average_path", "string", "the path with the highest such sum, in the form of path"),
+            (
+                "leaves",
+                "array<struct<leaf:string,source:string,latency_ms:bigint,behind_ms:bigint,before_source_ms:bigint>>",
+                "longest path to each terminal operator, the critical one first: the operator at which it begins, the "
+                "sum of its latencies, by how much it is shorter than the critical path, and EWT of its source − "
+                "window_end, ms; null: no path",
+            ),
         ),
     ),
     "report",
@@ -835,22 +842,6 @@ CRITICAL_PATH_STEPS = Table(
     ),
     "report",
     key=("window_start", "operator"),
-)
-CRITICAL_PATH_LEAVES = Table(
-    "critical_path_leaves",
-    "topology, closed streaming window and leaf: the longest path that ends there",
-    (
-        *_WINDOW,
-        *_columns(
-            ("leaf", "string", "terminal operator"),
-            ("source", "string", "operator at which the path begins"),
-            ("latency_ms", "bigint", "sum of the operator latencies along it, ms"),
-            ("before_source_ms", "bigint", "EWT of its source − window_end, ms"),
-            ("behind_ms", "bigint", "ms by which it is shorter than the critical path"),
-        ),
-    ),
-    "report",
-    key=("window_start", "leaf"),
 )
 WINDOW_PARTS = Table(
     "window_parts",
@@ -1219,7 +1210,6 @@ TABLES = MappingProxyType(
             LATENCY_BUCKET_ROLLUP,
             CRITICAL_PATHS,
             CRITICAL_PATH_STEPS,
-            CRITICAL_PATH_LEAVES,
             WINDOW_PARTS,
             SLA_RESULTS,
             INCIDENTS,
