@@ -69,7 +69,7 @@ REPORTS = {  # what does not depend on when a job ran, or on how many rows there
     "critical_path_steps": pl.all(),
     "sla_results": pl.all(),
     "dq_results": pl.all(),
-    "table_files": pl.col("sub_topology", "table", "rows", "rows_before"),
+    "maintenance": pl.col("sub_topology", "table", "rows", "rows_before"),
 }
 
 

@@ -50,14 +50,14 @@ TOPOLOGY = topology.parse(
                 "id string", sub_topology="s", timestamp_range=["2000-01-01", "2100-01-01"], bound="3 s", max_ahead=None
             ),
             "latest": table(),
-            "alerts": {"kind": "sink", "input": "latest", "topic": "alerts"},
+            "alarms": {"kind": "sink", "input": "latest", "topic": "alarms"},
         },
     },
     file="t.toml",
 )
 SLAS = {
     "fresh": {"subject": "changes", "measure": "staleness", "warn_after": "1 s", "error_after": "10 s"},
-    "in_time": {"subject": "alerts", "measure": "latency_p99", "warn_after": "150 ms", "error_after": "1 s"},
+    "in_time": {"subject": "alarms", "measure": "latency_p99", "warn_after": "150 ms", "error_after": "1 s"},
     "quick": {"subject": "latest", "measure": "operator_latency_p50", "warn_after": "150 ms", "error_after": "300 ms"},
     "complete": {"subject": "outcomes", "measure": "completeness", "error_after": "1 ms"},
 }
@@ -111,7 +111,7 @@ def test_an_sla_without_rows_does_not_pass(warehouse):
 def test_what_never_started_pages_after_the_first_interval_since_the_first_check(warehouse):
     slas = {
         "fresh": {"subject": "changes", "measure": "staleness", "error_after": "10 s", "owner": "o"},
-        "enough": {"subject": "alerts", "measure": "records", "error_below": 1, "over": "20 s", "owner": "o"},
+        "enough": {"subject": "alarms", "measure": "records", "error_below": 1, "over": "20 s", "owner": "o"},
     }
     specs = parse({"t": slas}, TOPOLOGY, file="slas.toml")
     found = {}
@@ -388,7 +388,7 @@ def streamed(warehouse, latest_ms=90, latency_ms=100, batch_id=0):
             for seq, age_ms in enumerate((9_000, 500))
         ],
     )
-    bucket = {"batch_id": batch_id, "operator": "alerts", "bucket": bucket_of(latency_ms), "n": 10}
+    bucket = {"batch_id": batch_id, "operator": "alarms", "bucket": bucket_of(latency_ms), "n": 10}
     long_ago = {**bucket, "bucket": bucket_of(9_000), "finished_at": NOW - 600_001}
     warehouse.write(LATENCY_BUCKETS, [{**bucket, "finished_at": NOW - 1}, long_ago])
     window(warehouse, NOW - 61_000, latest_ms=latest_ms)
@@ -402,7 +402,7 @@ def window(warehouse, end_ms, *, latest_ms, before_source_ms=60_000):
     """Writes a window whose path has all operators but one."""
     of = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms}
     steps = [("events", 0, 0, "input", None), ("latest", 1, latest_ms, "measured", "events")]
-    steps += [("alerts", 2, 10, "measured", "latest"), ("off_the_path", None, 9_000, "measured", "latest")]
+    steps += [("alarms", 2, 10, "measured", "latest"), ("off_the_path", None, 9_000, "measured", "latest")]
     names = ("operator", "step", "latency_ms", "state", "slowest_upstream")
     rows = [{**of, **dict(zip(names, step, strict=True)), "worked_ms": step[2]} for step in steps]
     warehouse.write(CRITICAL_PATH_STEPS, rows)
@@ -411,12 +411,12 @@ def window(warehouse, end_ms, *, latest_ms, before_source_ms=60_000):
 
 
 def blames(warehouse, end_ms, **excess_ms):
-    """Writes a window over the SLA of `alerts` with long parts.
+    """Writes a window over the SLA of `alarms` with long parts.
 
     The parts are longer than usual.
     """
     of = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms, "finished_at": NOW - 1_000}
-    of |= {"subject": "alerts", "over_sla": True, "broken_slas": ["in_time"], "age_ms": 60_000}
+    of |= {"subject": "alarms", "over_sla": True, "broken_slas": ["in_time"], "age_ms": 60_000}
     rows = [{**of, "operator": name, "kind": "table", "ms": 1, "excess_ms": ms} for name, ms in excess_ms.items()]
     warehouse.write(WINDOW_PARTS, rows)
 
@@ -511,7 +511,7 @@ def test_all_rows_since_the_previous_check_are_judged(warehouse):
 def test_an_incident_opens_once_and_resolves_after_some_time(warehouse, own_project):
     streamed(warehouse)
     (own_project.topologies / "invalid.toml").write_text("name = 7")
-    reader = topology_of({"name": "reader"}, alerts=source(topic="alerts"), copy=sink("alerts", table="copy"))
+    reader = topology_of({"name": "reader"}, alarms=source(topic="alarms"), copy=sink("alarms", table="copy"))
     (own_project.topologies / "reader.toml").write_text(reader)
 
     def checked(second, run_id, *, change_at=None):
@@ -535,19 +535,19 @@ def test_an_incident_opens_once_and_resolves_after_some_time(warehouse, own_proj
     assert incident["said"] == "staleness of changes is 20.5 s; warning from 1 s on, error from 10 s on"
     assert incident["held_by"].startswith("source_empty: events since 2026-02-02T02:39:10.000Z: ")
     (alert,) = (row for row in warehouse.report(ALERTS) if row["change"] == "opened" and row["sla"] == "fresh")
-    assert (alert["topics"], alert["tables"]) == (["alerts"], ["reader/copy"])
+    assert (alert["topics"], alert["tables"]) == (["alarms"], ["reader/copy"])
     quiet = {row["run_id"]: row["quiet"] for row in warehouse.report(SLA_RESULTS)}
     assert quiet == {"back-filled": "past", **dict.fromkeys("abcdef")}
 
 
 def test_the_culprit_of_latency_took_more_than_its_usual_time(warehouse):
     streamed(warehouse, latency_ms=500)
-    blames(warehouse, NOW - 75_000, latest=5, alerts=395)
+    blames(warehouse, NOW - 75_000, latest=5, alarms=395)
 
     check(warehouse)
 
     (late_one,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "in_time")
-    assert (late_one["verdict"], late_one["culprit"]) == ("warn", "alerts")
+    assert (late_one["verdict"], late_one["culprit"]) == ("warn", "alarms")
 
 
 @pytest.mark.parametrize(("state", "age_ms", "verdict"), [("running", 300_000, "pass"), ("drained", 300_001, "error")])

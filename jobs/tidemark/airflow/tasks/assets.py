@@ -31,8 +31,8 @@ from tidemark.model.tables.catalog import (
     INCIDENTS,
     LATENCY_BUCKET_ROLLUP,
     LATENCY_ROLLUP,
+    MAINTENANCE,
     SLA_RESULTS,
-    TABLE_FILES,
     WINDOW_PARTS,
 )
 from tidemark.model.topology import Topology
@@ -41,7 +41,7 @@ WRITES = {
     "rollup": (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP),
     "critical_path": (CRITICAL_PATHS, CRITICAL_PATH_STEPS, WINDOW_PARTS),
     "check_sla": (SLA_RESULTS, DQ_RESULTS, INCIDENTS),
-    "maintain": (TABLE_FILES,),
+    "maintain": (MAINTENANCE,),
 }
 """The tables that each batch job writes."""
 AGAIN: Mapping[str, Any] = MappingProxyType({"retries": 5, "retry_delay": timedelta(seconds=10)})

@@ -191,7 +191,7 @@ def notify(
     page: str | None = None,
     dags: Iterable[str] = (),
 ) -> None:
-    """Sends a *change* of an alert, a row of `sla_alerts`, to *channel*.
+    """Sends a *change* of an alert, a row of `alerts`, to *channel*.
 
     Args:
         channel: the channel.

@@ -43,11 +43,11 @@ HISTORY = f"""
            max_by(o.alert, o.at) AS alert, max_by(f.alert_told_at, o.at) AS alert_told_at
     FROM incidents AS i
     LEFT JOIN (
-        SELECT topology, alert, sla_alerts.at, unnest(incidents) AS incident FROM sla_alerts
+        SELECT topology, alert, alerts.at, unnest(incidents) AS incident FROM alerts
         WHERE audience IS NULL AND change = 'opened'
     ) AS o ON i.topology = o.topology AND i.incident = o.incident
     -- An incident that joins an open alert is no message: the alert's change is older.
-    LEFT JOIN sla_alerts AS a
+    LEFT JOIN alerts AS a
         ON a.topology = o.topology AND a.alert = o.alert AND a.change = i.change AND a.at >= i.at
     LEFT JOIN deliveries AS d
         ON i.topology = d.topology AND d.incident = coalesce(a.alert, i.incident) AND i.change = d.change

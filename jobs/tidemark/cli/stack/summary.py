@@ -17,11 +17,11 @@ MAY_BE_EMPTY = frozenset(
         "alert_decisions",
         "late_records",
         "held_records",
+        "maintenance",
         "operator_tasks",
         "published_intervals",
         "repair_decisions",
         "requeued",
-        "table_files",
         "undeliverable",
     }
 )

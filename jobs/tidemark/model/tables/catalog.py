@@ -1010,7 +1010,7 @@ INCIDENTS = Table(
     key=("incident", "change"),
 )
 ALERTS = Table(
-    "sla_alerts",
+    "alerts",
     "change of an alert: all incidents of one cause, as channels get it",
     _columns(
         ("alert", "string", "cause, place and opening instant, or the only incident; unique in its topology"),
@@ -1055,7 +1055,7 @@ DELIVERIES = Table(
     _columns(
         ("incident", "string", "name of the alert"),
         ("topology", "string", "name of the topology"),
-        ("change", "string", "as in sla_alerts"),
+        ("change", "string", "as in alerts"),
         ("channel", "string", "name of the channel in expectations/channels.toml, or log"),
         ("delivered_at", "timestamp", "clock after the channel had accepted it"),
         ("run_id", "string", "Airflow run that delivered it"),
@@ -1158,14 +1158,14 @@ REQUEUED = Table(
     ),
     "report",
 )
-TABLE_FILES = Table(
-    "table_files",
+MAINTENANCE = Table(
+    "maintenance",
     "maintenance and table: its size on disk before and after",
     _columns(
         ("topology", "string", "name of the topology"),
         ("sub_topology", "string", "sub-topology whose stream writes the table; null: batch jobs"),
         ("table", "string", "name of the table"),
-        ("at", "timestamp", "clock when the maintenance began"),
+        ("started_at", "timestamp", "clock when the maintenance began"),
         ("files", "bigint", "data files of the table after it"),
         ("bytes", "bigint", "their size"),
         ("rows", "bigint", "rows in them"),
@@ -1180,7 +1180,7 @@ TABLE_FILES = Table(
         ("rows_before", "bigint", "rows in them"),
     ),
     "report",
-    key=("sub_topology", "table", "at"),
+    key=("sub_topology", "table", "started_at"),
 )
 
 TABLES = MappingProxyType(
@@ -1220,7 +1220,7 @@ TABLES = MappingProxyType(
             REPAIR_DECISIONS,
             DQ_RESULTS,
             REQUEUED,
-            TABLE_FILES,
+            MAINTENANCE,
         )
     )
 )

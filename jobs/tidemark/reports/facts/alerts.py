@@ -36,7 +36,7 @@ OPEN_ALERTS = """
            arg_max(held_by, "at") FILTER (change IN ('opened', 'escalated')) AS held_by,
            arg_max(runbook, "at") FILTER (change IN ('opened', 'escalated')) AS runbook
     FROM (
-        SELECT *, change = 'opened' AS is_opening FROM sla_alerts
+        SELECT *, change = 'opened' AS is_opening FROM alerts
         WHERE topology = $1 AND audience IS NULL AND coalesce("at" <= make_timestamptz($2 * 1000), true)
     ) AS alerts
     GROUP BY alert HAVING bool_or(is_opening) AND NOT bool_or(change = 'resolved')

@@ -105,7 +105,7 @@ def alert_of(
     """Returns the alert for *change*.
 
     Args:
-        change: a row of `sla_alerts`, whose name is `incident`, or of `incidents`; instants are epoch ms.
+        change: a row of `alerts`, whose name is `incident`, or of `incidents`; instants are epoch ms.
         link: address of the page to look at.
         operator_link: address of the page of the operator that is the cause.
         dags: DAGs that wait for late tables.

@@ -33,9 +33,9 @@ DECISIONS = f"""
     WHERE topology = $1 AND decision IN {(*map(str, Decision),)} AND subject_kind IN {(*map(str, DecisionSubject),)}
 """
 OPENINGS = """
-    SELECT alert AS incident, epoch_ms("at") AS "at", * EXCLUDE (alert, "at") FROM sla_alerts
+    SELECT alert AS incident, epoch_ms("at") AS "at", * EXCLUDE (alert, "at") FROM alerts
     WHERE topology = $1 AND change = 'opened' AND audience IS NULL
-          AND alert NOT IN (SELECT alert FROM sla_alerts WHERE topology = $1 AND change = 'resolved')
+          AND alert NOT IN (SELECT alert FROM alerts WHERE topology = $1 AND change = 'resolved')
 """
 OPEN_INCIDENTS = f"""
     SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, incident_history.said, culprit,

@@ -1,6 +1,6 @@
 """Chooses the alerts that a channel gets now: changes, and reminders.
 
-Rows are those of `sla_alerts`, with the alert's name as `incident`, of `deliveries` and of `alert_decisions`. Instants
+Rows are those of `alerts`, with the alert's name as `incident`, of `deliveries` and of `alert_decisions`. Instants
 are epoch ms. Decisions of people can delay deliveries, and never change an alert.
 """
 

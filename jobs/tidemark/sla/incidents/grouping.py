@@ -1,6 +1,6 @@
 """Derives alerts from incidents: incidents of one cause are one alert.
 
-Rows are those of `incidents`, `sla_results` and `sla_alerts`, with instants as epoch ms. An alert opens with its first
+Rows are those of `incidents`, `sla_results` and `alerts`, with instants as epoch ms. An alert opens with its first
 incident and is resolved when no open incident has its cause. It may grow meanwhile without another change. An incident
 whose cause changes moves to the alert of the new one, and leaves the lists of the other. A later outage of a driver is
 another cause.
@@ -46,7 +46,7 @@ def alert_changes(
     since_ms: int,
     project: Iterable[Topology] = (),
 ) -> list[dict[str, Any]]:
-    """Returns the rows of `sla_alerts` that follow from the *incidents*.
+    """Returns the rows of `alerts` that follow from the *incidents*.
 
     A row whose alert and change are among the *alerts* replaces that one: its lists have grown. Called again with the
     result among the *alerts* it returns none.
@@ -55,7 +55,7 @@ def alert_changes(
         topology: whose SLAs they are.
         incidents: the rows of `incidents`.
         results: the rows of `sla_results` since the incidents opened.
-        alerts: the rows of `sla_alerts`.
+        alerts: the rows of `alerts`.
         at_ms: the instant of the newest check, epoch ms.
         since_ms: incidents that were resolved before, and never alerted, are left out.
         project: the topologies that may read its topics.

@@ -320,7 +320,7 @@ def record_delivery(layout: Layout, change: Mapping[str, Any], channel: Channel,
 
     Args:
         layout: of the warehouse.
-        change: a row of `sla_alerts`, whose name is `incident`.
+        change: a row of `alerts`, whose name is `incident`.
         channel: that delivered it.
         at_ms: when that was, epoch ms.
         run_id: of the run that did so.
