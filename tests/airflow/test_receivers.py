@@ -267,7 +267,7 @@ def test_open_alerts_are_sent_to_an_alertmanager_again(
     monkeypatch.setattr(tables, "open_report", counted)
     tell(tmp_path, to)
     # A delivery reads each table once.
-    assert sorted(opened) == ["alert_decisions", "alerts", "deliveries"]
+    assert sorted(opened) == ["alerts", "decisions", "deliveries"]
     ends = [body[0]["endsAt"] for body in alertmanager.bodies]
     assert ends == [f"2026-01-01T12:{minute}:00.000Z" for minute in ("20", "20", "00", "30")]
 

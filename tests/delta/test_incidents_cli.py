@@ -14,15 +14,18 @@ from deltalake import DeltaTable
 from tidemark.cli.explain.incidents import incidents
 from tidemark.cli.main import _options
 from tidemark.control.folder import Control, Heartbeat, StreamState
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, InvalidRow
 from tidemark.model import topology
 from tidemark.model.channel_spec import parse
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, Table
+from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, Table
+from tidemark.reports.repairs import RepairDecision, record_repair
 from tidemark.reports.report_tables import open_report, replace_rows, rows_in
+from tidemark.semantics.repairs import RepairOutcome
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts, pending_changes, record_delivery
+from tidemark.sla.page import sla_page
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
@@ -153,9 +156,10 @@ def test_decisions_are_rows_with_person_time_and_reason(home: Path) -> None:
     assert asked(home, unsilence="board-1", by="Cid") == (
         f"board-1 is not silenced: that of Bob ended at 2026-01-01T12:01:00.000Z; {flights}"
     )
-    stored = rows_in(open_report(ALERT_DECISIONS, Layout(home).report_table("flights", ALERT_DECISIONS.name)))
+    stored = rows_in(open_report(DECISIONS, Layout(home).report_table("flights", DECISIONS.name)))
     found = {
-        (row["decision"], row["subject_kind"], row["subject"], row["by"], row["note"]) for row in stored.to_dicts()
+        (row["decision"], row["subject_kind"], row["subject"], row["decided_by"], row["note"])
+        for row in stored.to_dicts()
     }
     assert found == {
         ("silence", "sla", "board_is_fresh", "Ann", "deploy"),
@@ -166,6 +170,27 @@ def test_decisions_are_rows_with_person_time_and_reason(home: Path) -> None:
         ("unsilence", "incident", "board-1", "Cid", None),
     }
     assert {row["decision"] for row in asked(home, decisions=True)} == {word for word, *_ in found}
+
+
+def test_a_repair_is_no_decision_about_alerts(home: Path) -> None:
+    layout = Layout(home)
+    made = RepairDecision(
+        topology="flights", sub_topology="status", command="reshard", effect="4 shards",
+        outcome=RepairOutcome.TIMED_OUT, by=None,
+    )  # fmt: skip
+    record_repair(layout, made, at_ms=NOON)
+    asked(home, silence="flights", length="2 h", by="Ann")
+    stored = rows_in(open_report(DECISIONS, layout.report_table("flights", DECISIONS.name)))
+    columns = ("decision", "subject_kind", "subject", "decided_by", "outcome")
+    assert {*stored.select(columns).rows()} == {
+        ("reshard", "sub_topology", "status", None, "timed_out"),
+        ("silence", "topology", "flights", "Ann", None),
+    }
+    assert [row["decision"] for row in asked(home, decisions=True)] == ["silence"]
+    assert asked(home, unsilence="flights", by="Cid") == "flights is no longer silenced; decided by Cid"
+    assert "reshard" not in sla_page(home, "flights")
+    with pytest.raises(InvalidRow, match="repair_has_outcome"):
+        replace_rows([{"decision": "reshard"}], DECISIONS, layout.report_table("flights", DECISIONS.name), where="true")
 
 
 def test_the_end_of_a_silence_names_those_that_still_hold(home: Path) -> None:
@@ -194,7 +219,7 @@ def test_the_end_of_a_silence_names_those_that_still_hold(home: Path) -> None:
     [
         ({"acknowledge": "board-1"}, ["incidents"]),
         ({"snooze": "board-1", "length": "1 h"}, ["incidents"]),
-        ({"unsilence": "flights"}, ["incidents", "alert_decisions"]),
+        ({"unsilence": "flights"}, ["incidents", "decisions"]),
     ],
 )
 def test_a_decision_reads_each_table_once(

@@ -117,7 +117,7 @@ def test_inconsistent_tables_give_errors(tmp_path: Path, rows: dict[str, list[di
     assert list(problems(warehouse(tmp_path, {**ROWS, **rows}), injected=1)) == [problem]
 
 
-@pytest.mark.parametrize("table", ["alert_decisions", "late_records", "operator_tasks", "repair_decisions"])
+@pytest.mark.parametrize("table", ["decisions", "late_records", "operator_tasks"])
 def test_a_good_run_may_leave_a_table_empty(tmp_path: Path, table: str) -> None:
     # One shard has no tasks, and alerts need no decisions.
     assert list(problems(warehouse(tmp_path, {**ROWS, table: []}), injected=1)) == []

@@ -33,8 +33,8 @@ class Desk:
 
     def decides(self, minute: int, decision: str, kind: str, subject: str, until: int | None = None) -> None:
         row = {"decision": decision, "subject_kind": kind, "subject": subject, "decided_at": NOON + minute * MINUTE}
-        row |= {"by": "Ann"}
-        self.decisions.append({**row, "until": None if until is None else NOON + until * MINUTE})
+        row |= {"decided_by": "Ann"}
+        self.decisions.append({**row, "ends_at": None if until is None else NOON + until * MINUTE})
 
     def delivers(self, minute: int, name: str = "desk") -> list[str]:
         """Delivers to a channel; returns changes and numbers of reminders."""

@@ -20,7 +20,6 @@ from tidemark.model.kinds.registry import KINDS
 from tidemark.model.settings.intervals import Grain, Scope
 from tidemark.model.sla_spec import Measure, Severity
 from tidemark.model.tables.catalog import (
-    ALERT_DECISIONS,
     ALERTS,
     BATCHES,
     BECAME,
@@ -30,6 +29,7 @@ from tidemark.model.tables.catalog import (
     COMPLETENESS,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
+    DECISIONS,
     DISORDER_BUCKETS,
     DQ_RESULTS,
     EMISSION_METRICS,
@@ -44,7 +44,6 @@ from tidemark.model.tables.catalog import (
     OPERATOR_WINDOWS,
     OUTCOMES,
     QUARANTINE,
-    REPAIR_DECISIONS,
     SCHEMA_CHANGES,
     SLA_RESULTS,
     SUPPRESSED,
@@ -150,8 +149,11 @@ _OF_REPORTS: Mapping[str, Conditions] = {
     SLA_RESULTS.name: _all(_SLA, _not_negative("records", "window_records", "window_slow")),
     INCIDENTS.name: _all(_SLA, is_one_of("change", Change)),
     ALERTS.name: _all(_SLA, is_one_of("change", Change)),
-    ALERT_DECISIONS.name: _all(is_one_of("decision", Decision), is_one_of("subject_kind", DecisionSubject)),
-    REPAIR_DECISIONS.name: is_one_of("outcome", RepairOutcome),
+    DECISIONS.name: _all(
+        is_one_of("subject_kind", DecisionSubject),
+        is_one_of("outcome", RepairOutcome),
+        _fit(repair_has_outcome=f"outcome is not null or decision is null or decision in {(*map(str, Decision),)}"),
+    ),
     DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),
 }
 _OF_STREAMS: Mapping[str, Conditions] = {

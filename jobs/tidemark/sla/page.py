@@ -15,7 +15,7 @@ from markupsafe import Markup
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.model.tables.catalog import ALERTS, DECISIONS, DQ_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.facts.alerts import STATE_TEXT, open_alerts
 from tidemark.reports.pages.charts import share_lines
@@ -27,7 +27,7 @@ from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.tables import worst_text
 from tidemark.storage.location import replace
 
-READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name, ALERTS.name, ALERT_DECISIONS.name})
+READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name, ALERTS.name, DECISIONS.name})
 NAME = "slas"
 """Name of the page as a file and under `/tidemark/pages/TOPOLOGY`."""
 MOST_INCIDENTS = 50
@@ -49,7 +49,8 @@ BUDGETS = """
 """
 """Selects the state of error budgets, the last of each hour."""
 DECISIONS_OF = f"""
-    SELECT * FROM alert_decisions WHERE topology = $1 ORDER BY decided_at DESC, subject LIMIT {MOST_DECISIONS}
+    SELECT * FROM decisions WHERE topology = $1 AND outcome IS NULL
+    ORDER BY decided_at DESC, subject LIMIT {MOST_DECISIONS}
 """
 WORST_FIRST = {"error": 0, "ahead_of_clock": 1, "never_loaded": 2, "warn": 3, "unknown": 4, "pass": 5}
 

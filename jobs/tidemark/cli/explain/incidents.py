@@ -55,8 +55,8 @@ HISTORY = f"""
     WHERE i.topology = $1 AND i.incident = $2 GROUP BY ALL ORDER BY i.at
 """
 DECISIONS = """
-    SELECT decided_at, decision, subject, until, "by", note FROM alert_decisions
-    WHERE topology = $1 ORDER BY decided_at DESC, subject
+    SELECT decided_at, decision, subject, ends_at, decided_by, note FROM decisions
+    WHERE topology = $1 AND outcome IS NULL ORDER BY decided_at DESC, subject
 """
 KNOWN = "SELECT incident FROM incident_history WHERE topology = $1 ORDER BY opened_at DESC, incident LIMIT 10"
 

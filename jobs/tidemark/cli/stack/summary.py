@@ -14,13 +14,12 @@ from tidemark.semantics.buckets import quantile
 
 MAY_BE_EMPTY = frozenset(
     {
-        "alert_decisions",
+        "decisions",
         "late_records",
         "held_records",
         "maintenance",
         "operator_tasks",
         "published_intervals",
-        "repair_decisions",
         "requeued",
         "undeliverable",
     }

@@ -1079,39 +1079,43 @@ PUBLISHED_INTERVALS = Table(
     "report",
     key=("sub_topology", "table", "interval_start", "reopenings"),
 )
-ALERT_DECISIONS = Table(
-    "alert_decisions",
-    "decision of a person about alerts",
+DECISIONS = Table(
+    "decisions",
+    "decision of a person, about alerts or about a repair of streams",
     _columns(
         ("topology", "string", "name of the topology"),
-        ("decision", "string", "acknowledge | silence | snooze | unsilence"),
-        ("subject_kind", "string", "incident | sla | topology"),
-        ("subject", "string", "name of the incident, SLA or topology"),
-        ("decided_at", "timestamp", "clock of the decision"),
-        ("until", "timestamp", "end of the silence or snooze, exclusive; null: the decision has none"),
-        ("by", "string", "name of the person"),
+        (
+            "decision",
+            "string",
+            "acknowledge | silence | snooze | unsilence; of a repair its command: accept-loss | requeue | reset-time | "
+            "doctor | reshard",
+        ),
+        ("subject_kind", "string", "incident | sla | topology; of a repair also sub_topology"),
+        ("subject", "string", "name of the incident, SLA, topology or sub-topology"),
+        (
+            "decided_at",
+            "timestamp",
+            "clock of the decision; of a repair the clock after the change, or without one of the answer, or of its "
+            "deadline",
+        ),
+        ("decided_by", "string", "name of the person; null: there was no answer in time"),
         ("note", "string", "reason that the person gave; null: none"),
+        ("ends_at", "timestamp", "end of the silence or snooze, exclusive; null: the decision has none"),
+        ("effect", "string", "of a repair: what the command changes, as its dry run shows it"),
+        (
+            "outcome",
+            "string",
+            "of a repair: applied | rejected | timed_out | changed | failed; null: a decision about alerts",
+        ),
+        ("result", "string", "of a repair: what the command printed, or its error; null: it was not run"),
+        (
+            "asked_in",
+            "string",
+            "of a repair: DAG, run and try of the Airflow task that asked; null: the command was run by hand",
+        ),
     ),
     "report",
-    key=("decided_at", "decision", "subject", "by"),
-)
-REPAIR_DECISIONS = Table(
-    "repair_decisions",
-    "decision of a person about a command that repairs streams",
-    _columns(
-        ("topology", "string", "name of the topology"),
-        ("sub_topology", "string", "the operators that run in one streaming query; null: all of the topology"),
-        ("command", "string", "accept-loss | requeue | reset-time | doctor | reshard"),
-        ("effect", "string", "what the command changes, as its dry run shows it"),
-        ("decided_at", "timestamp", "clock after the change; without one the clock of the answer, or of its deadline"),
-        ("outcome", "string", "applied | rejected | timed_out | changed | failed"),
-        ("by", "string", "name of the person; null: there was no answer in time"),
-        ("note", "string", "reason that the person gave; null: none"),
-        ("result", "string", "what the command printed, or its error; null: it was not run"),
-        ("asked_in", "string", "DAG, run and try of the Airflow task that asked; null: the command was run by hand"),
-    ),
-    "report",
-    key=("decided_at", "command", "sub_topology", "asked_in"),
+    key=("decided_at", "decision", "subject_kind", "subject", "decided_by", "asked_in"),
 )
 DQ_RESULTS = Table(
     "dq_results",
@@ -1216,8 +1220,7 @@ TABLES = MappingProxyType(
             ALERTS,
             DELIVERIES,
             PUBLISHED_INTERVALS,
-            ALERT_DECISIONS,
-            REPAIR_DECISIONS,
+            DECISIONS,
             DQ_RESULTS,
             REQUEUED,
             MAINTENANCE,

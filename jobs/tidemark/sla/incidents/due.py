@@ -1,7 +1,7 @@
 """Chooses the alerts that a channel gets now: changes, and reminders.
 
-Rows are those of `alerts`, with the alert's name as `incident`, of `deliveries` and of `alert_decisions`. Instants
-are epoch ms. Decisions of people can delay deliveries, and never change an alert.
+Rows are those of `alerts`, with the alert's name as `incident`, of `deliveries`, and of `decisions` about alerts.
+Instants are epoch ms. Decisions of people can delay deliveries, and never change an alert.
 """
 
 from __future__ import annotations
@@ -58,11 +58,13 @@ def silences(decisions: Sequence[Row]) -> list[Silence]:
     times = []
     for (kind, subject), rows in by_subject.items():
         for row, later in zip_longest(rows, rows[1:]):
-            if row["until"] is None:
+            if row["ends_at"] is None:
                 continue
-            end_ms = row["until"] if later is None else min(row["until"], later["decided_at"])
+            end_ms = row["ends_at"] if later is None else min(row["ends_at"], later["decided_at"])
             is_snooze = row["decision"] == Decision.SNOOZE
-            times.append(Silence(DecisionSubject(kind), subject, row["decided_at"], end_ms, row["by"], is_snooze))
+            times.append(
+                Silence(DecisionSubject(kind), subject, row["decided_at"], end_ms, row["decided_by"], is_snooze)
+            )
     return sorted(times, key=lambda silence: silence.start_ms)
 
 

@@ -18,7 +18,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import Measure, SlaSpec
-from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
+from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
@@ -292,8 +292,8 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
 
 
 def stored_decisions(layout: Layout, topology: str) -> list[dict[str, Any]]:
-    """Returns the rows of `alert_decisions`, with instants as epoch ms."""
-    return _in_ms(rows_in(_read_stored(ALERT_DECISIONS, layout, topology)))
+    """Returns the rows of `decisions` about alerts, with instants as epoch ms."""
+    return _in_ms(rows_in(_read_stored(DECISIONS, layout, topology), pc.field("outcome").is_null()))
 
 
 @contextmanager
