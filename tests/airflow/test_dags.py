@@ -202,7 +202,7 @@ def test_tables_that_a_task_writes_are_its_outlets(dagbag: DagBag) -> None:
         task.task_id: [asset.name.removeprefix("tidemark/flights/") for asset in task.outlets]
         for task in dagbag.dags["tidemark_flights_sla_check"].tasks
     }
-    assert checked["check_sla"] == ["sla_results", "dq_results", "incidents"]
+    assert checked["check_sla"] == ["sla_results", "expectation_results", "incidents"]
     assert checked["publish_changes"] == ["tidemark_flights_sla"]
 
 

@@ -68,7 +68,7 @@ REPORTS = {  # what does not depend on when a job ran, or on how many rows there
     "critical_paths": pl.all(),
     "critical_path_steps": pl.all(),
     "sla_results": pl.all(),
-    "dq_results": pl.all(),
+    "expectation_results": pl.all(),
     "maintenance": pl.col("sub_topology", "table", "rows", "rows_before"),
 }
 

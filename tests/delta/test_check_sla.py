@@ -20,7 +20,7 @@ from tidemark.model.tables.catalog import (
     CHANGES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
-    DQ_RESULTS,
+    EXPECTATION_RESULTS,
     HEARTBEATS,
     INCIDENTS,
     LATENCY_BUCKETS,
@@ -76,7 +76,7 @@ def test_sound_slas_pass_with_all_their_expectations(warehouse):
         "quick": pytest.approx(90, rel=0.01),
         "complete": 0,
     }
-    assert {row["success"] for row in warehouse.report(DQ_RESULTS)} == {True}
+    assert {row["success"] for row in warehouse.report(EXPECTATION_RESULTS)} == {True}
 
 
 def test_a_slow_operator_breaks_its_sla_and_is_named(warehouse):
@@ -149,7 +149,7 @@ def test_an_unbalanced_account_names_its_operator(warehouse):
     (complete,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "complete")
     assert (complete["verdict"], complete["observed_ms"]) == ("error", 40_000)
     assert broken(warehouse)["outcomes", "updates_in, updates_out", "critical"] == 1
-    (pair,) = (row for row in warehouse.report(DQ_RESULTS) if row["column"] == "updates_in, updates_out")
+    (pair,) = (row for row in warehouse.report(EXPECTATION_RESULTS) if row["column"] == "updates_in, updates_out")
     assert json.loads(pair["observed"]) == [[20, 19]]
 
 
@@ -165,7 +165,7 @@ def test_a_check_opens_no_files_of_old_batches(warehouse, monkeypatch):
     check(warehouse, contract="outcomes")
 
     assert verdicts(warehouse)["complete"] == "pass"
-    (n_in,) = (row for row in warehouse.report(DQ_RESULTS) if row["column"] == "updates_in, updates_out")
+    (n_in,) = (row for row in warehouse.report(EXPECTATION_RESULTS) if row["column"] == "updates_in, updates_out")
     assert n_in["success"]
 
 
@@ -338,8 +338,10 @@ def test_a_repeated_check_adds_nothing_and_a_new_run_adds_rows(warehouse):
 
         Their versions differ between runs.
         """
-        own = {table.name for table in (SLA_RESULTS, DQ_RESULTS, INCIDENTS, ALERTS)}
-        return warehouse.report(SLA_RESULTS), [row for row in warehouse.report(DQ_RESULTS) if row["table"] not in own]
+        own = {table.name for table in (SLA_RESULTS, EXPECTATION_RESULTS, INCIDENTS, ALERTS)}
+        return warehouse.report(SLA_RESULTS), [
+            row for row in warehouse.report(EXPECTATION_RESULTS) if row["table"] not in own
+        ]
 
     once = said()
 
@@ -348,6 +350,11 @@ def test_a_repeated_check_adds_nothing_and_a_new_run_adds_rows(warehouse):
 
     check(warehouse, run_id="it's another")
     assert len(warehouse.report(SLA_RESULTS)) == 2 * len(SLAS)
+    expectations = [row for row in warehouse.report(EXPECTATION_RESULTS) if row["suite"] == "outcomes"]
+    assert {(row["checks"], row["run_id"]) for row in expectations} == {(2, "it's another")}
+    stored = warehouse.report(EXPECTATION_RESULTS)
+    check(warehouse, at_ms=NOW - 60_000, run_id="back-filled")
+    assert warehouse.report(EXPECTATION_RESULTS) == stored
 
 
 ACCOUNT = {
@@ -449,7 +456,7 @@ def broken(warehouse):
     """How many rows broke each expectation that does not hold."""
     return {
         (row["suite"], row["column"], row["severity"]): row["unexpected_count"]
-        for row in warehouse.report(DQ_RESULTS)
+        for row in warehouse.report(EXPECTATION_RESULTS)
         if not row["success"]
     }
 
@@ -468,7 +475,9 @@ def test_a_broken_contract_names_table_operator_row_and_version(warehouse):
     assert (after["verdict"], after["culprit"], after["records"]) == ("error", "latest", 1)
     example = '{"batch_id":1,"operator":"latest"}'
     assert after["said"] == f"the contract of tables is broken: outcomes: duplicate_keys 1, {example}"
-    (told,) = (row for row in warehouse.report(DQ_RESULTS) if row["suite"] == "contract" and not row["success"])
+    (told,) = (
+        row for row in warehouse.report(EXPECTATION_RESULTS) if row["suite"] == "contract" and not row["success"]
+    )
     place = ("table", "sub_topology", "table_version", "batch_id", "rows", "culprit", "example", "observed", "run_id")
     assert tuple(told[name] for name in place) == ("outcomes", "s", 2, 1, 3, "latest", example, "1", "r2")
 

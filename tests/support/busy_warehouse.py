@@ -24,7 +24,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     DISORDER_BUCKETS,
-    DQ_RESULTS,
+    EXPECTATION_RESULTS,
     HEARTBEATS,
     INCIDENTS,
     LATENCY_BUCKET_ROLLUP,
@@ -264,7 +264,8 @@ def _checks(rows: Rows, now_ms: int) -> None:
             if row["sla"] == RECOVERS and back == BROKE_BACK:
                 changes |= {"verdict": "error", "observed_ms": 150_000.0, "said": RECOVERS_SAID}
             rows["", SLA_RESULTS].append({**row, **changes, "checked_at": at_ms, "run_id": f"check-{back}"})
-    judged = {"checked_at": checked_ms, "run_id": "check-0", "success": True, "severity": "critical"}
+    judged = {"first_checked_at": checked_ms, "last_checked_at": checked_ms, "checks": 1, "run_id": "check-0"}
+    judged |= {"success": True, "severity": "critical"}
     for table, sub in (
         ("batches", "status"),
         ("outcomes", "status"),
@@ -274,12 +275,12 @@ def _checks(rows: Rows, now_ms: int) -> None:
         kept = {"suite": "contract", "expectation": "expect_column_values_to_be_between", "table": table}
         kept |= {"sub_topology": sub, "table_version": 300, "batch_id": 299, "rows": 48_000}
         for column in ("duplicate_keys", "negative_counts"):
-            rows["", DQ_RESULTS].append({**judged, **kept, "column": column, "observed": "0"})
+            rows["", EXPECTATION_RESULTS].append({**judged, **kept, "column": column, "observed": "0"})
     own = {**judged, "suite": "sla_status"}
     pair = {"expectation": "expect_column_pair_values_a_to_be_greater_than_b", "success": False}
     pair |= {"column": "error_after_ms, observed_ms", "observed": "[[300000.0, 412000.0], [120000.0, 192000.0]]"}
     count = {"expectation": "expect_table_row_count_to_equal", "observed": "5"}
-    rows["", DQ_RESULTS] += [{**own, **count}, {**own, **pair}]
+    rows["", EXPECTATION_RESULTS] += [{**own, **count}, {**own, **pair}]
     slas = {row["sla"]: dict(row) for row in newest}
     shared = ("subject", "measure", "verdict", "said", "culprit", "held_by", "owner", "runbook")
     of_alerts = (

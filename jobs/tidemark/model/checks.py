@@ -31,8 +31,8 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATHS,
     DECISIONS,
     DISORDER_BUCKETS,
-    DQ_RESULTS,
     EMISSION_METRICS,
+    EXPECTATION_RESULTS,
     HEARTBEATS,
     HOP,
     INCIDENTS,
@@ -154,7 +154,9 @@ _OF_REPORTS: Mapping[str, Conditions] = {
         is_one_of("outcome", RepairOutcome),
         _fit(repair_has_outcome=f"outcome is not null or decision is null or decision in {(*map(str, Decision),)}"),
     ),
-    DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),
+    EXPECTATION_RESULTS.name: _all(
+        _not_negative("unexpected_count", "rows", "checks"), _up_to("first_checked_at", "last_checked_at")
+    ),
 }
 _OF_STREAMS: Mapping[str, Conditions] = {
     BATCHES.name: _all(is_one_of("level", Level), _not_negative("batch_id", "records_in")),

@@ -17,22 +17,23 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
 from tidemark.model.tables.catalog import (
-    DQ_RESULTS,
+    EXPECTATION_RESULTS,
     LATENCY_BUCKET_ROLLUP,
     SLA_RESULTS,
 )
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.reports.paths.path_facts import Row
-from tidemark.reports.report_tables import replace_rows
+from tidemark.reports.report_tables import open_report, replace_in, replace_rows, rows_in
 from tidemark.reports.rollups.latency_facts import counted_batches
 from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
+from tidemark.sla.contracts.periods import kept_at, periods_after
 from tidemark.sla.contracts.quality import Quality
 from tidemark.sla.incidents.changes import quiet
 from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.incidents.roots import with_roots
-from tidemark.sla.incidents.tables import checked_before, follow_up, is_checked_after, open_account_before
+from tidemark.sla.incidents.tables import checked_before, follow_up, in_ms, is_checked_after, open_account_before
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.sla.measures.merges import merged_facts
@@ -42,6 +43,7 @@ from tidemark.sla.measures.progress import unknown_if_behind
 from tidemark.sla.measures.status import statuses
 from tidemark.sla.page import write_sla_page
 from tidemark.sla.sla_text import sla_row
+from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.warehouse import stream_tables
 
 
@@ -102,11 +104,11 @@ def run(
         *contracts,
     ]
     of_check = {"topology": topology.name, "checked_at": at_ms, "run_id": run_id}
-    for table, rows in ((SLA_RESULTS, results), (DQ_RESULTS, expected)):
-        path = layout.report_table(topology.name, table.name)
-        replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
+    path = layout.report_table(topology.name, SLA_RESULTS.name)
+    replace_rows([{**row, **of_check} for row in results], SLA_RESULTS, path, where=is_text("run_id", run_id))
     # Incidents follow from the written results: a check that dies before this is repeated, and writes both.
     if not is_past:
+        _write_expectations(layout, topology, expected, at_ms=at_ms, run_id=run_id)
         follow_up(
             layout,
             topology,
@@ -118,6 +120,19 @@ def run(
             project=project,
         )
     write_sla_page(layout, topology.name)
+
+
+def _write_expectations(layout: Layout, topology: Topology, found: Sequence[Row], *, at_ms: int, run_id: str) -> None:
+    """Writes what a check *found* of expectations: it extends their periods, or begins new ones."""
+
+    def write() -> None:
+        stored = open_report(EXPECTATION_RESULTS, layout.report_table(topology.name, EXPECTATION_RESULTS.name))
+        before = in_ms(rows_in(stored))
+        after = periods_after(before, found, topology=topology.name, at_ms=at_ms, run_id=run_id)
+        # All rows are in one file, which a replacement of some of them would write anew, too.
+        replace_in(stored, kept_at(after, topology.retention, at_ms), EXPECTATION_RESULTS, where="true")
+
+    again_after_others(write)
 
 
 def _facts(
@@ -186,7 +201,7 @@ def _longest_ms(specs: Sequence[SlaSpec]) -> int:
 
 
 def _contracts(quality: Quality, by_contract: Sequence[ContractCounts]) -> Iterator[dict[str, Any]]:
-    """Yields rows of dq_results on the contract of each table."""
+    """Yields rows of expectation_results on the contract of each table."""
     schemas = [each.schema for each in by_contract]
     counts_of_rows = [each.counts for each in by_contract]
     for suite, counts in (("schema", schemas), ("contract", counts_of_rows)):

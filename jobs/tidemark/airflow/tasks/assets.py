@@ -27,7 +27,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
-    DQ_RESULTS,
+    EXPECTATION_RESULTS,
     INCIDENTS,
     LATENCY_BUCKET_ROLLUP,
     LATENCY_ROLLUP,
@@ -40,7 +40,7 @@ from tidemark.model.topology import Topology
 WRITES = {
     "rollup": (LATENCY_BUCKET_ROLLUP, LATENCY_ROLLUP),
     "critical_path": (CRITICAL_PATHS, CRITICAL_PATH_STEPS, WINDOW_PARTS),
-    "check_sla": (SLA_RESULTS, DQ_RESULTS, INCIDENTS),
+    "check_sla": (SLA_RESULTS, EXPECTATION_RESULTS, INCIDENTS),
     "maintain": (MAINTENANCE,),
 }
 """The tables that each batch job writes."""

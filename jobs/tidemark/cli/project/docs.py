@@ -27,7 +27,7 @@ Instants are timestamps in UTC. The text of each column names its clock: *record
 *driver clock*, *finish clock* and *decision time* come from the machine that ran the stream. Lengths of time are whole
 milliseconds, `_ms`. Null means unknown or none, never zero. Types have Spark's names. A column that was added to
 a table is null in the rows before. Delta enforces the conditions of reports. The SLA check validates the
-conditions and the unique keys of tables of streams, and writes `dq_results` (docs/alerts.md, Contracts).
+conditions and the unique keys of tables of streams, and writes `expectation_results` (docs/alerts.md, Contracts).
 
 `changes`, hops and tables of sinks get each batch at once. The other tables of streams are facts. While a stream runs,
 they get a batch together, up to ten seconds later (`facts_every`, docs/reliability.md); `latency_buckets`,

@@ -129,7 +129,7 @@ def follow_up(
     results = _read_stored(SLA_RESULTS, layout, topology.name)
     # Intervals exclude their end.
     recent = lies_in("checked_at", Interval(at_ms - looks_back_ms(specs), at_ms + 1))
-    checks, last_ms = _in_ms(rows_in(results, recent)), _last_check_ms(results, at_ms)
+    checks, last_ms = in_ms(rows_in(results, recent)), _last_check_ms(results, at_ms)
 
     def follow(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
         missed = missed_check(topology, last_ms, incidents, at_ms=at_ms)
@@ -160,17 +160,17 @@ def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int, project: Pa
     """
 
     def write() -> None:
-        incidents = _in_ms(rows_in(_read_stored(INCIDENTS, layout, topology.name)))
+        incidents = in_ms(rows_in(_read_stored(INCIDENTS, layout, topology.name)))
         if not incidents:
             return
         stored = _read_stored(ALERTS, layout, topology.name)
-        alerts = _in_ms(rows_in(stored))
+        alerts = in_ms(rows_in(stored))
         since_ms = at_ms - RETRIED_MS
         still_open = open_incidents(incidents)
         oldest_ms = min([since_ms, *(row["opened_at"] for row in still_open.values())])
         # Intervals exclude their end.
         checks = lies_in("checked_at", Interval(oldest_ms, at_ms + 1))
-        results = _in_ms(rows_in(_read_stored(SLA_RESULTS, layout, topology.name), checks, columns=_FOR_ALERTS))
+        results = in_ms(rows_in(_read_stored(SLA_RESULTS, layout, topology.name), checks, columns=_FOR_ALERTS))
         readers = _topologies(project) if project is not None and still_open else []
         rows = alert_changes(topology, incidents, results, alerts, at_ms=at_ms, since_ms=since_ms, project=readers)
         if rows:
@@ -221,7 +221,7 @@ def _add(
 
     def write() -> list[dict[str, Any]]:
         stored = _read_stored(INCIDENTS, layout, topology)
-        rows = new_rows(_in_ms(rows_in(stored)))
+        rows = new_rows(in_ms(rows_in(stored)))
         if rows:
             replace_in(stored, rows, INCIDENTS, where=_are_those(rows))
         return rows
@@ -265,7 +265,7 @@ def open_slas(layout: Layout, topology: str) -> dict[str, str]:
     if not DeltaTable.is_deltatable(str(layout.report_table(topology, INCIDENTS.name))):
         return {}
     rows = rows_in(_read_stored(INCIDENTS, layout, topology), columns=("incident", "sla", "change", "at"))
-    return {name: row["sla"] for name, row in open_incidents(_in_ms(rows)).items()}
+    return {name: row["sla"] for name, row in open_incidents(in_ms(rows)).items()}
 
 
 def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
@@ -285,15 +285,15 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
     out if they are older than RETRIED_MS, unless the channel keeps state and opened the alert. Silenced alerts wait. A
     reminder has its number as `reminder`. A row that is only sent again has `is_repeat`. Each table is read once.
     """
-    alerts = [{**row, "incident": row["alert"]} for row in _in_ms(rows_in(_read_stored(ALERTS, layout, topology)))]
+    alerts = [{**row, "incident": row["alert"]} for row in in_ms(rows_in(_read_stored(ALERTS, layout, topology)))]
     by_them = pc.field("channel").isin([channel.name, *channel.escalated_by])
-    deliveries = _in_ms(rows_in(_read_stored(DELIVERIES, layout, topology), by_them))
+    deliveries = in_ms(rows_in(_read_stored(DELIVERIES, layout, topology), by_them))
     return due_changes(channel, alerts, deliveries, stored_decisions(layout, topology), now_ms=now_ms)
 
 
 def stored_decisions(layout: Layout, topology: str) -> list[dict[str, Any]]:
     """Returns the rows of `decisions` about alerts, with instants as epoch ms."""
-    return _in_ms(rows_in(_read_stored(DECISIONS, layout, topology), pc.field("outcome").is_null()))
+    return in_ms(rows_in(_read_stored(DECISIONS, layout, topology), pc.field("outcome").is_null()))
 
 
 @contextmanager
@@ -345,5 +345,6 @@ def _are_those(rows: Sequence[Mapping[str, Any]], name: str = "incident") -> str
     return f"({' OR '.join(each)})"
 
 
-def _in_ms(rows: pl.DataFrame) -> list[dict[str, Any]]:
+def in_ms(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Returns *rows* with instants as epoch ms."""
     return rows.with_columns(cs.datetime().dt.epoch("ms")).to_dicts()

@@ -235,7 +235,7 @@ def statuses(
         topology: that promises them.
         facts: rows of `facts.facts`.
         accounts: rows of `facts.accounts`.
-        contracts: rows of dq_results about contracts.
+        contracts: rows of expectation_results about contracts.
         at_ms: the instant of the check, epoch ms.
         groups: of SLAs with `by`, by name of the SLA.
     """
