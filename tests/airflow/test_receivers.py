@@ -48,8 +48,8 @@ OPENED = {
     "topology": "flights", "change": "opened", "broken_since": NOON - MINUTE, "run_id": "r", "verdict": "error",
     "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
     "observed": 312_000.0, "threshold": 300_000.0, "unit": "ms", "culprit": "carrier_state",
-    "said": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "opened_at": NOON, "at": NOON,
-    "held_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
+    "message": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "opened_at": NOON, "at": NOON,
+    "blocked_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
 }  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def channel(kind: str, **table: Any) -> Channel:
 
 
 def change(n: int, what: str = "opened", at_ms: int = NOON) -> dict[str, Any]:
-    by = {"by": "Ann", "said": "on it"} if what == "acknowledged" else {}
+    by = {"by": "Ann", "message": "on it"} if what == "acknowledged" else {}
     verdict = {"verdict": "pass"} if what == "resolved" else {}
     named = {"incident": f"sla_{n}-20260101T120000", "sla": f"sla_{n}", "change": what, "at": at_ms}
     return {**OPENED, **named, **by, **verdict}
@@ -191,13 +191,13 @@ def test_an_alert_has_the_values_of_its_incident(tmp_path: Path, service: AlertS
         case "alertmanager":
             assert body[0]["labels"]["severity"] == "critical"
             assert (body[0]["startsAt"], body[0]["endsAt"]) == ("2026-01-01T11:59:00.000Z", "2026-01-01T13:00:00.000Z")
-            assert body[0]["annotations"]["hold_up"] == OPENED["held_by"]
+            assert body[0]["annotations"]["blocked_by"] == OPENED["blocked_by"]
             return
         case _:
             sent = body
     assert sent["link"].endswith(link)
     assert (sent["observed"], sent["limit"], sent["unit"]) == (312_000, 300_000, "ms")
-    assert (sent["culprit"], sent["hold_up"]) == ("carrier_state", OPENED["held_by"])
+    assert (sent["culprit"], sent["blocked_by"]) == ("carrier_state", OPENED["blocked_by"])
     assert (sent["since"], sent["at"]) == ("2026-01-01T11:59:00.000Z", "2026-01-01T12:00:00.000Z")
     assert sent["dedup_key"] == key == "tidemark/flights/sla_1-20260101T120000"
     assert sent["impact"] == {
@@ -210,7 +210,7 @@ def test_an_alert_has_the_values_of_its_incident(tmp_path: Path, service: AlertS
 
 
 def test_long_names_and_texts_keep_the_interface(tmp_path: Path, service: AlertService, clock: Clock) -> None:
-    long = dict.fromkeys(("said", "culprit", "held_by", "subject", "owner", "runbook"), "ü{{ 6 * 7 }}\n" * 3000)
+    long = dict.fromkeys(("message", "culprit", "blocked_by", "subject", "owner", "runbook"), "ü{{ 6 * 7 }}\n" * 3000)
     row = {**change(1), **long, "incident": "i" * 300}
     happened(
         tmp_path, [row, {**row, "change": "escalated", "at": NOON + 1}, {**row, "change": "resolved", "at": NOON + 2}]

@@ -40,8 +40,8 @@ OPENED = {
     "incident": "delays_in_time-20260101T120000", "topology": "flights", "sla": "delays_in_time", "change": "opened",
     "at": NOW - 60_000, "opened_at": NOW - 60_000, "broken_since": NOW - 180_000, "run_id": "run 1", "verdict": "error",
     "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
-    "said": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "culprit": "carrier_state",
-    "held_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
+    "message": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "culprit": "carrier_state",
+    "blocked_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
 }  # fmt: skip
 RESOLVED = {**OPENED, "change": "resolved", "at": NOW - 1_000, "run_id": "run 2", "verdict": "pass", "culprit": None}
 
@@ -96,7 +96,14 @@ def test_a_change_is_told_once_with_all_that_there_is_to_say(tmp_path: Path, inb
     assert mail["Message-ID"] == "<flights.delays_in_time-20260101T120000.opened@tidemark>"
     assert [part.get_content_type() for part in mail.walk()] == ["multipart/alternative", "text/plain", "text/html"]
     body, text = mail.get_body().get_content(), mail.get_body(("plain",)).get_content()
-    for said in (OPENED["said"], "2 min", "carrier_state", OPENED["held_by"], "carrier relations", OPENED["runbook"]):
+    for said in (
+        OPENED["message"],
+        "2 min",
+        "carrier_state",
+        OPENED["blocked_by"],
+        "carrier relations",
+        OPENED["runbook"],
+    ):
         assert said in body
         assert said in text
     assert "<" not in text
@@ -161,7 +168,7 @@ ALL_AT_ONCE = "".join(HOSTILE[name] for name in ("Jinja", "script", "Slack menti
 
 
 def test_nothing_in_a_message_is_obeyed(tmp_path: Path, inbox: Inbox, webhook: Receiver) -> None:
-    names = ("sla", "said", "culprit", "held_by", "owner", "runbook", "incident", "severity", "verdict")
+    names = ("sla", "message", "culprit", "blocked_by", "owner", "runbook", "incident", "severity", "verdict")
     happened(tmp_path, {**OPENED, **dict.fromkeys(names[:-2], ALL_AT_ONCE)})
     tell(tmp_path, channel(**MAIL))
     (mail,) = inbox.mails

@@ -270,7 +270,7 @@ def test_stale_keys_are_named_by_what_was_seen(warehouse):
 
     (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert (row["verdict"], row["observed_ms"], row["culprit"], row["records"]) == ("error", 60_000, "c", 2)
-    assert row["said"] == (
+    assert row["message"] == (
         "staleness by id of latest is 1 min; warning from 20 s on, error from 1 min on; 2 of 4 are stale: c, d"
     )
     assert row["stale_groups"] == [{"name": name, "newest_ms": NOW - 60_000} for name in ("c", "d")]
@@ -288,8 +288,8 @@ def test_the_share_of_quarantined_records_breaks_an_sla(warehouse):
 
     (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert (row["verdict"], row["share"], row["records"], row["culprit"]) == ("error", 0.5, 10, "events")
-    assert (row["cause"], row["cause_operator"], row["held_by"]) == ("quarantined_records", "events", None)
-    assert row["said"] == (
+    assert (row["cause"], row["cause_operator"], row["blocked_by"]) == ("quarantined_records", "events", None)
+    assert row["message"] == (
         "5 of 10 records of events in 10 min were quarantined (50.00%); warning above 0.01, error above 0.3"
     )
     (opened,) = (row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh")
@@ -309,7 +309,7 @@ def test_a_silent_partition_is_stale_by_itself(warehouse):
 
     (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert (row["verdict"], row["observed_ms"], row["culprit"], row["records"]) == ("error", 90_000, "1", 1)
-    assert row["said"].endswith("; error from 1 min on; 1 of 2 are stale: 1")
+    assert row["message"].endswith("; error from 1 min on; 1 of 2 are stale: 1")
 
 
 def test_five_silent_keys_of_100_000_are_named(warehouse):
@@ -471,10 +471,10 @@ def test_a_broken_contract_names_table_operator_row_and_version(warehouse):
 
     runs = {row["run_id"]: row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "kept"}
     before, after = runs["r1"], runs["r2"]
-    assert (before["verdict"], before["said"]) == ("pass", "the contract of tables holds for all new rows")
+    assert (before["verdict"], before["message"]) == ("pass", "the contract of tables holds for all new rows")
     assert (after["verdict"], after["culprit"], after["records"]) == ("error", "latest", 1)
     example = '{"batch_id":1,"operator":"latest"}'
-    assert after["said"] == f"the contract of tables is broken: outcomes: duplicate_keys 1, {example}"
+    assert after["message"] == f"the contract of tables is broken: outcomes: duplicate_keys 1, {example}"
     (told,) = (
         row for row in warehouse.report(EXPECTATION_RESULTS) if row["suite"] == "contract" and not row["success"]
     )
@@ -501,7 +501,7 @@ def test_a_damaged_table_is_reported_and_the_check_continues(warehouse, table):
     check(warehouse, ignore_when_idle=True, contract="tables")
 
     (kept,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "kept")
-    assert (kept["verdict"], kept["said"].partition(": ")[2][: len(table)]) == ("error", table)
+    assert (kept["verdict"], kept["message"].partition(": ")[2][: len(table)]) == ("error", table)
 
 
 def test_all_rows_since_the_previous_check_are_judged(warehouse):
@@ -541,11 +541,11 @@ def test_an_incident_opens_once_and_resolves_after_some_time(warehouse, own_proj
     (incident,) = (row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh" and row["change"] == "opened")
     assert incident["incident"] == "fresh-20260202T024020"  # NOW is 2026-02-02T02:40:00Z
     assert (incident["verdict"], incident["severity"], incident["culprit"]) == ("error", "critical", "events")
-    assert incident["said"] == "staleness of changes is 20.5 s; warning from 1 s on, error from 10 s on"
-    assert incident["held_by"].startswith("source_empty: events since 2026-02-02T02:39:10.000Z: ")
+    assert incident["message"] == "staleness of changes is 20.5 s; warning from 1 s on, error from 10 s on"
+    assert incident["blocked_by"].startswith("source_empty: events since 2026-02-02T02:39:10.000Z: ")
     (alert,) = (row for row in warehouse.report(ALERTS) if row["change"] == "opened" and row["sla"] == "fresh")
     assert (alert["topics"], alert["tables"]) == (["alarms"], ["reader/copy"])
-    quiet = {row["run_id"]: row["quiet"] for row in warehouse.report(SLA_RESULTS)}
+    quiet = {row["run_id"]: row["excluded_because"] for row in warehouse.report(SLA_RESULTS)}
     assert quiet == {"back-filled": "past", **dict.fromkeys("abcdef")}
 
 
@@ -577,8 +577,8 @@ def test_an_idle_source_excuses_for_5_min_after_a_heartbeat(warehouse, state, ag
 
     (fresh,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert fresh["verdict"] == verdict
-    assert (fresh["held_by"] or "").startswith("drained") == (verdict == "error")
-    assert ("while its sources have nothing to send" in fresh["said"]) == (verdict == "pass")
+    assert (fresh["blocked_by"] or "").startswith("drained") == (verdict == "error")
+    assert ("while its sources have nothing to send" in fresh["message"]) == (verdict == "pass")
 
 
 @pytest.mark.parametrize(("drained_ms", "explains"), [(0, True), (500, True), (501, False), (1_800_000, False)])
@@ -592,8 +592,8 @@ def test_a_drain_explains_only_what_was_not_broken_before(warehouse, drained_ms,
     (fresh,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert fresh["verdict"] == "error"
     assert (fresh["cause"] == "drained") is explains
-    assert ("was drained by ann at 2026-02-02T02:40:00." in (fresh["held_by"] or "")) is explains
-    assert ("start the driver of s: `tidemark up t`" in (fresh["held_by"] or "")) is explains
+    assert ("was drained by ann at 2026-02-02T02:40:00." in (fresh["blocked_by"] or "")) is explains
+    assert ("start the driver of s: `tidemark up t`" in (fresh["blocked_by"] or "")) is explains
 
 
 @pytest.mark.parametrize(("age_ms", "verdict"), [(86_400_000, "pass"), (86_400_001, "error")])

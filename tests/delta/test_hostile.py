@@ -62,7 +62,7 @@ TEXTS = [*HOSTILE.values()]
 HARMLESS = [f"harmless{n:02}" for n in range(len(TEXTS))]
 BY_SIZE = sorted(zip(TEXTS, HARMLESS, strict=True), key=lambda pair: -len(pair[0]))
 CLOSED = {
-    "topology": "many", "change": "opened", "verdict": "error", "measure": "burn_rate", "quiet": None,
+    "topology": "many", "change": "opened", "verdict": "error", "measure": "burn_rate", "excluded_because": None,
     "scope": "operator", "grain": "minute", "severity": "critical", "level": "info",
     "over_sla": True, "step": 0, "slowest_upstream": None,
 }  # fmt: skip
@@ -293,7 +293,7 @@ def test_csv_of_a_query_is_exact_and_that_of_incidents_inert(homes: tuple[Path, 
     told = terminal(homes[0], "incidents", "many", "--format", "csv")
     assert unseen(told) == set()
     found = [*csv.DictReader(io.StringIO(told))]
-    assert [shown(row["said"]) for row in found] == [shown(text) for text in TEXTS]
+    assert [shown(row["message"]) for row in found] == [shown(text) for text in TEXTS]
 
 
 def test_columns_stay_aligned_with_hostile_cells_and_headings(homes: tuple[Path, Path], terminal: Terminal) -> None:
@@ -466,7 +466,7 @@ def test_charts_draw_names_as_text(start: int) -> None:
 
 
 def test_a_message_links_only_to_its_page_and_states_the_budget() -> None:
-    row = planted(INCIDENTS, 0, HARMLESS[0]) | {"change": "opened", "said": "Look here: https://other.example.org"}
+    row = planted(INCIDENTS, 0, HARMLESS[0]) | {"change": "opened", "message": "Look here: https://other.example.org"}
     link = "https://a.example.org/?b&c"
     spent = (row | {"budget_left": left} for left in (0.12, -999))
     told = [alert_texts(alert_of(of, link=link, operator_link=f"{link}&d"), notified_ms=NOON) for of in spent]

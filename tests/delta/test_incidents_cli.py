@@ -29,7 +29,14 @@ from tidemark.sla.page import sla_page
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
-OPENED |= {"incident": "board-1", "at": NOON, "opened_at": NOON, "broken_since": NOON, "said": "late", "owner": "desk"}
+OPENED |= {
+    "incident": "board-1",
+    "at": NOON,
+    "opened_at": NOON,
+    "broken_since": NOON,
+    "message": "late",
+    "owner": "desk",
+}
 ASKED = {"all": False, "history": None, "by": None, "note": "", "format": "json", "decisions": False}
 ASKED |= dict.fromkeys(("acknowledge", "silence", "snooze", "unsilence", "length", "until"))
 FLIGHTS = topology.load(CHECKOUT / "jobs" / "topologies" / "flights.toml")
@@ -95,7 +102,7 @@ def test_half_a_character_on_a_command_line_is_refused(capsys: pytest.CaptureFix
 
 def test_the_history_of_an_incident_has_changes_and_recipients(home: Path) -> None:
     asked(home, acknowledge="board-1", by="Ann", note="on it")
-    found = [(row["change"], row["said"], row["by"], row["told"]) for row in asked(home, history="board-1")]
+    found = [(row["change"], row["message"], row["by"], row["notified"]) for row in asked(home, history="board-1")]
     assert found == [("opened", "late", None, ["desk", "log"]), ("acknowledged", "on it", "Ann", None)]
 
 
@@ -115,12 +122,13 @@ def test_an_incident_that_joined_an_alert_was_not_told(home: Path) -> None:
     ]
     replace_rows(deliveries, DELIVERIES, layout.report_table("flights", DELIVERIES.name), where="true")
     found = [
-        tuple(row[k] for k in ("change", "told", "alert", "alert_told_at")) for row in asked(home, history="late-1")
+        tuple(row[k] for k in ("change", "notified", "alert", "alert_notified_at"))
+        for row in asked(home, history="late-1")
     ]
     alert = ("driver_dead-status-1", "2026-01-01T12:00:01.000Z")
     assert found == [("opened", None, *alert), ("resolved", ["log"], *alert)]
     (first,) = asked(home, history="board-1")
-    assert (first["told"], first["alert"]) == (["log"], "driver_dead-status-1")
+    assert (first["notified"], first["alert"]) == (["log"], "driver_dead-status-1")
 
 
 def test_an_empty_list_and_an_unknown_incident_print_a_message(home: Path, tmp_path: Path) -> None:

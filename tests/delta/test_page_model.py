@@ -55,7 +55,9 @@ def beats(play: Play) -> Heartbeats:
 def checked(home: Path, at_s: float, **verdicts: str) -> None:
     """Writes a check at *at_s* with verdicts by SLA about `board`."""
     run = {"topology": "play", "subject": "board", "measure": "staleness", "checked_at": ms(at_s), "run_id": str(at_s)}
-    rows = [{**run, "sla": sla, "verdict": verdict, "said": f"{sla} is {verdict}"} for sla, verdict in verdicts.items()]
+    rows = [
+        {**run, "sla": sla, "verdict": verdict, "message": f"{sla} is {verdict}"} for sla, verdict in verdicts.items()
+    ]
     path = Layout(home).report_table("play", SLA_RESULTS.name)
     write_deltalake(path, rows_of(SLA_RESULTS, rows), mode="append")
 
@@ -493,7 +495,7 @@ def test_an_operator_without_a_chart_of_latency_says_why_it_has_one_in_its_tile(
 
 def test_silent_groups_of_the_newest_check_are_listed(tmp_path: Path) -> None:
     play = played(tmp_path)
-    check = {"topology": "play", "subject": "newest", "measure": "staleness", "verdict": "error", "said": ""}
+    check = {"topology": "play", "subject": "newest", "measure": "staleness", "verdict": "error", "message": ""}
     silent = [{"name": "b", "newest_ms": ms(2)}, {"name": "a", "newest_ms": ms(5)}]
     rows = [
         {**check, "sla": "fresh", "checked_at": ms(60), "run_id": "r2"},
@@ -513,10 +515,10 @@ def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
     play = played(tmp_path)
     opened = {
         "topology": "play", "change": "opened", "severity": "warning", "opened_at": ms(10), "broken_since": ms(9),
-        "at": ms(10), "said": "late",
+        "at": ms(10), "message": "late",
     }  # fmt: skip
     dead = {**opened, "alert": "dead", "cause": "driver_dead", "severity": "critical", "slas": ["a", "b"]}
-    worse = {"change": "escalated", "at": ms(11), "said": "very late", "slas": None}
+    worse = {"change": "escalated", "at": ms(11), "message": "very late", "slas": None}
     rows = [
         {**opened, "alert": "slow", "slas": ["c"], "incidents": ["c-1"]},
         {**opened, "alert": "over", "slas": ["d"]},

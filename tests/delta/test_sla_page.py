@@ -20,12 +20,19 @@ from tidemark.storage.delta.log import commit_file
 
 NOON = 1_767_268_800_000
 CHECK = {"topology": "flights", "run_id": "newest", "checked_at": NOON}
-HELD = {**CHECK, "sla": "board_is_fresh", "verdict": "pass", "said": "staleness of board is 900 ms"}
-BROKEN = {**CHECK, "sla": "quick", "verdict": "error", "said": "too slow", "culprit": "carrier_state", "owner": "desk"}
+HELD = {**CHECK, "sla": "board_is_fresh", "verdict": "pass", "message": "staleness of board is 900 ms"}
+BROKEN = {
+    **CHECK,
+    "sla": "quick",
+    "verdict": "error",
+    "message": "too slow",
+    "culprit": "carrier_state",
+    "owner": "desk",
+}
 BROKEN |= {"budget_left": -0.5}
-EARLIER = {**BROKEN, "run_id": "earlier", "checked_at": NOON - 600_000, "said": "slower still"}
+EARLIER = {**BROKEN, "run_id": "earlier", "checked_at": NOON - 600_000, "message": "slower still"}
 OPENED = {"topology": "flights", "sla": "quick", "change": "opened", "verdict": "error", "at": NOON, "opened_at": NOON}
-OPENED |= {"incident": "quick-20260101T120000", "broken_since": NOON, "said": "too slow"}
+OPENED |= {"incident": "quick-20260101T120000", "broken_since": NOON, "message": "too slow"}
 PERIOD = {"topology": "flights", "run_id": "newest", "first_checked_at": NOON, "last_checked_at": NOON, "checks": 1}
 KEPT = {**PERIOD, "suite": "contract", "expectation": "e", "severity": "critical", "success": True, "observed": "0"}
 KEPT |= {"table": "batches", "sub_topology": "status", "table_version": 19, "batch_id": 18, "rows": 1_234}
@@ -105,7 +112,7 @@ def test_an_incident_is_found_by_its_name(layout: Layout) -> None:
 
 
 def test_the_page_says_when_an_incident_will_be_resolved(layout: Layout) -> None:
-    of_sla = {"sla": "quick", "said": "too slow", "measure": "latency_p99", "resolve_after_ms": 600_000}
+    of_sla = {"sla": "quick", "message": "too slow", "measure": "latency_p99", "resolve_after_ms": 600_000}
     rows = []
     for n, verdict in enumerate(["error", "pass", "error", "pass", "pass"]):
         check = {"topology": "flights", "run_id": str(n), "checked_at": NOON + n * 60_000}

@@ -47,7 +47,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         | {"observed_ms": 5_312.4, "error_after_ms": 5_000.0, "culprit": "flight_status"},
         {"sla": "in_time", "verdict": "pass", "checked_at": AT_MS - 1},
         {"sla": "board_is_fresh", "subject": "board", "measure": "staleness", "verdict": "pass", "checked_at": AT_MS}
-        | {"observed_ms": 82_000.0, "warn_after_ms": 60_000.0, "error_after_ms": 120_000.0, "said": SAID},
+        | {"observed_ms": 82_000.0, "warn_after_ms": 60_000.0, "error_after_ms": 120_000.0, "message": SAID},
     ],
     "quarantine": [{**STREAM, "reason": "null_key"}],
     "hop_by_carrier": [{"idle": True}, {"id": "UA 1"}, {"id": "UA 2"}, {"watermark": AT_MS, "idle": False}],

@@ -159,6 +159,6 @@ def checked_until(installation: Installation, is_told: Callable[[], bool]) -> di
         ended = installation.check()
         if is_told():
             return ended
-    verdicts = [(row["verdict"], row["said"]) for row in installation.rows(SLA_RESULTS)]
+    verdicts = [(row["verdict"], row["message"]) for row in installation.rows(SLA_RESULTS)]
     msg = f"no verdict after {2 * TIMES} checks: {verdicts}"
     raise AssertionError(msg)

@@ -302,7 +302,7 @@ def _of_checks(scene: Scene, rows: Rows) -> Iterator[Sample]:
     checks = newest.sort("sla").collect().to_dicts()
     for row in checks:
         labels = (topology, row["sla"], row["subject"], row["measure"])
-        if row["quiet"] is None and row["verdict"] != Verdict.UNKNOWN:
+        if row["excluded_because"] is None and row["verdict"] != Verdict.UNKNOWN:
             level = 0 if row["verdict"] not in BROKEN else 1 if row["verdict"] == Verdict.WARN else 2
             yield Sample("tidemark_sla_level", labels, level)
         if row["observed_ms"] is not None:

@@ -30,7 +30,7 @@ from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
 from tidemark.sla.contracts.periods import kept_at, periods_after
 from tidemark.sla.contracts.quality import Quality
-from tidemark.sla.incidents.changes import quiet
+from tidemark.sla.incidents.changes import excluded_because
 from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.incidents.roots import with_roots
 from tidemark.sla.incidents.tables import checked_before, follow_up, in_ms, is_checked_after, open_account_before
@@ -95,7 +95,7 @@ def run(
     explained = with_culprits(measured, topology, layout, tables, at_ms=at_ms)
     for status in with_roots(explained, topology):
         row = sla_row(status)
-        results.append({**row, "quiet": quiet(status.spec, at_ms, is_past=is_past)})
+        results.append({**row, "excluded_because": excluded_because(status.spec, at_ms, is_past=is_past)})
         judged_rows.append({**row, "excused": status.is_excused, "measured": status.is_measured})
     expected = [
         # The suite fails if an SLA has no row: nothing to judge is not a success.

@@ -263,7 +263,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
         log.exception("it is unknown if the SLAs of %s are checked", topology.name)
         (row,) = missed_check(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
         # Why they cannot be read may be why checks are missing.
-        unrecorded = {**row, "said": f"{row['said']}; checks could not be read: {error}"}
+        unrecorded = {**row, "message": f"{row['message']}; checks could not be read: {error}"}
     for channel in channels(topology.name):
         try:
             if unrecorded is None:

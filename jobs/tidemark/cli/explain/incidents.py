@@ -29,18 +29,18 @@ SILENCED = "silenced_until"
 LISTED = f"""
     SELECT incident, state, {STATE_TEXT} AS now, worst_verdict AS verdict, worst_observed AS worst, unit, broke_again,
            severity, broken_since, resolved_at, culprit, owner,
-           acknowledged_by, NULL AS {SILENCED}, incident_history.said, incident_history.held_by
+           acknowledged_by, NULL AS {SILENCED}, incident_history.message, incident_history.blocked_by
     FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
 """
-NOTIFIED = "told"
+NOTIFIED = "notified"
 """Column of the answer: channels that got the change as a message."""
 HISTORY = f"""
     WITH first_messages AS (
-        SELECT topology, incident AS alert, min(delivered_at) AS alert_told_at FROM deliveries GROUP BY ALL
+        SELECT topology, incident AS alert, min(delivered_at) AS alert_notified_at FROM deliveries GROUP BY ALL
     )
-    SELECT i.at, i.change, i.verdict, i.said, i.culprit, i.held_by, i.by,
+    SELECT i.at, i.change, i.verdict, i.message, i.culprit, i.blocked_by, i.by,
            list_sort(list(DISTINCT d.channel) FILTER (d.channel IS NOT NULL)) AS {NOTIFIED},
-           max_by(o.alert, o.at) AS alert, max_by(f.alert_told_at, o.at) AS alert_told_at
+           max_by(o.alert, o.at) AS alert, max_by(f.alert_notified_at, o.at) AS alert_notified_at
     FROM incidents AS i
     LEFT JOIN (
         SELECT topology, alert, alerts.at, unnest(incidents) AS incident FROM alerts

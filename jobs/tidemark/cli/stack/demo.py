@@ -47,7 +47,7 @@ COUNTED_WITHIN_S = 120.0
 ENDED_WITHIN_S = 60.0
 REPORTED_WITHIN_S = 600.0
 DELIVERED = """
-    SELECT format('{} {} ({}): {}; culprit: {}', array_to_string(a.slas, ', '), a.change, a.verdict, a.said,
+    SELECT format('{} {} ({}): {}; culprit: {}', array_to_string(a.slas, ', '), a.change, a.verdict, a.message,
                   coalesce(a.culprit, 'unknown'))
     FROM alerts AS a SEMI JOIN deliveries AS d ON a.alert = d.incident AND a.change = d.change
     WHERE a.audience IS NULL ORDER BY a.at, a.alert

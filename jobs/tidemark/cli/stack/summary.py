@@ -70,7 +70,7 @@ SLAS = """
     FROM sla_results WHERE checked_at = (SELECT max(checked_at) FROM sla_results) ORDER BY sla
 """
 EXCUSED = """
-    SELECT sla, sla_results.said FROM sla_results
+    SELECT sla, sla_results.message FROM sla_results
     WHERE checked_at = (SELECT max(checked_at) FROM sla_results) AND verdict = 'pass'
       AND observed_ms >= least(warn_after_ms, error_after_ms) ORDER BY sla
 """

@@ -31,9 +31,9 @@ OPEN_ALERTS = """
            any_value("tables") FILTER (is_opening) AS "tables", any_value(topics) FILTER (is_opening) AS topics,
            any_value(owners) FILTER (is_opening) AS owners,
            min(broken_since) AS broken_since, min(opened_at) AS opened_at,
-           arg_max(alerts.said, "at") FILTER (change IN ('opened', 'escalated')) AS measurement,
+           arg_max(alerts.message, "at") FILTER (change IN ('opened', 'escalated')) AS measurement,
            arg_max(culprit, "at") FILTER (change IN ('opened', 'escalated')) AS culprit,
-           arg_max(held_by, "at") FILTER (change IN ('opened', 'escalated')) AS held_by,
+           arg_max(blocked_by, "at") FILTER (change IN ('opened', 'escalated')) AS blocked_by,
            arg_max(runbook, "at") FILTER (change IN ('opened', 'escalated')) AS runbook
     FROM (
         SELECT *, change = 'opened' AS is_opening FROM alerts

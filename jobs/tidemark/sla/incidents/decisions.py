@@ -38,12 +38,12 @@ OPENINGS = """
           AND alert NOT IN (SELECT alert FROM alerts WHERE topology = $1 AND change = 'resolved')
 """
 OPEN_INCIDENTS = f"""
-    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, incident_history.said, culprit,
+    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, incident_history.message, culprit,
            acknowledged_by, {STATE_TEXT} AS now
     FROM incident_history WHERE topology = $1 AND resolved_at IS NULL ORDER BY opened_at, incident
 """
 NEWEST_CHECK = """
-    SELECT checked_at, sla_results.said FROM sla_results WHERE topology = $1 AND sla = $2
+    SELECT checked_at, sla_results.message FROM sla_results WHERE topology = $1 AND sla = $2
     ORDER BY checked_at DESC LIMIT 1
 """
 LONGEST_SILENCE_MS = 90 * DAY_MS

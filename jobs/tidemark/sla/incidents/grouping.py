@@ -27,8 +27,8 @@ from tidemark.why.evidence.findings import UNEXPLAINED
 
 Row = Mapping[str, Any]
 _OF_WORST = (
-    "topology", "sla", "verdict", "subject", "measure", "observed", "threshold", "unit", "said", "culprit", "held_by",
-    "budget_left", "runbook", "run_id",
+    "topology", "sla", "verdict", "subject", "measure", "observed", "threshold", "unit", "message", "culprit",
+    "blocked_by", "budget_left", "runbook", "run_id",
 )  # fmt: skip
 LISTS = ("incidents", "slas", "tables", "topics", "owners")
 """Columns that grow while an alert is open."""
@@ -121,7 +121,7 @@ class _Grouping:
         self._open = open_incidents(incidents)
         self._alerted = {incident for alert in alerts for incident in alert["incidents"]}
         self._broken: dict[str, list[Row]] = defaultdict(list)
-        judged = sorted((row for row in results if row["quiet"] != PAST), key=lambda row: row["checked_at"])
+        judged = sorted((row for row in results if row["excluded_because"] != PAST), key=lambda row: row["checked_at"])
         for result in judged:
             if result["cause"] is not None and Verdict(result["verdict"]) in BROKEN:
                 self._broken[result["sla"]].append(result)
@@ -262,10 +262,10 @@ class _Grouping:
         """
         owners, worst = lists["owners"], _worst(members)
         results = [] if place[0] is None else self._of_place(worst["sla"], place)
-        newest = next((row for row in reversed(results) if row["held_by"]), worst)
+        newest = next((row for row in reversed(results) if row["blocked_by"]), worst)
         return {
             **in_order_of(_OF_WORST, worst),
-            **in_order_of(("culprit", "held_by"), newest),
+            **in_order_of(("culprit", "blocked_by"), newest),
             "severity": min((row["severity"] for row in members), key=_rank),
             "owner": owners[0] if len(owners) == 1 else self._topology.owner,
         }
@@ -284,7 +284,7 @@ class _Grouping:
         for row in self._incidents:
             # An incident may have moved to the alert of another cause.
             if row["change"] == Change.ACKNOWLEDGED and self._root(row) == place:
-                acknowledged = {"change": Change.ACKNOWLEDGED.value, **in_order_of(("at", "by", "said"), row)}
+                acknowledged = {"change": Change.ACKNOWLEDGED.value, **in_order_of(("at", "by", "message"), row)}
                 yield {**alert, **acknowledged, "at": max(row["at"], alert["at"])}
                 return
 
@@ -294,9 +294,9 @@ class _Grouping:
         change = {"change": Change.RESOLVED.value, "by": None}
         if len(ends) < len(alert["incidents"]):
             # Others of its incidents are open for another cause.
-            return {**alert, **change, "at": self._at_ms, "verdict": Verdict.UNKNOWN.value, "said": ENDED}
+            return {**alert, **change, "at": self._at_ms, "verdict": Verdict.UNKNOWN.value, "message": ENDED}
         last = max(ends, key=lambda row: row["at"])
-        columns = ("at", "verdict", "said", "observed", "culprit", "held_by", "budget_left", "run_id")
+        columns = ("at", "verdict", "message", "observed", "culprit", "blocked_by", "budget_left", "run_id")
         return {**alert, **change, **in_order_of(columns, last)}
 
 
@@ -368,7 +368,7 @@ def _impacts(alert: Row, alerts: Sequence[Row], incidents: Sequence[Row], at_ms:
     of_alert = [row for row in alerts if row["audience"] and row["alert"] == f"{alert['alert']}@{row['audience']}"]
     for message in _open(of_alert):
         if message["audience"] not in alert["owners"]:
-            end = {"change": Change.RESOLVED.value, "at": at_ms, "verdict": Verdict.UNKNOWN.value, "said": ENDED}
+            end = {"change": Change.RESOLVED.value, "at": at_ms, "verdict": Verdict.UNKNOWN.value, "message": ENDED}
             yield {**message, **end}
     for owner in alert["owners"]:
         if owner == alert["owner"]:

@@ -42,7 +42,7 @@ from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
-_FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", "culprit", "held_by", *CAUSE, CAUSE_SINCE)
+_FOR_ALERTS = ("sla", "checked_at", "verdict", "excluded_because", "culprit", "blocked_by", *CAUSE, CAUSE_SINCE)
 
 
 def worst_text(row: Row) -> str | None:
@@ -205,7 +205,9 @@ def _last_check_ms(results: DeltaTable, at_ms: int) -> int | None:
     It may be long ago. It is epoch ms; None: nothing was checked before *at_ms*.
     """
     # Checks for the past do not count.
-    before = (pc.field("checked_at") < utc(at_ms)) & (pc.field("quiet").is_null() | (pc.field("quiet") != PAST))
+    before = (pc.field("checked_at") < utc(at_ms)) & (
+        pc.field("excluded_because").is_null() | (pc.field("excluded_because") != PAST)
+    )
     times = pl.DataFrame(dataset_of(results).to_table(["checked_at"], filter=before))["checked_at"]
     newest = times.dt.epoch("ms").max()
     return newest if isinstance(newest, int) else None

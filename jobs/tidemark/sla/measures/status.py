@@ -166,7 +166,7 @@ class Status:
     verdict: Verdict
     observed_ms: float | None = None
     culprit: str | None = None
-    held_by: str | None = None
+    blocked_by: str | None = None
     idle: bool = False
     groups: GroupsSeen | None = None
     """The groups of an SLA with `by`."""
