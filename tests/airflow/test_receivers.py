@@ -48,7 +48,8 @@ OPENED = {
     "topology": "flights", "change": "opened", "broken_since": NOON - MINUTE, "run_id": "r", "verdict": "error",
     "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
     "observed": 312_000.0, "threshold": 300_000.0, "unit": "ms", "culprit": "carrier_state",
-    "message": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "opened_at": NOON, "at": NOON,
+    "message": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "opened_at": NOON,
+    "changed_at": NOON,
     "blocked_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
 }  # fmt: skip
 
@@ -107,9 +108,9 @@ def channel(kind: str, **table: Any) -> Channel:
 
 
 def change(n: int, what: str = "opened", at_ms: int = NOON) -> dict[str, Any]:
-    by = {"by": "Ann", "message": "on it"} if what == "acknowledged" else {}
+    by = {"decided_by": "Ann", "message": "on it"} if what == "acknowledged" else {}
     verdict = {"verdict": "pass"} if what == "resolved" else {}
-    named = {"incident": f"sla_{n}-20260101T120000", "sla": f"sla_{n}", "change": what, "at": at_ms}
+    named = {"incident": f"sla_{n}-20260101T120000", "sla": f"sla_{n}", "change": what, "changed_at": at_ms}
     return {**OPENED, **named, **by, **verdict}
 
 
@@ -196,9 +197,9 @@ def test_an_alert_has_the_values_of_its_incident(tmp_path: Path, service: AlertS
         case _:
             sent = body
     assert sent["link"].endswith(link)
-    assert (sent["observed"], sent["limit"], sent["unit"]) == (312_000, 300_000, "ms")
+    assert (sent["observed"], sent["threshold"], sent["unit"]) == (312_000, 300_000, "ms")
     assert (sent["culprit"], sent["blocked_by"]) == ("carrier_state", OPENED["blocked_by"])
-    assert (sent["since"], sent["at"]) == ("2026-01-01T11:59:00.000Z", "2026-01-01T12:00:00.000Z")
+    assert (sent["broken_since"], sent["changed_at"]) == ("2026-01-01T11:59:00.000Z", "2026-01-01T12:00:00.000Z")
     assert sent["dedup_key"] == key == "tidemark/flights/sla_1-20260101T120000"
     assert sent["impact"] == {
         "slas": ["sla_1"],
@@ -213,7 +214,12 @@ def test_long_names_and_texts_keep_the_interface(tmp_path: Path, service: AlertS
     long = dict.fromkeys(("message", "culprit", "blocked_by", "subject", "owner", "runbook"), "ü{{ 6 * 7 }}\n" * 3000)
     row = {**change(1), **long, "incident": "i" * 300}
     happened(
-        tmp_path, [row, {**row, "change": "escalated", "at": NOON + 1}, {**row, "change": "resolved", "at": NOON + 2}]
+        tmp_path,
+        [
+            row,
+            {**row, "change": "escalated", "changed_at": NOON + 1},
+            {**row, "change": "resolved", "changed_at": NOON + 2},
+        ],
     )
     tell(tmp_path, channel(service.kind))
     assert service.refusals == []
@@ -311,7 +317,7 @@ def test_a_real_alertmanager_opens_and_resolves(tmp_path: Path, real_alertmanage
     happened(tmp_path, opened, now_ms)
     tell(tmp_path, channel("alertmanager"))
     process.wait_until(lambda: {*states()} == {"sla_0", "sla_1", "sla_2"}, "three alerts", 30)
-    happened(tmp_path, [*opened, {**opened[0], "change": "resolved", "at": now_ms, "verdict": "pass"}], now_ms)
+    happened(tmp_path, [*opened, {**opened[0], "change": "resolved", "changed_at": now_ms, "verdict": "pass"}], now_ms)
     tell(tmp_path, channel("alertmanager"))
     # The list has only alerts that are firing.
     process.wait_until(lambda: {*states()} == {"sla_1", "sla_2"}, "the end of one", 30)

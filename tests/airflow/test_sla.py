@@ -38,12 +38,20 @@ MAIL = {"kind": "mail", "to": ["desk@example.org", "ops@example.org"], "from": "
 NOW = wall_clock_ms() // 1_000 * 1_000
 OPENED = {
     "incident": "delays_in_time-20260101T120000", "topology": "flights", "sla": "delays_in_time", "change": "opened",
-    "at": NOW - 60_000, "opened_at": NOW - 60_000, "broken_since": NOW - 180_000, "run_id": "run 1", "verdict": "error",
+    "changed_at": NOW - 60_000, "opened_at": NOW - 60_000, "broken_since": NOW - 180_000, "run_id": "run 1",
+    "verdict": "error",
     "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
     "message": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "culprit": "carrier_state",
     "blocked_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
 }  # fmt: skip
-RESOLVED = {**OPENED, "change": "resolved", "at": NOW - 1_000, "run_id": "run 2", "verdict": "pass", "culprit": None}
+RESOLVED = {
+    **OPENED,
+    "change": "resolved",
+    "changed_at": NOW - 1_000,
+    "run_id": "run 2",
+    "verdict": "pass",
+    "culprit": None,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -201,9 +209,9 @@ def test_a_channel_is_told_what_it_is_for(tmp_path: Path, webhook: Receiver) -> 
 
 
 def test_late_alerts_say_so_and_day_old_ones_are_dropped(tmp_path: Path, webhook: Receiver) -> None:
-    days_ago = {**OPENED, "incident": "open for days", "at": NOW - 180_000_000}
-    over = [{**row, "incident": "over", "at": NOW - 90_000_000} for row in (OPENED, RESOLVED)]
-    happened(tmp_path, {**OPENED, "at": NOW - 3_600_000}, days_ago, *over)
+    days_ago = {**OPENED, "incident": "open for days", "changed_at": NOW - 180_000_000}
+    over = [{**row, "incident": "over", "changed_at": NOW - 90_000_000} for row in (OPENED, RESOLVED)]
+    happened(tmp_path, {**OPENED, "changed_at": NOW - 3_600_000}, days_ago, *over)
     tell(tmp_path, channel(kind="slack"))
     of_days, of_an_hour = webhook.taken
     assert "Incident: open for days" in of_days

@@ -530,7 +530,7 @@ def test_an_incident_opens_once_and_resolves_after_some_time(warehouse, own_proj
             warehouse.write(CHANGES, rows)
         check(warehouse, at_ms=NOW + second * 1_000, run_id=run_id, project=own_project.topologies)
         rows = [row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh"]
-        return [(row["change"], (row["at"].timestamp() * 1_000 - NOW) / 1_000, row["run_id"]) for row in rows]
+        return [(row["change"], (row["changed_at"].timestamp() * 1_000 - NOW) / 1_000, row["run_id"]) for row in rows]
 
     assert checked(0, "a") == []
     opened = ("opened", 20.0, "b")

@@ -254,7 +254,7 @@ COMMANDS = [
     ("path", "many", "--last", "100"),
     ("topology", "many", "--at", "2026-01-01T13:00Z"),
     ("tables",),
-    ("sql", "SELECT owner, said, culprit FROM incidents ORDER BY opened_at"),
+    ("sql", "SELECT owner, message, culprit FROM incidents ORDER BY opened_at"),
     ("sql", "SELECT key, value, headers FROM held_records ORDER BY timestamp"),
     ("sql", "SELECT topic, reason, value FROM quarantine ORDER BY partition"),
 ]
@@ -287,7 +287,7 @@ def test_json_output_returns_every_string(
 
 
 def test_csv_of_a_query_is_exact_and_that_of_incidents_inert(homes: tuple[Path, Path], terminal: Terminal) -> None:
-    query = "SELECT said, owner FROM incidents ORDER BY opened_at"
+    query = "SELECT message, owner FROM incidents ORDER BY opened_at"
     exact = terminal(homes[0], "sql", query, "--format", "csv").removesuffix("\n")
     assert [*csv.reader(io.StringIO(exact, newline=""))][1:] == [[text, text] for text in TEXTS]
     told = terminal(homes[0], "incidents", "many", "--format", "csv")
@@ -297,7 +297,7 @@ def test_csv_of_a_query_is_exact_and_that_of_incidents_inert(homes: tuple[Path, 
 
 
 def test_columns_stay_aligned_with_hostile_cells_and_headings(homes: tuple[Path, Path], terminal: Terminal) -> None:
-    query = "SELECT said, 'END' AS \"LAST\" FROM incidents ORDER BY opened_at"
+    query = "SELECT message, 'END' AS \"LAST\" FROM incidents ORDER BY opened_at"
     heading, *lines = terminal(homes[0], "sql", query).splitlines()
     assert len(lines) == len(TEXTS)
     assert {line.index("END") for line in lines} == {heading.index("LAST")}
@@ -393,7 +393,7 @@ def test_an_acknowledgement_changes_only_its_own_incident(tmp_path: Path) -> Non
     write_deltalake(layout.report_table("many", INCIDENTS.name), rows_of(INCIDENTS, rows))
     for text in TEXTS:
         assert acknowledge(layout, "many", text, by=text, note=text, at_ms=NOON) is None
-    asked = "SELECT incident, \"by\", said FROM incidents WHERE change = '{}'"
+    asked = "SELECT incident, decided_by, message FROM incidents WHERE change = '{}'"
     changed, opened = (Warehouse(tmp_path).ask(asked.format(change)).rows for change in ("acknowledged", "opened"))
     assert sorted(changed) == sorted((text, text, text) for text in TEXTS)
     assert len(opened) == len(TEXTS)

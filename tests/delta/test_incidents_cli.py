@@ -31,7 +31,7 @@ NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
 OPENED |= {
     "incident": "board-1",
-    "at": NOON,
+    "changed_at": NOON,
     "opened_at": NOON,
     "broken_since": NOON,
     "message": "late",
@@ -51,7 +51,7 @@ def asked(home: Path, **options: Any) -> Any:
 def home(tmp_path: Path) -> Path:
     layout = Layout(tmp_path)
     replace_rows([OPENED], INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
-    told = {name: OPENED[name] for name in ("topology", "incident", "change")}
+    told = {"topology": "flights", "alert": "board-1", "change": "opened"}
     rows = [{**told, "channel": channel} for channel in ("log", "desk")]
     replace_rows(rows, DELIVERIES, layout.report_table("flights", DELIVERIES.name), where="true")
     return tmp_path
@@ -102,20 +102,22 @@ def test_half_a_character_on_a_command_line_is_refused(capsys: pytest.CaptureFix
 
 def test_the_history_of_an_incident_has_changes_and_recipients(home: Path) -> None:
     asked(home, acknowledge="board-1", by="Ann", note="on it")
-    found = [(row["change"], row["message"], row["by"], row["notified"]) for row in asked(home, history="board-1")]
+    found = [
+        (row["change"], row["message"], row["decided_by"], row["notified"]) for row in asked(home, history="board-1")
+    ]
     assert found == [("opened", "late", None, ["desk", "log"]), ("acknowledged", "on it", "Ann", None)]
 
 
 def test_an_incident_that_joined_an_alert_was_not_told(home: Path) -> None:
     """Its history names the alert, and when the first channel got that."""
-    layout, joined = Layout(home), {**OPENED, "incident": "late-1", "sla": "late", "at": NOON + 5_000}
-    rows = [joined, {**joined, "change": "resolved", "at": NOON + 20_000}]
+    layout, joined = Layout(home), {**OPENED, "incident": "late-1", "sla": "late", "changed_at": NOON + 5_000}
+    rows = [joined, {**joined, "change": "resolved", "changed_at": NOON + 20_000}]
     replace_rows(rows, INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="incident = 'late-1'")
     of_alert = {name: value for name, value in OPENED.items() if name != "incident"}
     opened = {**of_alert, "alert": "driver_dead-status-1", "incidents": ["board-1", "late-1"]}
-    alerts = [opened, {**opened, "change": "resolved", "at": NOON + 30_000}]
+    alerts = [opened, {**opened, "change": "resolved", "changed_at": NOON + 30_000}]
     replace_rows(alerts, ALERTS, layout.report_table("flights", ALERTS.name), where="true")
-    sent = {"topology": "flights", "incident": "driver_dead-status-1", "channel": "log"}
+    sent = {"topology": "flights", "alert": "driver_dead-status-1", "channel": "log"}
     deliveries = [
         {**sent, "change": "opened", "delivered_at": NOON + 1_000},
         {**sent, "change": "resolved", "delivered_at": NOON + 31_000},
@@ -303,7 +305,7 @@ def test_a_silence_in_the_warehouse_delays_a_delivery(home: Path) -> None:
     assert [due(minute) for minute in (2, 10, 11, 12)] == [[], [], [("opened", None)], []]
     assert [due(minute) for minute in (41, 70, 71)] == [[("opened", 1)], [], [("opened", 2)]]
     stored = rows_in(open_report(DELIVERIES, layout.report_table("flights", DELIVERIES.name)))
-    assert sorted(stored.filter(incident="board-2")["reminder"].to_list(), key=str) == [1, 2, None]
+    assert sorted(stored.filter(alert="board-2")["reminder"].to_list(), key=str) == [1, 2, None]
 
 
 @pytest.mark.parametrize(
@@ -328,11 +330,11 @@ def test_a_receiver_gets_the_end_of_what_it_opened(
     rows = []
     # Changes of ended alerts that are two days old are given up, unless the receiver has the alert.
     for day, (change, word) in enumerate(story.items()):
-        rows.append({**same, "change": change, "severity": word, "at": NOON + day * 86_400_000})
+        rows.append({**same, "change": change, "severity": word, "changed_at": NOON + day * 86_400_000})
     told = []
     for row in rows:
         replace_rows(rows[: rows.index(row) + 1], ALERTS, layout.report_table("flights", ALERTS.name), where="true")
-        for pending in pending_changes(layout, "flights", channel, now_ms=row["at"]):
+        for pending in pending_changes(layout, "flights", channel, now_ms=row["changed_at"]):
             told.append(pending["change"])
-            record_delivery(layout, pending, channel, at_ms=row["at"], run_id="r")
+            record_delivery(layout, pending, channel, at_ms=row["changed_at"], run_id="r")
     assert told == expected

@@ -31,7 +31,14 @@ BROKEN = {
 }
 BROKEN |= {"budget_left": -0.5}
 EARLIER = {**BROKEN, "run_id": "earlier", "checked_at": NOON - 600_000, "message": "slower still"}
-OPENED = {"topology": "flights", "sla": "quick", "change": "opened", "verdict": "error", "at": NOON, "opened_at": NOON}
+OPENED = {
+    "topology": "flights",
+    "sla": "quick",
+    "change": "opened",
+    "verdict": "error",
+    "changed_at": NOON,
+    "opened_at": NOON,
+}
 OPENED |= {"incident": "quick-20260101T120000", "broken_since": NOON, "message": "too slow"}
 PERIOD = {"topology": "flights", "run_id": "newest", "first_checked_at": NOON, "last_checked_at": NOON, "checks": 1}
 KEPT = {**PERIOD, "suite": "contract", "expectation": "e", "severity": "critical", "success": True, "observed": "0"}

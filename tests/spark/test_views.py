@@ -209,17 +209,24 @@ def judged_by_sla(warehouse):
     warehouse.write(SLA_RESULTS, rows)
     told = {"topology": "t", "incident": "s-1", "sla": "s", "opened_at": TEN + 1, "broken_since": TEN}
     changes = [
-        {**told, "change": "opened", "at": TEN + 1, "verdict": "warn", "culprit": "a", "severity": "info"},
-        {**told, "change": "escalated", "at": TEN + 2, "verdict": "error", "culprit": "b", "message": "late"},
-        {**told, "change": "acknowledged", "at": TEN + 3, "verdict": "error", "by": "Ann"},
-        {**told, "change": "resolved", "at": TEN + 4, "verdict": "pass"},
-        {**told, "incident": "s-2", "change": "opened", "at": TEN + 9, "opened_at": TEN + 9, "verdict": "never_loaded"},
+        {**told, "change": "opened", "changed_at": TEN + 1, "verdict": "warn", "culprit": "a", "severity": "info"},
+        {**told, "change": "escalated", "changed_at": TEN + 2, "verdict": "error", "culprit": "b", "message": "late"},
+        {**told, "change": "acknowledged", "changed_at": TEN + 3, "verdict": "error", "decided_by": "Ann"},
+        {**told, "change": "resolved", "changed_at": TEN + 4, "verdict": "pass"},
+        {
+            **told,
+            "incident": "s-2",
+            "change": "opened",
+            "changed_at": TEN + 9,
+            "opened_at": TEN + 9,
+            "verdict": "never_loaded",
+        },
         {
             **told,
             "incident": "o",
             "sla": "open",
             "change": "opened",
-            "at": TEN + 20,
+            "changed_at": TEN + 20,
             "opened_at": TEN + 20,
             "unit": "records",
         },

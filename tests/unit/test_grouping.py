@@ -96,13 +96,13 @@ class Story:
         row = dict.fromkeys(
             ("measure", "observed", "threshold", "unit", "message", "culprit", "blocked_by", "budget_left")
         )
-        row |= {"incident": f"{sla}-1", "topology": "play", "sla": sla, "change": "opened", "at": at_ms}
+        row |= {"incident": f"{sla}-1", "topology": "play", "sla": sla, "change": "opened", "changed_at": at_ms}
         row |= {"opened_at": at_ms, "broken_since": at_ms, "run_id": "r", "verdict": "error", "severity": "critical"}
-        self.incidents.append({**row, "subject": sla, "owner": "desk", "runbook": None, "by": None, **columns})
+        self.incidents.append({**row, "subject": sla, "owner": "desk", "runbook": None, "decided_by": None, **columns})
 
     def happens(self, minute: int, sla: str, change: str, **columns: Any) -> None:
         opened = next(row for row in self.incidents if row["sla"] == sla)
-        self.incidents.append({**opened, "change": change, "at": NOON + minute * MINUTE, **columns})
+        self.incidents.append({**opened, "change": change, "changed_at": NOON + minute * MINUTE, **columns})
 
     def resolves(self, minute: int, sla: str) -> None:
         self.happens(minute, sla, "resolved", verdict="pass")
@@ -132,7 +132,7 @@ def test_incidents_of_one_cause_are_one_alert_that_grows(story: Story) -> None:
     assert story.check(10, totals=DEAD) == []
     story.resolves(15, "totals")
     assert story.check(15) == [(DRIVER, "resolved")]
-    assert story.alerts[DRIVER, "resolved"]["at"] == NOON + 15 * MINUTE
+    assert story.alerts[DRIVER, "resolved"]["changed_at"] == NOON + 15 * MINUTE
     assert story.alerts[DRIVER, "resolved"]["verdict"] == "pass"
 
 
@@ -149,7 +149,7 @@ def test_an_alert_lists_topics_and_what_reads_them(story: Story) -> None:
     page = story.alerts[DRIVER, "opened"]
     assert page["topics"] == ["sums", "again"]
     assert page["tables"] == ["board", "totals", "copies/copied", "last/board"]
-    texts = alert_texts(alert_of({**page, "incident": DRIVER}, link=""), notified_ms=NOON)
+    texts = alert_texts(alert_of(page, link=""), notified_ms=NOON)
     assert "\nAffected topics: sums, again\n" in texts["text"]
     # Not so far upstream, the first stream is not affected.
     story.opens(1, "totals")
@@ -326,10 +326,10 @@ def test_one_acknowledgement_is_enough_for_an_alert(story: Story) -> None:
     story.opens(0, "totals")
     story.check(0, board=DEAD, totals=DEAD)
     for minute, sla in enumerate(("totals", "board"), start=1):
-        story.happens(minute, sla, "acknowledged", by="Ann", message="on it")
+        story.happens(minute, sla, "acknowledged", decided_by="Ann", message="on it")
     assert story.check(5, board=DEAD, totals=DEAD) == [(DRIVER, "acknowledged")]
     page = story.alerts[DRIVER, "acknowledged"]
-    assert (page["by"], page["message"], page["at"]) == ("Ann", "on it", NOON + MINUTE)
+    assert (page["decided_by"], page["message"], page["changed_at"]) == ("Ann", "on it", NOON + MINUTE)
 
 
 def test_an_incident_that_moved_acknowledges_only_its_new_alert(story: Story) -> None:
@@ -338,7 +338,7 @@ def test_an_incident_that_moved_acknowledges_only_its_new_alert(story: Story) ->
     story.check(0, board=DEAD, totals=DEAD)
     quiet = "source_quiet-events-20260101T121000"
     assert story.check(10, board=QUIET, totals=DEAD) == [(quiet, "opened")]
-    story.happens(11, "board", "acknowledged", by="Ann", message="on it")
+    story.happens(11, "board", "acknowledged", decided_by="Ann", message="on it")
     assert story.check(15, board=QUIET, totals=DEAD) == [(quiet, "acknowledged")]
     story.resolves(20, "board")
     # It ended in the alert that it moved to.
@@ -394,7 +394,7 @@ def test_an_alert_is_named_after_its_cause(story: Story) -> None:
     story.opens(0, "totals", owner="finance", severity="warning")
     story.check(0, board=DEAD, totals=DEAD)
     rows = [story.alerts[name, "opened"] for name in (DRIVER, f"{DRIVER}@finance")]
-    alerts = [alert_of({**row, "incident": row["alert"]}, link="", dags=["hourly", "weekly"]) for row in rows]
+    alerts = [alert_of(row, link="", dags=["hourly", "weekly"]) for row in rows]
     page, message = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
     assert page["subject"] == "[critical] play: driver_dead of reads: 2 SLAs are broken (error)"
     assert (
@@ -410,7 +410,7 @@ def test_an_alertmanager_ends_the_alert_of_a_lower_severity(story: Story) -> Non
     story.check(0, board=DEAD)
     story.opens(5, "totals")
     story.check(5, board=DEAD, totals=DEAD)
-    row = story.alerts[DRIVER, "escalated"] | {"incident": DRIVER, "opening_severity": "warning"}
+    row = story.alerts[DRIVER, "escalated"] | {"opening_severity": "warning"}
     alert = alert_of(row, link="")
     texts = alert_texts(alert, notified_ms=NOON)
     new, old = alertmanager_alert(alert, texts, valid_until_ms=NOON + 60 * MINUTE).body
@@ -461,7 +461,7 @@ def test_a_pager_opens_an_alert_by_its_escalation(story: Story) -> None:
     story.check(0, board=DEAD)
     story.opens(5, "totals")
     story.check(5, board=DEAD, totals=DEAD)
-    escalated = {**story.alerts[DRIVER, "escalated"], "incident": "x"}
+    escalated = {**story.alerts[DRIVER, "escalated"], "alert": "x"}
     alert = alert_of(escalated, link="http://localhost/x")
     service = PagerDutyService()
     event = pagerduty_event(alert, alert_texts(alert, notified_ms=NOON), routing_key=KEY)

@@ -54,7 +54,7 @@ def check(minute: int, verdict: str, sla: str = "board", **columns: Any) -> dict
 
 
 def told(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
-    return [(row["incident"], row["change"], (row["at"] - NOON) // MINUTE) for row in rows]
+    return [(row["incident"], row["change"], (row["changed_at"] - NOON) // MINUTE) for row in rows]
 
 
 def changed(results: list[dict[str, Any]], known: list[dict[str, Any]], *specs: SlaSpec) -> list[dict[str, Any]]:
@@ -168,7 +168,12 @@ def test_an_open_incident_is_acknowledged_once_and_goes_on() -> None:
     (name,) = open_incidents(known)
     row = acknowledgement(known, name, by="Ann", note="on it", at_ms=NOON + 90_000)
     assert row is not None
-    assert (row["change"], row["by"], row["message"], row["at"]) == ("acknowledged", "Ann", "on it", NOON + 90_000)
+    assert (row["change"], row["decided_by"], row["message"], row["changed_at"]) == (
+        "acknowledged",
+        "Ann",
+        "on it",
+        NOON + 90_000,
+    )
     known.append(row)
     assert acknowledgement(known, name, by="Bob", note="", at_ms=NOON + 95_000) is None
     assert told(changed([check(1, "error"), check(2, "pass")], known)) == [(name, "resolved", 2)]
@@ -266,7 +271,7 @@ def simulated(instants: list[tuple[int, int]], deadlines: Sequence[int] = ()) ->
         results.append(check(minute, "pass"))
         of_check = {"at_ms": at_ms, "made_ms": NOON + made * MINUTE, "gap_ms": 20 * MINUTE}
         incidents += changes([spec()], results, incidents, **of_check)
-    return [(row["change"], (row["at"] - NOON) // MINUTE) for row in incidents]
+    return [(row["change"], (row["changed_at"] - NOON) // MINUTE) for row in incidents]
 
 
 def test_slow_checks_are_one_incident() -> None:

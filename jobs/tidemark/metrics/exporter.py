@@ -318,7 +318,7 @@ def _of_incidents(scene: Scene, rows: Rows) -> Iterator[Sample]:
     by_incident = (
         rows(INCIDENTS)
         .lazy()
-        .sort("at")
+        .sort("changed_at")
         .group_by("incident")
         .agg(
             severity=pl.col("severity").filter(pl.col("change").is_in(["opened", "escalated"])).last(),

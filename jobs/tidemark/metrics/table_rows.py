@@ -62,7 +62,7 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
         ),
         OUTCOMES.name: frozenset({"sub_topology", "batch_id", "operator", *BECAME}),
         HEARTBEATS.name: frozenset({"topology", "sub_topology", *BEAT_COLUMNS}),
-        INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
+        INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "changed_at"}),
         LATENCY_BUCKETS.name: frozenset({"operator", "finished_at", "bucket", "n"}),
     }
 )

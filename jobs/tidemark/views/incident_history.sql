@@ -7,7 +7,7 @@ WITH worst AS (
     FROM (
         SELECT
             i.topology, i.incident, i.verdict, i.culprit, i.blocked_by, i.message,
-            row_number() OVER (PARTITION BY i.topology, i.incident ORDER BY i.at DESC, i.change ASC) AS place
+            row_number() OVER (PARTITION BY i.topology, i.incident ORDER BY i.changed_at DESC, i.change ASC) AS place
         FROM incidents AS i
         WHERE i.change IN ('opened', 'escalated')
     ) AS placed
@@ -23,10 +23,10 @@ lasted AS (
         max(i.unit) AS unit,
         min(i.broken_since) AS broken_since,
         min(i.opened_at) AS opened_at,
-        max(CASE WHEN i.change = 'escalated' THEN i.at END) AS escalated_at,
-        max(CASE WHEN i.change = 'acknowledged' THEN i.at END) AS acknowledged_at,
-        max(CASE WHEN i.change = 'acknowledged' THEN i.by END) AS acknowledged_by,
-        max(CASE WHEN i.change = 'resolved' THEN i.at END) AS resolved_at
+        max(CASE WHEN i.change = 'escalated' THEN i.changed_at END) AS escalated_at,
+        max(CASE WHEN i.change = 'acknowledged' THEN i.changed_at END) AS acknowledged_at,
+        max(CASE WHEN i.change = 'acknowledged' THEN i.decided_by END) AS acknowledged_by,
+        max(CASE WHEN i.change = 'resolved' THEN i.changed_at END) AS resolved_at
     FROM incidents AS i
     GROUP BY i.topology, i.incident, i.sla
 ),

@@ -986,7 +986,7 @@ INCIDENTS = Table(
         ("topology", "string", "name of the topology"),
         ("sla", "string", "name of the SLA"),
         ("change", "string", "opened | escalated | acknowledged | resolved; each at most once"),
-        ("at", "timestamp", "instant of the check that changed it, or clock of the acknowledgement"),
+        ("changed_at", "timestamp", "instant of the check that changed it, or clock of the acknowledgement"),
         ("opened_at", "timestamp", "instant of the check that opened it"),
         (
             "broken_since",
@@ -1008,7 +1008,7 @@ INCIDENTS = Table(
         ("budget_left", "double", "as in sla_results"),
         ("owner", "string", "as in sla_results"),
         ("runbook", "string", "as in sla_results"),
-        ("by", "string", "name of the person who acknowledged it; null: no acknowledgement"),
+        ("decided_by", "string", "name of the person who acknowledged it; null: no acknowledgement"),
     ),
     "report",
     key=("incident", "change"),
@@ -1020,7 +1020,7 @@ ALERTS = Table(
         ("alert", "string", "cause, place and opening instant, or the only incident; unique in its topology"),
         ("topology", "string", "name of the topology"),
         ("change", "string", "as in incidents; each at most once"),
-        ("at", "timestamp", "instant of the check or clock of the acknowledgement that changed it"),
+        ("changed_at", "timestamp", "instant of the check or clock of the acknowledgement that changed it"),
         ("opened_at", "timestamp", "instant of the check that opened it"),
         ("broken_since", "timestamp", "instant of the first breach of its SLAs, as in incidents"),
         ("run_id", "string", "Airflow run that wrote it; null: a deadline passed"),
@@ -1048,7 +1048,7 @@ ALERTS = Table(
         ("budget_left", "double", "as in incidents"),
         ("owner", "string", "owner of all of its SLAs, or of the topology"),
         ("runbook", "string", "as in incidents"),
-        ("by", "string", "name of the person who acknowledged one of its incidents"),
+        ("decided_by", "string", "name of the person who acknowledged one of its incidents"),
     ),
     "report",
     key=("alert", "change"),
@@ -1057,7 +1057,7 @@ DELIVERIES = Table(
     "deliveries",
     "change of an alert and channel that delivered it",
     _columns(
-        ("incident", "string", "name of the alert"),
+        ("alert", "string", "name of the alert"),
         ("topology", "string", "name of the topology"),
         ("change", "string", "as in alerts"),
         ("channel", "string", "name of the channel in expectations/channels.toml, or log"),
@@ -1066,7 +1066,7 @@ DELIVERIES = Table(
         ("reminder", "int", "number of the reminder, from 1; null: the change itself"),
     ),
     "report",
-    key=("incident", "change", "channel", "reminder"),
+    key=("alert", "change", "channel", "reminder"),
 )
 PUBLISHED_INTERVALS = Table(
     "published_intervals",

@@ -10,6 +10,7 @@ from typing import Any
 from tidemark.escaping import one_line
 from tidemark.model.sla_spec import Severity
 from tidemark.semantics.incidents import Change
+from tidemark.sla.incidents.changes import name_of
 
 MOST_CHARACTERS_OF_A_KEY = 255
 """Longest key that each receiver accepts (PagerDuty's limit)."""
@@ -105,7 +106,7 @@ def alert_of(
     """Returns the alert for *change*.
 
     Args:
-        change: a row of `alerts`, whose name is `incident`, or of `incidents`; instants are epoch ms.
+        change: a row of `alerts` or of `incidents`; instants are epoch ms.
         link: address of the page to look at.
         operator_link: address of the page of the operator that is the cause.
         dags: DAGs that wait for late tables.
@@ -119,10 +120,10 @@ def alert_of(
     partition = row.get("cause_partition")
     where = row.get("cause_operator") or row.get("cause_sub_topology")
     return Alert(
-        dedup_key=_key(f"{change['topology']}/{change['incident']}"),
-        incident=lists["incidents"][0] if lists["incidents"] else row["incident"],
+        dedup_key=_key(f"{change['topology']}/{name_of(change)}"),
+        incident=lists["incidents"][0] if lists["incidents"] else one_line(name_of(change)),
         change=Change(change["change"]),
-        changed_ms=row["at"],
+        changed_ms=row["changed_at"],
         topology=row["topology"],
         cause=row.get("cause"),
         place=where if where is None or partition is None else f"{where} partition {partition}",
@@ -152,7 +153,7 @@ def alert_of(
         runbook=row["runbook"],
         link=link,
         operator_link=operator_link,
-        decided_by=row["by"],
+        decided_by=row["decided_by"],
         reminder=row.get("reminder") or 0,
     )
 

@@ -33,7 +33,7 @@ DECISIONS = """
     WHERE topology = $1 AND outcome IS NULL
 """
 OPENINGS = """
-    SELECT alert AS incident, epoch_ms("at") AS "at", * EXCLUDE (alert, "at") FROM alerts
+    SELECT * REPLACE (epoch_ms(changed_at) AS changed_at) FROM alerts
     WHERE topology = $1 AND change = 'opened' AND audience IS NULL
           AND alert NOT IN (SELECT alert FROM alerts WHERE topology = $1 AND change = 'resolved')
 """
@@ -156,7 +156,7 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
     if is_acknowledgement:
         earlier = acknowledge(layout, topology, made.subject, by=made.by, note=made.note, at_ms=at_ms)
         if earlier:
-            text = f"{made.subject} is acknowledged already, by {earlier['by']} at {iso(earlier['at'])}"
+            text = f"{made.subject} is acknowledged already, by {earlier['decided_by']} at {iso(earlier['changed_at'])}"
             return DecisionResult(is_new=False, text=text)
     row = {
         "topology": topology,

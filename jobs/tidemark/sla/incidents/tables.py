@@ -266,7 +266,7 @@ def open_slas(layout: Layout, topology: str) -> dict[str, str]:
     # Pages ask this, and create no table.
     if not DeltaTable.is_deltatable(str(layout.report_table(topology, INCIDENTS.name))):
         return {}
-    rows = rows_in(_read_stored(INCIDENTS, layout, topology), columns=("incident", "sla", "change", "at"))
+    rows = rows_in(_read_stored(INCIDENTS, layout, topology), columns=("incident", "sla", "change", "changed_at"))
     return {name: row["sla"] for name, row in open_incidents(in_ms(rows)).items()}
 
 
@@ -276,7 +276,7 @@ def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
     They can be written as JSON: instants are text in ISO 8601.
     """
     stored = _read_stored(INCIDENTS, layout, topology)
-    rows = rows_in(stored, pc.field("run_id") == run_id).sort("at", "incident")
+    rows = rows_in(stored, pc.field("run_id") == run_id).sort("changed_at", "incident")
     return rows.with_columns(cs.datetime().dt.to_string("iso:strict")).to_dicts()
 
 
@@ -287,7 +287,7 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
     out if they are older than RETRIED_MS, unless the channel keeps state and opened the alert. Silenced alerts wait. A
     reminder has its number as `reminder`. A row that is only sent again has `is_repeat`. Each table is read once.
     """
-    alerts = [{**row, "incident": row["alert"]} for row in in_ms(rows_in(_read_stored(ALERTS, layout, topology)))]
+    alerts = in_ms(rows_in(_read_stored(ALERTS, layout, topology)))
     by_them = pc.field("channel").isin([channel.name, *channel.escalated_by])
     deliveries = in_ms(rows_in(_read_stored(DELIVERIES, layout, topology), by_them))
     return due_changes(channel, alerts, deliveries, stored_decisions(layout, topology), now_ms=now_ms)
@@ -322,14 +322,14 @@ def record_delivery(layout: Layout, change: Mapping[str, Any], channel: Channel,
 
     Args:
         layout: of the warehouse.
-        change: a row of `alerts`, whose name is `incident`.
+        change: a row of `alerts`.
         channel: that delivered it.
         at_ms: when that was, epoch ms.
         run_id: of the run that did so.
     """
-    row = in_order_of(("incident", "topology", "change"), change) | {"reminder": change.get("reminder")}
+    row = in_order_of(("alert", "topology", "change"), change) | {"reminder": change.get("reminder")}
     is_same = "reminder IS NULL" if row["reminder"] is None else f"reminder = {row['reminder']}"
-    where = f"{_are_those([change])} AND {is_text('channel', channel.name)} AND {is_same}"
+    where = f"{_are_those([change], 'alert')} AND {is_text('channel', channel.name)} AND {is_same}"
     replace_rows(
         [{**row, "channel": channel.name, "delivered_at": at_ms, "run_id": run_id}],
         DELIVERIES,
