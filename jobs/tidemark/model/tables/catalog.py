@@ -1084,7 +1084,7 @@ DECISIONS = Table(
             "acknowledge | silence | snooze | unsilence; of a repair its command: accept-loss | requeue | reset-time | "
             "doctor | reshard",
         ),
-        ("subject_kind", "string", "incident | sla | topology; of a repair also sub_topology"),
+        ("subject_kind", "string", "incident | sla | topology | sub_topology (of a repair)"),
         ("subject", "string", "name of the incident, SLA, topology or sub-topology"),
         (
             "decided_at",
@@ -1099,7 +1099,7 @@ DECISIONS = Table(
         (
             "outcome",
             "string",
-            "of a repair: applied | rejected | timed_out | changed | failed; null: a decision about alerts",
+            "applied | rejected | timed_out | changed | failed: end of a repair; null: a decision about alerts",
         ),
         ("result", "string", "of a repair: what the command printed, or its error; null: it was not run"),
         (
