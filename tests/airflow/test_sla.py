@@ -226,7 +226,7 @@ def test_a_channel_is_told_by_one_at_a_time(tmp_path: Path, webhook: Receiver) -
             other = pool.submit(tell, tmp_path, to)
             with pytest.raises(TimeoutError):  # it waits, and sees then that there is nothing left to tell
                 other.result(0.5)
-            record_delivery(layout, OPENED, to, at_ms=NOW, run_id="this one")
+            record_delivery(layout, OPENED | {"alert": OPENED["incident"]}, to, at_ms=NOW, run_id="this one")
         with pytest.raises(AirflowSkipException):
             other.result(60)
     assert webhook.taken == []
