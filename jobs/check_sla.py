@@ -1,11 +1,12 @@
 """Checks the SLAs and contracts of a topology at an instant.
 
-Writes sla_results, a row per SLA, dq_results, a row per expectation, and incidents, a row for each that opens, gets
-worse or ends. Also writes html/slas.html, a page of the newest results. A broken SLA becomes a row and does not fail
-this job. An invalid SLA fails it after the verdicts of all valid ones were written; its incident stays open.
-The job waits for a stream that has not passed the instant; after that wait the stream's verdict is unknown. Checking
-again with the same --run-id replaces the rows of that run. A check for a past instant leaves out the rows of batches
-that finished later. A check for an instant before one that was checked already opens and ends no incident.
+Writes sla_results, a row per SLA, expectation_results, a row per expectation and period with one verdict, and
+incidents, a row for each that opens, gets worse or ends. Also writes html/slas.html, a page of the newest results. A
+broken SLA becomes a row and does not fail this job. An invalid SLA fails it after the verdicts of all valid ones were
+written; its incident stays open. The job waits for a stream that has not passed the instant; after that wait the
+stream's verdict is unknown. Checking again with the same --run-id replaces what that run wrote. A check for a past
+instant leaves out the rows of batches that finished later. A check for an instant before one that was checked already
+opens and ends no incident, and adds to no period of an expectation.
 
 If several topologies of a warehouse are checked at once on a host, one process makes all checks, because its imports
 cost more than a check.

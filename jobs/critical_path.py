@@ -82,7 +82,7 @@ def run(
     *,
     spark_above: int = SPARK_ABOVE,
 ) -> list[Interval]:
-    """Replaces the paths, steps and leaves of windows that end in *interval*.
+    """Replaces the paths and steps of windows that end in *interval*.
 
     It does the same for earlier hours with windows that were finished since. The paths are written last, so a path
     that is there has its steps.

@@ -19,7 +19,7 @@ from tidemark.maintenance.sizes import Size, TablePlace, sizes
 from tidemark.maintenance.upkeep import CLOSED_AFTER_MS, maintain_reports, maintain_stream
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import TABLE_FILES
+from tidemark.model.tables.catalog import MAINTENANCE
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table
 from tidemark.reports.batch_job import parse, parser, report_lock
@@ -40,7 +40,7 @@ def main() -> None:
 def run(
     layout: Layout, topology: Topology, *, now_ms: int, closed_after_ms: int = CLOSED_AFTER_MS
 ) -> list[dict[str, object]]:
-    """Maintains all tables of *topology*; returns the new rows of `table_files`.
+    """Maintains all tables of *topology*; returns the new rows of `maintenance`.
 
     Args:
         layout: the warehouse.
@@ -60,11 +60,11 @@ def run(
 def _record_sizes(
     layout: Layout, topology: Topology, before: Mapping[TablePlace, Size], now_ms: int
 ) -> list[dict[str, object]]:
-    """Appends sizes, now and *before*, to `table_files`; returns the rows."""
+    """Appends sizes, now and *before*, to `maintenance`; returns the rows."""
     rows = [_row(place, size, before) for place, size in sizes(layout, topology).items()]
-    path = layout.report_table(topology.name, TABLE_FILES.name)
-    create(path, arrow_schema(TABLE_FILES), description=TABLE_FILES.row)
-    append(path, rows_of(TABLE_FILES, rows, topology=topology.name, at=now_ms))
+    path = layout.report_table(topology.name, MAINTENANCE.name)
+    create(path, arrow_schema(MAINTENANCE), description=MAINTENANCE.row)
+    append(path, rows_of(MAINTENANCE, rows, topology=topology.name, started_at=now_ms))
     return rows
 
 

@@ -55,19 +55,19 @@ def test_a_job_updates_the_assets_of_the_tables_that_it_wrote(tmp_path: Path, mo
 
     def run(job: TopologyJob, context: Any) -> None:
         write(layout.report_table("flights", "critical_paths"), 2, 3)
-        write(layout.report_table("flights", "critical_path_leaves"), 4)
+        write(layout.report_table("flights", "window_parts"), 4)
 
     monkeypatch.setattr(BatchJob, "execute", run)
     job = TopologyJob(job="critical_path", topology=FLIGHTS, warehouse=str(tmp_path))
-    assert len(job.outlets) == 4
+    assert len(job.outlets) == 3
     events: dict[Any, Any] = defaultdict(lambda: SimpleNamespace(extra={}))
     job.execute({"outlet_events": events})
     assert [asset.name for asset in job.outlets] == [
         "tidemark/flights/critical_paths",
-        "tidemark/flights/critical_path_leaves",
+        "tidemark/flights/window_parts",
     ]
     told = {asset.name: (event.extra["version"], event.extra["rows"]) for asset, event in events.items()}
-    assert told == {"tidemark/flights/critical_paths": (1, 3), "tidemark/flights/critical_path_leaves": (0, 1)}
+    assert told == {"tidemark/flights/critical_paths": (1, 3), "tidemark/flights/window_parts": (0, 1)}
 
 
 class Remembered:

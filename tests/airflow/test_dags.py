@@ -196,13 +196,13 @@ def test_tables_that_a_task_writes_are_its_outlets(dagbag: DagBag) -> None:
     }
     assert outlets == {
         "rollup": ["latency_rollup"],
-        "critical_path": ["critical_paths", "critical_path_steps", "critical_path_leaves", "window_parts"],
+        "critical_path": ["critical_paths", "critical_path_steps", "window_parts"],
     }
     checked = {
         task.task_id: [asset.name.removeprefix("tidemark/flights/") for asset in task.outlets]
         for task in dagbag.dags["tidemark_flights_sla_check"].tasks
     }
-    assert checked["check_sla"] == ["sla_results", "dq_results", "incidents"]
+    assert checked["check_sla"] == ["sla_results", "expectation_results", "incidents"]
     assert checked["publish_changes"] == ["tidemark_flights_sla"]
 
 

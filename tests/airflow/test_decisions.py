@@ -277,7 +277,7 @@ class Plant:
         return "\n".join(self.api.log(QUESTIONS, run_id, "decide"))
 
     def decisions(self) -> list[dict[str, Any]]:
-        path = Layout(self.stopped.warehouse).report_table("play", "repair_decisions")
+        path = Layout(self.stopped.warehouse).report_table("play", "decisions")
         return scan(path).sort("decided_at").collect().to_dicts()
 
     def drain(self, streams_run: str) -> None:
@@ -375,8 +375,8 @@ def test_three_decisions_parked_for_ten_minutes_hold_no_slot(plant: Plant) -> No
     (accepted,) = json.loads((control.home / "loss.json").read_text())["content"]
     assert (accepted["until_offset"], accepted["by"], accepted["reason"]) == (9, "ann", "retention")
     assert (control.time_resets(), plant.stopped.torn.exists()) == ([], True)
-    rows = {row["command"]: row for row in plant.decisions()}
-    columns = ("outcome", "by", "note", "sub_topology", "asked_in")
+    rows = {row["decision"]: row for row in plant.decisions()}
+    columns = ("outcome", "decided_by", "note", "subject", "asked_in")
     assert {name: tuple(row[column] for column in columns) for name, row in rows.items()} == {
         "accept-loss": ("applied", "ann", "retention", "events", f"{QUESTIONS} {loss} try 1"),
         "reset-time": ("rejected", "admin", "not in the day", "events", f"{QUESTIONS} {reset} try 1"),
@@ -406,13 +406,13 @@ def test_only_what_was_shown_is_done(plant: Plant) -> None:
         plant.wait_for(run, "success")
     assert [made.by for made in control.time_resets()] == ["Bob"]
     assert len(control.reopenings()) == 1
-    assert {(row["command"], row["outcome"], row["by"]) for row in plant.decisions()} == {
+    assert {(row["decision"], row["outcome"], row["decided_by"]) for row in plant.decisions()} == {
         ("reset-time", "applied", "Bob"),
         ("reset-time", "changed", "ann"),
         ("requeue", "applied", "ann"),
         ("reshard", "applied", "ann"),
     }
-    results = {row["result"] for row in plant.decisions() if row["command"] == "requeue"}
+    results = {row["result"] for row in plant.decisions() if row["decision"] == "requeue"}
     assert "1 of 1 records were sent again" in results
     consumer = Consumer({"bootstrap.servers": plant.broker, "group.id": "test", "enable.auto.commit": False})
     consumer.assign([TopicPartition("events", 1, 0)])
@@ -481,7 +481,7 @@ def test_a_stream_notices_that_its_question_is_gone(plant: Plant) -> None:
     told = "\n".join(api.log(STREAMS, streams_run, "events"))
     assert paused in told
     assert api.runs(QUESTIONS) == asked
-    assert {(row["command"], row["outcome"]) for row in plant.decisions()} == {
+    assert {(row["decision"], row["outcome"]) for row in plant.decisions()} == {
         ("reset-time", "rejected"),
         ("accept-loss", "rejected"),
     }

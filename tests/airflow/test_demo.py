@@ -8,7 +8,7 @@ from pathlib import Path
 from tidemark.query.sql import Warehouse
 
 PAGES = """
-    SELECT slas, incidents FROM sla_alerts
+    SELECT slas, incidents FROM alerts
     WHERE audience IS NULL AND change = 'opened' AND cause = 'slow_operator' AND cause_operator = 'carrier_state'
 """
 

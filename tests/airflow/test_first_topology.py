@@ -130,7 +130,7 @@ def reported(folder: Path, table: Table) -> pl.DataFrame:
 def newest_change(folder: Path) -> str:
     """Returns the last change of the board's incident; empty without one."""
     changes = [row for row in reported(folder, INCIDENTS).to_dicts() if row["sla"] == "board_is_fresh"]
-    return max(changes, key=lambda row: row["at"])["change"] if changes else ""
+    return max(changes, key=lambda row: row["changed_at"])["change"] if changes else ""
 
 
 def test_a_topic_has_an_alert_and_a_critical_path(shell: Shell) -> None:

@@ -685,7 +685,7 @@ def token_of(client: Client, subject: str) -> str:
 
 def decisions(client: Client) -> list[tuple[str, ...]]:
     rows = told(client, "/topologies/flights/decisions")["decisions"]
-    return [(row["decision"], row["subject"], row["by"], row["note"]) for row in rows]
+    return [(row["decision"], row["subject"], row["decided_by"], row["note"]) for row in rows]
 
 
 def test_the_form_of_the_page_records_who_decided(decided: Client) -> None:

@@ -48,8 +48,9 @@ OPENED = {
     "topology": "flights", "change": "opened", "broken_since": NOON - MINUTE, "run_id": "r", "verdict": "error",
     "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
     "observed": 312_000.0, "threshold": 300_000.0, "unit": "ms", "culprit": "carrier_state",
-    "said": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "opened_at": NOON, "at": NOON,
-    "held_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
+    "message": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "opened_at": NOON,
+    "changed_at": NOON,
+    "blocked_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
 }  # fmt: skip
 
 
@@ -107,9 +108,9 @@ def channel(kind: str, **table: Any) -> Channel:
 
 
 def change(n: int, what: str = "opened", at_ms: int = NOON) -> dict[str, Any]:
-    by = {"by": "Ann", "said": "on it"} if what == "acknowledged" else {}
+    by = {"decided_by": "Ann", "message": "on it"} if what == "acknowledged" else {}
     verdict = {"verdict": "pass"} if what == "resolved" else {}
-    named = {"incident": f"sla_{n}-20260101T120000", "sla": f"sla_{n}", "change": what, "at": at_ms}
+    named = {"incident": f"sla_{n}-20260101T120000", "sla": f"sla_{n}", "change": what, "changed_at": at_ms}
     return {**OPENED, **named, **by, **verdict}
 
 
@@ -191,14 +192,14 @@ def test_an_alert_has_the_values_of_its_incident(tmp_path: Path, service: AlertS
         case "alertmanager":
             assert body[0]["labels"]["severity"] == "critical"
             assert (body[0]["startsAt"], body[0]["endsAt"]) == ("2026-01-01T11:59:00.000Z", "2026-01-01T13:00:00.000Z")
-            assert body[0]["annotations"]["hold_up"] == OPENED["held_by"]
+            assert body[0]["annotations"]["blocked_by"] == OPENED["blocked_by"]
             return
         case _:
             sent = body
     assert sent["link"].endswith(link)
-    assert (sent["observed"], sent["limit"], sent["unit"]) == (312_000, 300_000, "ms")
-    assert (sent["culprit"], sent["hold_up"]) == ("carrier_state", OPENED["held_by"])
-    assert (sent["since"], sent["at"]) == ("2026-01-01T11:59:00.000Z", "2026-01-01T12:00:00.000Z")
+    assert (sent["observed"], sent["threshold"], sent["unit"]) == (312_000, 300_000, "ms")
+    assert (sent["culprit"], sent["blocked_by"]) == ("carrier_state", OPENED["blocked_by"])
+    assert (sent["broken_since"], sent["changed_at"]) == ("2026-01-01T11:59:00.000Z", "2026-01-01T12:00:00.000Z")
     assert sent["dedup_key"] == key == "tidemark/flights/sla_1-20260101T120000"
     assert sent["impact"] == {
         "slas": ["sla_1"],
@@ -210,10 +211,15 @@ def test_an_alert_has_the_values_of_its_incident(tmp_path: Path, service: AlertS
 
 
 def test_long_names_and_texts_keep_the_interface(tmp_path: Path, service: AlertService, clock: Clock) -> None:
-    long = dict.fromkeys(("said", "culprit", "held_by", "subject", "owner", "runbook"), "ü{{ 6 * 7 }}\n" * 3000)
+    long = dict.fromkeys(("message", "culprit", "blocked_by", "subject", "owner", "runbook"), "ü{{ 6 * 7 }}\n" * 3000)
     row = {**change(1), **long, "incident": "i" * 300}
     happened(
-        tmp_path, [row, {**row, "change": "escalated", "at": NOON + 1}, {**row, "change": "resolved", "at": NOON + 2}]
+        tmp_path,
+        [
+            row,
+            {**row, "change": "escalated", "changed_at": NOON + 1},
+            {**row, "change": "resolved", "changed_at": NOON + 2},
+        ],
     )
     tell(tmp_path, channel(service.kind))
     assert service.refusals == []
@@ -267,7 +273,7 @@ def test_open_alerts_are_sent_to_an_alertmanager_again(
     monkeypatch.setattr(tables, "open_report", counted)
     tell(tmp_path, to)
     # A delivery reads each table once.
-    assert sorted(opened) == ["alert_decisions", "deliveries", "sla_alerts"]
+    assert sorted(opened) == ["alerts", "decisions", "deliveries"]
     ends = [body[0]["endsAt"] for body in alertmanager.bodies]
     assert ends == [f"2026-01-01T12:{minute}:00.000Z" for minute in ("20", "20", "00", "30")]
 
@@ -311,7 +317,7 @@ def test_a_real_alertmanager_opens_and_resolves(tmp_path: Path, real_alertmanage
     happened(tmp_path, opened, now_ms)
     tell(tmp_path, channel("alertmanager"))
     process.wait_until(lambda: {*states()} == {"sla_0", "sla_1", "sla_2"}, "three alerts", 30)
-    happened(tmp_path, [*opened, {**opened[0], "change": "resolved", "at": now_ms, "verdict": "pass"}], now_ms)
+    happened(tmp_path, [*opened, {**opened[0], "change": "resolved", "changed_at": now_ms, "verdict": "pass"}], now_ms)
     tell(tmp_path, channel("alertmanager"))
     # The list has only alerts that are firing.
     process.wait_until(lambda: {*states()} == {"sla_1", "sla_2"}, "the end of one", 30)

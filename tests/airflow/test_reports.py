@@ -292,7 +292,7 @@ def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(
         "manual",
     }
     found = {row["sla"]: row for row in rows if row["run_id"] == run_id}
-    assert {(row["checked_at"].isoformat(), row["quiet"]) for row in found.values()} == {
+    assert {(row["checked_at"].isoformat(), row["excluded_because"]) for row in found.values()} == {
         ("2026-01-01T12:05:00+00:00", "past")
     }
     assert found["delays_in_time"]["verdict"] == "pass"  # 100 ms, of less than a minute

@@ -143,7 +143,7 @@ def test_only_who_may_edit_a_dag_decides_about_its_alerts(users: Users) -> None:
         form = user.get("/pages/hers/decisions?subject=hers")
         assert (form.status_code, "<button" in form.text) == (status, status == 200)
     (row,) = users.ann.get("/topologies/hers/decisions").json()["decisions"]
-    assert (row["decision"], row["subject"], row["by"], row["note"]) == ("silence", "hers", "admin", "deploy")
+    assert (row["decision"], row["subject"], row["decided_by"], row["note"]) == ("silence", "hers", "admin", "deploy")
 
 
 def test_a_cookie_decides_only_with_the_token_of_a_form(users: Users) -> None:
@@ -160,7 +160,8 @@ def test_a_cookie_decides_only_with_the_token_of_a_form(users: Users) -> None:
         assert browser.get("/topologies/other/decisions").json()["decisions"] == []
         decided = browser.post("/pages/other/decisions", data=fields, headers={"Sec-Fetch-Site": "same-origin"})
         assert (decided.status_code, decided.headers["Location"]) == (303, "slas#other")
-        assert [row["by"] for row in browser.get("/topologies/other/decisions").json()["decisions"]] == ["admin"]
+        stored = browser.get("/topologies/other/decisions").json()["decisions"]
+        assert [row["decided_by"] for row in stored] == ["admin"]
 
 
 def test_error_answers_have_the_headers_of_pages(users: Users) -> None:

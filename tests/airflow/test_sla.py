@@ -38,12 +38,20 @@ MAIL = {"kind": "mail", "to": ["desk@example.org", "ops@example.org"], "from": "
 NOW = wall_clock_ms() // 1_000 * 1_000
 OPENED = {
     "incident": "delays_in_time-20260101T120000", "topology": "flights", "sla": "delays_in_time", "change": "opened",
-    "at": NOW - 60_000, "opened_at": NOW - 60_000, "broken_since": NOW - 180_000, "run_id": "run 1", "verdict": "error",
+    "changed_at": NOW - 60_000, "opened_at": NOW - 60_000, "broken_since": NOW - 180_000, "run_id": "run 1",
+    "verdict": "error",
     "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
-    "said": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "culprit": "carrier_state",
-    "held_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
+    "message": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "culprit": "carrier_state",
+    "blocked_by": "backlog: status ← flight_events: 500 records wait unread", "runbook": "https://wiki.example.org/delays",
 }  # fmt: skip
-RESOLVED = {**OPENED, "change": "resolved", "at": NOW - 1_000, "run_id": "run 2", "verdict": "pass", "culprit": None}
+RESOLVED = {
+    **OPENED,
+    "change": "resolved",
+    "changed_at": NOW - 1_000,
+    "run_id": "run 2",
+    "verdict": "pass",
+    "culprit": None,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +104,14 @@ def test_a_change_is_told_once_with_all_that_there_is_to_say(tmp_path: Path, inb
     assert mail["Message-ID"] == "<flights.delays_in_time-20260101T120000.opened@tidemark>"
     assert [part.get_content_type() for part in mail.walk()] == ["multipart/alternative", "text/plain", "text/html"]
     body, text = mail.get_body().get_content(), mail.get_body(("plain",)).get_content()
-    for said in (OPENED["said"], "2 min", "carrier_state", OPENED["held_by"], "carrier relations", OPENED["runbook"]):
+    for said in (
+        OPENED["message"],
+        "2 min",
+        "carrier_state",
+        OPENED["blocked_by"],
+        "carrier relations",
+        OPENED["runbook"],
+    ):
         assert said in body
         assert said in text
     assert "<" not in text
@@ -161,7 +176,7 @@ ALL_AT_ONCE = "".join(HOSTILE[name] for name in ("Jinja", "script", "Slack menti
 
 
 def test_nothing_in_a_message_is_obeyed(tmp_path: Path, inbox: Inbox, webhook: Receiver) -> None:
-    names = ("sla", "said", "culprit", "held_by", "owner", "runbook", "incident", "severity", "verdict")
+    names = ("sla", "message", "culprit", "blocked_by", "owner", "runbook", "incident", "severity", "verdict")
     happened(tmp_path, {**OPENED, **dict.fromkeys(names[:-2], ALL_AT_ONCE)})
     tell(tmp_path, channel(**MAIL))
     (mail,) = inbox.mails
@@ -194,9 +209,9 @@ def test_a_channel_is_told_what_it_is_for(tmp_path: Path, webhook: Receiver) -> 
 
 
 def test_late_alerts_say_so_and_day_old_ones_are_dropped(tmp_path: Path, webhook: Receiver) -> None:
-    days_ago = {**OPENED, "incident": "open for days", "at": NOW - 180_000_000}
-    over = [{**row, "incident": "over", "at": NOW - 90_000_000} for row in (OPENED, RESOLVED)]
-    happened(tmp_path, {**OPENED, "at": NOW - 3_600_000}, days_ago, *over)
+    days_ago = {**OPENED, "incident": "open for days", "changed_at": NOW - 180_000_000}
+    over = [{**row, "incident": "over", "changed_at": NOW - 90_000_000} for row in (OPENED, RESOLVED)]
+    happened(tmp_path, {**OPENED, "changed_at": NOW - 3_600_000}, days_ago, *over)
     tell(tmp_path, channel(kind="slack"))
     of_days, of_an_hour = webhook.taken
     assert "Incident: open for days" in of_days
@@ -211,7 +226,7 @@ def test_a_channel_is_told_by_one_at_a_time(tmp_path: Path, webhook: Receiver) -
             other = pool.submit(tell, tmp_path, to)
             with pytest.raises(TimeoutError):  # it waits, and sees then that there is nothing left to tell
                 other.result(0.5)
-            record_delivery(layout, OPENED, to, at_ms=NOW, run_id="this one")
+            record_delivery(layout, OPENED | {"alert": OPENED["incident"]}, to, at_ms=NOW, run_id="this one")
         with pytest.raises(AirflowSkipException):
             other.result(60)
     assert webhook.taken == []

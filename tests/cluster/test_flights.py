@@ -66,10 +66,9 @@ REPORTS = {  # what does not depend on when a job ran, or on how many rows there
     "latency_rollup": pl.all(),
     "critical_paths": pl.all(),
     "critical_path_steps": pl.all(),
-    "critical_path_leaves": pl.all(),
     "sla_results": pl.all(),
-    "dq_results": pl.all(),
-    "table_files": pl.col("sub_topology", "table", "rows", "rows_before"),
+    "expectation_results": pl.all(),
+    "maintenance": pl.col("sub_topology", "table", "rows", "rows_before"),
 }
 
 

@@ -22,7 +22,7 @@ from tidemark.model.tables.catalog import (
     COUNTED,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
-    DQ_RESULTS,
+    EXPECTATION_RESULTS,
     HEARTBEATS,
     INCIDENTS,
     LATENCY_MINUTES,
@@ -51,14 +51,14 @@ TOPOLOGY = topology.parse(
                 "id string", sub_topology="s", timestamp_range=["2000-01-01", "2100-01-01"], bound="3 s", max_ahead=None
             ),
             "latest": table(),
-            "alerts": {"kind": "sink", "input": "latest", "topic": "alerts"},
+            "alarms": {"kind": "sink", "input": "latest", "topic": "alarms"},
         },
     },
     file="t.toml",
 )
 SLAS = {
     "fresh": {"subject": "changes", "measure": "staleness", "warn_after": "1 s", "error_after": "10 s"},
-    "in_time": {"subject": "alerts", "measure": "latency_p99", "warn_after": "150 ms", "error_after": "1 s"},
+    "in_time": {"subject": "alarms", "measure": "latency_p99", "warn_after": "150 ms", "error_after": "1 s"},
     "quick": {"subject": "latest", "measure": "operator_latency_p50", "warn_after": "150 ms", "error_after": "300 ms"},
     "complete": {"subject": "outcomes", "measure": "completeness", "error_after": "1 ms"},
 }
@@ -77,7 +77,7 @@ def test_sound_slas_pass_with_all_their_expectations(warehouse):
         "quick": pytest.approx(90, rel=0.01),
         "complete": 0,
     }
-    assert {row["success"] for row in warehouse.report(DQ_RESULTS)} == {True}
+    assert {row["success"] for row in warehouse.report(EXPECTATION_RESULTS)} == {True}
 
 
 def test_a_slow_operator_breaks_its_sla_and_is_named(warehouse):
@@ -112,7 +112,7 @@ def test_an_sla_without_rows_does_not_pass(warehouse):
 def test_what_never_started_pages_after_the_first_interval_since_the_first_check(warehouse):
     slas = {
         "fresh": {"subject": "changes", "measure": "staleness", "error_after": "10 s", "owner": "o"},
-        "enough": {"subject": "alerts", "measure": "records", "error_below": 1, "over": "20 s", "owner": "o"},
+        "enough": {"subject": "alarms", "measure": "records", "error_below": 1, "over": "20 s", "owner": "o"},
     }
     specs = parse({"t": slas}, TOPOLOGY, file="slas.toml")
     found = {}
@@ -150,7 +150,7 @@ def test_an_unbalanced_account_names_its_operator(warehouse):
     (complete,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "complete")
     assert (complete["verdict"], complete["observed_ms"]) == ("error", 40_000)
     assert broken(warehouse)["outcomes", "updates_in, updates_out", "critical"] == 1
-    (pair,) = (row for row in warehouse.report(DQ_RESULTS) if row["column"] == "updates_in, updates_out")
+    (pair,) = (row for row in warehouse.report(EXPECTATION_RESULTS) if row["column"] == "updates_in, updates_out")
     assert json.loads(pair["observed"]) == [[20, 19]]
 
 
@@ -166,7 +166,7 @@ def test_a_check_opens_no_files_of_old_batches(warehouse, monkeypatch):
     check(warehouse, contract="operator_batches")
 
     assert verdicts(warehouse)["complete"] == "pass"
-    (n_in,) = (row for row in warehouse.report(DQ_RESULTS) if row["column"] == "updates_in, updates_out")
+    (n_in,) = (row for row in warehouse.report(EXPECTATION_RESULTS) if row["column"] == "updates_in, updates_out")
     assert n_in["success"]
 
 
@@ -271,7 +271,7 @@ def test_stale_keys_are_named_by_what_was_seen(warehouse):
 
     (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert (row["verdict"], row["observed_ms"], row["culprit"], row["records"]) == ("error", 60_000, "c", 2)
-    assert row["said"] == (
+    assert row["message"] == (
         "staleness by id of latest is 1 min; warning from 20 s on, error from 1 min on; 2 of 4 are stale: c, d"
     )
     assert row["stale_groups"] == [{"name": name, "newest_ms": NOW - 60_000} for name in ("c", "d")]
@@ -289,8 +289,8 @@ def test_the_share_of_quarantined_records_breaks_an_sla(warehouse):
 
     (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert (row["verdict"], row["share"], row["records"], row["culprit"]) == ("error", 0.5, 10, "events")
-    assert (row["cause"], row["cause_operator"], row["held_by"]) == ("quarantined_records", "events", None)
-    assert row["said"] == (
+    assert (row["cause"], row["cause_operator"], row["blocked_by"]) == ("quarantined_records", "events", None)
+    assert row["message"] == (
         "5 of 10 records of events in 10 min were quarantined (50.00%); warning above 0.01, error above 0.3"
     )
     (opened,) = (row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh")
@@ -301,8 +301,8 @@ def test_the_share_of_quarantined_records_breaks_an_sla(warehouse):
 
 
 def test_a_quantile_is_broken_since_the_minute_that_broke_it(warehouse):
-    fast = minute_row(NOW - 600_000, [100] * 90, operator="alerts")
-    slow = minute_row(NOW - 250_000, [9_000] * 10, operator="alerts", batch_id=1)
+    fast = minute_row(NOW - 600_000, [100] * 90, operator="alarms")
+    slow = minute_row(NOW - 250_000, [9_000] * 10, operator="alarms", batch_id=1)
     warehouse.write(LATENCY_MINUTES, [fast, slow])
     found = {}
     for minute in (-9, 0, 1):
@@ -329,7 +329,7 @@ def test_a_silent_partition_is_stale_by_itself(warehouse):
 
     (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert (row["verdict"], row["observed_ms"], row["culprit"], row["records"]) == ("error", 90_000, "1", 1)
-    assert row["said"].endswith("; error from 1 min on; 1 of 2 are stale: 1")
+    assert row["message"].endswith("; error from 1 min on; 1 of 2 are stale: 1")
 
 
 def test_five_silent_keys_of_100_000_are_named(warehouse):
@@ -358,8 +358,10 @@ def test_a_repeated_check_adds_nothing_and_a_new_run_adds_rows(warehouse):
 
         Their versions differ between runs.
         """
-        own = {table.name for table in (SLA_RESULTS, DQ_RESULTS, INCIDENTS, ALERTS)}
-        return warehouse.report(SLA_RESULTS), [row for row in warehouse.report(DQ_RESULTS) if row["table"] not in own]
+        own = {table.name for table in (SLA_RESULTS, EXPECTATION_RESULTS, INCIDENTS, ALERTS)}
+        return warehouse.report(SLA_RESULTS), [
+            row for row in warehouse.report(EXPECTATION_RESULTS) if row["table"] not in own
+        ]
 
     once = said()
 
@@ -368,6 +370,11 @@ def test_a_repeated_check_adds_nothing_and_a_new_run_adds_rows(warehouse):
 
     check(warehouse, run_id="it's another")
     assert len(warehouse.report(SLA_RESULTS)) == 2 * len(SLAS)
+    expectations = [row for row in warehouse.report(EXPECTATION_RESULTS) if row["suite"] == "outcomes"]
+    assert {(row["checks"], row["run_id"]) for row in expectations} == {(2, "it's another")}
+    stored = warehouse.report(EXPECTATION_RESULTS)
+    check(warehouse, at_ms=NOW - 60_000, run_id="back-filled")
+    assert warehouse.report(EXPECTATION_RESULTS) == stored
 
 
 ACCOUNT = {
@@ -410,7 +417,7 @@ def streamed(warehouse, latest_ms=90, latency_ms=100, batch_id=0):
     )
     latencies = {NOW - 1: latency_ms, NOW - 600_001: 9_000}
     rows = [
-        {**minute_row(at_ms, [ms] * 10, batch_id=batch_id, operator="alerts"), "window_start": at_ms - ms}
+        {**minute_row(at_ms, [ms] * 10, batch_id=batch_id, operator="alarms"), "window_start": at_ms - ms}
         for at_ms, ms in latencies.items()
     ]
     warehouse.write(LATENCY_MINUTES, rows)
@@ -427,7 +434,7 @@ def window(warehouse, end_ms, *, latest_ms, before_source_ms=60_000):
     """Writes a window whose path has all operators but one."""
     of = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms}
     steps = [("events", 0, 0, "input", None), ("latest", 1, latest_ms, "measured", "events")]
-    steps += [("alerts", 2, 10, "measured", "latest"), ("off_the_path", None, 9_000, "measured", "latest")]
+    steps += [("alarms", 2, 10, "measured", "latest"), ("off_the_path", None, 9_000, "measured", "latest")]
     names = ("operator", "step", "latency_ms", "state", "slowest_upstream")
     rows = [{**of, **dict(zip(names, step, strict=True)), "worked_ms": step[2]} for step in steps]
     warehouse.write(CRITICAL_PATH_STEPS, rows)
@@ -436,12 +443,12 @@ def window(warehouse, end_ms, *, latest_ms, before_source_ms=60_000):
 
 
 def blames(warehouse, end_ms, **excess_ms):
-    """Writes a window over the SLA of `alerts` with long parts.
+    """Writes a window over the SLA of `alarms` with long parts.
 
     The parts are longer than usual.
     """
     of = {"topology": "t", "window_start": end_ms - 5_000, "window_end": end_ms, "finished_at": NOW - 1_000}
-    of |= {"subject": "alerts", "over_sla": True, "broken_slas": ["in_time"], "age_ms": 60_000}
+    of |= {"subject": "alarms", "over_sla": True, "broken_slas": ["in_time"], "age_ms": 60_000}
     rows = [{**of, "operator": name, "kind": "table", "ms": 1, "excess_ms": ms} for name, ms in excess_ms.items()]
     warehouse.write(WINDOW_PARTS, rows)
 
@@ -474,7 +481,7 @@ def broken(warehouse):
     """How many rows broke each expectation that does not hold."""
     return {
         (row["suite"], row["column"], row["severity"]): row["unexpected_count"]
-        for row in warehouse.report(DQ_RESULTS)
+        for row in warehouse.report(EXPECTATION_RESULTS)
         if not row["success"]
     }
 
@@ -489,11 +496,13 @@ def test_a_broken_contract_names_table_operator_row_and_version(warehouse):
 
     runs = {row["run_id"]: row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "kept"}
     before, after = runs["r1"], runs["r2"]
-    assert (before["verdict"], before["said"]) == ("pass", "the contract of tables holds for all new rows")
+    assert (before["verdict"], before["message"]) == ("pass", "the contract of tables holds for all new rows")
     assert (after["verdict"], after["culprit"], after["records"]) == ("error", "latest", 1)
     example = '{"batch_id":1,"operator":"latest"}'
-    assert after["said"] == f"the contract of tables is broken: operator_batches: duplicate_keys 1, {example}"
-    (told,) = (row for row in warehouse.report(DQ_RESULTS) if row["suite"] == "contract" and not row["success"])
+    assert after["message"] == f"the contract of tables is broken: operator_batches: duplicate_keys 1, {example}"
+    (told,) = (
+        row for row in warehouse.report(EXPECTATION_RESULTS) if row["suite"] == "contract" and not row["success"]
+    )
     place = ("table", "sub_topology", "table_version", "batch_id", "rows", "culprit", "example", "observed", "run_id")
     assert tuple(told[name] for name in place) == ("operator_batches", "s", 2, 1, 3, "latest", example, "1", "r2")
 
@@ -517,7 +526,7 @@ def test_a_damaged_table_is_reported_and_the_check_continues(warehouse, table):
     check(warehouse, ignore_when_idle=True, contract="tables")
 
     (kept,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "kept")
-    assert (kept["verdict"], kept["said"].partition(": ")[2][: len(table)]) == ("error", table)
+    assert (kept["verdict"], kept["message"].partition(": ")[2][: len(table)]) == ("error", table)
 
 
 def test_all_rows_since_the_previous_check_are_judged(warehouse):
@@ -536,7 +545,7 @@ def test_all_rows_since_the_previous_check_are_judged(warehouse):
 def test_an_incident_opens_once_and_resolves_after_some_time(warehouse, own_project):
     streamed(warehouse)
     (own_project.topologies / "invalid.toml").write_text("name = 7")
-    reader = topology_of({"name": "reader"}, alerts=source(topic="alerts"), copy=sink("alerts", table="copy"))
+    reader = topology_of({"name": "reader"}, alarms=source(topic="alarms"), copy=sink("alarms", table="copy"))
     (own_project.topologies / "reader.toml").write_text(reader)
 
     def checked(second, run_id, *, change_at=None):
@@ -546,7 +555,7 @@ def test_an_incident_opens_once_and_resolves_after_some_time(warehouse, own_proj
             warehouse.write(CHANGES, rows)
         check(warehouse, at_ms=NOW + second * 1_000, run_id=run_id, project=own_project.topologies)
         rows = [row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh"]
-        return [(row["change"], (row["at"].timestamp() * 1_000 - NOW) / 1_000, row["run_id"]) for row in rows]
+        return [(row["change"], (row["changed_at"].timestamp() * 1_000 - NOW) / 1_000, row["run_id"]) for row in rows]
 
     assert checked(0, "a") == []
     opened = ("opened", 20.0, "b")
@@ -557,22 +566,22 @@ def test_an_incident_opens_once_and_resolves_after_some_time(warehouse, own_proj
     (incident,) = (row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh" and row["change"] == "opened")
     assert incident["incident"] == "fresh-20260202T024020"  # NOW is 2026-02-02T02:40:00Z
     assert (incident["verdict"], incident["severity"], incident["culprit"]) == ("error", "critical", "events")
-    assert incident["said"] == "staleness of changes is 20.5 s; warning from 1 s on, error from 10 s on"
-    assert incident["held_by"].startswith("source_empty: events since 2026-02-02T02:39:10.000Z: ")
+    assert incident["message"] == "staleness of changes is 20.5 s; warning from 1 s on, error from 10 s on"
+    assert incident["blocked_by"].startswith("source_empty: events since 2026-02-02T02:39:10.000Z: ")
     (alert,) = (row for row in warehouse.report(ALERTS) if row["change"] == "opened" and row["sla"] == "fresh")
-    assert (alert["topics"], alert["tables"]) == (["alerts"], ["reader/copy"])
-    quiet = {row["run_id"]: row["quiet"] for row in warehouse.report(SLA_RESULTS)}
+    assert (alert["topics"], alert["tables"]) == (["alarms"], ["reader/copy"])
+    quiet = {row["run_id"]: row["excluded_because"] for row in warehouse.report(SLA_RESULTS)}
     assert quiet == {"back-filled": "past", **dict.fromkeys("abcdef")}
 
 
 def test_the_culprit_of_latency_took_more_than_its_usual_time(warehouse):
     streamed(warehouse, latency_ms=500)
-    blames(warehouse, NOW - 75_000, latest=5, alerts=395)
+    blames(warehouse, NOW - 75_000, latest=5, alarms=395)
 
     check(warehouse)
 
     (late_one,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "in_time")
-    assert (late_one["verdict"], late_one["culprit"]) == ("warn", "alerts")
+    assert (late_one["verdict"], late_one["culprit"]) == ("warn", "alarms")
 
 
 @pytest.mark.parametrize(("state", "age_ms", "verdict"), [("running", 300_000, "pass"), ("drained", 300_001, "error")])
@@ -593,8 +602,8 @@ def test_an_idle_source_excuses_for_5_min_after_a_heartbeat(warehouse, state, ag
 
     (fresh,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert fresh["verdict"] == verdict
-    assert (fresh["held_by"] or "").startswith("drained") == (verdict == "error")
-    assert ("while its sources have nothing to send" in fresh["said"]) == (verdict == "pass")
+    assert (fresh["blocked_by"] or "").startswith("drained") == (verdict == "error")
+    assert ("while its sources have nothing to send" in fresh["message"]) == (verdict == "pass")
 
 
 @pytest.mark.parametrize(("drained_ms", "explains"), [(0, True), (500, True), (501, False), (1_800_000, False)])
@@ -608,8 +617,8 @@ def test_a_drain_explains_only_what_was_not_broken_before(warehouse, drained_ms,
     (fresh,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert fresh["verdict"] == "error"
     assert (fresh["cause"] == "drained") is explains
-    assert ("was drained by ann at 2026-02-02T02:40:00." in (fresh["held_by"] or "")) is explains
-    assert ("start the driver of s: `tidemark up t`" in (fresh["held_by"] or "")) is explains
+    assert ("was drained by ann at 2026-02-02T02:40:00." in (fresh["blocked_by"] or "")) is explains
+    assert ("start the driver of s: `tidemark up t`" in (fresh["blocked_by"] or "")) is explains
 
 
 @pytest.mark.parametrize(("age_ms", "verdict"), [(86_400_000, "pass"), (86_400_001, "error")])

@@ -12,7 +12,6 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.tables.catalog import (
-    CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     LATENCY_MINUTES,
@@ -45,8 +44,8 @@ def test_the_worked_example(warehouse):
         "F": (None, "C", 2, 0, None, 18, "measured"),
     }
     columns = ("leaf", "source", "latency_ms", "before_source_ms", "behind_ms")
-    assert [tuple(row[c] for c in columns) for row in warehouse.report(CRITICAL_PATH_LEAVES)] == [
-        ("D", "A", 35, 2_000, 85), ("E", "A", 120, 2_000, 0), ("F", "A", 102, 2_000, 18),
+    assert [tuple(leaf[c] for c in columns) for leaf in path["leaves"]] == [
+        ("E", "A", 120, 2_000, 0), ("F", "A", 102, 2_000, 18), ("D", "A", 35, 2_000, 85),
     ]  # fmt: skip
 
 
@@ -202,9 +201,9 @@ def test_recomputed_paths_are_equal_even_after_a_crash(warehouse, monkeypatch):
     for window in range(3):
         finished(warehouse, window, {name: (window + 2) * WINDOW_MS + ewt for name, ewt in SEED_EWT.items()})
     report(warehouse, SEED)
-    tables = (CRITICAL_PATHS, CRITICAL_PATH_STEPS, CRITICAL_PATH_LEAVES)
+    tables = (CRITICAL_PATHS, CRITICAL_PATH_STEPS)
     once = [warehouse.report(table) for table in tables]
-    assert [len(rows) for rows in once] == [3, 18, 9]
+    assert [len(rows) for rows in once] == [3, 18]
 
     for table in tables:
         forget(warehouse, table)

@@ -46,11 +46,11 @@ def test_the_run_that_sent_the_alert_of_a_slow_operator_is_found(warehouse: Test
         {"alert": "dead", "cause": "driver_dead"},
         {"alert": "late"},
     ]
-    rows = [{**alert, "at": 9, "incidents": ["quick-1"]}, {**alert, "change": "escalated", "at": 8}]
-    warehouse.write(ALERTS, [*rows, *({**alert, "at": 1, **other} for other in others)])
-    sent = {"incident": "slow", "change": "opened", "channel": "log", "run_id": "scheduled"}
-    elsewhere = [{"channel": "desk", "run_id": "desk"}, {"incident": "late", "run_id": "deadline"}]
-    elsewhere += [{"incident": "other"}, {"incident": "dead"}, {"change": "escalated"}]
+    rows = [{**alert, "changed_at": 9, "incidents": ["quick-1"]}, {**alert, "change": "escalated", "changed_at": 8}]
+    warehouse.write(ALERTS, [*rows, *({**alert, "changed_at": 1, **other} for other in others)])
+    sent = {"alert": "slow", "change": "opened", "channel": "log", "run_id": "scheduled"}
+    elsewhere = [{"channel": "desk", "run_id": "desk"}, {"alert": "late", "run_id": "deadline"}]
+    elsewhere += [{"alert": "other"}, {"alert": "dead"}, {"change": "escalated"}]
     warehouse.write(DELIVERIES, [sent, *({**sent, **other} for other in elsewhere)])
     warehouse.write(SLA_RESULTS, [{"sla": "quick", "verdict": "error", "run_id": "scheduled"}])
     assert Warehouse(warehouse.layout.warehouse).ask(SENT, ["totals"]).rows == (("scheduled", "quick-1"),)

@@ -13,7 +13,7 @@ import duckdb
 from tidemark.cli.project.docs import dictionary
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import BATCHES
+from tidemark.model.tables.catalog import BATCHES, HOP, TABLES
 from tidemark.query.attach import attach_script
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.tables import create
@@ -23,6 +23,19 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_the_data_dictionary_is_current():
     assert (DOCS / "tables.md").read_text(encoding="utf-8") == dictionary(), "run `tidemark docs`"
+
+
+def test_the_data_dictionary_explains_each_column_and_is_short():
+    text = dictionary()
+    assert len(text.split()) <= 9_000
+    sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
+    (shared,) = re.findall(r"^## Columns of many tables\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    for table in (*TABLES.values(), HOP):
+        (named,) = re.findall(r"^Shared: (.*)\.$", sections[table.name], re.MULTILINE) or [""]
+        for column in table.columns:
+            explained = shared if f"`{column.name}`" in named.split(", ") else sections[table.name]
+            lines = [line for line in explained.splitlines() if line.endswith(f": {column.comment}")]
+            assert any(f"`{column.name}`" in line.partition(":")[0] for line in lines), (table.name, column.name)
 
 
 def warehouse(home: Path) -> Path:

@@ -534,7 +534,7 @@ class Fault:
     promise: str
     verdict: str
     culprit: str | None = None
-    held_by: str = ""
+    blocked_by: str = ""
     afresh: bool = False
     pages: int = 1
 
@@ -710,13 +710,17 @@ def test_each_fault_gives_the_expected_verdict_and_culprit(
     for name, fault in zip(names, faults, strict=True):
         result = next(row for row in results if row["sla"] == fault.promise)
         told = [row for row in changes if row["sla"] == fault.promise]
-        verdict, culprit, held_by = (result[column] for column in ("verdict", "culprit", "held_by"))
-        assert (verdict, culprit, begins(held_by, like=fault.held_by)) == (fault.verdict, fault.culprit, fault.held_by)
-        is_told = [(fault.promise, "opened", verdict, culprit, held_by)]
+        verdict, culprit, blocked_by = (result[column] for column in ("verdict", "culprit", "blocked_by"))
+        assert (verdict, culprit, begins(blocked_by, like=fault.blocked_by)) == (
+            fault.verdict,
+            fault.culprit,
+            fault.blocked_by,
+        )
+        is_told = [(fault.promise, "opened", verdict, culprit, blocked_by)]
         assert [tuple(row[column] for column in CHANGE) for row in told] == ([] if verdict == "pass" else is_told)
         agree(flow, fault, result, told)
         if name in COMMANDS:
-            assert [" ".join(words) for words in commands(held_by)] == COMMANDS[name]
+            assert [" ".join(words) for words in commands(blocked_by)] == COMMANDS[name]
 
 
 def test_two_faults_are_two_pages_and_each_ends_by_itself(healthy: dict[str, Flow], tmp_path: Path) -> None:
@@ -757,7 +761,7 @@ def test_a_second_outage_of_a_driver_is_a_second_page(healthy: dict[str, Flow], 
     assert pages(210, "c") == [("12:02:14", "opened"), ("12:02:14", "resolved"), ("12:03:30", "opened")]
     assert pages(220, "d") == [("12:02:14", "opened"), ("12:02:14", "resolved"), ("12:03:30", "opened")]
     second = next(row for row in stored(flow, ALERTS) if f"{row['opened_at']:%H:%M:%S}" == "12:03:30")
-    assert "no space left" in second["held_by"]
+    assert "no space left" in second["blocked_by"]
 
 
 def test_the_slow_operator_of_the_demo_is_one_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -795,7 +799,7 @@ def test_an_incident_of_time_ahead_names_topic_partition_and_key(healthy: dict[s
     flow = healthy[TABLES].copy(tmp_path / "play")
     _, (change,) = checked(flow, producer_ahead(flow), "board_is_fresh")
     assert (change["change"], change["verdict"], change["culprit"]) == ("opened", "ahead_of_clock", "events")
-    found = re.findall(r"^(\w+: events partition 1) .* of (events, of key b), lie up to (50 min)", change["held_by"])
+    found = re.findall(r"^(\w+: events partition 1) .* of (events, of key b), lie up to (50 min)", change["blocked_by"])
     assert found == [("producer_ahead: events partition 1", "events, of key b", "50 min")]
 
 
@@ -810,7 +814,9 @@ def test_a_restart_downstream_of_a_hop_is_the_culprit(healthy: dict[str, Flow], 
     (result,), (change,) = checked(flow, 114, "totals_in_time")
     assert (result["verdict"], result["culprit"]) == ("error", "driver_restarted")
     assert result["cause_since"] == datetime(2014, 5, 13, 12, 1, 13, tzinfo=UTC)
-    assert change["held_by"].startswith("driver_restarted: totals since 2014-05-13T12:01:13.000Z: the driver of sums")
+    assert change["blocked_by"].startswith(
+        "driver_restarted: totals since 2014-05-13T12:01:13.000Z: the driver of sums"
+    )
 
 
 @pytest.mark.parametrize("toml", [HOP, TABLES], ids=["hop", "tables"])
@@ -828,7 +834,7 @@ def test_the_documentation_lists_these_faults_and_verdicts() -> None:
     rows = [line.strip("| ").split(" | ") for line in section("Faults").splitlines() if line.startswith("|")][2:]
     found = {cells[0]: tuple(cell.strip("`") for cell in cells[1:]) for cells in rows}
     assert found == {
-        name: (f.measure, f.verdict, f.culprit or "none", f.held_by or "nothing") for name, f in FAULTS.items()
+        name: (f.measure, f.verdict, f.culprit or "none", f.blocked_by or "nothing") for name, f in FAULTS.items()
     }
 
 
@@ -849,7 +855,7 @@ def begins(text: str | None, *, like: str) -> str:
     return (text or "")[: len(like) or None]
 
 
-CHANGE = ("sla", "change", "verdict", "culprit", "held_by")
+CHANGE = ("sla", "change", "verdict", "culprit", "blocked_by")
 """Returns the incident's text: its SLA, what happened, verdict and reason."""
 
 
@@ -862,16 +868,16 @@ def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
     for change in told:
         instants = {k: round(v.timestamp() * 1_000) if isinstance(v, datetime) else v for k, v in change.items()}
         text = alert_texts(alert_of(instants, link=""), notified_ms=at_ms)["text"]
-        assert [name for name in ("culprit", "held_by") if (result[name] or "") not in text] == []
+        assert [name for name in ("culprit", "blocked_by") if (result[name] or "") not in text] == []
     walk = Walk(scene(topology, flow.layout, at_ms))
     for finding in walk.explain():
         can_be_typed(finding, topology)
-    cause, _, _ = (result["held_by"] or "").partition(": ")
+    cause, _, _ = (result["blocked_by"] or "").partition(": ")
     if cause in {*known_causes()}:
         is_of_one = result["subject"] in topology.operators and result["measure"] != Measure.WATERMARK_LAG
         subject = result["subject"] if is_of_one else None  # a watermark is waited for by those behind it
         lines = [finding.line for finding in walk.explain(subject)]
-        assert result["held_by"] in lines
+        assert result["blocked_by"] in lines
     if cause == "bound_too_small":
         costs = bound_rows(flow.layout.warehouse, topology, source=result["culprit"])
         assert [share for _, choice, _, _, _, share, _ in costs if choice == "current"] > [0.0]
@@ -880,7 +886,7 @@ def agree(flow: Flow, fault: Fault, result: Row, told: list[Row]) -> None:
         worst = max((w["blame"][0] for w in windows if w["blame"]), key=lambda part: part["excess_ms"])
         assert worst["operator"] == result["culprit"]
         if cause in {"driver_restarted", "backlog"}:
-            assert worst["input"].partition(": ")[2] in result["held_by"]
+            assert worst["input"].partition(": ")[2] in result["blocked_by"]
 
 
 def checked(flow: Flow, at_s: float, *promises: str, run_id: str = "r", **keys: Any) -> tuple[list[Row], list[Row]]:

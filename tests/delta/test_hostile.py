@@ -62,7 +62,7 @@ TEXTS = [*HOSTILE.values()]
 HARMLESS = [f"harmless{n:02}" for n in range(len(TEXTS))]
 BY_SIZE = sorted(zip(TEXTS, HARMLESS, strict=True), key=lambda pair: -len(pair[0]))
 CLOSED = {
-    "topology": "many", "change": "opened", "verdict": "error", "measure": "burn_rate", "quiet": None,
+    "topology": "many", "change": "opened", "verdict": "error", "measure": "burn_rate", "excluded_because": None,
     "scope": "operator", "grain": "minute", "severity": "critical", "level": "info",
     "over_sla": True, "step": 0, "slowest_upstream": None,
 }  # fmt: skip
@@ -254,7 +254,7 @@ COMMANDS = [
     ("path", "many", "--last", "100"),
     ("topology", "many", "--at", "2026-01-01T13:00Z"),
     ("tables",),
-    ("sql", "SELECT owner, said, culprit FROM incidents ORDER BY opened_at"),
+    ("sql", "SELECT owner, message, culprit FROM incidents ORDER BY opened_at"),
     ("sql", "SELECT key, state, headers FROM state_changes WHERE kind = 'held_record' ORDER BY timestamp"),
     ("sql", "SELECT topic, reason, value FROM quarantine ORDER BY partition"),
 ]
@@ -287,17 +287,17 @@ def test_json_output_returns_every_string(
 
 
 def test_csv_of_a_query_is_exact_and_that_of_incidents_inert(homes: tuple[Path, Path], terminal: Terminal) -> None:
-    query = "SELECT said, owner FROM incidents ORDER BY opened_at"
+    query = "SELECT message, owner FROM incidents ORDER BY opened_at"
     exact = terminal(homes[0], "sql", query, "--format", "csv").removesuffix("\n")
     assert [*csv.reader(io.StringIO(exact, newline=""))][1:] == [[text, text] for text in TEXTS]
     told = terminal(homes[0], "incidents", "many", "--format", "csv")
     assert unseen(told) == set()
     found = [*csv.DictReader(io.StringIO(told))]
-    assert [shown(row["said"]) for row in found] == [shown(text) for text in TEXTS]
+    assert [shown(row["message"]) for row in found] == [shown(text) for text in TEXTS]
 
 
 def test_columns_stay_aligned_with_hostile_cells_and_headings(homes: tuple[Path, Path], terminal: Terminal) -> None:
-    query = "SELECT said, 'END' AS \"LAST\" FROM incidents ORDER BY opened_at"
+    query = "SELECT message, 'END' AS \"LAST\" FROM incidents ORDER BY opened_at"
     heading, *lines = terminal(homes[0], "sql", query).splitlines()
     assert len(lines) == len(TEXTS)
     assert {line.index("END") for line in lines} == {heading.index("LAST")}
@@ -393,7 +393,7 @@ def test_an_acknowledgement_changes_only_its_own_incident(tmp_path: Path) -> Non
     write_deltalake(layout.report_table("many", INCIDENTS.name), rows_of(INCIDENTS, rows))
     for text in TEXTS:
         assert acknowledge(layout, "many", text, by=text, note=text, at_ms=NOON) is None
-    asked = "SELECT incident, \"by\", said FROM incidents WHERE change = '{}'"
+    asked = "SELECT incident, decided_by, message FROM incidents WHERE change = '{}'"
     changed, opened = (Warehouse(tmp_path).ask(asked.format(change)).rows for change in ("acknowledged", "opened"))
     assert sorted(changed) == sorted((text, text, text) for text in TEXTS)
     assert len(opened) == len(TEXTS)
@@ -466,7 +466,7 @@ def test_charts_draw_names_as_text(start: int) -> None:
 
 
 def test_a_message_links_only_to_its_page_and_states_the_budget() -> None:
-    row = planted(INCIDENTS, 0, HARMLESS[0]) | {"change": "opened", "said": "Look here: https://other.example.org"}
+    row = planted(INCIDENTS, 0, HARMLESS[0]) | {"change": "opened", "message": "Look here: https://other.example.org"}
     link = "https://a.example.org/?b&c"
     spent = (row | {"budget_left": left} for left in (0.12, -999))
     told = [alert_texts(alert_of(of, link=link, operator_link=f"{link}&d"), notified_ms=NOON) for of in spent]

@@ -146,7 +146,7 @@ def test_an_alert_has_the_state_of_the_newest_incident_of_an_sla(plant: Plant) -
 def test_maintenance_ends_what_passes(plant: Plant) -> None:
     plant.check(0, {"board": "error"})
     plant.check(1, {"board": "pass"})
-    plant.check(2, {"board": "pass"}, quiet="maintenance")
+    plant.check(2, {"board": "pass"}, excluded_because="maintenance")
     plant.check(3, {"board": "pass"})
     (row,) = plant.incidents()
     assert (minute(row["passes_since"]), minute(row["resolves_at"])) == (3, 13)

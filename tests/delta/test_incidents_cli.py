@@ -14,19 +14,29 @@ from deltalake import DeltaTable
 from tidemark.cli.explain.incidents import incidents
 from tidemark.cli.main import _options
 from tidemark.control.folder import Control, Heartbeat, StreamState
-from tidemark.errors import InvalidArgument
+from tidemark.errors import InvalidArgument, InvalidRow
 from tidemark.model import topology
 from tidemark.model.channel_spec import parse
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, Table
+from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, Table
+from tidemark.reports.repairs import RepairDecision, record_repair
 from tidemark.reports.report_tables import open_report, replace_rows, rows_in
+from tidemark.semantics.repairs import RepairOutcome
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts, pending_changes, record_delivery
+from tidemark.sla.page import sla_page
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
-OPENED |= {"incident": "board-1", "at": NOON, "opened_at": NOON, "broken_since": NOON, "said": "late", "owner": "desk"}
+OPENED |= {
+    "incident": "board-1",
+    "changed_at": NOON,
+    "opened_at": NOON,
+    "broken_since": NOON,
+    "message": "late",
+    "owner": "desk",
+}
 ASKED = {"all": False, "history": None, "by": None, "note": "", "format": "json", "decisions": False}
 ASKED |= dict.fromkeys(("acknowledge", "silence", "snooze", "unsilence", "length", "until"))
 FLIGHTS = topology.load(CHECKOUT / "jobs" / "topologies" / "flights.toml")
@@ -41,7 +51,7 @@ def asked(home: Path, **options: Any) -> Any:
 def home(tmp_path: Path) -> Path:
     layout = Layout(tmp_path)
     replace_rows([OPENED], INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
-    told = {name: OPENED[name] for name in ("topology", "incident", "change")}
+    told = {"topology": "flights", "alert": "board-1", "change": "opened"}
     rows = [{**told, "channel": channel} for channel in ("log", "desk")]
     replace_rows(rows, DELIVERIES, layout.report_table("flights", DELIVERIES.name), where="true")
     return tmp_path
@@ -92,32 +102,35 @@ def test_half_a_character_on_a_command_line_is_refused(capsys: pytest.CaptureFix
 
 def test_the_history_of_an_incident_has_changes_and_recipients(home: Path) -> None:
     asked(home, acknowledge="board-1", by="Ann", note="on it")
-    found = [(row["change"], row["said"], row["by"], row["told"]) for row in asked(home, history="board-1")]
+    found = [
+        (row["change"], row["message"], row["decided_by"], row["notified"]) for row in asked(home, history="board-1")
+    ]
     assert found == [("opened", "late", None, ["desk", "log"]), ("acknowledged", "on it", "Ann", None)]
 
 
 def test_an_incident_that_joined_an_alert_was_not_told(home: Path) -> None:
     """Its history names the alert, and when the first channel got that."""
-    layout, joined = Layout(home), {**OPENED, "incident": "late-1", "sla": "late", "at": NOON + 5_000}
-    rows = [joined, {**joined, "change": "resolved", "at": NOON + 20_000}]
+    layout, joined = Layout(home), {**OPENED, "incident": "late-1", "sla": "late", "changed_at": NOON + 5_000}
+    rows = [joined, {**joined, "change": "resolved", "changed_at": NOON + 20_000}]
     replace_rows(rows, INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="incident = 'late-1'")
     of_alert = {name: value for name, value in OPENED.items() if name != "incident"}
     opened = {**of_alert, "alert": "driver_dead-status-1", "incidents": ["board-1", "late-1"]}
-    alerts = [opened, {**opened, "change": "resolved", "at": NOON + 30_000}]
+    alerts = [opened, {**opened, "change": "resolved", "changed_at": NOON + 30_000}]
     replace_rows(alerts, ALERTS, layout.report_table("flights", ALERTS.name), where="true")
-    sent = {"topology": "flights", "incident": "driver_dead-status-1", "channel": "log"}
+    sent = {"topology": "flights", "alert": "driver_dead-status-1", "channel": "log"}
     deliveries = [
         {**sent, "change": "opened", "delivered_at": NOON + 1_000},
         {**sent, "change": "resolved", "delivered_at": NOON + 31_000},
     ]
     replace_rows(deliveries, DELIVERIES, layout.report_table("flights", DELIVERIES.name), where="true")
     found = [
-        tuple(row[k] for k in ("change", "told", "alert", "alert_told_at")) for row in asked(home, history="late-1")
+        tuple(row[k] for k in ("change", "notified", "alert", "alert_notified_at"))
+        for row in asked(home, history="late-1")
     ]
     alert = ("driver_dead-status-1", "2026-01-01T12:00:01.000Z")
     assert found == [("opened", None, *alert), ("resolved", ["log"], *alert)]
     (first,) = asked(home, history="board-1")
-    assert (first["told"], first["alert"]) == (["log"], "driver_dead-status-1")
+    assert (first["notified"], first["alert"]) == (["log"], "driver_dead-status-1")
 
 
 def test_an_empty_list_and_an_unknown_incident_print_a_message(home: Path, tmp_path: Path) -> None:
@@ -153,9 +166,10 @@ def test_decisions_are_rows_with_person_time_and_reason(home: Path) -> None:
     assert asked(home, unsilence="board-1", by="Cid") == (
         f"board-1 is not silenced: that of Bob ended at 2026-01-01T12:01:00.000Z; {flights}"
     )
-    stored = rows_in(open_report(ALERT_DECISIONS, Layout(home).report_table("flights", ALERT_DECISIONS.name)))
+    stored = rows_in(open_report(DECISIONS, Layout(home).report_table("flights", DECISIONS.name)))
     found = {
-        (row["decision"], row["subject_kind"], row["subject"], row["by"], row["note"]) for row in stored.to_dicts()
+        (row["decision"], row["subject_kind"], row["subject"], row["decided_by"], row["note"])
+        for row in stored.to_dicts()
     }
     assert found == {
         ("silence", "sla", "board_is_fresh", "Ann", "deploy"),
@@ -166,6 +180,27 @@ def test_decisions_are_rows_with_person_time_and_reason(home: Path) -> None:
         ("unsilence", "incident", "board-1", "Cid", None),
     }
     assert {row["decision"] for row in asked(home, decisions=True)} == {word for word, *_ in found}
+
+
+def test_a_repair_is_no_decision_about_alerts(home: Path) -> None:
+    layout = Layout(home)
+    made = RepairDecision(
+        topology="flights", sub_topology="status", command="reshard", effect="4 shards",
+        outcome=RepairOutcome.TIMED_OUT, by=None,
+    )  # fmt: skip
+    record_repair(layout, made, at_ms=NOON)
+    asked(home, silence="flights", length="2 h", by="Ann")
+    stored = rows_in(open_report(DECISIONS, layout.report_table("flights", DECISIONS.name)))
+    columns = ("decision", "subject_kind", "subject", "decided_by", "outcome")
+    assert {*stored.select(columns).rows()} == {
+        ("reshard", "sub_topology", "status", None, "timed_out"),
+        ("silence", "topology", "flights", "Ann", None),
+    }
+    assert [row["decision"] for row in asked(home, decisions=True)] == ["silence"]
+    assert asked(home, unsilence="flights", by="Cid") == "flights is no longer silenced; decided by Cid"
+    assert "reshard" not in sla_page(home, "flights")
+    with pytest.raises(InvalidRow, match="repair_has_outcome"):
+        replace_rows([{"decision": "reshard"}], DECISIONS, layout.report_table("flights", DECISIONS.name), where="true")
 
 
 def test_the_end_of_a_silence_names_those_that_still_hold(home: Path) -> None:
@@ -194,7 +229,7 @@ def test_the_end_of_a_silence_names_those_that_still_hold(home: Path) -> None:
     [
         ({"acknowledge": "board-1"}, ["incidents"]),
         ({"snooze": "board-1", "length": "1 h"}, ["incidents"]),
-        ({"unsilence": "flights"}, ["incidents", "alert_decisions"]),
+        ({"unsilence": "flights"}, ["incidents", "decisions"]),
     ],
 )
 def test_a_decision_reads_each_table_once(
@@ -270,7 +305,7 @@ def test_a_silence_in_the_warehouse_delays_a_delivery(home: Path) -> None:
     assert [due(minute) for minute in (2, 10, 11, 12)] == [[], [], [("opened", None)], []]
     assert [due(minute) for minute in (41, 70, 71)] == [[("opened", 1)], [], [("opened", 2)]]
     stored = rows_in(open_report(DELIVERIES, layout.report_table("flights", DELIVERIES.name)))
-    assert sorted(stored.filter(incident="board-2")["reminder"].to_list(), key=str) == [1, 2, None]
+    assert sorted(stored.filter(alert="board-2")["reminder"].to_list(), key=str) == [1, 2, None]
 
 
 @pytest.mark.parametrize(
@@ -295,11 +330,11 @@ def test_a_receiver_gets_the_end_of_what_it_opened(
     rows = []
     # Changes of ended alerts that are two days old are given up, unless the receiver has the alert.
     for day, (change, word) in enumerate(story.items()):
-        rows.append({**same, "change": change, "severity": word, "at": NOON + day * 86_400_000})
+        rows.append({**same, "change": change, "severity": word, "changed_at": NOON + day * 86_400_000})
     told = []
     for row in rows:
         replace_rows(rows[: rows.index(row) + 1], ALERTS, layout.report_table("flights", ALERTS.name), where="true")
-        for pending in pending_changes(layout, "flights", channel, now_ms=row["at"]):
+        for pending in pending_changes(layout, "flights", channel, now_ms=row["changed_at"]):
             told.append(pending["change"])
-            record_delivery(layout, pending, channel, at_ms=row["at"], run_id="r")
+            record_delivery(layout, pending, channel, at_ms=row["changed_at"], run_id="r")
     assert told == expected

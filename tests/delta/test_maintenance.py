@@ -403,9 +403,9 @@ def test_the_job_prints_files_and_sizes_before_and_after(tmp_path: Path) -> None
     (outcomes,) = [row for row in told if row["table"] == "operator_batches"]
     assert (outcomes["files_before"], outcomes["files"], outcomes["rows_before"], outcomes["rows"]) == (3, 1, 9, 9)
     assert outcomes["unused_files"] == 3
-    stored = scan(Layout(tmp_path).report_table("play", "table_files")).collect()
+    stored = scan(Layout(tmp_path).report_table("play", "maintenance")).collect()
     assert stored.height == len(told)
-    assert stored["at"].dt.epoch("ms").unique().to_list() == [T]
+    assert stored["started_at"].dt.epoch("ms").unique().to_list() == [T]
 
 
 def rolled_up(n: int) -> list[dict[str, Any]]:

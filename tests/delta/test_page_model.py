@@ -55,7 +55,9 @@ def beats(play: Play) -> Heartbeats:
 def checked(home: Path, at_s: float, **verdicts: str) -> None:
     """Writes a check at *at_s* with verdicts by SLA about `board`."""
     run = {"topology": "play", "subject": "board", "measure": "staleness", "checked_at": ms(at_s), "run_id": str(at_s)}
-    rows = [{**run, "sla": sla, "verdict": verdict, "said": f"{sla} is {verdict}"} for sla, verdict in verdicts.items()]
+    rows = [
+        {**run, "sla": sla, "verdict": verdict, "message": f"{sla} is {verdict}"} for sla, verdict in verdicts.items()
+    ]
     path = Layout(home).report_table("play", SLA_RESULTS.name)
     write_deltalake(path, rows_of(SLA_RESULTS, rows), mode="append")
 
@@ -493,7 +495,7 @@ def test_an_operator_without_a_chart_of_latency_says_why_it_has_one_in_its_tile(
 
 def test_silent_groups_of_the_newest_check_are_listed(tmp_path: Path) -> None:
     play = played(tmp_path)
-    check = {"topology": "play", "subject": "newest", "measure": "staleness", "verdict": "error", "said": ""}
+    check = {"topology": "play", "subject": "newest", "measure": "staleness", "verdict": "error", "message": ""}
     silent = [{"name": "b", "newest_ms": ms(2)}, {"name": "a", "newest_ms": ms(5)}]
     rows = [
         {**check, "sla": "fresh", "checked_at": ms(60), "run_id": "r2"},
@@ -513,14 +515,14 @@ def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
     play = played(tmp_path)
     opened = {
         "topology": "play", "change": "opened", "severity": "warning", "opened_at": ms(10), "broken_since": ms(9),
-        "at": ms(10), "said": "late",
+        "changed_at": ms(10), "message": "late",
     }  # fmt: skip
     dead = {**opened, "alert": "dead", "cause": "driver_dead", "severity": "critical", "slas": ["a", "b"]}
-    worse = {"change": "escalated", "at": ms(11), "said": "very late", "slas": None}
+    worse = {"change": "escalated", "changed_at": ms(11), "message": "very late", "slas": None}
     rows = [
         {**opened, "alert": "slow", "slas": ["c"], "incidents": ["c-1"]},
         {**opened, "alert": "over", "slas": ["d"]},
-        {**opened, "alert": "over", "change": "resolved", "at": ms(12)},
+        {**opened, "alert": "over", "change": "resolved", "changed_at": ms(12)},
         {**opened, "alert": "to ann", "audience": "ann", "slas": ["a"]},
         dead,
         {**dead, **worse},
@@ -528,7 +530,13 @@ def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
     write_deltalake(Layout(tmp_path).report_table("play", ALERTS.name), rows_of(ALERTS, rows))
     found = [(row["alert"], row["slas"], row["measurement"]) for row in model(play, 13)["alerts"]]
     assert found == [("dead", ["a", "b"], "very late"), ("slow", ["c"], "late")]
-    acknowledged = {"topology": "play", "incident": "c-1", "change": "acknowledged", "at": ms(12.5), "by": "ann"}
+    acknowledged = {
+        "topology": "play",
+        "incident": "c-1",
+        "change": "acknowledged",
+        "changed_at": ms(12.5),
+        "decided_by": "ann",
+    }
     write_deltalake(Layout(tmp_path).report_table("play", INCIDENTS.name), rows_of(INCIDENTS, [acknowledged]))
     assert [row["acknowledged_by"] for row in model(play, 13)["alerts"]] == [None, "ann"]
     # The newest check finds that two of the four SLAs of open alerts hold again.

@@ -56,7 +56,7 @@ def test_a_deleted_key_is_deleted_downstream_as_one_change(tmp_path: Path) -> No
         all=sink("now", table="all_of_it"),
         by_v=repartition("now", id=["id"], key=["v"], columns=["id"]),
         per_v=aggregate("by_v", sub_topology="second", aggregates={"n": "count(*)"}),
-        alerts=sink("now", topic="alerts"),
+        alarms=sink("now", topic="alerts"),
     )
     play = Play(toml, tmp_path)
     play.batch([event(play, 1, "a", 7), event(play, 2, "b", 7)], at_ms=T)

@@ -63,7 +63,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def decisions(stopped: Repairable) -> list[dict[str, Any]]:
-    path = Layout(stopped.warehouse).report_table("play", "repair_decisions")
+    path = Layout(stopped.warehouse).report_table("play", "decisions")
     return scan(path).sort("decided_at").collect().to_dicts() if path.exists() else []
 
 
@@ -97,11 +97,13 @@ def test_a_dry_run_shows_a_change_that_a_plan_makes_once(stopped: Repairable, co
     assert row.pop("result").splitlines()[0] in done.stdout
     assert row == {
         "topology": "play",
-        "sub_topology": None if command == REOPENING else "events",
-        "command": command.split()[0],
+        "decision": command.split()[0],
+        "subject_kind": "topology" if command == REOPENING else "sub_topology",
+        "subject": "play" if command == REOPENING else "events",
         "effect": effect,
         "outcome": "applied",
-        "by": "Ann",
+        "decided_by": "Ann",
+        "ends_at": None,
         "note": ANN[command][-1],
         "asked_in": "decisions run try 1",
     }
@@ -148,7 +150,7 @@ def test_what_is_done_already_needs_no_plan(stopped: Repairable) -> None:
     assert shown(stopped, REMOVAL) == ("play: sound", None)
     run(stopped, REOPENING)
     assert shown(stopped, REOPENING)[1] is None
-    assert [row["command"] for row in decisions(stopped)] == ["accept-loss", "doctor", "requeue"]
+    assert [row["decision"] for row in decisions(stopped)] == ["accept-loss", "doctor", "requeue"]
 
 
 def test_a_loss_is_accepted_by_a_person_with_a_reason(stopped: Repairable) -> None:

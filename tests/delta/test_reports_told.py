@@ -23,7 +23,6 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import (
-    CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     HEARTBEATS,
@@ -49,6 +48,10 @@ PATH = {
         {"sla": "c_work", "operator": "C", "quantile": None, "limit_ms": 60, "value_ms": 70.0, "broken": True},
         {"sla": "e_in_time", "operator": "E", "quantile": 0.99, "limit_ms": 5_000, "value_ms": 2e3, "broken": False},
     ],
+    "leaves": [
+        {"leaf": leaf, "source": "A", "latency_ms": ms, "before_source_ms": 2_000, "behind_ms": 120 - ms}
+        for leaf, ms in (("E", 120), ("F", 102), ("D", 35))
+    ],
     "skew_error_ms": 3, "moving_average_ms": 110, "moving_average_path": "A (0 ms) → C (110 ms) = 110 ms",
 }  # fmt: skip
 
@@ -64,12 +67,6 @@ def steps(promised_ms: int) -> list[dict[str, Any]]:
         }
         for name, read in UPSTREAM.items()
     ]  # fmt: skip
-
-
-LEAVES = [
-    {**WINDOW, "leaf": leaf, "source": "A", "latency_ms": ms, "before_source_ms": 2_000, "behind_ms": 120 - ms}
-    for leaf, ms in (("D", 35), ("E", 120), ("F", 102))
-]
 
 
 def parts(*, over: bool) -> list[dict[str, Any]]:
@@ -94,7 +91,7 @@ def parts(*, over: bool) -> list[dict[str, Any]]:
 
 def reported(home: Path, path: dict[str, Any] = PATH, promised_ms: int = 60) -> Path:
     """A home in whose warehouse the example has been reported on."""
-    rows = {CRITICAL_PATHS: [path], CRITICAL_PATH_STEPS: steps(promised_ms), CRITICAL_PATH_LEAVES: LEAVES}
+    rows = {CRITICAL_PATHS: [path], CRITICAL_PATH_STEPS: steps(promised_ms)}
     rows[WINDOW_PARTS] = parts(over=path["over_sla"])
     for written, of in rows.items():
         write_deltalake(Layout(home / "warehouse").report_table("flights", written.name), rows_of(written, of))

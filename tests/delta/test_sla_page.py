@@ -13,31 +13,46 @@ from typing import Any
 import pytest
 
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.model.tables.catalog import EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.page import sla_page, write_sla_page
 from tidemark.storage.delta.log import commit_file
 
 NOON = 1_767_268_800_000
 CHECK = {"topology": "flights", "run_id": "newest", "checked_at": NOON}
-HELD = {**CHECK, "sla": "board_is_fresh", "verdict": "pass", "said": "staleness of board is 900 ms"}
-BROKEN = {**CHECK, "sla": "quick", "verdict": "error", "said": "too slow", "culprit": "carrier_state", "owner": "desk"}
+HELD = {**CHECK, "sla": "board_is_fresh", "verdict": "pass", "message": "staleness of board is 900 ms"}
+BROKEN = {
+    **CHECK,
+    "sla": "quick",
+    "verdict": "error",
+    "message": "too slow",
+    "culprit": "carrier_state",
+    "owner": "desk",
+}
 BROKEN |= {"budget_left": -0.5}
-EARLIER = {**BROKEN, "run_id": "earlier", "checked_at": NOON - 600_000, "said": "slower still"}
-OPENED = {"topology": "flights", "sla": "quick", "change": "opened", "verdict": "error", "at": NOON, "opened_at": NOON}
-OPENED |= {"incident": "quick-20260101T120000", "broken_since": NOON, "said": "too slow"}
-KEPT = {**CHECK, "suite": "contract", "expectation": "e", "severity": "critical", "success": True, "observed": "0"}
+EARLIER = {**BROKEN, "run_id": "earlier", "checked_at": NOON - 600_000, "message": "slower still"}
+OPENED = {
+    "topology": "flights",
+    "sla": "quick",
+    "change": "opened",
+    "verdict": "error",
+    "changed_at": NOON,
+    "opened_at": NOON,
+}
+OPENED |= {"incident": "quick-20260101T120000", "broken_since": NOON, "message": "too slow"}
+PERIOD = {"topology": "flights", "run_id": "newest", "first_checked_at": NOON, "last_checked_at": NOON, "checks": 1}
+KEPT = {**PERIOD, "suite": "contract", "expectation": "e", "severity": "critical", "success": True, "observed": "0"}
 KEPT |= {"table": "batches", "sub_topology": "status", "table_version": 19, "batch_id": 18, "rows": 1_234}
 DOUBLED = {**KEPT, "table": "operator_batches", "column": "duplicate_keys", "success": False, "observed": "2"}
 DOUBLED |= {"culprit": "carrier_state", "example": '{"batch_id":7}'}
-OWN = {**CHECK, "suite": "sla_status", "expectation": "expect_less", "severity": "warning", "success": False}
+OWN = {**PERIOD, "suite": "sla_status", "expectation": "expect_less", "severity": "warning", "success": False}
 OWN |= {"column": "error_after_ms, observed_ms", "observed": "[[300000.0, 458910.0], [90000.0, 118000.0]]"}
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     layout = Layout(tmp_path)
-    tables = {SLA_RESULTS: [HELD, BROKEN, EARLIER], INCIDENTS: [OPENED], DQ_RESULTS: [KEPT, DOUBLED, OWN]}
+    tables = {SLA_RESULTS: [HELD, BROKEN, EARLIER], INCIDENTS: [OPENED], EXPECTATION_RESULTS: [KEPT, DOUBLED, OWN]}
     for table, rows in tables.items():
         replace_rows(rows, table, layout.report_table("flights", table.name), where="true")
     for place in (layout.stream_table("flights", "status", "board"), layout.report_table("others", SLA_RESULTS.name)):
@@ -81,7 +96,7 @@ def test_contracts_are_folded_behind_the_slas_unless_one_is_broken(layout: Layou
     page = sla_page(layout.warehouse, "flights")
     assert folds(page) == [(" open", "contracts"), ("", "expectations")]
     assert page.index('id="slas"') < page.index('id="incidents"') < page.index('id="contracts"')
-    replace_rows([KEPT], DQ_RESULTS, layout.report_table("flights", DQ_RESULTS.name), where="true")
+    replace_rows([KEPT], EXPECTATION_RESULTS, layout.report_table("flights", EXPECTATION_RESULTS.name), where="true")
     page = sla_page(layout.warehouse, "flights")
     assert folds(page) == [("", "contracts")]
     assert "1 of 1 tables keep their contracts." in page
@@ -104,7 +119,7 @@ def test_an_incident_is_found_by_its_name(layout: Layout) -> None:
 
 
 def test_the_page_says_when_an_incident_will_be_resolved(layout: Layout) -> None:
-    of_sla = {"sla": "quick", "said": "too slow", "measure": "latency_p99", "resolve_after_ms": 600_000}
+    of_sla = {"sla": "quick", "message": "too slow", "measure": "latency_p99", "resolve_after_ms": 600_000}
     rows = []
     for n, verdict in enumerate(["error", "pass", "error", "pass", "pass"]):
         check = {"topology": "flights", "run_id": str(n), "checked_at": NOON + n * 60_000}

@@ -50,8 +50,8 @@ BOARD += [check("board", SUNDAY + 12 * HOUR + s * MINUTE, s) for s in (18, 19)]
 DO_NOT_COUNT = [
     check("board", SUNDAY, None, verdict="unknown"),
     check("board", SUNDAY, None, verdict="error"),
-    check("board", SUNDAY, 300, quiet="maintenance"),
-    check("board", SUNDAY, 300, quiet="past"),
+    check("board", SUNDAY, 300, excluded_because="maintenance"),
+    check("board", SUNDAY, 300, excluded_because="past"),
     check("board", SUNDAY, 300, verdict="pass"),  # its source had nothing to send
     check("board", SUNDAY, 300, measure="latency_p99"),
     check("board", NOW - 168 * HOUR - 1, 300),

@@ -46,7 +46,7 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
         | {"observed_ms": 5_312.4, "error_after_ms": 5_000.0, "culprit": "flight_status"},
         {"sla": "in_time", "verdict": "pass", "checked_at": AT_MS - 1},
         {"sla": "board_is_fresh", "subject": "board", "measure": "staleness", "verdict": "pass", "checked_at": AT_MS}
-        | {"observed_ms": 82_000.0, "warn_after_ms": 60_000.0, "error_after_ms": 120_000.0, "said": SAID},
+        | {"observed_ms": 82_000.0, "warn_after_ms": 60_000.0, "error_after_ms": 120_000.0, "message": SAID},
     ],
     "dead_letters": [{**STREAM, "kind": "quarantined", "reason": "null_key"}],
     "hop_by_carrier": [{"idle": True}, {"id": "UA 1"}, {"id": "UA 2"}, {"watermark": AT_MS, "idle": False}],
@@ -116,7 +116,7 @@ def test_inconsistent_tables_give_errors(tmp_path: Path, rows: dict[str, list[di
     assert list(problems(warehouse(tmp_path, {**ROWS, **rows}), injected=1)) == [problem]
 
 
-@pytest.mark.parametrize("table", ["alert_decisions", "repair_decisions"])
+@pytest.mark.parametrize("table", ["decisions", "maintenance"])
 def test_a_good_run_may_leave_a_table_empty(tmp_path: Path, table: str) -> None:
     # Topics may take all records, and alerts need no decisions.
     assert list(problems(warehouse(tmp_path, {**ROWS, table: []}), injected=1)) == []

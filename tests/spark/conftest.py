@@ -21,7 +21,7 @@ from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import load as load_slas
-from tidemark.model.tables.catalog import ALERTS, DELIVERIES, DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.model.tables.catalog import ALERTS, DELIVERIES, EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.reports.report_tables import replace_rows
 from tidemark.reports.rollups.outline import outline
@@ -63,12 +63,12 @@ def flights_day(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     critical_path.run(layout, topology, slas, Interval(STARTED_AT_MS, day.ended_at_ms))
     kept = {
         SLA_RESULTS: SLA_CHECKS,
-        DQ_RESULTS: DQ_CHECKS,
+        EXPECTATION_RESULTS: EXPECTATIONS,
         INCIDENTS: [TOLD | OPENED],
         ALERTS: [
             OPENED | {"topology": "flights", "alert": "board_in_time-1", "change": "opened", "slas": ["board_in_time"]}
         ],
-        DELIVERIES: [TOLD | {"channel": "log"}],
+        DELIVERIES: [{"topology": "flights", "alert": "board_in_time-1", "change": "opened", "channel": "log"}],
     }
     for table, rows in kept.items():
         replace_rows(rows, table, layout.report_table(topology.name, table.name), where="true")
@@ -87,12 +87,19 @@ SLA_CHECKS = [
 TOLD = {"topology": "flights", "incident": "board_in_time-1", "change": "opened"}
 OPENED = {
     "sla": "board_in_time",
-    "at": STARTED_AT_MS + 600_000,
+    "changed_at": STARTED_AT_MS + 600_000,
     "opened_at": STARTED_AT_MS + 600_000,
     "verdict": "error",
 }
 """The incident that follows, and its notification."""
-DQ_CHECKS = [
+EXPECTATIONS = [
     {"suite": "outcomes", "expectation": "expect_table_row_count_to_be_between", "topology": "flights", "success": True}
-    | {"severity": "critical", "checked_at": STARTED_AT_MS, "run_id": "run 0", "observed": "11"}
+    | {
+        "severity": "critical",
+        "first_checked_at": STARTED_AT_MS,
+        "last_checked_at": STARTED_AT_MS,
+        "checks": 1,
+        "run_id": "run 0",
+    }
+    | {"observed": "11"}
 ]

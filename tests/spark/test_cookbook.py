@@ -25,7 +25,7 @@ from tidemark.model.tables.catalog import TABLES
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.warehouse import delta_tables
 
-OF_AIRFLOW = ("alert_decisions", "published_intervals", "repair_decisions", "requeued")
+OF_AIRFLOW = ("decisions", "published_intervals", "requeued")
 """Tables that only Airflow's tasks and commands of people write."""
 REPORTS = [table for table in TABLES.values() if table.written_by == "report" and table.name not in OF_AIRFLOW]
 COOKBOOK = (Path(__file__).parents[2] / "docs" / "cookbook.md").read_text(encoding="utf-8")

@@ -204,7 +204,7 @@ def judged_by_sla(warehouse):
     rows += [
         {**burning, "checked_at": TEN + 24 * HOUR, "verdict": "warn", "burn_rate": 3.0, "budget_left": -2.0},
         {**burning, "checked_at": TEN + 25 * HOUR, "verdict": "unknown"},
-        {**burning, "checked_at": TEN + 26 * HOUR, "verdict": "error", "quiet": "maintenance"},
+        {**burning, "checked_at": TEN + 26 * HOUR, "verdict": "error", "excluded_because": "maintenance"},
     ]
     held = {"topology": "t", "sla": "open", "measure": "records", "resolve_after_ms": HOUR}
     rows += [
@@ -222,17 +222,24 @@ def judged_by_sla(warehouse):
     warehouse.write(SLA_RESULTS, rows)
     told = {"topology": "t", "incident": "s-1", "sla": "s", "opened_at": TEN + 1, "broken_since": TEN}
     changes = [
-        {**told, "change": "opened", "at": TEN + 1, "verdict": "warn", "culprit": "a", "severity": "info"},
-        {**told, "change": "escalated", "at": TEN + 2, "verdict": "error", "culprit": "b", "said": "late"},
-        {**told, "change": "acknowledged", "at": TEN + 3, "verdict": "error", "by": "Ann"},
-        {**told, "change": "resolved", "at": TEN + 4, "verdict": "pass"},
-        {**told, "incident": "s-2", "change": "opened", "at": TEN + 9, "opened_at": TEN + 9, "verdict": "never_loaded"},
+        {**told, "change": "opened", "changed_at": TEN + 1, "verdict": "warn", "culprit": "a", "severity": "info"},
+        {**told, "change": "escalated", "changed_at": TEN + 2, "verdict": "error", "culprit": "b", "message": "late"},
+        {**told, "change": "acknowledged", "changed_at": TEN + 3, "verdict": "error", "decided_by": "Ann"},
+        {**told, "change": "resolved", "changed_at": TEN + 4, "verdict": "pass"},
+        {
+            **told,
+            "incident": "s-2",
+            "change": "opened",
+            "changed_at": TEN + 9,
+            "opened_at": TEN + 9,
+            "verdict": "never_loaded",
+        },
         {
             **told,
             "incident": "o",
             "sla": "open",
             "change": "opened",
-            "at": TEN + 20,
+            "changed_at": TEN + 20,
             "opened_at": TEN + 20,
             "unit": "records",
         },
@@ -261,7 +268,7 @@ def test_the_burn_rate_of_a_budget_is_there_for_each_check(ask):
 
 def test_an_incident_is_one_row_with_its_worst_text(ask):
     text = """SELECT incident, state, severity, broken_since, opened_at, escalated_at, acknowledged_at, acknowledged_by,
-              resolved_at, worst_verdict, culprit, said FROM incident_history WHERE sla = 's'"""
+              resolved_at, worst_verdict, culprit, message FROM incident_history WHERE sla = 's'"""
     times = (TEN, TEN + 1, TEN + 2, TEN + 3, "Ann", TEN + 4)
     assert ask(text) == [
         ("s-1", "resolved", "info", *times, "error", "b", "late"),

@@ -91,7 +91,9 @@ class Installation:
 
     def rows(self, table: Any) -> list[dict[str, Any]]:
         path = Layout(self.home.warehouse).report_table("flights", table.name)
-        return sorted(open_report(table, path).to_pyarrow_table().to_pylist(), key=lambda row: str(row.get("at")))
+        return sorted(
+            open_report(table, path).to_pyarrow_table().to_pylist(), key=lambda row: str(row.get("changed_at"))
+        )
 
     def changes(self) -> list[tuple[str, str]]:
         """Returns SLA and change of operators' incidents."""
@@ -159,6 +161,6 @@ def checked_until(installation: Installation, is_told: Callable[[], bool]) -> di
         ended = installation.check()
         if is_told():
             return ended
-    verdicts = [(row["verdict"], row["said"]) for row in installation.rows(SLA_RESULTS)]
+    verdicts = [(row["verdict"], row["message"]) for row in installation.rows(SLA_RESULTS)]
     msg = f"no verdict after {2 * TIMES} checks: {verdicts}"
     raise AssertionError(msg)

@@ -23,7 +23,7 @@ from tidemark.model.tables.catalog import (
     BATCHES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
-    DQ_RESULTS,
+    EXPECTATION_RESULTS,
     HEARTBEATS,
     INCIDENTS,
     LATENCY_MINUTES,
@@ -212,19 +212,19 @@ def _checks(rows: Rows, now_ms: int) -> None:
             "sla": "delays_in_time", "subject": "carrier_delays", "measure": "latency_p99", "verdict": "error",
             "observed_ms": 412_000.0, "error_after_ms": 300_000.0, "culprit": "carrier_state",
             "owner": "carrier relations", "runbook": "https://wiki.example/carriers",
-            "said": "latency p99 of carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on",
-            "held_by": "driver_dead: carrier_state: carriers failed; `tidemark restart flights/carriers`", **dead,
+            "message": "latency p99 of carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on",
+            "blocked_by": "driver_dead: carrier_state: carriers failed; `tidemark restart flights/carriers`", **dead,
         },
         {
             "sla": "delays_are_fresh", "subject": "carrier_delays", "measure": "staleness", "verdict": "error",
             "observed_ms": 192_000.0, "error_after_ms": 120_000.0, "culprit": "carrier_state",
-            "owner": "data platform", "said": "staleness of carrier_delays is 3 min 12 s; error from 2 min on",
-            "held_by": "driver_dead: carrier_state: carriers failed", **dead,
+            "owner": "data platform", "message": "staleness of carrier_delays is 3 min 12 s; error from 2 min on",
+            "blocked_by": "driver_dead: carrier_state: carriers failed", **dead,
         },
         {
             "sla": "every_airport_sends", "subject": "flight_status", "measure": "staleness", "verdict": "warn",
             "observed_ms": 600_000.0, "warn_after_ms": 300_000.0, "culprit": "flight_events", "owner": "flight desk",
-            "said": "staleness by origin of flight_status is 10 min; warning from 5 min on; 5 of 100,000 are stale: "
+            "message": "staleness by origin of flight_status is 10 min; warning from 5 min on; 5 of 100,000 are stale: "
             "EWR, JFK, LGA, BOS, PHL", **silent,
             "stale_groups": [
                 {"name": name, "newest_ms": now_ms - 690_000 + 9_000 * n}
@@ -234,19 +234,20 @@ def _checks(rows: Rows, now_ms: int) -> None:
         {
             "sla": "board_is_fresh", "subject": "flight_board", "measure": "staleness", "verdict": "pass",
             "observed_ms": 48_000.0, "error_after_ms": 120_000.0, "owner": "flight desk",
-            "said": "staleness of flight_board is 48 s; warning from 1 min on, error from 2 min on",
+            "message": "staleness of flight_board is 48 s; warning from 1 min on, error from 2 min on",
             "resolve_after_ms": 30 * MINUTE_MS,
         },
         {
             "sla": "changes_are_fresh", "subject": "changes", "measure": "staleness", "verdict": "pass",
             "observed_ms": 21_000.0, "warn_after_ms": 60_000.0, "owner": "flight desk",
-            "said": "staleness of changes is 21 s; warning from 1 min on",
+            "message": "staleness of changes is 21 s; warning from 1 min on",
         },
         {
             "sla": "board_budget_1h", "subject": "flight_board", "measure": "burn_rate", "verdict": "pass",
             "objective": "board_budget", "target": 0.99, "threshold_ms": 30_000, "window_ms": 28 * DAY_MS,
             "over_ms": HOUR_MS, "burn_rate": 0.4, "window_records": 4_000_000, "window_slow": 15_000,
-            "budget_left": 0.625, "owner": "flight desk", "said": "0.40% of the records took longer than 30 s in 1 h",
+            "budget_left": 0.625, "owner": "flight desk",
+            "message": "0.40% of the records took longer than 30 s in 1 h",
         },
     ]  # fmt: skip
     for back in range(240):
@@ -259,9 +260,10 @@ def _checks(rows: Rows, now_ms: int) -> None:
             left = {"budget_left": 0.625 + back / 900} if "objective" in row else {}
             changes = {} if back == 0 else {**earlier, **observed, **left}
             if row["sla"] == RECOVERS and back == BROKE_BACK:
-                changes |= {"verdict": "error", "observed_ms": 150_000.0, "said": RECOVERS_SAID}
+                changes |= {"verdict": "error", "observed_ms": 150_000.0, "message": RECOVERS_SAID}
             rows["", SLA_RESULTS].append({**row, **changes, "checked_at": at_ms, "run_id": f"check-{back}"})
-    judged = {"checked_at": checked_ms, "run_id": "check-0", "success": True, "severity": "critical"}
+    judged = {"first_checked_at": checked_ms, "last_checked_at": checked_ms, "checks": 1, "run_id": "check-0"}
+    judged |= {"success": True, "severity": "critical"}
     for table, sub in (
         ("batches", "status"),
         ("operator_batches", "status"),
@@ -271,14 +273,14 @@ def _checks(rows: Rows, now_ms: int) -> None:
         kept = {"suite": "contract", "expectation": "expect_column_values_to_be_between", "table": table}
         kept |= {"sub_topology": sub, "table_version": 300, "batch_id": 299, "rows": 48_000}
         for column in ("duplicate_keys", "negative_counts"):
-            rows["", DQ_RESULTS].append({**judged, **kept, "column": column, "observed": "0"})
+            rows["", EXPECTATION_RESULTS].append({**judged, **kept, "column": column, "observed": "0"})
     own = {**judged, "suite": "sla_status"}
     pair = {"expectation": "expect_column_pair_values_a_to_be_greater_than_b", "success": False}
     pair |= {"column": "error_after_ms, observed_ms", "observed": "[[300000.0, 412000.0], [120000.0, 192000.0]]"}
     count = {"expectation": "expect_table_row_count_to_equal", "observed": "5"}
-    rows["", DQ_RESULTS] += [{**own, **count}, {**own, **pair}]
+    rows["", EXPECTATION_RESULTS] += [{**own, **count}, {**own, **pair}]
     slas = {row["sla"]: dict(row) for row in newest}
-    shared = ("subject", "measure", "verdict", "said", "culprit", "held_by", "owner", "runbook")
+    shared = ("subject", "measure", "verdict", "message", "culprit", "blocked_by", "owner", "runbook")
     of_alerts = (
         (
             "driver_dead-carriers",
@@ -289,11 +291,11 @@ def _checks(rows: Rows, now_ms: int) -> None:
         ("partition_silent-2", silent, {"every_airport_sends": "every_airport_sends-1"}, "warning"),
         ("backlog-flight_events", behind, {RECOVERS: "board_is_fresh-1"}, "critical"),
     )
-    slas[RECOVERS] |= {"verdict": "error", "said": RECOVERS_SAID}
+    slas[RECOVERS] |= {"verdict": "error", "message": RECOVERS_SAID}
     for alert, cause, incidents, severity in of_alerts:
         back = BROKE_BACK if cause is behind else 0
         at_ms = checked_ms - back * 10 * MINUTE_MS
-        opened = {"change": "opened", "at": at_ms, "opened_at": at_ms, "broken_since": at_ms - MINUTE_MS}
+        opened = {"change": "opened", "changed_at": at_ms, "opened_at": at_ms, "broken_since": at_ms - MINUTE_MS}
         opened |= {"run_id": f"check-{back}", "severity": severity, "unit": "ms"}
         for sla, incident in incidents.items():
             row = {name: slas[sla].get(name) for name in shared}

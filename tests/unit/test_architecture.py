@@ -165,9 +165,9 @@ IMPORTS = {
         "storage.delta why.evidence why.causes why reports reports.facts reports.paths sla.measures"
     ),
     "sla": (
-        "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage query "
-        "why.evidence reports reports.paths reports.facts reports.pages reports.rollups sla.contracts sla.measures "
-        "sla.incidents"
+        "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage "
+        "storage.delta query why.evidence reports reports.paths reports.facts reports.pages reports.rollups "
+        "sla.contracts sla.measures sla.incidents"
     ),
     "maintenance": (
         "semantics model.tables model.project model.kinds model kernels.records storage "
@@ -181,8 +181,8 @@ IMPORTS = {
     "embedded": "bounded_http collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",
     "cli.shared": (
-        "clock collecting escaping errors semantics model.settings model.project model storage control recorded "
-        "reports embedded"
+        "clock collecting escaping errors semantics model.settings model.project model storage storage.delta control "
+        "recorded reports embedded"
     ),
     "metrics": (
         "clock collecting model.tables model.settings model kernels.columns semantics storage storage.delta "

@@ -26,15 +26,15 @@ class Desk:
 
     def changes(self, minute: int, change: str, alert: str = "dead-1", **columns: Any) -> None:
         slas = ["board", "delays"]
-        row = {"incident": alert, "topology": "flights", "change": change, "at": NOON + minute * MINUTE}
+        row = {"alert": alert, "topology": "flights", "change": change, "changed_at": NOON + minute * MINUTE}
         row |= {"incidents": [f"{sla}-1" for sla in slas], "slas": slas, "audience": None, "sla": "board"}
         row |= {"tables": [], "topics": [], "owners": ["desk"]}
         self.alerts.append({**row, "severity": "critical", "owner": "desk", "verdict": "error", **columns})
 
     def decides(self, minute: int, decision: str, kind: str, subject: str, until: int | None = None) -> None:
         row = {"decision": decision, "subject_kind": kind, "subject": subject, "decided_at": NOON + minute * MINUTE}
-        row |= {"by": "Ann"}
-        self.decisions.append({**row, "until": None if until is None else NOON + until * MINUTE})
+        row |= {"decided_by": "Ann"}
+        self.decisions.append({**row, "ends_at": None if until is None else NOON + until * MINUTE})
 
     def delivers(self, minute: int, name: str = "desk") -> list[str]:
         """Delivers to a channel; returns changes and numbers of reminders."""
@@ -42,7 +42,7 @@ class Desk:
         told = []
         for row in due_changes(channel, self.alerts, self._seen_by(channel), self.decisions, now_ms=now_ms):
             number = row.get("reminder")
-            of_row = {"incident": row["incident"], "change": row["change"], "reminder": number}
+            of_row = {"alert": row["alert"], "change": row["change"], "reminder": number}
             self.deliveries.append({**of_row, "channel": name, "delivered_at": now_ms})
             told.append(row["change"] if number is None else f"{row['change']} {number}")
         return told
@@ -73,7 +73,7 @@ def test_an_alert_with_an_sla_that_is_not_silenced_is_told() -> None:
     plays.changes(10, "opened")
     plays.changes(11, "opened", "quiet-1", slas=["board"], incidents=["board-2"])
     assert plays.delivers(12) == ["opened"]
-    assert plays.deliveries[0]["incident"] == "dead-1"
+    assert plays.deliveries[0]["alert"] == "dead-1"
 
 
 def test_an_sla_that_joins_after_an_acknowledgement_counts() -> None:
@@ -112,11 +112,11 @@ def test_an_open_alert_is_sent_again_without_another_delivery() -> None:
 def test_an_alert_that_is_sent_again_names_who_acknowledged_it() -> None:
     plays = Desk(desk={"kind": "alertmanager"})
     plays.changes(0, "opened")
-    plays.changes(1, "acknowledged", by="Ann")
+    plays.changes(1, "acknowledged", decided_by="Ann")
     assert plays.delivers(2) == ["opened", "acknowledged"]
     now_ms = NOON + 3 * MINUTE
     (again,) = due_changes(plays.channels["desk"], plays.alerts, plays.deliveries, plays.decisions, now_ms=now_ms)
-    assert (again["change"], again["by"]) == ("opened", "Ann")
+    assert (again["change"], again["decided_by"]) == ("opened", "Ann")
 
 
 def test_what_opened_and_ended_in_a_silence_is_never_told() -> None:
@@ -145,7 +145,7 @@ def test_an_escalation_in_a_silence_is_told_with_the_opening() -> None:
     plays.changes(10, "opened", verdict="warn")
     plays.changes(20, "escalated", verdict="error")
     (row,) = due_changes(plays.channels["desk"], plays.alerts, [], plays.decisions, now_ms=NOON + 60 * MINUTE)
-    assert (row["change"], row["verdict"], row["at"]) == ("opened", "error", NOON + 10 * MINUTE)
+    assert (row["change"], row["verdict"], row["changed_at"]) == ("opened", "error", NOON + 10 * MINUTE)
     assert [plays.delivers(minute) for minute in (60, 61)] == [["opened"], []]
     plays.changes(70, "resolved")
     assert plays.delivers(71) == ["resolved"]

@@ -67,8 +67,8 @@ class Story:
         at_ms = NOON + minute * MINUTE
         for sla, cause in causes.items():
             verdict = "pass" if cause is PASSES else "error"
-            result = {"sla": sla, "checked_at": at_ms, "verdict": verdict, "quiet": None}
-            seen = dict.fromkeys(("cause_since", "culprit", "held_by"))
+            result = {"sla": sla, "checked_at": at_ms, "verdict": verdict, "excluded_because": None}
+            seen = dict.fromkeys(("cause_since", "culprit", "blocked_by"))
             self.results.append({**result, **seen, **cause})
         return self.follow(at_ms)
 
@@ -93,14 +93,16 @@ class Story:
 
     def opens(self, minute: int, sla: str, **columns: Any) -> None:
         at_ms = NOON + minute * MINUTE
-        row = dict.fromkeys(("measure", "observed", "threshold", "unit", "said", "culprit", "held_by", "budget_left"))
-        row |= {"incident": f"{sla}-1", "topology": "play", "sla": sla, "change": "opened", "at": at_ms}
+        row = dict.fromkeys(
+            ("measure", "observed", "threshold", "unit", "message", "culprit", "blocked_by", "budget_left")
+        )
+        row |= {"incident": f"{sla}-1", "topology": "play", "sla": sla, "change": "opened", "changed_at": at_ms}
         row |= {"opened_at": at_ms, "broken_since": at_ms, "run_id": "r", "verdict": "error", "severity": "critical"}
-        self.incidents.append({**row, "subject": sla, "owner": "desk", "runbook": None, "by": None, **columns})
+        self.incidents.append({**row, "subject": sla, "owner": "desk", "runbook": None, "decided_by": None, **columns})
 
     def happens(self, minute: int, sla: str, change: str, **columns: Any) -> None:
         opened = next(row for row in self.incidents if row["sla"] == sla)
-        self.incidents.append({**opened, "change": change, "at": NOON + minute * MINUTE, **columns})
+        self.incidents.append({**opened, "change": change, "changed_at": NOON + minute * MINUTE, **columns})
 
     def resolves(self, minute: int, sla: str) -> None:
         self.happens(minute, sla, "resolved", verdict="pass")
@@ -130,7 +132,7 @@ def test_incidents_of_one_cause_are_one_alert_that_grows(story: Story) -> None:
     assert story.check(10, totals=DEAD) == []
     story.resolves(15, "totals")
     assert story.check(15) == [(DRIVER, "resolved")]
-    assert story.alerts[DRIVER, "resolved"]["at"] == NOON + 15 * MINUTE
+    assert story.alerts[DRIVER, "resolved"]["changed_at"] == NOON + 15 * MINUTE
     assert story.alerts[DRIVER, "resolved"]["verdict"] == "pass"
 
 
@@ -147,7 +149,7 @@ def test_an_alert_lists_topics_and_what_reads_them(story: Story) -> None:
     page = story.alerts[DRIVER, "opened"]
     assert page["topics"] == ["sums", "again"]
     assert page["tables"] == ["board", "totals", "copies/copied", "last/board"]
-    texts = alert_texts(alert_of({**page, "incident": DRIVER}, link=""), notified_ms=NOON)
+    texts = alert_texts(alert_of(page, link=""), notified_ms=NOON)
     assert "\nAffected topics: sums, again\n" in texts["text"]
     # Not so far upstream, the first stream is not affected.
     story.opens(1, "totals")
@@ -174,7 +176,7 @@ def test_a_fault_that_another_one_hid_is_a_new_alert(story: Story) -> None:
     assert story.check(0, board=DEAD) == [(DRIVER, "opened")]
     found = story.check(10, board=QUIET)
     assert found == [("source_quiet-events-20260101T121000", "opened"), (DRIVER, "resolved")]
-    assert story.alerts[DRIVER, "resolved"]["said"] == (
+    assert story.alerts[DRIVER, "resolved"]["message"] == (
         "no SLA is broken for this cause any more; one that is still broken has another cause, and an alert of its own"
     )
 
@@ -193,16 +195,16 @@ def test_what_follows_a_dead_driver_is_the_same_alert(story: Story) -> None:
 
 def of_driver(cause: str, *, since: int) -> dict[str, Any]:
     """A cause of the driver of `reads`, since a minute."""
-    return {**DEAD, "cause": cause, "cause_since": NOON + since * MINUTE, "held_by": f"{cause} since {since}"}
+    return {**DEAD, "cause": cause, "cause_since": NOON + since * MINUTE, "blocked_by": f"{cause} since {since}"}
 
 
 def test_a_second_outage_of_a_driver_is_another_alert(story: Story) -> None:
-    story.opens(0, "board", held_by="driver_dead since -1")
+    story.opens(0, "board", blocked_by="driver_dead since -1")
     assert story.check(0, board=of_driver("driver_dead", since=-1)) == [(DRIVER, "opened")]
     assert story.check(1, board=of_driver("driver_restarted", since=-1)) == []
     second = "driver_dead-reads-20260101T120300"
     assert story.check(3, board=of_driver("driver_dead", since=2)) == [(second, "opened"), (DRIVER, "resolved")]
-    assert story.alerts[second, "opened"]["held_by"] == "driver_dead since 2"
+    assert story.alerts[second, "opened"]["blocked_by"] == "driver_dead since 2"
     story.opens(4, "totals")
     assert story.check(4, board=of_driver("driver_dead", since=2), totals=of_driver("driver_dead", since=2)) == []
     assert story.alerts[second, "opened"]["incidents"] == ["board-1", "totals-1"]
@@ -324,10 +326,10 @@ def test_one_acknowledgement_is_enough_for_an_alert(story: Story) -> None:
     story.opens(0, "totals")
     story.check(0, board=DEAD, totals=DEAD)
     for minute, sla in enumerate(("totals", "board"), start=1):
-        story.happens(minute, sla, "acknowledged", by="Ann", said="on it")
+        story.happens(minute, sla, "acknowledged", decided_by="Ann", message="on it")
     assert story.check(5, board=DEAD, totals=DEAD) == [(DRIVER, "acknowledged")]
     page = story.alerts[DRIVER, "acknowledged"]
-    assert (page["by"], page["said"], page["at"]) == ("Ann", "on it", NOON + MINUTE)
+    assert (page["decided_by"], page["message"], page["changed_at"]) == ("Ann", "on it", NOON + MINUTE)
 
 
 def test_an_incident_that_moved_acknowledges_only_its_new_alert(story: Story) -> None:
@@ -336,7 +338,7 @@ def test_an_incident_that_moved_acknowledges_only_its_new_alert(story: Story) ->
     story.check(0, board=DEAD, totals=DEAD)
     quiet = "source_quiet-events-20260101T121000"
     assert story.check(10, board=QUIET, totals=DEAD) == [(quiet, "opened")]
-    story.happens(11, "board", "acknowledged", by="Ann", said="on it")
+    story.happens(11, "board", "acknowledged", decided_by="Ann", message="on it")
     assert story.check(15, board=QUIET, totals=DEAD) == [(quiet, "acknowledged")]
     story.resolves(20, "board")
     # It ended in the alert that it moved to.
@@ -362,7 +364,7 @@ def test_an_incident_that_moved_leaves_the_lists_of_its_alert(story: Story) -> N
     assert story.alerts[DRIVER, "opened"]["slas"] == ["more", "totals"]
     story.resolves(15, "totals")
     assert story.check(15, board=QUIET) == [(DRIVER, "resolved"), (f"{DRIVER}@desk", "resolved")]
-    assert story.alerts[DRIVER, "resolved"]["said"] is None  # that of its last SLA
+    assert story.alerts[DRIVER, "resolved"]["message"] is None  # that of its last SLA
 
 
 def test_other_owners_get_one_message_about_their_impact(story: Story) -> None:
@@ -392,7 +394,7 @@ def test_an_alert_is_named_after_its_cause(story: Story) -> None:
     story.opens(0, "totals", owner="finance", severity="warning")
     story.check(0, board=DEAD, totals=DEAD)
     rows = [story.alerts[name, "opened"] for name in (DRIVER, f"{DRIVER}@finance")]
-    alerts = [alert_of({**row, "incident": row["alert"]}, link="", dags=["hourly", "weekly"]) for row in rows]
+    alerts = [alert_of(row, link="", dags=["hourly", "weekly"]) for row in rows]
     page, message = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
     assert page["subject"] == "[critical] play: driver_dead of reads: 2 SLAs are broken (error)"
     assert (
@@ -408,7 +410,7 @@ def test_an_alertmanager_ends_the_alert_of_a_lower_severity(story: Story) -> Non
     story.check(0, board=DEAD)
     story.opens(5, "totals")
     story.check(5, board=DEAD, totals=DEAD)
-    row = story.alerts[DRIVER, "escalated"] | {"incident": DRIVER, "opening_severity": "warning"}
+    row = story.alerts[DRIVER, "escalated"] | {"opening_severity": "warning"}
     alert = alert_of(row, link="")
     texts = alert_texts(alert, notified_ms=NOON)
     new, old = alertmanager_alert(alert, texts, valid_until_ms=NOON + 60 * MINUTE).body
@@ -459,7 +461,7 @@ def test_a_pager_opens_an_alert_by_its_escalation(story: Story) -> None:
     story.check(0, board=DEAD)
     story.opens(5, "totals")
     story.check(5, board=DEAD, totals=DEAD)
-    escalated = {**story.alerts[DRIVER, "escalated"], "incident": "x"}
+    escalated = {**story.alerts[DRIVER, "escalated"], "alert": "x"}
     alert = alert_of(escalated, link="http://localhost/x")
     service = PagerDutyService()
     event = pagerduty_event(alert, alert_texts(alert, notified_ms=NOON), routing_key=KEY)

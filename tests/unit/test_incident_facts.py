@@ -16,7 +16,14 @@ from tidemark.errors import InvalidArgument
 from tidemark.model import topology
 from tidemark.model.sla_spec import SlaSpec, parse
 from tidemark.semantics.incidents import Damping
-from tidemark.sla.incidents.changes import acknowledgement, changes, looks_back_ms, missed_check, open_incidents, quiet
+from tidemark.sla.incidents.changes import (
+    acknowledgement,
+    changes,
+    excluded_because,
+    looks_back_ms,
+    missed_check,
+    open_incidents,
+)
 
 FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
@@ -29,23 +36,25 @@ def spec(name: str = "board", resolve_after_ms: int = 0) -> SlaSpec:
 
 
 def check(minute: int, verdict: str, sla: str = "board", **columns: Any) -> dict[str, Any]:
-    told = dict.fromkeys(("subject", "measure", "culprit", "held_by", "budget_left", "owner", "runbook", "observed_ms"))
+    told = dict.fromkeys(
+        ("subject", "measure", "culprit", "blocked_by", "budget_left", "owner", "runbook", "observed_ms")
+    )
     told["crossed_at"] = None
-    of_run = {"checked_at": NOON + minute * MINUTE, "run_id": f"run {minute}", "quiet": None}
+    of_run = {"checked_at": NOON + minute * MINUTE, "run_id": f"run {minute}", "excluded_because": None}
     return {
         **told,
         **of_run,
         "topology": "flights",
         "sla": sla,
         "verdict": verdict,
-        "said": f"is {verdict}",
+        "message": f"is {verdict}",
         "severity": "critical",
         **columns,
     }
 
 
 def told(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
-    return [(row["incident"], row["change"], (row["at"] - NOON) // MINUTE) for row in rows]
+    return [(row["incident"], row["change"], (row["changed_at"] - NOON) // MINUTE) for row in rows]
 
 
 def changed(results: list[dict[str, Any]], known: list[dict[str, Any]], *specs: SlaSpec) -> list[dict[str, Any]]:
@@ -73,7 +82,7 @@ def test_an_incident_is_broken_since_the_crossing_if_that_is_known(crossed_min: 
 @pytest.mark.parametrize("before", [("pass", None), ("error", "maintenance")])
 def test_an_age_that_was_excused_is_broken_since_it_is_no_more(before: tuple[str, str | None]) -> None:
     verdict, quiet = before
-    excused = check(9, verdict, quiet=quiet, crossed_at=NOON - 49 * MINUTE)
+    excused = check(9, verdict, excluded_because=quiet, crossed_at=NOON - 49 * MINUTE)
     (row,) = changed([excused, check(10, "error", crossed_at=NOON - 49 * MINUTE)], [])
     assert row["broken_since"] == NOON + 9 * MINUTE
 
@@ -100,21 +109,28 @@ def test_the_next_check_reports_for_one_that_died() -> None:
 
 
 def test_checks_of_the_past_and_in_maintenance_change_nothing() -> None:
-    results = [check(1, "error", quiet="maintenance"), check(2, "pass"), check(0, "error", quiet="past")]
+    results = [
+        check(1, "error", excluded_because="maintenance"),
+        check(2, "pass"),
+        check(0, "error", excluded_because="past"),
+    ]
     assert changed(results, []) == []
     known = changed([check(3, "error")], [])
-    assert changed([check(3, "error"), check(4, "pass", quiet="maintenance")], known) == []
+    assert changed([check(3, "error"), check(4, "pass", excluded_because="maintenance")], known) == []
 
 
 def test_outside_its_calendar_an_sla_opens_and_resolves_nothing() -> None:
     hours = {"zone": "Europe/Berlin", "from": "07:00", "to": "13:02"}
     (found,) = parse({"flights": {"board": {**BOARD, "calendar": hours}}}, FLIGHTS, file="slas.toml")
     # 12:00 of January in UTC is 13:00 in Berlin.
-    minutes = {minute: quiet(found, NOON + minute * MINUTE, is_past=False) for minute in (1, 2, 3)}
+    minutes = {minute: excluded_because(found, NOON + minute * MINUTE, is_past=False) for minute in (1, 2, 3)}
     assert minutes == {1: None, 2: "calendar", 3: "calendar"}
-    assert changed([check(2, "error", quiet="calendar")], []) == []
+    assert changed([check(2, "error", excluded_because="calendar")], []) == []
     known = changed([check(1, "error")], [])
-    assert changed([check(2, "pass", quiet="calendar"), check(3, "pass", quiet="calendar")], known) == []
+    assert (
+        changed([check(2, "pass", excluded_because="calendar"), check(3, "pass", excluded_because="calendar")], known)
+        == []
+    )
 
 
 def test_how_long_it_has_held_counts_from_before_what_is_known() -> None:
@@ -152,7 +168,12 @@ def test_an_open_incident_is_acknowledged_once_and_goes_on() -> None:
     (name,) = open_incidents(known)
     row = acknowledgement(known, name, by="Ann", note="on it", at_ms=NOON + 90_000)
     assert row is not None
-    assert (row["change"], row["by"], row["said"], row["at"]) == ("acknowledged", "Ann", "on it", NOON + 90_000)
+    assert (row["change"], row["decided_by"], row["message"], row["changed_at"]) == (
+        "acknowledged",
+        "Ann",
+        "on it",
+        NOON + 90_000,
+    )
     known.append(row)
     assert acknowledgement(known, name, by="Bob", note="", at_ms=NOON + 95_000) is None
     assert told(changed([check(1, "error"), check(2, "pass")], known)) == [(name, "resolved", 2)]
@@ -195,7 +216,7 @@ def test_slow_checks_open_an_incident_after_open_after() -> None:
 def test_what_was_not_judged_has_not_lasted() -> None:
     damped = spec(resolve_after_ms=10 * MINUTE)
     known = changed([check(0, "error")], [], damped)
-    window = [check(5, "pass"), check(10, "error", quiet="maintenance"), check(15, "pass")]
+    window = [check(5, "pass"), check(10, "error", excluded_because="maintenance"), check(15, "pass")]
     assert changed(window, known, damped) == []  # for 10 min, but with a maintenance window among them
     assert told(changed([*window, check(25, "pass")], known, damped)) == [("board-20260101T120000", "resolved", 25)]
 
@@ -209,7 +230,7 @@ def test_two_missing_checks_are_an_incident_until_the_next_one() -> None:
     assert missed(10, [], 30) == []
     (row,) = missed(10, [], 31)
     assert told([row]) == [("checks_are_made-20260101T123000", "opened", 31)]
-    assert row["said"] == (
+    assert row["message"] == (
         "no check of the SLAs of flights has finished since the one for 2026-01-01T12:10:00.000Z, due every 10 min: "
         "checks do not run, fail, or take longer than 20 min; look at the DAG tidemark_flights_sla_check, "
         "and raise check_every if its runs succeed"
@@ -225,7 +246,9 @@ def test_checks_that_were_never_made_are_missed_once_one_is_due() -> None:
     assert missed(None, [], 1_000) == []
     (row,) = missed(None, [], 0, is_due=True)
     assert told([row]) == [("checks_are_made-20260101T120000", "opened", 0)]
-    assert row["said"].startswith("no check of the SLAs of flights has finished, due every 10 min: checks do not run,")
+    assert row["message"].startswith(
+        "no check of the SLAs of flights has finished, due every 10 min: checks do not run,"
+    )
     assert missed(None, [row], 30, is_due=True) == []
 
 
@@ -248,7 +271,7 @@ def simulated(instants: list[tuple[int, int]], deadlines: Sequence[int] = ()) ->
         results.append(check(minute, "pass"))
         of_check = {"at_ms": at_ms, "made_ms": NOON + made * MINUTE, "gap_ms": 20 * MINUTE}
         incidents += changes([spec()], results, incidents, **of_check)
-    return [(row["change"], (row["at"] - NOON) // MINUTE) for row in incidents]
+    return [(row["change"], (row["changed_at"] - NOON) // MINUTE) for row in incidents]
 
 
 def test_slow_checks_are_one_incident() -> None:

@@ -112,13 +112,13 @@ def test_only_listed_modules_test_for_one_kind() -> None:
 
 def test_kinds_say_where_their_rows_go() -> None:
     common = {"inputs": ("events",), "kafka": "default"}
-    append = Sink(name="alerts", table="alerts", **common)
+    append = Sink(name="log", table="log", **common)
     current = Sink(name="now", table="now", key=("id",), **common)
     topic = Sink(name="out", topic="out", **common)
     hop = Repartition(name="by_id", key=("id",), columns=("n",))
     rows = [(o.output_table, o.hop_table, o.result_table, o.appends_to) for o in (append, current, topic, hop)]
     assert rows == [
-        ("alerts", None, "alerts", "alerts"),
+        ("log", None, "log", "log"),
         ("now", None, "now", "changes_of_now"),
         (None, None, None, None),
         ("hop_by_id", "hop_by_id", None, "hop_by_id"),

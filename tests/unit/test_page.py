@@ -106,7 +106,7 @@ def page_that_says(text, **changes):
         "records_in": 3, "records_behind": None, "eta_at": None,
     }  # fmt: skip
     slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0, "recovering": 0}
-    slas["rows"] = [{"sla": "fresh", "verdict": "error", "said": "it is 9 s old"}]
+    slas["rows"] = [{"sla": "fresh", "verdict": "error", "message": "it is 9 s old"}]
     standing = {"verdict": "late", "slas": [text], "stuck_ms": None}
     nothing: dict[str, list[Any]] = {
         "alerts": [],
@@ -206,7 +206,7 @@ def test_the_start_page_leads_with_what_is_wrong():
         "remedy": "free space",
     }  # fmt: skip
     slas = {"n": 7, "broken": 2, "warned": 0, "unknown": 0, "is_overdue": False, "recovering": 0}
-    slas["rows"] = [{"sla": name, "verdict": "error", "said": f"{name} is late"} for name in ("fresh", "quick")]
+    slas["rows"] = [{"sla": name, "verdict": "error", "message": f"{name} is late"} for name in ("fresh", "quick")]
     lines = [
         line_of("a_fine", "on_time", streams=["running"] * 5),
         line_of("b_idle", "quiet"),

@@ -82,7 +82,7 @@ def test_who_is_told_of_it_when_and_what_to_do_are_read() -> None:
     assert (spec.severity, spec.runbook) == (Severity.INFO, "https://wiki/late")
     assert spec.damping == Damping(open_after_ms=300_000, resolve_after_ms=0)
     at = {"2026-12-23T12:00Z": False, "2026-12-23T00:30Z": True, "2026-12-25T12:00Z": True, "2026-12-26T01:00Z": False}
-    assert {text: spec.is_quiet(instant_ms(text)) for text in at} == at
+    assert {text: spec.is_in_maintenance(instant_ms(text)) for text in at} == at
 
 
 OFFICE = {"zone": "Europe/Berlin", "days": ["Mon", "Fri"], "from": "07:00", "to": "19:00"}
@@ -100,7 +100,7 @@ OFFICE = {"zone": "Europe/Berlin", "days": ["Mon", "Fri"], "from": "07:00", "to"
 )
 def test_a_calendar_has_hours_of_days_in_its_zone(at: str, *, is_judged: bool) -> None:
     (spec,) = specs(calendar=OFFICE)
-    assert (spec.is_judged(instant_ms(at)), spec.is_quiet(instant_ms(at))) == (is_judged, False)
+    assert (spec.is_judged(instant_ms(at)), spec.is_in_maintenance(instant_ms(at))) == (is_judged, False)
 
 
 def test_a_calendar_without_hours_has_whole_days() -> None:
@@ -117,10 +117,10 @@ def test_maintenance_is_of_an_sla_a_topology_or_all_topologies() -> None:
     }
     at = {"2026-12-24T12:00Z": True, "2026-12-26T00:30Z": True, "2026-12-26T01:30Z": False}
     for spec in parse(content, FLIGHTS, file="slas.toml"):
-        assert {text: spec.is_quiet(instant_ms(text)) for text in at} == at
+        assert {text: spec.is_in_maintenance(instant_ms(text)) for text in at} == at
     for place in ({}, {"flights": {"maintenance": ["daily 01:00-02:00"]}}):
         (default,) = parse({"maintenance": content["maintenance"], **place}, FLIGHTS, file="slas.toml")
-        assert (default.name, default.is_quiet(instant_ms("2026-12-24T12:00Z"))) == ("nothing_gets_lost", True)
+        assert (default.name, default.is_in_maintenance(instant_ms("2026-12-24T12:00Z"))) == ("nothing_gets_lost", True)
 
 
 def test_wrong_maintenance_of_all_is_one_mistake(tmp_path: Path) -> None:
@@ -607,7 +607,7 @@ def test_the_example_of_maintenance_and_a_calendar_loads() -> None:
     (example,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
     (spec,) = parse(tomllib.loads(example), FLIGHTS, file="slas.toml")
     # A Sunday at 02:30 in winter; 06:59 and 07:00 of a Monday in summer.
-    assert spec.is_quiet(instant_ms("2026-01-11T01:30Z"))
+    assert spec.is_in_maintenance(instant_ms("2026-01-11T01:30Z"))
     assert [spec.is_judged(instant_ms(f"2026-07-06T{clock}Z")) for clock in ("04:59", "05:00")] == [False, True]
 
 

@@ -35,12 +35,11 @@ from tidemark.maintenance.retention import RetainedTable, kept_of, report_tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
-    ALERT_DECISIONS,
     ALERTS,
+    DECISIONS,
     DELIVERIES,
     INCIDENTS,
     PUBLISHED_INTERVALS,
-    REPAIR_DECISIONS,
 )
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.compaction import (
@@ -67,7 +66,7 @@ CLOSED_AFTER_MS = 3_600_000
 It may then be put together with others.
 """
 TRIES = 3
-_KEPT = (INCIDENTS, ALERTS, DELIVERIES, ALERT_DECISIONS, REPAIR_DECISIONS, PUBLISHED_INTERVALS)
+_KEPT = (INCIDENTS, ALERTS, DELIVERIES, DECISIONS, PUBLISHED_INTERVALS)
 KEPT = {each.name for each in _KEPT}
 """Reports without a retention.
 

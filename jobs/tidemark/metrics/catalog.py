@@ -63,7 +63,7 @@ _ALL = (
     ),
     Metric(
         "tidemark_sla_level", G, SLA, "sla_results",
-        "newest check of an SLA: 0 holds, 1 warning, 2 broken; no series while it is unknown or quiet",
+        "newest check of an SLA: 0 holds, 1 warning, 2 broken; no series while it is unknown or excluded",
     ),
     Metric("tidemark_sla_observed_seconds", G, SLA, "sla_results", "length that the newest check measured"),
     Metric("tidemark_check_age_seconds", G, ("topology",), "sla_results", "age of the newest check of SLAs"),

@@ -304,7 +304,7 @@ def _of_checks(scene: Scene, rows: Rows) -> Iterator[Sample]:
     checks = newest.sort("sla").collect().to_dicts()
     for row in checks:
         labels = (topology, row["sla"], row["subject"], row["measure"])
-        if row["quiet"] is None and row["verdict"] != Verdict.UNKNOWN:
+        if row["excluded_because"] is None and row["verdict"] != Verdict.UNKNOWN:
             level = 0 if row["verdict"] not in BROKEN else 1 if row["verdict"] == Verdict.WARN else 2
             yield Sample("tidemark_sla_level", labels, level)
         if row["observed_ms"] is not None:
@@ -320,7 +320,7 @@ def _of_incidents(scene: Scene, rows: Rows) -> Iterator[Sample]:
     by_incident = (
         rows(INCIDENTS)
         .lazy()
-        .sort("at")
+        .sort("changed_at")
         .group_by("incident")
         .agg(
             severity=pl.col("severity").filter(pl.col("change").is_in(["opened", "escalated"])).last(),

@@ -76,7 +76,7 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
         ),
         OPERATOR_BATCHES.name: frozenset({"sub_topology", "batch_id", "operator", *BECAME}),
         HEARTBEATS.name: frozenset({"topology", "sub_topology", *BEAT_COLUMNS}),
-        INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "at"}),
+        INCIDENTS.name: frozenset({"topology", "incident", "change", "severity", "changed_at"}),
         LATENCY_MINUTES.name: frozenset({"operator", "finished_at", "buckets"}),
         PARTITION_BATCHES.name: frozenset(
             {"topology", "sub_topology", "batch_id", *PLACE, *MARK_COLUMNS, "until_offset", "latest_offset"}

@@ -74,7 +74,7 @@ class Channel:
         return self.changes is None or change in self.changes
 
     def tells(self, change: Mapping[str, Any]) -> bool:
-        """Returns True if a row of `sla_alerts` matches its filters."""
+        """Returns True if a row of `alerts` matches its filters."""
         wanted = [("topology", self.topologies), ("change", self.changes)]
         if (audience := change.get("audience")) is not None:
             # Only a channel that names this owner, and does not get the alert itself.
@@ -97,7 +97,7 @@ class Channel:
     def must_get(self, change: Mapping[str, Any], delivered: Collection[str]) -> bool:
         """Returns True if a change matches its filters, or ends its alert.
 
-        *change* is a row of `sla_alerts`. An alert may end with another severity than it was opened with. *delivered*
+        *change* is a row of `alerts`. An alert may end with another severity than it was opened with. *delivered*
         are the changes of the alert that this channel has delivered.
         """
         return self.tells(change) or (change["change"] == Change.RESOLVED and self.has_opened(delivered))

@@ -20,18 +20,17 @@ from tidemark.model.kinds.registry import KINDS
 from tidemark.model.settings.intervals import Grain, Scope
 from tidemark.model.sla_spec import Measure, Severity
 from tidemark.model.tables.catalog import (
-    ALERT_DECISIONS,
     ALERTS,
     BATCHES,
     BECAME,
     CAME_IN,
     CHANGES,
     COMPLETENESS,
-    CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     DEAD_LETTERS,
-    DQ_RESULTS,
+    DECISIONS,
+    EXPECTATION_RESULTS,
     HEARTBEATS,
     HOP,
     INCIDENTS,
@@ -40,7 +39,6 @@ from tidemark.model.tables.catalog import (
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
     PARTITION_BATCHES,
-    REPAIR_DECISIONS,
     SCHEMA_CHANGES,
     SLA_RESULTS,
     STATE_CHANGES,
@@ -153,14 +151,18 @@ _OF_REPORTS: Mapping[str, Conditions] = {
     LATENCY_ROLLUP.name: _all(_ROLLUP, _STATS, _not_negative("over_sla_n")),
     CRITICAL_PATHS.name: _PATH,
     CRITICAL_PATH_STEPS.name: _all(_PATH, _not_negative("step"), _SHARE),
-    CRITICAL_PATH_LEAVES.name: _all(_WINDOW, _not_negative("behind_ms")),
     WINDOW_PARTS.name: _not_negative("excess_ms"),
     SLA_RESULTS.name: _all(_SLA, _not_negative("records", "window_records", "window_slow")),
     INCIDENTS.name: _all(_SLA, is_one_of("change", Change)),
     ALERTS.name: _all(_SLA, is_one_of("change", Change)),
-    ALERT_DECISIONS.name: _all(is_one_of("decision", Decision), is_one_of("subject_kind", DecisionSubject)),
-    REPAIR_DECISIONS.name: is_one_of("outcome", RepairOutcome),
-    DQ_RESULTS.name: _not_negative("unexpected_count", "rows"),
+    DECISIONS.name: _all(
+        is_one_of("subject_kind", DecisionSubject),
+        is_one_of("outcome", RepairOutcome),
+        _fit(repair_has_outcome=f"outcome is not null or decision is null or decision in {(*map(str, Decision),)}"),
+    ),
+    EXPECTATION_RESULTS.name: _all(
+        _not_negative("unexpected_count", "rows", "checks"), _up_to("first_checked_at", "last_checked_at")
+    ),
 }
 _OF_STREAMS: Mapping[str, Conditions] = {
     BATCHES.name: _all(is_one_of("level", Level), _not_negative("batch_id", "records_in")),

@@ -231,7 +231,7 @@ class SlaSpec:
         """Returns all times over which it is measured."""
         return (self.over_ms, self.short_ms) if self.measure is Measure.BURN_RATE else (self.over_ms,)
 
-    def is_quiet(self, at_ms: int) -> bool:
+    def is_in_maintenance(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in a maintenance window."""
         return any(window.holds(at_ms) for window in self.maintenance_windows)
 
@@ -250,7 +250,7 @@ class SlaSpec:
         Before, it was in a maintenance window or outside its calendar. None: not after *after_ms*, or it is not judged
         at *at_ms*.
         """
-        if self.is_quiet(at_ms) or not self.is_judged(at_ms):
+        if self.is_in_maintenance(at_ms) or not self.is_judged(at_ms):
             return None
         times = (*self.maintenance_windows, *present((self.calendar,)))
         return max(present(time.changed_ms(at_ms, after_ms=after_ms) for time in times), default=None)

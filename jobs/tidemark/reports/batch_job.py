@@ -84,7 +84,14 @@ def _is_of_jobs(name: str) -> bool:
 
 
 def report_lock(layout: Layout, topology: str) -> AbstractContextManager[None]:
-    """Holds a lock while a job writes reports of *topology*."""
+    """Holds a lock while a job writes reports of *topology*.
+
+    Raises:
+        OtherFormat: a version with another format has written to the warehouse.
+    """
+    from tidemark.storage.delta.format import refuse_other  # it imports deltalake, and most commands need no lock
+
+    refuse_other(layout.warehouse)
     # In an object store other jobs wait for the lease, AT_MOST_S at most, and then give up.
     return Control(layout.report_control(topology)).held_alone(patience_s=AT_MOST_S)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import REPAIR_DECISIONS
+from tidemark.model.tables.catalog import DECISIONS
 from tidemark.reports.batch_job import report_lock
+from tidemark.semantics.incidents import DecisionSubject
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
@@ -67,9 +68,22 @@ def record_repair(layout: Layout, made: RepairDecision, *, at_ms: int) -> None:
     """Adds a row for the decision *made* at *at_ms*, epoch ms."""
     from tidemark.reports.report_tables import add_rows  # tasks of Airflow need it, and parsers of DAGs do not
 
-    row = {**asdict(made), "decided_at": at_ms, "outcome": made.outcome.value, "note": made.note or None}
+    kind = DecisionSubject.TOPOLOGY if made.sub_topology is None else DecisionSubject.SUB_TOPOLOGY
+    row = {
+        "topology": made.topology,
+        "decision": made.command,
+        "subject_kind": kind.value,
+        "subject": made.sub_topology or made.topology,
+        "decided_at": at_ms,
+        "decided_by": made.by,
+        "note": made.note or None,
+        "effect": made.effect,
+        "outcome": made.outcome.value,
+        "result": made.result,
+        "asked_in": made.asked_in,
+    }
     with report_lock(layout, made.topology):
-        add_rows([row], REPAIR_DECISIONS, layout.report_table(made.topology, REPAIR_DECISIONS.name))
+        add_rows([row], DECISIONS, layout.report_table(made.topology, DECISIONS.name))
 
 
 def with_plan(effect: str, plan: str) -> str:

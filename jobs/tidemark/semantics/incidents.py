@@ -46,7 +46,9 @@ class DecisionSubject(StrEnum):
     INCIDENT = "incident"
     SLA = "sla"
     TOPOLOGY = "topology"
-    """All alerts of the topology, also about missed checks."""
+    """All alerts of the topology, also about missed checks; or a repair of all of its streams."""
+    SUB_TOPOLOGY = "sub_topology"
+    """A repair of one stream."""
 
 
 CHECKS = "checks_are_made"

@@ -17,23 +17,31 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
 from tidemark.model.tables.catalog import (
-    DQ_RESULTS,
+    EXPECTATION_RESULTS,
     LATENCY_ROLLUP,
     SLA_RESULTS,
 )
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.reports.paths.path_facts import Row
-from tidemark.reports.report_tables import replace_rows
+from tidemark.reports.report_tables import open_report, replace_in, replace_rows, rows_in
 from tidemark.reports.rollups.latency_facts import counted_batches
 from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
+from tidemark.sla.contracts.periods import kept_at, periods_after
 from tidemark.sla.contracts.quality import Quality
 from tidemark.sla.crossings import with_crossings
-from tidemark.sla.incidents.changes import quiet
+from tidemark.sla.incidents.changes import excluded_because
 from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.incidents.roots import with_roots
-from tidemark.sla.incidents.tables import checked_before, follow_up, found_before, is_checked_after, open_account_before
+from tidemark.sla.incidents.tables import (
+    checked_before,
+    follow_up,
+    found_before,
+    in_ms,
+    is_checked_after,
+    open_account_before,
+)
 from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.sla.measures.merges import merged_facts
@@ -43,6 +51,7 @@ from tidemark.sla.measures.progress import unknown_if_behind
 from tidemark.sla.measures.status import Status, statuses
 from tidemark.sla.page import write_sla_page
 from tidemark.sla.sla_text import sla_row
+from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.warehouse import stream_tables
 
 
@@ -101,20 +110,20 @@ def run(
     explained = with_culprits(measured, topology, layout, tables, at_ms=at_ms)
     for status in with_roots(explained, topology):
         row = sla_row(status)
-        results.append({**row, "quiet": quiet(status.spec, at_ms, is_past=is_past)})
+        results.append({**row, "excluded_because": excluded_because(status.spec, at_ms, is_past=is_past)})
         judged_rows.append({**row, "excused": status.is_excused, "measured": status.is_measured})
-    expected = [
-        # The suite fails if an SLA has no row: nothing to judge is not a success.
-        *quality.check("sla_status", pd.DataFrame(judged_rows), slas=len(specs)),
-        *quality.check("outcomes", pd.DataFrame(accounts, columns=list(sla_facts.ACCOUNT)), kinds=[*KINDS]),
-        *contracts,
-    ]
     of_check = {"topology": topology.name, "checked_at": at_ms, "run_id": run_id}
-    for table, rows in ((SLA_RESULTS, results), (DQ_RESULTS, expected)):
-        path = layout.report_table(topology.name, table.name)
-        replace_rows([{**row, **of_check} for row in rows], table, path, where=is_text("run_id", run_id))
+    path = layout.report_table(topology.name, SLA_RESULTS.name)
+    replace_rows([{**row, **of_check} for row in results], SLA_RESULTS, path, where=is_text("run_id", run_id))
     # Incidents follow from the written results: a check that dies before this is repeated, and writes both.
     if not is_past:
+        expected = [
+            # The suite fails if an SLA has no row: nothing to judge is not a success.
+            *quality.check("sla_status", pd.DataFrame(judged_rows), slas=len(specs)),
+            *quality.check("outcomes", pd.DataFrame(accounts, columns=list(sla_facts.ACCOUNT)), kinds=[*KINDS]),
+            *contracts,
+        ]
+        _write_expectations(layout, topology, expected, at_ms=at_ms, run_id=run_id)
         follow_up(
             layout,
             topology,
@@ -126,6 +135,19 @@ def run(
             project=project,
         )
     write_sla_page(layout, topology.name)
+
+
+def _write_expectations(layout: Layout, topology: Topology, found: Sequence[Row], *, at_ms: int, run_id: str) -> None:
+    """Writes what a check *found* of expectations: it extends their periods, or begins new ones."""
+
+    def write() -> None:
+        stored = open_report(EXPECTATION_RESULTS, layout.report_table(topology.name, EXPECTATION_RESULTS.name))
+        before = in_ms(rows_in(stored))
+        after = periods_after(before, found, topology=topology.name, at_ms=at_ms, run_id=run_id)
+        # All rows are in one file, which a replacement of some of them would write anew, too.
+        replace_in(stored, kept_at(after, topology.retention, at_ms), EXPECTATION_RESULTS, where="true")
+
+    again_after_others(write)
 
 
 def _facts(
@@ -194,7 +216,7 @@ def _longest_ms(specs: Sequence[SlaSpec]) -> int:
 
 
 def _contracts(quality: Quality, by_contract: Sequence[ContractCounts]) -> Iterator[dict[str, Any]]:
-    """Yields rows of dq_results on the contract of each table."""
+    """Yields rows of expectation_results on the contract of each table."""
     schemas = [each.schema for each in by_contract]
     counts_of_rows = [each.counts for each in by_contract]
     for suite, counts in (("schema", schemas), ("contract", counts_of_rows)):

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DQ_RESULTS, INCIDENTS, SLA_RESULTS
+from tidemark.model.tables.catalog import ALERTS, DECISIONS, EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.facts.alerts import STATE_TEXT, open_alerts
 from tidemark.reports.pages.charts import share_lines
@@ -27,7 +27,7 @@ from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.tables import worst_text
 from tidemark.storage.location import replace
 
-READS = frozenset({SLA_RESULTS.name, DQ_RESULTS.name, INCIDENTS.name, ALERTS.name, ALERT_DECISIONS.name})
+READS = frozenset({SLA_RESULTS.name, EXPECTATION_RESULTS.name, INCIDENTS.name, ALERTS.name, DECISIONS.name})
 NAME = "slas"
 """Name of the page as a file and under `/tidemark/pages/TOPOLOGY`."""
 MOST_INCIDENTS = 50
@@ -35,7 +35,7 @@ MOST_DECISIONS = 20
 RUN = "SELECT run_id, checked_at FROM sla_results WHERE topology = $1 ORDER BY checked_at DESC, run_id DESC LIMIT 1"
 SLAS = "SELECT * FROM sla_results WHERE topology = $1 AND run_id = $2 ORDER BY sla"
 EXPECTED = """
-    SELECT * FROM dq_results WHERE topology = $1 AND run_id = $2
+    SELECT * FROM expectation_results WHERE topology = $1 AND last_checked_at = $2
     ORDER BY "table" IS NOT NULL, sub_topology NULLS LAST, "table", suite DESC, "column", severity
 """
 INCIDENTS_OF = f"""
@@ -49,7 +49,8 @@ BUDGETS = """
 """
 """Selects the state of error budgets, the last of each hour."""
 DECISIONS_OF = f"""
-    SELECT * FROM alert_decisions WHERE topology = $1 ORDER BY decided_at DESC, subject LIMIT {MOST_DECISIONS}
+    SELECT * FROM decisions WHERE topology = $1 AND outcome IS NULL
+    ORDER BY decided_at DESC, subject LIMIT {MOST_DECISIONS}
 """
 WORST_FIRST = {"error": 0, "ahead_of_clock": 1, "never_loaded": 2, "warn": 3, "unknown": 4, "pass": 5}
 
@@ -73,11 +74,11 @@ def write_sla_page(layout: Layout, topology: str) -> None:
 def _page(tables: Tables, topology: str, model: Row | None) -> str:
     runs = tables.ask(RUN, [topology]).objects
     run = runs[0] if runs else None
-    parameters = [topology, run["run_id"] if run else None]
-    slas = sorted(tables.ask(SLAS, parameters).objects, key=lambda row: WORST_FIRST.get(row["verdict"], 0))
+    checked, run_id = (run["checked_at"], run["run_id"]) if run else (None, None)
+    slas = sorted(tables.ask(SLAS, [topology, run_id]).objects, key=lambda row: WORST_FIRST.get(row["verdict"], 0))
     expectations: list[Row] = []
     on_tables: list[Row] = []
-    for row in tables.ask(EXPECTED, parameters).objects:
+    for row in tables.ask(EXPECTED, [topology, checked]).objects:
         # Only contracts are about tables.
         (expectations if row["table"] is None else on_tables).append(row)
     incidents = [row | {"worst": worst_text(row)} for row in tables.ask(INCIDENTS_OF, [topology]).objects]
@@ -124,7 +125,7 @@ def observed_text(observed: str | None, columns: str | None) -> str:
     """Formats what an expectation observed for people.
 
     Args:
-        observed: JSON, as in dq_results: a value, or the values that broke it.
+        observed: JSON, as in expectation_results: a value, or the values that broke it.
         columns: the names of its columns; one whose name ends with _ms has lengths of time.
 
     >>> observed_text("1234", "n"), observed_text("[]", "n"), observed_text("[[300.0, 458.91]]", "warn_after_ms, n")
@@ -171,7 +172,7 @@ def _of_column(value: object, name: str) -> str:
 def _contracts(rows: Sequence[Row]) -> list[Row]:
     """Returns one row per table, broken contracts first.
 
-    *rows* are those of dq_results about contracts. The rows of a table come one after another.
+    *rows* are those of expectation_results about contracts. The rows of a table come one after another.
     """
     by_table = []
     for (sub_topology, table), parts in groupby(rows, key=lambda row: (row["sub_topology"], row["table"])):

@@ -40,7 +40,7 @@ CHECKS = """
         SELECT sla, epoch_ms(date_trunc('hour', checked_at)) AS hour_ms, observed_ms
         FROM sla_results SEMI JOIN wanted USING (sla, subject, measure)
         WHERE topology = $1 AND checked_at >= make_timestamptz($2 * 1000) AND checked_at < make_timestamptz($3 * 1000)
-              AND quiet IS NULL AND observed_ms IS NOT NULL
+              AND excluded_because IS NULL AND observed_ms IS NOT NULL
               AND (verdict IN ('warn', 'error') OR observed_ms < least(warn_after_ms, error_after_ms))
     ),
     grouped AS (

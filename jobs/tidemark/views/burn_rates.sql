@@ -2,4 +2,4 @@
 -- and `budget_left` the unused share of it (of an objective: of its whole window)
 SELECT topology, sla, subject, checked_at, over_ms, burn_rate, budget_left, verdict
 FROM sla_results
-WHERE measure = 'burn_rate' AND quiet IS NULL
+WHERE measure = 'burn_rate' AND excluded_because IS NULL

@@ -8,6 +8,6 @@ SELECT
     max(CASE WHEN over_ms = 21600000 THEN burn_rate END) AS burn_rate_6h,
     max(CASE WHEN over_ms = 259200000 THEN burn_rate END) AS burn_rate_3d
 FROM sla_results
-WHERE objective IS NOT NULL AND (quiet IS NULL OR quiet = 'maintenance')
+WHERE objective IS NOT NULL AND coalesce(excluded_because, 'none') NOT IN ('calendar', 'past')
 GROUP BY topology, objective, subject, owner, checked_at, run_id, target, threshold_ms, window_ms, window_records, window_slow,
          budget_left

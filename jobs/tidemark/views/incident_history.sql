@@ -3,11 +3,11 @@
 -- since which the SLA holds; `resolves_at`, if it goes on holding; `worst_observed`, the worst value in `unit`; and
 -- `broke_again`, how often the SLA broke again after it had held
 WITH worst AS (
-    SELECT topology, incident, verdict, culprit, held_by, said
+    SELECT topology, incident, verdict, culprit, blocked_by, message
     FROM (
         SELECT
-            i.topology, i.incident, i.verdict, i.culprit, i.held_by, i.said,
-            row_number() OVER (PARTITION BY i.topology, i.incident ORDER BY i.at DESC, i.change ASC) AS place
+            i.topology, i.incident, i.verdict, i.culprit, i.blocked_by, i.message,
+            row_number() OVER (PARTITION BY i.topology, i.incident ORDER BY i.changed_at DESC, i.change ASC) AS place
         FROM incidents AS i
         WHERE i.change IN ('opened', 'escalated')
     ) AS placed
@@ -23,17 +23,17 @@ lasted AS (
         max(i.unit) AS unit,
         min(i.broken_since) AS broken_since,
         min(i.opened_at) AS opened_at,
-        max(CASE WHEN i.change = 'escalated' THEN i.at END) AS escalated_at,
-        max(CASE WHEN i.change = 'acknowledged' THEN i.at END) AS acknowledged_at,
-        max(CASE WHEN i.change = 'acknowledged' THEN i.by END) AS acknowledged_by,
-        max(CASE WHEN i.change = 'resolved' THEN i.at END) AS resolved_at
+        max(CASE WHEN i.change = 'escalated' THEN i.changed_at END) AS escalated_at,
+        max(CASE WHEN i.change = 'acknowledged' THEN i.changed_at END) AS acknowledged_at,
+        max(CASE WHEN i.change = 'acknowledged' THEN i.decided_by END) AS acknowledged_by,
+        max(CASE WHEN i.change = 'resolved' THEN i.changed_at END) AS resolved_at
     FROM incidents AS i
     GROUP BY i.topology, i.incident, i.sla
 ),
 seen AS (
     SELECT
-        l.topology, l.incident, r.checked_at, r.verdict, r.quiet, r.resolve_after_ms,
-        r.quiet IS NULL AND r.verdict NOT IN ('pass', 'unknown') AS is_broken,
+        l.topology, l.incident, r.checked_at, r.verdict, r.excluded_because, r.resolve_after_ms,
+        r.excluded_because IS NULL AND r.verdict NOT IN ('pass', 'unknown') AS is_broken,
         -- Each measure has one of these, and those of a share or a rate count records, too.
         coalesce(r.observed_ms, r.share, r.burn_rate, r.records) AS observed,
         r.measure = 'records' AS is_worse_below
@@ -41,15 +41,15 @@ seen AS (
     INNER JOIN sla_results AS r
         ON l.topology = r.topology AND l.sla = r.sla AND r.checked_at >= l.opened_at
         AND (l.resolved_at IS NULL OR r.checked_at <= l.resolved_at)
-    WHERE r.quiet IS NULL OR r.quiet = 'maintenance'
+    WHERE coalesce(r.excluded_because, 'none') NOT IN ('calendar', 'past')
 ),
 followed AS (
     SELECT
         *,
         lag(is_broken) OVER (
-            PARTITION BY topology, incident, quiet IS NULL AND verdict <> 'unknown' ORDER BY checked_at
+            PARTITION BY topology, incident, excluded_because IS NULL AND verdict <> 'unknown' ORDER BY checked_at
         ) AS was_broken,
-        max(CASE WHEN is_broken OR quiet IS NOT NULL THEN checked_at END) OVER (
+        max(CASE WHEN is_broken OR excluded_because IS NOT NULL THEN checked_at END) OVER (
             PARTITION BY topology, incident
         ) AS stopped_at
     FROM seen
@@ -72,7 +72,7 @@ SELECT
     CASE WHEN l.resolved_at IS NOT NULL THEN 'resolved' WHEN l.acknowledged_at IS NOT NULL THEN 'acknowledged'
          ELSE 'open' END AS state,
     l.broken_since, l.opened_at, l.escalated_at, l.acknowledged_at, l.acknowledged_by, l.resolved_at,
-    w.verdict AS worst_verdict, w.culprit, w.held_by, w.said, s.verdict, s.checked_at, s.passes_since,
+    w.verdict AS worst_verdict, w.culprit, w.blocked_by, w.message, s.verdict, s.checked_at, s.passes_since,
     CASE WHEN l.resolved_at IS NULL THEN timestamp_millis(unix_millis(s.passes_since) + s.resolve_after_ms) END AS resolves_at,
     s.worst_observed, l.unit, CAST(s.broke_again AS BIGINT) AS broke_again
 FROM lasted AS l

@@ -10,6 +10,6 @@ FROM (
         CAST(sum(CASE WHEN verdict <> 'unknown' THEN 1 ELSE 0 END) AS BIGINT) AS judged,
         max(owner) AS owner
     FROM sla_results
-    WHERE quiet IS NULL
+    WHERE excluded_because IS NULL
     GROUP BY topology, sla, date_trunc('week', checked_at)
 ) AS weeks

@@ -19,7 +19,7 @@ its remedy asks by itself.
   why` or an error prints it.
 * **answer_within**: without an answer by then nothing is done.
 
-Answer in *Browse → Required Actions*, or on the page of the task. Each answer is a row of `repair_decisions`.
+Answer in *Browse → Required Actions*, or on the page of the task. Each answer is a row of `decisions`.
 """
 MOST_QUESTIONS = 16
 """Questions that may wait at once."""

@@ -13,7 +13,7 @@ DOC = """
 Keeps the tables of the topology `{name}` small: it deletes old rows, compacts small files and removes unused ones.
 
 It can run at any time and repeatedly. Its log ends with files, bytes and rows of each table, after and before;
-`table_files` keeps them.
+`maintenance` keeps them.
 """
 
 

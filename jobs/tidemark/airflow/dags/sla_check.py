@@ -23,9 +23,10 @@ Checks the SLAs of the topology `{name}` as of an instant. It sends each change 
 
 * **at** (ISO 8601, UTC) is the instant; empty: when the run was triggered. A past instant opens no incident.
 
-The results are rows of `sla_results`, `dq_results` and `incidents` with this run's id. A broken SLA never fails the
-run. An invalid SLA fails `check_sla`, after all valid ones were checked and their changes delivered. A channel that
-fails fails its task, and gets the changes in a later run.
+The results are rows of `sla_results` and `incidents` with this run's id, and of `expectation_results`, whose periods
+the run begins or extends unless a later instant was checked before. A broken SLA never fails the run. An invalid SLA
+fails `check_sla`, after all valid ones were checked and their changes delivered. A channel that fails fails its task,
+and gets the changes in a later run.
 """
 AT = "{{ params['at'] or dag_run.run_after.isoformat() }}"
 HANGS_AFTER = timedelta(minutes=30)

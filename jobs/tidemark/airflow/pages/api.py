@@ -1,6 +1,6 @@
 """Serves latency over HTTP, as JSON and as pages; see docs/airflow.md.
 
-It also records decisions about alerts, in `alert_decisions`. The JSON about latency is that of `tidemark topology`,
+It also records decisions about alerts, in `decisions`. The JSON about latency is that of `tidemark topology`,
 `path`, `why` and `whatif`. DuckDB and delta-rs read the Delta tables in few threads, and an answer is kept for a few
 seconds: see `answers`. Only names from topology files are looked up in the warehouse.
 

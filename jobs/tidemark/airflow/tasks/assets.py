@@ -25,26 +25,22 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
-    CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
-    DQ_RESULTS,
+    EXPECTATION_RESULTS,
     INCIDENTS,
     LATENCY_ROLLUP,
+    MAINTENANCE,
     SLA_RESULTS,
-    TABLE_FILES,
     WINDOW_PARTS,
 )
 from tidemark.model.topology import Topology
 
 WRITES = {
     "rollup": (LATENCY_ROLLUP,),
-    "critical_path": (
-        *(CRITICAL_PATHS, CRITICAL_PATH_STEPS, CRITICAL_PATH_LEAVES),
-        WINDOW_PARTS,
-    ),
-    "check_sla": (SLA_RESULTS, DQ_RESULTS, INCIDENTS),
-    "maintain": (TABLE_FILES,),
+    "critical_path": (CRITICAL_PATHS, CRITICAL_PATH_STEPS, WINDOW_PARTS),
+    "check_sla": (SLA_RESULTS, EXPECTATION_RESULTS, INCIDENTS),
+    "maintain": (MAINTENANCE,),
 }
 """The tables that each batch job writes."""
 AGAIN: Mapping[str, Any] = MappingProxyType({"retries": 5, "retry_delay": timedelta(seconds=10)})

@@ -5,7 +5,7 @@ be at a shell, and the wait may take hours.
 
 How it works: `DecisionOperator` runs the command with `--dry-run`, shows its output as a human-in-the-loop request of
 Airflow, and parks. A parked task holds no slot of a worker, of a pool or of a triggerer. After an approval it runs the
-command with the plan that was shown, and the command refuses another one. Each answer is a row of `repair_decisions`. A
+command with the plan that was shown, and the command refuses another one. Each answer is a row of `decisions`. A
 stream that failed asks in a run of the DAG of its topology, and waits in the triggerer until that run has ended.
 
 What it does not do: withdraw a question whose reason is gone. Its approval changes nothing then.

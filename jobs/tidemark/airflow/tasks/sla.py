@@ -169,12 +169,12 @@ def tell(
         due = pending_changes(layout, topology, channel, now_ms=wall_clock_ms())
         for change in due:
             # A refused alert does not delay others; its later changes wait for it.
-            if change["incident"] in refusals:
+            if change["alert"] in refusals:
                 continue
             try:
                 notify(channel, change, context, dags=_waiting_dags(change, layout, dags_of))
             except ReceiverRefused as error:
-                refusals[change["incident"]] = error
+                refusals[change["alert"]] = error
                 continue
             if not change.get("is_repeat"):
                 record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
@@ -191,7 +191,7 @@ def notify(
     page: str | None = None,
     dags: Iterable[str] = (),
 ) -> None:
-    """Sends a *change* of an alert, a row of `sla_alerts`, to *channel*.
+    """Sends a *change* of an alert, a row of `alerts`, to *channel*.
 
     Args:
         channel: the channel.
@@ -202,10 +202,11 @@ def notify(
     """
     from tidemark.sla.incidents.alert import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
+    from tidemark.sla.incidents.changes import name_of
 
     topology, operator = quote(change["topology"], safe=""), quote(change.get("cause_operator") or "", safe="")
     if page is None:
-        incident = (change.get("incidents") or [change["incident"]])[0]
+        incident = (change.get("incidents") or [name_of(change)])[0]
         page = PAGE.format(topology=topology, incident=quote(incident, safe=""))
     base = conf.get("api", "base_url", fallback="").rstrip("/")
     operator_link = base + OPERATOR_PAGE.format(topology=topology, operator=operator) if operator else None
@@ -263,7 +264,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
         log.exception("it is unknown if the SLAs of %s are checked", topology.name)
         (row,) = missed_check(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
         # Why they cannot be read may be why checks are missing.
-        unrecorded = {**row, "said": f"{row['said']}; checks could not be read: {error}"}
+        unrecorded = {**row, "message": f"{row['message']}; checks could not be read: {error}"}
     for channel in channels(topology.name):
         try:
             if unrecorded is None:

@@ -29,34 +29,34 @@ SILENCED = "silenced_until"
 LISTED = f"""
     SELECT incident, state, {STATE_TEXT} AS now, worst_verdict AS verdict, worst_observed AS worst, unit, broke_again,
            severity, broken_since, resolved_at, culprit, owner,
-           acknowledged_by, NULL AS {SILENCED}, incident_history.said, incident_history.held_by
+           acknowledged_by, NULL AS {SILENCED}, incident_history.message, incident_history.blocked_by
     FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
 """
-NOTIFIED = "told"
+NOTIFIED = "notified"
 """Column of the answer: channels that got the change as a message."""
 HISTORY = f"""
     WITH first_messages AS (
-        SELECT topology, incident AS alert, min(delivered_at) AS alert_told_at FROM deliveries GROUP BY ALL
+        SELECT topology, alert, min(delivered_at) AS alert_notified_at FROM deliveries GROUP BY ALL
     )
-    SELECT i.at, i.change, i.verdict, i.said, i.culprit, i.held_by, i.by,
+    SELECT i.changed_at, i.change, i.verdict, i.message, i.culprit, i.blocked_by, i.decided_by,
            list_sort(list(DISTINCT d.channel) FILTER (d.channel IS NOT NULL)) AS {NOTIFIED},
-           max_by(o.alert, o.at) AS alert, max_by(f.alert_told_at, o.at) AS alert_told_at
+           max_by(o.alert, o.changed_at) AS alert, max_by(f.alert_notified_at, o.changed_at) AS alert_notified_at
     FROM incidents AS i
     LEFT JOIN (
-        SELECT topology, alert, sla_alerts.at, unnest(incidents) AS incident FROM sla_alerts
+        SELECT topology, alert, alerts.changed_at, unnest(incidents) AS incident FROM alerts
         WHERE audience IS NULL AND change = 'opened'
     ) AS o ON i.topology = o.topology AND i.incident = o.incident
     -- An incident that joins an open alert is no message: the alert's change is older.
-    LEFT JOIN sla_alerts AS a
-        ON a.topology = o.topology AND a.alert = o.alert AND a.change = i.change AND a.at >= i.at
+    LEFT JOIN alerts AS a
+        ON a.topology = o.topology AND a.alert = o.alert AND a.change = i.change AND a.changed_at >= i.changed_at
     LEFT JOIN deliveries AS d
-        ON i.topology = d.topology AND d.incident = coalesce(a.alert, i.incident) AND i.change = d.change
+        ON i.topology = d.topology AND d.alert = coalesce(a.alert, i.incident) AND i.change = d.change
     LEFT JOIN first_messages AS f ON f.topology = o.topology AND f.alert = o.alert
-    WHERE i.topology = $1 AND i.incident = $2 GROUP BY ALL ORDER BY i.at
+    WHERE i.topology = $1 AND i.incident = $2 GROUP BY ALL ORDER BY i.changed_at
 """
 DECISIONS = """
-    SELECT decided_at, decision, subject, until, "by", note FROM alert_decisions
-    WHERE topology = $1 ORDER BY decided_at DESC, subject
+    SELECT decided_at, decision, subject, ends_at, decided_by, note FROM decisions
+    WHERE topology = $1 AND outcome IS NULL ORDER BY decided_at DESC, subject
 """
 KNOWN = "SELECT incident FROM incident_history WHERE topology = $1 ORDER BY opened_at DESC, incident LIMIT 10"
 

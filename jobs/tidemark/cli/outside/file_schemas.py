@@ -42,10 +42,10 @@ key = ["id"]
 aggregates = { n = "count(*)" }
 window = { tumbling = "1 min" }
 complete = { every = "1 h" }
-[operators.alerts]
+[operators.alarms]
 kind = "sink"
 input = "per_id"
-table = "alerts"
+table = "alarms"
 """
 """A topology that has a subject of every measure."""
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
-from tidemark.model.checks import CONDITIONS, SUMS
+from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.project.files import CHECKOUT
-from tidemark.model.tables.catalog import HOP, TABLES, Table
+from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.query import kafka_metrics
 from tidemark.query.sql import Warehouse
 from tidemark.storage.warehouse import View, views
@@ -25,14 +28,25 @@ files instead of this page. [cookbook.md](cookbook.md) has questions with their 
 
 Instants are timestamps in UTC. The text of each column names its clock: *record time* comes from the record;
 *driver clock*, *finish clock* and *decision time* come from the machine that ran the stream. Lengths of time are whole
-milliseconds, `_ms`. Null means unknown or none, never zero. Types have Spark's names. A column that was added to
-a table is null in the rows before. Delta enforces the conditions of reports. The SLA check validates the
-conditions and the unique keys of tables of streams, and writes `dq_results` (docs/alerts.md, Contracts).
+milliseconds, `_ms`. Null means unknown or none, never zero. Types have Spark's names; a column without one is a
+string. A column that was added to a table is null in the rows before. A condition under *holds* is true of each row
+in which none of its columns is null, and a text that lists words with bars lists all of them. Delta enforces this in
+reports. In tables of streams the SLA check validates it, and the unique keys, and writes `expectation_results`
+(docs/alerts.md, Contracts).
 
 `changes`, hops and tables of sinks get each batch at once. The other tables of streams are facts. While a stream runs,
 they get a batch together, up to ten seconds later (`facts_every`, docs/reliability.md); `latency_minutes`
 and `watermarks` up to a minute later. `tidemark sql` also reads facts that are not in tables yet.
 """
+SHARED = """\
+## Columns of many tables
+
+Each table names those that it has under *shared*, and explains its others. They may stand in another order in the
+table.
+"""
+SHARED_BY = 5
+"""Tables that have a column, with one meaning, from which on it is explained once."""
+_OR_NULL = re.compile(r"^(\w+ is null or )+")
 OF_SINKS = """\
 ## Tables of sinks and hops
 
@@ -67,59 +81,92 @@ def dictionary() -> str:
     """Returns the text of docs/tables.md."""
     of_streams = [table for table in TABLES.values() if table.written_by == "stream"]
     of_reports = [table for table in TABLES.values() if table.written_by != "stream"]
+    shared = _shared_columns()
     # A warehouse without tables still has all views, so DuckDB can describe their columns.
     with TemporaryDirectory() as nowhere:
         empty = Warehouse(Path(nowhere))
     parts = [
         HEAD,
+        SHARED,
+        _column_list(shared),
         "## Views\n",
         *(_view(view, empty) for view in sorted([*views(), kafka_metrics.VIEW], key=lambda view: view.name)),
         "## Tables of streams\n",
-        *map(_table, of_streams),
+        *(_table(table, shared) for table in of_streams),
         "## Reports\n",
-        *map(_table, of_reports),
+        *(_table(table, shared) for table in of_reports),
         OF_SINKS,
-        _columns(("column", "type", "meaning", "purpose"), _sink_section()),
+        _sink_section(),
         "The table `hop_<its name>` has the output of a repartition.\n",
-        _table(HOP),
+        _table(HOP, shared),
     ]
     return "\n".join(parts)
 
 
-def _sink_section() -> Iterable[tuple[str, ...]]:
-    for name, text in {**BOUNDS, **TIDEMARKS_OWN}.items():
+def _shared_columns() -> list[Column]:
+    """Returns the columns that mean the same in many tables, the most frequent first."""
+    tables = Counter(column for table in (*TABLES.values(), HOP) for column in table.columns)
+    return [column for column, n in tables.most_common() if n >= SHARED_BY]
+
+
+def _sink_section() -> str:
+    text = ""
+    for name, meaning in {**BOUNDS, **TIDEMARKS_OWN}.items():
         kind, why = WHY[name]
-        yield f"`{name}`", f"`{kind}`", text, why
+        text += f"* `{name}`{_type(kind)}: {meaning}. Purpose: {why}\n"
+    return text
 
 
 def _view(view: View, empty: Warehouse) -> str:
     described = empty.ask(f"DESCRIBE {view.name}").rows
-    columns = ", ".join(f"`{name}` {_word(kind)}" for name, kind, *_ in described)
-    only = ", for `tidemark sql` alone" if view is kafka_metrics.VIEW else ""
-    return f"### {view.name}\n\nView{only}. One row per {view.row}.\n\n{columns}\n"
+    columns = ", ".join(f"`{name}`{_type(_word(kind))}" for name, kind, *_ in described)
+    only = " It exists in `tidemark sql` alone." if view is kafka_metrics.VIEW else ""
+    return f"### {view.name}\n\nOne row per {view.row}.{only}\n\n{columns}\n"
 
 
-def _table(table: Table) -> str:
-    rows = ((f"`{column.name}`", f"`{column.type}`", column.comment) for column in table.columns)
-    columns = _columns(("column", "type", "meaning"), rows)
-    holds: list[str] = []
-    for conditions in CONDITIONS.get(table.name, {}).values():
-        holds += conditions.values()
-    if whole := SUMS.get(table.name):
-        holds.append(f"{whole.whole} = sum of {whole.parts} in {whole.of}, by key")
-    checks = "\nHolds:\n\n" + "".join(f"* `{condition}`\n" for condition in holds) if holds else ""
-    key = f" Its key: {', '.join(f'`{name}`' for name in table.key)}." if table.key else ""
-    return f"### {table.name}\n\nOne row per {table.row}.{key}\n\n{columns}{checks}"
+def _table(table: Table, shared: Collection[Column]) -> str:
+    key = f" Its key: {_named(table.key)}." if table.key else ""
+    parts = [f"### {table.name}\n", f"One row per {table.row}.{key}\n"]
+    if of_many := [column.name for column in table.columns if column in shared]:
+        parts.append(f"Shared: {_named(of_many)}.\n")
+    parts.append(_column_list([column for column in table.columns if column not in shared]))
+    if holds := list(_holds(table)):
+        parts.append(f"Holds: {'; '.join(holds)}.\n")
+    return "\n".join(parts)
 
 
-def _columns(heading: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [heading, ("---",) * len(heading), *rows]
+def _column_list(columns: Iterable[Column]) -> str:
+    """Returns a line for each column; columns with one meaning, one after the other, have a line together."""
     text = ""
-    for line in lines:
-        # A bar would end the cell, even in code.
-        cells = [cell.replace("|", "\\|") for cell in line]
-        text += f"| {' | '.join(cells)} |\n"
+    for (ddl, comment), alike in groupby(columns, key=lambda column: (column.type, column.comment)):
+        text += f"* {_named(column.name for column in alike)}{_type(ddl)}: {comment}\n"
     return text
+
+
+def _holds(table: Table) -> Iterator[str]:
+    """Yields what is true for every row of *table*."""
+    comments = {column.name: column.comment for column in table.columns}
+    conditions = CONDITIONS.get(table.name, {})
+    counts = [_OR_NULL.sub("", condition).split()[0] for condition in conditions.get(ConditionKind.COUNTS, {}).values()]
+    if counts:
+        yield f"not negative: {_named(counts)}"
+    for condition in conditions.get(ConditionKind.KNOWN_WORDS, {}).values():
+        name, words = _OR_NULL.sub("", condition).split(" in ", 1)
+        # Most comments list the words already, or name the place that does.
+        if not re.search(r" \| |\bas in\b", comments[name]):
+            yield f"`{name}` in `{words}`"
+    for condition in conditions.get(ConditionKind.RELATIONS, {}).values():
+        yield f"`{_OR_NULL.sub('', condition)}`"
+    if whole := SUMS.get(table.name):
+        yield f"`{whole.whole}` = sum of `{whole.parts}` in {whole.of}, by key"
+
+
+def _named(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _type(ddl: str) -> str:
+    return "" if ddl == "string" else f" {ddl}"
 
 
 def _word(kind: str) -> str:

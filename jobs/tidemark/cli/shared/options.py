@@ -68,7 +68,14 @@ def place(options: argparse.Namespace) -> Path:
 
 
 def existing_warehouse(options: argparse.Namespace) -> Path:
-    """Returns the warehouse; raises InvalidArgument if the folder does not exist."""
+    """Returns the warehouse.
+
+    Raises:
+        InvalidArgument: the folder does not exist.
+        OtherFormat: it has an older format.
+    """
+    from tidemark.storage.delta.format import refuse_older  # it imports deltalake, which other options do not need
+
     folder: Path = options.warehouse or location(str(options.home / WAREHOUSE))
     if is_missing(folder):
         msg = (
@@ -76,4 +83,5 @@ def existing_warehouse(options: argparse.Namespace) -> Path:
             "--home or --warehouse"
         )
         raise InvalidArgument(msg)
+    refuse_older(folder)
     return folder

@@ -85,7 +85,7 @@ def carry_out(
 ) -> str:
     """Shows or applies a plan, as *options* ask; returns text.
 
-    A change is recorded in `repair_decisions` after it was made. No other repair comes between its plan and its row.
+    A change is recorded in `decisions` after it was made. No other repair comes between its plan and its row.
 
     Args:
         planned: looks at the streams, and returns the change.

@@ -47,17 +47,17 @@ COUNTED_WITHIN_S = 120.0
 ENDED_WITHIN_S = 60.0
 REPORTED_WITHIN_S = 600.0
 DELIVERED = """
-    SELECT format('{} {} ({}): {}; culprit: {}', array_to_string(a.slas, ', '), a.change, a.verdict, a.said,
+    SELECT format('{} {} ({}): {}; culprit: {}', array_to_string(a.slas, ', '), a.change, a.verdict, a.message,
                   coalesce(a.culprit, 'unknown'))
-    FROM sla_alerts AS a SEMI JOIN deliveries AS d ON a.alert = d.incident AND a.change = d.change
-    WHERE a.audience IS NULL ORDER BY a.at, a.alert
+    FROM alerts AS a SEMI JOIN deliveries AS d ON a.alert = d.alert AND a.change = d.change
+    WHERE a.audience IS NULL ORDER BY a.changed_at, a.alert
 """
 SENT = """
     SELECT d.run_id, a.incidents[1]
-    FROM sla_alerts AS a JOIN deliveries AS d ON a.alert = d.incident AND a.change = d.change
+    FROM alerts AS a JOIN deliveries AS d ON a.alert = d.alert AND a.change = d.change
     WHERE a.audience IS NULL AND a.change = 'opened' AND a.cause = 'slow_operator' AND d.channel = 'log'
           AND a.cause_operator = $1 AND d.run_id IN (SELECT run_id FROM sla_results)
-    ORDER BY a.at LIMIT 1
+    ORDER BY a.changed_at LIMIT 1
 """
 """Selects the check that sent the alert about the operator $1."""
 COMPLETE_INTERVALS = "SELECT count(*) FROM complete_intervals"

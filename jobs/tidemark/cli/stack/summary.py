@@ -14,12 +14,11 @@ from tidemark.semantics.buckets import quantile
 
 MAY_BE_EMPTY = frozenset(
     {
-        "alert_decisions",
+        "decisions",
         "held_records",
+        "maintenance",
         "published_intervals",
-        "repair_decisions",
         "requeued",
-        "table_files",
     }
 )
 """Tables that a good run leaves without rows, or does not make."""
@@ -67,7 +66,7 @@ SLAS = """
     FROM sla_results WHERE checked_at = (SELECT max(checked_at) FROM sla_results) ORDER BY sla
 """
 EXCUSED = """
-    SELECT sla, sla_results.said FROM sla_results
+    SELECT sla, sla_results.message FROM sla_results
     WHERE checked_at = (SELECT max(checked_at) FROM sla_results) AND verdict = 'pass'
       AND observed_ms >= least(warn_after_ms, error_after_ms) ORDER BY sla
 """

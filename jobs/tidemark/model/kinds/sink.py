@@ -124,7 +124,7 @@ class Sink(KafkaEnd):
     @classmethod
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
         """Reads a sink from its table of the file."""
-        place = keys.one_of({"topic": "alerts", "table": "alerts"})
+        place = keys.one_of({"topic": "alerts", "table": "board"})
         table = place.get("table")
         if table is not None and not IDENTIFIER.fullmatch(table):
             keys.fail("table", f"is {table!r}", "use a lower-case letter, then lower-case letters, digits and _")

@@ -22,7 +22,7 @@ STATE_TEXT = """
 """
 """SQL of DuckDB: the state of a row of `incident_history`, in UTC."""
 OPEN_ALERTS = """
-    SELECT alert, arg_max(severity, "at") FILTER (change IN ('opened', 'escalated')) AS severity,
+    SELECT alert, arg_max(severity, changed_at) FILTER (change IN ('opened', 'escalated')) AS severity,
            any_value(cause) FILTER (is_opening) AS cause,
            any_value(cause_sub_topology) FILTER (is_opening) AS sub_topology,
            any_value(cause_operator) FILTER (is_opening) AS operator,
@@ -31,20 +31,20 @@ OPEN_ALERTS = """
            any_value("tables") FILTER (is_opening) AS "tables", any_value(topics) FILTER (is_opening) AS topics,
            any_value(owners) FILTER (is_opening) AS owners,
            min(broken_since) AS broken_since, min(opened_at) AS opened_at,
-           arg_max(alerts.said, "at") FILTER (change IN ('opened', 'escalated')) AS measurement,
-           arg_max(culprit, "at") FILTER (change IN ('opened', 'escalated')) AS culprit,
-           arg_max(held_by, "at") FILTER (change IN ('opened', 'escalated')) AS held_by,
-           arg_max(runbook, "at") FILTER (change IN ('opened', 'escalated')) AS runbook
+           arg_max(alerts.message, changed_at) FILTER (change IN ('opened', 'escalated')) AS measurement,
+           arg_max(culprit, changed_at) FILTER (change IN ('opened', 'escalated')) AS culprit,
+           arg_max(blocked_by, changed_at) FILTER (change IN ('opened', 'escalated')) AS blocked_by,
+           arg_max(runbook, changed_at) FILTER (change IN ('opened', 'escalated')) AS runbook
     FROM (
-        SELECT *, change = 'opened' AS is_opening FROM sla_alerts
-        WHERE topology = $1 AND audience IS NULL AND coalesce("at" <= make_timestamptz($2 * 1000), true)
+        SELECT *, change = 'opened' AS is_opening FROM alerts
+        WHERE topology = $1 AND audience IS NULL AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
     ) AS alerts
     GROUP BY alert HAVING bool_or(is_opening) AND NOT bool_or(change = 'resolved')
 """
 """Selects a row per open alert; lists of its opening grow."""
 ACKNOWLEDGED = """
-    SELECT incident, "by" FROM incidents
-    WHERE topology = $1 AND change = 'acknowledged' AND coalesce("at" <= make_timestamptz($2 * 1000), true)
+    SELECT incident, decided_by FROM incidents
+    WHERE topology = $1 AND change = 'acknowledged' AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
 """
 STATES = f"""
     SELECT incident, sla, CASE WHEN coalesce(epoch_ms(checked_at) <= $2, true) THEN {STATE_TEXT} END AS now,
@@ -63,7 +63,7 @@ def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> l
     `tidemark incidents`; None: no check is known. *at_ms* is epoch ms; None: by all that is known.
     """
     # The alert has the acknowledgement with the next check, its incident at once.
-    people = {row["incident"]: row["by"] for row in tables.ask(ACKNOWLEDGED, [topology, at_ms]).objects}
+    people = {row["incident"]: row["decided_by"] for row in tables.ask(ACKNOWLEDGED, [topology, at_ms]).objects}
     alerts = []
     for alert in tables.ask(OPEN_ALERTS, [topology, at_ms]).objects:
         lists = {name: alert[name] or [] for name in _LISTS}

@@ -13,7 +13,6 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import (
     BATCHES,
-    CRITICAL_PATH_LEAVES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     HEARTBEATS,
@@ -91,7 +90,7 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     if closed.is_empty():
         return None
     in_window = pl.col("window_end") == closed["window_end"].item()
-    steps, leaves = (found.tables[table].filter(in_window) for table in (CRITICAL_PATH_STEPS, CRITICAL_PATH_LEAVES))
+    steps = found.tables[CRITICAL_PATH_STEPS].filter(in_window)
     finished = found.finished.filter(pl.col("window_end") == closed["window_end"].dt.epoch("ms").item())
     start_ms = closed["window_start"].dt.epoch("ms").item()
     judged = _judged(tables, topology, promised, start_ms, at_ms)
@@ -111,7 +110,6 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     return described_window(
         window,
         _objects(steps.sort("step", "operator", nulls_last=True)),
-        _objects(leaves.sort("behind_ms", "leaf")),
         _parts(parts, steps, closed, finished),
     )
 

@@ -99,7 +99,7 @@ def _operator(row: Row) -> Row:
     latency, worked = length(row["latency_ms"]), length(row["worked_ms"])
     text = f"median latency {latency}, worked {worked}, on the path of {row['on_path']:,} of {row['windows']:,} windows"
     share = row["on_path"] / row["windows"] if row["windows"] else None
-    return {"latency_ms": row["latency_ms"], "said": text, "share": share}
+    return {"latency_ms": row["latency_ms"], "tooltip": text, "share": share}
 
 
 def _charts(facts: PageFacts) -> dict[str, Markup]:

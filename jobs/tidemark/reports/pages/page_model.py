@@ -61,8 +61,8 @@ SET_ASIDE = """
     )
 """
 NEWEST_CHECK = """
-    SELECT sla, subject, measure, verdict, sla_results.said, culprit, held_by, observed_ms, warn_after_ms,
-           error_after_ms, quiet, objective, target, threshold_ms, window_ms, budget_left,
+    SELECT sla, subject, measure, verdict, sla_results.message, culprit, blocked_by, observed_ms, warn_after_ms,
+           error_after_ms, excluded_because, objective, target, threshold_ms, window_ms, budget_left,
            stale_groups, checked_at
     FROM sla_results WHERE topology = $1 AND checked_at <= make_timestamptz($2 * 1000)
     QUALIFY dense_rank() OVER (ORDER BY checked_at DESC, run_id DESC) = 1 ORDER BY sla
@@ -181,7 +181,7 @@ def broken_slas(model: Row) -> str | None:
     warned = [row["sla"] for row in others if row["verdict"] == Verdict.WARN]
     more = f"; also broken: {', '.join(also)}" if also else ""
     more += f"; with a warning: {', '.join(warned)}" if warned else ""
-    return f"{worst_sla['sla']}: {worst_sla['said']}{more}"
+    return f"{worst_sla['sla']}: {worst_sla['message']}{more}"
 
 
 def told_cause(model: Row) -> Row | None:

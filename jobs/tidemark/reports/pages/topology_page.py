@@ -235,7 +235,7 @@ def _operator(standing: Row, moving: Row | None) -> Row:
     broken = f": {', '.join(standing['slas'])}" if standing["slas"] else ""
     return {
         "latency_ms": latency_ms,
-        "said": f"moving average {length(latency_ms)}, {word}{broken}",
+        "tooltip": f"moving average {length(latency_ms)}, {word}{broken}",
         "share": None,
         "verdict": verdict,
         "word": word,

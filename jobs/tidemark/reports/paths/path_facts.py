@@ -85,7 +85,7 @@ WINDOWS = """
     SELECT window_start, window_end, state, path AS path_text, leaf, latency_ms, waited_ms, queued_ms,
            latency_ms - waited_ms - queued_ms AS worked_ms, before_source_ms,
            before_source_ms + latency_ms AS age_ms, skew_error_ms, over_sla, verdicts,
-           moving_average_ms, moving_average_path
+           moving_average_ms, moving_average_path, leaves
     FROM critical_paths
     WHERE topology = $1 AND latency_ms IS NOT NULL
           AND coalesce(window_start <= make_timestamptz($2 * 1000) AND window_end > make_timestamptz($2 * 1000), true)
@@ -97,11 +97,6 @@ STEPS = """
            behind_tasks_ms, tasks_error_ms, hot_key, hot_share
     FROM critical_path_steps WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
     ORDER BY step NULLS LAST, operator
-"""
-LEAVES = """
-    SELECT window_end, leaf, source, latency_ms, behind_ms, before_source_ms
-    FROM critical_path_leaves WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
-    ORDER BY behind_ms, leaf
 """
 PARTS = """
     SELECT window_end, subject, operator, kind, input, ms, usual_ms
@@ -142,13 +137,12 @@ def windows_with_paths(tables: Tables, topology: str, *, at_ms: int | None = Non
     ends = [window["window_end"] for window in windows]
     # One query a table for all windows, not one a window.
     steps = _group_by_window(tables.ask(STEPS, [topology, ends]).objects)
-    leaves = _group_by_window(tables.ask(LEAVES, [topology, ends]).objects)
     parts = _group_by_window(tables.ask(PARTS, [topology, ends]).objects)
     blame = _group_by_window(tables.ask(BLAME, [topology, ends]).objects)
     described: list[Row] = []
     for window in windows:
         end = window["window_end"]
-        described.append(described_window(window, steps[end], leaves[end], parts[end], blame[end]))
+        described.append(described_window(window, steps[end], parts[end], blame[end]))
     return described
 
 
@@ -291,15 +285,12 @@ def mostly_before_source(window: Mapping[str, Any]) -> str | None:
     return None if longest == AgeCause.BOUND else PART_WORDS[longest]
 
 
-def described_window(
-    window: Row, steps: Sequence[Row], leaves: Sequence[Row], parts: Sequence[Row] = (), blame: Sequence[Row] = ()
-) -> Row:
+def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = (), blame: Sequence[Row] = ()) -> Row:
     """Returns *window* with its path and all that is known about it.
 
     Args:
         window: the columns of WINDOWS.
         steps: those of STEPS, in the order of the path.
-        leaves: those of LEAVES.
         parts: those of PARTS.
         blame: those of BLAME.
     """
@@ -315,12 +306,12 @@ def described_window(
     # window_parts has the ages at all operators with a promise; this is that at the end of the path.
     own_parts = [part for part in parts if part["subject"] == window["leaf"] and part["ms"]]
     return {
-        **window,
+        **_without(window, "leaves"),
         "path": [row["operator"] for row in on_path],
         "physical_path": physical_path(on_path),
         "steps": on_path,
         "off_path": off_path,
-        "leaves": [leaf | _walk(path_to(leaf["leaf"], steps_by_name)) for leaf in leaves],
+        "leaves": [leaf | _walk(path_to(leaf["leaf"], steps_by_name)) for leaf in window["leaves"] or ()],
         "parts": [_without(part, "subject") for part in own_parts],
         "blame": [*blame],
     }

@@ -31,7 +31,7 @@ from tidemark.kernels.reports.paths import (
     spent,
 )
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import CRITICAL_PATH_LEAVES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
+from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.windows.finish_rows import WINDOW
 from tidemark.reports.paths.windows.passed_windows import PassedWindows
@@ -53,7 +53,7 @@ STANDS_STILL = frozenset({LatencyState.STUCK, LatencyState.ESTIMATED})
 class Paths(NamedTuple):
     """Rows about critical paths.
 
-    `tables` has the rows of three tables. `finished` has a row for each operator that finished one of their windows.
+    `tables` has the rows of two tables. `finished` has a row for each operator that finished one of their windows.
     Its instants are epoch ms by the clock of all hosts.
     """
 
@@ -110,7 +110,7 @@ def window_paths(
     of_groups = [(group, _measured(group, drivers.newest_ms, limits)) for group in groups]
     average_ms = _averages(of_groups, windows["window_end"].to_numpy(), looks_back_ms(topology))
     ahead_ms = max(drivers.newest_ms.values(), default=0)
-    parts: dict[Table, list[pl.DataFrame]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATH_LEAVES: [], CRITICAL_PATHS: []}
+    parts: dict[Table, list[pl.DataFrame]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATHS: []}
     finished: list[pl.DataFrame] = []
     for group, measured in of_groups:
         own = (interval.start_ms <= group.end_ms) & (group.end_ms < interval.end_ms)
@@ -270,8 +270,9 @@ class _GroupPaths:
         averaged_total_ms = self._measured.along(averages_ms, np.add)
         averaged = self._measured.longest([name for name in upstreams if name not in read], averaged_total_ms)
         return {
-            CRITICAL_PATHS: self._paths(leaf, critical_ms, averages_ms, averaged),
-            CRITICAL_PATH_LEAVES: self._leaves(critical_ms),
+            CRITICAL_PATHS: self._paths(leaf, critical_ms, averages_ms, averaged).join(
+                self._leaves(critical_ms), on="number", how="left", maintain_order="left"
+            ),
             CRITICAL_PATH_STEPS: self._steps(
                 self._measured.walk_to(leaf),
                 slack_ms(upstreams, self._group.ewt_ms, self._measured, critical_ms),
@@ -319,18 +320,21 @@ class _GroupPaths:
         )
 
     def _leaves(self, critical_ms: Floats) -> pl.DataFrame:
+        """Returns the paths to all leaves of each window, the critical one first."""
         names, rows = self._measured.names, []
         for name in self._ends:
             last = np.full(self._measured.windows, self._measured.place[name])
             total_ms = self._measured.total_ms[last[0]]
             whole = {
                 "latency_ms": total_ms,
-                "before_source_ms": self._before_source_ms(last),
                 "behind_ms": critical_ms - total_ms,
+                "before_source_ms": self._before_source_ms(last),
             }
             source = _named([*names], self._measured.source[last[0]])
             rows.append(pl.DataFrame({"number": self._group.numbers, "leaf": name, "source": source, **_whole(whole)}))
-        return pl.concat(rows)
+        in_order = pl.concat(rows).sort("number", "behind_ms", "leaf", nulls_last=True)
+        leaves_of_window = pl.struct(pl.exclude("number")).alias("leaves")
+        return in_order.group_by("number", maintain_order=True).agg(leaves_of_window)
 
     def _paths(self, leaf: Places, critical_ms: Floats, averages_ms: Floats, averaged: Places) -> pl.DataFrame:
         measured, at = self._measured, (leaf, self._columns)

@@ -48,7 +48,7 @@ class Quality:
     """Runs suites, which are one JSON file each."""
 
     def check(self, suite: str, frame: pd.DataFrame, **parameters: object) -> list[dict[str, Any]]:
-        """Returns a row of dq_results for each expectation of *suite*.
+        """Returns a row of expectation_results for each expectation of *suite*.
 
         The columns that identify the check are left out. *parameters* replace `$PARAMETER` in the suite.
         """
@@ -60,7 +60,7 @@ class Quality:
         Expectations are about one column of counts each. A row without a count there has no result.
 
         Yields:
-            The position of a row in *frame*, and the row of dq_results for it and one expectation.
+            The position of a row in *frame*, and the row of expectation_results for it and one expectation.
         """
         if frame.empty:
             return

@@ -10,6 +10,7 @@ from typing import Any
 from tidemark.escaping import one_line
 from tidemark.model.sla_spec import Severity
 from tidemark.semantics.incidents import Change
+from tidemark.sla.incidents.changes import name_of
 
 MOST_CHARACTERS_OF_A_KEY = 255
 """Longest key that each receiver accepts (PagerDuty's limit)."""
@@ -36,7 +37,7 @@ class Alert:
         dedup_key: the same for every change of an alert, by which receivers group and resolve.
         incident: its first incident.
         change: the event.
-        at_ms: when that happened.
+        changed_ms: when that happened.
         topology: the topology.
         cause: the cause that its SLAs have in common; None: no cause is known.
         place: the driver, operator or partition of the cause.
@@ -48,26 +49,26 @@ class Alert:
         measure: the measure.
         verdict: of the check that changed it.
         observed: the measured value in *unit*; None: nothing was measured.
-        limit: the broken limit in *unit*; None: the measure has no limit.
+        threshold: the broken limit in *unit*; None: the measure has no limit.
         unit: one of `Unit`.
-        text: measured and allowed values as a sentence; of an acknowledgement the note.
+        message: measured and allowed values as a sentence; of an acknowledgement the note.
         culprit: the operator or input to look at.
-        hold_up: the first finding of `tidemark why`.
+        blocked_by: the first finding of `tidemark why`.
         budget_left: unused share of the error budget.
         impact: everything that the cause affects.
-        since_ms: when the SLA broke.
+        broken_ms: when the SLA broke.
         owner: the responsible team or person.
         runbook: the remedy, a link or a text.
         link: the page of the incident.
         operator_link: the page of the operator that is the cause; None: no operator is.
-        by: the person who acknowledged it.
+        decided_by: the person who acknowledged it.
         reminder: number of the reminder, from 1; 0: the change itself.
     """
 
     dedup_key: str
     incident: str
     change: Change
-    at_ms: int
+    changed_ms: int
     topology: str
     cause: str | None
     place: str | None
@@ -79,19 +80,19 @@ class Alert:
     measure: str | None
     verdict: str
     observed: float | None
-    limit: float | None
+    threshold: float | None
     unit: str | None
-    text: str | None
+    message: str | None
     culprit: str | None
-    hold_up: str | None
+    blocked_by: str | None
     budget_left: float | None
     impact: Impact
-    since_ms: int | None
+    broken_ms: int | None
     owner: str | None
     runbook: str | None
     link: str
     operator_link: str | None
-    by: str | None
+    decided_by: str | None
     reminder: int = 0
 
 
@@ -105,7 +106,7 @@ def alert_of(
     """Returns the alert for *change*.
 
     Args:
-        change: a row of `sla_alerts`, whose name is `incident`, or of `incidents`; instants are epoch ms.
+        change: a row of `alerts` or of `incidents`; instants are epoch ms.
         link: address of the page to look at.
         operator_link: address of the page of the operator that is the cause.
         dags: DAGs that wait for late tables.
@@ -119,10 +120,10 @@ def alert_of(
     partition = row.get("cause_partition")
     where = row.get("cause_operator") or row.get("cause_sub_topology")
     return Alert(
-        dedup_key=_key(f"{change['topology']}/{change['incident']}"),
-        incident=lists["incidents"][0] if lists["incidents"] else row["incident"],
+        dedup_key=_key(f"{change['topology']}/{name_of(change)}"),
+        incident=lists["incidents"][0] if lists["incidents"] else one_line(name_of(change)),
         change=Change(change["change"]),
-        at_ms=row["at"],
+        changed_ms=row["changed_at"],
         topology=row["topology"],
         cause=row.get("cause"),
         place=where if where is None or partition is None else f"{where} partition {partition}",
@@ -134,11 +135,11 @@ def alert_of(
         measure=row["measure"],
         verdict=row["verdict"],
         observed=row["observed"],
-        limit=row["threshold"],
+        threshold=row["threshold"],
         unit=row["unit"],
-        text=row["said"],
+        message=row["message"],
         culprit=row["culprit"],
-        hold_up=row["held_by"],
+        blocked_by=row["blocked_by"],
         budget_left=row["budget_left"],
         impact=Impact(
             slas=lists["slas"] or (row["sla"],),
@@ -147,12 +148,12 @@ def alert_of(
             dags=tuple(map(one_line, dags)),
             owners=lists["owners"] or owner,
         ),
-        since_ms=row["broken_since"],
+        broken_ms=row["broken_since"],
         owner=row["owner"],
         runbook=row["runbook"],
         link=link,
         operator_link=operator_link,
-        by=row["by"],
+        decided_by=row["decided_by"],
         reminder=row.get("reminder") or 0,
     )
 

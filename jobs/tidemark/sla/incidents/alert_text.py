@@ -81,7 +81,7 @@ def _event_text(alert: Alert) -> str:
         case Change.ESCALATED:
             return f"got worse ({alert.verdict})"
         case Change.ACKNOWLEDGED:
-            return f"{are} acknowledged by {alert.by}"
+            return f"{are} acknowledged by {alert.decided_by}"
         case Change.RESOLVED:
             if alert.verdict == Verdict.PASS:
                 return f"{are} met again"
@@ -90,20 +90,20 @@ def _event_text(alert: Alert) -> str:
 
 def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
     """Returns names and values of the lines that have a value."""
-    broken_ms = alert.since_ms
+    broken_ms = alert.broken_ms
     # In whole seconds.
-    lasted_ms = 0 if broken_ms is None else (alert.at_ms - broken_ms) // 1_000 * 1_000
+    lasted_ms = 0 if broken_ms is None else (alert.changed_ms - broken_ms) // 1_000 * 1_000
     since = "" if broken_ms is None else iso(broken_ms) + (f", {for_people(lasted_ms)}" if lasted_ms else "")
     # A reminder comes later than its change.
-    late_ms = 0 if alert.reminder else notified_ms - alert.at_ms
+    late_ms = 0 if alert.reminder else notified_ms - alert.changed_ms
     began = "Broken since" if alert.change != Change.RESOLVED else "Was broken since"
     if alert.sla == DECISION:
         began = "Asked"
     details = {
-        "": alert.text,
+        "": alert.message,
         began: since,
         "Look at": alert.culprit,
-        "Blocked by": alert.hold_up,
+        "Blocked by": alert.blocked_by,
         "Error budget left": "" if alert.budget_left is None else _remaining_text(alert.budget_left),
         "Broken SLAs": ", ".join(alert.impact.slas) if len(alert.impact.slas) > 1 else "",
         "Affected tables": ", ".join(alert.impact.tables),

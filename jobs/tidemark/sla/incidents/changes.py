@@ -33,11 +33,22 @@ from tidemark.semantics.sla import (
 )
 
 Row = Mapping[str, Any]
-_COPIED = ("verdict", "severity", "subject", "measure", "said", "culprit", "held_by", "budget_left", "owner", "runbook")
+_COPIED = (
+    "verdict",
+    "severity",
+    "subject",
+    "measure",
+    "message",
+    "culprit",
+    "blocked_by",
+    "budget_left",
+    "owner",
+    "runbook",
+)
 GONE = "the SLA is no longer defined"
 MAINTENANCE, CALENDAR = "maintenance", "calendar"
 PAST = "past"
-"""Reason why a check is quiet.
+"""Reason why a check is excluded.
 
 It is for an instant before one that was checked already.
 """
@@ -53,11 +64,11 @@ def looks_back_ms(specs: Sequence[SlaSpec]) -> int:
     return DAY_MS + max((max(s.damping.open_after_ms, s.damping.resolve_after_ms) for s in specs), default=0)
 
 
-def quiet(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
+def excluded_because(spec: SlaSpec, at_ms: int, *, is_past: bool) -> str | None:
     """Returns why a check at *at_ms* changes no incident, if so."""
     if is_past:
         return PAST
-    if spec.is_quiet(at_ms):
+    if spec.is_in_maintenance(at_ms):
         return MAINTENANCE
     return None if spec.is_judged(at_ms) else CALENDAR
 
@@ -97,7 +108,7 @@ def changes(
     """
     by_sla: dict[str, list[Row]] = defaultdict(list)
     for result in results:
-        if result["quiet"] != PAST:
+        if result["excluded_because"] != PAST:
             by_sla[result["sla"]].append(result)
     rows: list[dict[str, Any]] = []
     for spec in specs:
@@ -119,9 +130,11 @@ def _came_in_time(opened: Row, results: Sequence[Row], at_ms: int, gap_ms: int) 
 
     The incident of missed checks was *opened* before. Otherwise slow checks would resolve and open it by turns.
     """
-    instants = sorted({row["checked_at"] for row in results if row["quiet"] != PAST and row["checked_at"] <= at_ms})
+    instants = sorted(
+        {row["checked_at"] for row in results if row["excluded_because"] != PAST and row["checked_at"] <= at_ms}
+    )
     gaps_ms = [later - before for before, later in pairwise(instants) if later > at_ms - gap_ms]
-    return opened["at"] <= at_ms - gap_ms and all(ms <= gap_ms for ms in gaps_ms)
+    return opened["changed_at"] <= at_ms - gap_ms and all(ms <= gap_ms for ms in gaps_ms)
 
 
 def missed_check(
@@ -154,12 +167,12 @@ def missed_check(
         f"{for_people(gap_ms(topology))}; look at the DAG tidemark_{topology.name}_sla_check, and raise "
         f"check_every if its runs succeed"
     )
-    opened = dict.fromkeys((*_COPIED, "observed", "run_id", "by")) | {
+    opened = dict.fromkeys((*_COPIED, "observed", "run_id", "decided_by")) | {
         "incident": name_since(CHECKS, since_ms),
         "topology": topology.name,
         "sla": CHECKS,
         "change": Change.OPENED.value,
-        "at": at_ms,
+        "changed_at": at_ms,
         "opened_at": since_ms,
         "broken_since": since_ms,
         "verdict": Verdict.ERROR.value,
@@ -167,7 +180,7 @@ def missed_check(
         "subject": "sla_check",
         "threshold": gap_ms(topology),
         "unit": Unit.MS.value,
-        "said": text,
+        "message": text,
         "owner": topology.owner,
     }
     # The incident is named after its beginning: one of this name was opened, and resolved, before.
@@ -188,44 +201,44 @@ def asked_decision(
         is_waited_for: True if a stream does not run until the answer.
         at_ms: now, epoch ms.
     """
-    return dict.fromkeys((*_COPIED, "observed", "threshold", "unit", "run_id", "by")) | {
+    return dict.fromkeys((*_COPIED, "observed", "threshold", "unit", "run_id", "decided_by")) | {
         "incident": name,
         "topology": topology.name,
         "sla": DECISION,
         "cause": command,
         "cause_sub_topology": place,
         "change": Change.OPENED.value,
-        "at": at_ms,
+        "changed_at": at_ms,
         "opened_at": at_ms,
         "broken_since": at_ms,
         "verdict": Verdict.UNKNOWN.value,
         "severity": (Severity.CRITICAL if is_waited_for else Severity.WARNING).value,
         "subject": place,
-        "said": text,
+        "message": text,
         "owner": topology.owner,
     }
 
 
 def answered_decision(asked: Row, *, text: str, by: str | None, at_ms: int) -> dict[str, Any]:
     """Returns the row that ends the alert *asked*, at *at_ms*."""
-    return {**asked, "change": Change.RESOLVED.value, "at": at_ms, "said": text, "by": by}
+    return {**asked, "change": Change.RESOLVED.value, "changed_at": at_ms, "message": text, "decided_by": by}
 
 
 def _ended(last: Row, at_ms: int) -> dict[str, Any]:
     text = "the SLAs are checked again" if last["sla"] == CHECKS else GONE
-    change = {"change": Change.RESOLVED.value, "at": at_ms, "verdict": Verdict.UNKNOWN.value, "said": text}
-    return {**last, **change, "by": None, "culprit": None, "held_by": None, "observed": None}
+    change = {"change": Change.RESOLVED.value, "changed_at": at_ms, "verdict": Verdict.UNKNOWN.value, "message": text}
+    return {**last, **change, "decided_by": None, "culprit": None, "blocked_by": None, "observed": None}
 
 
 def open_incidents(incidents: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """Returns the newest change of each open incident, by its name."""
+    """Returns the newest change of each open incident, or alert, by its name."""
     newest: dict[str, dict[str, Any]] = {}
     for row in sorted(incidents, key=in_time):
         if row["change"] == Change.RESOLVED:
-            newest.pop(row["incident"], None)
+            newest.pop(name_of(row), None)
         # Acknowledgements do not count: the change was made by a check.
         elif row["change"] != Change.ACKNOWLEDGED:
-            newest[row["incident"]] = dict(row)
+            newest[name_of(row)] = dict(row)
     return newest
 
 
@@ -254,7 +267,13 @@ def acknowledgement(
         raise InvalidArgument(msg)
     if acknowledged(incidents, incident):
         return None
-    change = {"change": Change.ACKNOWLEDGED.value, "at": at_ms, "by": by, "said": note or None, "run_id": None}
+    change = {
+        "change": Change.ACKNOWLEDGED.value,
+        "changed_at": at_ms,
+        "decided_by": by,
+        "message": note or None,
+        "run_id": None,
+    }
     return {**still_open[incident], **change}
 
 
@@ -275,10 +294,15 @@ def _by_check(result: Row) -> tuple[int, str]:
     return result["checked_at"], result["run_id"]
 
 
+def name_of(change: Row) -> str:
+    """Returns the name of the alert that *change* is about, or of the incident."""
+    return str(change["alert"] if "alert" in change else change["incident"])
+
+
 def in_time(change: Row) -> tuple[int, str, int]:
     """Returns a key that sorts changes by time."""
     # Several changes of an incident may have one instant: they come in the order of Change.
-    return change["at"], change["incident"], list(Change).index(Change(change["change"]))
+    return change["changed_at"], name_of(change), list(Change).index(Change(change["change"]))
 
 
 def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Row]) -> Iterator[dict[str, Any]]:
@@ -298,9 +322,9 @@ def _changes_of_spec(spec: SlaSpec, results: Sequence[Row], history: Sequence[Ro
     forgotten_ms = 0
     for result in sorted(results, key=_by_check):
         # An earlier call followed these results.
-        if last is not None and result["checked_at"] <= last["at"]:
+        if last is not None and result["checked_at"] <= last["changed_at"]:
             continue
-        if result["quiet"] is not None:
+        if result["excluded_because"] is not None:
             standing, forgotten_ms = interrupted(standing), result["checked_at"]
             continue
         before = standing
@@ -334,10 +358,10 @@ def _row(change: Change, standing: SlaState, result: Row, limits: Thresholds) ->
         **_measured(limits, result),
         "incident": name_since(result["sla"], opened_ms),
         "change": change.value,
-        "at": result["checked_at"],
+        "changed_at": result["checked_at"],
         "opened_at": opened_ms,
         "broken_since": standing.broken_since_ms,
-        "by": None,
+        "decided_by": None,
     }
 
 

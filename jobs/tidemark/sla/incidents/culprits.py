@@ -117,20 +117,24 @@ class _Explainer:
         findings = self._held_up(operator, is_late=is_late, is_own=is_own) or ()
         reasons = (finding for finding in findings if not _ended_after(finding, crossed_ms))
         finding = self._held_back(spec) or next(reasons, None)
-        culprit, held_by, age_ms = status.culprit or self._waited_for(status), finding.line if finding else None, None
+        culprit, blocked_by, age_ms = (
+            status.culprit or self._waited_for(status),
+            finding.line if finding else None,
+            None,
+        )
         root = self._root_of(finding, self._topology) if finding and not is_own else None
         if is_late and (part := self._blamed(spec.table, spec.subject, spec.over_ms)) is not None:
             culprit, age_ms = culprit or part["operator"], part["age_ms"]
-            held_by = held_by or (None if is_own else _wait_for_input(part))
+            blocked_by = blocked_by or (None if is_own else _wait_for_input(part))
         restart = self._restarted(spec) if is_late and culprit in WAITED_FOR_DRIVER else None
         if restart is not None and culprit in {None, str(restart.cause)}:
-            culprit, held_by = str(restart.cause), restart.line
+            culprit, blocked_by = str(restart.cause), restart.line
             root = self._root_of(restart, self._topology)
         if culprit is None and finding is not None:
             culprit = finding.input or finding.operator
         if root is None and culprit is not None and is_late:
-            root = self._root_of_part(culprit, held_by, spec.subject, self._topology)
-        return replace(status, culprit=culprit, held_by=held_by, age_ms=age_ms, root=root)
+            root = self._root_of_part(culprit, blocked_by, spec.subject, self._topology)
+        return replace(status, culprit=culprit, blocked_by=blocked_by, age_ms=age_ms, root=root)
 
     def _part_that_grew(self, sla: str, subject: str, over_ms: int) -> Row | None:
         over = [self._topology.name, self._at_ms - over_ms, self._at_ms]

@@ -12,7 +12,7 @@ from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import known_slas
-from tidemark.model.tables.catalog import ALERT_DECISIONS
+from tidemark.model.tables.catalog import DECISIONS as TABLE
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.alerts import STATE_TEXT
 from tidemark.reports.paths.path_facts import Row, Tables
@@ -28,22 +28,22 @@ _STATES = {
     Decision.UNSILENCE: "no longer silenced; decided",
 }
 """State of a subject after each decision."""
-DECISIONS = f"""
-    SELECT * REPLACE (epoch_ms(decided_at) AS decided_at, epoch_ms(until) AS until) FROM alert_decisions
-    WHERE topology = $1 AND decision IN {(*map(str, Decision),)} AND subject_kind IN {(*map(str, DecisionSubject),)}
+DECISIONS = """
+    SELECT * REPLACE (epoch_ms(decided_at) AS decided_at, epoch_ms(ends_at) AS ends_at) FROM decisions
+    WHERE topology = $1 AND outcome IS NULL
 """
 OPENINGS = """
-    SELECT alert AS incident, epoch_ms("at") AS "at", * EXCLUDE (alert, "at") FROM sla_alerts
+    SELECT * REPLACE (epoch_ms(changed_at) AS changed_at) FROM alerts
     WHERE topology = $1 AND change = 'opened' AND audience IS NULL
-          AND alert NOT IN (SELECT alert FROM sla_alerts WHERE topology = $1 AND change = 'resolved')
+          AND alert NOT IN (SELECT alert FROM alerts WHERE topology = $1 AND change = 'resolved')
 """
 OPEN_INCIDENTS = f"""
-    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, incident_history.said, culprit,
+    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, incident_history.message, culprit,
            acknowledged_by, {STATE_TEXT} AS now
     FROM incident_history WHERE topology = $1 AND resolved_at IS NULL ORDER BY opened_at, incident
 """
 NEWEST_CHECK = """
-    SELECT checked_at, sla_results.said FROM sla_results WHERE topology = $1 AND sla = $2
+    SELECT checked_at, sla_results.message FROM sla_results WHERE topology = $1 AND sla = $2
     ORDER BY checked_at DESC LIMIT 1
 """
 LONGEST_SILENCE_MS = 90 * DAY_MS
@@ -156,7 +156,7 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
     if is_acknowledgement:
         earlier = acknowledge(layout, topology, made.subject, by=made.by, note=made.note, at_ms=at_ms)
         if earlier:
-            text = f"{made.subject} is acknowledged already, by {earlier['by']} at {iso(earlier['at'])}"
+            text = f"{made.subject} is acknowledged already, by {earlier['decided_by']} at {iso(earlier['changed_at'])}"
             return DecisionResult(is_new=False, text=text)
     row = {
         "topology": topology,
@@ -164,11 +164,11 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
         "subject_kind": kind.value,
         "subject": made.subject,
         "decided_at": at_ms,
-        "until": made.until_ms,
-        "by": made.by,
+        "ends_at": made.until_ms,
+        "decided_by": made.by,
         "note": made.note or None,
     }
-    add_rows([row], ALERT_DECISIONS, layout.report_table(topology, ALERT_DECISIONS.name))
+    add_rows([row], TABLE, layout.report_table(topology, TABLE.name))
     until = "" if made.until_ms is None else f" until {iso(made.until_ms)}"
     return DecisionResult(is_new=True, text=f"{made.subject} is {_STATES[made.decision]} by {made.by}{until}{others}")
 

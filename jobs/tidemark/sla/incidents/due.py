@@ -1,7 +1,7 @@
 """Chooses the alerts that a channel gets now: changes, and reminders.
 
-Rows are those of `sla_alerts`, with the alert's name as `incident`, of `deliveries` and of `alert_decisions`. Instants
-are epoch ms. Decisions of people can delay deliveries, and never change an alert.
+Rows are those of `alerts`, of `deliveries`, and of `decisions` about alerts. Instants are epoch ms. Decisions of people
+can delay deliveries, and never change an alert.
 """
 
 from __future__ import annotations
@@ -58,11 +58,13 @@ def silences(decisions: Sequence[Row]) -> list[Silence]:
     times = []
     for (kind, subject), rows in by_subject.items():
         for row, later in zip_longest(rows, rows[1:]):
-            if row["until"] is None:
+            if row["ends_at"] is None:
                 continue
-            end_ms = row["until"] if later is None else min(row["until"], later["decided_at"])
+            end_ms = row["ends_at"] if later is None else min(row["ends_at"], later["decided_at"])
             is_snooze = row["decision"] == Decision.SNOOZE
-            times.append(Silence(DecisionSubject(kind), subject, row["decided_at"], end_ms, row["by"], is_snooze))
+            times.append(
+                Silence(DecisionSubject(kind), subject, row["decided_at"], end_ms, row["decided_by"], is_snooze)
+            )
     return sorted(times, key=lambda silence: silence.start_ms)
 
 
@@ -88,10 +90,10 @@ def with_newest_lists(alerts: Sequence[Row]) -> list[dict[str, Any]]:
 
     Only the row of an opening grows, and it has the severity that receivers know.
     """
-    openings = {row["incident"]: row for row in alerts if row["change"] == Change.OPENED}
+    openings = {row["alert"]: row for row in alerts if row["change"] == Change.OPENED}
     rows = []
     for row in alerts:
-        opening = openings.get(row["incident"], row)
+        opening = openings.get(row["alert"], row)
         rows.append({**row, **in_order_of(LISTS, opening), "opening_severity": opening["severity"]})
     return rows
 
@@ -113,10 +115,10 @@ def due_changes(
     """
     by_alert: dict[str, list[Row]] = defaultdict(list)
     for row in sorted(with_newest_lists(alerts), key=in_time):
-        by_alert[row["incident"]].append(row)
+        by_alert[row["alert"]].append(row)
     delivered: dict[str, list[Row]] = defaultdict(list)
     for delivery in deliveries:
-        delivered[delivery["incident"]].append(delivery)
+        delivered[delivery["alert"]].append(delivery)
     silenced, still_open = silences(decisions), open_incidents(alerts)
     due: list[dict[str, Any]] = []
     for name, changes in by_alert.items():
@@ -157,7 +159,7 @@ class _ChannelAlert:
             rows = [row for row in rows if row["change"] == Change.RESOLVED and is_known]
         if not (self._is_open or self._channel.has_opened(self._delivered)):
             # A new channel would otherwise deliver the changes of years.
-            rows = [row for row in rows if row["at"] >= self._now_ms - RETRIED_MS]
+            rows = [row for row in rows if row["changed_at"] >= self._now_ms - RETRIED_MS]
         matching = [row for row in rows if self._channel.must_get(row, self._delivered)]
         return [row for row in matching if row["change"] not in self._delivered]
 
@@ -169,7 +171,7 @@ class _ChannelAlert:
         if self._channel.sends_again:
             # The receiver keeps the newest copy, which must still name the person.
             acknowledged = self._changes.get(Change.ACKNOWLEDGED, {})
-            yield {**beginnings[-1], "by": acknowledged.get("by"), "is_repeat": True}
+            yield {**beginnings[-1], "decided_by": acknowledged.get("decided_by"), "is_repeat": True}
             return
         if self._is_impact():
             return
@@ -180,7 +182,7 @@ class _ChannelAlert:
 
     def _has_ended_in_silence(self) -> bool:
         end = self._changes.get(Change.RESOLVED)
-        return end is not None and self._is_silenced_at(end["at"])
+        return end is not None and self._is_silenced_at(end["changed_at"])
 
     def _is_repeat_due(self, last_ms: int) -> bool:
         """Returns True if the last delivery, at *last_ms*, is too old."""
@@ -203,10 +205,12 @@ class _ChannelAlert:
         if opened is None or escalated is None or not self._channel.takes(Change.OPENED):
             return [*rows.values()]
         reached_ms = min((row["delivered_at"] for row in self._own if row["change"] == Change.OPENED), default=None)
-        is_by_others = self._channel.escalated_by and (reached_ms is None or escalated["at"] <= reached_ms)
-        if is_by_others or (self._is_silenced_at(opened["at"]) and self._is_silenced_at(escalated["at"])):
+        is_by_others = self._channel.escalated_by and (reached_ms is None or escalated["changed_at"] <= reached_ms)
+        if is_by_others or (
+            self._is_silenced_at(opened["changed_at"]) and self._is_silenced_at(escalated["changed_at"])
+        ):
             del rows[Change.ESCALATED]
-            rows[Change.OPENED] = {**escalated, "change": Change.OPENED.value, "at": opened["at"]}
+            rows[Change.OPENED] = {**escalated, "change": Change.OPENED.value, "changed_at": opened["changed_at"]}
         return [*rows.values()]
 
     def _has_reached(self) -> bool:

@@ -48,7 +48,7 @@ def payload_of(alert: Alert) -> dict[str, Any]:
         "dedup_key": alert.dedup_key,
         "incident": alert.incident,
         "change": alert.change.value,
-        "at": iso(alert.at_ms),
+        "changed_at": iso(alert.changed_ms),
         "severity": alert.severity,
         "topology": alert.topology,
         "cause": alert.cause,
@@ -59,18 +59,18 @@ def payload_of(alert: Alert) -> dict[str, Any]:
         "measure": alert.measure,
         "verdict": alert.verdict,
         "observed": alert.observed,
-        "limit": alert.limit,
+        "threshold": alert.threshold,
         "unit": alert.unit,
-        "text": alert.text,
+        "message": alert.message,
         "culprit": alert.culprit,
-        "hold_up": alert.hold_up,
+        "blocked_by": alert.blocked_by,
         "impact": impact,
-        "since": None if alert.since_ms is None else iso(alert.since_ms),
+        "broken_since": None if alert.broken_ms is None else iso(alert.broken_ms),
         "owner": alert.owner,
         "runbook": alert.runbook,
         "link": alert.link,
         "operator_link": alert.operator_link,
-        "by": alert.by,
+        "decided_by": alert.decided_by,
         "reminder": alert.reminder,
     }
 
@@ -93,7 +93,7 @@ def pagerduty_event(alert: Alert, texts: Mapping[str, str], *, routing_key: str)
             "summary": _cut(texts["subject"]),
             "source": f"{SOURCE}/{alert.topology}",
             "severity": alert.severity if alert.severity in [*Severity] else Severity.CRITICAL.value,
-            "timestamp": iso(alert.at_ms),
+            "timestamp": iso(alert.changed_ms),
             "component": alert.subject or alert.sla,
             "group": alert.topology,
             "class": alert.measure or alert.sla,
@@ -122,16 +122,16 @@ def alertmanager_alert(alert: Alert, texts: Mapping[str, str], *, valid_until_ms
         "summary": texts["subject"],
         "description": texts["text"],
         "culprit": alert.culprit,
-        "hold_up": alert.hold_up,
+        "blocked_by": alert.blocked_by,
         "runbook_url": alert.runbook,
-        "acknowledged_by": alert.by,
+        "acknowledged_by": alert.decided_by,
         "slas": ", ".join(alert.impact.slas),
         "tables": ", ".join(alert.impact.tables),
         "topics": ", ".join(alert.impact.topics),
         "dags": ", ".join(alert.impact.dags),
     }
-    starts_ms = alert.at_ms if alert.since_ms is None else alert.since_ms
-    ends_ms = alert.at_ms if alert.change is Change.RESOLVED else valid_until_ms
+    starts_ms = alert.changed_ms if alert.broken_ms is None else alert.broken_ms
+    ends_ms = alert.changed_ms if alert.change is Change.RESOLVED else valid_until_ms
     body: dict[str, Any] = {
         # An empty value means no label.
         "labels": {name: value for name, value in labels.items() if value},
@@ -144,7 +144,7 @@ def alertmanager_alert(alert: Alert, texts: Mapping[str, str], *, valid_until_ms
     if alert.severity != alert.opening_severity:
         # With another label it is another alert: the first one ends.
         first = {**body, "labels": {**body["labels"], "severity": alert.opening_severity}}
-        bodies.append({**first, "endsAt": iso(max(alert.at_ms, starts_ms))})
+        bodies.append({**first, "endsAt": iso(max(alert.changed_ms, starts_ms))})
     return ReceiverCall(path="/api/v2/alerts", body=bodies)
 
 

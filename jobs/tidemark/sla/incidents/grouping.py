@@ -1,6 +1,6 @@
 """Derives alerts from incidents: incidents of one cause are one alert.
 
-Rows are those of `incidents`, `sla_results` and `sla_alerts`, with instants as epoch ms. An alert opens with its first
+Rows are those of `incidents`, `sla_results` and `alerts`, with instants as epoch ms. An alert opens with its first
 incident and is resolved when no open incident has its cause. It may grow meanwhile without another change. An incident
 whose cause changes moves to the alert of the new one, and leaves the lists of the other. A later outage of a driver is
 another cause.
@@ -27,8 +27,8 @@ from tidemark.why.evidence.findings import UNEXPLAINED
 
 Row = Mapping[str, Any]
 _OF_WORST = (
-    "topology", "sla", "verdict", "subject", "measure", "observed", "threshold", "unit", "said", "culprit", "held_by",
-    "budget_left", "runbook", "run_id",
+    "topology", "sla", "verdict", "subject", "measure", "observed", "threshold", "unit", "message", "culprit",
+    "blocked_by", "budget_left", "runbook", "run_id",
 )  # fmt: skip
 LISTS = ("incidents", "slas", "tables", "topics", "owners")
 """Columns that grow while an alert is open."""
@@ -46,7 +46,7 @@ def alert_changes(
     since_ms: int,
     project: Iterable[Topology] = (),
 ) -> list[dict[str, Any]]:
-    """Returns the rows of `sla_alerts` that follow from the *incidents*.
+    """Returns the rows of `alerts` that follow from the *incidents*.
 
     A row whose alert and change are among the *alerts* replaces that one: its lists have grown. Called again with the
     result among the *alerts* it returns none.
@@ -55,7 +55,7 @@ def alert_changes(
         topology: whose SLAs they are.
         incidents: the rows of `incidents`.
         results: the rows of `sla_results` since the incidents opened.
-        alerts: the rows of `sla_alerts`.
+        alerts: the rows of `alerts`.
         at_ms: the instant of the newest check, epoch ms.
         since_ms: incidents that were resolved before, and never alerted, are left out.
         project: the topologies that may read its topics.
@@ -121,7 +121,7 @@ class _Grouping:
         self._open = open_incidents(incidents)
         self._alerted = {incident for alert in alerts for incident in alert["incidents"]}
         self._broken: dict[str, list[Row]] = defaultdict(list)
-        judged = sorted((row for row in results if row["quiet"] != PAST), key=lambda row: row["checked_at"])
+        judged = sorted((row for row in results if row["excluded_because"] != PAST), key=lambda row: row["checked_at"])
         for result in judged:
             if result["cause"] is not None and Verdict(result["verdict"]) in BROKEN:
                 self._broken[result["sla"]].append(result)
@@ -142,7 +142,7 @@ class _Grouping:
         worst = {row["incident"]: row for row in sorted(by_checks, key=in_time)}
         for name, row in {**worst, **self._open}.items():
             end = self._ends.get(name)
-            is_new = name not in self._alerted and end is not None and end["at"] >= since_ms
+            is_new = name not in self._alerted and end is not None and end["changed_at"] >= since_ms
             if self.is_open(row) or is_new:
                 groups[self._root(row)].append(row)
         return groups
@@ -170,7 +170,7 @@ class _Grouping:
         if incident["sla"] == CHECKS:
             return own
         end = self._ends.get(incident["incident"])
-        until_ms = self._at_ms if end is None else end["at"]
+        until_ms = self._at_ms if end is None else end["changed_at"]
         seen = [row for row in self._broken[incident["sla"]] if incident["opened_at"] <= row["checked_at"] <= until_ms]
         place = own
         for row in seen:
@@ -207,7 +207,7 @@ class _Grouping:
             lists[name] = outside(lists[name], left)
         if before is not None:
             return {**before, **lists}
-        opened_ms = max(min(row["at"] for row in of_alert), place[-1])
+        opened_ms = max(min(row["changed_at"] for row in of_alert), place[-1])
         if any(row["incident"] in self._alerted for row in members):
             # It moves here from the alert of another cause.
             opened_ms = self._at_ms
@@ -217,11 +217,11 @@ class _Grouping:
         return row | {
             "alert": place[1] if place[0] is None else _name(cause, opened_ms),
             "change": Change.OPENED.value,
-            "at": opened_ms,
+            "changed_at": opened_ms,
             "opened_at": opened_ms,
             "broken_since": min(broken_ms, default=None),
             "audience": None,
-            "by": None,
+            "decided_by": None,
             **lists,
         }
 
@@ -262,10 +262,10 @@ class _Grouping:
         """
         owners, worst = lists["owners"], _worst(members)
         results = [] if place[0] is None else self._of_place(worst["sla"], place)
-        newest = next((row for row in reversed(results) if row["held_by"]), worst)
+        newest = next((row for row in reversed(results) if row["blocked_by"]), worst)
         return {
             **in_order_of(_OF_WORST, worst),
-            **in_order_of(("culprit", "held_by"), newest),
+            **in_order_of(("culprit", "blocked_by"), newest),
             "severity": min((row["severity"] for row in members), key=_rank),
             "owner": owners[0] if len(owners) == 1 else self._topology.owner,
         }
@@ -277,26 +277,29 @@ class _Grouping:
         now = self._row(members, alert, place)
         is_worse = worst_first(Verdict(now["verdict"])) < worst_first(Verdict(alert["verdict"]))
         if (is_worse or _rank(now["severity"]) < _rank(alert["severity"])) and Change.ESCALATED not in written:
-            at_ms = max(row["at"] for row in members)
-            yield {**alert, **now, "owner": alert["owner"], "change": Change.ESCALATED.value, "at": at_ms}
+            at_ms = max(row["changed_at"] for row in members)
+            yield {**alert, **now, "owner": alert["owner"], "change": Change.ESCALATED.value, "changed_at": at_ms}
         if Change.ACKNOWLEDGED in written:
             return
         for row in self._incidents:
             # An incident may have moved to the alert of another cause.
             if row["change"] == Change.ACKNOWLEDGED and self._root(row) == place:
-                acknowledged = {"change": Change.ACKNOWLEDGED.value, **in_order_of(("at", "by", "said"), row)}
-                yield {**alert, **acknowledged, "at": max(row["at"], alert["at"])}
+                acknowledged = {
+                    "change": Change.ACKNOWLEDGED.value,
+                    **in_order_of(("changed_at", "decided_by", "message"), row),
+                }
+                yield {**alert, **acknowledged, "changed_at": max(row["changed_at"], alert["changed_at"])}
                 return
 
     def end(self, alert: Row) -> dict[str, Any]:
         """Returns the end of *alert*."""
         ends = [self._ends[name] for name in alert["incidents"] if name in self._ends]
-        change = {"change": Change.RESOLVED.value, "by": None}
+        change = {"change": Change.RESOLVED.value, "decided_by": None}
         if len(ends) < len(alert["incidents"]):
             # Others of its incidents are open for another cause.
-            return {**alert, **change, "at": self._at_ms, "verdict": Verdict.UNKNOWN.value, "said": ENDED}
-        last = max(ends, key=lambda row: row["at"])
-        columns = ("at", "verdict", "said", "observed", "culprit", "held_by", "budget_left", "run_id")
+            return {**alert, **change, "changed_at": self._at_ms, "verdict": Verdict.UNKNOWN.value, "message": ENDED}
+        last = max(ends, key=lambda row: row["changed_at"])
+        columns = ("changed_at", "verdict", "message", "observed", "culprit", "blocked_by", "budget_left", "run_id")
         return {**alert, **change, **in_order_of(columns, last)}
 
 
@@ -368,7 +371,12 @@ def _impacts(alert: Row, alerts: Sequence[Row], incidents: Sequence[Row], at_ms:
     of_alert = [row for row in alerts if row["audience"] and row["alert"] == f"{alert['alert']}@{row['audience']}"]
     for message in _open(of_alert):
         if message["audience"] not in alert["owners"]:
-            end = {"change": Change.RESOLVED.value, "at": at_ms, "verdict": Verdict.UNKNOWN.value, "said": ENDED}
+            end = {
+                "change": Change.RESOLVED.value,
+                "changed_at": at_ms,
+                "verdict": Verdict.UNKNOWN.value,
+                "message": ENDED,
+            }
             yield {**message, **end}
     for owner in alert["owners"]:
         if owner == alert["owner"]:
@@ -403,7 +411,9 @@ def _joined(before: Row | None, name: str, more: Iterable[str]) -> list[str]:
 
 
 def _worst(incidents: Iterable[Row]) -> Row:
-    return min(incidents, key=lambda row: (worst_first(Verdict(row["verdict"])), _rank(row["severity"]), row["at"]))
+    return min(
+        incidents, key=lambda row: (worst_first(Verdict(row["verdict"])), _rank(row["severity"]), row["changed_at"])
+    )
 
 
 def _rank(severity: str) -> int:

@@ -103,19 +103,19 @@ def root_of(finding: WhyFinding, topology: Topology) -> RootCause:
     return RootCause(str(cause), sub_topology=sub.name, operator=operator, partition=partition, since_ms=since_ms)
 
 
-def root_of_part(culprit: str, held_by: str | None, subject: str, topology: Topology) -> RootCause:
+def root_of_part(culprit: str, blocked_by: str | None, subject: str, topology: Topology) -> RootCause:
     """Returns the cause of a part of a window's age.
 
     Args:
         culprit: the operator that worked, or a cause.
-        held_by: the text that names the input and partition, if there is one.
+        blocked_by: the text that names the input and partition, if there is one.
         subject: the operator whose windows they are.
         topology: its topology.
     """
     if culprit in topology.operators:
         sub = topology.sub_topology_of(culprit)
         return RootCause(cause=str(SLOW_OPERATOR), sub_topology=sub.name, operator=culprit)
-    match = _PARTITION.search(held_by or "")
+    match = _PARTITION.search(blocked_by or "")
     if match and match[1] in topology.operators:
         sub = topology.sub_topology_of(match[1])
         return RootCause(cause=culprit, sub_topology=sub.name, operator=match[1], partition=int(match[2]))

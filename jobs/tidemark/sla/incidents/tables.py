@@ -18,7 +18,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import Measure, SlaSpec
-from tidemark.model.tables.catalog import ALERT_DECISIONS, ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
+from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
@@ -44,7 +44,7 @@ from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
-_FOR_ALERTS = ("sla", "checked_at", "verdict", "quiet", "culprit", "held_by", *CAUSE, CAUSE_SINCE)
+_FOR_ALERTS = ("sla", "checked_at", "verdict", "excluded_because", "culprit", "blocked_by", *CAUSE, CAUSE_SINCE)
 
 
 def worst_text(row: Row) -> str | None:
@@ -140,7 +140,7 @@ def follow_up(
     results = _read_stored(SLA_RESULTS, layout, topology.name)
     # Intervals exclude their end.
     recent = lies_in("checked_at", Interval(at_ms - looks_back_ms(specs), at_ms + 1))
-    checks, last_ms = _in_ms(rows_in(results, recent)), _last_check_ms(results, at_ms)
+    checks, last_ms = in_ms(rows_in(results, recent)), _last_check_ms(results, at_ms)
 
     def follow(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
         missed = missed_check(topology, last_ms, incidents, at_ms=at_ms)
@@ -171,17 +171,17 @@ def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int, project: Pa
     """
 
     def write() -> None:
-        incidents = _in_ms(rows_in(_read_stored(INCIDENTS, layout, topology.name)))
+        incidents = in_ms(rows_in(_read_stored(INCIDENTS, layout, topology.name)))
         if not incidents:
             return
         stored = _read_stored(ALERTS, layout, topology.name)
-        alerts = _in_ms(rows_in(stored))
+        alerts = in_ms(rows_in(stored))
         since_ms = at_ms - RETRIED_MS
         still_open = open_incidents(incidents)
         oldest_ms = min([since_ms, *(row["opened_at"] for row in still_open.values())])
         # Intervals exclude their end.
         checks = lies_in("checked_at", Interval(oldest_ms, at_ms + 1))
-        results = _in_ms(rows_in(_read_stored(SLA_RESULTS, layout, topology.name), checks, columns=_FOR_ALERTS))
+        results = in_ms(rows_in(_read_stored(SLA_RESULTS, layout, topology.name), checks, columns=_FOR_ALERTS))
         readers = _topologies(project) if project is not None and still_open else []
         rows = alert_changes(topology, incidents, results, alerts, at_ms=at_ms, since_ms=since_ms, project=readers)
         if rows:
@@ -216,7 +216,9 @@ def _last_check_ms(results: DeltaTable, at_ms: int) -> int | None:
     It may be long ago. It is epoch ms; None: nothing was checked before *at_ms*.
     """
     # Checks for the past do not count.
-    before = (pc.field("checked_at") < utc(at_ms)) & (pc.field("quiet").is_null() | (pc.field("quiet") != PAST))
+    before = (pc.field("checked_at") < utc(at_ms)) & (
+        pc.field("excluded_because").is_null() | (pc.field("excluded_because") != PAST)
+    )
     times = pl.DataFrame(dataset_of(results).to_table(["checked_at"], filter=before))["checked_at"]
     newest = times.dt.epoch("ms").max()
     return newest if isinstance(newest, int) else None
@@ -232,7 +234,7 @@ def _add(
 
     def write() -> list[dict[str, Any]]:
         stored = _read_stored(INCIDENTS, layout, topology)
-        rows = new_rows(_in_ms(rows_in(stored)))
+        rows = new_rows(in_ms(rows_in(stored)))
         if rows:
             replace_in(stored, rows, INCIDENTS, where=_are_those(rows))
         return rows
@@ -275,8 +277,8 @@ def open_slas(layout: Layout, topology: str) -> dict[str, str]:
     # Pages ask this, and create no table.
     if not DeltaTable.is_deltatable(str(layout.report_table(topology, INCIDENTS.name))):
         return {}
-    rows = rows_in(_read_stored(INCIDENTS, layout, topology), columns=("incident", "sla", "change", "at"))
-    return {name: row["sla"] for name, row in open_incidents(_in_ms(rows)).items()}
+    rows = rows_in(_read_stored(INCIDENTS, layout, topology), columns=("incident", "sla", "change", "changed_at"))
+    return {name: row["sla"] for name, row in open_incidents(in_ms(rows)).items()}
 
 
 def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
@@ -285,7 +287,7 @@ def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
     They can be written as JSON: instants are text in ISO 8601.
     """
     stored = _read_stored(INCIDENTS, layout, topology)
-    rows = rows_in(stored, pc.field("run_id") == run_id).sort("at", "incident")
+    rows = rows_in(stored, pc.field("run_id") == run_id).sort("changed_at", "incident")
     return rows.with_columns(cs.datetime().dt.to_string("iso:strict")).to_dicts()
 
 
@@ -296,15 +298,15 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
     out if they are older than RETRIED_MS, unless the channel keeps state and opened the alert. Silenced alerts wait. A
     reminder has its number as `reminder`. A row that is only sent again has `is_repeat`. Each table is read once.
     """
-    alerts = [{**row, "incident": row["alert"]} for row in _in_ms(rows_in(_read_stored(ALERTS, layout, topology)))]
+    alerts = in_ms(rows_in(_read_stored(ALERTS, layout, topology)))
     by_them = pc.field("channel").isin([channel.name, *channel.escalated_by])
-    deliveries = _in_ms(rows_in(_read_stored(DELIVERIES, layout, topology), by_them))
+    deliveries = in_ms(rows_in(_read_stored(DELIVERIES, layout, topology), by_them))
     return due_changes(channel, alerts, deliveries, stored_decisions(layout, topology), now_ms=now_ms)
 
 
 def stored_decisions(layout: Layout, topology: str) -> list[dict[str, Any]]:
-    """Returns the rows of `alert_decisions`, with instants as epoch ms."""
-    return _in_ms(rows_in(_read_stored(ALERT_DECISIONS, layout, topology)))
+    """Returns the rows of `decisions` about alerts, with instants as epoch ms."""
+    return in_ms(rows_in(_read_stored(DECISIONS, layout, topology), pc.field("outcome").is_null()))
 
 
 @contextmanager
@@ -331,14 +333,14 @@ def record_delivery(layout: Layout, change: Mapping[str, Any], channel: Channel,
 
     Args:
         layout: of the warehouse.
-        change: a row of `sla_alerts`, whose name is `incident`.
+        change: a row of `alerts`.
         channel: that delivered it.
         at_ms: when that was, epoch ms.
         run_id: of the run that did so.
     """
-    row = in_order_of(("incident", "topology", "change"), change) | {"reminder": change.get("reminder")}
+    row = in_order_of(("alert", "topology", "change"), change) | {"reminder": change.get("reminder")}
     is_same = "reminder IS NULL" if row["reminder"] is None else f"reminder = {row['reminder']}"
-    where = f"{_are_those([change])} AND {is_text('channel', channel.name)} AND {is_same}"
+    where = f"{_are_those([change], 'alert')} AND {is_text('channel', channel.name)} AND {is_same}"
     replace_rows(
         [{**row, "channel": channel.name, "delivered_at": at_ms, "run_id": run_id}],
         DELIVERIES,
@@ -356,5 +358,6 @@ def _are_those(rows: Sequence[Mapping[str, Any]], name: str = "incident") -> str
     return f"({' OR '.join(each)})"
 
 
-def _in_ms(rows: pl.DataFrame) -> list[dict[str, Any]]:
+def in_ms(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Returns *rows* with instants as epoch ms."""
     return rows.with_columns(cs.datetime().dt.epoch("ms")).to_dicts()

@@ -166,7 +166,7 @@ class Status:
     verdict: Verdict
     observed_ms: float | None = None
     culprit: str | None = None
-    held_by: str | None = None
+    blocked_by: str | None = None
     idle: bool = False
     groups: GroupsSeen | None = None
     """The groups of an SLA with `by`."""
@@ -235,7 +235,7 @@ def statuses(
         topology: that promises them.
         facts: rows of `facts.facts`.
         accounts: rows of `facts.accounts`.
-        contracts: rows of dq_results about contracts.
+        contracts: rows of expectation_results about contracts.
         at_ms: the instant of the check, epoch ms.
         groups: of SLAs with `by`, by name of the SLA.
     """

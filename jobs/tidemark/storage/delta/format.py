@@ -3,7 +3,7 @@
 Purpose: a version must not write into what a version with another format has written, and must name the remedy.
 How it works: each table has its format, and the version that created it, as properties. `tidemark.json` in the
 warehouse has the format of all that was written there, and is written before anything else. Each is read where a table
-or a warehouse is opened for writing, and never for a batch. Queries do not read them.
+or a warehouse is opened for writing, and never for a batch. Commands that read ask whether the warehouse is older.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VERSION = "0.1.0"
 
 Code in an archive has no other record of it.
 """
-FORMAT = 1
+FORMAT = 2
 """The format that this version writes.
 
 It is raised by a change after which a version with the format before must not write.
@@ -49,9 +49,20 @@ class Stamp:
     format: int
     tidemark: str | None
 
+    def refuse_older(self, place: Path) -> None:
+        """Raises OtherFormat if *place*, which has this stamp, has a format before FORMAT: no version reads it."""
+        if self.format < FORMAT:
+            msg = (
+                f"{place} has format {self.format}, but Tidemark {VERSION} reads and writes format {FORMAT} alone; "
+                "nothing was changed; choose an empty folder with --home or --warehouse, and let the streams start "
+                "anew there (docs/upgrades.md)"
+            )
+            raise OtherFormat(msg)
+
     def refuse_other(self, place: Path) -> None:
         """Raises OtherFormat if *place*, which has this stamp, has not FORMAT."""
-        if self.format != FORMAT:
+        self.refuse_older(place)
+        if self.format > FORMAT:
             writer = "an unknown version" if self.tidemark is None else f"version {self.tidemark}"
             msg = (
                 f"{place}: {writer} of Tidemark has written format {self.format}, but this is version {VERSION}, which "
@@ -90,6 +101,13 @@ def refuse_other(warehouse: Path) -> None:
     seen = warehouse_stamp(warehouse)
     if seen is not None:
         seen.refuse_other(warehouse)
+
+
+def refuse_older(warehouse: Path) -> None:
+    """Raises OtherFormat if *warehouse* has a format before FORMAT, which readers do not know either."""
+    seen = warehouse_stamp(warehouse)
+    if seen is not None:
+        seen.refuse_older(warehouse)
 
 
 def stamp_warehouse(warehouse: Path) -> None:

@@ -248,8 +248,8 @@ class Blockers:
 class BatchRows(NamedTuple):
     """Rows about the batches of one topology.
 
-    `batches` are rows of `batches`, `beats` of `heartbeats`, `partition_batches` of `partition_batches`, and `latencies` those of
-    `latency_minutes` about sources and the batches that closed windows.
+    `batches` are rows of `batches`, `beats` of `heartbeats`, `partitions` of `partition_batches`, and `latencies` those
+    of `latency_minutes` about sources and the batches that closed windows.
     """
 
     batches: pl.DataFrame
