@@ -528,7 +528,7 @@ def pages(copied: Warehouse, *, at_ms: int = NOON + 10_000) -> list[str] | str:
             operator_page(model, facts, topology, "board", past, []),
             history_page(topology.name, past),
             sla_page(home, topology.name, model),
-            start_page([model], at=utc(at_ms), folder=home),
+            start_page([model], folder=home),
             *(file.read_text() for file in written),
         ]
     except UnreadableFile as error:

@@ -182,7 +182,7 @@ def test_a_drained_stream_is_told_everywhere_and_explains_no_sla_that_was_broken
     shown = topology_page(found, facts, play.topology)
     banner = " ".join(re.sub("<.*?>", " ", shown.partition("<section")[2].partition("</section>")[0]).split())
     others = [
-        start_page([found], at=utc(at_ms), folder=tmp_path),
+        start_page([found], folder=tmp_path),
         operator_page(found, facts, play.topology, "board", past, ()),
     ]
     for page in (shown, *others):

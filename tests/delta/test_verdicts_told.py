@@ -110,7 +110,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     decided = decision_facts(tables, "play", "quick_work", slas=[*SLAS], at_ms=at_ms)
     assert decided is not None
     return {
-        "reports/pages/start_page.html.j2": start_page([reported], at=utc(at_ms), folder=play.home),
+        "reports/pages/start_page.html.j2": start_page([reported], folder=play.home),
         "reports/pages/topology_page.html.j2": topology_page(live, document, topology)
         + topology_page(reported, document, topology),
         "reports/pages/operator_page.html.j2": operator_page(of_board, document, topology, "board", past, []),
