@@ -43,7 +43,7 @@ from tidemark.control.folder import (
 )
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.settings.intervals import Interval
 from tidemark.query.sql import Warehouse as SqlWarehouse
 from tidemark.reports.facts.history import history
 from tidemark.reports.facts.latency_places import ChartSpan

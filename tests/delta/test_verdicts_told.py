@@ -22,7 +22,7 @@ from tidemark.airflow.pages.decisions import decision_page
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
 from tidemark.reports.facts.history import ChartSpan, history

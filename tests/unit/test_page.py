@@ -191,7 +191,14 @@ def line_of(name, verdict, *, streams=("running",), **more):
     """Returns the page model of a topology on the start page; its streams are s0, s1 and so on."""
     of_streams = [{"sub_topology": f"s{number}", "state": state} for number, state in enumerate(streams)]
     slas = {"n": 7, "broken": 0, "warned": 0, "unknown": 0, "is_overdue": False, "recovering": 0, "rows": []}
-    known = {"at": utc(0), "state": streams[0], "newest_result_age_ms": 118_000, "report": None, "slas": slas, "cause": None}
+    known = {
+        "at": utc(0),
+        "state": streams[0],
+        "newest_result_age_ms": 118_000,
+        "report": None,
+        "slas": slas,
+        "cause": None,
+    }
     return {"topology": name, "verdict": verdict, "streams": of_streams, "alerts": [], **known, **more}
 
 
@@ -218,7 +225,10 @@ def test_the_start_page_leads_with_what_is_wrong():
             "f_broken", "broken", streams=["running", "failed", "catching_up", "running"], cause=cause, slas=slas,
             report="2026-01-31T12", alerts=[ALERT | {"slas": ["fresh"], "states": {"fresh": "error"}}],
         ),
-        {"topology": "g_typo", "at": utc(0), "verdict": "unreadable", "state": "running", "error": "g_typo.toml: x", "streams": []},
+        {
+            "topology": "g_typo", "at": utc(0), "verdict": "unreadable", "state": "running", "error": "g_typo.toml: x",
+            "streams": [],
+        },
     ]  # fmt: skip
     page = start_page(lines, folder="topologies")
     # The worst verdict first; then those of which nothing is known to be wrong, and the one that is being read.
@@ -237,7 +247,8 @@ def test_the_start_page_leads_with_what_is_wrong():
         "Acknowledge or silence . When it broke: too slow. Behind it: board, sums."
     )
     assert text[text.index("g_typo") : text.index("f_broken")].strip() == (
-        "g_typo file not valid g_typo.toml: x as of 1970-01-01 00:00:00 streams none newest result not known SLAs not known report none yet"
+        "g_typo file not valid g_typo.toml: x as of 1970-01-01 00:00:00 streams none "
+        "newest result not known SLAs not known report none yet"
     )
     # A line that was read at another instant says so.
     assert "a_fine 1970-01-01 00:01:35 on time running 5 streams 1 min 58 s ago 7 of 7 hold none yet" in text

@@ -21,7 +21,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import drivers, file_unreadable, restarts
@@ -246,7 +246,7 @@ class Walk:
         for source, length_ms in silent_ms.items():
             aside.append((f"{source} has been silent for {for_people(length_ms)}", CHECK_PRODUCER))
         exceptions = "".join(f"; {observation}" for observation, _ in aside)
-        observation = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
+        observation = f"{counted(rows['gave'].item(), 'result')} came, of the newest records that were read{exceptions}"
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
         return self._scene.finding(NOTHING_WRONG, name, observation, remedy, since_ms=at_ms)
 

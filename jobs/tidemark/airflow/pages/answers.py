@@ -151,9 +151,7 @@ def shared(answer: Callable[..., Response]) -> Callable[..., Awaitable[Response]
     return by_answers
 
 
-def _compute_and_keep(
-    answers: dict[Hashable, tuple[float, Any]], request: Hashable, compute: Callable[[], T]
-) -> T:
+def _compute_and_keep(answers: dict[Hashable, tuple[float, Any]], request: Hashable, compute: Callable[[], T]) -> T:
     """Returns the result of *compute*, and puts it into *answers* with the instant at which it was asked for."""
     asked_s, answer = time.monotonic(), compute()
     answers[request] = asked_s, answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Set
+from dataclasses import dataclass
 from functools import cache, partial
 
 import polars as pl
@@ -112,11 +113,38 @@ class ReadFacts:
         return self._tables.of_batches(QUARANTINE, batches, pl.col("source") == source)
 
 
+@dataclass(frozen=True)
+class Unread:
+    """The records of a partition that its newest look left unread.
+
+    Attributes:
+        n: their number.
+        seen_ms: the decision of the batch that saw the first of them.
+        is_left: a batch that was planned after that left it unread again.
+    """
+
+    n: int
+    seen_ms: int
+    is_left: bool
+
+
+def unread_of(reads: pl.DataFrame) -> Unread | None:
+    """Returns what the newest of *reads* of one partition left unread; None: nothing, or the broker was not asked."""
+    asked = reads.drop_nulls("unread")
+    n = int(asked["unread"].tail(1).sum())
+    if not n:
+        return None
+    until = asked["until_offset"][-1]
+    saw_it = asked.select(pl.col("until_offset") + pl.col("unread") > until).to_series().reverse().cast(pl.Int64)
+    looks = saw_it.cum_prod().sum()
+    return Unread(n, asked["decided_at"][-looks], looks > 1)
+
+
 def _reads(tables: FactTables, first: int) -> pl.DataFrame:
     """Returns the reads of the batches that count, from *first* on."""
     batches = tables.scan(BATCHES, where=[pl.col("batch_id") >= first]).filter(pl.col("finished_at") <= tables.at_ms)
-    reads = partition_reads(batches.select("batch_id", "finished_at", "sources").sort("batch_id"))
-    return reads.select("batch_id", *PLACE, "finished_at", "until_offset", "n", "unread").collect()
+    reads = partition_reads(batches.select("batch_id", "decided_at", "finished_at", "sources").sort("batch_id"))
+    return reads.select("batch_id", *PLACE, "decided_at", "finished_at", "until_offset", "n", "unread").collect()
 
 
 def _bad(tables: FactTables, first: int) -> pl.DataFrame:
