@@ -52,9 +52,9 @@ def beats(play: Play) -> Heartbeats:
     return Heartbeats(Layout(play.home).stream("play", sub.name), topology="play", sub_topology=sub.name)
 
 
-def checked(home: Path, at_s: float, **verdicts: str) -> None:
+def checked(home: Path, at_s: float, measure: str = "staleness", **verdicts: str) -> None:
     """Writes a check at *at_s* with verdicts by SLA about `board`."""
-    run = {"topology": "play", "subject": "board", "measure": "staleness", "checked_at": ms(at_s), "run_id": str(at_s)}
+    run = {"topology": "play", "subject": "board", "measure": measure, "checked_at": ms(at_s), "run_id": str(at_s)}
     rows = [{**run, "sla": sla, "verdict": verdict, "said": f"{sla} is {verdict}"} for sla, verdict in verdicts.items()]
     path = Layout(home).report_table("play", SLA_RESULTS.name)
     write_deltalake(path, rows_of(SLA_RESULTS, rows), mode="append")
@@ -74,6 +74,10 @@ def test_a_stream_that_keeps_up_is_on_time(tmp_path: Path) -> None:
     play = played(tmp_path)
     tell(beats(play), 12)
     assert standing(play, 13) == ("not_checked", "running", None)
+    # That a contract holds and an operator is quick does not say that results are in time.
+    checked(tmp_path, 11, measure="contract", kept="pass")
+    checked(tmp_path, 11.5, measure="operator_latency_p50", quick="pass")
+    assert model(play, 13)["verdict"] == "not_checked"
     checked(tmp_path, 12, fresh="pass")
     found = model(play, 13)
     assert (found["verdict"], found["cause"]) == ("on_time", None)

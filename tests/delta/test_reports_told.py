@@ -144,16 +144,16 @@ def test_the_last_line_names_the_culprit(tmp_path: Path) -> None:
         == f"C is to blame: its work on the window took 70 ms, 10 ms more than the {allowed}; {seen}"
     )
     kept = told_path(reported(tmp_path / "kept", PATH | {"over_sla": False}, promised_ms=70))
-    assert kept.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and no SLA is broken"
+    assert kept.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and it keeps the limit of each SLA"
     unjudged = told_path(reported(tmp_path / "unjudged", PATH | {"over_sla": None, "verdicts": None}))
     assert unjudged.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and no SLA judges it"
 
 
 def test_a_path_says_which_slas_judged_it_with_limit_and_value(tmp_path: Path) -> None:
     told = " ".join(told_path(reported(tmp_path)).split())
-    assert "SLA c_work is broken: C worked 70 ms on the window, and the limit is 60 ms" in told
+    assert "The window breaks the limit of SLA c_work: C worked 70 ms on it, and the limit is 60 ms" in told
     assert (
-        "SLA e_in_time holds: 99 % of the records of the window were up to 2,000 ms old when E had finished them, "
+        "The window keeps the limit of SLA e_in_time: the p99 of the latency of its records at E is about 2,000 ms, "
         "and the limit is 5,000 ms"
     ) in told
 
@@ -350,11 +350,11 @@ def test_a_page_says_how_many_windows_an_sla_did_not_judge(tmp_path: Path) -> No
         write_deltalake(paths, rows_of(CRITICAL_PATHS, [PATH | ends | {"verdicts": verdicts}]), mode="append")
     told = page_facts(Warehouse(home / "warehouse"), topology("flights"), Interval(NOON + 5_000, NOON + 6_000))
     assert [judged_windows_text(row, "{:g} ms".format) for row in told.judged] == [
-        "SLA c_work: 1 of 2 windows broke it, and 1 more was not judged, since the work was not measured; "
+        "SLA c_work: 1 of 2 windows broke its limit, and 1 more was not judged, since the work was not measured; "
         "C worked up to 70 ms on a window, and the limit is 60 ms",
-        "SLA e_in_time: 0 of 1 windows broke it, and 2 more were not judged, since a window without a record of its "
-        "own is not; 99 % of the records of a window were up to 2000 ms old when E had finished them, "
-        "and the limit is 5000 ms",
+        "SLA e_in_time: 0 of 1 window broke its limit, and 2 more were not judged, since a window without a record of "
+        "its own is not; the p99 of the latency of a window's records at E was at most about 2000 ms, and the limit is "
+        "5000 ms",
     ]
 
 
@@ -417,6 +417,6 @@ def test_a_folder_gets_pages_of_hour_and_day_and_a_file_one(tmp_path: Path) -> N
     for _ in range(2):
         write_pages(tables, topology("flights"), hour, folder)
     assert sorted(page.name for page in folder.iterdir()) == ["2026-01-01.html", "2026-01-01T12.html"]
-    assert all("1 of 1 windows broke an SLA." in page.read_text() for page in folder.iterdir())
+    assert all("1 of 1 windows broke the limit of an SLA." in page.read_text() for page in folder.iterdir())
     assert write_pages(tables, topology("flights"), Interval(NOON - 3_600_000, NOON), file) == [file]
     assert "No streaming window that ends in this time" in file.read_text()

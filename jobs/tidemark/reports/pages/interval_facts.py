@@ -75,8 +75,8 @@ SPENT = f"""
 """
 """Selects the window of median age of each place.
 
-`over_sla`: a window of the place broke an SLA. `longest_ms`: the longest age of its windows. The median is that of
-`semantics.quantiles`.
+`over_sla`: a window of the place broke the limit of an SLA. `longest_ms`: the longest age of its windows. The median is
+that of `semantics.quantiles`.
 """
 OPERATORS = f"""
     SELECT operator, {median_sql("latency_ms")} AS latency_ms, {median_sql("worked_ms")} AS worked_ms,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.semantics.blame import AgeCause, Compared
 from tidemark.semantics.critical_path import LatencyState, Path, PathStep, path_to
 
@@ -181,24 +181,32 @@ def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def judged_text(verdict: Mapping[str, Any], length: Callable[[float], str]) -> str:
-    """Says by which SLA a window was judged, what was measured, and the limit.
+    """Says by the limit of which SLA a window was judged, what was measured, and the limit.
+
+    The SLA itself is judged by checks, over a longer time.
 
     *verdict* is one of critical_paths, and *length* formats ms.
     """
-    judged = f"SLA {verdict['sla']} {'is broken' if verdict['broken'] else 'holds'}"
-    measured = _measured(verdict, length(verdict["value_ms"]), "the")
+    judged = f"The window {'breaks' if verdict['broken'] else 'keeps'} the limit of SLA {verdict['sla']}"
+    if verdict["quantile"] is None:
+        measured = f"{verdict['operator']} worked {length(verdict['value_ms'])} on it"
+    else:
+        measured = f"{_quantile(verdict, 'its records')} is about {length(verdict['value_ms'])}"
     return f"{judged}: {measured}, {_limit(verdict, length)}"
 
 
 def judged_windows_text(judged: Mapping[str, Any], length: Callable[[float], str]) -> str:
-    """Says how many windows broke an SLA, the longest length that was measured, and the limit.
+    """Says how many windows broke the limit of an SLA, the longest length that was measured, and the limit.
 
     *judged* is a row of an interval's SLAs, and *length* formats ms.
     """
-    windows = f"{judged['broken']:,} of {judged['windows']:,} windows broke it{_unjudged(judged)}"
+    windows = f"{judged['broken']:,} of {counted(judged['windows'], 'window')} broke its limit{_unjudged(judged)}"
     worst = length(judged["worst_ms"])
-    # The records of all other windows were no older than those of the worst one.
-    measured = _measured(judged, worst if judged["quantile"] is not None else f"up to {worst}", "a")
+    if judged["quantile"] is None:
+        measured = f"{judged['operator']} worked up to {worst} on a window"
+    else:
+        of_records = _quantile(judged, "a window's records")
+        measured = f"{of_records} was at most about {worst}"
     return f"SLA {judged['sla']}: {windows}; {measured}, {_limit(judged, length)}"
 
 
@@ -213,13 +221,9 @@ def _unjudged(judged: Mapping[str, Any]) -> str:
     return f", and {number} more {were} not judged, since {reason}"
 
 
-def _measured(judged: Mapping[str, Any], value: str, article: str) -> str:
-    """Says what was measured of *article* window."""
-    operator = judged["operator"]
-    if judged["quantile"] is None:
-        return f"{operator} worked {value} on {article} window"
-    share = f"{judged['quantile'] * 100:g} % of the records of {article} window"
-    return f"{share} were up to {value} old when {operator} had finished them"
+def _quantile(judged: Mapping[str, Any], whose: str) -> str:
+    """Names the quantile that was measured; its value comes from a bucket, so that it is within 1 % of it."""
+    return f"the p{judged['quantile'] * 100:g} of the latency of {whose} at {judged['operator']}"
 
 
 def _limit(judged: Mapping[str, Any], length: Callable[[float], str]) -> str:
