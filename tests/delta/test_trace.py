@@ -702,6 +702,16 @@ def test_an_hour_is_whole_from_the_broker_to_the_tables(played: Played) -> None:
     assert (minute.is_whole, minute.conclusion) == (True, "whole: every count agrees")
 
 
+def test_a_record_whose_time_is_out_of_range_is_counted_without_an_hour(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    absurd = bad("timestamp_out_of_range")(play) | {"timestamp_ms": 7}
+    play.read(play.event(0, "a", 1), absurd, at_s=5)
+    found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
+    counts = {(count.stage, count.hour_ms): (count.records, count.outcomes) for count in found.counts}
+    assert (counts["broker", ms(0)], counts["broker", None]) == ((1, {}), (1, {}))
+    assert (counts["events", ms(0)], counts["events", None]) == ((1, {"passed": 1}), (1, {"quarantined": 1}))
+
+
 @pytest.mark.parametrize(
     ("hour", "conclusion"),
     [

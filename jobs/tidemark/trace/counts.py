@@ -221,7 +221,10 @@ class _Count:
             without_record.setdefault(partition, set()).update({*offsets} - {*reread.places["offset"]})
             frames.append(reread.passed)
             for word, set_aside in (("filtered", reread.filtered), ("quarantined", reread.quarantined)):
-                rows = set_aside.select(_partition="partition", _offset="offset", _timestamp_ms="timestamp_ms")
+                # A record that is quarantined for its time belongs to no hour.
+                has_time = ~pl.col("reason").fill_null("").str.starts_with("timestamp_")
+                at_ms = pl.when(has_time).then("timestamp_ms")
+                rows = set_aside.select(_partition="partition", _offset="offset", _timestamp_ms=at_ms)
                 aside_frames.append(rows.with_columns(_word=pl.lit(word)))
         empty = pl.DataFrame(schema=dict(self._tracer.steps.schemas[name]))
         passed = pl.concat([empty, *frames])
