@@ -80,7 +80,6 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
             {
                 "operator": slow, "kind": "map", "compared": "work", "judged_ms": 430.0, "expected_ms": 400.0,
                 "excess_ms": 30.0, "windows": 1, "first_in": 1,
-                "share": 0.3, "usual_share": 0.2,
             }
         ],
         "latencies": [

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
-from support.play import Play
+from support.play import Play, ms, tell
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain import whatif as whatif_command
 from tidemark.cli.main import _parser
+from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
@@ -35,6 +36,7 @@ from tidemark.reports.batch_job import topology
 from tidemark.reports.pages.interval_facts import page_facts
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.paths.path_facts import judged_windows_text
+from tidemark.stream.driver.heartbeats import Heartbeats
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 WINDOW = {"topology": "flights", "window_start": NOON, "window_end": NOON + 5_000}
@@ -383,6 +385,23 @@ def test_watermark_lag_grows_until_it_moves_and_idle_spans_end(tmp_path: Path) -
     assert [(row["operator"], row["at_ms"] - NOON, row["emitted"]) for row in told.emission[-2:]] == [
         ("newest", 1_000, 1), ("newest", 15_000, 1),
     ]  # fmt: skip
+
+
+def test_lags_and_idle_spans_end_with_the_stream_on_every_page(tmp_path: Path) -> None:
+    play = Play(PLAY, tmp_path)
+    play.batch([play.row("events", NOON, id="0", v=1)], at_ms=NOON + 1_000)
+    play.batch(at_ms=NOON + 10_000)
+    # The driver looked again until it was drained 2 s later.
+    history = Heartbeats(tmp_path / "streams" / "play" / play.sub, topology="play", sub_topology=play.sub)
+    tell(history, (NOON - ms(0)) / 1_000 + 12, StreamState.DRAINED)
+    for end_ms in (20_000, 3_600_000):
+        told = page_facts(Warehouse(tmp_path), play.topology, Interval(NOON, NOON + end_ms))
+        assert max(row["lag_ms"] for row in told.lags if row["source"] == "events") == 13_001
+        spans = [(row["activity"], row["at_ms"] - NOON, row["until_ms"] - NOON) for row in told.spans]
+        assert spans == [("idle", 10_000, 12_000)]
+    # An interval that ends before has what was so until then.
+    told = page_facts(Warehouse(tmp_path), play.topology, Interval(NOON, NOON + 11_000))
+    assert told.spans[0]["until_ms"] - NOON == 11_000
 
 
 def test_a_page_of_a_day_that_goes_on_contains_the_lags_of_an_interval_of_it(tmp_path: Path) -> None:

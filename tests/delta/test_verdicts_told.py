@@ -123,6 +123,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     }
 
 
+def test_the_age_of_windows_is_told_of_latencies_alone(pages: Mapping[str, str]) -> None:
+    of_slas = [said for said in Sentences(pages["sla/page.html.j2"]).said if "error from" in said]
+    for measure, has_age in (("operator latency p50 of newest", False), ("latency p99 of board", True)):
+        told = [said for said in of_slas if measure in said.lower()]
+        assert told
+        assert all(("after their end" in said) is has_age for said in told)
+
+
 def test_every_template_of_a_page_is_looked_at(pages: Mapping[str, str]) -> None:
     templates = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.j2")} - PARTS_OF_PAGES
     assert templates == set(pages) - {"tidemark path"}

@@ -95,8 +95,7 @@ PATHS = f"""
 """
 BLAME = f"""
     SELECT operator, kind, compared, sum(judged_ms) AS judged_ms, sum(expected_ms) AS expected_ms,
-           sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
-           {median_sql("share")} AS share, {median_sql("usual_share")} AS usual_share
+           sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in
     FROM critical_path_blame
     WHERE topology = $1 AND grain = 'window' AND {_holds("interval_end")}
     GROUP BY operator, kind, compared ORDER BY excess_ms DESC, operator, kind, compared
@@ -117,9 +116,16 @@ ACCOUNT = f"""
 """
 _MARKS = """
     SELECT source, partition, greatest(epoch_ms(decided_at), $2) AS at_ms, epoch_ms(watermark) AS watermark_ms,
-           lead(epoch_ms(decided_at), 1, $3) OVER (PARTITION BY source, partition ORDER BY batch_id) AS until_ms,
-           activity
-    FROM watermarks
+           lead(epoch_ms(decided_at), 1, least($3, last_ms)) OVER (PARTITION BY source, partition ORDER BY batch_id)
+           AS until_ms, activity
+    FROM watermarks LEFT JOIN (
+        -- A driver that was drained, or has died, looks at no partition after its last fact.
+        SELECT sub_topology, greatest(epoch_ms(max("at")), epoch_ms(any_value(finished_at))) AS last_ms
+        FROM heartbeats JOIN (
+            SELECT sub_topology, max(finished_at) AS finished_at FROM batches WHERE topology = $1 GROUP BY ALL
+        ) USING (sub_topology)
+        WHERE topology = $1 GROUP BY sub_topology
+    ) USING (sub_topology)
     WHERE topology = $1 AND source IS NOT NULL AND partition IS NOT NULL AND decided_at < make_timestamptz($3 * 1000)
     QUALIFY until_ms > $2
 """
