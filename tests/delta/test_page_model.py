@@ -238,10 +238,10 @@ def test_a_start_with_a_backlog_is_named_as_such(tmp_path: Path) -> None:
     play.batch([play.row("events", ms(k), key="a", id="a", v=k) for k in range(60)], at_ms=ms(600))
     run(Layout(tmp_path), play.topology, [], Interval(ms(0), ms(3_600)))
     path = model(play, 601)["path"]
-    assert path["mostly_before_source"] == "a backlog (records that waited unread)"
+    assert path["mostly_before_source"] == "records that waited unread for a batch"
     assert path["spent"][0]["kind"] == "backlog"
     words = path_command.as_text("play", path)
-    assert "mostly a backlog (records that waited unread), not in the sum" in " ".join(words.split())
+    assert "mostly records that waited unread for a batch, not in the sum" in " ".join(words.split())
 
 
 HOPS = topology_of(

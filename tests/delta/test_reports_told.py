@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from support.play import Play, ms, tell
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
@@ -35,7 +35,8 @@ from tidemark.query.sql import Warehouse
 from tidemark.reports.batch_job import topology
 from tidemark.reports.pages.interval_facts import page_facts
 from tidemark.reports.pages.interval_page import write_pages
-from tidemark.reports.paths.path_facts import judged_windows_text
+from tidemark.reports.paths.path_facts import judged_windows_text, windows_with_paths
+from tidemark.reports.what_if.facts import STEPS
 from tidemark.stream.driver.heartbeats import Heartbeats
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
@@ -79,7 +80,7 @@ def parts(*, over: bool) -> list[dict[str, Any]]:
 
     C worked for 10 ms more than it promises.
     """
-    spent = {"bound": 1_500, "blocking_partition": 500, "C": 70, "queued": 30, "E": 20}
+    spent = {"bound": 1_460, "blocking_partition": 500, "C": 70, "A": 40, "queued": 30, "E": 20}
     same = {**WINDOW, "subject": "E", "age_ms": 2_120, "finished_at": NOON + 7_120, "over_sla": over, "broken_slas": []}
     return [
         {
@@ -113,8 +114,8 @@ def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
     when = "flights, window 2026-01-01 12:00:00 to 2026-01-01 12:00:05 (record time)"
     assert lines[0] == f"{when}: 2,120 ms old when E had finished it"
     assert " ".join(lines[1:3]) == (
-        "of that 1,500 ms the source's bound, 500 ms a partition that blocked the watermark (events partition 2), "
-        "70 ms C, 30 ms waiting for the journal, 20 ms E"
+        "of that 1,460 ms the source's bound, 500 ms a partition that blocked the watermark (events partition 2), "
+        "70 ms C, 40 ms A, 30 ms waiting for the journal, 20 ms E"
     )
     lines = lines[2:]
     assert lines[1] == "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"
@@ -256,7 +257,7 @@ def test_operators_are_listed_with_rates_watermark_and_backlog(tmp_path: Path, m
     assert (round(events["records_in_per_s"] * 60), round(newest["records_out_per_s"] * 60)) == (8, 7)
     assert events["watermark"] == "2026-01-01T12:00:06.999Z"  # 8 s − the bound of 1 s − 1 ms
     assert (events["unread_records"], newest["unread_records"], hop["unread_records"]) == (3, None, 1)
-    assert (events["moving_average_ms"], events["kind"], newest["kind"]) == (0.0, "source", "table")
+    assert (events["moving_average_ms"], events["kind"], newest["kind"]) == (0, "source", "table")
 
 
 def test_drivers_are_silent_after_a_minute_or_never_started(
@@ -340,6 +341,22 @@ def test_a_page_has_paths_and_culprits_only_of_its_interval(tmp_path: Path) -> N
     assert [(row["path"], row["worked_ms"]) for row in told.slowest] == [(r"A \u001b[2J", 90)]
     before = page_facts(tables, topology("flights"), Interval(NOON, NOON + 5_000))
     assert (before.summary["windows"], before.paths, before.blame, before.slowest) == (0, [], [], [])
+
+
+def test_the_work_of_an_input_is_its_part_of_the_age(tmp_path: Path) -> None:
+    home = reported(tmp_path)
+    tables = Warehouse(home / "warehouse")
+    (window,) = windows_with_paths(tables, "flights")
+    told = page_facts(tables, topology("flights"), Interval(NOON + 5_000, NOON + 6_000))
+    of_hints = {row["operator"]: row["worked_ms"] for row in tables.ask(STEPS, ["flights", None, None]).objects}
+    # Its latency is 0, as in Apex; it worked for 40 ms before the path began.
+    assert (window["steps"][0]["operator"], window["steps"][0]["latency_ms"]) == ("A", 0)
+    assert window["steps"][0]["worked_ms"] == told.operators["A"]["worked_ms"] == of_hints["A"] == 40
+    assert told.operators["C"]["worked_ms"] == of_hints["C"] == 70
+    # Without a part of the age it is not known.
+    DeltaTable(Layout(home / "warehouse").report_table("flights", WINDOW_PARTS.name)).delete("operator = 'A'")
+    (window,) = windows_with_paths(Warehouse(home / "warehouse"), "flights")
+    assert window["steps"][0]["worked_ms"] is None
 
 
 def test_a_page_says_how_many_windows_an_sla_did_not_judge(tmp_path: Path) -> None:

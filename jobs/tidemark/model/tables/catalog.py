@@ -77,7 +77,7 @@ def _columns(*triples: tuple[str, str, str]) -> tuple[Column, ...]:
 _BATCH = _columns(
     ("topology", "string", "name of the topology"),
     ("sub_topology", "string", "the operators that run in one streaming query"),
-    ("batch_id", "bigint", "micro-batch of that query, counted from 0"),
+    ("batch_id", "bigint", "micro-batch of that query, counted from 0; one that changed nothing has no rows"),
 )
 _OPERATOR = _columns(
     ("operator", "string", "name of the operator"),

@@ -13,7 +13,7 @@ from tidemark.escaping import inert
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.latency_places import latencies_in_places
-from tidemark.reports.paths.path_facts import Row, Tables
+from tidemark.reports.paths.path_facts import MEASURED_STEPS, Row, Tables
 from tidemark.semantics.quantiles import MEDIAN, median_sql, quantile_sql
 
 PLACES = 150
@@ -81,7 +81,7 @@ that of `semantics.quantiles`.
 OPERATORS = f"""
     SELECT operator, {median_sql("latency_ms")} AS latency_ms, {median_sql("worked_ms")} AS worked_ms,
            count(step) AS on_path, count(*) AS windows, any_value(promised_ms) AS promised_ms
-    FROM critical_path_steps WHERE topology = $1 AND {ENDS} AND slack_ms IS NOT NULL GROUP BY operator
+    FROM {MEASURED_STEPS} WHERE topology = $1 AND {ENDS} AND slack_ms IS NOT NULL GROUP BY operator
 """
 PATHS = f"""
     WITH walks AS (

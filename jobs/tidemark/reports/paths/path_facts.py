@@ -52,7 +52,7 @@ PART_WORDS = {
     AgeCause.BOUND: "the source's bound",
     AgeCause.BLOCKING_PARTITION: "a partition that blocked the watermark",
     AgeCause.SILENCE: "silence until the watermark advanced",
-    AgeCause.BACKLOG: "a backlog (records that waited unread)",
+    AgeCause.BACKLOG: "records that waited unread for a batch",
     AgeCause.DRIVER_RESTARTED: "a driver that restarted",
     AgeCause.LATE_PRODUCER: "a producer that wrote late",
     AgeCause.UNKNOWN: "not known",
@@ -91,11 +91,24 @@ WINDOWS = """
           AND coalesce(window_start <= make_timestamptz($2 * 1000) AND window_end > make_timestamptz($2 * 1000), true)
     ORDER BY window_end DESC LIMIT $3
 """
-STEPS = """
+MEASURED_STEPS = """(
+    SELECT s.* REPLACE (CASE WHEN s.state = 'input' THEN p.ms ELSE s.worked_ms END AS worked_ms)
+    FROM critical_path_steps AS s
+    LEFT JOIN critical_paths AS w
+        ON w.topology = s.topology AND w.window_start = s.window_start AND w.window_end = s.window_end
+    LEFT JOIN window_parts AS p
+        ON p.topology = s.topology AND p.window_start = s.window_start AND p.window_end = s.window_end
+        AND p.subject = w.leaf AND p.operator = s.operator AND p.kind = s.kind
+)"""
+"""The rows of critical_path_steps, with the work of inputs.
+
+The latency of an input is 0, as in Apex, and its work on a window is a part of the window's age; null: it is not known.
+"""
+STEPS = f"""
     SELECT window_end, operator, step, sub_topology, kind, slowest_upstream, latency_ms, waited_ms, queued_ms,
            worked_ms, promised_ms, share, slack_ms, state, task, task_latency_ms,
            behind_tasks_ms, tasks_error_ms, hot_key, hot_share
-    FROM critical_path_steps WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    FROM {MEASURED_STEPS} WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
     ORDER BY step NULLS LAST, operator
 """
 LEAVES = """

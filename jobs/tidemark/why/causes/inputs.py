@@ -225,8 +225,15 @@ class Inputs:
             return None
         seen = counted(unread.n, "record of it was", "records of it were")
         observation = f"{seen} there when the newest batch had been planned"
-        where = {"input": source.name, "partition": number, "since_ms": unread.seen_ms}
-        return self._scene.finding(BEING_READ, source.name, observation, "wait for the next batch", **where)
+        return self._scene.finding(
+            BEING_READ,
+            source.name,
+            observation,
+            "wait for the next batch",
+            input=source.name,
+            partition=number,
+            since_ms=unread.seen_ms,
+        )
 
     def _open_transaction(self, source: Source, number: int) -> WhyFinding | None:
         """Returns a finding if the driver's last looks found a transaction of a partition open."""

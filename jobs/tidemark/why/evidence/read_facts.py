@@ -136,7 +136,7 @@ def unread_of(reads: pl.DataFrame) -> Unread | None:
         return None
     until = asked["until_offset"][-1]
     saw_it = asked.select(pl.col("until_offset") + pl.col("unread") > until).to_series().reverse().cast(pl.Int64)
-    looks = saw_it.cum_prod().sum()
+    looks = int(saw_it.cum_prod().sum())
     return Unread(n, asked["decided_at"][-looks], looks > 1)
 
 
