@@ -48,6 +48,7 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
     window = {
         "end_ms": NOON + 5_000, "latency_ms": 500, "waited_ms": 60, "queued_ms": 10, "worked_ms": 430,
         "before_source_ms": 1_000, "age_ms": 1_500, "longest_ms": 1_500, "over_sla": True,
+        "longest_part": {"operator": "bound", "kind": "bound", "ms": 900},
         "path": " → ".join(path), "state": "measured",
         "verdicts": [
             {"sla": "quick", "operator": slow, "quantile": None, "limit_ms": 400, "value_ms": 430.0, "broken": True}

@@ -192,7 +192,7 @@ def test_the_newest_windows_are_at_least_one(tmp_path: Path, capsys: pytest.Capt
 
 def test_without_a_closed_window_the_next_step_is_printed(tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidArgument, match="no report has seen a window of it; run the DAG tidemark_flights_reports"
+        InvalidArgument, match="no report has seen a window of it yet; run the DAG tidemark_flights_reports"
     ):
         told_path(tmp_path)
     open_path = {**dict.fromkeys(PATH), **WINDOW, "state": "no_window_yet"}
@@ -353,6 +353,7 @@ def test_the_work_of_an_input_is_its_part_of_the_age(tmp_path: Path) -> None:
     assert (window["steps"][0]["operator"], window["steps"][0]["latency_ms"]) == ("A", 0)
     assert window["steps"][0]["worked_ms"] == told.operators["A"]["worked_ms"] == of_hints["A"] == 40
     assert told.operators["C"]["worked_ms"] == of_hints["C"] == 70
+    assert told.slowest[0]["longest_part"] == {"operator": "bound", "kind": "bound", "ms": 1_460}
     # Without a part of the age it is not known.
     DeltaTable(Layout(home / "warehouse").report_table("flights", WINDOW_PARTS.name)).delete("operator = 'A'")
     (window,) = windows_with_paths(Warehouse(home / "warehouse"), "flights")

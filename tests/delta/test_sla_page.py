@@ -69,7 +69,7 @@ def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout)
     ]
     observed = "error after 5 min, observed 7 min 38 s; error after 1 min 30 s, observed 1 min 58 s"
     assert cells(page, "expectations") == [
-        ["sla_status", "expect less", "error_after_ms, observed_ms", "no, warning", observed]
+        ["sla_status", "expect less", "error_after_ms, observed_ms", "warning", "no", observed]
     ]
 
 

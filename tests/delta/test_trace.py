@@ -733,12 +733,12 @@ def test_a_missing_row_and_a_missing_fact_are_named(tmp_path: Path) -> None:
     span = {"start_ms": ms(0), "end_ms": ms(3_600)}
     found = reconcile(play.kept.tracer(), play.broker.offsets, "events", **span)
     assert found.differences == [
-        "board, hour 2014-05-13T12:00:00.000Z, partition 0: 1 rows, 1 fewer than the 2 that board handed on"
+        "board, hour 2014-05-13T12:00:00.000Z, partition 0: 1 row, 1 fewer than the 2 that board handed on"
     ]
     DeltaTable(str(play.table("changes"))).delete("operator = 'newest' and key = 'b'")
     found = reconcile(play.kept.tracer(), play.broker.offsets, "events", **span)
     assert found.differences[0] == (
-        "newest, batch 0: 1 updates are neither emitted nor suppressed nor set aside, and outcomes counts 0 "
+        "newest, batch 0: 1 update is neither emitted nor suppressed nor set aside, and outcomes counts 0 "
         "superseded ones"
     )
 
@@ -778,7 +778,7 @@ def test_unread_records_of_the_hour_are_a_difference(tmp_path: Path) -> None:
     play.broker.have("events", play.kept.keep(play.event(2, "a", 3)))
     found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
     assert found.differences == [
-        "events, partition 0: 1 records of offsets 1 to 1 are at the broker and not read yet",
+        "events, partition 0: 1 record of offsets 1 to 1 is at the broker and not read yet",
     ]
 
 

@@ -564,7 +564,7 @@ def test_a_producer_whose_clock_is_an_hour_ahead(tmp_path: Path) -> None:
     finding = first(play, 21)
     assert place(finding) == ("producer_ahead", "events", "events", 1, ms(20))
     assert finding.seen == (  # 3,610 s − 20 s
-        "1 records of events, of key b, lie up to 59 min 50 s ahead of the clock: they move time no further than "
+        "1 record of events, of key b, lies up to 59 min 50 s ahead of the clock: it moves time no further than "
         "the clock"
     )
 
@@ -577,7 +577,7 @@ def test_a_producer_whose_clock_is_30_days_ahead(tmp_path: Path) -> None:
     play.batch(20, lambda play: {**record(at_s)(play), "value": value}, record(15, amount=2))
     finding = first(play, 21)
     assert place(finding) == ("producer_ahead", "events", "events", 0, ms(20))
-    assert finding.seen == "1 records of events, of key a, lie up to 30 d ahead of the clock: they are quarantined"
+    assert finding.seen == "1 record of events, of key a, lies up to 30 d ahead of the clock: it is quarantined"
 
 
 def test_time_that_a_producer_has_moved_is_set_back_by_a_command(tmp_path: Path) -> None:
@@ -623,7 +623,7 @@ def test_a_healthy_open_window_is_not_a_finding(tmp_path: Path) -> None:
     # It needs 12:01:59.999 and is at 12:01:15 − 1 s − 1 ms.
     assert (finding.cause, finding.seen) == (
         "nothing_wrong",
-        "1 results wait, the first for a watermark of 2014-05-13T12:01:59.999Z (window end 2014-05-13T12:02:00.000Z); "
+        "1 result waits, the first for a watermark of 2014-05-13T12:01:59.999Z (window end 2014-05-13T12:02:00.000Z); "
         "it is at 2014-05-13T12:01:13.999Z; its records are coming",
     )
 
@@ -699,7 +699,7 @@ def test_a_wrong_unit_of_time(tmp_path: Path, number: int, unit: str) -> None:
     assert first(play, 11).cause == "nothing_wrong"
     finding = first(play, 21)
     assert place(finding) == ("wrong_time_unit", "events", "events", 0, ms(20))
-    assert finding.seen == f"the timestamps of its newest 1 records are out of range as ms and plausible as {unit}"
+    assert finding.seen == f"the timestamp of its newest record is out of range as ms and plausible as {unit}"
     sub = play.control.name
     again = "`tidemark requeue play --source events --reason timestamp_out_of_range` sends them again"
     assert finding.remedy == (
@@ -724,7 +724,7 @@ def test_records_that_wait_for_a_slower_partition(tmp_path: Path) -> None:
     assert place(finding) == ("alignment_wait", "events", "events", 0, ms(30))
     # 13:00:00 and 12:00:05, each less 1 s and 1 ms
     assert finding.seen == (
-        "1 records wait; at 2014-05-13T12:59:58.999Z it is more than 1 min (max_drift) ahead of "
+        "1 record waits; at 2014-05-13T12:59:58.999Z it is more than 1 min (max_drift) ahead of "
         "events partition 1 at 2014-05-13T12:00:03.999Z"
     )
     play.batch(40, record(3_602, amount=3, part=1))
@@ -1091,7 +1091,7 @@ def test_results_that_wait_for_an_interval(tmp_path: Path) -> None:
     play.batch(20, record(6))
     finding = first(play, 21)
     assert place(finding) == ("held_until_interval", "newest", None, None, ms(10))
-    assert finding.seen == "1 updates wait for 2014-05-13T12:01:00.000Z, the end of an interval of 1 min"
+    assert finding.seen == "1 update waits for 2014-05-13T12:01:00.000Z, the end of an interval of 1 min"
     play.batch(61)
     assert first(play, 62).cause == "nothing_wrong"
 
@@ -1117,36 +1117,36 @@ def deleted(at_s: float) -> Callable[[Play], Row]:
 ALL_LEFT_OUT = {
     "a condition": (
         {"by": map_of(select={"id": "id"}, where="amount > 10")}, [record(5)],
-        "all_filtered", "1 of 1 updates since its newest result were filtered", "look at its `where`",
+        "all_filtered", "1 of 1 update since its newest result was filtered", "look at its `where`",
     ),
     "a failed calculation": (
         {"by": map_of(select={"id": "id::int"})}, [record(5)],
-        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 sql_error)", "look at them: `",
+        "poison_at_head", "1 of 1 update since its newest result was quarantined (1 sql_error)", "look at them: `",
     ),
     "deletions at a repartition of a stream": (
         {"by": repartition(key=["id"], columns=["amount"])}, [deleted(5)],
-        "all_filtered", "1 of 1 updates since its newest result were filtered",
+        "all_filtered", "1 of 1 update since its newest result was filtered",
         "they are deletions, which a repartition passes on only if it has an `id`",
     ),
     "a null key of a repartition of a stream": (
         {"by": repartition(key=["amount"], columns=["id"])}, [record(5, amount=None)],
-        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 null_key in amount)",
+        "poison_at_head", "1 of 1 update since its newest result was quarantined (1 null_key in amount)",
         "look at them: `",
     ),
     "a null id of a repartition of updates": (
         {"by": repartition(id=["amount"], key=["id"], columns=["id"])}, [record(5, amount=None)],
-        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 null_key in amount)",
+        "poison_at_head", "1 of 1 update since its newest result was quarantined (1 null_key in amount)",
         "look at them: `",
     ),
     "deletions at an aggregate of a stream": (
         {"by": aggregate(key=["id"], aggregates={"n": "count(*)"})}, [deleted(5)],
-        "all_filtered", "1 of 1 updates since its newest result were filtered",
+        "all_filtered", "1 of 1 update since its newest result was filtered",
         "they are deletions, which have no values that it could use: no action is needed",
     ),
     "a null key of an aggregate": (
         {"by": aggregate(key=["amount"], window={"tumbling": "1 min"}, aggregates={"n": "count(*)"})},
         [record(5, amount=None)],
-        "poison_at_head", "1 of 1 updates since its newest result were quarantined (1 null_key in amount)",
+        "poison_at_head", "1 of 1 update since its newest result was quarantined (1 null_key in amount)",
         "look at them: `",
     ),
 }  # fmt: skip

@@ -164,7 +164,8 @@ ALERT = {
     "alert": "a1", "severity": "critical", "cause": "partition_silent", "sub_topology": "s", "operator": "events",
     "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"],
     "topics": ["sums"], "owners": [],
-    "broken_since": utc(0), "measurement": "too slow", "culprit": None, "runbook": None, "acknowledged_by": None,
+    "broken_since": utc(0), "opened_at": utc(60_000), "measurement": "too slow",
+    "culprit": None, "runbook": None, "acknowledged_by": None,
     "states": {"fresh": "error", "quick": "passes since 21:44, resolves at 21:54 if it holds"},
 }  # fmt: skip
 
@@ -254,6 +255,11 @@ def test_the_start_page_leads_with_what_is_wrong():
     assert "a_fine 1970-01-01 00:01:35 on time running 5 streams 1 min 58 s ago 7 of 7 hold none yet" in text
     assert 'href="pages/f_broken/slas#fresh-1"' in page
     assert 'href="pages/f_broken/decisions?subject=fresh-1"' in page
+
+
+def test_an_alert_whose_crossing_is_not_known_was_found_at_its_check():
+    lines = [line_of("a", "broken", alerts=[ALERT | {"opened_at": utc(0)}])]
+    assert "at events partition 3 found broken at 1970-01-01 00:00:00" in read(start_page(lines, folder="topologies"))
 
 
 def test_the_card_of_a_report_has_its_instants():

@@ -25,6 +25,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Grain, iso
+from tidemark.model.settings.lengths import counted
 from tidemark.model.tables.catalog import BECAME, CAME_IN, LATE_RECORDS, OPERATOR_LATENCY, OUTCOMES, QUARANTINE
 from tidemark.semantics.progress import InputProgress
 from tidemark.semantics.watermark import is_window_late
@@ -92,7 +93,7 @@ class Reconciliation:
     def conclusion(self) -> str:
         """Returns the answer in a line."""
         if self.differences:
-            return f"{len(self.differences)} difference{'' if len(self.differences) == 1 else 's'}"
+            return counted(len(self.differences), "difference")
         if all(count.hour_ms is None for count in self.counts):
             neither = "no records: neither the broker nor the stream has one of this span"
             return neither if self.is_over else f"no records {_OPEN}"
@@ -263,7 +264,8 @@ class _Count:
         answer = (
             placed_words.join(_batches_of(placed_words, self._reads), on=PLACE).group_by("batch_id").agg(there=pl.len())
         )
-        counted = self._evidence.rows(OUTCOMES, pl.col("operator") == name, pl.col("batch_id").is_in(batches.to_list()))
+        is_asked = pl.col("batch_id").is_in(batches.to_list())
+        in_outcomes = self._evidence.rows(OUTCOMES, pl.col("operator") == name, is_asked)
         # A batch of which only some partitions are of the span is compared where all of it was read again.
         every = (
             self._evidence.reads.filter(pl.col("source") == name)
@@ -272,7 +274,7 @@ class _Count:
         )
         again = self._reads.group_by("batch_id").agg(read=pl.len())
         whole = every.join(again, on="batch_id").filter(pl.col("parts") == pl.col("read")).select("batch_id")
-        both = counted.join(whole, on="batch_id", how="semi").join(answer, on="batch_id", how="left")
+        both = in_outcomes.join(whole, on="batch_id", how="semi").join(answer, on="batch_id", how="left")
         for batch_id, there, records in both.select("batch_id", pl.col("there").fill_null(0), "records_in").iter_rows():
             if there > records:
                 self._differs(f"{name}, batch {batch_id}: the broker has {there} records, the source read {records}")
@@ -301,10 +303,9 @@ class _Count:
             reread = self._tracer.read_again(self._source, partition, range(until, end), self._end_ms)
             rows = self._in_span(reread.passed) if reread else None
             if rows is not None and rows.height:
-                self._differs(
-                    f"{self._source.name}, partition {partition}: {rows.height} records of offsets {until} to "
-                    f"{end - 1} are at the broker and not read yet"
-                )
+                of = f"of offsets {until} to {end - 1}"
+                records = counted(rows.height, f"record {of} is", f"records {of} are")
+                self._differs(f"{self._source.name}, partition {partition}: {records} at the broker and not read yet")
 
     def _through(
         self,
@@ -398,14 +399,14 @@ class _Count:
             return
         without = placed_words.filter(pl.col("_word") == "superseded")
         by_batch = without.join(batch_of(without), on=PLACE).group_by("batch_id").len()
-        counted = evidence.rows(OUTCOMES, pl.col("operator") == operator.name).select("batch_id", "superseded")
-        both = by_batch.join(counted, on="batch_id", how="left").filter(
+        in_outcomes = evidence.rows(OUTCOMES, pl.col("operator") == operator.name).select("batch_id", "superseded")
+        both = by_batch.join(in_outcomes, on="batch_id", how="left").filter(
             pl.col("len") > pl.col("superseded").fill_null(0)
         )
         for batch_id, n, superseded in both.sort("batch_id").iter_rows():
             self._differs(
-                f"{operator.name}, batch {batch_id}: {n} updates are neither emitted nor suppressed nor set aside, and "
-                f"outcomes counts {superseded or 0} superseded ones"
+                f"{operator.name}, batch {batch_id}: {counted(n, 'update is', 'updates are')} neither emitted nor "
+                f"suppressed nor set aside, and outcomes counts {superseded or 0} superseded ones"
             )
 
     def _skipped(
@@ -454,8 +455,8 @@ class _Count:
             if expected != n:
                 more = f"{n - expected} more than" if n > expected else f"{expected - n} fewer than"
                 self._differs(
-                    f"{sink.table}, hour {iso(hour_ms)}, partition {partition}: {n} rows, {more} the {expected} that "
-                    f"{sink.name} handed on"
+                    f"{sink.table}, hour {iso(hour_ms)}, partition {partition}: {counted(n, 'row')}, {more} the "
+                    f"{expected} that {sink.name} handed on"
                 )
 
     def _over(self, evidence: StreamEvidence, repartition: Operator) -> None:

@@ -42,7 +42,7 @@ FINDINGS = (
     (
         "watermarks",
         """
-        SELECT format('watermark: {} partition {} is idle, and does not count for it until its next record',
+        SELECT format('watermark: {} partition {} is idle, so the watermark does not wait for it until its next record',
                       arg_min(source, batch_id), arg_min("partition", batch_id))
         FROM watermarks
         WHERE "partition" IS NOT NULL AND activity = 'idle' AND max_timestamp IS NOT NULL HAVING count(*) > 0

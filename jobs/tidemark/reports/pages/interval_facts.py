@@ -61,7 +61,11 @@ JUDGED = f"""
 `unjudged`: the closed windows that the SLA did not judge, whatever its limit.
 """
 SLOWEST = f"""
-    SELECT {_WINDOW}, verdicts FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+    SELECT {_WINDOW}, verdicts, (
+        SELECT arg_max({{operator: operator, kind: kind, ms: ms}}, (ms, operator)) FROM window_parts AS p
+        WHERE p.topology = w.topology AND p.window_end = w.window_end AND p.subject = w.leaf
+    ) AS longest_part
+    FROM critical_paths AS w WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
     ORDER BY latency_ms + before_source_ms DESC, window_end LIMIT {LISTED}
 """
 SPENT = f"""

@@ -378,7 +378,7 @@ def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
     (counts,) = tables.ask(CLOSED, [topology]).objects
     if not counts["seen"]:
         remedy = f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"
-        return _no_path(topology, "no report has seen a window of it", remedy)
+        return _no_path(topology, "no report has seen a window of it yet", remedy)
     if not counts["closed"]:
         observation = f"{counts['seen']} were seen, but none was finished by every operator"
         return _no_path(topology, observation, f"`tidemark why {topology}` shows what each operator waits for")
@@ -388,4 +388,4 @@ def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
 
 
 def _no_path(topology: str, observation: str, remedy: str) -> str:
-    return f"{topology}: no closed streaming window to show: {observation}; {remedy}"
+    return f"{topology}: no reported streaming window to show: {observation}; {remedy}"

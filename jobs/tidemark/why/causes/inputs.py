@@ -148,7 +148,10 @@ class Inputs:
         findings += self._silent_partitions(source)
         kept_alive = facts.outcomes.since_last_result(source.name)["filtered"].sum()
         if kept_alive:
-            observation = f"{kept_alive:,} records since its newest result were keep-alives"
+            since = "since its newest result"
+            observation = counted(
+                int(kept_alive), f"record {since} was a keep-alive", f"records {since} were keep-alives"
+            )
             remedy, since_ms = "no action is needed", self._scene.since(source.name, "filtered")
             findings.append(self._scene.finding(ALL_FILTERED, source.name, observation, remedy, since_ms=since_ms))
         return findings
@@ -313,15 +316,17 @@ class Inputs:
         where = {"input": source.name, "partition": number, "since_ms": bad["finished_at"].head(1).item()}
         absurd = rows.filter(pl.col("reason") == "timestamp_out_of_range")
         if absurd.height * 2 > rows.height and (unit := plausible_unit(source, absurd["value"].to_list())):
-            newest = f"the timestamps of its newest {absurd.height:,} records"
-            observation = f"{newest} are out of range as {source.timestamp_unit} and plausible as {unit}"
+            newest = f"the timestamps of its newest {absurd.height:,} records are"
+            newest = "the timestamp of its newest record is" if absurd.height == 1 else newest
+            observation = f"{newest} out of range as {source.timestamp_unit} and plausible as {unit}"
             again = requeue(self._scene, source, "timestamp_out_of_range")
             remedy = (
                 f'set timestamp_unit = "{unit}" for {source.name}, {start(self._scene, source.name)}, and {again}; '
                 f"or have the producer send {source.timestamp_unit}"
             )
             return self._scene.finding(WRONG_TIME_UNIT, source.name, observation, remedy, **where)
-        observation = f"its newest {rows.height:,} records are quarantined ({reasons_of(source, rows)})"
+        newest = "its newest record is" if rows.height == 1 else f"its newest {rows.height:,} records are"
+        observation = f"{newest} quarantined ({reasons_of(source, rows)})"
         look = quarantine_query(self._scene, source.name)
         remedy = f"look at them: {look}; correct the producer or the topology; then {requeue(self._scene, source)}"
         return self._scene.finding(POISON_AT_HEAD, source.name, observation, remedy, **where)
@@ -346,7 +351,8 @@ class Inputs:
                 yield self._scene.finding(
                     ALIGNMENT_WAIT,
                     source.name,
-                    f"{held:,} records wait; at {watermark_text(mark.watermark_ms)} it is more than "
+                    f"{counted(int(held), 'record waits', 'records wait')}; "
+                    f"at {watermark_text(mark.watermark_ms)} it is more than "
                     f"{for_people(drift_ms)} (max_drift) ahead of {name} partition {slowest} at "
                     f"{watermark_text(lowest_ms)}{early}",
                     f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
@@ -424,7 +430,11 @@ class Inputs:
             self._scene.finding(
                 BACKLOG,
                 source.name,
-                f"{unread.height:,} batches that {source.repartition} sent on wait unread",
+                counted(
+                    unread.height,
+                    f"batch that {source.repartition} sent on waits unread",
+                    f"batches that {source.repartition} sent on wait unread",
+                ),
                 f"check that the driver of {self._scene.sub(source.name).name} runs and keeps up: "
                 f"{logs(self._scene, source.name)} and `tidemark topology {self._scene.topology.name}`",
                 input=source.repartition,
