@@ -110,7 +110,17 @@ def test_an_incident_is_found_by_its_name(layout: Layout) -> None:
     assert page.count('<tr id="quick-20260101T120000">') == 1
     (incident,) = cells(page, "incidents")
     noon = "2026-01-01 12:00:00"
-    assert incident == ["quick-20260101T120000", "open", "error", noon, "error", "Too slow", "–", "–", "–"]
+    assert incident == [
+        "quick-20260101T120000",
+        "open",
+        "error",
+        f"found at {noon}",
+        "error",
+        "Too slow",
+        "–",
+        "–",
+        "–",
+    ]
 
 
 def test_the_page_says_when_an_incident_will_be_resolved(layout: Layout) -> None:
