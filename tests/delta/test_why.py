@@ -1237,7 +1237,7 @@ def test_late_and_quarantined_records_are_named(tmp_path: Path) -> None:
     assert finding.cause == "nothing_wrong"
     # 12:00:03.999 is the watermark.
     of = "of the 4 records that events got in its last 2 batches"
-    told = [f"1 {of} were late, by up to 14 s", f"1 {of} are quarantined (1 malformed_json)"]
+    told = [f"1 {of} was late, by up to 14 s", f"1 {of} is quarantined (1 malformed_json)"]
     assert finding.seen.split("; ")[1:] == told
     assert finding.remedy == (
         "late_records has them, and requeued those that were sent or processed again; "
