@@ -880,7 +880,10 @@ def test_a_source_whose_first_records_are_being_read_had_records(tmp_path: Path)
     play = ExplainedPlay(tmp_path, TWO_SOURCES)
     play.batch(10, of("limits", 5, most=9.0))
     empty = next(finding for finding in play.why(21) if finding.input == "payments")
-    assert (empty.cause, empty.seen) == ("source_empty", "payments never had a record when a batch looked at it")
+    assert (empty.cause, empty.seen) == (
+        "source_empty",
+        "payments had no record yet when the newest finished batch looked at it",
+    )
     planned(play, 1, 20, limits=4, payments=3_000_000)
     found = {finding.input: finding for finding in play.why(21)}
     assert found["payments"].cause == "being_read"

@@ -126,7 +126,7 @@ class Inputs:
             return coming
         observation = f"no batch has read a record of {place} yet"
         if looks.height and (looks["until_offset"] == 0).all() and looks["unread"].null_count() == 0:
-            observation = f"{place} never had a record when a batch looked at it"
+            observation = f"{place} had no record yet when the newest finished batch looked at it"
         remedy = f"check that its producer runs and writes to it{f'; {LIVE}' if source.topic else ''}"
         since_ms = facts.tables.first_finished_ms
         finding = self._scene.finding(
