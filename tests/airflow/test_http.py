@@ -425,6 +425,24 @@ def test_answers_computed_while_forgotten_are_not_kept() -> None:
     assert answers._last == {}
 
 
+def test_an_answer_that_is_too_old_is_not_shown_while_a_newer_one_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, free = PageAnswers(), threading.Event()
+
+    def asked() -> str | None:
+        return asyncio.run(answers.soon("line", lambda: str(free.wait(60)), within_s=0.01))
+
+    free.set()
+    assert asked() == "True"
+    free.clear()
+    monkeypatch.setattr(page_answers, "KEPT_S", 0)  # each request is computed anew
+    try:
+        assert asked() == "True"
+        monkeypatch.setattr(page_answers, "LONGEST_S", 0)  # what was asked for before is old
+        assert asked() is None
+    finally:
+        free.set()
+
+
 def test_an_unreadable_topology_does_not_hide_the_others(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> Any:
         msg = "disk gone"

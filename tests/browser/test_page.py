@@ -48,6 +48,7 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
     window = {
         "end_ms": NOON + 5_000, "latency_ms": 500, "waited_ms": 60, "queued_ms": 10, "worked_ms": 430,
         "before_source_ms": 1_000, "age_ms": 1_500, "longest_ms": 1_500, "over_sla": True,
+        "longest_part": {"operator": "bound", "kind": "bound", "ms": 900},
         "path": " → ".join(path), "state": "measured",
         "verdicts": [
             {"sla": "quick", "operator": slow, "quantile": None, "limit_ms": 400, "value_ms": 430.0, "broken": True}
@@ -80,7 +81,6 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
             {
                 "operator": slow, "kind": "map", "compared": "work", "judged_ms": 430.0, "expected_ms": 400.0,
                 "excess_ms": 30.0, "windows": 1, "first_in": 1,
-                "share": 0.3, "usual_share": 0.2,
             }
         ],
         "latencies": [
@@ -160,7 +160,7 @@ def test_charts_are_there_and_are_told_to_who_does_not_see_them(opened: Opened) 
     for name, told in {
         "latencies": ["board: median 100 ms, highest p99 900 ms, promised 800 ms"],
         "spent": [
-            "Age: 1 of the 2 places shown has a window that broke an SLA. "
+            "Age: 1 of the 2 places shown has a window that broke the limit of an SLA. "
             "From its end until its leaf had finished it, the slowest window shown took 1.5 s, "
             "and the slowest of all windows 1.5 s."
         ],
@@ -199,9 +199,12 @@ def test_long_names_fit_a_telephone(chromium: Browser, tmp_path: Path, scheme: A
 
 def test_what_is_over_and_who_is_to_blame_is_said_first(opened: Opened) -> None:
     said = " ".join(opened.page.locator(".verdict").inner_text().split())
-    assert said.startswith("1 of 2 windows broke an SLA. Most to blame: slow; its work on 1 of them took")
+    assert said.startswith("1 of 2 windows broke the limit of an SLA. Most to blame: slow; its work on 1 of them took")
     assert "1 of them took 430 ms, 30 ms more than the 400 ms that SLA quick allows for its work." in said
-    assert "SLA quick: 1 of 2 windows broke it; slow worked up to 430 ms on a window, and the limit is 400 ms." in said
+    assert (
+        "SLA quick: 1 of 2 windows broke its limit; slow worked up to 430 ms on a window, and the limit is 400 ms."
+        in said
+    )
 
 
 def test_without_a_breach_nobody_is_named(chromium: Browser, tmp_path: Path) -> None:
@@ -209,8 +212,8 @@ def test_without_a_breach_nobody_is_named(chromium: Browser, tmp_path: Path) -> 
     found = Opened(chromium, tmp_path / "page.html", page(kept))
     said = found.page.locator(".verdict").inner_text()
     assert (
-        "None of 2 windows broke an SLA about latency or work. Other SLAs, such as staleness, are not judged here."
-        in said
+        "None of 2 windows broke the limit of an SLA about latency or work. "
+        "Other SLAs, such as staleness, are not judged here." in said
     )
     assert found.page.locator("svg.topology g.blamed").count() == 0
     found.context.close()

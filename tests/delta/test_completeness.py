@@ -175,9 +175,10 @@ def ask(play: Play, *words: str) -> tuple[int, str]:
 def test_the_command_says_since_when_or_why_not(tmp_path):
     play = play_of(BOARD, tmp_path)
     run(play, THREE)
+    assert ask(play, "board", "--at", "12:00:09") == ask(play, "board", "--at", "12:00")
     assert ask(play, "board", "--at", "12:00") == (
         0,
-        "board 2014-05-13 12:00:00–12:00:10 UTC: complete since 2014-05-13T12:00:24.000Z, reopened 1 times: the "
+        "board 2014-05-13 12:00:00–12:00:10 UTC: complete since 2014-05-13T12:00:24.000Z, reopened 1 time: the "
         "watermark has passed 2014-05-13T12:00:09.999Z; 4 records; not final: late records still change it; "
         "it waited longest for events partition 2: 10 s; reopened at 2014-05-13T12:01:02.000Z: late_record, "
         'partition 1, offset 2: bound = "1 s" of events is too short for it',

@@ -43,7 +43,7 @@ from tidemark.control.folder import (
 )
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.settings.intervals import Interval
 from tidemark.query.sql import Warehouse as SqlWarehouse
 from tidemark.reports.facts.history import history
 from tidemark.reports.facts.latency_places import ChartSpan
@@ -529,7 +529,7 @@ def pages(copied: Warehouse, *, at_ms: int = NOON + 10_000) -> list[str] | str:
             operator_page(model, facts, topology, "board", past, []),
             history_page(topology.name, past),
             sla_page(home, topology.name, model),
-            start_page([model], at=utc(at_ms), folder=home),
+            start_page([model], folder=home),
             *(file.read_text() for file in written),
         ]
     except UnreadableFile as error:

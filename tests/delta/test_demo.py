@@ -87,7 +87,7 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
     assert list(story.new()) == [
         "emit on change: newest has left 100 of 125 updates unsent, which changed nothing",
         "quarantine: a bad record, malformed_json, at offset 17 of events partition 2 is set aside",
-        "watermark: events partition 1 is idle, and does not count for it until its next record",
+        "watermark: events partition 1 is idle, so the watermark does not wait for it until its next record",
     ]
     day = {"interval_start": 1_372_305_600_000, "interval_end": 1_372_392_000_000, "waited_ms": 0}
     warehouse.write(COMPLETENESS, [{"batch_id": 4, "operator": "board", "table": "board", **day, "by_idleness": False}])

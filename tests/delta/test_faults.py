@@ -799,7 +799,9 @@ def test_an_incident_of_time_ahead_names_topic_partition_and_key(healthy: dict[s
     flow = healthy[TABLES].copy(tmp_path / "play")
     _, (change,) = checked(flow, producer_ahead(flow), "board_is_fresh")
     assert (change["change"], change["verdict"], change["culprit"]) == ("opened", "ahead_of_clock", "events")
-    found = re.findall(r"^(\w+: events partition 1) .* of (events, of key b), lie up to (50 min)", change["blocked_by"])
+    found = re.findall(
+        r"^(\w+: events partition 1) .* of (events, of key b), lies up to (50 min)", change["blocked_by"]
+    )
     assert found == [("producer_ahead: events partition 1", "events, of key b", "50 min")]
 
 

@@ -169,6 +169,13 @@ def findings(plant: Plant, at: int, operator: str | None = None) -> list[str]:
     return [each.line for each in sla_findings(tables, EVERY_2_MIN, at_ms=NOON + at * MINUTE, operator=operator)]
 
 
+def test_why_says_where_only_the_check_that_found_an_sla_broken_is_known(plant: Plant) -> None:
+    plant.check(0, {"board": "error"}, observed_ms=312_000, subject="flight_board")
+    (line,) = findings(plant, 1)
+    assert line.startswith("incident_open: flight_board since 2026-01-01T12:00:00.000Z: SLA board: error; ")
+    assert "; a check found it broken then, and since when is not known; " in line
+
+
 def test_why_says_that_an_incident_resolves_if_it_holds(plant: Plant) -> None:
     of_board = {"subject": "flight_board"}
     plant.check(0, {"board": "error"}, observed_ms=312_000, crossed_at=NOON - 311_000, **of_board)

@@ -52,9 +52,9 @@ def beats(play: Play) -> Heartbeats:
     return Heartbeats(Layout(play.home).stream("play", sub.name), topology="play", sub_topology=sub.name)
 
 
-def checked(home: Path, at_s: float, **verdicts: str) -> None:
+def checked(home: Path, at_s: float, measure: str = "staleness", **verdicts: str) -> None:
     """Writes a check at *at_s* with verdicts by SLA about `board`."""
-    run = {"topology": "play", "subject": "board", "measure": "staleness", "checked_at": ms(at_s), "run_id": str(at_s)}
+    run = {"topology": "play", "subject": "board", "measure": measure, "checked_at": ms(at_s), "run_id": str(at_s)}
     rows = [
         {**run, "sla": sla, "verdict": verdict, "message": f"{sla} is {verdict}"} for sla, verdict in verdicts.items()
     ]
@@ -76,6 +76,10 @@ def test_a_stream_that_keeps_up_is_on_time(tmp_path: Path) -> None:
     play = played(tmp_path)
     tell(beats(play), 12)
     assert standing(play, 13) == ("not_checked", "running", None)
+    # That a contract holds and an operator is quick does not say that results are in time.
+    checked(tmp_path, 11, measure="contract", kept="pass")
+    checked(tmp_path, 11.5, measure="operator_latency_p50", quick="pass")
+    assert model(play, 13)["verdict"] == "not_checked"
     checked(tmp_path, 12, fresh="pass")
     found = model(play, 13)
     assert (found["verdict"], found["cause"]) == ("on_time", None)
@@ -184,7 +188,7 @@ def test_a_drained_stream_is_told_everywhere_and_explains_no_sla_that_was_broken
     shown = topology_page(found, facts, play.topology)
     banner = " ".join(re.sub("<.*?>", " ", shown.partition("<section")[2].partition("</section>")[0]).split())
     others = [
-        start_page([found], at=utc(at_ms), folder=tmp_path),
+        start_page([found], folder=tmp_path),
         operator_page(found, facts, play.topology, "board", past, ()),
     ]
     for page in (shown, *others):
@@ -236,10 +240,10 @@ def test_a_start_with_a_backlog_is_named_as_such(tmp_path: Path) -> None:
     play.batch([play.row("events", ms(k), key="a", id="a", v=k) for k in range(60)], at_ms=ms(600))
     run(Layout(tmp_path), play.topology, [], Interval(ms(0), ms(3_600)))
     path = model(play, 601)["path"]
-    assert path["mostly_before_source"] == "a backlog (records that waited unread)"
+    assert path["mostly_before_source"] == "records that waited unread for a batch"
     assert path["spent"][0]["kind"] == "backlog"
     words = path_command.as_text("play", path)
-    assert "mostly a backlog (records that waited unread), not in the sum" in " ".join(words.split())
+    assert "mostly records that waited unread for a batch, not in the sum" in " ".join(words.split())
 
 
 HOPS = topology_of(

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.page import sla_page, write_sla_page
@@ -83,8 +84,17 @@ def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout)
     ]
     observed = "error after 5 min, observed 7 min 38 s; error after 1 min 30 s, observed 1 min 58 s"
     assert cells(page, "expectations") == [
-        ["sla_status", "expect less", "error_after_ms, observed_ms", "no, warning", observed]
+        ["sla_status", "expect less", "error_after_ms, observed_ms", "warning", "no", observed]
     ]
+
+
+def test_the_page_tells_the_instant_of_the_check_from_that_of_the_state(layout: Layout) -> None:
+    seen = {"cause": "drained", "operator": "board", "input": None, "partition": None, "seen": "it was drained"}
+    model = {"at": utc(NOON + 95_000), "verdict": "not_running", "state": "drained", "cause": seen}
+    page = " ".join(re.sub("<.*?>", "", sla_page(layout.warehouse, "flights", model)).split())
+    assert "Badges and cause are of 2026-01-01 12:01:35 UTC." in page
+    assert "The SLAs were checked at 2026-01-01 12:00:00 UTC, by run newest." in page
+    assert "It was drained." in page
 
 
 def folds(page: str) -> list[str]:
@@ -115,7 +125,17 @@ def test_an_incident_is_found_by_its_name(layout: Layout) -> None:
     assert page.count('<tr id="quick-20260101T120000">') == 1
     (incident,) = cells(page, "incidents")
     noon = "2026-01-01 12:00:00"
-    assert incident == ["quick-20260101T120000", "open", "error", noon, "error", "Too slow", "–", "–", "–"]
+    assert incident == [
+        "quick-20260101T120000",
+        "open",
+        "error",
+        f"found at {noon}",
+        "error",
+        "Too slow",
+        "–",
+        "–",
+        "–",
+    ]
 
 
 def test_the_page_says_when_an_incident_will_be_resolved(layout: Layout) -> None:

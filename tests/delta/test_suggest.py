@@ -114,13 +114,13 @@ error_after = "3 min"
 over = "5 min"
 
 late: watermark_lag of flight_events
-19 checks in 7 days: a proposal needs at least 20.
+19 checks with a measurement that counts in 7 days: a proposal needs at least 20.
 
 in_time: latency_p99 of flight_board
-0 checks in 7 days: a proposal needs at least 20.
+0 checks with a measurement that counts in 7 days: a proposal needs at least 20.
 
 flight_board: latency of its records
-0 hours in 7 days: a proposal needs at least 20.
+0 hours with a measurement that counts in 7 days: a proposal needs at least 20.
 Its latency has an SLA already: in_time.
 
 carrier_delays: latency of its records
@@ -171,14 +171,19 @@ def test_nineteen_hours_of_an_operator_are_too_few(tmp_path: Path) -> None:
     write(tmp_path, [], DELAYS[1:])
     text = proposed(tmp_path)
     delays = text[text.index("carrier_delays: ") :]
-    assert delays.splitlines()[1:] == ["19 hours in 7 days: a proposal needs at least 20."]
+    assert delays.splitlines()[1:] == [
+        "19 hours with a measurement that counts in 7 days: a proposal needs at least 20."
+    ]
 
 
 def test_the_command_fails_without_a_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its SLAs are those of the project, and its week ends now."""
     options = _parser().parse_args(["--warehouse", str(tmp_path), "suggest", "slas", "flights"])
     assert options.run(options) == 1
-    assert "board_is_fresh: staleness of flight_board\n0 checks in 7 days: a proposal needs" in capsys.readouterr().out
+    assert (
+        "board_is_fresh: staleness of flight_board\n0 checks with a measurement that counts in 7 days: a proposal needs"
+        in capsys.readouterr().out
+    )
 
     now_ms = wall_clock_ms()
     checks = [check("board", now_ms - n * MINUTE, 5) | {"sla": "board_is_fresh"} for n in range(1, 21)]

@@ -702,6 +702,16 @@ def test_an_hour_is_whole_from_the_broker_to_the_tables(played: Played) -> None:
     assert (minute.is_whole, minute.conclusion) == (True, "whole: every count agrees")
 
 
+def test_a_record_whose_time_is_out_of_range_is_counted_without_an_hour(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    absurd = bad("timestamp_out_of_range")(play) | {"timestamp_ms": 7}
+    play.read(play.event(0, "a", 1), absurd, at_s=5)
+    found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
+    counts = {(count.stage, count.hour_ms): (count.records, count.outcomes) for count in found.counts}
+    assert (counts["broker", ms(0)], counts["broker", None]) == ((1, {}), (1, {}))
+    assert (counts["events", ms(0)], counts["events", None]) == ((1, {"passed": 1}), (1, {"quarantined": 1}))
+
+
 @pytest.mark.parametrize(
     ("hour", "conclusion"),
     [
@@ -723,12 +733,12 @@ def test_a_missing_row_and_a_missing_fact_are_named(tmp_path: Path) -> None:
     span = {"start_ms": ms(0), "end_ms": ms(3_600)}
     found = reconcile(play.kept.tracer(), play.broker.offsets, "events", **span)
     assert found.differences == [
-        "board, hour 2014-05-13T12:00:00.000Z, partition 0: 1 rows, 1 fewer than the 2 that board handed on"
+        "board, hour 2014-05-13T12:00:00.000Z, partition 0: 1 row, 1 fewer than the 2 that board handed on"
     ]
     DeltaTable(str(play.table("changes"))).delete("operator = 'newest' and key = 'b'")
     found = reconcile(play.kept.tracer(), play.broker.offsets, "events", **span)
     assert found.differences[0] == (
-        "newest, batch 0: 1 updates are neither emitted nor suppressed nor set aside, and operator_batches counts 0 "
+        "newest, batch 0: 1 update is neither emitted nor suppressed nor set aside, and operator_batches counts 0 "
         "superseded ones"
     )
 
@@ -768,7 +778,7 @@ def test_unread_records_of_the_hour_are_a_difference(tmp_path: Path) -> None:
     play.broker.have("events", play.kept.keep(play.event(2, "a", 3)))
     found = reconcile(play.kept.tracer(), play.broker.offsets, "events", start_ms=ms(0), end_ms=ms(3_600))
     assert found.differences == [
-        "events, partition 0: 1 records of offsets 1 to 1 are at the broker and not read yet",
+        "events, partition 0: 1 record of offsets 1 to 1 is at the broker and not read yet",
     ]
 
 

@@ -22,7 +22,7 @@ from tidemark.airflow.pages.decisions import decision_page
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
 from tidemark.reports.facts.history import ChartSpan, history
@@ -110,7 +110,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     decided = decision_facts(tables, "play", "quick_work", slas=[*SLAS], at_ms=at_ms)
     assert decided is not None
     return {
-        "reports/pages/start_page.html.j2": start_page([reported], at=utc(at_ms), folder=play.home),
+        "reports/pages/start_page.html.j2": start_page([reported], folder=play.home),
         "reports/pages/topology_page.html.j2": topology_page(live, document, topology)
         + topology_page(reported, document, topology),
         "reports/pages/operator_page.html.j2": operator_page(of_board, document, topology, "board", past, []),
@@ -121,6 +121,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         "sla/decision_page.html.j2": decision_page("play", "quick_work", decided, token="t"),
         "tidemark path": path_command.as_text("play", path_command.document(play.home, "play")["windows"][0]),
     }
+
+
+def test_the_age_of_windows_is_told_of_latencies_alone(pages: Mapping[str, str]) -> None:
+    of_slas = [said for said in Sentences(pages["sla/page.html.j2"]).said if "error from" in said]
+    for measure, has_age in (("operator latency p50 of newest", False), ("latency p99 of board", True)):
+        told = [said for said in of_slas if measure in said.lower()]
+        assert told
+        assert all(("after their end" in said) is has_age for said in told)
 
 
 def test_every_template_of_a_page_is_looked_at(pages: Mapping[str, str]) -> None:

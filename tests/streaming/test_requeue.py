@@ -205,7 +205,7 @@ def test_traces_and_counts_read_the_records_of_a_real_topic(tmp_path: Path, brok
     behind = tidemark(tmp_path, *home, *day, "--format", "json")
     assert (behind.returncode, json.loads(behind.stdout)["differences"]) == (
         1,
-        ["events, partition 0: 1 records of offsets 4 to 4 are at the broker and not read yet"],
+        ["events, partition 0: 1 record of offsets 4 to 4 is at the broker and not read yet"],
     )
     play.batch([play.row("events", ms(6), key="c", id="c", v=3)], at_ms=ms(7))
     admin = AdminClient({"bootstrap.servers": broker})  # while it lives, its answers come

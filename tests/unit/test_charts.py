@@ -91,7 +91,7 @@ def test_a_triangle_is_over_the_bar_of_a_window_over_its_sla():
     drawn = windows_spent(rows, TEN_MINUTES, 60_000)
     # 10 s of 10.5 s: 4.76 % from the top.
     assert re.findall('<i class="mark" style="(.*?)">', drawn) == ["left:50%;top:4.76%"]
-    assert "1 of the 2 places shown has a window that broke an SLA. " in drawn
+    assert "1 of the 2 places shown has a window that broke the limit of an SLA. " in drawn
     assert "the slowest window shown took 10 s, and the slowest of all windows 10.5 s." in drawn
     assert [row[-1] for row in table_of(drawn)] == ["", "over"]
 
@@ -99,7 +99,7 @@ def test_a_triangle_is_over_the_bar_of_a_window_over_its_sla():
 @pytest.mark.parametrize(("over_sla", "has"), [(True, "has"), (False, "does not have")])
 def test_the_only_place_of_a_chart_is_told_as_one(over_sla, has):
     drawn = windows_spent([window(60_000, 1, 1, 1, 1, over_sla=over_sla)], TEN_MINUTES, 60_000)
-    assert f"The only place shown {has} a window that broke an SLA. " in drawn
+    assert f"The only place shown {has} a window that broke the limit of an SLA. " in drawn
 
 
 def test_equal_medians_are_told_once():

@@ -151,6 +151,10 @@ def test_an_alert_lists_topics_and_what_reads_them(story: Story) -> None:
     assert page["tables"] == ["board", "totals", "copies/copied", "last/board"]
     texts = alert_texts(alert_of(page, link=""), notified_ms=NOON)
     assert "\nAffected topics: sums, again\n" in texts["text"]
+    # An alert whose SLA crossed its limit at a known instant says since when it is broken.
+    for broken_ms, said in ((page["changed_at"], "Found broken at: "), (page["changed_at"] - 60_000, "Broken since: ")):
+        dated = alert_of({**page, "incident": DRIVER, "broken_since": broken_ms}, link="")
+        assert f"\n{said}" in alert_texts(dated, notified_ms=NOON)["text"]
     # Not so far upstream, the first stream is not affected.
     story.opens(1, "totals")
     story.check(1, board=DEAD, totals=KEPT_SLOW)

@@ -85,6 +85,7 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
             None,
             "not_checked: its SLAs were not checked yet: the DAG tidemark_t_sla_check does so, unless it is paused",
         ),
+        ("not_checked", ("a pass",), None, "not_checked: the newest check measured no SLA about the age of results"),
     ],
 )
 def test_status_shows_the_reason_of_the_verdict(verdict: str, slas: tuple[str, ...], cause: str, line: str) -> None:
@@ -94,7 +95,7 @@ def test_status_shows_the_reason_of_the_verdict(verdict: str, slas: tuple[str, .
     stream = {"sub_topology": "s", "state": "running", "records_in": 1, "first_latency_ms": None, "ambiguous_keys": 2}
     model = {"topology": "t", "page": None, "streams": [stream], "verdict": verdict}
     model["state"] = "drained" if cause == "drained" else "running"
-    text = as_text([{**model, "slas": {"rows": rows, "checked_at": None}, "cause": finding}])
+    text = as_text([{**model, "slas": {"rows": rows, "checked_at": None, "is_overdue": not rows}, "cause": finding}])
     keys = (
         "t/s: 2 keys with several rows in Delta tables that it joins; the smallest row is used, and the driver's log "
     )

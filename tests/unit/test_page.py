@@ -164,7 +164,8 @@ ALERT = {
     "alert": "a1", "severity": "critical", "cause": "partition_silent", "sub_topology": "s", "operator": "events",
     "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"],
     "topics": ["sums"], "owners": [],
-    "broken_since": utc(0), "measurement": "too slow", "culprit": None, "runbook": None, "acknowledged_by": None,
+    "broken_since": utc(0), "opened_at": utc(60_000), "measurement": "too slow",
+    "culprit": None, "runbook": None, "acknowledged_by": None,
     "states": {"fresh": "error", "quick": "passes since 21:44, resolves at 21:54 if it holds"},
 }  # fmt: skip
 
@@ -191,7 +192,14 @@ def line_of(name, verdict, *, streams=("running",), **more):
     """Returns the page model of a topology on the start page; its streams are s0, s1 and so on."""
     of_streams = [{"sub_topology": f"s{number}", "state": state} for number, state in enumerate(streams)]
     slas = {"n": 7, "broken": 0, "warned": 0, "unknown": 0, "is_overdue": False, "recovering": 0, "rows": []}
-    known = {"state": streams[0], "newest_result_age_ms": 118_000, "report": None, "slas": slas, "cause": None}
+    known = {
+        "at": utc(0),
+        "state": streams[0],
+        "newest_result_age_ms": 118_000,
+        "report": None,
+        "slas": slas,
+        "cause": None,
+    }
     return {"topology": name, "verdict": verdict, "streams": of_streams, "alerts": [], **known, **more}
 
 
@@ -208,7 +216,7 @@ def test_the_start_page_leads_with_what_is_wrong():
     slas = {"n": 7, "broken": 2, "warned": 0, "unknown": 0, "is_overdue": False, "recovering": 0}
     slas["rows"] = [{"sla": name, "verdict": "error", "message": f"{name} is late"} for name in ("fresh", "quick")]
     lines = [
-        line_of("a_fine", "on_time", streams=["running"] * 5),
+        line_of("a_fine", "on_time", streams=["running"] * 5, at=utc(95_000)),
         line_of("b_idle", "quiet"),
         line_of("b_stopped", "not_running", streams=["drained", "running"]),
         {"topology": "c_new"},
@@ -218,9 +226,12 @@ def test_the_start_page_leads_with_what_is_wrong():
             "f_broken", "broken", streams=["running", "failed", "catching_up", "running"], cause=cause, slas=slas,
             report="2026-01-31T12", alerts=[ALERT | {"slas": ["fresh"], "states": {"fresh": "error"}}],
         ),
-        {"topology": "g_typo", "verdict": "unreadable", "state": "running", "error": "g_typo.toml: x", "streams": []},
+        {
+            "topology": "g_typo", "at": utc(0), "verdict": "unreadable", "state": "running", "error": "g_typo.toml: x",
+            "streams": [],
+        },
     ]  # fmt: skip
-    page = start_page(lines, at=utc(0), folder="topologies")
+    page = start_page(lines, folder="topologies")
     # The worst verdict first; then those of which nothing is known to be wrong, and the one that is being read.
     order = ["g_typo", "f_broken", "e_late", "d_recovers", "b_stopped", "b_idle", "a_fine", "c_new"]
     assert re.findall('<(?:section|tr)[^>]* id="(.+?)"', page) == order
@@ -231,17 +242,24 @@ def test_the_start_page_leads_with_what_is_wrong():
     assert of_broken == (
         "f_broken SLA broken SLA fresh: fresh is late; also broken: quick. "
         "Cannot write at board : the disk is full. Free space. "
-        "streams failed s1 catching up s2 running s0, s3 newest result 1 min 58 s ago "
+        "as of 1970-01-01 00:00:00 streams failed s1 catching up s2 running s0, s3 newest result 1 min 58 s ago "
         "SLAs 2 of 7 broken report 2026-01-31 12:00 open alerts "
         "critical Partition silent at events partition 3 since 1970-01-01 00:00:00 . 1 SLA : fresh is broken. "
         "Acknowledge or silence . When it broke: too slow. Behind it: board, sums."
     )
     assert text[text.index("g_typo") : text.index("f_broken")].strip() == (
-        "g_typo file not valid g_typo.toml: x streams none newest result not known SLAs not known report none yet"
+        "g_typo file not valid g_typo.toml: x as of 1970-01-01 00:00:00 streams none "
+        "newest result not known SLAs not known report none yet"
     )
-    assert "a_fine on time running 5 streams 1 min 58 s ago 7 of 7 hold none yet" in text
+    # A line that was read at another instant says so.
+    assert "a_fine 1970-01-01 00:01:35 on time running 5 streams 1 min 58 s ago 7 of 7 hold none yet" in text
     assert 'href="pages/f_broken/slas#fresh-1"' in page
     assert 'href="pages/f_broken/decisions?subject=fresh-1"' in page
+
+
+def test_an_alert_whose_crossing_is_not_known_was_found_at_its_check():
+    lines = [line_of("a", "broken", alerts=[ALERT | {"opened_at": utc(0)}])]
+    assert "at events partition 3 found broken at 1970-01-01 00:00:00" in read(start_page(lines, folder="topologies"))
 
 
 def test_the_card_of_a_report_has_its_instants():
@@ -251,7 +269,7 @@ def test_the_card_of_a_report_has_its_instants():
 
 
 def test_a_start_page_without_a_fault_says_so():
-    page = start_page([line_of("a", "on_time"), line_of("b", "not_checked")], at=utc(0), folder="topologies")
+    page = start_page([line_of("a", "on_time"), line_of("b", "not_checked")], folder="topologies")
     assert "No topology needs attention." in read(page)
     assert "<title>Tidemark</title>" in page
 

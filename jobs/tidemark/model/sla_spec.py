@@ -135,6 +135,8 @@ WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LAT
 """The quantile of each measure of an operator's own work on windows."""
 SHARES: Mapping[Measure, str] = MappingProxyType({Measure.QUARANTINED_SHARE: "quarantined", Measure.LATE_SHARE: "late"})
 """By measure of a share of the records that an operator read, the outcome whose records it counts."""
+OF_LATENESS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.BURN_RATE, Measure.COMPLETE_BY, *QUANTILES})
+"""The measures that say whether results come in time; the work of an operator does not."""
 OF_OPERATORS = frozenset(
     {Measure.WATERMARK_LAG, Measure.RECORDS, Measure.BURN_RATE, *SHARES, *QUANTILES, *WORK_QUANTILES}
 )

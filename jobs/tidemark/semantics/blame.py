@@ -34,7 +34,8 @@ class AgeCause(StrEnum):
     BACKLOG = "backlog"
     """The record that closed the window waited unread.
 
-    The driver read older records, stood still, or had never run.
+    The driver read older records, stood still, or had never run; or the record came after the plan of the batch that
+    ran, and waited for its end.
     """
     DRIVER_RESTARTED = "driver_restarted"
     """Records waited unread while another driver took over."""

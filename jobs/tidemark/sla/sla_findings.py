@@ -17,6 +17,7 @@ from tidemark.why.evidence.findings import INCIDENT_OPEN, WhyFinding
 
 INCIDENTS = f"""
     SELECT incident, sla, subject, epoch_ms(coalesce(broken_since, opened_at)) AS since_ms,
+           coalesce(broken_since = opened_at, true) AS is_found,
            epoch_ms(checked_at) <= $2 AS is_present, {STATE_TEXT} AS now, verdict = 'pass' AS holds,
            worst_observed, unit, acknowledged_by
     FROM incident_history
@@ -49,6 +50,9 @@ def _open_incident(row: Mapping[str, Any], topology: Topology, place: Mapping[st
     if row["is_present"]:
         worst = worst_text(row)
         state = f"SLA {row['sla']}: {row['now']}" + (f"; the worst was {worst}" if worst else "")
+    if row["is_found"]:
+        # No crossing of its limit is known, so that its cause may be older than the check that saw it.
+        state += "; a check found it broken then, and since when is not known"
     by = f"; {row['acknowledged_by']} acknowledged it" if row["acknowledged_by"] else ""
     wait = "no action is needed if it holds: " if row["is_present"] and row["holds"] else ""
     return WhyFinding(

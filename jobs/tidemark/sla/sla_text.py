@@ -8,7 +8,7 @@ from typing import Any
 
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.sla_spec import SHARES, Measure
 from tidemark.semantics.sla import (
     BurnRate,
@@ -77,7 +77,7 @@ def measurement_text(status: Status) -> str:
     match spec.limits:
         case RecordMinimums():
             limits = _limits({"warning": spec.limits.warn_below, "error": spec.limits.error_below}, "below {:,}")
-            n = f"{status.records or 0:,} records"
+            n = counted(status.records or 0, "record")
             return f"{n} of {spec.subject} in {for_people(spec.over_ms)}{_since(status)}{_excuse(status)}; {limits}"
         case ChangeMaximums():
             limits = _limits({"warning": spec.limits.warn_above, "error": spec.limits.error_above}, "above {:,}")
@@ -115,8 +115,9 @@ def _share_text(status: Status, at_most: ShareMaximums) -> str:
     limits = _limits({"warning": at_most.warn_above, "error": at_most.error_above}, "above {}", "{:.4g}".format)
     few = "" if n >= at_most.min_records else f", too few to judge, {at_most.min_records:,} are needed"
     share = "" if status.share is None else f" ({status.share:.2%})"
-    counted = f"{part:,} of {n:,} records of {spec.subject} in {for_people(spec.over_ms)} were {SHARES[spec.measure]}"
-    return f"{counted}{share}{few}; {limits}"
+    were = f"{'was' if part == 1 else 'were'} {SHARES[spec.measure]}"
+    of_all = f"{part:,} of {counted(n, 'record')} of {spec.subject} in {for_people(spec.over_ms)} {were}"
+    return f"{of_all}{share}{few}; {limits}"
 
 
 def _deadline_text(deadline: Deadline) -> str:
@@ -161,8 +162,10 @@ def _burning_text(status: Status, limits: BurnRate) -> str:
         return f"no record of {status.spec.subject} to measure; the SLA counts those that take {over}"
     few = ""
     if status.records is not None and status.records < limits.min_records:
-        measured = f"{status.records:,} records of {status.spec.subject} in {for_people(status.spec.over_ms)}"
-        few = f"{measured} are too few to judge, {limits.min_records:,} are needed; "
+        measured = f"{counted(status.records, 'record')} of {status.spec.subject} in {for_people(status.spec.over_ms)}"
+        few = (
+            f"{measured} {'is' if status.records == 1 else 'are'} too few to judge, {limits.min_records:,} are needed; "
+        )
     # The windows of an objective have no warning.
     warn_at = None if limits.warn_at == limits.error_at else limits.warn_at
     rates = _limits({"warning": warn_at, "error": limits.error_at}, "from {:g} on")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people, rounded_up
+from tidemark.model.settings.lengths import counted, for_people, rounded_up
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
@@ -96,10 +96,10 @@ class Measured:
         return rounded_up(MARGIN * self.whole.p99_ms)
 
     def __str__(self) -> str:
-        n = f"{len(self.values_ms):,} {self.unit}{'' if len(self.values_ms) == 1 else 's'}"
+        n = counted(len(self.values_ms), self.unit)
         limit_ms = self.limit_ms
         if self.whole is None or limit_ms is None:
-            return f"{n} in 7 days: a proposal needs at least {FEWEST}."
+            return f"{n} with a measurement that counts in 7 days: a proposal needs at least {FEWEST}."
         worst = max(self.hours, key=lambda hour: hour.p99_ms)
         spreads = {"7 days": self.whole, f"worst hour, from {iso(worst.hour_ms or 0)}": worst}
         rows = [(time, *map(for_people, (each.median_ms, each.p99_ms, each.max_ms))) for time, each in spreads.items()]

@@ -26,6 +26,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Grain, iso
+from tidemark.model.settings.lengths import counted
 from tidemark.model.tables.catalog import BECAME, CAME_IN, DEAD_LETTERS, OPERATOR_BATCHES
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import InputProgress
@@ -94,7 +95,7 @@ class Reconciliation:
     def conclusion(self) -> str:
         """Returns the answer in a line."""
         if self.differences:
-            return f"{len(self.differences)} difference{'' if len(self.differences) == 1 else 's'}"
+            return counted(len(self.differences), "difference")
         if all(count.hour_ms is None for count in self.counts):
             neither = "no records: neither the broker nor the stream has one of this span"
             return neither if self.is_over else f"no records {_OPEN}"
@@ -223,7 +224,10 @@ class _Count:
             without_record.setdefault(partition, set()).update({*offsets} - {*reread.places["offset"]})
             frames.append(reread.passed)
             for word, set_aside in (("filtered", reread.filtered), ("quarantined", reread.quarantined)):
-                rows = set_aside.select(_partition="partition", _offset="offset", _timestamp_ms="timestamp_ms")
+                # A record that is quarantined for its time belongs to no hour.
+                has_time = ~pl.col("reason").fill_null("").str.starts_with("timestamp_")
+                at_ms = pl.when(has_time).then("timestamp_ms")
+                rows = set_aside.select(_partition="partition", _offset="offset", _timestamp_ms=at_ms)
                 aside_frames.append(rows.with_columns(_word=pl.lit(word)))
         empty = pl.DataFrame(schema=dict(self._tracer.steps.schemas[name]))
         passed = pl.concat([empty, *frames])
@@ -259,7 +263,7 @@ class _Count:
             placed_words.join(_batches_of(placed_words, self._reads), on=PLACE).group_by("batch_id").agg(there=pl.len())
         )
         of_source = (pl.col("operator") == name, pl.col("batch_id").is_in(batches.to_list()))
-        counted = self._evidence.rows(OPERATOR_BATCHES, *of_source, columns=("batch_id", "records_in"))
+        in_outcomes = self._evidence.rows(OPERATOR_BATCHES, *of_source, columns=("batch_id", "records_in"))
         # A batch of which only some partitions are of the span is compared where all of it was read again.
         every = (
             self._evidence.reads.filter(pl.col("source") == name)
@@ -268,7 +272,7 @@ class _Count:
         )
         again = self._reads.group_by("batch_id").agg(read=pl.len())
         whole = every.join(again, on="batch_id").filter(pl.col("parts") == pl.col("read")).select("batch_id")
-        both = counted.join(whole, on="batch_id", how="semi").join(answer, on="batch_id", how="left")
+        both = in_outcomes.join(whole, on="batch_id", how="semi").join(answer, on="batch_id", how="left")
         for batch_id, there, records in both.select("batch_id", pl.col("there").fill_null(0), "records_in").iter_rows():
             if there > records:
                 self._differs(f"{name}, batch {batch_id}: the broker has {there} records, the source read {records}")
@@ -297,10 +301,9 @@ class _Count:
             reread = self._tracer.read_again(self._source, partition, range(until, end), self._end_ms)
             rows = self._in_span(reread.passed) if reread else None
             if rows is not None and rows.height:
-                self._differs(
-                    f"{self._source.name}, partition {partition}: {rows.height} records of offsets {until} to "
-                    f"{end - 1} are at the broker and not read yet"
-                )
+                of = f"of offsets {until} to {end - 1}"
+                records = counted(rows.height, f"record {of} is", f"records {of} are")
+                self._differs(f"{self._source.name}, partition {partition}: {records} at the broker and not read yet")
 
     def _through(
         self,
@@ -394,16 +397,15 @@ class _Count:
             return
         without = placed_words.filter(pl.col("_word") == "superseded")
         by_batch = without.join(batch_of(without), on=PLACE).group_by("batch_id").len()
-        counted = evidence.rows(
-            OPERATOR_BATCHES, pl.col("operator") == operator.name, columns=("batch_id", "superseded")
-        )
-        both = by_batch.join(counted, on="batch_id", how="left").filter(
+        of_operator = pl.col("operator") == operator.name
+        in_outcomes = evidence.rows(OPERATOR_BATCHES, of_operator, columns=("batch_id", "superseded"))
+        both = by_batch.join(in_outcomes, on="batch_id", how="left").filter(
             pl.col("len") > pl.col("superseded").fill_null(0)
         )
         for batch_id, n, superseded in both.sort("batch_id").iter_rows():
             self._differs(
-                f"{operator.name}, batch {batch_id}: {n} updates are neither emitted nor suppressed nor set aside, and "
-                f"operator_batches counts {superseded or 0} superseded ones"
+                f"{operator.name}, batch {batch_id}: {counted(n, 'update is', 'updates are')} neither emitted nor "
+                f"suppressed nor set aside, and operator_batches counts {superseded or 0} superseded ones"
             )
 
     def _skipped(
@@ -452,8 +454,8 @@ class _Count:
             if expected != n:
                 more = f"{n - expected} more than" if n > expected else f"{expected - n} fewer than"
                 self._differs(
-                    f"{sink.table}, hour {iso(hour_ms)}, partition {partition}: {n} rows, {more} the {expected} that "
-                    f"{sink.name} handed on"
+                    f"{sink.table}, hour {iso(hour_ms)}, partition {partition}: {counted(n, 'row')}, {more} the "
+                    f"{expected} that {sink.name} handed on"
                 )
 
     def _over(self, evidence: StreamEvidence, repartition: Operator) -> None:

@@ -21,7 +21,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import drivers, file_unreadable, restarts
@@ -176,14 +176,15 @@ class Walk:
         Records that wait are not among them.
         """
         rows = self._scene.of(operator.name).outcomes.since_last_result(operator.name)
-        whole = f"of {rows['records_in'].sum():,} updates since its newest result"
+        whole = f"of {counted(int(rows['records_in'].sum()), 'update')} since its newest result"
         counts = Counter({word: int(rows[word].sum()) for word in _LEFT_OUT})
         findings = []
         for word, n in counts.most_common():
             if n:
                 left_out = rows.filter(pl.col(word) > 0)["batch_id"]
                 reasons = self._reasons(operator, left_out) if word == "quarantined" else ""
-                observation, remedy = f"{n:,} {whole} were {word}{reasons}", self._remedy_if(word, operator)
+                observation = f"{n:,} {whole} {'was' if n == 1 else 'were'} {word}{reasons}"
+                remedy = self._remedy_if(word, operator)
                 since_ms, cause = first(rows, word), _LEFT_OUT[word]
                 findings.append(self._scene.finding(cause, operator.name, observation, remedy, since_ms=since_ms))
         if counts["filtered"] and operator.joined_table:
@@ -216,7 +217,7 @@ class Walk:
             yield self._scene.finding(
                 HELD_UNTIL_INTERVAL,
                 operator.name,
-                f"{held:,} updates wait for {iso(due_ms)}, the end of an interval of "
+                f"{counted(int(held), 'update waits', 'updates wait')} for {iso(due_ms)}, the end of an interval of "
                 f"{for_people(emission.interval_ms)}",
                 "wait, or choose a shorter interval",
                 since_ms=since_ms,
@@ -246,7 +247,7 @@ class Walk:
         for source, length_ms in silent_ms.items():
             aside.append((f"{source} has been silent for {for_people(length_ms)}", CHECK_PRODUCER))
         exceptions = "".join(f"; {observation}" for observation, _ in aside)
-        observation = f"{rows['gave'].item():,} results came, of the newest records that were read{exceptions}"
+        observation = f"{counted(rows['gave'].item(), 'result')} came, of the newest records that were read{exceptions}"
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
         return self._scene.finding(NOTHING_WRONG, name, observation, remedy, since_ms=at_ms)
 
@@ -258,19 +259,22 @@ class Walk:
         operator = self._scene.operator(name)
         facts, what = self._scene.of(name), "records" if operator.reads_outside else "updates"
         rows = facts.outcomes.lately(name)
-        of = f"of the {rows['records_in'].sum():,} {what} that {name} got in its last {rows.height} batches"
+        last = counted(rows.height, "batch", "batches")
+        of = f"of the {rows['records_in'].sum():,} {what} that {name} got in its last {last}"
         batches = rows["batch_id"]
         if late := rows["late"].sum():
             longest_ms = facts.late_records(name, batches)["lateness_ms"].max() or 0
-            observation = f"{late:,} {of} were late, by up to {for_people(longest_ms)}"  # type: ignore[arg-type]
+            observation = f"{late:,} {of} {'was' if late == 1 else 'were'} late, by up to {for_people(longest_ms)}"  # type: ignore[arg-type]
             yield observation, requeue_late(self._scene, name)
         if bad := rows["quarantined"].sum():
             remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"
             if isinstance(operator, Source):
                 remedy += f", and {requeue(self._scene, operator)}"
-            yield f"{bad:,} {of} are quarantined{self._reasons(operator, batches)}", remedy
+            are = "is" if bad == 1 else "are"
+            yield f"{bad:,} {of} {are} quarantined{self._reasons(operator, batches)}", remedy
         if again := rows["reopened"].sum():
-            yield f"{again:,} {of} were late, and closed windows processed them again", "requeued has these"
+            were, them = ("was", "it") if again == 1 else ("were", "them")
+            yield f"{again:,} {of} {were} late, and closed windows processed {them} again", "requeued has these"
         for flow in operator.upstream_flows:
             yield from self._set_aside(flow)
 

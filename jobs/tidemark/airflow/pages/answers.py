@@ -13,6 +13,7 @@ What it does not do: keep an error. Clock: the monotonic one of this process.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -75,7 +76,7 @@ class PageAnswers:
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="tidemark")
         self._lock = Lock()
         self._kept: dict[Hashable, PageAnswer] = {}
-        self._last: dict[Hashable, Any] = {}
+        self._last: dict[Hashable, tuple[float, Any]] = {}
 
     async def to(self, request: Hashable, compute: Callable[[], T]) -> T:
         """Returns the result of *compute*, or a kept one.
@@ -98,15 +99,21 @@ class PageAnswers:
     async def soon(self, request: Hashable, compute: Callable[[], T], *, within_s: float) -> T | None:
         """Returns the last answer to *request*, while a newer one is computed.
 
-        None: there was none *within_s*. An error of *compute* counts as no answer.
+        None: there was none *within_s*, and the last one is older than LONGEST_S. An error of *compute* counts as no
+        answer.
         """
         with suppress(TidemarkError):
             future = self._computed(request, partial(_compute_and_keep, self._last, request, compute))
-            if future.done() or request not in self._last:
+            if future.done() or self._kept_last(request) is None:
                 with suppress(TimeoutError):
                     return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), within_s)
-        last: T | None = self._last.get(request)
+        last: T | None = self._kept_last(request)
         return last
+
+    def _kept_last(self, request: Hashable) -> Any:
+        """Returns the last answer to *request* if it still says what is so now; None: there is none."""
+        asked_s, answer = self._last.get(request, (-math.inf, None))
+        return answer if time.monotonic() - asked_s < LONGEST_S else None
 
     def forget(self) -> None:
         """Forgets all answers, and those that are computed now."""
@@ -144,9 +151,10 @@ def shared(answer: Callable[..., Response]) -> Callable[..., Awaitable[Response]
     return by_answers
 
 
-def _compute_and_keep(answers: dict[Hashable, Any], request: Hashable, compute: Callable[[], T]) -> T:
-    """Returns the result of *compute*, and puts it into *answers*."""
-    answers[request] = answer = compute()
+def _compute_and_keep(answers: dict[Hashable, tuple[float, Any]], request: Hashable, compute: Callable[[], T]) -> T:
+    """Returns the result of *compute*, and puts it into *answers* with the instant at which it was asked for."""
+    asked_s, answer = time.monotonic(), compute()
+    answers[request] = asked_s, answer
     return answer
 
 

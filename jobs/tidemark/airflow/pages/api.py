@@ -466,7 +466,7 @@ async def first_page(readable: Readable = READABLE) -> Response:
         *(ANSWERS.soon(("line", name), partial(_line, name), within_s=LINES_WITHIN_S) for name in names)
     )
     models = [line or {"topology": name} for name, line in zip(names, lines, strict=True)]
-    return HTMLResponse(start_page(models, at=utc(wall_clock_ms()), folder=TOPOLOGIES), headers=HEADERS)
+    return HTMLResponse(start_page(models, folder=TOPOLOGIES), headers=HEADERS)
 
 
 @app.get("/pages/{name}")
@@ -619,7 +619,8 @@ def _line(name: str) -> Row:
         return _model(name)
     except Exception as error:  # one topology that cannot be read must not hide the others
         log.exception("the state of %s cannot be read", name)
-        return {"topology": name, "verdict": PageVerdict.UNREADABLE.value, "state": "unknown", "error": str(error)}
+        at, verdict = utc(wall_clock_ms()), PageVerdict.UNREADABLE.value
+        return {"topology": name, "at": at, "verdict": verdict, "state": "unknown", "error": str(error)}
 
 
 def _named(name: str) -> Topology:

@@ -23,6 +23,7 @@ from tidemark.escaping import one_line
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso
+from tidemark.model.settings.lengths import counted
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
 from tidemark.why.intervals import IntervalState, interval_state, newest_time_ms, table_operator
@@ -35,8 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--at",
         metavar="TIME",
-        help="record time in the interval: 14:00 (of the newest day of the table), or ISO 8601; without a zone it is "
-        "that of the intervals (default: the newest record time)",
+        help="record time in the interval: 14:00 or 14:00:30 (of the newest day of the table), or ISO 8601; without "
+        "a zone it is that of the intervals (default: the newest record time)",
     )
     add_topology(parser)
     add_format(parser, FORMATS)
@@ -69,7 +70,7 @@ def _time_ms(text: str | None, operator: Operator, newest_ms: int | None) -> int
     *newest_ms* is the newest record time of the table's stream; None: there is no record yet.
     """
     zone = _zone(operator)
-    clock = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)", text or "")
+    clock = re.fullmatch(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", text or "")
     if newest_ms is None and (clock or text is None):
         msg = f"{operator.name} has no record yet, and so no day; give a date, such as --at 2026-01-31T14:00"
         raise InvalidArgument(msg)
@@ -77,7 +78,7 @@ def _time_ms(text: str | None, operator: Operator, newest_ms: int | None) -> int
         return newest_ms or 0
     if clock:
         day = datetime.fromtimestamp((newest_ms or 0) / 1_000, zone).date()
-        return _ms(datetime.combine(day, time(int(clock[1]), int(clock[2]))), zone)
+        return _ms(datetime.combine(day, time(int(clock[1]), int(clock[2]), int(clock[3] or 0))), zone)
     at_ms = instant_ms(text)
     named = datetime.fromisoformat(text)
     return at_ms if named.tzinfo else _ms(named, zone)
@@ -109,9 +110,9 @@ def as_line(state: IntervalState, operator: Operator) -> str:
     since = "" if state.complete_at_ms is None else f" since {iso(state.complete_at_ms)}"
     passed = f"the watermark has passed {iso(state.watermark_needed_ms)}"
     final = "final, since late records are set aside" if state.is_final else "not final: late records still change it"
-    records = "records not counted" if state.records is None else f"{state.records:,} records"
+    records = "records not counted" if state.records is None else counted(state.records, "record")
     idle = ", by idleness" if state.by_idleness else ""
-    again = f", reopened {state.reopenings} times" if state.reopenings else ""
+    again = f", reopened {counted(state.reopenings, 'time')}" if state.reopenings else ""
     return one_line(f"{what}: complete{since}{idle}{again}: {passed}; {records}; {final}; {state.reason}")
 
 

@@ -110,7 +110,8 @@ def verdict(window: Mapping[str, Any]) -> str:
     """Returns the sentence on the operator to blame for *window*, if any."""
     age = f"it took {window['age_ms']:,} ms from the window's end to {window['leaf']}"
     if not window["over_sla"]:
-        return f"no operator is to blame: {age}, and {'no SLA is broken' if window['verdicts'] else 'no SLA judges it'}"
+        kept = "it keeps the limit of each SLA" if window["verdicts"] else "no SLA judges it"
+        return f"no operator is to blame: {age}, and {kept}"
     if not window["blame"]:
         return f"no operator took longer than usual: {age}"
     first = window["blame"][0]

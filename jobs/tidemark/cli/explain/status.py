@@ -178,7 +178,10 @@ def _condition_text(model: Row) -> str:
     if model["verdict"] == PageVerdict.NOT_CHECKED:
         dag = f"tidemark_{model['topology']}_sla_check"
         when = "yet" if model["slas"]["checked_at"] is None else "lately"
-        reasons += [f"its SLAs were not checked {when}: the DAG {dag} does so, unless it is paused"]
+        if model["slas"]["is_overdue"]:
+            reasons += [f"its SLAs were not checked {when}: the DAG {dag} does so, unless it is paused"]
+        else:
+            reasons += ["the newest check measured no SLA about the age of results"]
     return f"{model['verdict']}: {'; '.join(reasons)}" if reasons else str(model["verdict"])
 
 

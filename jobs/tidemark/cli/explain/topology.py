@@ -25,7 +25,7 @@ SHOWN_AS = {
     "operator": "operator",
     "kind": "kind",
     "upstreams": "reads",
-    "moving_average_ms": "latency_ms",
+    "moving_average_ms": "average_ms",
     "records_in_per_s": "in_per_s",
     "records_out_per_s": "out_per_s",
     "watermark": "watermark",

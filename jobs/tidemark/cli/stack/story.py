@@ -42,7 +42,7 @@ FINDINGS = (
     (
         "partition_batches",
         """
-        SELECT format('watermark: {} partition {} is idle, and does not count for it until its next record',
+        SELECT format('watermark: {} partition {} is idle, so the watermark does not wait for it until its next record',
                       arg_min(source, batch_id), arg_min("partition", batch_id))
         FROM partition_batches
         WHERE "partition" IS NOT NULL AND activity = 'idle' AND newest_timestamp IS NOT NULL HAVING count(*) > 0

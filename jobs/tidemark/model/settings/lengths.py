@@ -1,4 +1,4 @@
-"""Lengths of time for people."""
+"""Lengths of time, and counts, for people."""
 
 from __future__ import annotations
 
@@ -54,6 +54,15 @@ def for_people(ms: float) -> str:
     pair = next(pair for pair in _PAIRS if whole_ms < pair.below_ms)
     units, parts = divmod(whole_ms // pair.part_ms, pair.size_ms // pair.part_ms)
     return f"{units:,} {pair.unit}" + (f" {parts} {pair.part}" if parts else "")
+
+
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """Returns *n* with the words for *one* thing, or for *many*; None: *one* with an s.
+
+    >>> counted(1, "record"), counted(1_200, "record"), counted(0, "key waits", "keys wait")
+    ('1 record', '1,200 records', '0 keys wait')
+    """
+    return f"{n:,} {one if n == 1 else many or f'{one}s'}"
 
 
 def rounded_up(length_ms: float) -> int:

@@ -87,7 +87,7 @@ def _fields_of(fields: tuple[Column, ...]) -> str:
 _BATCH = _columns(
     ("topology", "string", "name of the topology"),
     ("sub_topology", "string", "the operators that run in one streaming query"),
-    ("batch_id", "bigint", "micro-batch of that query, counted from 0"),
+    ("batch_id", "bigint", "micro-batch of that query, counted from 0; one that changed nothing has no rows"),
 )
 _DECIDED = (
     *_BATCH,

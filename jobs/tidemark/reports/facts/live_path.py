@@ -30,6 +30,7 @@ from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.promises import Promises
 from tidemark.semantics.blame import HISTORY_MS
+from tidemark.semantics.critical_path import LatencyState
 from tidemark.why.evidence.snapshot import Scene
 
 WINDOWS_READ = 10
@@ -107,11 +108,13 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     )
     del window["topology"]
     window["path_text"] = window.pop("path")
-    return described_window(
-        window,
-        _objects(steps.sort("step", "operator", nulls_last=True)),
-        _parts(parts, steps, closed, finished),
-    )
+    own_parts = _parts(parts, steps, closed, finished)
+    worked_ms = {(part["operator"], part["kind"]): part["ms"] for part in own_parts}
+    of_steps = _objects(steps.sort("step", "operator", nulls_last=True))
+    for step in of_steps:
+        if step["state"] == LatencyState.INPUT:
+            step["worked_ms"] = worked_ms.get((step["operator"], step["kind"]))
+    return described_window(window, of_steps, own_parts)
 
 
 def _parts(parts: WindowParts, steps: pl.DataFrame, closed: pl.DataFrame, finished: pl.DataFrame) -> list[Row]:

@@ -132,7 +132,8 @@ def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Marku
 def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Markup:
     """Draws the parts of the time of the windows *rows*.
 
-    Windows are *apart_ms* or more from each other. A triangle marks a place with a window that broke an SLA.
+    Windows are *apart_ms* or more from each other. A triangle marks a place with a window that broke the
+    limit of an SLA.
     """
     if not rows:
         return Markup("")
@@ -144,7 +145,7 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
     plot = Plot(interval, even_lengths_axis([lowest, *tops]))
     shown_ms, longest_ms = (for_people(max(row[name] for row in rows)) for name in ("age_ms", "longest_ms"))
     description = (
-        f"{_places(len(over), len(rows))} a window that broke an SLA. "
+        f"{_places(len(over), len(rows))} a window that broke the limit of an SLA. "
         f"From its end until its leaf had finished it, the slowest window shown took {shown_ms}, "
         f"and the slowest of all windows {longest_ms}."
     )
@@ -155,7 +156,7 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
     columns = ["window ends, UTC", *PARTS.values(), "age", "SLA"]
     drawn = [plot.bars(column, bars[column]) for column in PARTS]
     figure = plot.figure("Age", description, drawn, Numbers(columns, numbers), marks=plot.triangles(over))
-    return key(PARTS | {"mark": "broke an SLA"}) + figure
+    return key(PARTS | {"mark": "broke the limit of an SLA"}) + figure
 
 
 def emission(rows: Sequence[Row], interval: Interval, place_ms: int) -> Markup:

@@ -13,7 +13,7 @@ from tidemark.escaping import inert
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.latency_places import latencies_in_places
-from tidemark.reports.paths.path_facts import Row, Tables
+from tidemark.reports.paths.path_facts import MEASURED_STEPS, Row, Tables
 from tidemark.semantics.quantiles import MEDIAN, median_sql, quantile_sql
 
 PLACES = 150
@@ -61,7 +61,11 @@ JUDGED = f"""
 `unjudged`: the closed windows that the SLA did not judge, whatever its limit.
 """
 SLOWEST = f"""
-    SELECT {_WINDOW}, verdicts FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+    SELECT {_WINDOW}, verdicts, (
+        SELECT arg_max({{operator: operator, kind: kind, ms: ms}}, (ms, operator)) FROM window_parts AS p
+        WHERE p.topology = w.topology AND p.window_end = w.window_end AND p.subject = w.leaf
+    ) AS longest_part
+    FROM critical_paths AS w WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
     ORDER BY latency_ms + before_source_ms DESC, window_end LIMIT {LISTED}
 """
 SPENT = f"""
@@ -75,13 +79,13 @@ SPENT = f"""
 """
 """Selects the window of median age of each place.
 
-`over_sla`: a window of the place broke an SLA. `longest_ms`: the longest age of its windows. The median is that of
-`semantics.quantiles`.
+`over_sla`: a window of the place broke the limit of an SLA. `longest_ms`: the longest age of its windows. The median is
+that of `semantics.quantiles`.
 """
 OPERATORS = f"""
     SELECT operator, {median_sql("latency_ms")} AS latency_ms, {median_sql("worked_ms")} AS worked_ms,
            count(step) AS on_path, count(*) AS windows, any_value(promised_ms) AS promised_ms
-    FROM critical_path_steps WHERE topology = $1 AND {ENDS} AND slack_ms IS NOT NULL GROUP BY operator
+    FROM {MEASURED_STEPS} WHERE topology = $1 AND {ENDS} AND slack_ms IS NOT NULL GROUP BY operator
 """
 PATHS = f"""
     WITH walks AS (
@@ -95,8 +99,7 @@ PATHS = f"""
 """
 BLAME = f"""
     SELECT operator, kind, compared, sum(judged_ms) AS judged_ms, sum(expected_ms) AS expected_ms,
-           sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in,
-           {median_sql("share")} AS share, {median_sql("usual_share")} AS usual_share
+           sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in
     FROM critical_path_blame
     WHERE topology = $1 AND grain = 'window' AND {_holds("interval_end")}
     GROUP BY operator, kind, compared ORDER BY excess_ms DESC, operator, kind, compared
@@ -117,15 +120,22 @@ ACCOUNT = f"""
 """
 _MARKS = """
     SELECT source, partition, greatest(epoch_ms(decided_at), $2) AS at_ms, epoch_ms(watermark) AS watermark_ms,
-           lead(epoch_ms(decided_at), 1, $3) OVER (PARTITION BY source, partition ORDER BY batch_id) AS until_ms,
-           activity
+           lead(epoch_ms(decided_at), 1, least($3, last_ms)) OVER (PARTITION BY source, partition ORDER BY batch_id)
+           AS until_ms, activity
     FROM (
         FROM partition_batches
         WHERE topology = $1 AND source IS NOT NULL AND partition IS NOT NULL
               AND decided_at < make_timestamptz($3 * 1000)
         QUALIFY (watermark, newest_timestamp, activity) IS DISTINCT FROM lag((watermark, newest_timestamp, activity))
                 OVER (PARTITION BY sub_topology, source, partition ORDER BY batch_id)
-    )
+    ) LEFT JOIN (
+        -- A driver that was drained, or has died, looks at no partition after its last fact.
+        SELECT sub_topology, greatest(epoch_ms(max(beat_at)), epoch_ms(any_value(finished_at))) AS last_ms
+        FROM heartbeats JOIN (
+            SELECT sub_topology, max(finished_at) AS finished_at FROM batches WHERE topology = $1 GROUP BY ALL
+        ) USING (sub_topology)
+        WHERE topology = $1 GROUP BY sub_topology
+    ) USING (sub_topology)
     QUALIFY until_ms > $2
 """
 LAGS = f"""

@@ -19,6 +19,7 @@ from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
+from tidemark.model.sla_spec import OF_LATENESS
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.alerts import budgets, open_alerts, silent_groups
 from tidemark.reports.facts.live_path import live_path
@@ -91,9 +92,9 @@ class PageVerdict(StrEnum):
     QUIET = "quiet"
     """It keeps up, and no records come in."""
     NOT_CHECKED = "not_checked"
-    """Nothing is known to be wrong, and no SLA was measured lately."""
+    """Nothing is known to be wrong, and no SLA about the age of results was measured lately."""
     ON_TIME = "on_time"
-    """It keeps up, and every SLA that was measured holds."""
+    """It keeps up, and every SLA that was measured holds; one of them is about the age of results."""
 
 
 NEEDS_SOMEONE = frozenset(
@@ -107,7 +108,7 @@ VERDICT_WORDS = {
     PageVerdict.WARN.value: "SLA warning",
     PageVerdict.LATE.value: "late",
     PageVerdict.QUIET.value: "no new records",
-    PageVerdict.NOT_CHECKED.value: "not checked",
+    PageVerdict.NOT_CHECKED.value: "age not measured",
     PageVerdict.ON_TIME.value: "on time",
 }
 """Verdicts for people."""
@@ -297,7 +298,8 @@ def _counts(rows: Sequence[Row]) -> dict[str, int]:
 def _topology_verdict(streams: Sequence[Row], slas: Row, findings: Sequence[WhyFinding]) -> str:
     """Returns the verdict on a topology."""
     causes = {finding.cause for finding in findings}
-    is_measured = not slas["is_overdue"] and slas["n"] > slas["unknown"]
+    ages = (row["verdict"] for row in slas["rows"] if row["measure"] in OF_LATENESS)
+    is_measured = not slas["is_overdue"] and any(verdict != Verdict.UNKNOWN for verdict in ages)
     # The worst verdict comes first, and the first that applies counts.
     rules = {
         PageVerdict.BROKEN: slas["broken"] > 0,
@@ -353,7 +355,7 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
     *state* is that of its stream, *slas* are about it, and *findings* name it.
     """
     # An operator follows the rules of a topology with one stream.
-    return _topology_verdict([{"state": state}], {"is_overdue": False, **_counts(slas)}, findings)
+    return _topology_verdict([{"state": state}], {"is_overdue": False, **_counts(slas), "rows": slas}, findings)
 
 
 def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:

@@ -50,7 +50,7 @@ LATENCIES = """
         GROUP BY own.operator, own.window_end
         QUALIFY row_number() OVER (PARTITION BY own.operator ORDER BY own.window_end DESC) <= $5
     )
-    SELECT operator, round(avg(latency_ms), 1) AS moving_average_ms FROM measured GROUP BY operator
+    SELECT operator, (sum(latency_ms) // count(latency_ms))::BIGINT AS moving_average_ms FROM measured GROUP BY operator
 """
 COUNTS = """
     WITH lately AS (SELECT make_timestamptz(($2 - 1000 * $3) * 1000) AS since_at)
@@ -218,7 +218,7 @@ class _Facts:
             "kind": operator.kind,
             "sub_topology": sub_topology,
             "upstreams": list(reads),
-            "moving_average_ms": self._latencies[name].get("moving_average_ms") if reads else 0.0,
+            "moving_average_ms": self._latencies[name].get("moving_average_ms") if reads else 0,
             "records_in_per_s": counts.get("records_in_per_s") or 0.0,
             "records_out_per_s": counts.get("records_out_per_s") or 0.0,
             "watermark": self._watermarks.get((sub_topology, name if is_source else None)),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from http import HTTPStatus
 from operator import itemgetter
 from pathlib import Path
@@ -40,11 +39,11 @@ PLACES = {"topic": "topic", "delta": "table", "files": "files in"}
 """Keys of a source that name what it reads, and their words."""
 
 
-def start_page(lines: Sequence[Row], *, at: datetime, folder: Path) -> str:
+def start_page(lines: Sequence[Row], *, folder: Path) -> str:
     """Returns the page with one line per topology, the worst first, as HTML.
 
-    *lines* are page models, or have only the name of a topology whose state is not known yet. *folder* is where
-    topology files belong, *at* the instant that the page shows.
+    *lines* are page models, each of an instant of its own, or have only the name of a topology whose state is not known
+    yet. *folder* is where topology files belong.
     """
     # The template reads these fields of every line, and pages refuse names that are not defined.
     no_fields: Row = dict.fromkeys(("error", "cause", "slas", "report"))
@@ -59,7 +58,6 @@ def start_page(lines: Sequence[Row], *, at: datetime, folder: Path) -> str:
         unread=unread,
         states={line["topology"]: _streams_by_state(line["streams"]) for line in read},
         words=VERDICT_WORDS,
-        at=at,
         folder=str(folder),
         refresh_s=SOON_S if unread else REFRESH_S,
     )

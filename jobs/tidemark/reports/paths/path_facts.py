@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.semantics.blame import AgeCause, Compared
 from tidemark.semantics.critical_path import LatencyState, Path, PathStep, path_to
 
@@ -52,7 +52,7 @@ PART_WORDS = {
     AgeCause.BOUND: "the source's bound",
     AgeCause.BLOCKING_PARTITION: "a partition that blocked the watermark",
     AgeCause.SILENCE: "silence until the watermark advanced",
-    AgeCause.BACKLOG: "a backlog (records that waited unread)",
+    AgeCause.BACKLOG: "records that waited unread for a batch",
     AgeCause.DRIVER_RESTARTED: "a driver that restarted",
     AgeCause.LATE_PRODUCER: "a producer that wrote late",
     AgeCause.UNKNOWN: "not known",
@@ -91,11 +91,24 @@ WINDOWS = """
           AND coalesce(window_start <= make_timestamptz($2 * 1000) AND window_end > make_timestamptz($2 * 1000), true)
     ORDER BY window_end DESC LIMIT $3
 """
-STEPS = """
+MEASURED_STEPS = """(
+    SELECT s.* REPLACE (CASE WHEN s.state = 'input' THEN p.ms ELSE s.worked_ms END AS worked_ms)
+    FROM critical_path_steps AS s
+    LEFT JOIN critical_paths AS w
+        ON w.topology = s.topology AND w.window_start = s.window_start AND w.window_end = s.window_end
+    LEFT JOIN window_parts AS p
+        ON p.topology = s.topology AND p.window_start = s.window_start AND p.window_end = s.window_end
+        AND p.subject = w.leaf AND p.operator = s.operator AND p.kind = s.kind
+)"""
+"""The rows of critical_path_steps, with the work of inputs.
+
+The latency of an input is 0, as in Apex, and its work on a window is a part of the window's age; null: it is not known.
+"""
+STEPS = f"""
     SELECT window_end, operator, step, sub_topology, kind, slowest_upstream, latency_ms, waited_ms, queued_ms,
            worked_ms, promised_ms, share, slack_ms, state, task, task_latency_ms,
            behind_tasks_ms, tasks_error_ms, hot_key, hot_share
-    FROM critical_path_steps WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    FROM {MEASURED_STEPS} WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
     ORDER BY step NULLS LAST, operator
 """
 PARTS = """
@@ -175,24 +188,32 @@ def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def judged_text(verdict: Mapping[str, Any], length: Callable[[float], str]) -> str:
-    """Says by which SLA a window was judged, what was measured, and the limit.
+    """Says by the limit of which SLA a window was judged, what was measured, and the limit.
+
+    The SLA itself is judged by checks, over a longer time.
 
     *verdict* is one of critical_paths, and *length* formats ms.
     """
-    judged = f"SLA {verdict['sla']} {'is broken' if verdict['broken'] else 'holds'}"
-    measured = _measured(verdict, length(verdict["value_ms"]), "the")
+    judged = f"The window {'breaks' if verdict['broken'] else 'keeps'} the limit of SLA {verdict['sla']}"
+    if verdict["quantile"] is None:
+        measured = f"{verdict['operator']} worked {length(verdict['value_ms'])} on it"
+    else:
+        measured = f"{_quantile(verdict, 'its records')} is about {length(verdict['value_ms'])}"
     return f"{judged}: {measured}, {_limit(verdict, length)}"
 
 
 def judged_windows_text(judged: Mapping[str, Any], length: Callable[[float], str]) -> str:
-    """Says how many windows broke an SLA, the longest length that was measured, and the limit.
+    """Says how many windows broke the limit of an SLA, the longest length that was measured, and the limit.
 
     *judged* is a row of an interval's SLAs, and *length* formats ms.
     """
-    windows = f"{judged['broken']:,} of {judged['windows']:,} windows broke it{_unjudged(judged)}"
+    windows = f"{judged['broken']:,} of {counted(judged['windows'], 'window')} broke its limit{_unjudged(judged)}"
     worst = length(judged["worst_ms"])
-    # The records of all other windows were no older than those of the worst one.
-    measured = _measured(judged, worst if judged["quantile"] is not None else f"up to {worst}", "a")
+    if judged["quantile"] is None:
+        measured = f"{judged['operator']} worked up to {worst} on a window"
+    else:
+        of_records = _quantile(judged, "a window's records")
+        measured = f"{of_records} was at most about {worst}"
     return f"SLA {judged['sla']}: {windows}; {measured}, {_limit(judged, length)}"
 
 
@@ -207,13 +228,9 @@ def _unjudged(judged: Mapping[str, Any]) -> str:
     return f", and {number} more {were} not judged, since {reason}"
 
 
-def _measured(judged: Mapping[str, Any], value: str, article: str) -> str:
-    """Says what was measured of *article* window."""
-    operator = judged["operator"]
-    if judged["quantile"] is None:
-        return f"{operator} worked {value} on {article} window"
-    share = f"{judged['quantile'] * 100:g} % of the records of {article} window"
-    return f"{share} were up to {value} old when {operator} had finished them"
+def _quantile(judged: Mapping[str, Any], whose: str) -> str:
+    """Names the quantile that was measured; its value comes from a bucket, so that it is within 1 % of it."""
+    return f"the p{judged['quantile'] * 100:g} of the latency of {whose} at {judged['operator']}"
 
 
 def _limit(judged: Mapping[str, Any], length: Callable[[float], str]) -> str:
@@ -352,7 +369,7 @@ def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
     (counts,) = tables.ask(CLOSED, [topology]).objects
     if not counts["seen"]:
         remedy = f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"
-        return _no_path(topology, "no report has seen a window of it", remedy)
+        return _no_path(topology, "no report has seen a window of it yet", remedy)
     if not counts["closed"]:
         observation = f"{counts['seen']} were seen, but none was finished by every operator"
         return _no_path(topology, observation, f"`tidemark why {topology}` shows what each operator waits for")
@@ -362,4 +379,4 @@ def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
 
 
 def _no_path(topology: str, observation: str, remedy: str) -> str:
-    return f"{topology}: no closed streaming window to show: {observation}; {remedy}"
+    return f"{topology}: no reported streaming window to show: {observation}; {remedy}"

@@ -14,7 +14,7 @@ import polars as pl
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import Row, Rows, Tables
+from tidemark.reports.paths.path_facts import MEASURED_STEPS, Row, Rows, Tables
 from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, distances_of, hints, tasks_of, what_if
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 
@@ -27,7 +27,7 @@ BATCHES = """
     SELECT sub_topology, started_at, finished_at FROM batches
     WHERE topology = $1 AND started_at BETWEEN $2::TIMESTAMPTZ - INTERVAL 1 MINUTE AND $3
 """
-STEPS = f"SELECT operator, sub_topology, step, worked_ms FROM critical_path_steps WHERE {IN_INTERVAL}"
+STEPS = f"SELECT operator, sub_topology, step, worked_ms FROM {MEASURED_STEPS} WHERE {IN_INTERVAL}"
 TASKS = """
     SELECT DISTINCT sub_topology, task.task_id
     FROM (SELECT sub_topology, unnest(tasks) AS task FROM operator_batches WHERE topology = $1) WHERE task.n > 0

@@ -97,6 +97,9 @@ def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
     # A reminder comes later than its change.
     late_ms = 0 if alert.reminder else notified_ms - alert.changed_ms
     began = "Broken since" if alert.change != Change.RESOLVED else "Was broken since"
+    if alert.change is Change.OPENED and not alert.reminder and broken_ms == alert.changed_ms:
+        # It is not known when the SLA crossed its limit, only which check saw it.
+        began = "Found broken at"
     if alert.sla == DECISION:
         began = "Asked"
     details = {

@@ -106,7 +106,8 @@ class _Explainer:
     def explained(self, status: Status) -> Status:
         """Returns the *status* of a broken SLA with culprit, hold-up and age.
 
-        The age is that of the oldest window that broke the promise, in ms; None: not a latency, or no such window.
+        The age is that of the oldest window that broke the promise, in ms; None: not an end-to-end latency, or no such
+        window.
         """
         spec, is_late = status.spec, status.spec.measure in LATENCIES
         # The work of an operator waits for no other.
@@ -124,8 +125,10 @@ class _Explainer:
         )
         root = self._root_of(finding, self._topology) if finding and not is_own else None
         if is_late and (part := self._blamed(spec.table, spec.subject, spec.over_ms)) is not None:
-            culprit, age_ms = culprit or part["operator"], part["age_ms"]
-            blocked_by = blocked_by or (None if is_own else _wait_for_input(part))
+            culprit = culprit or part["operator"]
+            # How old a window was says nothing about the work of one operator.
+            age_ms, waited_for = (None, None) if is_own else (part["age_ms"], _wait_for_input(part))
+            blocked_by = blocked_by or waited_for
         restart = self._restarted(spec) if is_late and culprit in WAITED_FOR_DRIVER else None
         if restart is not None and culprit in {None, str(restart.cause)}:
             culprit, blocked_by = str(restart.cause), restart.line

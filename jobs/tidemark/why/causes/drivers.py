@@ -10,7 +10,7 @@ from tidemark.control.folder import ALIVE, StreamState
 from tidemark.errors import UnreadableFile
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.storage.disk import BEFORE, is_over, past_trouble, since_of
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
@@ -201,7 +201,7 @@ def _in_batch(scene: Scene, name: str, began_ms: int, at_ms: int) -> WhyFinding 
     """Returns that a batch has been running for long at *at_ms*, or is the first one; None: it is usual."""
     facts, sub = scene.of(name), scene.sub(name)
     being_read = facts.driver.being_read(sub)
-    records = " and ".join(f"{n:,} records of {source}" for source, n in being_read.items())
+    records = " and ".join(f"{counted(n, 'record')} of {source}" for source, n in being_read.items())
     reads = f"; it reads up to {records}" if records else ""
     # The clock of the driver may have gone back.
     for_ms = max(0, at_ms - began_ms)
@@ -252,7 +252,7 @@ def _catching_up(scene: Scene, name: str) -> Iterator[WhyFinding]:
         f"be read about {iso(beat.eta_at_ms)}"
     )
     for source, n in facts.reads.left_behind().items():
-        observation = f"{n:,} records of it wait unread{rates}"
+        observation = f"{counted(n, 'record of it waits', 'records of it wait')} unread{rates}"
         yield scene.finding(CATCHING_UP, name, observation, "no action is needed", input=source)
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from tidemark.collecting import outside
+from tidemark.collecting import outside, present
 from tidemark.control.folder import StreamState
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
@@ -27,6 +27,7 @@ from tidemark.why.causes.time_unit import plausible_unit
 from tidemark.why.causes.wrong_type import wrong_fields
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late, start
 from tidemark.why.evidence.conditions import Condition, condition
+from tidemark.why.evidence.fact_tables import has_rows
 from tidemark.why.evidence.facts import NewestWatermark
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
@@ -38,6 +39,7 @@ from tidemark.why.evidence.findings import (
     WhyFinding,
 )
 from tidemark.why.evidence.outcome_facts import LATELY
+from tidemark.why.evidence.read_facts import Unread, unread_of
 from tidemark.why.evidence.snapshot import Scene, first, watermark_text
 
 SOURCE_EMPTY = Cause("source_empty", Trait.QUIET | Trait.SILENCE)
@@ -113,13 +115,18 @@ class Inputs:
             return unread
         place = source.topic or source.delta or source.files
         facts = self._scene.of(source.name)
+        looks = facts.reads.of_source(source.name, has_rows).group_by("partition").agg(pl.all().last())
         if being_read := facts.driver.being_read(self._scene.sub(source.name)).get(source.name):
             observation = (
                 f"no record of {place} was processed yet, and the batch that is planned has up to {being_read:,}"
             )
             first_records = self._scene.finding(BEING_READ, source.name, observation, "wait", input=source.name)
             return [first_records]
-        observation = f"{place} never had a record"
+        if coming := [*present(self.coming(source, number) for number in self.partitions(source.name))]:
+            return coming
+        observation = f"no batch has read a record of {place} yet"
+        if looks.height and (looks["until_offset"] == 0).all() and looks["unread"].null_count() == 0:
+            observation = f"{place} had no record yet when the newest finished batch looked at it"
         remedy = f"check that its producer runs and writes to it{f'; {LIVE}' if source.topic else ''}"
         since_ms = facts.tables.first_finished_ms
         finding = self._scene.finding(
@@ -141,7 +148,10 @@ class Inputs:
         findings += self._silent_partitions(source)
         kept_alive = facts.outcomes.since_last_result(source.name)["filtered"].sum()
         if kept_alive:
-            observation = f"{kept_alive:,} records since its newest result were keep-alives"
+            since = "since its newest result"
+            observation = counted(
+                int(kept_alive), f"record {since} was a keep-alive", f"records {since} were keep-alives"
+            )
             remedy, since_ms = "no action is needed", self._scene.since(source.name, "filtered")
             findings.append(self._scene.finding(ALL_FILTERED, source.name, observation, remedy, since_ms=since_ms))
         return findings
@@ -198,17 +208,35 @@ class Inputs:
             return [stays_open]
         reads = facts.reads.of_partition(source.name, number)
         mark = facts.marks.get((source.name, number))
-        unread = int(reads["unread"].tail(1).sum())
-        if mark and mark.activity is Activity.BACKLOGGED and unread:
-            return [self._backlog(source, number, unread, reads)]
-        if growing := self._lagging(source, number, reads):
-            return [growing]
+        unread = unread_of(reads)
+        if unread and (unread.is_left or self._plans_no_more(source)):
+            if mark and mark.activity is Activity.BACKLOGGED:
+                return [self._backlog(source, number, unread)]
+            if growing := self._lagging(source, number, unread, reads):
+                return [growing]
         read = reads.filter(pl.col("n") > 0)
         usable = read.filter(pl.col("n") > pl.col("bad"))["batch_id"].max()
         bad = read if usable is None else read.filter(pl.col("batch_id") > usable)
         if not bad.height or bad.height < min(lately, read.height):
             return []
         return [self._poison(source, number, bad)]
+
+    def coming(self, source: Source, number: int) -> WhyFinding | None:
+        """Returns a finding if the newest look at a partition saw records that the next batch may read."""
+        unread = unread_of(self._scene.of(source.name).reads.of_partition(source.name, number))
+        if unread is None:
+            return None
+        seen = counted(unread.n, "record of it was", "records of it were")
+        observation = f"{seen} there when the newest batch had been planned"
+        return self._scene.finding(
+            BEING_READ,
+            source.name,
+            observation,
+            "wait for the next batch",
+            input=source.name,
+            partition=number,
+            since_ms=unread.seen_ms,
+        )
 
     def _open_transaction(self, source: Source, number: int) -> WhyFinding | None:
         """Returns a finding if the driver's last looks found a transaction of a partition open."""
@@ -233,38 +261,46 @@ class Inputs:
                 )
         return None
 
-    def _backlog(self, source: Source, number: int, unread: int, reads: pl.DataFrame) -> WhyFinding:
-        last = reads.filter(pl.col("n") > 0).tail(1)["finished_at"]
+    def _plans_no_more(self, source: Source) -> bool:
+        """Returns True if the driver has planned no batch for longer than its trigger."""
+        facts = self._scene.of(source.name)
+        finished_ms = facts.tables.batches["finished_at"].max()
+        is_due = isinstance(finished_ms, int) and self._scene.at_ms - finished_ms > self._scene.topology.trigger_ms
+        return is_due and not facts.driver.being_read(self._scene.sub(source.name))
+
+    def _backlog(self, source: Source, number: int, unread: Unread) -> WhyFinding:
+        waiting = counted(unread.n, "record of it waits unread", "records of it wait unread")
         return self._scene.finding(
             BACKLOG,
             source.name,
-            f"{unread:,} records of it wait unread, and the newest batch read none of them",
+            f"{waiting}, and the newest batch read none of {'them' if unread.n > 1 else 'the partition'}",
             f"check in the log that the driver can read the partition: {logs(self._scene, source.name)}; or raise "
             f"max_records and {start(self._scene, source.name)}",
             input=source.name,
             partition=number,
-            since_ms=last.item() if last.len() else None,
+            since_ms=unread.seen_ms,
         )
 
-    def _lagging(self, source: Source, number: int, reads: pl.DataFrame) -> WhyFinding | None:
+    def _lagging(self, source: Source, number: int, unread: Unread, reads: pl.DataFrame) -> WhyFinding | None:
         """Returns a finding if the last batches of a partition each left more unread than they read."""
         last = reads.filter(pl.col("n") > 0).tail(LATELY)
-        newest, least = reads["unread"].tail(1).sum(), last["unread"].min()
+        least = last["unread"].min()
         if condition(self._scene.of(source.name)) is Condition.CATCHING_UP:
             return None
-        if not newest or not isinstance(least, int) or not (last["unread"] > last["n"]).all():
+        if not isinstance(least, int) or not (last["unread"] > last["n"]).all():
             return None
+        waiting = counted(unread.n, "record of it waits unread", "records of it wait unread")
         batches, left = "its last batch", f"{least:,}"
         if last.height > 1:
             batches, left = f"its last {last.height} batches", f"{least:,} or more each"
         return self._scene.finding(
             BACKLOG,
             source.name,
-            f"{newest:,} records of it wait unread; {batches} read {last['n'].sum():,} and left {left}",
+            f"{waiting}; {batches} read {last['n'].sum():,} and left {left}",
             self._remedy_if_lagging(source, last.height),
             input=source.name,
             partition=number,
-            since_ms=last["finished_at"].head(1).item(),
+            since_ms=unread.seen_ms,
         )
 
     def _remedy_if_lagging(self, source: Source, batches: int) -> str:
@@ -280,15 +316,17 @@ class Inputs:
         where = {"input": source.name, "partition": number, "since_ms": bad["finished_at"].head(1).item()}
         absurd = rows.filter(pl.col("reason") == "timestamp_out_of_range")
         if absurd.height * 2 > rows.height and (unit := plausible_unit(source, absurd["value"].to_list())):
-            newest = f"the timestamps of its newest {absurd.height:,} records"
-            observation = f"{newest} are out of range as {source.timestamp_unit} and plausible as {unit}"
+            newest = f"the timestamps of its newest {absurd.height:,} records are"
+            newest = "the timestamp of its newest record is" if absurd.height == 1 else newest
+            observation = f"{newest} out of range as {source.timestamp_unit} and plausible as {unit}"
             again = requeue(self._scene, source, "timestamp_out_of_range")
             remedy = (
                 f'set timestamp_unit = "{unit}" for {source.name}, {start(self._scene, source.name)}, and {again}; '
                 f"or have the producer send {source.timestamp_unit}"
             )
             return self._scene.finding(WRONG_TIME_UNIT, source.name, observation, remedy, **where)
-        observation = f"its newest {rows.height:,} records are quarantined ({reasons_of(source, rows)})"
+        newest = "its newest record is" if rows.height == 1 else f"its newest {rows.height:,} records are"
+        observation = f"{newest} quarantined ({reasons_of(source, rows)})"
         look = quarantine_query(self._scene, source.name)
         remedy = f"look at them: {look}; correct the producer or the topology; then {requeue(self._scene, source)}"
         return self._scene.finding(POISON_AT_HEAD, source.name, observation, remedy, **where)
@@ -313,7 +351,8 @@ class Inputs:
                 yield self._scene.finding(
                     ALIGNMENT_WAIT,
                     source.name,
-                    f"{held:,} records wait; at {watermark_text(mark.watermark_ms)} it is more than "
+                    f"{counted(int(held), 'record waits', 'records wait')}; "
+                    f"at {watermark_text(mark.watermark_ms)} it is more than "
                     f"{for_people(drift_ms)} (max_drift) ahead of {name} partition {slowest} at "
                     f"{watermark_text(lowest_ms)}{early}",
                     f"look why {name} partition {slowest} is slow, give it an idle_after, or allow a longer max_drift",
@@ -391,7 +430,11 @@ class Inputs:
             self._scene.finding(
                 BACKLOG,
                 source.name,
-                f"{unread.height:,} batches that {source.repartition} sent on wait unread",
+                counted(
+                    unread.height,
+                    f"batch that {source.repartition} sent on waits unread",
+                    f"batches that {source.repartition} sent on wait unread",
+                ),
                 f"check that the driver of {self._scene.sub(source.name).name} runs and keeps up: "
                 f"{logs(self._scene, source.name)} and `tidemark topology {self._scene.topology.name}`",
                 input=source.repartition,

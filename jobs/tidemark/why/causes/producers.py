@@ -9,7 +9,7 @@ import polars as pl
 
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.why.causes.time_unit import timestamp_ms
 from tidemark.why.evidence.commands import requeue
@@ -49,12 +49,14 @@ class Producers:
         for ahead in (*self._accepted(source), *self._quarantined(source)):
             whose = "" if ahead.key is None else f", of key {ahead.key},"
             again = f"; then {requeue(self._scene, source, 'timestamp_in_future')}" if ahead.quarantined else ""
-            became = "they are quarantined" if ahead.quarantined else "they move time no further than the clock"
+            are, move = ("it is", "it moves") if ahead.n == 1 else ("they are", "they move")
+            became = f"{are} quarantined" if ahead.quarantined else f"{move} time no further than the clock"
+            of = f"of {source.topic or source.name}{whose}"
+            lie = counted(ahead.n, f"record {of} lies", f"records {of} lie")
             yield self._scene.finding(
                 PRODUCER_AHEAD,
                 source.name,
-                f"{ahead.n:,} records of {source.topic or source.name}{whose} lie up to {for_people(ahead.by_ms)} "
-                f"ahead of the clock: {became}",
+                f"{lie} up to {for_people(ahead.by_ms)} ahead of the clock: {became}",
                 "correct the producer's clock, time zone or timestamp_unit; for record time that is no wall time, set "
                 f'max_ahead = "unlimited" for {source.name}{again}{self._moved(source, ahead.partition)}',
                 input=source.name,

@@ -95,7 +95,8 @@ class Watermarks:
         for number, mark in behind.items():
             findings = self._inputs.blocked(source, number)
             if not findings and ahead:
-                findings = [self._silent_or_behind(source, number, mark)]
+                coming = self._inputs.coming(source, number)
+                findings = [coming or self._silent_or_behind(source, number, mark)]
             yield from findings
 
     def _silent_or_behind(self, source: Source, number: int, mark: NewestWatermark) -> WhyFinding:
@@ -118,7 +119,7 @@ class Watermarks:
                 since_ms=last["finished_at"].item(),
             )
         since_ms = last["finished_at"].item() if last.height else facts.tables.first_finished_ms
-        history = "it has been silent" if last.height else "it never had a record"
+        history = "it has been silent" if last.height else "no batch has read a record of it yet"
         idle = (
             "the source has no idle_after, so it never counts as idle"
             if source.idle_after_ms is None

@@ -14,7 +14,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.topology import SubTopology
 from tidemark.why.causes.inputs import QUIET_AFTER_MS, Inputs
@@ -74,8 +74,8 @@ class HeldWindows:
 
     def _seen(self, sub: SubTopology, n: int, end_ms: int, needed_ms: int) -> str:
         return (
-            f"{n:,} results wait, the first for a watermark of {iso(needed_ms)} (window end {iso(end_ms)}); "
-            f"it is at {watermark_text(self._watermark_ms(sub))}"
+            f"{counted(n, 'result waits', 'results wait')}, the first for a watermark of {iso(needed_ms)} "
+            f"(window end {iso(end_ms)}); it is at {watermark_text(self._watermark_ms(sub))}"
         )
 
     def _watermark_ms(self, sub: SubTopology) -> int | None:

@@ -91,7 +91,10 @@ SOURCE_QUIET = Cause("source_quiet", Trait.QUIET | Trait.SILENCE)
 BACKLOG = Cause("backlog", Trait.FAULT)
 """Records wait unread."""
 BEING_READ = Cause("being_read", Trait.USUAL)
-"""The batch that runs has the first records of a source, or is the first one of its driver."""
+"""The batch that runs has the first records of a source, or is the first one of its driver.
+
+It also stands for records that came after the plan of the newest batch, so that the next one may read them.
+"""
 CATCHING_UP = Cause("catching_up", Trait.USUAL)
 """Records wait unread, and their number falls."""
 POISON_AT_HEAD = Cause("poison_at_head", Trait.FAULT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import dataclass
 from functools import cache, partial
 
 import polars as pl
@@ -107,12 +108,40 @@ class ReadFacts:
         return self._tables.of_batches(DEAD_LETTERS, batches, IS_BAD, pl.col("operator") == source)
 
 
+@dataclass(frozen=True)
+class Unread:
+    """The records of a partition that its newest look left unread.
+
+    Attributes:
+        n: their number.
+        seen_ms: the decision of the batch that saw the first of them.
+        is_left: a batch that was planned after that left it unread again.
+    """
+
+    n: int
+    seen_ms: int
+    is_left: bool
+
+
+def unread_of(reads: pl.DataFrame) -> Unread | None:
+    """Returns what the newest of *reads* of one partition left unread; None: nothing, or the broker was not asked."""
+    asked = reads.drop_nulls("unread")
+    n = int(asked["unread"].tail(1).sum())
+    if not n:
+        return None
+    until = asked["until_offset"][-1]
+    saw_it = asked.select(pl.col("until_offset") + pl.col("unread") > until).to_series().reverse().cast(pl.Int64)
+    looks = int(saw_it.cum_prod().sum())
+    return Unread(n, asked["decided_at"][-looks], looks > 1)
+
+
 def _reads(tables: FactTables, first: int) -> pl.DataFrame:
     """Returns the reads of the batches that count, from *first* on."""
     finished = tables.batches_from(first).lazy().select("batch_id", "finished_at")
     reads = partition_reads(tables.rows(PARTITION_BATCHES, first)).sort("batch_id", maintain_order=True)
     with_clocks = reads.join(finished, on="batch_id", maintain_order="left")
-    return with_clocks.select("batch_id", *PLACE, "finished_at", "until_offset", "n", "unread").collect()
+    columns = ("batch_id", *PLACE, "decided_at", "finished_at", "until_offset", "n", "unread")
+    return with_clocks.select(columns).collect()
 
 
 def _bad(tables: FactTables, first: int) -> pl.DataFrame:
