@@ -122,8 +122,8 @@ IMPORTS = {
     ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.records storage storage.delta stream.journal "
-        "stream.kafka stream.operate stream.read stream.startup stream.state stream.updates why.evidence"
+        "kernels.columns kernels.aggregates kernels.reports kernels.records storage storage.delta stream.journal "
+        "stream.kafka stream.state stream.updates stream.operate stream.read stream.startup why.evidence"
     ),
     "reports": (
         "collecting errors semantics model.tables model.settings model.project model kernels.columns storage "

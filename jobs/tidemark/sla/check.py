@@ -30,7 +30,6 @@ from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
 from tidemark.sla.contracts.periods import kept_at, periods_after
 from tidemark.sla.contracts.quality import Quality
-from tidemark.sla.crossings import with_crossings
 from tidemark.sla.incidents.changes import excluded_because
 from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.incidents.roots import with_roots
@@ -43,6 +42,7 @@ from tidemark.sla.incidents.tables import (
     open_account_before,
 )
 from tidemark.sla.measures import facts as sla_facts
+from tidemark.sla.measures.crossings import with_crossings
 from tidemark.sla.measures.groups import groups_seen
 from tidemark.sla.measures.merges import merged_facts
 from tidemark.sla.measures.newest_times import newest_ms

@@ -24,7 +24,6 @@ from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Unit
-from tidemark.sla.crossings import CheckBefore
 from tidemark.sla.incidents.changes import (
     PAST,
     Row,
@@ -38,6 +37,7 @@ from tidemark.sla.incidents.changes import (
 )
 from tidemark.sla.incidents.due import RETRIED_MS, due_changes
 from tidemark.sla.incidents.grouping import alert_changes
+from tidemark.sla.measures.crossings import CheckBefore
 from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.tables import again_after_others
