@@ -161,6 +161,20 @@ def test_a_replaced_driver_keeps_files_of_its_successor(tmp_path: Path) -> None:
     assert scan(table).collect().rows() == [("a", 0)]
 
 
+def test_a_failed_commit_leaves_files_of_its_batch_that_another_transaction_names(tmp_path: Path) -> None:
+    table, written = tmp_path / "kept", []
+
+    def check_lease() -> None:
+        if not written:
+            written.append(write_file(table, rows(0, "b"), batch_id=0))
+            set_property(table)  # for which the commit fails once
+
+    create(table, rows(0, "a").schema)
+    Committer("play/0", Fence(check_lease, clock=lambda: 0), is_only_writer=True).commit(table, rows(0, "a"), 0)
+    Committer("play/0/refused", Fence(clock=lambda: 0)).adopt(table, Files(tuple(written)), 0)
+    assert sorted(scan(table).collect().rows()) == [("a", 0), ("b", 0)]
+
+
 def test_a_repeated_batch_does_not_need_its_committed_files(tmp_path: Path) -> None:
     table = tmp_path / "kept"
     create(table, rows(0, "a").schema)

@@ -434,8 +434,8 @@ class Committer:
         app: the application of the transactions.
         fence: guards, repeats and times each commit.
         alone: names of tables into which no other process may put rows.
-        is_only_writer: True if no other thread or process has rows with these batch ids. The files that a failed
-            commit leaves are then removed.
+        is_only_writer: True if no other thread or process has rows with these batch ids, but in tables that take
+            appends. The files that a failed commit leaves are then removed.
         trimmers: shorten the logs of tables, by name. The property of any other table sets the length of its log.
     """
 

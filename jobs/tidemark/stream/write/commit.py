@@ -185,8 +185,7 @@ class BatchCommitter:
             self._dead_letters.adopt(path, refused, entry.batch_id)
         else:
             self._dead_letters.commit(path, refused, entry.batch_id)
-        self._flushing.committed(COMMITTED_WITH_BATCH, entry.batch_id)
-        self._compactor.committed(path)
+        self._flushing.committed_with_batch(COMMITTED_WITH_BATCH, entry.batch_id)
         self._fence.reached(f"committed {DeadLetterKind.UNDELIVERABLE}")
 
     def _refused(self, entry: Entry) -> Rows | None:

@@ -28,6 +28,7 @@ from tidemark.storage.files import File, Files, Rows, write_file
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.notes import EntryNotes, FactsNotes
+from tidemark.stream.journal.place import table_of
 from tidemark.stream.journal.unflushed import FACTS, LEDGERS, ByBatch, unflushed
 from tidemark.stream.write.compaction import Compactor
 
@@ -126,6 +127,13 @@ class Flusher:
     def committed(self, name: str, batch_id: int) -> None:
         """Records that the table *name* got a commit up to *batch_id*."""
         self.newest_batches[name] = batch_id
+
+    def committed_with_batch(self, name: str, batch_id: int) -> None:
+        """Records that facts called *name* were committed with the batch *batch_id*, and not by a flush."""
+        self.committed(name, batch_id)
+        with self._lock:
+            # Two threads may commit to the table, and only flushes compact it.
+            self._compactor.committed(self._home / table_of(name))
 
     def flush_if_due(self, now_ms: int) -> None:
         """Flushes if the last flush was `every_ms` before *now_ms*.
