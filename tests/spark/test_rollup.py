@@ -68,8 +68,8 @@ def ms_of(at):
 
 def test_spark_counts_old_files_and_those_of_other_writers(spark, warehouse, tmp_path):
     warehouse = replace(warehouse, layout=Layout(tmp_path / "it's {here}*"))
-    for table, rows in facts(MIDNIGHT, [100, 200]).items():
-        old = rows_of(table, rows, topology="t", sub_topology="s").drop_columns(["topology", "task_id"])
+    for table, rows in facts(MIDNIGHT, [100, 200], task_id=None).items():
+        old = rows_of(table, rows, topology="t", sub_topology="s").drop_columns(["topology"])
         write_deltalake(warehouse.layout.stream_table("t", "s", table.name), old)
     measured(warehouse, MIDNIGHT, [300], batch_id=1)
     measured(warehouse, MIDNIGHT, [400], sub_topology="z")

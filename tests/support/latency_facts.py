@@ -10,7 +10,12 @@ from tidemark.semantics.buckets import bucket_of
 
 
 def facts(
-    finished_at_ms: int, latencies: Sequence[int], *, batch_id: int = 0, operator: str = "o", task_id: str = "0_0"
+    finished_at_ms: int,
+    latencies: Sequence[int],
+    *,
+    batch_id: int = 0,
+    operator: str = "o",
+    task_id: str | None = "0_0",
 ) -> dict[Table, list[dict[str, Any]]]:
     """Returns one batch's rows of *operator* by table, with single bucket counts."""
     common = {"batch_id": batch_id, "operator": operator, "kind": "sink", "finished_at": finished_at_ms}
