@@ -402,7 +402,7 @@ def log_file(made: Warehouse, table: str, version: int) -> Path:
 LOGS = {
     ("batches", 1): "empty", ("operator_batches", 1): "cut", ("changes", 2): "missing",
     ("hop_by_id", 6): "another type", ("board", 3): "nested", ("partition_batches", 0): "no text",
-    ("operator_windows", 2): "without its end",
+    ("state_changes", 1): "without its end",
 }  # fmt: skip
 """By table and version, what happens to the commit."""
 

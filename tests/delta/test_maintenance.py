@@ -145,7 +145,7 @@ STEPS = (
 )
 
 
-@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stride", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_maintenance_between_any_two_commits_changes_no_result(tmp_path: Path, stride: int) -> None:
     plain, kept = Play(NEWEST, tmp_path / "plain"), Play(NEWEST + SOON, tmp_path / "kept")
     steps = count()

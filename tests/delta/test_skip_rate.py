@@ -60,3 +60,16 @@ def test_a_removed_operator_has_no_rates_any_more(tmp_path: Path) -> None:
     skips = [task for task in play.tasks() if task["idempotent_update_skip_total"] is not None]
     found = [(task["batch_id"], task["operator"]) for task in skips]
     assert found == [(0, "newest"), (0, "second"), (1, "newest")]
+
+
+def test_the_rate_of_a_removed_operator_falls_to_0_in_a_row_without_a_kind(tmp_path: Path) -> None:
+    keys = {"level": "debug"}
+    played_once = Play(topology_of(keys, events=source(key="id"), newest=table(), second=table()), tmp_path)
+    played_once.batch([played_once.row("events", T + i, id="a", v=1) for i in range(7)], at_ms=T)
+    play = Play(topology_of(keys, events=source(key="id"), newest=table()), tmp_path)
+    play.resume({play.sub: 1}, {("events", 0): 7})
+    play.batch([play.row("events", T + 60_000, id="a", v=1)], at_ms=T + 60_000)
+    (row,) = [row for row in play.rows("operator_batches") if row["operator"] == "second" and row["batch_id"] == 1]
+    assert (row["kind"], row["records_in"], row["suppressed"], row["finished_at"]) == (None, 0, 0, None)
+    (task,) = row["tasks"]
+    assert (task["idempotent_update_skip_total"], task["idempotent_update_skip_rate"]) == (6, 0.0)

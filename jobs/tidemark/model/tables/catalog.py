@@ -188,7 +188,9 @@ OPERATOR_BATCHES = Table(
     (
         *_BATCH,
         # Delta keeps statistics of the first 32 columns, and readers look for a time.
-        *_columns(("decided_at", "timestamp", "decision time of the batch")),
+        *_columns(
+            ("decided_at", "timestamp", "decision time of the batch; of measured and changed: clock when they began")
+        ),
         *_OPERATOR,
         *_columns(
             ("started_at", "timestamp", "driver clock when the operator began; null: not measured"),
