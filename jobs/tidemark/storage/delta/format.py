@@ -9,6 +9,7 @@ or a warehouse is opened for writing, and never for a batch. Commands that read 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -105,9 +106,11 @@ def refuse_other(warehouse: Path) -> None:
 
 def refuse_older(warehouse: Path) -> None:
     """Raises OtherFormat if *warehouse* has a format before FORMAT, which readers do not know either."""
-    seen = warehouse_stamp(warehouse)
-    if seen is not None:
-        seen.refuse_older(warehouse)
+    # A damaged stamp stops drivers, whose reason has it, and no reader.
+    with suppress(UnreadableFile):
+        seen = warehouse_stamp(warehouse)
+        if seen is not None:
+            seen.refuse_older(warehouse)
 
 
 def stamp_warehouse(warehouse: Path) -> None:
