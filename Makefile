@@ -222,15 +222,17 @@ chaos: setup ## KILLS=10 SEED=any SHARDS=1 WAREHOUSE=a new folder (or s3://...):
 	@PYTHONPATH=tests $(BIN)/python -m chaos --kills $(KILLS) --shards $(SHARDS) $(if $(SEED),--seed $(SEED)) \
 		$(if $(WAREHOUSE),--warehouse $(WAREHOUSE))
 
-bench: setup ## PARTS=all: what it costs, as ratios, beside what was aimed at (40 minutes)
-	@PYTHONPATH=tests $(BIN)/python -m bench $(PARTS)
+PAIRS ?= 7
+AGAINST = $(if $(BEFORE),--before $(abspath $(BEFORE)) --pairs $(PAIRS))
+bench: setup ## PARTS=all BEFORE=another checkout PAIRS=7: what it costs, as ratios, beside what was aimed at or beside another checkout (40 minutes)
+	@PYTHONPATH=tests $(BIN)/python -m bench $(PARTS) $(AGAINST)
 
 RUNS ?= 5
 # Raw runs and page of docs/ are those of the full sizes.
 INTO ?= $(if $(RECORDS)$(PEERS),.contests,docs)
-contests: setup .contests/java/.ready ## RUNS=5 RECORDS="1000000 3000000" PEERS=all KINDS=all: Tidemark beside Kafka Streams, Flink, Spark and a loop (hours)
+contests: setup $(if $(BEFORE),,.contests/java/.ready) ## RUNS=5 RECORDS="1000000 3000000" PEERS=all KINDS=all BEFORE=another checkout PAIRS=7: Tidemark beside Kafka Streams, Flink, Spark and a loop (hours)
 	@PYTHONPATH=jobs:tests $(BIN)/python -m contests --runs $(RUNS) --into $(INTO) $(if $(RECORDS),--records $(RECORDS)) \
-		$(if $(PEERS),--peers $(PEERS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(ADD),--add)
+		$(if $(PEERS),--peers $(PEERS)) $(if $(KINDS),--kinds $(KINDS)) $(if $(ADD),--add) $(AGAINST)
 
 .contests/java/.ready: $(wildcard tests/contests/*/pom.xml tests/contests/*/*.java) tests/contests/jars.sha256
 	@command -v mvn >/dev/null || { echo "the contests need Maven: 'mvn' was not found"; exit 1; }

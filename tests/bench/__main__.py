@@ -7,6 +7,7 @@ import signal
 import sys
 from importlib import import_module
 
+from bench.before import OF_BENCH, add_before, compared
 from bench.ratios import pin
 
 PARTS = (
@@ -41,12 +42,19 @@ def main() -> None:
     """Measure, and print as it comes."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("parts", nargs="*", default=PARTS, metavar="PART", help=f"of {', '.join(PARTS)} (all)")
-    parser.add_argument("--runs", type=int, default=5, help="turns of each side (%(default)s)")
+    parser.add_argument("--runs", type=int, help="turns of each side (5; with --before 1)")
+    add_before(parser)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped on the way out
+    if options.before:
+        # A pair is a run of each side, so that a part has one turn of its own unless more are asked for.
+        for part in options.parts:
+            for each in compared(OF_BENCH, (part, str(options.runs or 1)), options.before, options.pairs):
+                print(each, flush=True)
+        return
     pin()
     for part in options.parts:
-        for figure in import_module(f"bench.{part}").figures(options.runs):
+        for figure in import_module(f"bench.{part}").figures(options.runs or 5):
             print(figure, flush=True)
 
 

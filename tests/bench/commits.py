@@ -24,10 +24,11 @@ TOPOLOGY = (PROJECT / "jobs" / "topologies" / "flights.toml").read_text()
 
 @dataclass(frozen=True)
 class Commits:
-    """Commits per batch, and commits to tables of facts per ten seconds."""
+    """Commits per batch, commits to tables of facts per ten seconds, and files of tables and their logs in all."""
 
     of_a_batch: float
     of_ten_seconds: float
+    files: int
 
     @property
     def a_second(self) -> float:
@@ -43,11 +44,13 @@ def commits(home: Path, *, facts_every_ms: int, trigger_s: int = 1) -> Commits:
     play = Play(TOPOLOGY, home, facts_every_ms=facts_every_ms)
     play.broker._partitions = {"flight_events": 3, "weather": 1}
     batches(play, range(0, 11, trigger_s))
-    before = _versions(play)
+    before, files_before = _versions(play), _files(play)
     batches(play, seconds := range(10 + trigger_s, 11 + SECONDS, trigger_s))
     made = {name: version - before[name] for name, version in _versions(play).items()}
     of_outputs = sum(n for name, n in made.items() if name in OUTPUTS)
-    return Commits(of_outputs / len(seconds), (sum(made.values()) - of_outputs) * 10 / SECONDS)
+    return Commits(
+        of_outputs / len(seconds), (sum(made.values()) - of_outputs) * 10 / SECONDS, len(_files(play) - files_before)
+    )
 
 
 def figures(runs: int) -> Iterator[Figure]:
@@ -57,12 +60,19 @@ def figures(runs: int) -> Iterator[Figure]:
             found = commits(Path(home), facts_every_ms=facts_every_ms)
         named = f"commits a second of flights/status, facts every {facts_every_ms // 1_000} s"
         yield Figure(named, [found.a_second], limit, at_most=True, unit="commits/s")
+        # In an object store each is a PUT.
+        files = named.replace("commits", "files of tables and logs")
+        yield Figure(files, [found.files / SECONDS], unit="files/s")
 
 
 def batches(play: Play, seconds: range) -> None:
     for second in seconds:
         at_ms = NOON + second * 1_000
         play.batch(few_flights(play, at_ms, second), at_ms=at_ms, sub="status")
+
+
+def _files(play: Play) -> set[Path]:
+    return {file for file in play.table("batches", "status").parent.rglob("*") if file.is_file()}
 
 
 def _versions(play: Play) -> dict[str, int]:

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import pi, sqrt
 from statistics import median, stdev
+from typing import TypeVar
 
+T = TypeVar("T")
 CORES = 2
 MANY = 8
 """Turns from which a figure has a standard error."""
@@ -41,9 +43,9 @@ class Figure:
         return f"target {'≤' if self.at_most else '≥'} {self.target:g}: {'reached' if is_reached else 'MISSED'}"
 
 
-def by_turns(sides: Mapping[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
+def by_turns(sides: Mapping[str, Callable[[], T]], runs: int) -> dict[str, list[T]]:
     """Calls *sides* in turns, so that disturbances affect all of them."""
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    found: dict[str, list[T]] = {name: [] for name in sides}
     for turn in range(runs):
         for name in list(sides)[:: 1 if turn % 2 == 0 else -1]:
             found[name].append(sides[name]())

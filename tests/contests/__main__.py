@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from subprocess import CalledProcessError
 
+from bench.before import OF_CONTESTS, add_before, compared
 from contests import floor, page
 from contests.contest import Kind, run
 from contests.peers.flink import FlinkAtLeastOnce, FlinkExactlyOnce
@@ -43,6 +44,8 @@ def main() -> int:
     """Runs the contests by turns; returns 1 for a broken promise."""
     options = _arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is stopped on the way out
+    if options.before:
+        return _compare(options)
     peers = [peer for peer in PEERS if peer.name in options.peers]
     raw = options.into / "benchmarks.jsonl"
     options.into.mkdir(parents=True, exist_ok=True)
@@ -76,6 +79,16 @@ def main() -> int:
     return 1 if failures else 0
 
 
+def _compare(options: argparse.Namespace) -> int:
+    """Measures Tidemark in turns with the checkout *before*."""
+    for kind in [kind for kind in options.kinds if kind in (Kind.BACKLOG, Kind.IDLE)]:
+        for records in options.records:
+            print(f"tidemark, {kind}, {records:,} records")
+            for each in compared(OF_CONTESTS, (kind, str(records)), options.before, options.pairs):
+                print(each, flush=True)
+    return 0
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make contests", description=__doc__)
     names = [peer.name for peer in PEERS]
@@ -85,7 +98,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="*", type=Kind, choices=list(Kind), default=list(Kind), help="what of (all)")
     parser.add_argument("--into", type=Path, required=True, help="folder of the page and of benchmarks.jsonl")
     parser.add_argument("--add", action="store_true", help="keep the runs that benchmarks.jsonl has")
-    return parser.parse_args()
+    add_before(parser)
+    options = parser.parse_args()
+    if options.before and options.peers != [Tidemark.name]:
+        parser.error(f"--before compares two checkouts of Tidemark; add --peers {Tidemark.name}")
+    return options
 
 
 def _runs(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.frozen import asker, differences, read, renamed
+from support.frozen import asker, differences, read, renamed, unused
 from support.frozen_plays import SCENES
 
 
@@ -20,3 +20,7 @@ def test_answers_are_the_frozen_ones(scene: str, tmp_path: Path) -> None:
         for question, answer in stored.items():
             found += differences(scene, question, renamed(question, answer), asks.answer(question))
     assert not found, "\n".join(found)
+
+
+def test_each_exception_is_of_a_stored_answer() -> None:
+    assert unused() == []

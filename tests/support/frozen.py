@@ -71,7 +71,8 @@ WORDS: Mapping[str, str] = {}
 MOVED: Mapping[str, str] = {}
 """Queries by the name of an old table that return its rows from new tables, under the new names of its columns.
 
-A table that only has a new name: {"sla_alerts": "FROM alerts"}.
+A table that only has a new name: {"sla_alerts": "FROM alerts"}. Cells of tables whose columns are stored as digests are
+not renamed by WORDS.
 """
 
 
@@ -421,9 +422,9 @@ def differences(scene: str, question: str, stored: Answer, found: Answer) -> lis
     def is_left_out(column: str) -> bool:
         return any(fnmatch(column, each.column) for each in may_change)
 
+    if stored.columns != found.columns and found.columns == ("line",):
+        return [f"{scene}, {question}: {line}" for (line,) in found.rows]
     if stored.columns in UNNAMED:
-        if stored.columns != found.columns:
-            return [f"{scene}, {question}: {_order(row)}" for row in found.rows[:1]]
         kept_rows = (
             Answer(each.columns, tuple(row for row in each.rows if not is_left_out(str(row[0]))))
             for each in (stored, found)
@@ -478,6 +479,24 @@ def _told(scene: str, question: str, stored: Answer, found: Answer) -> list[str]
 
 
 MOST_TOLD = 5
+
+
+def unused() -> list[str]:
+    """Returns what of RENAMED, WORDS, MOVED and CHANGED no stored answer has."""
+    answers = [(scene, question, answer) for scene in SCENES for question, answer in read(scene).items()]
+    content = "\n".join((FOLDER / f"{scene}.jsonl").read_text(encoding="utf-8") for scene in SCENES)
+    known = {*re.findall(r"\w+", content)}
+    words = [word for word in [*WORDS, *(old.rpartition(": ")[2] for old in RENAMED)] if not known & {*word.split()}]
+    tables = [name for name in MOVED if f'"table {name}"' not in content and f'"view {name}"' not in content]
+    changed = [each for each in CHANGED if not any(_concerns(each, *answer) for answer in answers)]
+    return [*words, *tables, *map(str, changed)]
+
+
+def _concerns(each: Changed, scene: str, question: str, answer: Answer) -> bool:
+    of_rows = answer.columns in UNNAMED or is_digest(answer)
+    names = [str(row[0]) for row in answer.rows] if of_rows else answer.columns
+    of_question = fnmatch(scene, each.scene) and fnmatch(question, each.question)
+    return of_question and any(fnmatch(name, each.column) for name in names)
 
 
 # Files

@@ -305,9 +305,9 @@ def _project(home: Path, toml: str) -> None:
 def kinds(home: Path) -> Scene:
     """All kinds of operators by one driver, which is killed before and after its first commit of a batch."""
     play = _shop(home, KINDS)
-    kept = _played_shop(play, kills={3: "decided", 6: "committed changes"}, batches=8)
+    kept = _played_shop(play, kills={3: "decided", 5: "committed changes"}, batches=6)
     play.settle()
-    return _scene(play, kept, checked=True)
+    return _scene(play, kept, checked=True, left_out=("page of the operator", "reconcile"))
 
 
 def unflushed(home: Path) -> Scene:
@@ -331,9 +331,8 @@ def ticking(home: Path) -> Scene:
     play.reading_ms = 3
     kept = _played_shop(play, kills={})
     play.settle()
-    return _scene(
-        play, kept, left_out=(*STATES, "cookbook", "trace", "reconcile", "metrics", "page of the o", "page of the t")
-    )
+    left_out = (*STATES, "cookbook", "trace", "reconcile", "metrics", "command why", "page of the o", "page of the t")
+    return _scene(play, kept, left_out=(*left_out, "page of the S"))
 
 
 def _scene(play: Play, kept: KeptRecords, *, checked: bool = False, left_out: tuple[str, ...] = ()) -> Scene:
