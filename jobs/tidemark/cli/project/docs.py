@@ -31,7 +31,8 @@ conditions and the unique keys of tables of streams, and writes `dq_results` (do
 
 `changes`, hops and tables of sinks get each batch at once. The other tables of streams are facts. While a stream runs,
 they get a batch together, up to ten seconds later (`facts_every`, docs/reliability.md); `latency_buckets`,
-`emission_metrics` and `watermarks` up to a minute later. `tidemark sql` also reads facts that are not in tables yet.
+`emission_metrics` and `partition_batches` up to a minute later. `tidemark sql` also reads facts that are not in tables
+yet.
 """
 OF_SINKS = """\
 ## Tables of sinks and hops
