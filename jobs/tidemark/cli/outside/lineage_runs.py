@@ -2,7 +2,7 @@
 
 Purpose: receivers see when a stream ran, how it ended, what it wrote and how fresh that is.
 How it works: a run is a driver's lease, and its id follows from stream and epoch. Events follow from recorded rows
-(`heartbeats`, `batches`, `operator_batches`, `watermarks`) and logs of tables alone. So an event has the same
+(`heartbeats`, `batches`, `operator_batches`, `partition_batches`) and logs of tables alone. So an event has the same
 content each time, and no stream waits for a receiver. A stream's control folder has the last event that was sent.
 What it does not do: send RUNNING for hours that are older than KEPT_MS.
 Clock: instants of events are the driver's, full hours are UTC. The clock of this process decides only when the RUNNING

@@ -36,7 +36,7 @@ reports. In tables of streams the SLA check validates it, and the unique keys, a
 
 `changes`, hops and tables of sinks get each batch at once. The other tables of streams are facts. While a stream runs,
 they get a batch together, up to ten seconds later (`facts_every`, docs/reliability.md); `latency_minutes`
-and `watermarks` up to a minute later. `tidemark sql` also reads facts that are not in tables yet.
+and `partition_batches` up to a minute later. `tidemark sql` also reads facts that are not in tables yet.
 """
 SHARED = """\
 ## Columns of many tables
