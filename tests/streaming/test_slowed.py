@@ -91,7 +91,9 @@ class Installation:
 
     def rows(self, table: Any) -> list[dict[str, Any]]:
         path = Layout(self.home.warehouse).report_table("flights", table.name)
-        return sorted(open_report(table, path).to_pyarrow_table().to_pylist(), key=lambda row: str(row.get("changed_at")))
+        return sorted(
+            open_report(table, path).to_pyarrow_table().to_pylist(), key=lambda row: str(row.get("changed_at"))
+        )
 
     def changes(self) -> list[tuple[str, str]]:
         """Returns SLA and change of operators' incidents."""
