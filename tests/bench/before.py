@@ -98,7 +98,9 @@ def _run(program: str, arguments: Sequence[str], checkout: Path) -> Measured:
         env=os.environ | {"PYTHONPATH": paths},
         stdout=subprocess.PIPE,
         text=True,
-        check=True,
+        check=False,
     )
+    if done.returncode:
+        sys.exit(f"the measurement of {checkout} ended with exit code {done.returncode}; its error is above")
     measured: Measured = json.loads(done.stdout.splitlines()[-1])
     return measured

@@ -7,9 +7,9 @@
 | `parsed_source` | `source`, `AVRO`: a source whose records are parsed, and their Avro schema |
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
 | `quiet_broker` | `Silence`: a broker in memory that keeps what is published |
+| `frozen` | asks played warehouses all questions, and compares the answers with stored ones |
+| `frozen_plays` | plays the topologies whose answers are stored |
 | `golden_warehouse` | a warehouse with results that were worked out by hand, also with a killed driver; its archive |
-| `frozen` | the answers to all that users can ask, compared with stored ones but for names |
-| `frozen_plays` | the plays that `frozen` asks about, on clocks that stand still |
 | `public_interface` | `interface`: columns, arguments, keys and names on which users depend |
 | `control_files` | `unlisted`: files of a control folder that are in no list of such files |
 | `crashes` | `crash_at`: the end of a driver at a named step of its batch |

@@ -299,3 +299,9 @@ def test_duplicates_break_only_a_promise_of_exactly_once() -> None:
     assert page.broken_promises([_run("flink", 9, 1.0, promise="at least once", **again)]) == []
     (broken,) = page.broken_promises([_run("kafka_streams", 9, 1.0, **again), *RUNS])
     assert "kafka_streams" in broken
+
+
+def test_peers_in_python_name_the_versions_of_installed_packages() -> None:
+    for peer in (Loop(), SparkMerge(), Tidemark()):
+        assert all(peer.versions().values()), peer.name
+    assert "tidemark-streams" in Tidemark().versions()

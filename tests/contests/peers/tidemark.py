@@ -10,6 +10,7 @@ from contests.peers.peer import PROJECT, Peer, Place, Promise, package_versions
 from contests.workload import TYPES
 
 from tidemark.control.folder import Control
+from tidemark.model.project.extras import DISTRIBUTION
 from tidemark.model.project.layout import Layout
 
 TOPOLOGY = """\
@@ -46,7 +47,7 @@ class Tidemark(Peer):
     }
 
     def versions(self) -> dict[str, str]:
-        return package_versions("tidemark", "pyspark", "polars", "deltalake")
+        return package_versions(DISTRIBUTION, "pyspark", "polars", "deltalake")
 
     def command(self, place: Place) -> list[str]:
         file = place.home / "contest.toml"
