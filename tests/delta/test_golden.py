@@ -146,9 +146,9 @@ def test_the_tables_of_a_killed_driver_have_what_it_committed(stopped: Path) -> 
         (4, "a", 8), (4, "c", 2), (5, "b", 11),
     ]  # fmt: skip
     assert sorted(warehouse.ask("select id, v from board").rows) == [("a", 8), ("b", 9), ("c", 2)]
-    facts = "select records_in, emitted from outcomes where operator = 'newest' and batch_id >= 4"
+    facts = "select records_in, emitted from operator_batches where operator = 'newest' and batch_id >= 4"
     assert [*warehouse.ask(facts).rows] == [(2, 2)]
-    path = Layout(stopped / "warehouse").stream_table("golden", "events", "outcomes")
+    path = Layout(stopped / "warehouse").stream_table("golden", "events", "operator_batches")
     assert DeltaTable(str(path)).to_pyarrow_dataset().count_rows(filter=pc.field("batch_id") >= 4) == 0
 
 
@@ -186,7 +186,8 @@ def test_the_next_driver_ends_the_batch(stopped: Path, tmp_path: Path) -> None:
         *warehouse.ask("select key, count(*) from changes where batch_id = 5 and operator = 'newest' group by key").rows
     ] == [("b", 1)]
     assert sorted(warehouse.ask("select id, v from board").rows) == [("a", 8), ("b", 11), ("c", 2)]
-    counts = "select batch_id, records_in, emitted from outcomes where operator = 'newest' and batch_id >= 4 order by 1"
+    of_newest = "from operator_batches where operator = 'newest' and batch_id >= 4"
+    counts = f"select batch_id, records_in, emitted {of_newest} order by 1"
     assert [*warehouse.ask(counts).rows] == [(4, 2, 2), (5, 1, 1)]
     ever = "select key, value from latest_state where operator = 'ever'"
     totals = {key: json.loads(value)["total"] for key, value in warehouse.ask(ever).rows}

@@ -184,7 +184,9 @@ def test_records_that_wait_for_partitions_are_kept_indefinitely(tmp_path: Path) 
     play.start()
     for at_ms in (10, 11):
         play.batch([play.row("events", T + 60_000, id="a", v=at_ms)], at_ms=T + at_ms)
-    source = [(row["passed"], row["held_after"]) for row in play.rows("outcomes") if row["operator"] == "events"]
+    source = [
+        (row["passed"], row["held_after"]) for row in play.rows("operator_batches") if row["operator"] == "events"
+    ]
     assert source[-2:] == [(1, 3), (4, 0)], "none of those that waited is lost"
 
 

@@ -226,7 +226,7 @@ def test_a_scrape_asks_little_of_files_logs_and_frames(
     counts.clear()
     exporter.samples()
     # Nothing asks for the watermarks of a stream without partitions.
-    assert counts == {**logs, "_file": 9, "lazy": 11}
+    assert counts == {**logs, "_file": 9, "lazy": 15}
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])

@@ -89,7 +89,7 @@ def report_lock(layout: Layout, topology: str) -> AbstractContextManager[None]:
     Raises:
         OtherFormat: a version with another format has written to the warehouse.
     """
-    from tidemark.storage.delta.format import refuse_other  # it imports deltalake, and most commands need no lock
+    from tidemark.storage.delta.format import refuse_other
 
     refuse_other(layout.warehouse)
     # In an object store other jobs wait for the lease, AT_MOST_S at most, and then give up.

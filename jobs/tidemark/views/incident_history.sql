@@ -1,7 +1,6 @@
--- incident. It has the instants at which the SLA broke and the incident was opened, acknowledged and resolved, and verdict,
--- culprit and text of its worst change. Its state is that of the newest check while it was open: `verdict`; `passes_since`, the check
--- since which the SLA holds; `resolves_at`, if it goes on holding; `worst_observed`, the worst value in `unit`; and
--- `broke_again`, how often the SLA broke again after it had held
+-- incident: when the SLA broke and the incident was opened, acknowledged and resolved, and verdict, culprit and text of its worst
+-- change. Its state is that of the newest check while it was open: `verdict`; `passes_since`, the check since which the SLA holds;
+-- `resolves_at`, if it goes on holding; `worst_observed` in `unit`; and `broke_again`, how often the SLA broke again after it had held
 WITH worst AS (
     SELECT topology, incident, verdict, culprit, blocked_by, message
     FROM (

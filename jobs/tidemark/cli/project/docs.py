@@ -29,7 +29,7 @@ files instead of this page. [cookbook.md](cookbook.md) has questions with their 
 Instants are timestamps in UTC. The text of each column names its clock: *record time* comes from the record;
 *driver clock*, *finish clock* and *decision time* come from the machine that ran the stream. Lengths of time are whole
 milliseconds, `_ms`. Null means unknown or none, never zero. Types have Spark's names; a column without one is a
-string. A column that was added to a table is null in the rows before. A condition under *holds* is true of each row
+string. A condition under *holds* is true of each row
 in which none of its columns is null, and a text that lists words with bars lists all of them. Delta enforces this in
 reports. In tables of streams the SLA check validates it, and the unique keys, and writes `expectation_results`
 (docs/alerts.md, Contracts).
@@ -41,8 +41,7 @@ and `partition_batches` up to a minute later. `tidemark sql` also reads facts th
 SHARED = """\
 ## Columns of many tables
 
-Each table names those that it has under *shared*, and explains its others. They may stand in another order in the
-table.
+Each table names those that it has under *shared*, and explains its others.
 """
 SHARED_BY = 5
 """Tables that have a column, with one meaning, from which on it is explained once."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import WAREHOUSE
 from tidemark.model.settings.intervals import instants_ms
+from tidemark.storage.delta.format import refuse_older
 from tidemark.storage.location import is_missing, location
 
 LAST_OFFSET = 2**63 - 1
@@ -74,8 +75,6 @@ def existing_warehouse(options: argparse.Namespace) -> Path:
         InvalidArgument: the folder does not exist.
         OtherFormat: it has an older format.
     """
-    from tidemark.storage.delta.format import refuse_older  # it imports deltalake, which other options do not need
-
     folder: Path = options.warehouse or location(str(options.home / WAREHOUSE))
     if is_missing(folder):
         msg = (

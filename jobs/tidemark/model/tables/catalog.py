@@ -617,11 +617,10 @@ HEARTBEATS = Table(
                 "clock_offsets",
                 "array<struct<host:string,estimated_at:timestamp,offset_ms:bigint,error_ms:bigint,samples:bigint,"
                 "reference:string>>",
-                "estimates since the heartbeat before, of clocks of the driver's host and of hosts of tasks: driver "
-                "clock when it was estimated; ms to add to the host's clock to get the reference clock, negative where "
-                "the host is ahead; ms by which this may be wrong: half of the shortest round trip, or of the time "
-                "without work in tasks, plus rounding; records that the broker stamped, or reports of tasks; and the "
-                "reference clock: brokers for a driver's host, the driver's host for hosts of tasks; null: none",
+                "estimates of clocks of the driver's host and of hosts of tasks since the last heartbeat: driver clock; "
+                "ms to add to the host's clock for the reference clock, negative where the host is ahead; ms by which "
+                "this may be wrong; records that the broker stamped, or reports of tasks; reference: brokers, or the "
+                "driver's host for hosts of tasks",
             ),
         ),
     ),
@@ -857,8 +856,7 @@ SLA_RESULTS = Table(
             "crossed_at",
             "timestamp",
             "when an age crossed its lowest limit, a deadline passed, or what never came was due, by the clock of the "
-            "check; of a quantile, a share or a number the first of the minutes before the check since which each "
-            "would have found it broken; null: nothing of that, or not known",
+            "check; of a quantile, a share or a number the minute since which it was broken; null: not known, or none",
         ),
         ("over_ms", "bigint", "ms before checked_at over which it was measured; not of staleness and watermark_lag"),
         ("message", "string", "measured and allowed values as text"),
@@ -922,8 +920,8 @@ INCIDENTS = Table(
         (
             "broken_since",
             "timestamp",
-            "crossed_at (else checked_at) of the first of the consecutive checks that found it broken, but not before "
-            "the last check that found it kept or excused",
+            "crossed_at (else the instant of the check) of the first of the consecutive checks that found it broken, "
+            "but not before the last check that found it kept or excused",
         ),
         ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
         ("verdict", "string", "as in sla_results, of that check; when acknowledged the worst so far"),
@@ -1065,7 +1063,7 @@ EXPECTATION_RESULTS = Table(
         ("sub_topology", "string", "sub-topology whose stream writes that table; null: a batch job"),
         ("success", "boolean", "whether the expectation was met"),
         ("first_checked_at", "timestamp", "instant of the first check of the period"),
-        ("last_checked_at", "timestamp", "instant of its newest check; what follows is of this check"),
+        ("last_checked_at", "timestamp", "instant of the newest check; what follows is of this check"),
         ("checks", "bigint", "number of checks that found this verdict in the period"),
         ("run_id", "string", "Airflow run that made that check; null: made again, it found another verdict"),
         ("observed", "string", "observed value, JSON; of a contract the number of rows that broke it"),

@@ -12,11 +12,13 @@ import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from deltalake import DeltaTable
+from typing import TYPE_CHECKING
 
 from tidemark.errors import TidemarkError, UnreadableFile
 from tidemark.storage.location import replace
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable  # commands ask for a stamp without it
 
 VERSION = "0.1.0"
 """The version in `pyproject.toml`.
