@@ -617,7 +617,7 @@ HEARTBEATS = Table(
                 "clock_offsets",
                 "array<struct<host:string,estimated_at:timestamp,offset_ms:bigint,error_ms:bigint,samples:bigint,"
                 "reference:string>>",
-                "estimates of clocks of the driver's host and of hosts of tasks since the last heartbeat: driver clock; "
+                "estimates of clocks of the driver's host and of hosts of tasks since the last beat: driver clock; "
                 "ms to add to the host's clock for the reference clock, negative where the host is ahead; ms by which "
                 "this may be wrong; records that the broker stamped, or reports of tasks; reference: brokers, or the "
                 "driver's host for hosts of tasks",
