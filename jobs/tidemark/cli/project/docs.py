@@ -29,10 +29,9 @@ files instead of this page. [cookbook.md](cookbook.md) has questions with their 
 Instants are timestamps in UTC. The text of each column names its clock: *record time* comes from the record;
 *driver clock*, *finish clock* and *decision time* come from the machine that ran the stream. Lengths of time are whole
 milliseconds, `_ms`. Null means unknown or none, never zero. Types have Spark's names; a column without one is a
-string. A condition under *holds* is true of each row
-in which none of its columns is null, and a text that lists words with bars lists all of them. Delta enforces this in
-reports. In tables of streams the SLA check validates it, and the unique keys, and writes `expectation_results`
-(docs/alerts.md, Contracts).
+string. A condition under *holds* is true of each row in which none of its columns is null, and a text that lists words
+with bars lists all of them. Delta enforces this in reports. In tables of streams the SLA check validates it, and the
+unique keys, and writes `expectation_results` (docs/alerts.md, Contracts).
 
 `changes`, hops and tables of sinks get each batch at once. The other tables of streams are facts. While a stream runs,
 they get a batch together, up to ten seconds later (`facts_every`, docs/reliability.md); `latency_minutes`
