@@ -235,7 +235,7 @@ OPERATOR_BATCHES = Table(
         Column("tasks", _list_of(TASKS), f"its tasks, input partitions first; null: none. {_fields_of(TASKS)}"),
         Column(
             "disorder",
-            "array<struct<bucket:int,n:bigint>>",
+            _BUCKETS,
             "of a source: n records by log-scaled bucket, relative error ≤ 1 %, of their lag behind the time that it "
             "had reached: watermark + bound + 1 ms − record time, ms, which is the bound with which they are on time; "
             "bucket 0: no bound needed",
