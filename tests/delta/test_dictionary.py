@@ -38,6 +38,20 @@ def test_the_data_dictionary_explains_each_column_and_is_short():
             assert any(f"`{column.name}`" in line.partition(":")[0] for line in lines), (table.name, column.name)
 
 
+def test_the_data_dictionary_names_the_columns_and_fields_that_are_not_negative():
+    sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", dictionary(), re.MULTILINE | re.DOTALL))
+    named = {
+        name: re.findall(r"`([^`]*)`", text)
+        for name, section in sections.items()
+        for text in re.findall(r"^Holds: not negative: (.*?)[;.]?$", section.replace("; ", ";\n"), re.MULTILINE)
+    }
+    assert named["heartbeats"] == ["clock_offsets.error_ms", "clock_offsets.samples"]
+    assert {"tasks.n", "tasks.idempotent_update_skip_rate", "disorder.n", "held_after"} <= {*named["operator_batches"]}
+    for name, columns in named.items():
+        table = HOP if name == HOP.name else TABLES[name]
+        assert {column.partition(".")[0] for column in columns} <= {*table.names}, name
+
+
 def warehouse(home: Path) -> Path:
     """A warehouse at *home* with one empty table."""
     create(Layout(home).stream_table("t", "s", BATCHES.name), arrow_schema(BATCHES))

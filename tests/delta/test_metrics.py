@@ -247,6 +247,22 @@ def test_a_recreated_table_shows_only_its_new_rows(tmp_path: Path, commits: int)
     assert kept.snapshot().rows(HEARTBEATS, path)["epoch"].to_list() == [2] * commits
 
 
+def test_rows_that_delta_rs_had_to_read_are_not_counted_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer may commit while the log is listed; then its files are known only by the next scrape."""
+    path, kept = tmp_path / HEARTBEATS.name, table_rows.TableRows()
+
+    def beat(epoch: int) -> None:
+        row = {"topology": "t", "sub_topology": "s", "beat_at": NOON, "state": "running", "epoch": epoch}
+        write_deltalake(path, rows_of(HEARTBEATS, [row]), mode="append")
+
+    beat(1)
+    with monkeypatch.context() as racing:
+        racing.setattr(table_rows, "snapshot_of", lambda _: None)
+        assert kept.snapshot().rows(HEARTBEATS, path)["epoch"].to_list() == [1]
+    beat(2)
+    assert sorted(kept.snapshot().rows(HEARTBEATS, path)["epoch"]) == [1, 2]
+
+
 def test_flights_have_few_series_and_more_are_cut(exporter: Exporter, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [line for line in open_metrics(registry_of(exporter)).decode().splitlines() if not line.startswith("#")]
     assert len(lines) == sum(sample.series for sample in exporter.samples()) < 2_000

@@ -9,7 +9,7 @@ import pytest
 from deltalake import write_deltalake
 
 from support.latency_facts import listed, statistics
-from tidemark.cli.stack.summary import problems, summary
+from tidemark.cli.stack.summary import MAY_BE_EMPTY, problems, summary
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import HOP, TABLES, Table
@@ -70,6 +70,10 @@ def nulls(table: Table, n: int) -> pa.Table:
 
 def lines(text: str, title: str) -> list[str]:
     return [line.strip() for line in text.split(f"{title}\n")[1].split("\n\n")[0].splitlines()]
+
+
+def test_each_table_that_may_be_empty_exists():
+    assert TABLES.keys() >= MAY_BE_EMPTY
 
 
 def test_the_summary_is_read_from_the_tables(tmp_path: Path) -> None:

@@ -134,6 +134,14 @@ def test_a_watermark_passes_the_windows_up_to_it():
     assert window_rows(progress(), ["q:orders"], "q", **of_window) == []
 
 
+def test_a_source_of_several_topics_without_offsets_has_read_nothing():
+    unread = {**kafka(None, {}, None), "endOffset": None, "description": "KafkaV2[Subscribe[orders, returns]]"}
+    reads = reads_of(progress(unread), {**ORDERS, "topic:returns": "enrich:returns"}, {"enrich:orders": 10})
+    offsets = [(part["source"], part["from_offset"], part["until_offset"]) for part in reads.parts]
+    assert offsets == [("enrich:orders", 10, 10), ("enrich:returns", 0, 0)]
+    assert not any(reads.records.values())
+
+
 def test_until_a_record_was_seen_there_is_no_watermark():
     assert watermark_ms(progress()) is None
     assert watermark_ms(progress(watermark="1970-01-01T00:00:00.000Z")) is None

@@ -97,7 +97,7 @@ def reads_of(progress: Mapping[str, Any], operators: Mapping[str, str], read_bef
         if not parts:
             for name in names:
                 before = read_before.get(name, 0)
-                offsets = {"from_offset": before, "until_offset": before + records[name], "latest_offset": None}
+                offsets = {"from_offset": before, "until_offset": before + records.get(name, 0), "latest_offset": None}
                 reads[name, 0] = {"source": name, "partition": 0, **offsets}
         elif all(part["from_offset"] is None for part in parts) and n == sum(part["until_offset"] for part in parts):
             # Spark does not report the offsets at which a query starts.

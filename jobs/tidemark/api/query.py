@@ -53,7 +53,7 @@ class Query:
         return {"topology": self.topology, "sub_topology": self.name, "batch_id": batch_id}
 
 
-_judging: set[tuple[Query, str]] = set()
+_written_about: set[tuple[Query, str]] = set()
 """Operators about which `measured` and `changed` of this process write.
 
 A listener leaves the row of such an operator to them: there is one for a batch and operator.
@@ -64,12 +64,12 @@ _measured_now: dict[tuple[Query, str], dict[str, int]] = {}
 
 def write_about(query: Query, operator: str) -> None:
     """Notes that `measured` or `changed` writes the rows of *operator* of *query*."""
-    _judging.add((query, operator))
+    _written_about.add((query, operator))
 
 
 def is_written_about(query: Query, operator: str) -> bool:
     """Returns True if `measured` or `changed` of this process writes the rows of *operator* of *query*."""
-    return (query, operator) in _judging
+    return (query, operator) in _written_about
 
 
 @contextmanager

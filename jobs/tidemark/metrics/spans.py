@@ -102,7 +102,7 @@ class SpanPusher:
         for hop in sub.hops_read:
             spans = self._by_id(topology.name, hop.upstream)
             for batch_id, _, first, until in reads.filter(pl.col("source") == hop.name).drop_nulls().iter_rows():
-                # Of a long way only the known batches are looked at.
+                # A first read may span far more batches than are known, so the loop is over the known ones.
                 links[batch_id] += (span for number, span in spans.items() if first <= number < until)
         return links
 

@@ -103,11 +103,12 @@ NO_TABLE = LogFile("", 0, 0)
 class _KeptTable(NamedTuple):
     """The needed *rows* of *files*, as of the first of *versions*.
 
-    The second is that of `batches`, with which *coming* reads the rows of a journal.
+    *files* is None if delta-rs had to read them. The second version is that of `batches`, with which *coming* reads the
+    rows of a journal.
     """
 
     versions: tuple[LogFile, ...]
-    files: frozenset[str]
+    files: frozenset[str] | None
     rows: pl.DataFrame
     coming: ComingRows | None = None
 
@@ -153,24 +154,27 @@ class TableSnapshot:
         # In an object store drivers write all facts once a minute, and each entry would be a request.
         has_coming = table.name in COMING and not isinstance(path, ObjectPath)
         coming = ComingRows(path.parent, table.name) if has_coming else None
-        nothing = _KeptTable(versions, frozenset(), _flat(none), coming)
+        no_files = frozenset[str]()
+        nothing = _KeptTable(versions, no_files, _flat(none), coming)
         if version == NO_TABLE:
             return nothing
         if kept is not None and kept.versions[0] != _log_file(path, kept.versions[0].name):
             kept = None  # the table was made anew
         files = _files(path, version, kept)
+        known = None if kept is None else kept.files
         # Rows of a removed file are in others, or nowhere any more.
-        old = kept if kept is not None and files is not None and kept.files <= files else nothing
+        is_longer = known is not None and files is not None and known <= files
+        old = kept if kept is not None and is_longer else nothing
         rows_of_journal = old.coming.take() if old.coming else None
         new = [] if rows_of_journal is None else [_as(none, pl.DataFrame(rows_of_journal))]
         if files is None:  # delta-rs has to read it
             new.append(_flat(_as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))))
         else:
-            new += (_flat(_file(path / name, none)) for name in sorted(files - old.files))
+            new += (_flat(_file(path / name, none)) for name in sorted(files - (old.files or no_files)))
         # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
         rows = pl.concat([old.rows, *new], rechunk=True)
         batches = partial(self.rows, BATCHES, path.with_name(BATCHES.name))
-        return _KeptTable(versions, files or frozenset(), _needed(table, rows, batches), old.coming)
+        return _KeptTable(versions, files, _needed(table, rows, batches), old.coming)
 
 
 @cache
@@ -204,9 +208,10 @@ def _log_file(path: Path, name: str) -> LogFile:
 def _files(path: Path, version: LogFile, kept: _KeptTable | None) -> frozenset[str] | None:
     """Returns the files at *version*; None: delta-rs has to read them."""
     # The log since its checkpoint may have a hundred commits. Of a known table only the last ones are read.
-    later = files_between(path, kept.versions[0].name, version.name) if kept is not None and kept.files else None
-    if kept is not None and later is not None:
-        return kept.files | later
+    if kept is not None and kept.files:
+        later = files_between(path, kept.versions[0].name, version.name)
+        if later is not None:
+            return kept.files | later
     snapshot = snapshot_of(path)
     # These tables have no partition columns.
     return None if snapshot is None else frozenset(chain.from_iterable(snapshot.files.values()))

@@ -209,12 +209,7 @@ _OF_STREAMS: Mapping[str, Conditions] = {
     ),
     HEARTBEATS.name: _all(
         is_one_of("state", words(HEARTBEATS, "state")),
-        {
-            ConditionKind.COUNTS: {
-                "tidemark_clock_offsets_not_negative": "clock_offsets is null or len(list_filter(clock_offsets, "
-                "lambda each: each.error_ms < 0 or each.samples < 0)) = 0"
-            }
-        },
+        _fields_not_negative("clock_offsets", "error_ms", "samples"),
     ),
     HOP.name: _not_negative("seq", "partition"),
 }

@@ -22,6 +22,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
+from tidemark.model.tables.catalog import OPERATOR_BATCHES
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import drivers, file_unreadable, restarts
@@ -230,7 +231,7 @@ class Walk:
         rows = self._scene.of(name).outcomes.newest(name, pl.col("gave") > 0)
         if not rows.height:
             observation = "it has no results yet, and no cause is known"
-            remedy = f"look at the table outcomes, and at the driver's log: {logs(self._scene, name)}"
+            remedy = f"look at the table {OPERATOR_BATCHES.name}, and at the driver's log: {logs(self._scene, name)}"
             return self._scene.finding(UNEXPLAINED, name, observation, remedy)
         at_ms = rows["finished_at"].item()
         sources = self._scene.sources(name)

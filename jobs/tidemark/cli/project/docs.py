@@ -145,8 +145,7 @@ def _holds(table: Table) -> Iterator[str]:
     """Yields what is true for every row of *table*."""
     comments = {column.name: column.comment for column in table.columns}
     conditions = CONDITIONS.get(table.name, {})
-    counts = [_OR_NULL.sub("", condition).split()[0] for condition in conditions.get(ConditionKind.COUNTS, {}).values()]
-    if counts:
+    if counts := [*map(_counted_by, conditions.get(ConditionKind.COUNTS, {}).values())]:
         yield f"not negative: {_named(counts)}"
     for condition in conditions.get(ConditionKind.KNOWN_WORDS, {}).values():
         name, words = _OR_NULL.sub("", condition).split(" in ", 1)
@@ -157,6 +156,14 @@ def _holds(table: Table) -> Iterator[str]:
         yield f"`{_OR_NULL.sub('', condition)}`"
     if whole := SUMS.get(table.name):
         yield f"`{whole.whole}` = sum of `{whole.parts}` in {whole.of}, by key"
+
+
+def _counted_by(condition: str) -> str:
+    """Returns the column, or the field of a list, of which *condition* says that it is not negative."""
+    if of_list := re.search(r"\bx\.(\w+) for x in (\w+)", condition):
+        field, column = of_list.groups()
+        return f"{column}.{field}"
+    return _OR_NULL.sub("", condition).split()[0]
 
 
 def _named(names: Iterable[str]) -> str:

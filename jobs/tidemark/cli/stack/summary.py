@@ -15,7 +15,6 @@ from tidemark.semantics.buckets import quantile
 MAY_BE_EMPTY = frozenset(
     {
         "decisions",
-        "held_records",
         "maintenance",
         "published_intervals",
         "requeued",

@@ -12,6 +12,7 @@ Each driver writes tables of its own, so that a table has one writing process; a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
@@ -81,7 +82,8 @@ def _list_of(fields: tuple[Column, ...]) -> str:
 
 def _fields_of(fields: tuple[Column, ...]) -> str:
     """Returns the comments of *fields*, for the comment of their list."""
-    return "; ".join(f"{field.name}: {field.comment}" for field in fields)
+    by_comment = groupby(fields, key=lambda field: field.comment)
+    return "; ".join(f"{', '.join(names_in(alike))}: {comment}" for comment, alike in by_comment)
 
 
 _BATCH = _columns(
@@ -164,7 +166,7 @@ TASKS = _columns(
     ("task_id", "string", "<sub_topology>_<input partition>; null: a shard"),
     ("partition", "int", "input partition; null: a shard"),
     ("shard", "int", "shard of the keys, from 0; null: an input partition"),
-    *((column.name, column.type, "as that of the row") for column in _STATS),
+    *((column.name, column.type, "as those of the row") for column in _STATS),
     ("idempotent_update_skip_total", "bigint", "unchanged updates not emitted since the checkpoint began"),
     ("idempotent_update_skip_rate", "double", "per second, over the minute that ends with the batch; 0 in silence"),
     ("records", "bigint", "records that its Spark task read"),
@@ -233,7 +235,7 @@ OPERATOR_BATCHES = Table(
         Column("tasks", _list_of(TASKS), f"its tasks, input partitions first; null: none. {_fields_of(TASKS)}"),
         Column(
             "disorder",
-            "array<struct<bucket:int,n:bigint>>",
+            _BUCKETS,
             "of a source: n records by log-scaled bucket, relative error ≤ 1 %, of their lag behind the time that it "
             "had reached: watermark + bound + 1 ms − record time, ms, which is the bound with which they are on time; "
             "bucket 0: no bound needed",
@@ -258,7 +260,7 @@ LATENCY_MINUTES = Table(
         *_columns(
             ("topology", "string", "name of the topology"),
             ("sub_topology", "string", "the operators that run in one streaming query"),
-            ("batch_id", "bigint", "the last of the micro-batches whose records the row counts; it has one or several"),
+            ("batch_id", "bigint", "newest of the micro-batches, one or several, whose records the row counts"),
             ("decided_at", "timestamp", "decision time of that batch; null: of a query of a job"),
         ),
         *_OPERATOR,
@@ -336,7 +338,7 @@ PARTITION_BATCHES = Table(
                 "first offset that was read, inclusive (of a hop: batch of the upstream); null: not known, the batch "
                 "did not look at the partition, or combined",
             ),
-            ("until_offset", "bigint", "end of what was read, exclusive; from_offset: nothing was read"),
+            ("until_offset", "bigint", "end of what was read, exclusive; equal to from_offset where nothing was read"),
             (
                 "latest_offset",
                 "bigint",
@@ -617,10 +619,10 @@ HEARTBEATS = Table(
                 "clock_offsets",
                 "array<struct<host:string,estimated_at:timestamp,offset_ms:bigint,error_ms:bigint,samples:bigint,"
                 "reference:string>>",
-                "estimates of clocks of the driver's host and of hosts of tasks since the last beat: driver clock; "
-                "ms to add to the host's clock for the reference clock, negative where the host is ahead; ms by which "
-                "this may be wrong; records that the broker stamped, or reports of tasks; reference: brokers, or the "
-                "driver's host for hosts of tasks",
+                "estimates since the last beat of the clocks of the driver's host and of hosts of tasks. estimated_at: "
+                "driver clock; offset_ms: ms to add to the host's clock for the reference clock, negative where the "
+                "host is ahead; error_ms: ms by which this may be wrong; samples: records that the broker stamped, or "
+                f"reports of tasks; reference: {BROKERS}, or the driver's host for hosts of tasks",
             ),
         ),
     ),

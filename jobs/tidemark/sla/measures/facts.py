@@ -210,7 +210,7 @@ def _clocks(at_ms: int) -> str:
         SELECT unnest(clock_offsets, recursive := true) FROM heartbeats
         WHERE topology = $1 AND beat_at >= '{iso(day.start_ms)}'
     """
-    # The clock of a producer says nothing about the hosts of drivers.
+    # Hosts of tasks are compared with the driver's clock, which may be wrong itself.
     lately = f"{day.holds('estimated_at')} AND reference = '{BROKERS}'"
     return f"{wrong_ms} FROM ({beats}) WHERE {lately} GROUP BY host"
 

@@ -22,7 +22,7 @@ from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, is_below, sna
 from tidemark.storage.location import path_of_url
 
 BOUNDS = (
-    *("batch_id", "finished_at", "decided_at", "beat_at", "at", "window_end", "interval_start", "checked_at"),
+    *("batch_id", "finished_at", "decided_at", "beat_at", "window_end", "interval_start", "checked_at"),
     *("timestamp", "offset", "source_offset"),
 )
 """Columns, of instants or whole numbers, by which rows are asked for.
