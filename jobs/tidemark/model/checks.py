@@ -94,7 +94,7 @@ def _not_negative(*columns: str) -> Conditions:
 
 
 def _fields_not_negative(column: str, *fields: str) -> Conditions:
-    """Returns the condition that no *fields* in the list *column* are negative."""
+    """Returns the conditions that none of *fields* in the list *column* is negative."""
     return {
         ConditionKind.COUNTS: {
             f"tidemark_{column}_{field}_not_negative": f"{column} is null or "
@@ -209,12 +209,7 @@ _OF_STREAMS: Mapping[str, Conditions] = {
     ),
     HEARTBEATS.name: _all(
         is_one_of("state", words(HEARTBEATS, "state")),
-        {
-            ConditionKind.COUNTS: {
-                "tidemark_clock_offsets_not_negative": "clock_offsets is null or len(list_filter(clock_offsets, "
-                "lambda each: each.error_ms < 0 or each.samples < 0)) = 0"
-            }
-        },
+        _fields_not_negative("clock_offsets", "error_ms", "samples"),
     ),
     HOP.name: _not_negative("seq", "partition"),
 }

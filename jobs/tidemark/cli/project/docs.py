@@ -45,6 +45,7 @@ Each table names those that it has under *shared*, and explains its others.
 SHARED_BY = 5
 """Tables that have a column, with one meaning, from which on it is explained once."""
 _OR_NULL = re.compile(r"^(\w+ is null or )+")
+_LEAST_IN_LIST = re.compile(r"coalesce\(list_min\(\[x\.(\w+) for x in (\w+)\]\), 0\)")
 OF_SINKS = """\
 ## Tables of sinks and hops
 
@@ -145,7 +146,8 @@ def _holds(table: Table) -> Iterator[str]:
     """Yields what is true for every row of *table*."""
     comments = {column.name: column.comment for column in table.columns}
     conditions = CONDITIONS.get(table.name, {})
-    counts = [_OR_NULL.sub("", condition).split()[0] for condition in conditions.get(ConditionKind.COUNTS, {}).values()]
+    at_least_0 = (_OR_NULL.sub("", condition) for condition in conditions.get(ConditionKind.COUNTS, {}).values())
+    counts = [_LEAST_IN_LIST.sub(r"\2.\1", condition).split()[0] for condition in at_least_0]
     if counts:
         yield f"not negative: {_named(counts)}"
     for condition in conditions.get(ConditionKind.KNOWN_WORDS, {}).values():
