@@ -239,7 +239,7 @@ def test_15_not_sent_on_was_what_repeated_the_status_before(answers, expected):
 
 def test_16_a_watermark_is_held_by_partitions_of_its_source(answers):
     rows = answers(16)
-    assert {held_by for source, held_by, _ in rows if source == "flight_events"} <= {"0", "1", "2"}
+    assert {blocked_by for source, blocked_by, _ in rows if source == "flight_events"} <= {"0", "1", "2"}
     assert sum(batches for source, _, batches in rows if source == "flight_events") <= 19  # batches that there were
 
 

@@ -94,7 +94,7 @@ def _not_negative(*columns: str) -> Conditions:
 
 
 def _fields_not_negative(column: str, *fields: str) -> Conditions:
-    """Returns the condition that no *fields* in the list *column* are negative."""
+    """Returns the conditions that none of *fields* in the list *column* is negative."""
     return {
         ConditionKind.COUNTS: {
             f"tidemark_{column}_{field}_not_negative": f"{column} is null or "
