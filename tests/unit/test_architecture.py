@@ -117,8 +117,8 @@ IMPORTS = {
         "control recorded storage stream.operate why.evidence"
     ),
     "why": (
-        "collecting errors semantics model.settings model.project model.kinds model storage.delta why.evidence "
-        "why.causes"
+        "collecting errors semantics model.tables model.settings model.project model.kinds model storage.delta "
+        "why.evidence why.causes"
     ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
