@@ -302,7 +302,7 @@ def _occupants(critical_path_steps: pl.DataFrame, drivers: set[str], on_path: se
         pl.col("worked_ms").is_not_null() & pl.col("sub_topology").is_in(list(drivers))
     )
     worked = measured.group_by("operator", "sub_topology").agg(ms=pl.col("worked_ms").sum(), windows=pl.len())
-    shares = worked.with_columns(share=pl.col("ms") / pl.col("ms").sum().over("sub_topology"))
+    shares = worked.filter(pl.col("ms") > 0).with_columns(share=pl.col("ms") / pl.col("ms").sum().over("sub_topology"))
     off_path = shares.filter((pl.col("share") >= LARGE_SHARE) & ~pl.col("operator").is_in(list(on_path)))
     occupants: list[Hint] = []
     for row in off_path.sort("ms", "operator", descending=[True, False]).iter_rows(named=True):
