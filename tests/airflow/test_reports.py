@@ -66,7 +66,7 @@ from tidemark.airflow.dags.hours import FirstReport
 
 SEEN = {
     "rolled_up": table_asset("flights", "latency_rollup"),
-    "committed": stream_table("flights", "carriers", "operator_batches", at_most_every=timedelta(seconds=1)),
+    "committed": stream_table("flights", "carriers", "latency_minutes", at_most_every=timedelta(seconds=1)),
     "windows": stream_table("flights", "status", "operator_windows", at_most_every=timedelta(seconds=1)),
 }
 for name, asset in SEEN.items():

@@ -228,7 +228,7 @@ def test_a_record_that_does_not_fit_its_avro_schema_is_named(broker: str) -> Non
     sending = sender(broker, "misfit")
     records = rows({"n": None}, {"n": 6})
     (refused,) = sending.publish(outgoing(sink("out", "misfit", json.dumps(AVRO)), records))
-    (error,) = refused["error"]
+    (error,) = refused["detail"]
     assert re.match(r"operators.out.schema must fit its records: .* in \{'id': 'a', 'n': None", error)
     (message,) = sent(broker, "misfit", 1)
     assert dict(message.headers() or [])["tidemark-id"] == b"t/s/1/7/1"
