@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.api.listen import is_listened_to
-from tidemark.api.query import Query, Writer, kept, record_time_ms, replaced
+from tidemark.api.query import Query, Writer, as_arrow, kept, record_time_ms, replaced
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.kinds.operator import Level
@@ -118,7 +118,7 @@ class _Meter:
 
     def _facts(self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int) -> dict[str, pa.Table]:
         """Returns the rows of each table; none for a batch without records."""
-        latencies = pl.DataFrame(self._latencies(rows, finished_at_ms).toArrow())
+        latencies = pl.DataFrame(as_arrow(self._latencies(rows, finished_at_ms)))
         timed = latencies.filter(pl.col("bucket").is_not_null())
         records, measured_n = (int(frame["n"].sum()) for frame in (latencies, timed))
         if not records:
