@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from packages.fresh import LOCK, PROJECT, FreshEnvironment
-from packages.projects import BOTH, COUNT, awaited, beside_spark, shop
+from packages.projects import BOTH, COUNT, WITHIN_S, awaited, beside_spark, shop
+
+from tidemark.control.process import wait_until
 
 pytestmark = pytest.mark.long
 MARCH, OCTOBER = (PROJECT / "tests" / "constraints" / f"airflow-2026-{month}.txt" for month in ("03", "10"))
@@ -145,6 +147,8 @@ def test_jobs_run_in_another_environment(
         airflow.answer("tidemark", "up", "shop", folder=project, within_s=400, TIDEMARK_JARS=str(jars))
         assert awaited(airflow, project, COUNT, BOTH) == BOTH
         assert str(of_jobs) in pythons_of_drivers(project)
+        page = project / ".tidemark" / "warehouse" / "reports" / "shop" / "html" / "slas.html"
+        wait_until(page.is_file, "the page that a check of SLAs writes at its end", WITHIN_S)
     finally:
         airflow.answer("tidemark", "down", folder=project, within_s=300)
 
