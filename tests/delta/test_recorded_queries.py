@@ -298,7 +298,7 @@ class Session:
 
     def __init__(self, *active: str) -> None:
         self.streams = SimpleNamespace(active=[], removeListener=lambda _: None)
-        self.conf = {"spark.app.id": "app-1"}
+        self.sparkContext = SimpleNamespace(applicationId="app-1")
         self.runs(*active)
 
     def runs(self, *active: str) -> None:

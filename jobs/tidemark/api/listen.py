@@ -46,7 +46,7 @@ from tidemark.api.progress import (
     watermark_ms,
     window_rows,
 )
-from tidemark.api.query import Query, Writer, application_id
+from tidemark.api.query import Query, Writer
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
 from tidemark.errors import InvalidSpec
@@ -235,7 +235,7 @@ class Listener(StreamingQueryListener):
         if query not in self._records:
             self._records[query] = QueryRecord(query, self._job, self._file)
         record = self._records[query]
-        record.take(news, plan, thread_id=application_id(self._session))
+        record.take(news, plan, thread_id=self._session.sparkContext.applicationId)
         if record.run == news["runId"]:
             self._plans.pop(news["runId"], None)
 

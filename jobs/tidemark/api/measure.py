@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.api.listen import is_listened_to
-from tidemark.api.query import Query, Writer, application_id, as_arrow, kept, record_time_ms, replaced
+from tidemark.api.query import Query, Writer, as_arrow, kept, record_time_ms, replaced
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.kinds.operator import Level
@@ -127,7 +127,7 @@ class _Meter:
             log.warning(
                 "batch %s of %s: %s records have no usable %s", batch_id, self._operator, without, self._timestamp
             )
-        thread_id = application_id(rows.sparkSession)
+        thread_id = rows.sparkSession.sparkContext.applicationId
         clocks = {"started_at": started_at_ms, "finished_at": finished_at_ms, "level": Level.INFO.value}
         of_operator = {"operator": self._operator, "kind": Sink.kind}
         outcome = {"records_in": records, "held_before": 0, **dict.fromkeys(BECAME, 0), "passed": records, "fan_out": 0}

@@ -153,11 +153,6 @@ def record_time_ms(rows: DataFrame, timestamp: str) -> Column:
     return F.unix_millis(timestamp)
 
 
-def application_id(spark: SparkSession) -> str:
-    """Returns the id of Spark's application, also from a session of Spark Connect, which has no SparkContext."""
-    return str(spark.conf.get("spark.app.id"))
-
-
 def as_arrow(rows: DataFrame) -> pa.Table:
     """Returns *rows* on the driver."""
     if TAKES_ARROW:
