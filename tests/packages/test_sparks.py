@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -41,14 +42,14 @@ ORDERS = [
 ]
 JOB = """
 import sys
-from contextlib import nullcontext
 
 from pyspark.sql import SparkSession
-from tidemark.api import State, changed, listen, measured
+from tidemark.api import State, changed, measured
 
 source, out, checkpoint, warehouse, remote = sys.argv[1:]
-builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder
-spark = builder.getOrCreate()
+spark = (SparkSession.builder.remote(remote) if remote else SparkSession.builder).getOrCreate()
+orders = spark.readStream.schema("id string, v int, p int, o bigint, at timestamp").json(source)
+query = orders.writeStream.queryName("land").option("checkpointLocation", checkpoint).trigger(availableNow=True)
 names = {"warehouse": warehouse, "topology": "shop", "sub_topology": "land"}
 state = State(operator="newest", **names)
 
@@ -58,15 +59,13 @@ def write(rows, batch_id):
         some.write.mode("append").parquet(out)
 
 
-orders = spark.readStream.schema("id string, v int, p int, o bigint, at timestamp").json(source)
-query = orders.writeStream.queryName("land").option("checkpointLocation", checkpoint).trigger(availableNow=True)
-each = measured(write, operator="write", timestamp="at", strict=True, **names)
-# The driver listens to queries of its own process.
-with listen(spark, warehouse=warehouse, topology="shop") if remote else nullcontext():
-    query.foreachBatch(each).start().awaitTermination()
+if remote:
+    started = query.format("parquet").start(out)
+else:
+    started = query.foreachBatch(measured(write, operator="write", timestamp="at", strict=True, **names)).start()
+started.awaitTermination()
 print(spark.read.parquet(out).count(), "rows")
 """
-
 OUTCOMES = ["land,0,0,3", "land:incoming,0,0,3", "newest,2,1,0", "write,0,0,3"]
 """What became of the orders at each operator: emitted, suppressed and passed."""
 
@@ -97,7 +96,7 @@ def test_a_stream_reads_and_writes_topics_and_tables(spark: str, python: str, tm
 def test_a_job_of_spark_3_is_recorded(tmp_path: Path, wheel: Path) -> None:
     made = FreshEnvironment.on_spark(tmp_path, wheel, "3.5.9", python="3.11")
     project = orders(made, tmp_path)
-    run(made, project, remote="")
+    assert "2 rows" in run(made, project, remote="")
     assert recorded(made, project, "batches", "sub_topology, records_in") == ["land,3"]
     assert recorded(made, project, "outcomes", "operator, passed") == [
         "land,3",
@@ -109,14 +108,14 @@ def test_a_job_of_spark_3_is_recorded(tmp_path: Path, wheel: Path) -> None:
     assert "streams need Spark 4, and pyspark 3.5.9 is installed" in streams.stderr
 
 
-def test_a_job_of_spark_connect_is_recorded_if_it_listens(tmp_path: Path, wheel: Path) -> None:
-    """Its queries run in another process."""
+def test_a_job_of_spark_connect_has_a_lease_and_its_queries_are_not_recorded(tmp_path: Path, wheel: Path) -> None:
     made = FreshEnvironment.of(tmp_path, wheel, "[spark]", python="3.12")
     project = orders(made, tmp_path)
     with connect_server(made) as remote:
-        run(made, project, remote=remote)
-    assert recorded(made, project, "batches", "sub_topology, records_in") == ["land,3"]
-    assert recorded(made, project, "outcomes", "operator, emitted, suppressed, passed") == OUTCOMES
+        assert "3 rows" in run(made, project, remote)
+    control = project / ".tidemark" / "warehouse" / "control" / "shop"
+    assert [place.name for place in control.iterdir()] == ["orders"]
+    assert json.loads((control / "orders" / "heartbeat.json").read_text())["state"] == "drained"
 
 
 def orders(made: FreshEnvironment, folder: Path) -> Path:
@@ -129,16 +128,15 @@ def orders(made: FreshEnvironment, folder: Path) -> Path:
     return project
 
 
-def run(made: FreshEnvironment, project: Path, *, remote: str) -> None:
-    """Runs the job of *project* as the driver of a stream; it sends on two of three orders."""
+def run(made: FreshEnvironment, project: Path, remote: str) -> str:
+    """Runs the job of *project* as the driver of a stream; returns what it prints."""
     warehouse = project / ".tidemark" / "warehouse"
     places = [str(project.parent / name) for name in ("incoming", "out", "checkpoint")]
-    job = made.answer("python", "-c", "from tidemark.model.project.files import CHECKOUT; print(CHECKOUT)").strip()
+    checkout = made.answer("python", "-c", "from tidemark.model.project.files import CHECKOUT; print(CHECKOUT)").strip()
     words = [f"--argument={word}" for word in (*places, str(warehouse), remote)]
     of_stream = ["--warehouse", str(warehouse), "--topology", "shop", "--sub-topology", "orders"]
     file = str(project.parent / "orders.py")
-    said = made.answer("python", f"{job}/jobs/application.py", "--application", file, *of_stream, *words)
-    assert "2 rows" in said
+    return made.answer("python", f"{checkout}/jobs/application.py", "--application", file, *of_stream, *words)
 
 
 def recorded(made: FreshEnvironment, project: Path, table: str, columns: str) -> list[str]:
