@@ -25,7 +25,7 @@ from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.extras import untried
 from tidemark.model.project.files import CHECKOUT
-from tidemark.model.project.jars import require_jars
+from tidemark.model.project.jars import lock_of_this_spark, require_jars
 from tidemark.model.project.spark_settings import (
     SPARK_NEEDED,
     WITHOUT_SPARK,
@@ -43,7 +43,7 @@ from tidemark.storage.private_folder import private_folder
 log = logging.getLogger("tidemark.spark")
 T = TypeVar("T")
 BY_PUT = "tidemark.CheckpointFiles"
-BY_RENAME = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+BY_RENAME = "FileSystemBasedCheckpointFileManager"
 _OF_SESSION = re.compile(
     r"spark\.(sql|databricks|hadoop|redaction)\.|spark\.(authenticate|log\.level)$|spark\.driver\.(memory|extraJavaOptions)$|"
     r"spark\.ui\.(enabled|showConsoleProgress)$"
@@ -75,7 +75,7 @@ def session(
     elif like is not None:
         builder = builder.config(map={**like})
     else:
-        require_jars("spark")
+        require_jars("spark", lock=lock_of_this_spark())
         address = driver_address("local")
         builder = builder.config(map={**driver_settings(CHECKOUT), **address, "spark.jars": ",".join(jars(CHECKOUT))})
     with _private_files():
@@ -179,6 +179,15 @@ def in_groups(rows: DataFrame, by: Sequence[Column], work: Callable[[pl.DataFram
     return [pickle.loads(result) for result in results["result"].to_pylist()]
 
 
+def streaming_package(spark: SparkSession, part: str) -> str:
+    """Returns the Java package with the *part* of Spark's streaming, such as `checkpointing`.
+
+    In Spark 4.0 all parts are in one package.
+    """
+    streaming = "org.apache.spark.sql.execution.streaming"
+    return streaming if spark.version.startswith("4.0.") else f"{streaming}.{part}"
+
+
 def have_checkpoints_written(spark: SparkSession, place: Path) -> None:
     """Makes the queries of *spark* write checkpoint files in *place* atomically.
 
@@ -187,7 +196,7 @@ def have_checkpoints_written(spark: SparkSession, place: Path) -> None:
     # In an S3 store a rename is a copy, so a file is written by one PUT, which Hadoop makes conditional for S3 alone.
     # Elsewhere it is renamed. Spark's default does that, too, but also looks up links, for which Hadoop starts 20
     # processes a batch. There a driver looks for the file before it renames its own.
-    manager = BY_RENAME
+    manager = f"{streaming_package(spark, 'checkpointing')}.{BY_RENAME}"
     if place.parts[:1] == (SCHEME,):
         _load_class(spark, manager := BY_PUT)
     spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)

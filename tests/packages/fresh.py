@@ -6,6 +6,7 @@ Their commands run outside of the checkout.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from tidemark.control.process import without_airflow
 
 PROJECT = Path(__file__).resolve().parents[2]
 LOCK = PROJECT / "requirements.lock"
+OF_SPARK = {"delta-spark", "pyspark", "pyspark-client"}
+"""Packages that have one version for each version of Spark."""
 VERSIONS = """
 from importlib.metadata import distributions
 for each in distributions():
@@ -84,6 +87,14 @@ class FreshEnvironment:
             folder=folder,
         )
         return cls(folder)
+
+    @classmethod
+    def on_spark(cls, folder: Path, wheel: Path, spark: str, *more: str, python: str) -> FreshEnvironment:
+        """Installs *wheel* and *more* with this version of *spark*, as a user does for whom no extra has it."""
+        pins = re.findall(r"^([\w.-]+)==(\S+)", LOCK.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        constraints = folder / "constraints.txt"
+        constraints.write_text("".join(f"{name}=={version}\n" for name, version in pins if name not in OF_SPARK))
+        return cls.of(folder, wheel, "", f"pyspark=={spark}", *more, python=python, constraints=constraints)
 
     @classmethod
     def beside(cls, folder: Path, present: Path, wheel: Path, extras: str, *more: str, python: str) -> FreshEnvironment:

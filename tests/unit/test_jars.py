@@ -8,7 +8,7 @@ import pytest
 
 from support.command_line import tidemark
 from tidemark.errors import InvalidArgument
-from tidemark.model.project.jars import locked, refuse_unexpected, require_jars, wrong_jars
+from tidemark.model.project.jars import OF_SPARK, locked, locks_of_spark, refuse_unexpected, require_jars, wrong_jars
 from tidemark.model.project.spark_settings import jars
 
 HASH_OF_A = "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"
@@ -43,6 +43,32 @@ def test_a_driver_does_not_start_with_an_unexpected_jar(checkout: Path) -> None:
         jars(checkout)
     with pytest.raises(InvalidArgument, match=r"but has s3/c.jar, spark/z.jar"):
         require_jars("broker", folder=checkout / ".jars", checkout=checkout)
+
+
+def test_a_folder_has_the_jars_of_one_spark(checkout: Path) -> None:
+    lock = checkout / "docker" / "jars-spark-4.0.sha256"
+    lock.write_text(f"{HASH_OF_A}  spark/old.jar\n{HASH_OF_A}  broker/b.jar\n")
+    old = checkout / ".jars" / "spark" / "old.jar"
+    old.write_text("a")
+    with pytest.raises(InvalidArgument, match=r"locked jars alone, but has spark/(a|old).jar; remove"):
+        jars(checkout)
+    (checkout / ".jars" / "spark" / "a.jar").unlink()
+    # Airflow does not know which Spark another environment has.
+    assert jars(checkout) == [str(old)]
+    require_jars("spark", "broker", folder=checkout / ".jars", checkout=checkout)
+    require_jars("spark", lock=lock.stem, folder=checkout / ".jars", checkout=checkout)
+    with pytest.raises(InvalidArgument, match=r"has no jars for spark; run `make setup`"):
+        require_jars("spark", lock=OF_SPARK, folder=checkout / ".jars", checkout=checkout)
+
+
+def test_the_jars_of_each_spark_are_built_for_it_and_have_the_same_broker() -> None:
+    deltas, brokers = [], []
+    for lock in locks_of_spark():
+        paths = locked(lock)
+        deltas += [path for path in paths if path.startswith("spark/delta-spark_")]
+        brokers.append({path: digest for path, digest in paths.items() if path.startswith("broker/")})
+    assert deltas == [f"spark/delta-spark_{version}_2.13-4.4.0.jar" for version in ("4.1", "4.0", "4.2")]
+    assert brokers == [brokers[0]] * 3
 
 
 def test_a_folder_without_jars_of_a_use_names_the_command(checkout: Path) -> None:

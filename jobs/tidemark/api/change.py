@@ -10,7 +10,17 @@ import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.api.query import Query, Writer, hand_over, kept, operator_row, record_time_ms, write_about
+from tidemark.api.query import (
+    Query,
+    Writer,
+    as_arrow,
+    as_rows,
+    hand_over,
+    kept,
+    operator_row,
+    record_time_ms,
+    write_about,
+)
 from tidemark.api.shards import ShardedState, left_out, other_rows
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, InvalidTimestamp
@@ -201,7 +211,7 @@ def changed(
         result = state.judge(updates, batch_id)
         suppressed = updates.join(result.emitted, on=["_partition", "_offset"], how="anti")
         places = suppressed.select("_partition", "_offset").to_arrow()
-        some = F.broadcast(rows.sparkSession.createDataFrame(places)) if suppressed.height else None
+        some = F.broadcast(as_rows(places, rows.sparkSession)) if suppressed.height else None
         yield rows if some is None else _without(rows, order, some)
         # After the output: a crash in between runs the batch again. The other way round it would lose its updates.
         state.move(result, batch_id, passed=records.height - updates.height, began_ms=began_ms)
@@ -226,7 +236,7 @@ def _records(read: DataFrame, key: Sequence[str], order: tuple[str, str]) -> pl.
     It refuses rows that cannot be judged.
     """
     partition, offset = order
-    records = pl.DataFrame(read.toArrow()).sort("_partition", "_offset")
+    records = pl.DataFrame(as_arrow(read)).sort("_partition", "_offset")
     places = records.select("_partition", "_offset")
     if places.null_count().sum_horizontal().sum() or places.is_duplicated().any():
         msg = f"{partition} and {offset} must identify a row of the batch, got nulls or duplicates; choose others"

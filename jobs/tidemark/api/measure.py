@@ -16,6 +16,7 @@ from tidemark.api.listen import is_listened_to
 from tidemark.api.query import (
     Query,
     Writer,
+    as_arrow,
     counted_by_changed,
     kept,
     operator_row,
@@ -146,7 +147,7 @@ class _Meter:
         self, rows: DataFrame, batch_id: int, started_at_ms: int, finished_at_ms: int, counts: Mapping[str, int]
     ) -> dict[str, pa.Table]:
         """Returns the rows of each table; none for a batch without records."""
-        latencies = pl.DataFrame(self._latencies(rows, finished_at_ms).toArrow()).with_columns(
+        latencies = pl.DataFrame(as_arrow(self._latencies(rows, finished_at_ms))).with_columns(
             task_id=pl.format("{}_{}", pl.lit(self._query.name), "partition")
         )
         timed = latencies.filter(pl.col("bucket").is_not_null())

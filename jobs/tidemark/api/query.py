@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import Column, DataFrame
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import TimestampType
 
 from tidemark.clock import Clock
@@ -21,6 +24,9 @@ from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.storage.delta.tables import Committer, create
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, Rows
+
+TAKES_ARROW = hasattr(DataFrame, "toArrow")
+"""False in Spark 3.5, which neither returns nor takes Arrow's tables."""
 
 
 @dataclass(frozen=True)
@@ -200,3 +206,20 @@ def record_time_ms(rows: DataFrame, timestamp: str) -> Column:
         msg = f"a record time must be a TIMESTAMP, got {got}; convert it, epoch ms with timestamp_millis()"
         raise InvalidArgument(msg)
     return F.unix_millis(timestamp)
+
+
+def as_arrow(rows: DataFrame) -> pa.Table:
+    """Returns *rows* on the driver."""
+    if TAKES_ARROW:
+        return rows.toArrow()
+    # What toArrow of Spark 4.0 calls. Without rows there is no batch that has their schema.
+    of_spark: Any = rows
+    batches = of_spark._collect_as_arrow()
+    return pa.Table.from_batches(batches, None if batches else to_arrow_schema(rows.schema))
+
+
+def as_rows(table: pa.Table, spark: SparkSession) -> DataFrame:
+    """Returns the rows of *table*, which are integers, for Spark."""
+    if TAKES_ARROW:
+        return spark.createDataFrame(table)
+    return spark.createDataFrame([*zip(*table.to_pydict().values(), strict=True)], table.column_names)

@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidemark.api.query import Query, Writer, replaced
+from tidemark.api.query import Query, Writer, as_arrow, replaced
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import Contradiction, InvalidArgument, InvalidTimestamp
 from tidemark.kernels.columns.placement import shard_of
@@ -310,7 +310,7 @@ def _answers(read: DataFrame, task: JudgeTask, key: Sequence[str], columns: Sequ
         .mapInArrow(_judging(task), "shard int, answer binary")
     )
     try:
-        answers = worked.toArrow().sort_by("shard")["answer"].to_pylist()
+        answers = as_arrow(worked).sort_by("shard")["answer"].to_pylist()
     except PySparkException as error:
         if (lacks := LACKS.search(str(error))) is None:
             raise

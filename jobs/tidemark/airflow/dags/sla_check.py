@@ -33,8 +33,9 @@ HANGS_AFTER = timedelta(minutes=30)
 TELLING_HANGS_AFTER = timedelta(minutes=15)
 """Longer than the 10 minutes that a channel waits for another run."""
 ASKED = "macros.datetime.fromisoformat(params['at']) if params['at'] else dag_run.run_after"
-# In Airflow 3.2 deadlines have no names.
-DEADLINE_NAME: dict[str, Any] = {"name": "checks are made"} if "name" in signature(DeadlineAlert).parameters else {}
+# Airflow 3.2 looks for the callback of a missed deadline by a text instead of a UUID, which ends its scheduler. There
+# deadlines have no names, either.
+HAS_DEADLINES = "name" in signature(DeadlineAlert).parameters
 SINCE = f"{{{{ (({ASKED}) - macros.timedelta(hours=1)).isoformat() }}}}"
 
 
@@ -42,14 +43,9 @@ def make() -> Iterator[DAG]:
     """Makes the DAG of each topology, also of those of jobs."""
     for file, topology in topologies_and_jobs().items():
         every = timedelta(milliseconds=topology.check_every_ms)
-        missed_checks = DeadlineAlert(
-            **DEADLINE_NAME,
-            reference=DeadlineReference.DAGRUN_QUEUED_AT,
-            interval=2 * every,
-            callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": file}),
-        )
+        deadline = _missed_checks(file, every) if HAS_DEADLINES else None
         params = {"at": instant("now")}
-        with dag(topology, "sla_check", doc=DOC, schedule=every, params=params, deadline=[missed_checks]) as of_checks:
+        with dag(topology, "sla_check", doc=DOC, schedule=every, params=params, deadline=deadline) as of_checks:
             of_job: dict[str, Any] = {"topology": topology, "warehouse": WAREHOUSE, "execution_timeout": HANGS_AFTER}
             paths = TopologyJob(job="critical_path", arguments=["--from", SINCE, "--to", AT], **of_job)
             check = CheckSlas(
@@ -70,3 +66,13 @@ def make() -> Iterator[DAG]:
             chain(paths, check, [publish, *tell], done)
             chain([paths, check], done)
         yield of_checks
+
+
+def _missed_checks(file: str, every: timedelta) -> DeadlineAlert:
+    """Returns what alerts people when no check has ended for two intervals."""
+    return DeadlineAlert(
+        name="checks are made",
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=2 * every,
+        callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": file}),
+    )

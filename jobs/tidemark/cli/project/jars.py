@@ -1,4 +1,4 @@
-"""`tidemark jars`: resolves the locked JVM jars of Spark and Kafka.
+"""`tidemark jars`: resolves the locked JVM jars of Kafka, and of the Spark of this environment.
 
 How it works: Ivy, which PySpark brings along, downloads them into a folder of its own. Files with the locked hashes
 replace those in the folder of jars, so that an interrupted run or a wrong file changes nothing there.
@@ -18,7 +18,7 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.extras import missing
 from tidemark.model.project.files import CHECKOUT, JARS_VARIABLE, jars_folder
-from tidemark.model.project.jars import LOCKS, locked, refuse_unexpected, wrong_jars
+from tidemark.model.project.jars import OF_S3, lock_of_this_spark, locked, refuse_unexpected, wrong_jars
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +31,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Resolves the jars that are missing or wrong."""
     folder = (options.folder or jars_folder()).resolve()
-    refuse_unexpected(folder)
+    of_spark = lock_of_this_spark()
+    refuse_unexpected(folder, lock=of_spark)
     number = 0
-    for lock in LOCKS if options.s3 else LOCKS[:1]:
+    for lock in (of_spark, OF_S3) if options.s3 else (of_spark,):
         hashes = locked(lock)
         number += len(hashes)
         if wrong_jars(folder, hashes):

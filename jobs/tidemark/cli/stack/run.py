@@ -38,7 +38,7 @@ from tidemark.escaping import one_message
 from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, flags
 from tidemark.model.project.extras import require
 from tidemark.model.project.files import CHECKOUT
-from tidemark.model.project.jars import require_jars
+from tidemark.model.project.jars import lock_of_this_spark, require_jars, runs_streams
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.project.spark_settings import jars
 from tidemark.model.topology import Time, Topology, on_processing_time
@@ -119,7 +119,8 @@ def command(options: argparse.Namespace) -> int:
     """Runs the streams until they end."""
     require("pyspark")
     _refuse_contradictions(options)
-    require_jars("spark")
+    if options.application is None or runs_streams():
+        require_jars("spark", lock=lock_of_this_spark())
     return run(options, place(options), running_broker(options.home), say_inert)
 
 
@@ -187,8 +188,9 @@ def _run_application(options: argparse.Namespace, layout: Layout, say: Callable[
     stream = RunningStream.of(layout, usable(options.topology), usable(file.stem))
     of_job = [f"--argument={argument}" for argument in options.argument]
     place = ["--warehouse", str(layout.warehouse), "--topology", options.topology]
-    # What spark-submit would be given; a job may have its own by the same variable.
-    submit = {SUBMIT_ARGS: f"--jars {','.join(jars(CHECKOUT))} pyspark-shell", **os.environ}
+    # What spark-submit would be given; a job may have its own by the same variable. Our jars are for Spark 4.
+    ours = {SUBMIT_ARGS: f"--jars {','.join(jars(CHECKOUT))} pyspark-shell"} if runs_streams() else {}
+    submit = {**ours, **os.environ}
     arguments = ["--application", str(file), *of_job, *place]
     _run_streams(options.topology, [stream], stream.control.home / NAME, APPLICATION_JOB, arguments, submit, say)
 

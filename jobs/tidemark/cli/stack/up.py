@@ -66,14 +66,13 @@ def command(options: argparse.Namespace) -> int:
 
     The others are started nevertheless.
     """
-    require("airflow", "great_expectations")
-    require_jars("spark")
     up = StackStart(writable_home(options.home), Project.here(), unpause=options.unpause)
     ran_before, is_started = up.home.running(), False
     try:
         chosen = up.chosen(options.topologies)
-        if any(topology.spark.python is None for topology in chosen.values()):
-            require("pyspark")
+        has_jobs_here = any(topology.spark.python is None for topology in chosen.values())
+        require("airflow", *(("great_expectations", "pyspark") if has_jobs_here else ()))
+        require_jars("spark")
         topologies = up.with_topics(chosen)
         api = up.start_airflow()
         topologies = up.with_dags(api, topologies)

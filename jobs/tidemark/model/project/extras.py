@@ -24,7 +24,7 @@ EXTRAS = {
     "pyspark": "spark",
 }
 """The extra of each package that a plain installation lacks."""
-TRIED = {"apache-airflow-core": ("3.2", "3.3"), "pyspark": ("4.1",)}
+TRIED = {"apache-airflow-core": ("3.2", "3.3"), "pyspark": ("4.0", "4.1", "4.2")}
 """The versions with which the tests ran; docs/installation.md has the outcome of each."""
 
 

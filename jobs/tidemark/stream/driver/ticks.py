@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
+from tidemark.spark_session import streaming_package
+
 
 class Ticks:
     """The source of ticks, for one query after the other.
@@ -21,10 +23,9 @@ class Ticks:
     def __init__(self, spark: SparkSession, last: int) -> None:
         jvm = spark._jvm
         assert jvm is not None
-        self._runtime = jvm.org.apache.spark.sql.execution.streaming.runtime
-        self._source = self._runtime.MemoryStream.apply(
-            jvm.org.apache.spark.sql.Encoders.STRING(), spark._jsparkSession
-        )
+        self._runtime = getattr(jvm, streaming_package(spark, "runtime"))
+        strings = jvm.org.apache.spark.sql.Encoders.STRING()
+        self._source = self._runtime.MemoryStream.apply(strings, spark._jsparkSession.sqlContext())
         self._offset = last
         self.rows = DataFrame(self._source.toDF(), spark)
         # Without a new offset Spark would plan no batch before the first record.
