@@ -328,7 +328,12 @@ def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = (
         "physical_path": physical_path(on_path),
         "steps": on_path,
         "off_path": off_path,
-        "leaves": [leaf | _walk(path_to(leaf["leaf"], steps_by_name)) for leaf in window["leaves"] or ()],
+        # A reader between the commits of a report may see a window before its steps.
+        "leaves": [
+            leaf | _walk(path_to(leaf["leaf"], steps_by_name))
+            for leaf in window["leaves"] or ()
+            if leaf["leaf"] in steps_by_name
+        ],
         "parts": [_without(part, "subject") for part in own_parts],
         "blame": [*blame],
     }
