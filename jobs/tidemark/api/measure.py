@@ -25,7 +25,7 @@ from tidemark.api.query import (
     write_about,
 )
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.kernels.columns.buckets import in_lists
+from tidemark.kernels.columns.buckets import in_lists, statistics
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import over_all_tasks
 from tidemark.model.kinds.operator import Level
@@ -163,7 +163,7 @@ class _Meter:
         row = operator_row(self._operator, counts or {"passed": records}, decided_at_ms=started_at_ms)
         row["kind"] = KeyedTable.kind if counts else Sink.kind
         of_operator = {name: row[name] for name in ("operator", "kind")}
-        tasks = _statistics(timed).sort("partition").to_dicts()
+        tasks = statistics(timed, ["partition", "task_id"]).to_dicts()
         row |= {**clocks, **over_all_tasks(tasks), "thread_id": thread_id, "queued_ms": 0, "tasks": tasks or None}
         batch = {**clocks, "duration_ms": finished_at_ms - started_at_ms, "records_in": records}
         facts: dict[Table, pl.DataFrame | list[dict[str, object]]] = {
@@ -201,17 +201,3 @@ class _Meter:
 
 def _with(frame: pl.DataFrame, **same: object) -> pl.DataFrame:
     return frame.with_columns(pl.lit(value).alias(name) for name, value in same.items())
-
-
-def _statistics(buckets: pl.DataFrame) -> pl.DataFrame:
-    """Merges the rows of all buckets of a task.
-
-    Latencies in buckets below 0 are negative.
-    """
-    return buckets.group_by("task_id", "partition", maintain_order=True).agg(
-        pl.sum("n"),
-        pl.min("min_ms"),
-        pl.max("max_ms"),
-        pl.sum("sum_ms"),
-        negative_n=pl.col("n").filter(pl.col("bucket") < 0).sum(),
-    )

@@ -32,17 +32,24 @@ def value_of(bucket: str) -> pl.Expr:
 
 STATISTICS = ("n", "min_ms", "max_ms", "sum_ms", "negative_n")
 """Columns with statistics of latencies, beside `buckets`."""
+_OF_COUNTS = (
+    pl.sum("n", "sum_ms"),
+    pl.min("min_ms"),
+    pl.max("max_ms"),
+    pl.col("n").filter(pl.col("bucket") < 0).sum().alias("negative_n"),
+)
+"""STATISTICS of rows with the same latencies by bucket. Latencies in buckets below 0 are negative."""
 _LISTED = pl.struct(pl.col("bucket").cast(pl.Int32()), pl.col("n").cast(pl.Int64())).alias("buckets")
 
 
-def in_lists(latencies: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Returns STATISTICS and `buckets` by *by*, in that order, of *latencies* by *by* and bucket.
+def statistics(latencies: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Returns STATISTICS by *by*, in that order, of *latencies* by *by* and bucket."""
+    return latencies.lazy().group_by(by).agg(*_OF_COUNTS).sort(by).collect()
 
-    Latencies in buckets below 0 are negative.
-    """
-    extremes, negative_n = (pl.min("min_ms"), pl.max("max_ms")), pl.col("n").filter(pl.col("bucket") < 0).sum()
-    rows = latencies.lazy().sort("bucket").group_by(by)
-    return rows.agg(pl.sum("n", "sum_ms"), *extremes, _LISTED, negative_n=negative_n).sort(by).collect()
+
+def in_lists(latencies: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Returns STATISTICS and `buckets` by *by*, in that order, of *latencies* by *by* and bucket."""
+    return latencies.lazy().sort("bucket").group_by(by).agg(*_OF_COUNTS, _LISTED).sort(by).collect()
 
 
 def in_rows(lists: pl.LazyFrame) -> pl.LazyFrame:
