@@ -86,7 +86,9 @@ def open_account_before(layout: Layout, topology: str, at_ms: int, run_id: str) 
     no open account.
     """
     is_measured = (pc.field("measure") == Measure.COMPLETENESS.value) & pc.field("observed_ms").is_valid()
-    checks = _checked_by_others(layout, topology, run_id, (pc.field("checked_at") < utc(at_ms)) & is_measured)
+    checks = _checked_by_others(
+        layout, topology, run_id, (pc.field("checked_at") < utc(at_ms)) & is_measured, "observed_ms"
+    )
     # A closed account has been open for 0 ms.
     newest = checks.filter(pl.col("checked_at") == pl.col("checked_at").max(), pl.col("observed_ms") > 0)
     open_since_ms = newest.select((pl.col("checked_at").dt.epoch("ms") - pl.col("observed_ms")).min()).item()
@@ -97,18 +99,21 @@ def found_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> dict
     """Returns what the last check before *at_ms* by another run found, by SLA."""
     if (before_ms := checked_before(layout, topology, at_ms, run_id)) is None:
         return {}
-    checks = _checked_by_others(layout, topology, run_id, pc.field("checked_at") == utc(before_ms))
+    found = ("sla", "verdict", "crossed_at")
+    checks = _checked_by_others(layout, topology, run_id, pc.field("checked_at") == utc(before_ms), *found)
     return {
         row["sla"]: CheckBefore(before_ms, row["verdict"] in BROKEN, row["crossed_ms"])
         for row in checks.with_columns(crossed_ms=pl.col("crossed_at").dt.epoch("ms")).iter_rows(named=True)
     }
 
 
-def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pc.Expression) -> pl.DataFrame:
-    """Returns the results of *topology* by other runs than *run_id* for which *when* is true."""
+def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pc.Expression, *columns: str) -> pl.DataFrame:
+    """Returns the results of *topology* by other runs than *run_id* for which *when* is true.
+
+    They have `checked_at` and *columns*.
+    """
     results = _read_stored(SLA_RESULTS, layout, topology)
-    columns = ["sla", "checked_at", "observed_ms", "verdict", "crossed_at"]
-    return rows_in(results, when & (pc.field("run_id") != run_id), columns=columns)
+    return rows_in(results, when & (pc.field("run_id") != run_id), columns=["checked_at", *columns])
 
 
 def follow_up(

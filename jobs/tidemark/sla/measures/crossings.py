@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tidemark.collecting import names_in
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.semantics.incidents import BROKEN
 from tidemark.sla.measures.status import Status
@@ -29,7 +30,7 @@ class CheckBefore:
 
 def with_crossings(
     measured: Sequence[Status],
-    before: Mapping[str, CheckBefore],
+    found_before: Callable[[], Mapping[str, CheckBefore]],
     judged_at: Callable[[Sequence[SlaSpec], int], Sequence[Status]],
     *,
     at_ms: int,
@@ -41,33 +42,38 @@ def with_crossings(
 
     Args:
         measured: what the check at *at_ms* measured.
-        before: by SLA, what the check before found. An SLA without one was never judged, and nothing is looked up.
+        found_before: returns what the check before found, by SLA. For an SLA without one nothing is looked up.
         judged_at: judges SLAs for an earlier instant, epoch ms.
         at_ms: the instant of the check, epoch ms.
     """
-    found: dict[str, int | None] = {}
-    searched = []
-    for status in measured:
-        # A contract judges the rows since the check before, whose instants are those of their batches.
-        if status.verdict not in BROKEN or status.crossed_ms is not None or status.spec.measure is Measure.CONTRACT:
-            continue
-        earlier = before.get(status.spec.name)
-        if earlier is None:
-            continue
-        if earlier.was_broken:
-            found[status.spec.name] = earlier.crossed_ms
-        else:
-            found[status.spec.name] = at_ms
-            searched.append(status.spec)
-    if searched:
-        kept_ms = min(before[spec.name].at_ms for spec in searched)
-        step_ms = max(STEP_MS, -(-(at_ms - kept_ms) // MOST_STEPS))
-        for instant_ms in range(at_ms - step_ms, kept_ms, -step_ms):
-            searched = [spec for spec in searched if before[spec.name].at_ms < instant_ms]
-            judged = judged_at(searched, instant_ms) if searched else ()
-            searched = [status.spec for status in judged if status.verdict in BROKEN]
-            found.update((spec.name, instant_ms) for spec in searched)
-    return [
-        replace(status, crossed_ms=found[status.spec.name]) if status.spec.name in found else status
-        for status in measured
-    ]
+    asked = [status.spec for status in measured if _is_asked(status)]
+    before = found_before() if asked else {}
+    known = [spec for spec in asked if spec.name in before]
+    found = {spec.name: before[spec.name].crossed_ms for spec in known if before[spec.name].was_broken}
+    found |= _searched([spec for spec in known if spec.name not in found], before, judged_at, at_ms=at_ms)
+    return [replace(each, crossed_ms=found.get(each.spec.name)) if _is_asked(each) else each for each in measured]
+
+
+def _is_asked(status: Status) -> bool:
+    # A contract judges the rows since the check before, whose instants are those of their batches.
+    is_contract = status.spec.measure is Measure.CONTRACT
+    return status.verdict in BROKEN and status.crossed_ms is None and not is_contract
+
+
+def _searched(
+    specs: Sequence[SlaSpec],
+    before: Mapping[str, CheckBefore],
+    judged_at: Callable[[Sequence[SlaSpec], int], Sequence[Status]],
+    *,
+    at_ms: int,
+) -> dict[str, int]:
+    """Returns the crossings of *specs*, which were kept *before*, by judging them for ever earlier instants."""
+    found = {spec.name: at_ms for spec in specs}
+    kept_ms = min((before[spec.name].at_ms for spec in specs), default=at_ms)
+    step_ms = max(STEP_MS, -(-(at_ms - kept_ms) // MOST_STEPS))
+    for instant_ms in range(at_ms - step_ms, kept_ms, -step_ms):
+        if not specs:
+            break
+        specs = [status.spec for status in judged_at(specs, instant_ms) if status.verdict in BROKEN]
+        found |= dict.fromkeys(names_in(specs), instant_ms)
+    return found
