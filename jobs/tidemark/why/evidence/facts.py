@@ -127,8 +127,7 @@ class StreamFacts:
 
         It is in ms, with the number of negative latencies.
         """
-        # Arrow compares no text of a table that delta-rs has rewritten, so the operator is chosen afterwards.
-        rows = self.tables.of_batches(OPERATOR_BATCHES, batches).filter(pl.col("operator") == operator)
+        rows = self.tables.of_batches(OPERATOR_BATCHES, batches, pl.col("operator") == operator)
         partition = pl.col("partition").cast(pl.Int64)
         return measured_tasks(rows).select("batch_id", "min_ms", "negative_n", "finished_at", partition)
 
