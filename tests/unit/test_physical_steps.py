@@ -14,7 +14,7 @@ from tidemark.collecting import omit, pick
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.kernels.reports.operator_tasks import spark_tasks
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_BATCHES, Table
-from tidemark.reports.paths.path_facts import physical_name, physical_path, task_text
+from tidemark.reports.paths.path_facts import described_window, physical_name, physical_path, task_text
 from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tasks
 
 NOON = datetime(2014, 5, 13, 12, tzinfo=UTC)
@@ -214,3 +214,9 @@ def test_a_step_is_named_with_its_task() -> None:
     assert task_text({**step, "hot_key": None}) == late
     assert task_text({**step, "task": None}) is None
     assert physical_name({**step, "task": None}) == "counts"
+
+
+def test_a_window_whose_steps_cannot_be_seen_yet_has_no_path():
+    leaf = {"leaf": "board", "source": "readings", "latency_ms": 3, "behind_ms": 0, "before_source_ms": 1}
+    described = described_window({"leaf": "board", "leaves": [leaf]}, steps=())
+    assert (described["path"], described["leaves"]) == ([], [])

@@ -328,7 +328,7 @@ def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = (
         "physical_path": physical_path(on_path),
         "steps": on_path,
         "off_path": off_path,
-        # A reader between the commits of a report may see a window before its steps.
+        # A reader who found no table of steps yet may see a window of the first report.
         "leaves": [
             leaf | _walk(path_to(leaf["leaf"], steps_by_name))
             for leaf in window["leaves"] or ()
