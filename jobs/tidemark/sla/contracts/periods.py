@@ -57,7 +57,7 @@ def periods_after(
 def kept_at(periods: Sequence[dict[str, Any]], retention: Retention, at_ms: int) -> list[dict[str, Any]]:
     """Returns the *periods* that *retention* keeps at *at_ms*.
 
-    Each check writes the table anew, so no file of it becomes old enough for maintenance to remove it.
+    Maintenance removes old files, and there are none here, because each check writes the whole table again.
     """
     if retention.reports_ms is None:
         return [*periods]

@@ -27,7 +27,8 @@ NOTE = "constraints"
 class LateRefusals:
     """The *rows* of *sink* in the journal entry of *batch_id*, decided by the constraints *decided*.
 
-    Rows in files are in the *folder* of the table. `refused` are rows of `dead_letters` after `accept`; None before.
+    *folder* is that of the table, which also holds the files of rows that were too many for the entry. `refused` is
+    None until `accept` was called, and then has the refused rows as rows of `dead_letters`.
     """
 
     sink: Sink
