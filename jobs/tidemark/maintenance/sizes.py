@@ -12,7 +12,7 @@ from tidemark.maintenance.retention import report_tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.compaction import files_of
-from tidemark.stream.write.commit import table_names
+from tidemark.stream.write.declared import table_names
 
 
 class TablePlace(NamedTuple):

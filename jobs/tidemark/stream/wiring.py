@@ -31,7 +31,8 @@ from tidemark.stream.read.joined_tables import JoinedTables, Reference
 from tidemark.stream.read.table_marks import TableMarks
 from tidemark.stream.startup.state_compatibility import refuse_other_types, types
 from tidemark.stream.state.files import StateFiles
-from tidemark.stream.write.commit import BatchCommitter, create_tables, declared_tables, tables_alone, tables_written
+from tidemark.stream.write.commit import BatchCommitter
+from tidemark.stream.write.declared import create_tables, declared_tables, tables_alone, tables_written
 from tidemark.stream.write.flushing import Flusher
 from tidemark.stream.write.measurement import Host, Measurer
 

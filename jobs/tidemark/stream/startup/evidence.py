@@ -48,7 +48,7 @@ from tidemark.stream.startup.state_compatibility import (
     shares_sources,
     types,
 )
-from tidemark.stream.write.commit import declared_tables, tables_alone, tables_written
+from tidemark.stream.write.declared import declared_tables, tables_alone, tables_written
 
 Look = Callable[[Path], Iterable[tuple[Path, str]]]
 """Returns the damaged data files of a table, and what is wrong with each."""

@@ -13,7 +13,6 @@ wait for the next flush (`flushing.py`). Each step has a name; tests stop a driv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
@@ -22,8 +21,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from tidemark.collecting import index_by_name, names_in, outside
-from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.collecting import index_by_name
 from tidemark.kernels.records.marks import MARK, mark_text
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.kinds.operator import Operator
@@ -33,25 +31,19 @@ from tidemark.model.kinds.sink import Sink
 from tidemark.model.tables.catalog import (
     CHANGES,
     DEAD_LETTERS,
-    HEARTBEATS,
-    HOP,
     TABLES,
 )
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.current_rows import CLOSED_UP_TO, OF_REPLACING, ClosedRows, closed_row
-from tidemark.storage.delta.current_view import KEPT_BY, kept_by
-from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG
-from tidemark.storage.delta.requirements import Access, TableWatch
-from tidemark.storage.delta.tables import NO_NOTES, Accept, Committer, DeclaredTable, Notes
+from tidemark.storage.delta.current_rows import CLOSED_UP_TO, ClosedRows, closed_row
+from tidemark.storage.delta.requirements import TableWatch
+from tidemark.storage.delta.tables import NO_NOTES, Accept, Committer, Notes
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, Rows, frames, write_file
-from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.entries import MANY, Entry
 from tidemark.stream.journal.notes import MarkNotes
 from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, table_of
-from tidemark.stream.journal.unflushed import LEDGERS
 from tidemark.stream.kafka.broker import Publishers, TopicBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.operate.sink import sink_rows
@@ -60,9 +52,8 @@ from tidemark.stream.write.compaction import Compactor
 from tidemark.stream.write.current_tables import CurrentTables
 from tidemark.stream.write.flushing import Flusher
 from tidemark.stream.write.measurement import Clocks, Measurer
-from tidemark.stream.write.open_windows import OpenWindows, closed_column
+from tidemark.stream.write.open_windows import OpenWindows
 from tidemark.stream.write.refused_rows import NOTE, LateRefusals
-from tidemark.stream.write.sink_columns import commented
 
 
 class BatchCommitter:
@@ -91,7 +82,7 @@ class BatchCommitter:
             has_reader = operator.name not in sub.terminals() or operator in self._handing_out
             if operator.emission and not has_reader:
                 self._shown_by_changes.append(operator.name)
-        self._compactor, self._hops = Compactor(committer), frozenset(_hops(sub))
+        self._compactor, self._hops = Compactor(committer), frozenset(o.hop_table for o in sub.operators if o.hop_table)
         self._open_windows = OpenWindows(home)
         self._current_tables = CurrentTables(sub, home, committer, measurer, fence, tables)
         self._dead_letters = Committer(f"{committer.app}/{DeadLetterKind.UNDELIVERABLE}", fence)
@@ -427,96 +418,3 @@ def appended(
             return home / operator.appends_to, sink_rows(operator, rows, batch_id)
         case _:
             assert_never(operator)
-
-
-_OWN = tuple(table for table in TABLES.values() if table.written_by == "stream")
-
-
-def table_names(sub: SubTopology) -> list[str]:
-    """Returns the names of all tables that batches of *sub* write."""
-    tables: dict[str, None] = {}
-    for operator in sub.operators:
-        if operator.result_table:
-            # A sink without a key appends to its table itself, which then has both names.
-            tables |= dict.fromkeys((operator.result_table, operator.appends_to or operator.result_table))
-    return [*names_in(_OWN), *_hops(sub), *tables]
-
-
-def tables_written(sub: SubTopology) -> dict[str, Access]:
-    """Returns how batches of *sub* write each table, by name."""
-    of_sinks = {str(sink.table): Access.REPLACES if sink.key else Access.ROWS for sink in sub.sinks if sink.table}
-    return {name: of_sinks.get(name, Access.OWN_ROWS) for name in table_names(sub)}
-
-
-def tables_alone(home: Path, sub: SubTopology) -> list[str]:
-    """Returns the names of tables that only the driver may write."""
-    # In an object store only one process may write a table into which a driver commits its batches.
-    if isinstance(home, ObjectPath):
-        return outside(table_names(sub), {HEARTBEATS.name})
-    # A driver takes every row of these tables for one of its stream.
-    changes = [o.appends_to for o in sub.operators if o.appends_to and o.appends_to != o.output_table]
-    return [*_hops(sub), *changes]
-
-
-def _hops(sub: SubTopology) -> list[str]:
-    return [o.hop_table for o in sub.operators if o.hop_table]
-
-
-def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]) -> None:
-    """Creates the missing Delta tables that the driver of *sub* writes.
-
-    *schemas* are those of the operators' outputs, by operator.
-    """
-    for declared in declared_tables(home, sub, schemas):
-        declared.ensure()
-
-
-def declared_tables(
-    home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]
-) -> Iterator[DeclaredTable]:
-    """Yields the tables of `create_tables` without creating them."""
-    for table in _OWN:
-        log = KEPT_LOG if table.name in {CHANGES.name, *LEDGERS} else SHORT_LOG
-        yield DeclaredTable(home / table.name, arrow_schema(table), table.row, log)
-    for operator in sub.handing_out:
-        if operator.output_table:
-            yield from _declared_output(home / operator.output_table, operator, sub, schemas)
-
-
-def _declared_output(
-    path: Path, operator: HandingOut, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]
-) -> Iterator[DeclaredTable]:
-    """Yields the tables for the rows of *operator*, that at *path* first."""
-    match operator:
-        case Repartition():
-            yield DeclaredTable(path, arrow_schema(HOP), HOP.row, HOP_LOG)
-        case Sink():
-            sent = pl.DataFrame(schema=dict(schemas[operator.name])).to_arrow()
-            schema = sink_rows(operator, sent, 0).schema
-            operators = index_by_name(sub.operators)
-            yield from _declared_sink(path.parent, operator, commented(schema, operator, operators, schemas))
-        case _:
-            assert_never(operator)
-
-
-def _declared_sink(home: Path, sink: Sink, schema: pa.Schema) -> Iterator[DeclaredTable]:
-    """Yields the table of *sink*.
-
-    If the sink keeps current rows, also yields the table of rows that it may not show yet.
-    """
-    own = [field for field in schema if field.name not in OF_REPLACING]
-    yield DeclaredTable(
-        home / str(sink.table), pa.schema(own) if sink.key else schema, f"records of the sink {sink.name}"
-    )
-    if not sink.key:
-        return
-    column = closed_column(sink)
-    if column is not None:
-        schema = schema.append(pa.field(CLOSED_UP_TO, schema.field(column).type))
-    yield DeclaredTable(
-        home / str(sink.appends_to),
-        schema,
-        f"rows to be merged into {sink.table}",
-        SHORT_LOG,
-        properties={KEPT_BY: kept_by(sink.key, column)},
-    )
