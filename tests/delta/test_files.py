@@ -58,7 +58,7 @@ def test_a_file_with_values_not_in_json_has_its_row_count(tmp_path: Path, value:
     rows = pl.DataFrame({"count": [1, 2], "value": [value, None]})
     assert stats_of(rows) == {"numRecords": 2}
     create(tmp_path, rows.to_arrow().schema)
-    Committer("app", Fence(clock=lambda: 0)).adopt(
+    Committer("app", Fence(clock=lambda: 0)).commit(
         tmp_path, Files((write_file(tmp_path, rows.to_arrow(), batch_id=1),)), 1
     )
     assert scan(tmp_path).filter(pl.col("count") == 2).collect().height == 1
@@ -86,7 +86,7 @@ def test_a_row_of_an_added_file_is_found_by_each_column(tmp_path: Path, wanted: 
     committer = Committer("app", Fence(clock=lambda: 0))
     committer.commit(table, ROWS.head(0).to_arrow(), 0)
     for _ in range(2):  # once, however often it is tried
-        committer.adopt(table, Files((write_file(table, ROWS.to_arrow(), batch_id=1),)), 1)
+        committer.commit(table, Files((write_file(table, ROWS.to_arrow(), batch_id=1),)), 1)
     assert scan(table).filter(wanted).collect().height == ROWS.filter(wanted).height > 0
-    committer.adopt(table, Files((write_file(table, ROWS.to_arrow(), batch_id=2),)), 2)
+    committer.commit(table, Files((write_file(table, ROWS.to_arrow(), batch_id=2),)), 2)
     assert scan(table).select(pl.len()).collect().item() == 6

@@ -157,7 +157,7 @@ def test_a_replaced_driver_keeps_files_of_its_successor(tmp_path: Path) -> None:
     create(table, rows(0, "a").schema)
     with pytest.raises(LeaseLost):
         Committer("play/0", Fence(check_lease, clock=lambda: 0), is_only_writer=True).commit(table, rows(0, "a"), 0)
-    Committer("play/0", Fence(clock=lambda: 0)).adopt(table, Files(tuple(newer)), 0)
+    Committer("play/0", Fence(clock=lambda: 0)).commit(table, Files(tuple(newer)), 0)
     assert scan(table).collect().rows() == [("a", 0)]
 
 
@@ -171,7 +171,7 @@ def test_a_failed_commit_leaves_files_of_its_batch_that_another_transaction_name
 
     create(table, rows(0, "a").schema)
     Committer("play/0", Fence(check_lease, clock=lambda: 0), is_only_writer=True).commit(table, rows(0, "a"), 0)
-    Committer("play/0/refused", Fence(clock=lambda: 0)).adopt(table, Files(tuple(written)), 0)
+    Committer("play/0/refused", Fence(clock=lambda: 0)).commit(table, Files(tuple(written)), 0)
     assert sorted(scan(table).collect().rows()) == [("a", 0), ("b", 0)]
 
 
@@ -181,11 +181,11 @@ def test_a_repeated_batch_does_not_need_its_committed_files(tmp_path: Path) -> N
     committer = Committer("play/0", Fence(clock=lambda: 0))
     for batch_id in range(2):
         file = write_file(table, rows(batch_id, "a"), batch_id=batch_id)
-        committer.adopt(table, Files((file,)), batch_id)
+        committer.commit(table, Files((file,)), batch_id)
     optimize(table)
     DeltaTable(str(table)).vacuum(0, dry_run=False, enforce_retention_duration=False)
     assert not Path(file.path).exists()
-    committer.adopt(table, Files((file,)), 1)
+    committer.commit(table, Files((file,)), 1)
     assert sorted(scan(table).collect().rows()) == [("a", 0), ("a", 1)]
 
 
@@ -193,7 +193,7 @@ def test_a_file_is_committed_where_its_table_is_now(tmp_path: Path) -> None:
     create(tmp_path / "old", rows(0, "a").schema)
     file = write_file(tmp_path / "old", rows(0, "a"), batch_id=0)
     moved = (tmp_path / "old").rename(tmp_path / "new")
-    Committer("play/0", Fence(clock=lambda: 0)).adopt(moved, Files((file,)), 0)
+    Committer("play/0", Fence(clock=lambda: 0)).commit(moved, Files((file,)), 0)
     assert scan(moved).collect().rows() == [("a", 0)]
 
 

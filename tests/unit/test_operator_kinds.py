@@ -45,7 +45,6 @@ TESTS_FOR_ONE_KIND = {
     "stream/read/source_tables: Source": "only it reads a Delta table that others write",
     "stream/schemas/known_schemas: Source": "its records name schemas of its registry",
     "stream/startup/load: KeyedTable": "only its versions are joined",
-    "stream/write/commit: Sink": "only it sends marks of time",
     "stream/write/measurement: Sink": "of its current rows only the last of a key counts",
     "trace/counts: Aggregate": "its updates are keyed by their windows",
     "trace/counts: Sink": "its table is counted unless it keeps current rows only",

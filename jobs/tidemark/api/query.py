@@ -23,7 +23,7 @@ from tidemark.model.tables.catalog import BATCHES, BECAME, CAME_IN, TABLES
 from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.storage.delta.tables import Committer, create
 from tidemark.storage.fence import Fence
-from tidemark.storage.files import Files, Rows
+from tidemark.storage.files import Rows
 
 TAKES_ARROW = hasattr(DataFrame, "toArrow")
 """False in Spark 3.5, which neither returns nor takes Arrow's tables."""
@@ -136,11 +136,7 @@ class Writer:
         for name, rows in tables.items():
             self.open(name, batch_id)
             if rows.num_rows:
-                committer, path = self._committer(name), self._query.table(name)
-                if isinstance(rows, Files):
-                    committer.adopt(path, rows, batch_id)
-                else:
-                    committer.commit(path, rows, batch_id)
+                self._committer(name).commit(self._query.table(name), rows, batch_id)
                 self._newest[name] = batch_id
 
     def open(self, name: str, batch_id: int) -> int:

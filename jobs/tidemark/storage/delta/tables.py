@@ -454,19 +454,26 @@ class Committer:
         self._open: dict[Path, TableLog] = {}
         self._seen: dict[Path, int] = {}
 
-    def commit(self, path: Path, rows: pa.Table, batch_id: int, *, notes: Notes = NO_NOTES) -> int:
+    def commit(self, path: Path, rows: Rows, batch_id: int, *, notes: Notes = NO_NOTES) -> int:
         """Appends *rows* to the table at *path* as batch *batch_id*.
 
-        The commit also has *notes*.
+        Rows in files, which lie in the folder *path*, become part of the table; a failed try leaves the files where
+        they are. The commit also has *notes*.
 
         Returns:
             The clock (epoch ms) after the commit; the commit's own if it was made before.
         """
 
-        def append(log: TableLog, noted: Notes) -> None:
-            self._append(path, log, rows, batch_id, noted, takes_rows=log.takes_appends)
+        def add(log: TableLog, noted: Notes) -> None:
+            self._add(path, log, rows, batch_id, noted, takes_rows=log.takes_appends)
 
-        return self._once(path, batch_id, append, notes=notes)
+        return self._once(path, batch_id, add, removes=not isinstance(rows, Files), notes=notes)
+
+    def _add(self, path: Path, log: TableLog, rows: Rows, batch_id: int, noted: Notes, *, takes_rows: bool) -> None:
+        if isinstance(rows, Files):
+            self._adopt(path, log, rows, batch_id, noted, takes_rows=takes_rows)
+        else:
+            self._append(path, log, rows, batch_id, noted, takes_rows=takes_rows)
 
     def _append(
         self, path: Path, log: TableLog, rows: pa.Table, batch_id: int, noted: Notes, *, takes_rows: bool
@@ -493,30 +500,18 @@ class Committer:
     ) -> int:
         """Appends the rows that *accept* returns to the table at *path*.
 
-        All else is as in `commit`, or as in `adopt` if the rows are *in_files*.
+        All else is as in `commit`. The rows are *in_files* or in memory.
         """
 
         def add(log: TableLog, noted: Notes) -> None:
             rows, more = accept(log.constraints)
-            put = self._adopt if isinstance(rows, Files) else self._append
-            put(path, log, rows, batch_id, {**noted, **more}, takes_rows=log.takes_checked)
+            self._add(path, log, rows, batch_id, {**noted, **more}, takes_rows=log.takes_checked)
 
         return self._once(path, batch_id, add, removes=not in_files, notes=notes)
 
     def commit_notes(self, path: Path, batch_id: int, *, notes: Notes) -> int:
         """Commits *notes* without rows; returns the clock as `commit` does."""
-        return self.adopt(path, Files(()), batch_id, notes=notes)
-
-    def adopt(self, path: Path, files: Files, batch_id: int, *, notes: Notes = NO_NOTES) -> int:
-        """Makes *files* in the folder *path* part of the table there.
-
-        All else is as in `commit`, but a failed try leaves the files where they are.
-        """
-
-        def add(log: TableLog, noted: Notes) -> None:
-            self._adopt(path, log, files, batch_id, noted, takes_rows=log.takes_appends)
-
-        return self._once(path, batch_id, add, removes=False, notes=notes)
+        return self.commit(path, Files(()), batch_id, notes=notes)
 
     def _adopt(self, path: Path, log: TableLog, files: Files, batch_id: int, noted: Notes, *, takes_rows: bool) -> None:
         if takes_rows:

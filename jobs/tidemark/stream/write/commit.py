@@ -1,19 +1,16 @@
 """Carries out a batch of the journal: commits and measures it.
 
-Order:
+A batch is a list of writes (`writes.py`). Each ends the latency of the operators that it shows. At last come the
+records that a topic or table refused; then small files of a table may be compacted.
 
-1. changes; their commit ends the latency of tables and aggregates without readers;
-2. the rows of repartitions and sinks, in the order of the topology; the latency of each ends with its own commit;
-3. records that a topic or table refused;
-4. small files of a table may be compacted.
-
-A step that was done before is skipped, so a batch may be carried out again from any point. Ledgers and measurements
+A write that was done before is skipped, so a batch may be carried out again from any point. Ledgers and measurements
 wait for the next flush (`flushing.py`). Each step has a name; tests stop a driver there.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
@@ -22,7 +19,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tidemark.collecting import index_by_name
-from tidemark.kernels.records.marks import MARK, mark_text
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import HandingOut
@@ -38,22 +34,44 @@ from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import StreamProgress
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO, ClosedRows, closed_row
 from tidemark.storage.delta.requirements import TableWatch
-from tidemark.storage.delta.tables import NO_NOTES, Accept, Committer, Notes
+from tidemark.storage.delta.tables import NO_NOTES, Committer, Notes
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, Rows, frames, write_file
 from tidemark.stream.journal.entries import MANY, Entry
-from tidemark.stream.journal.notes import MarkNotes
 from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, table_of
 from tidemark.stream.kafka.broker import Publishers, TopicBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.operate.sink import sink_rows
-from tidemark.stream.write.commit_notes import progress_notes
 from tidemark.stream.write.compaction import Compactor
 from tidemark.stream.write.current_tables import CurrentTables
 from tidemark.stream.write.flushing import Flusher
 from tidemark.stream.write.measurement import Clocks, Measurer
 from tidemark.stream.write.open_windows import OpenWindows
 from tidemark.stream.write.refused_rows import NOTE, LateRefusals
+from tidemark.stream.write.writes import (
+    AppendAccepted,
+    AppendRows,
+    BatchWrites,
+    CommitMark,
+    MergeRows,
+    SendMark,
+    SendRecords,
+    TopicWrite,
+    Write,
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a write ended.
+
+    Attributes:
+        at_ms: the clock after it, epoch ms; when a table got it, if it had it before.
+        refused: rows of `dead_letters` for the records that the topic or table refused.
+    """
+
+    at_ms: int
+    refused: Sequence[pl.DataFrame] = ()
 
 
 class BatchCommitter:
@@ -76,19 +94,12 @@ class BatchCommitter:
         self._operators = index_by_name(sub.operators)
         self._home, self._committer, self._flushing, self._measurer = home, committer, flushing, measurer
         self._broker, self._fence = broker, fence
-        self._handing_out = sub.handing_out
-        self._shown_by_changes: list[str] = []
-        for operator in sub.operators:
-            has_reader = operator.name not in sub.terminals() or operator in self._handing_out
-            if operator.emission and not has_reader:
-                self._shown_by_changes.append(operator.name)
-        self._compactor, self._hops = Compactor(committer), frozenset(o.hop_table for o in sub.operators if o.hop_table)
+        self._compactor = Compactor(committer)
+        self._hops = frozenset(o.hop_table for o in sub.operators if o.hop_table)
         self._open_windows = OpenWindows(home)
+        self._writes = BatchWrites(sub, home, committer.app, self._open_windows)
         self._current_tables = CurrentTables(sub, home, committer, measurer, fence, tables)
         self._dead_letters = Committer(f"{committer.app}/{DeadLetterKind.UNDELIVERABLE}", fence)
-        # Both are of one batch: `_commit_data` sets them.
-        self._undeliverable: list[pl.DataFrame] = []
-        self._done_at_ms: int | None = None
 
     def lay_out(self, entry: Entry) -> Entry:
         """Returns *entry* with large outputs written as files of their tables."""
@@ -127,118 +138,129 @@ class BatchCommitter:
                 not have been done.
         """
         self._fence.reached("decided")
-        clocks = self._commit_data(entry, publishers, recovers=recovers, done_at_ms=done_at_ms)
+        carried_ms = self._fence.clock()
+        notes, refused = entry.notes.decision, list[pl.DataFrame]()
+        clocks: dict[str, Clocks] = {}
+        for name, operator in notes.operators.items():
+            clocks[name] = operator.clocks | {"recovered": False}
+        ready_ms = carried_ms
+        for write in self._writes.of(entry):
+            began_ms = self._fence.clock()
+            if done_at_ms is not None and isinstance(write, TopicWrite):
+                ended = Ended(done_at_ms)
+            else:
+                ended = self._carry_out(write, entry.batch_id, publishers)
+            refused += ended.refused
+            # An operator waits for siblings and the journal from its own result until the entry is carried out. It
+            # waits for siblings again from the commit of the changes until its own turn.
+            for name in write.shows:
+                own_ms = clocks[name]["finished_at_ms"]
+                waited_ms = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
+                clocks[name] = shown(clocks[name], ended.at_ms, *waited_ms, recovers=recovers)
+            if isinstance(write, AppendRows) and write.target == CHANGES.name:
+                ready_ms = ended.at_ms
+        if undeliverable := self._undeliverable(entry, refused):
+            self._carry_out(undeliverable, entry.batch_id)
         finished_at_ms = self._fence.clock() if done_at_ms is None else done_at_ms
         self._flushing.take(entry, self._measurer.facts(entry, clocks, finished_at_ms=finished_at_ms))
         if compacted := self._compactor.compact():
             self._fence.reached(f"compacted {compacted.name}")
 
-    def _commit_data(
-        self, entry: Entry, publishers: Publishers | None, *, recovers: bool, done_at_ms: int | None
-    ) -> dict[str, Clocks]:
-        """Commits the data of *entry* and returns the clocks of each operator.
-
-        The arguments are those of `carry_out`. The clocks are when it started and finished, how long it was queued, and
-        if it was recovered.
-        """
-        self._undeliverable, self._done_at_ms = [], done_at_ms
-        carried_ms = self._fence.clock()
-        # An operator without a reader has finished when its rows can be seen, so the clock is read after the commit.
-        ready_ms = self._commit(CHANGES.name, entry.tables.get(CHANGES.name), entry.batch_id)
-        notes = entry.notes.decision
-        clocks: dict[str, Clocks] = {}
-        for name, operator_notes in notes.operators.items():
-            clocks[name] = operator_notes.clocks | {"recovered": False}
-        # An operator waits for siblings and the journal from its own result until the entry is carried out. It waits
-        # for siblings again from the commit of the changes until its own turn.
-        for name in self._shown_by_changes:
-            if notes.operators[name].counts.get("emitted"):
-                waited_ms = carried_ms - clocks[name]["finished_at_ms"]
-                clocks[name] = shown(clocks[name], ready_ms, waited_ms, recovers=recovers)
-        for operator in self._handing_out:
-            began_ms, own_ms = self._fence.clock(), clocks[operator.name]["finished_at_ms"]
-            finished_ms = self._hand_out(operator, entry, publishers)
-            if isinstance(operator, Sink) and (mark := notes.marks.get(operator.name)):
-                self._mark(operator, mark, entry)
-            if finished_ms is not None:
-                waited = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
-                clocks[operator.name] = shown(clocks[operator.name], finished_ms, *waited, recovers=recovers)
-        self._commit_undeliverable(entry)
-        return clocks
-
-    def _commit_undeliverable(self, entry: Entry) -> None:
-        """Commits the refused records to `dead_letters`: those of *entry*, and those that were refused since."""
-        refused = self._refused(entry)
-        if refused is None:
-            return
-        path = self._home / DEAD_LETTERS.name
-        if isinstance(refused, Files):
-            self._dead_letters.adopt(path, refused, entry.batch_id)
-        else:
-            self._dead_letters.commit(path, refused, entry.batch_id)
-        self._flushing.committed_with_batch(COMMITTED_WITH_BATCH, entry.batch_id)
-        self._fence.reached(f"committed {DeadLetterKind.UNDELIVERABLE}")
-
-    def _refused(self, entry: Entry) -> Rows | None:
-        decided = entry.tables.get(COMMITTED_WITH_BATCH)
-        refused = [rows for rows in self._undeliverable if rows.height]
-        if not refused:
-            return decided
-        rows = pl.concat(refused).with_columns(decided_at=pl.lit(entry.notes.decision.batch.decided_at_ms))
-        since = self._measurer.of_batch(DEAD_LETTERS, rows, entry.batch_id)
-        return since if decided is None else pl.concat([*frames(decided), pl.DataFrame(since)]).to_arrow()
-
-    def _mark(self, sink: Sink, mark: MarkNotes, entry: Entry) -> None:
-        """Writes a mark of time for the readers of *sink*."""
-        if sink.table is None:
-            # A batch that is done has sent its mark.
-            if self._done_at_ms is not None:
-                return
-            self._fence.check_lease()
-            self._broker.mark(sink, mark.watermark_ms, idle=mark.idle)
-        # A table that gets rows has its mark in the commit of the rows.
-        elif _has_rows(sink, entry):
-            return
-        else:
-            notes = self._time_mark(sink, entry)
-            self._committer.commit_notes(self._home / sink.table, entry.batch_id, notes=notes)
-            self._flushing.committed(sink.table, entry.batch_id)
-        self._fence.reached(f"marked {sink.name}")
-
-    def _time_mark(self, sink: Sink, entry: Entry) -> dict[str, str]:
-        """Returns the notes of a commit of *sink*, with its mark."""
-        progress = entry.notes.progress
-        mark = mark_text(self._committer.app, progress.watermark_ms, idle=progress.idle)
-        return {MARK: mark, **progress_notes(sink, progress)}
-
-    def _hand_out(self, operator: HandingOut, entry: Entry, publishers: Publishers | None) -> int | None:
-        """Commits the rows that a repartition or sink hands out.
-
-        Returns:
-            The clock after the commit, epoch ms; None without rows. For a topic of a batch that was done before: when
-            it was done.
-        """
-        rows = entry.tables.get(operator.name)
-        if rows is not None and not rows.num_rows:
-            rows = None
-        match operator:
-            case Sink(appends_to=str() as table):
-                return self._append(operator, table, rows, entry)
-            case _ if rows is None:
-                return None
-            case Repartition():
-                return self._commit(operator.output_table, rows, entry.batch_id)
-            # A batch that is done has sent its records, and a topic would take them twice.
-            case Sink() if self._done_at_ms is not None:
-                return self._done_at_ms
-            case Sink():
-                # Unlike a table, a topic does not refuse what a driver without the lease sends.
+    def _carry_out(self, write: Write, batch_id: int, publishers: Publishers | None = None) -> Ended:
+        """Carries out a *write* of *batch_id*; a table that has the batch skips it."""
+        match write:
+            case AppendRows():
+                return Ended(self._append(write.target, write.rows, batch_id))
+            case AppendAccepted():
+                return self._append_accepted(write, batch_id)
+            case CommitMark():
+                at_ms = self._committer.commit_notes(self._home / write.target, batch_id, notes=write.notes)
+                self._flushing.committed(write.target, batch_id)
+                self._fence.reached(f"marked {write.sink.name}")
+                return Ended(at_ms)
+            case MergeRows():
+                return Ended(self._merge(write, batch_id))
+            # Unlike a table, a topic does not refuse what a driver without the lease sends.
+            case SendRecords():
                 self._fence.check_lease()
-                self._undeliverable += self._publish(OutgoingRows.of(operator, entry, self._handing_out), publishers)
-                self._fence.reached(f"committed {operator.name}")
-                return self._fence.clock()
+                refused = self._publish(write.outgoing, publishers)
+                self._fence.reached(f"committed {write.outgoing.sink.name}")
+                return Ended(self._fence.clock(), refused)
+            case SendMark():
+                self._fence.check_lease()
+                self._broker.mark(write.sink, write.mark.watermark_ms, idle=write.mark.idle)
+                self._fence.reached(f"marked {write.sink.name}")
+                return Ended(self._fence.clock())
             case _:
-                assert_never(operator)
+                assert_never(write)
+
+    def _append(self, name: str, rows: Rows, batch_id: int) -> int:
+        committer = self._dead_letters if name == COMMITTED_WITH_BATCH else self._committer
+        at_ms = committer.commit(self._home / table_of(name), rows, batch_id)
+        self._record_commit(name, batch_id)
+        return at_ms
+
+    def _append_accepted(self, write: AppendAccepted, batch_id: int) -> Ended:
+        """Appends the accepted rows, and a row for the windows that are closed now."""
+        sink, offered, path = write.sink, write.offered, self._home / write.target
+
+        def accept(constraints: tuple[Constraint, ...]) -> tuple[Rows, Notes]:
+            if offered is None:
+                rows, more = None, NO_NOTES
+            else:
+                # Rows that are merged later are refused by the table into which they are merged.
+                constraints = self._tables.constraints_now(self._home / str(sink.table)) if sink.key else constraints
+                rows, more = offered.accept(constraints)
+            marked = self._with_closed(rows, path, write.closed, batch_id)
+            assert marked is not None
+            return marked, more
+
+        in_files = offered is not None and isinstance(offered.rows, Files)
+        at_ms = self._committer.commit_accepted(path, batch_id, accept, notes=write.notes, in_files=in_files)
+        self._record_commit(write.target, batch_id)
+        if offered is not None and offered.refused is None:
+            # The batch was committed before, perhaps under constraints that others have changed since.
+            self._recall(offered)
+        self._open_windows.committed(sink, None if offered is None else offered.accepted, write.closed)
+        self._current_tables.appended(sink)
+        return Ended(at_ms, () if offered is None else self._refused_by(offered))
+
+    def _merge(self, write: MergeRows, batch_id: int) -> int:
+        path, closed = self._home / write.target, write.closed
+        at_ms = self._committer.upsert(path, write.rows, batch_id, key=write.key, shown=write.notes_at, closed=closed)
+        self._fence.reached(f"merged {write.target}")
+        self._record_commit(write.target, batch_id)
+        return at_ms
+
+    def _recall(self, offered: LateRefusals) -> None:
+        """Finds the rows of *offered* that were refused when the batch was committed."""
+        offered.accept_as_noted(self._committer.noted(offered.folder, offered.batch_id, NOTE))
+
+    def _refused_by(self, offered: LateRefusals) -> list[pl.DataFrame]:
+        """Returns the refused rows of *offered*; the next batch takes their keys."""
+        refused = offered.refused or []
+        for rows in refused:
+            keys = rows["key"].drop_nulls().cast(pl.String)
+            self.refused[offered.sink.name] = (*self.refused.get(offered.sink.name, ()), *keys)
+        return refused
+
+    def recall_refused(self, entry: Entry) -> None:
+        """Finds again which keys tables refused after *entry*, which was carried out, had been decided."""
+        if self._dead_letters.newest(self._home / DEAD_LETTERS.name) != entry.batch_id:
+            return
+        for write in self._writes.of(entry):
+            if isinstance(write, AppendAccepted) and write.offered is not None:
+                self._recall(write.offered)
+                self._refused_by(write.offered)
+
+    def _undeliverable(self, entry: Entry, refused: Sequence[pl.DataFrame]) -> AppendRows | None:
+        """Returns the write of the refused records of *entry*: those that were *refused* since it was decided, too."""
+        rows = entry.tables.get(COMMITTED_WITH_BATCH)
+        if refused := [each for each in refused if each.height]:
+            since = pl.concat(refused).with_columns(decided_at=pl.lit(entry.notes.decision.batch.decided_at_ms))
+            more = self._measurer.of_batch(DEAD_LETTERS, since, entry.batch_id)
+            rows = more if rows is None else pl.concat([*frames(rows), pl.DataFrame(more)]).to_arrow()
+        return None if rows is None else AppendRows(target=COMMITTED_WITH_BATCH, rows=rows)
 
     def _publish(self, outgoing: OutgoingRows, publishers: Publishers | None) -> list[pl.DataFrame]:
         """Sends *outgoing* to its topic, on *publishers* if it is large.
@@ -250,77 +272,10 @@ class BatchCommitter:
             return publishers.publish(self._broker.publishing(outgoing))
         return self._broker.publish(outgoing)
 
-    def _append(self, sink: Sink, table: str, rows: Rows | None, entry: Entry) -> int | None:
-        """Appends *rows* of *sink* to its table.
-
-        If the sink keeps current rows, also appends a row for the windows that are closed now.
-
-        Returns:
-            The clock after the commit, epoch ms; None without *rows*.
-        """
-        late = None if rows is None else self._late(sink, table, rows, entry)
-        if not sink.key:
-            return (
-                None if late is None else self._commit_accepted(late, late.accept, notes=self._time_mark(sink, entry))
-            )
-        closed = self._open_windows.closed(sink, entry.notes.progress.watermark_ms)
-        notes = progress_notes(sink, entry.notes.progress)
-        if late is None:
-            mark = self._with_closed(None, table, closed, entry.batch_id)
-            self._commit(table, mark, entry.batch_id, notes=notes)
-            self._open_windows.committed(sink, None, closed)
-            self._current_tables.appended(sink, mark)
-            return None
-
-        def accept(_: tuple[Constraint, ...]) -> tuple[Rows, Notes]:
-            # The table into which the rows are merged later refuses them.
-            accepted, more = late.accept(self._tables.constraints_now(self._home / str(sink.table)))
-            marked = self._with_closed(accepted, table, closed, entry.batch_id)
-            assert marked is not None
-            return marked, more
-
-        at_ms = self._commit_accepted(late, accept, notes=notes)
-        self._open_windows.committed(sink, late.accepted, closed)
-        self._current_tables.appended(sink, late.accepted)
-        return at_ms
-
-    def _commit_accepted(self, late: LateRefusals, accept: Accept, *, notes: Notes) -> int:
-        """Commits the rows of *late* that *accept* returns; those that the table refuses are undeliverable."""
-        in_files = isinstance(late.rows, Files)
-        at_ms = self._committer.commit_accepted(late.folder, late.batch_id, accept, notes=notes, in_files=in_files)
-        self._record_commit(late.folder.name, late.batch_id)
-        if late.refused is None:
-            # The batch was committed before, perhaps under constraints that others have changed since.
-            late.accept_as_noted(self._committer.noted(late.folder, late.batch_id, NOTE))
-        self._add_refused(late)
-        return at_ms
-
-    def _add_refused(self, late: LateRefusals) -> None:
-        for rows in late.refused or ():
-            self._undeliverable.append(rows)
-            keys = rows["key"].drop_nulls().cast(pl.String)
-            self.refused[late.sink.name] = (*self.refused.get(late.sink.name, ()), *keys)
-
-    def recall_refused(self, entry: Entry) -> None:
-        """Finds again which keys tables refused after *entry*, which was carried out, had been decided."""
-        if self._dead_letters.newest(self._home / DEAD_LETTERS.name) != entry.batch_id:
-            return
-        for operator in self._handing_out:
-            rows = entry.tables.get(operator.name)
-            if isinstance(operator, Sink) and operator.appends_to and rows is not None:
-                late = self._late(operator, operator.appends_to, rows, entry)
-                late.accept_as_noted(self._committer.noted(late.folder, late.batch_id, NOTE))
-                self._add_refused(late)
-
-    def _late(self, sink: Sink, table: str, rows: Rows, entry: Entry) -> LateRefusals:
-        decided = entry.notes.decision.batch.constraints.get(sink.name, ())
-        return LateRefusals(sink, self._home / table, rows, entry.batch_id, decided)
-
-    def _with_closed(self, rows: Rows | None, table: str, closed: ClosedRows | None, batch_id: int) -> Rows | None:
-        """Returns *rows* with a row for the windows that are *closed*."""
+    def _with_closed(self, rows: Rows | None, path: Path, closed: ClosedRows | None, batch_id: int) -> Rows | None:
+        """Returns *rows* with a row for the windows that are *closed*, for the table at *path*."""
         if closed is None:
             return rows
-        path = self._home / table
         mark = closed_row(closed, pa.schema(DeltaTable(str(path)).schema().to_arrow()), batch_id)
         if isinstance(rows, Files):
             written = self._fence.until_written(lambda: write_file(path, mark, batch_id=batch_id))
@@ -335,8 +290,8 @@ class BatchCommitter:
 
         Merges those that are due, or all of them *at_once*.
         """
-        for table in self._current_tables.refresh(progress, at_once=at_once):
-            self._record_commit(table, progress.batch_id)
+        for merge in self._current_tables.merges(progress, at_once=at_once):
+            self._carry_out(merge, progress.batch_id)
         for sink, keys in self._current_tables.take_refused().items():
             self.refused[sink] = (*self.refused.get(sink, ()), *keys)
 
@@ -348,28 +303,16 @@ class BatchCommitter:
         """
         return self._current_tables.due_at_ms
 
-    def _commit(self, name: str, rows: Rows | None, batch_id: int, *, notes: Notes = NO_NOTES) -> int:
-        if rows is None or not rows.num_rows:
-            return self._fence.clock()
-        path = self._home / name
-        if isinstance(rows, Files):
-            at_ms = self._committer.adopt(path, rows, batch_id, notes=notes)
-        else:
-            at_ms = self._committer.commit(path, rows, batch_id, notes=notes)
-        self._record_commit(name, batch_id)
-        return at_ms
-
     def _record_commit(self, name: str, batch_id: int) -> None:
+        if name == COMMITTED_WITH_BATCH:
+            self._flushing.committed_with_batch(name, batch_id)
+            self._fence.reached(f"committed {DeadLetterKind.UNDELIVERABLE}")
+            return
         self._flushing.committed(name, batch_id)
         # Files of a hop are left to maintenance, which knows what the readers have read.
         if name not in self._hops:
             self._compactor.committed(self._home / name)
         self._fence.reached(f"committed {name}")
-
-
-def _has_rows(sink: Sink, entry: Entry) -> bool:
-    rows = entry.tables.get(sink.name)
-    return rows is not None and rows.num_rows > 0
 
 
 def shown(clock: Clocks, finished_ms: int, *waited_ms: int, recovers: bool) -> Clocks:

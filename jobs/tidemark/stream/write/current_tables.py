@@ -32,11 +32,11 @@ from tidemark.storage.delta.merges import merge_notes
 from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.delta.tables import Committer, Notes, scan
 from tidemark.storage.fence import Fence
-from tidemark.storage.files import Rows
 from tidemark.stream.operate.sink import accepted_rows
 from tidemark.stream.write.commit_notes import progress_notes
 from tidemark.stream.write.measurement import Measurer
 from tidemark.stream.write.open_windows import closed_column
+from tidemark.stream.write.writes import MergeRows
 
 log = logging.getLogger(__name__)
 
@@ -75,9 +75,9 @@ class CurrentTables:
         self._merged_at_ms: dict[str, int] = {}
         self._waiting: set[str] = set()
 
-    def appended(self, sink: Sink, rows: Rows | None) -> None:
-        """Records that a batch appended *rows* of *sink*."""
-        if rows is not None:
+    def appended(self, sink: Sink) -> None:
+        """Records that a batch appended rows of *sink*, if it keeps current rows."""
+        if sink in self._sinks:
             self._waiting.add(sink.name)
 
     @property
@@ -88,18 +88,15 @@ class CurrentTables:
         due_times_ms = (self._merged_at_ms.get(sink.name, -sink.refresh_ms) + sink.refresh_ms for sink in waiting)
         return min(due_times_ms, default=None)
 
-    def refresh(self, progress: StreamProgress, *, at_once: bool = False) -> Iterator[str]:
-        """Merges the tables that are due, or all *at_once*.
+    def merges(self, progress: StreamProgress, *, at_once: bool = False) -> Iterator[MergeRows]:
+        """Yields the merges into tables that are due, or into all *at_once*.
 
-        They then show all rows up to the batch of *progress*.
-
-        Yields:
-            The names of tables that got a commit.
+        After them the tables show all rows up to the batch of *progress*. The caller carries each out before it asks
+        for the next.
         """
         for sink in self._sinks:
             if at_once or (sink.name in self._waiting and self._is_due(sink)):
-                if self._merge(sink, progress):
-                    yield str(sink.table)
+                yield from self._merge(sink, progress)
                 self._waiting.discard(sink.name)
                 self._merged_at_ms[sink.name] = self._fence.clock()
 
@@ -109,12 +106,8 @@ class CurrentTables:
         # A clock that was set back would otherwise put the merge off until it catches up.
         return merged_at_ms is None or not 0 <= self._fence.clock() - merged_at_ms < sink.refresh_ms
 
-    def _merge(self, sink: Sink, progress: StreamProgress) -> bool:
-        """Merges the changes of *sink* up to the batch of *progress*.
-
-        Returns:
-            False if there were none.
-        """
+    def _merge(self, sink: Sink, progress: StreamProgress) -> Iterator[MergeRows]:
+        """Yields the merge of the changes of *sink* up to the batch of *progress*, if there are any."""
         path, changes = self._home / str(sink.table), self._home / str(sink.appends_to)
         if sink.name not in self._merges:
             # It is unknown when an earlier driver merged; now is the latest instant, so no reader loses rows.
@@ -124,7 +117,7 @@ class CurrentTables:
         merged = merges[-1][1] if merges else None
         appended = _after(changes, merged)
         if appended.is_empty():
-            return False
+            return
         rows = newest_rows(self._accepted(sink, appended.filter(pl.col("deleted").is_not_null()), progress), sink.key)
         closed = closed_by(appended, closed_column(sink))
         batch_id, noted = progress.batch_id, progress_notes(sink, progress)
@@ -132,14 +125,12 @@ class CurrentTables:
         def shown(shown_at_ms: int) -> Notes:
             return {**merge_notes(appended, shown_at_ms), **noted}
 
-        self._committer.upsert(path, rows.to_arrow(), batch_id, key=sink.key, shown=shown, closed=closed)
-        self._fence.reached(f"merged {sink.table}")
+        yield MergeRows(target=str(sink.table), rows=rows.to_arrow(), key=sink.key, notes_at=shown, closed=closed)
         merges.append((self._fence.clock(), batch_id))
         shown_since_ms = merges[-1][0] - READER_MS
         if old := [batch for at_ms, batch in merges if at_ms <= shown_since_ms]:
             self._merges[sink.name] = [merge for merge in merges if merge[1] >= old[-1]]
             self._remove(changes, old[-1])
-        return True
 
     def _accepted(self, sink: Sink, rows: pl.DataFrame, progress: StreamProgress) -> pl.DataFrame:
         """Returns *rows* without those that the table of *sink* refuses since they were appended."""

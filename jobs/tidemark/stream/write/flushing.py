@@ -223,11 +223,7 @@ class Flusher:
 
     def _commit(self, name: str, by_batch: ByBatch) -> None:
         path, newest = self._home / name, max(by_batch)
-        rows = self._one_batch(path, by_batch)
-        if isinstance(rows, Files):
-            self._committer.adopt(path, rows, newest)
-        else:
-            self._committer.commit(path, rows, newest)
+        self._committer.commit(path, self._one_batch(path, by_batch), newest)
         self.committed(name, newest)
         self._compactor.committed(path)
         self._fence.reached(f"committed {name}")
