@@ -221,7 +221,6 @@ _CROSSED = (
 _PARTS = "Beside a slow window stands the part of its age that took longest."
 _WORDS_OF_PAGE = "The page says what its instants and numbers are."
 _SHARES = "The columns share and usual share of blame are gone."
-_READING = "A batch in which nothing was refused has no commit for that, and so reads the clock once less."
 _BEATS = (
     "Estimates of clocks are part of the next heartbeat of their driver, and the plays write heartbeats of their own, "
     "without them."
@@ -256,7 +255,10 @@ CHANGED: Sequence[Changed] = (
     Changed("*", "text of whatif", "*: splitting does not help (off the path: nan% of the work *", _NO_WORK),
     Changed("*", "command topology", "operators*.moving_average_ms", _AVERAGE),
     Changed("kinds", "text of topology", "* 666* 2014-05-13T12:01:09.499Z - 0", _AVERAGE),
-    Changed("ticking", "text of topology", "closed_board sink closed 55*", _AVERAGE),
+    Changed("ticking", "text of topology", "by_group repartition priced 16*", _AVERAGE),
+    Changed("ticking", "text of topology", "by_group_source source by_group 1,983*", _AVERAGE),
+    Changed("ticking", "text of topology", "closed_board sink closed 7*", _AVERAGE),
+    Changed("ticking", "text of topology", "priced_log sink priced 13*", _AVERAGE),
     # Ends of lags and of idle times
     Changed("*", "facts of the report", "lags*", _UNTIL),
     Changed("*", "facts of the report", "spans*.until_ms", _UNTIL),
@@ -294,9 +296,6 @@ CHANGED: Sequence[Changed] = (
     Changed("*", "command status", "topologies[[]0].path.spent[[][01]].part", _SENTENCE),
     # Clocks
     Changed("sharded", "table clock_skew", "*", _BEATS),
-    Changed("ticking", "table batches", "finished_at", _READING),
-    Changed("ticking", "table batches", "duration_ms", _READING),
-    Changed("ticking", "table window_parts", "ms", _READING),
     # Pages
     Changed("*", "start page", "Topologies at", _WORDS_OF_PAGE),
     Changed("*", "start page", "*UTC*. This page refreshes itself.", _WORDS_OF_PAGE),

@@ -326,9 +326,9 @@ def sharded(home: Path) -> Scene:
 
 
 def ticking(home: Path) -> Scene:
-    """One driver whose clock advances 3 ms with each reading, so that work takes time."""
+    """One driver whose clock advances 3 ms with each commit of an output, so that commits take time."""
     play = _shop(home, SHARED)
-    play.reading_ms = 3
+    play.output_ms = 3
     kept = _played_shop(play, kills={})
     play.settle()
     left_out = (*STATES, "cookbook", "trace", "reconcile", "metrics", "command why", "page of the o", "page of the t")

@@ -74,7 +74,7 @@ class Play:
     Facts are in their tables with each batch, unless *facts_every_ms* says otherwise.
 
     Its clock stands still within a batch, unless each reading of it takes `reading_ms`, or each write of a journal
-    entry, a table or a topic takes `write_ms`.
+    entry, a table or a topic takes `write_ms`, or each commit of changes or of an output takes `output_ms`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Play:
         self.hosts: dict[str, Host] = {}
         self.clock_offsets = ClockOffsets()
         self.queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED
-        self.reading_ms = self.write_ms = 0
+        self.reading_ms = self.write_ms = self.output_ms = 0
         self.reread: Reread = nothing_to_reread
 
     def in_shards(self, n: int, executors: Callable[[pl.DataFrame], Executors]) -> Play:
@@ -255,9 +255,16 @@ class Play:
     ) -> None:
         """Starts a new driver for *sub* (the first one unless named)."""
         sub = sub or self.sub
+        outputs = {o.appends_to or o.name for o in self.topology.sub_topology(sub).handing_out}
+
+        def step(name: str) -> None:
+            if name.removeprefix("committed ") in {"changes", *outputs}:
+                self.now_ms += self.output_ms
+            reached(name)
+
         self._engines[sub] = build_engine(
             self.stream(sub), self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms,
-            fence=Fence(lambda: self._writes(check_lease), until_written, reached, self._clock),
+            fence=Fence(lambda: self._writes(check_lease), until_written, step, self._clock),
             host=self.hosts.get(sub, Host(platform.node())),
             clock_offsets=self.clock_offsets, queued=self.queued, reread=self.reread,
         )  # fmt: skip
