@@ -341,6 +341,16 @@ def test_without_a_warehouse_the_answer_names_the_variable(client: Client, monke
     assert (answer.status_code, "variable tidemark_warehouse" in answer.json()["detail"]) == (503, True)
 
 
+@pytest.mark.parametrize("url", ["/topologies/flights", "/topologies/flights/why", "/pages/flights", "/", "/metrics"])
+def test_a_warehouse_of_an_older_format_is_refused(
+    client: Client, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tidemark.json").write_text('{"format": 1, "tidemark": "0.0.9"}')
+    monkeypatch.setattr(Variable, "get", lambda name, default=None: str(tmp_path))
+    answer = client.get(url)
+    assert (answer.status_code, f"{tmp_path} has format 1, but Tidemark" in answer.text) == (503, True)
+
+
 @pytest.mark.parametrize(
     ("method", "url", "status"),
     [

@@ -158,7 +158,7 @@ def test_an_older_warehouse_is_refused_in_a_sentence(tmp_path: Path) -> None:
         "empty folder with --home or --warehouse, and let the streams start anew there (docs/upgrades.md)"
     )
     assert upgrade(home) == (1, "", f"tidemark upgrade: {said}\n")
-    for command in (("sql", "SELECT 1"), ("incidents", "flights"), ("tables",)):
+    for command in (("sql", "SELECT 1"), ("status",), ("incidents", "flights"), ("tables",)):
         done = tidemark(home, "--warehouse", str(home), *command)
         assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"tidemark {command[0]}: {said}")
     with pytest.raises(OtherFormat, match="has format 1"), report_lock(Layout(home), "flights"):

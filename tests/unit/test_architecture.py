@@ -193,10 +193,9 @@ IMPORTS = {
         "control query storage.delta why.evidence metrics cli.shared"
     ),
     "cli.explain": (
-        "collecting escaping errors clock semantics model.settings model.project model storage query "
-        "why.causes why.evidence why recorded reports reports.facts reports.paths reports.pages reports.what_if "
-        "sla.incidents sla "
-        "cli.shared"
+        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
+        "recorded query why.evidence why.causes why reports reports.paths reports.facts reports.pages "
+        "reports.what_if sla.incidents sla cli.shared"
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
@@ -223,9 +222,9 @@ IMPORTS = {
     ),
     "airflow.dags": "errors model.project model airflow.tasks",
     "airflow.pages": (
-        "bounded_http collecting escaping errors clock semantics model.settings model.project model query "
-        "recorded reports reports.paths reports.facts reports.pages reports.rollups reports.what_if sla.incidents sla "
-        "metrics cli.explain airflow.tasks airflow.dags"
+        "collecting escaping errors clock bounded_http semantics model.settings model.project model storage.delta "
+        "recorded query reports reports.paths reports.facts reports.pages reports.rollups reports.what_if "
+        "sla.incidents sla metrics cli.explain airflow.tasks airflow.dags"
     ),
     "airflow": "model.project",
     "dags": "airflow",

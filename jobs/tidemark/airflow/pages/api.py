@@ -89,6 +89,7 @@ from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, DecisionFacts, decide, decision_facts, promised_slas
 from tidemark.sla.page import sla_page
+from tidemark.storage.delta.format import OtherFormat, refuse_older
 
 log = logging.getLogger(__name__)
 HEADERS = {
@@ -150,12 +151,15 @@ class NoWarehouse(TidemarkError):
     """Raised when Airflow's variables do not name the warehouse."""
 
 
+NO_WAREHOUSE = (NoWarehouse, OtherFormat)
+"""Errors after which there is nothing to read."""
+
+
 @app.exception_handler(TidemarkError)
 def problem(request: Request, error: TidemarkError) -> Response:
     """Answers an invalid request with the problem and the remedy."""
-    status = {UnknownName: 404, ForgedRequest: 403, NoWarehouse: 503, PagesBusy: 503, UnreadableFile: 500}.get(
-        type(error), 400
-    )
+    statuses = {UnknownName: 404, ForgedRequest: 403, PagesBusy: 503, UnreadableFile: 500}
+    status = 503 if isinstance(error, NO_WAREHOUSE) else statuses.get(type(error), 400)
     again = {"Retry-After": str(AGAIN_AFTER_S)} if isinstance(error, PagesBusy) else {}
     detail = inert(str(error))
     if _is_for_people(request):
@@ -565,7 +569,7 @@ def _exporter(warehouse: Path) -> Exporter:
 def _known() -> dict[str, Topology]:
     """Returns the topologies of files, and those of recorded queries."""
     of_files = index_by_name(topologies().values())
-    with suppress(NoWarehouse):
+    with suppress(*NO_WAREHOUSE):
         return {**index_by_name(recorded_topologies(Layout(_warehouse()))), **of_files}
     return of_files
 
@@ -576,7 +580,7 @@ def _broken() -> dict[str, TidemarkError]:
     They are by the name that their file gives them, or else by that of the file. Those of jobs have no file.
     """
     recorded: dict[str, Topology | TidemarkError] = {}
-    with suppress(NoWarehouse):
+    with suppress(*NO_WAREHOUSE):
         recorded = load_each_recorded(Layout(_warehouse()))
     usable = {*names_in(each for each in (*topologies().values(), *recorded.values()) if isinstance(each, Topology))}
     named = {name: each for name, each in recorded.items() if isinstance(each, TidemarkError)}
@@ -673,11 +677,19 @@ def _document(topology: Topology, at: str | None) -> Row:
 
 
 def _warehouse() -> Path:
+    """Returns the warehouse.
+
+    Raises:
+        NoWarehouse: no variable names it.
+        OtherFormat: it has an older format.
+    """
     warehouse = Variable.get("tidemark_warehouse", default=None)
     if not warehouse:
         msg = "Airflow's variable tidemark_warehouse must name the warehouse, but is not set"
         raise NoWarehouse(msg)
-    return warehouse_at(warehouse)
+    place = warehouse_at(warehouse)
+    refuse_older(place)
+    return place
 
 
 def _json(document: Row) -> Response:

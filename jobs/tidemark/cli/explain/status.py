@@ -31,6 +31,7 @@ from tidemark.reports.pages.topology_facts import NEVER_STARTED
 from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import promises
 from tidemark.sla.incidents.roots import OF_DRIVERS
+from tidemark.storage.delta.format import refuse_older
 from tidemark.storage.location import is_missing
 
 NO_TOPOLOGY = (
@@ -66,6 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Show them, whether anything runs or not."""
     layout = Layout(place(options))
+    refuse_older(layout.warehouse)
     files = load_each(Project.here().topologies)
     recorded = omit(load_each_recorded(layout), {*map(name_in, files)})
     loaded: dict[str, object] = {**{path.name: each for path, each in files.items()}, **recorded}
