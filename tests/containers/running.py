@@ -110,6 +110,11 @@ class Containers:
         rows: list[dict[str, Any]] = json.loads(answer)
         return rows
 
+    def committed_rows(self, table: str) -> int:
+        """Returns how many rows *table* has in all streams, without those that wait in a journal."""
+        lines = [line.split() for line in self.inside("tidemark", "tables").stdout.splitlines()]
+        return sum(int(line[2].replace(",", "")) for line in lines if line[0] == table)
+
     def play(self, first: str, until: str) -> int:
         """Plays days of flights into Kafka, again until it acknowledges all; returns how many records that are."""
         command = ["python", "jobs/replay.py", "--bootstrap", "kafka:9092", "--from", first, "--to", until, "--at-once"]

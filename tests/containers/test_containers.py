@@ -108,9 +108,10 @@ def is_over(airflow: AirflowApi, dag: str, run_id: str) -> bool:
 
 
 def test_there_are_reports_checks_and_an_alert(containers: Containers, airflow: AirflowApi, began_at: datetime) -> None:
-    # Drivers write buckets of latency about each minute, and a report reads what is written.
-    buckets = "SELECT count(*) AS n FROM latency_buckets"
-    process.wait_until(lambda: containers.sql(buckets)[0]["n"] > 0, "facts", PATIENCE_S, poll_s=POLL_S)
+    # Drivers commit latencies about each minute, and a report reads what is committed.
+    process.wait_until(
+        lambda: containers.committed_rows("latency_minutes") > 0, "committed latencies", PATIENCE_S, poll_s=POLL_S
+    )
     run_once(airflow, REPORTS, {"from": instant(began_at - timedelta(hours=1)), "to": instant(datetime.now(UTC))})
     run_once(airflow, CHECKS, {})
     (counted,) = containers.sql(
