@@ -221,6 +221,7 @@ _CROSSED = (
 _PARTS = "Beside a slow window stands the part of its age that took longest."
 _WORDS_OF_PAGE = "The page says what its instants and numbers are."
 _SHARES = "The columns share and usual share of blame are gone."
+_NEIGHBOUR = "A quantile of the paths of an hour is one that was measured, as everywhere: of two neighbours the lower."
 _BEATS = (
     "Estimates of clocks are part of the next heartbeat of their driver, and the plays write heartbeats of their own, "
     "without them."
@@ -297,6 +298,11 @@ CHANGED: Sequence[Changed] = (
     # Clocks
     Changed("sharded", "table clock_skew", "*", _BEATS),
     # Pages
+    Changed("*", "page of the history", "*erminal operators, SLAs and objectives*", _WORDS_OF_PAGE),
+    Changed("*", "page of the history", "At", _WORDS_OF_PAGE),
+    Changed("*", "page of the history", "20??-??-?? ??:??:??", _WORDS_OF_PAGE),
+    Changed("*", "view paths_by_hour", "p[59]0_ms", _NEIGHBOUR),
+    Changed("*", "page of the SLAs", "*Each check looks at the rows *", _WORDS_OF_PAGE),
     Changed("*", "start page", "Topologies at", _WORDS_OF_PAGE),
     Changed("*", "start page", "*UTC*. This page refreshes itself.", _WORDS_OF_PAGE),
     Changed("*", "start page", "as of", _WORDS_OF_PAGE),
@@ -547,7 +553,9 @@ class Asker:
                 interval_page(page_facts(self._own_tables, topology, scene.reported, now_ms=scene.at_ms))
             ),
             "page of the SLAs": lambda: _seen(sla_page(scene.warehouse, topology.name, self._whole_model)),
-            "page of the history": lambda: _seen(history_page(topology.name, self._history([*topology.terminals]))),
+            "page of the history": lambda: _seen(
+                history_page(topology.name, self._history([*topology.terminals]), at_ms=scene.at_ms)
+            ),
         }
         source = topology.outside_sources[0].name
         found[f"page of the operator {source}"] = lambda: _seen(self._operator_page(source))

@@ -42,11 +42,11 @@ NEEDED = {Source: ("READ", "DESCRIBE"), Sink: ("WRITE", "DESCRIBE")}
 class SampleResults:
     """Results of samples.
 
-    `lines` are the lines to print. `newest_ms` is the time of the newest record, by source.
+    `lines` are the lines to print. `ages_ms` is how old the newest record was when its topic was read, by source.
     """
 
     lines: list[str] = field(default_factory=list)
-    newest_ms: dict[str, int] = field(default_factory=dict)
+    ages_ms: dict[str, int] = field(default_factory=dict)
 
 
 def live(
@@ -83,7 +83,7 @@ def live(
                 results.lines.append(f"{at}: warning: no topic at {cluster.address} matches {source.topic}")
             for each in topics[:MOST_TOPICS]:
                 _look_at(topology, each, cluster, results, clock, schemas)
-    return [*results.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, results, clock()))]
+    return [*results.lines, *(f"{topology.name}: {line}" for line in _against_slas(topology, specs, results))]
 
 
 def refuse_topics(topology: Topology, sampled_clusters: Mapping[str, SampledCluster], local: str | None) -> None:
@@ -143,8 +143,9 @@ def _look_at(
     results.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantine_warnings(source, rows)}")
     results.lines += [f"{at}: {line}" for line in (*_examples(rows), *_bound(source, rows, now_ms), *_silent(sample))]
     if (newest := newest_ms(rows)) is not None:
-        results.newest_ms[source.name] = max(newest, results.newest_ms.get(source.name, newest))
-        results.lines.append(f"{at}: its newest record is {length_of(now_ms - newest)}")
+        age_ms = now_ms - newest
+        results.ages_ms[source.name] = min(age_ms, results.ages_ms.get(source.name, age_ms))
+        results.lines.append(f"{at}: its newest record is {length_of(age_ms)}")
 
 
 def _quarantine_warnings(source: Source, rows: pl.DataFrame) -> str:
@@ -189,24 +190,24 @@ def _silent(sample: TopicSample) -> Iterator[str]:
         yield f"without records: partition{'s' if len(quiet) > 1 else ''} {', '.join(quiet)}"
 
 
-def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleResults, now_ms: int) -> Iterator[str]:
+def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleResults) -> Iterator[str]:
     """Yields a warning for each SLA that the newest records already break."""
     for spec in specs:
         if not isinstance(spec.limits, Sla) or spec.measure not in {Measure.STALENESS, Measure.WATERMARK_LAG}:
             continue
-        sources = [o for o in _sources(topology, spec.subject) if o.name in results.newest_ms]
+        sources = [o for o in _sources(topology, spec.subject) if o.name in results.ages_ms]
         if not sources:
             continue
-        oldest = min(sources, key=lambda o: results.newest_ms[o.name])
-        newest = max(sources, key=lambda o: results.newest_ms[o.name])
+        oldest = max(sources, key=lambda o: results.ages_ms[o.name])
+        newest = min(sources, key=lambda o: results.ages_ms[o.name])
         judged = newest if spec.measure is Measure.STALENESS else oldest
-        age_ms = now_ms - results.newest_ms[judged.name]
+        newest_age_ms = age_ms = results.ages_ms[judged.name]
         waits = spec.measure is Measure.WATERMARK_LAG or _waits(topology, spec.subject)
         age_ms += judged.bound_ms if waits else 0
         limit_ms = spec.limits.promised_ms
         if age_ms >= limit_ms:
             behind_bound = f" behind its bound of {for_people(judged.bound_ms)}" if waits else ""
-            newest_age = f"the newest record of {judged.name} is {length_of(now_ms - results.newest_ms[judged.name])}"
+            newest_age = f"the newest record of {judged.name} is {length_of(newest_age_ms)}"
             still = "; broken until newer ones come" + (", or ignored when idle" if spec.ignore_when_idle else "")
             promised = f"{spec.measure} of {spec.subject} below {for_people(limit_ms)}"
             yield f"warning: SLA {spec.name} promises {promised}, and {newest_age}{behind_bound}{still}"

@@ -144,12 +144,14 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
     late = [finding for finding in faults if finding.sub_topology not in drained]
     culprits = {finding.sub_topology: finding.operator for finding in reversed(late)}
     streams = [_stream(at.facts[sub.name], sub.name, culprits.get(sub.name)) for sub in topology.sub_topologies]
-    first = next(iter(late or reasons), None)
+    verdict = _topology_verdict(streams, slas, findings)
+    quiet = [each for each in reasons if verdict == PageVerdict.QUIET and Trait.QUIET in each.cause.traits]
+    first = next(iter(late or quiet or reasons), None)
     path = _path(tables, at, promised)
     return {
         "topology": topology.name,
         "at": utc(at_ms),
-        "verdict": _topology_verdict(streams, slas, findings),
+        "verdict": verdict,
         "state": worst(map(itemgetter("state"), streams)),
         **_newest_result(tables, topology, at_ms),
         "cause": first.row if first else None,

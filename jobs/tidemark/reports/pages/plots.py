@@ -173,7 +173,8 @@ class Plot:
             (x, y), half = at[0], max(2, WIDTH * place_ms / self.interval.length_ms / 2)
             at = [(round(x - half, 1), y), (round(x + half, 1), y)]
         for x, y in at:
-            yield f"{x:g},{y:g}"
+            # The interval may end within its last place.
+            yield f"{min(max(x, 0), WIDTH):g},{y:g}"
 
 
 def lengths_axis(values_ms: Sequence[float], typical_ms: float) -> ValueAxis:

@@ -14,6 +14,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from tidemark.model.kinds.operator import Level, latency_level
+from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.history import PastMeasurements
 from tidemark.reports.pages.charts import latency_bands, length_lines, share_lines
@@ -178,10 +179,10 @@ def _unmeasured(topology: Topology, name: str, level: Level | None) -> str:
     return "No latency was measured in this time."
 
 
-def history_page(topology: str, past: PastMeasurements) -> str:
-    """Returns the page with the history of *topology*, as HTML."""
+def history_page(topology: str, past: PastMeasurements, *, at_ms: int) -> str:
+    """Returns the page with the history of *topology* until *at_ms*, epoch ms, as HTML."""
     return template("reports/pages/history_page.html.j2").render(
-        topology=topology, history=past, charts=_charts(past), refresh_s=REFRESH_S
+        topology=topology, history=past, at=utc(at_ms), charts=_charts(past), refresh_s=REFRESH_S
     )
 
 
