@@ -14,7 +14,7 @@ from critical_path import run
 from support.play import Play, bad, ms, tell
 from support.quiet_broker import Ends
 from support.reported_window import reported
-from support.topologies import NEWEST, aggregate, join, map_of, repartition, sink, source, table, topology_of
+from support.topologies import NEWEST, aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain.status import as_text
 from tidemark.cli.explain.why import findings
@@ -112,6 +112,17 @@ def test_an_overdue_check_does_not_describe_the_present(tmp_path: Path) -> None:
     tell(beats(play), overdue_s)
     found = model(play, overdue_s)
     assert (found["slas"]["is_overdue"], found["verdict"]) == (True, "quiet")
+
+
+def test_the_cause_of_no_new_records_is_not_what_becomes_of_records(tmp_path: Path) -> None:
+    """`newest` suppresses all that came since its first result; what matters is that nothing comes."""
+    play = Play(NEWEST + operators(seen=sink("events", table="seen")), tmp_path)
+    for second in range(1, 40):
+        play.batch([play.row("events", ms(second), key="a", id="a", v=1)], at_ms=ms(second))
+    tell(beats(play), 200)
+    found = model(play, 201)
+    causes = [cause["cause"] for cause in found["causes"]]
+    assert (found["verdict"], causes[0], found["cause"]["cause"]) == ("quiet", "all_suppressed", "source_quiet")
 
 
 def test_dead_producers_are_quiet_and_then_break_the_sla(tmp_path: Path) -> None:

@@ -205,6 +205,14 @@ def test_bands_are_broken_where_nothing_was_measured():
     assert drawn.count('<polygon class="p99"') == 2
 
 
+def test_a_line_ends_with_its_interval():
+    """The middle of the last minute may come after it."""
+    minute = {"operator": "board", "p50_ms": 100, "p90_ms": 200, "p99_ms": 400, "sla_ms": None}
+    drawn = latency_bands([minute | {"at_ms": n * 60_000} for n in (0, 1)], Interval(0, 75_000), 60_000)
+    # The middle of minute 0 is at 30 of 75 s, that of minute 1 at 90 s.
+    assert re.findall('<polyline points="(.*?)"', drawn) == ["400,76.19 1000,76.19"]
+
+
 def test_a_budget_that_is_unknown_interrupts_its_line():
     rows = [{"name": "o", "at_ms": n * 60_000, "value": left} for n, left in enumerate((1, 0.5, None, 0.25, -0.25))]
     drawn = share_lines(rows, Interval(0, 600_000), 60_000)
