@@ -54,15 +54,17 @@ names = {"warehouse": warehouse, "topology": "shop", "sub_topology": "land"}
 state = State(operator="newest", **names)
 
 
+def append(rows, batch_id):
+    rows.write.mode("append").parquet(out)
+
+
 def write(rows, batch_id):
     with changed(rows, batch_id, key=["id"], columns=["v"], timestamp="at", order=("p", "o"), state=state) as some:
         some.write.mode("append").parquet(out)
 
 
-if remote:
-    started = query.format("parquet").start(out)
-else:
-    started = query.foreachBatch(measured(write, operator="write", timestamp="at", strict=True, **names)).start()
+writes = append if remote else write
+started = query.foreachBatch(measured(writes, operator="write", timestamp="at", strict=True, **names)).start()
 started.awaitTermination()
 print(spark.read.parquet(out).count(), "rows")
 """
@@ -110,13 +112,15 @@ def test_a_job_of_spark_3_is_recorded(tmp_path: Path, wheel: Path) -> None:
     assert "streams need Spark 4, and pyspark 3.5.9 is installed" in streams.stderr
 
 
-def test_a_job_of_spark_connect_has_a_lease_and_its_queries_are_not_recorded(tmp_path: Path, wheel: Path) -> None:
+def test_a_job_of_spark_connect_has_a_lease_and_is_measured_and_its_queries_are_not_recorded(
+    tmp_path: Path, wheel: Path
+) -> None:
     made = FreshEnvironment.of(tmp_path, wheel, "[spark]", python="3.12")
     project = orders(made, tmp_path)
     with connect_server(made) as remote:
         assert "3 rows" in run(made, project, remote)
     control = project / ".tidemark" / "warehouse" / "control" / "shop"
-    assert [place.name for place in control.iterdir()] == ["orders"]
+    assert recorded(made, project, "operator_batches", "operator, passed") == ["write,3"]
     assert json.loads((control / "orders" / "heartbeat.json").read_text())["state"] == "drained"
 
 

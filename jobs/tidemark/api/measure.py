@@ -158,7 +158,8 @@ class _Meter:
             log.warning(
                 "batch %s of %s: %s records have no usable %s", batch_id, self._operator, without, self._timestamp
             )
-        thread_id = rows.sparkSession.sparkContext.applicationId
+        # A session of Spark Connect has no SparkContext.
+        thread_id = rows.sparkSession.conf.get("spark.app.id")
         clocks = {"started_at": started_at_ms, "finished_at": finished_at_ms, "level": Level.INFO.value}
         row = operator_row(self._operator, counts or {"passed": records}, decided_at_ms=started_at_ms)
         row["kind"] = KeyedTable.kind if counts else Sink.kind
