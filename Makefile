@@ -205,7 +205,7 @@ release: setup ## dist/: the wheel, the same bytes from the same commit, and wha
 supervision: setup check browser postgres alertmanager ## every case of a real Airflow that is killed, cleared or marked (half an hour)
 	$(BIN)/pytest -q -m long tests/airflow tests/browser tests/spark tests/streaming
 
-containers: setup docker-engine ## docker/ built and started by Docker Engine, with kills of its containers (half an hour)
+containers: setup docker-engine ## docker/ built and started by Docker Engine, with kills of its containers (17 minutes)
 	$(BIN)/pytest -q -rap --no-fold-skipped -m long tests/containers
 
 environments: check object-store pythons yarn docker-engine ## a day of flights and all batch jobs on a Spark standalone cluster, streams on YARN, Airflow with an object store, wheels, and containers (an hour and a half)
