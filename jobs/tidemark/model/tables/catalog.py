@@ -80,6 +80,10 @@ def _list_of(fields: tuple[Column, ...]) -> str:
     return f"array<struct<{','.join(f'{field.name}:{field.type}' for field in fields)}>>"
 
 
+def _quantile(q: float) -> str:
+    return f"ms, the value of rank ⌊{q} · (n − 1)⌋ from 0: from buckets, relative error ≤ 1 %, within min_ms and max_ms"
+
+
 def _fields_of(fields: tuple[Column, ...]) -> str:
     """Returns the comments of *fields*, for the comment of their list."""
     by_comment = groupby(fields, key=lambda field: field.comment)
@@ -688,10 +692,10 @@ LATENCY_ROLLUP = Table(
         *_STATS,
         *_columns(
             ("avg_ms", "double", "sum_ms / n, ms"),
-            ("p50_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
-            ("p90_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
-            ("p99_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
-            ("p999_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p50_ms", "double", _quantile(0.5)),
+            ("p90_ms", "double", _quantile(0.9)),
+            ("p99_ms", "double", _quantile(0.99)),
+            ("p999_ms", "double", _quantile(0.999)),
             ("sla_ms", "bigint", "the tightest latency SLA, ms: error_after, else warn_after; null: none"),
             ("over_sla_n", "bigint", "records in buckets above sla_ms; null: no SLA"),
             ("over_sla_share", "double", "over_sla_n / n, 0 to 1; null: no SLA"),
