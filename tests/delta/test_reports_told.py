@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from support.latency_facts import listed
 from support.play import Play, ms, tell
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
@@ -27,6 +28,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     HEARTBEATS,
+    LATENCY_ROLLUP,
     OPERATOR_WINDOWS,
     WINDOW_PARTS,
 )
@@ -372,6 +374,26 @@ def test_a_page_says_how_many_windows_an_sla_did_not_judge(tmp_path: Path) -> No
         "SLA e_in_time: 0 of 1 window broke its limit, and 2 more were not judged, since a window without a record of "
         "its own is not; the p99 of the latency of a window's records at E was at most about 2000 ms, and the limit is "
         "5000 ms",
+    ]
+
+
+def test_a_page_has_the_latencies_of_each_minute_that_its_interval_touches(tmp_path: Path) -> None:
+    home, minute_ms = reported(tmp_path), 60_000
+    told = {"topology": "flights", "scope": "operator", "operator": "flight_board", "grain": "minute"}
+    rows = [
+        {**told, "interval_start": NOON + n * minute_ms, "n": 1, "min_ms": length, "max_ms": length}
+        | {"buckets": listed([length])}
+        for n, length in enumerate((2_950, 1_240, 1_100, 900))
+    ]
+    path = Layout(home / "warehouse").report_table("flights", LATENCY_ROLLUP.name)
+    write_deltalake(path, rows_of(LATENCY_ROLLUP, rows), mode="append")
+    # From 12:00:29 until 12:02:23.
+    interval = Interval(NOON + 29_000, NOON + 2 * minute_ms + 23_000)
+    latencies = page_facts(Warehouse(home / "warehouse"), topology("flights"), interval).latencies
+    assert [(row["at_ms"] - NOON, row["p99_ms"]) for row in latencies] == [
+        (0, 2_950),
+        (minute_ms, 1_240),
+        (2 * minute_ms, 1_100),
     ]
 
 

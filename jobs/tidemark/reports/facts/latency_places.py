@@ -70,19 +70,20 @@ def latencies_in_places(
         tables: of the warehouse.
         topology: its name.
         operators: the operators that are wanted.
-        interval: of the finish clock.
+        interval: of the finish clock; of rollups, the minutes or hours that overlap it.
         place_ms: length of a place: a multiple of a minute, and of an hour for more than two days.
         is_rolled_up: whether the minutes are in rollups; otherwise the facts of batches are read.
 
     Returns:
         Rows with `operator`, `at_ms`, `n`, the quantiles and the promised latency, by operator and time.
     """
-    where = [topology, interval.start_ms, interval.end_ms, place_ms, list(operators)]
+    where = [interval.end_ms, place_ms, list(operators)]
     if is_rolled_up:
         grain = Grain.MINUTE if interval.length_ms <= 2 * Grain.DAY.length_ms else Grain.HOUR
-        measured = tables.ask(ROLLED_UP, [*where, grain.value]).objects
+        first_ms = interval.widened(grain).start_ms
+        measured = tables.ask(ROLLED_UP, [topology, first_ms, *where, grain.value]).objects
     else:
-        measured = tables.ask(LATEST, where).objects
+        measured = tables.ask(LATEST, [topology, interval.start_ms, *where]).objects
     promises = tables.ask(PROMISED, [topology, interval.end_ms]).objects if measured else []
     promised_ms = {row["operator"]: row["sla_ms"] for row in promises}
     rows = []
