@@ -314,6 +314,12 @@ def test_whatif_compares_the_median_and_p90_of_windows(tmp_path: Path) -> None:
     assert text[0] == "play, counts working 200 ms less: 2 windows, 0 with another path"
     assert "includes less waiting for earlier batches" in text[6]
     assert "may begin sooner" in text[6]
+    longer = told_whatif(play, "--operator", "counts", "--scale", "2")
+    assert (
+        "the estimate includes more waiting for earlier batches, which also become longer; longer batches may begin "
+        "later and then contain other records"
+    ) in longer
+    assert "the estimate includes" not in told_whatif(play, "--operator", "counts", "--scale", "1")
     assert [line.split() for line in text[2:5]] == [
         ["latency", "median_ms", "p90_ms"], ["as", "it", "was", "140", "140"], ["then", "40", "40"],
     ]  # fmt: skip
