@@ -275,8 +275,9 @@ def test_a_partition_that_falls_silent_alone_is_named(tmp_path: Path) -> None:
         play.batch(second, record(second - 5, part=0))
     silent = [finding for finding in play.why(121) if finding.cause == "partition_silent"]
     assert [place(finding) for finding in silent] == [("partition_silent", "events", "events", 1, ms(60))]
-    assert (
-        silent[0].seen == "it has been silent for 1 min 1 s, and before for 20 s at most; other partitions have records"
+    assert silent[0].seen == (
+        "it has been silent for 1 min 1 s, and before for 20 s at most; "
+        "the newest record of another partition was read 1 s ago"
     )
     # Three times the 20 s that it was silent before, and a minute, are usual.
     assert not [finding for finding in play.why(120) if finding.cause == "partition_silent"]
