@@ -116,7 +116,11 @@ def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
         "of that 1,460 ms the source's bound, 500 ms a partition that blocked the watermark (events partition 2), "
         "70 ms C, 40 ms A, 30 ms waiting for the journal, 20 ms E"
     )
-    lines = lines[2:]
+    assert " ".join(lines[3:5]) == (
+        "the part of an operator is all of its work that the window waited for, also on an earlier batch; an operator "
+        "beside the path has a part if the path waited for it"
+    )
+    lines = lines[4:]
     assert lines[1] == "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"
     columns = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
     assert lines[2].split() == [*columns, "share", "state"]
@@ -377,8 +381,8 @@ def test_a_page_says_how_many_windows_an_sla_did_not_judge(tmp_path: Path) -> No
     assert [judged_windows_text(row, "{:g} ms".format) for row in told.judged] == [
         "SLA c_work: 1 of 2 windows broke its limit, and 1 more was not judged, since the work was not measured; "
         "C worked up to 70 ms on a window, and the limit is 60 ms",
-        "SLA e_in_time: 0 of 1 window broke its limit, and 2 more were not judged, since a window without a record of "
-        "its own is not; the p99 of the latency of a window's records at E was at most about 2000 ms, and the limit is "
+        "SLA e_in_time: 0 of 1 window broke its limit, and 2 more were not judged, since no record of these windows "
+        "reached E; the p99 of the latency of a window's records at E was at most about 2000 ms, and the limit is "
         "5000 ms",
     ]
 
