@@ -24,8 +24,8 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
 from tidemark.model.arrival_order import by_arrival
+from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.operator_graph import event_times, updates_tables
 from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, in_clear, with_address
 from tidemark.model.project.extras import untried
@@ -315,7 +315,7 @@ def _lines_of_topology(topology: Topology, file: str, compared: Mapping[str, Seq
 
 def _of_updates(sink: Operator, senders: Sequence[Operator]) -> str:
     """Says what *sink* writes of the updates that *senders* send at once, and whether it could be less."""
-    thing = "record" if isinstance(sink, Sink) and sink.topic else "row"
+    thing = "record" if isinstance(sink, KafkaEnd) and sink.topic else "row"
     often = [each.name for each in senders if each.emission and each.emission.strategy is Strategy.ON_UPDATE]
     if not often:
         return f"writes a {thing} for each change, so that the newest {thing} of a key has its value"
