@@ -18,7 +18,7 @@ with DAG("complete_flights", schedule=PartitionedAssetTimetable(assets=BOARD), t
         start = dag_run.partition_key
         interval = triggering_asset_events[BOARD][-1].extra["intervals"][start]
         log.info(
-            "from %s to %s: %s records, reopened %s times",
+            "from %s to %s: %s records; number of times that late records reopened it: %s",
             start,
             interval["end"],
             interval["records"],

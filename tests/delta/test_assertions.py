@@ -284,19 +284,36 @@ def test_a_value_that_is_asserted_again_is_valid_again(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_check_names_readers_of_a_stream_of_updates(tmp_path: Path) -> None:
+TWICE = "; with on_change at newest it writes fewer {0}s, and the newest {0} of a key has its value with both"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "of_rows", "of_records"),
+    [
+        (
+            "on_change",
+            "writes a row for each change, so that the newest row of a key has its value",
+            "writes a record for each change, so that the newest record of a key has its value",
+        ),
+        (
+            "on_update",
+            f"writes a row for each update{TWICE.format('row')}",
+            f"writes a record for each update{TWICE.format('record')}",
+        ),
+    ],
+)
+def test_check_names_readers_of_a_stream_of_updates(
+    strategy: str, of_rows: str, of_records: str, tmp_path: Path
+) -> None:
     ids = {"select": {"id": "id"}}
     parts = {"waits": map_of("counts", **ids), "updates": map_of("newest", **ids)}
     both = {"kind": "union", "inputs": ["waits", "updates"]}
     file = tmp_path / "play.toml"
-    log = operators(log=sink("newest", table="log"), counts=COUNTS, **parts, both=both, all=sink("both", table="all"))
-    file.write_text(topology("on_change") + log)
+    sinks = {"log": sink("newest", table="log"), "sent": sink("newest", topic="sent"), "all": sink("both", table="all")}
+    file.write_text(topology(strategy) + operators(counts=COUNTS, **parts, both=both, **sinks))
     notes = [line for line in check([file], tmp_path) if ": note: " in line]
-    assert notes == [
-        f"play.toml: operators.{name}: note: writes a row for each update; on_change gives fewer rows than on_update, "
-        "and the newest row of each key is the same with both"
-        for name in ("log", "all")
-    ]
+    told = {"log": of_rows, "sent": of_records, "all": of_rows}
+    assert notes == [f"play.toml: operators.{name}: note: {note}" for name, note in told.items()]
 
 
 def test_check_says_what_is_compared(tmp_path: Path) -> None:

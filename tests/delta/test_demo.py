@@ -93,7 +93,7 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
     warehouse.write(COMPLETENESS, [{"batch_id": 4, "operator": "board", "table": "board", **day, "by_idleness": False}])
     assert list(story.new()) == [
         "complete: the watermark has passed the interval from 2013-06-27 04:00:00+00 to 2013-06-28 04:00:00+00: "
-        "complete_flights will start"
+        "complete_flights will run for it"
     ]
     again = {"batch_id": 5, "reopened_at": 9, "cause": "late_record", "by_idleness": False}
     warehouse.write(COMPLETENESS, [{"operator": "board", "table": "board", **day, **again}])

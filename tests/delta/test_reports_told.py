@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from support.latency_facts import listed
 from support.play import Play, ms, tell
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
@@ -27,6 +28,7 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
     HEARTBEATS,
+    LATENCY_ROLLUP,
     OPERATOR_WINDOWS,
     WINDOW_PARTS,
 )
@@ -114,7 +116,11 @@ def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
         "of that 1,460 ms the source's bound, 500 ms a partition that blocked the watermark (events partition 2), "
         "70 ms C, 40 ms A, 30 ms waiting for the journal, 20 ms E"
     )
-    lines = lines[2:]
+    assert " ".join(lines[3:5]) == (
+        "the part of an operator is all of its work that the window waited for, also on an earlier batch; an operator "
+        "beside the path has a part if the path waited for it"
+    )
+    lines = lines[4:]
     assert lines[1] == "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"
     columns = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
     assert lines[2].split() == [*columns, "share", "state"]
@@ -312,6 +318,12 @@ def test_whatif_compares_the_median_and_p90_of_windows(tmp_path: Path) -> None:
     assert text[0] == "play, counts working 200 ms less: 2 windows, 0 with another path"
     assert "includes less waiting for earlier batches" in text[6]
     assert "may begin sooner" in text[6]
+    longer = told_whatif(play, "--operator", "counts", "--scale", "2")
+    assert (
+        "the estimate includes more waiting for earlier batches, which also become longer; longer batches may begin "
+        "later and then contain other records"
+    ) in longer
+    assert "the estimate includes" not in told_whatif(play, "--operator", "counts", "--scale", "1")
     assert [line.split() for line in text[2:5]] == [
         ["latency", "median_ms", "p90_ms"], ["as", "it", "was", "140", "140"], ["then", "40", "40"],
     ]  # fmt: skip
@@ -369,9 +381,29 @@ def test_a_page_says_how_many_windows_an_sla_did_not_judge(tmp_path: Path) -> No
     assert [judged_windows_text(row, "{:g} ms".format) for row in told.judged] == [
         "SLA c_work: 1 of 2 windows broke its limit, and 1 more was not judged, since the work was not measured; "
         "C worked up to 70 ms on a window, and the limit is 60 ms",
-        "SLA e_in_time: 0 of 1 window broke its limit, and 2 more were not judged, since a window without a record of "
-        "its own is not; the p99 of the latency of a window's records at E was at most about 2000 ms, and the limit is "
+        "SLA e_in_time: 0 of 1 window broke its limit, and 2 more were not judged, since no record of these windows "
+        "reached E; the p99 of the latency of a window's records at E was at most about 2000 ms, and the limit is "
         "5000 ms",
+    ]
+
+
+def test_a_page_has_the_latencies_of_each_minute_that_its_interval_touches(tmp_path: Path) -> None:
+    home, minute_ms = reported(tmp_path), 60_000
+    told = {"topology": "flights", "scope": "operator", "operator": "flight_board", "grain": "minute"}
+    rows = [
+        {**told, "interval_start": NOON + n * minute_ms, "n": 1, "min_ms": length, "max_ms": length}
+        | {"buckets": listed([length])}
+        for n, length in enumerate((2_950, 1_240, 1_100, 900))
+    ]
+    path = Layout(home / "warehouse").report_table("flights", LATENCY_ROLLUP.name)
+    write_deltalake(path, rows_of(LATENCY_ROLLUP, rows), mode="append")
+    # From 12:00:29 until 12:02:23.
+    interval = Interval(NOON + 29_000, NOON + 2 * minute_ms + 23_000)
+    latencies = page_facts(Warehouse(home / "warehouse"), topology("flights"), interval).latencies
+    assert [(row["at_ms"] - NOON, row["p99_ms"]) for row in latencies] == [
+        (0, 2_950),
+        (minute_ms, 1_240),
+        (2 * minute_ms, 1_100),
     ]
 
 

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from support.documented_commands import shown_commands, variants
 from support.play import Play, Row, bad, ms
+from support.quiet_broker import Ends
 from support.topologies import (
     BOARD,
     WINDOW_BOARD,
@@ -165,11 +166,23 @@ def test_late_and_quarantined_records_say_why(played: Played) -> None:
     assert played.reason(9, "events") == "malformed_json"
 
 
-def test_an_unread_record_says_how_far_the_stream_is(played: Played) -> None:
-    assert played.results(10) == [("events", None, "unread")]
-    assert played.reason(10, "events") == "the stream has read until 10"
+def test_an_unread_record_says_how_far_the_stream_is(tmp_path: Path) -> None:
+    play = Played(tmp_path, SIMPLE)
+    play.broker = Ends(1)
+    play.broker.ends = {0: 3}
+    play.read(play.event(0, "a", 1), at_s=5)
+    for offset in (1, 2):
+        assert play.results(offset) == [("events", None, "unread")]
+        assert play.reason(offset, "events") == "the stream has read until 1"
+    assert play.results(3) == [("events", None, "unknown")]
+    assert play.reason(3, "events") == "batch 0, of 2014-05-13T12:00:05.000Z, found the partition's end at 3"
+
+
+def test_a_record_that_no_batch_saw_is_not_said_to_exist(played: Played) -> None:
+    assert played.results(10) == [("events", None, "unknown")]
+    assert played.reason(10, "events") == "batch 2, of 2014-05-13T12:01:36.000Z, found the partition's end at 10"
     (result,) = played.kept.tracer().trace(RecordPlace("events", 7, 0)).results
-    assert (result.outcome, result.reason) == ("unread", "the stream has read nothing of partition 7")
+    assert (result.outcome, result.reason) == ("unknown", "the stream knows no partition 7; known: 0")
 
 
 @pytest.mark.long  # a stream of its own; the walk is guarded by the other tests

@@ -275,8 +275,9 @@ def test_a_partition_that_falls_silent_alone_is_named(tmp_path: Path) -> None:
         play.batch(second, record(second - 5, part=0))
     silent = [finding for finding in play.why(121) if finding.cause == "partition_silent"]
     assert [place(finding) for finding in silent] == [("partition_silent", "events", "events", 1, ms(60))]
-    assert (
-        silent[0].seen == "it has been silent for 1 min 1 s, and before for 20 s at most; other partitions have records"
+    assert silent[0].seen == (
+        "it has been silent for 1 min 1 s, and before for 20 s at most; "
+        "the newest record of another partition was read 1 s ago"
     )
     # Three times the 20 s that it was silent before, and a minute, are usual.
     assert not [finding for finding in play.why(120) if finding.cause == "partition_silent"]
@@ -645,7 +646,7 @@ def test_the_remedy_for_the_last_window_works(tmp_path: Path) -> None:
     play = windows(tmp_path, source='idle_after = "30 s"\nidle_advances = true', partitions=1)
     play.batch(10, record(5))
     play.batch(80)
-    assert first(play, 81).cause == "source_quiet"  # all earlier records gave results
+    assert first(play, 81).cause == "source_quiet"
 
 
 def test_allowed_lateness_that_holds_results_back(tmp_path: Path) -> None:
@@ -1210,7 +1211,9 @@ def test_silence_belongs_to_the_source_that_is_silent(tmp_path: Path) -> None:
     assert finding.seen.endswith("; limits has been silent for 1 min 11 s")
     finding = first(play, 141)
     assert place(finding) == ("source_quiet", "board", "payments", None, ms(80))
-    assert finding.seen == "limits, payments have been silent for 1 min 1 s; all earlier records gave results"
+    assert finding.seen == (
+        "limits, payments have been silent for 1 min 1 s; before, 1 result came, of the newest records that were read"
+    )
 
 
 def test_late_records_of_several_sources_blame_no_single_bound(tmp_path: Path) -> None:
@@ -1245,9 +1248,14 @@ def test_late_and_quarantined_records_are_named(tmp_path: Path) -> None:
     assert finding.remedy == (
         "late_records has them, and requeued those that were sent or processed again; "
         "`tidemark requeue play --late --source events` sends them again; look at what is quarantined: "
-        "`tidemark sql \"from quarantine where topology = 'play' and source = 'events'\"`, and "
-        "`tidemark requeue play --source events` sends them again"
+        "`tidemark sql \"from quarantine where topology = 'play' and source = 'events'\"`; "
+        "correct the producer or the topology; then `tidemark requeue play --source events` sends them again"
     )
+    silent = first(play, 81)
+    assert silent.cause == "source_quiet"
+    came = "1 result came, of the newest records that were read"
+    assert silent.seen.split("; ") == ["it has been silent for 1 min 1 s", f"before, {came}", *told]
+    assert silent.remedy.endswith(finding.remedy)
 
 
 def test_a_missing_operator_is_refused_with_the_known_ones(tmp_path: Path) -> None:

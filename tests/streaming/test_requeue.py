@@ -67,9 +67,10 @@ def in_topic(address: str) -> list[tuple[Any, ...]]:
 def test_a_record_returns_to_its_partition_once_with_its_origin(warehouse: Path, broker: str) -> None:
     assert requeue_plan(asked(), warehouse, None).effect.splitlines() == [
         "3 of 3 records would be sent again",
-        "  events, invalid_key: 1 of topic again, partition 0, offsets 7 to 7",
-        "  events, malformed_json: 1 of topic again, partition 1, offsets 7 to 7",
-        "  events, null_value: 1 of topic again, partition 1, offsets 9 to 9",
+        "  events, invalid_key: 1 of topic again, partition 0, offset 7",
+        "  events, malformed_json: 1 of topic again, partition 1, offset 7",
+        "  events, null_value: 1 of topic again, partition 1, offset 9",
+        "what is still unusable is quarantined again: first correct the producer or the topology",
     ]
     assert not Layout(warehouse).report_table("t", "requeued").exists()
     malformed = requeue_plan(asked("--reason", "malformed_json"), warehouse, broker, lambda: NOON).apply()

@@ -226,6 +226,13 @@ _BEATS = (
     "Estimates of clocks are part of the next heartbeat of their driver, and the plays write heartbeats of their own, "
     "without them."
 )
+_WITHIN = (
+    "A percentile is not beyond the exact minimum and maximum beside it; it was the value that its bucket stands for."
+)
+_QUIET = "That all records gave results was not known: the newest ones did."
+_NOT_THERE = "No batch found such a record at the broker, so that it is unknown, and not unread."
+_WORDS_OF_REPORT = "The page says whose numbers it has, and what its words mean."
+_WHAT_PARTS_ARE = "The page says why the part of an operator may be longer than its work on the window."
 CHANGED: Sequence[Changed] = (
     Changed("*", "table latency_buckets", "*", _BUCKETS),
     Changed("*", "table dq_results", "*", _CONTRACTS),
@@ -295,6 +302,34 @@ CHANGED: Sequence[Changed] = (
     Changed("job", "command status", "topologies[[]0].causes[[]0].seen", _SENTENCE),
     Changed("job", "command status", "topologies[[]0].path.mostly_before_source", _SENTENCE),
     Changed("*", "command status", "topologies[[]0].path.spent[[][01]].part", _SENTENCE),
+    *(
+        Changed("flights", f"table {table}", "blocked_by", _QUIET)
+        for table in ("incidents", "sla_alerts", "sla_results")
+    ),
+    Changed("flights", "view incident_history", "blocked_by", _QUIET),
+    Changed("flights", "text of incidents", "board_is_fresh-20260301T132010 *", _QUIET),
+    Changed("flights", "command why", "[[]4].seen", _QUIET),
+    Changed("kinds", "trace record events/0/900", '"outcome": *', _NOT_THERE),
+    Changed("kinds", "trace record events/0/900", '"reason": *', _NOT_THERE),
+    Changed("kinds", "trace record events/0/900", "main events source - *", _NOT_THERE),
+    # Percentiles
+    Changed("*", "table latency_rollup", "p*_ms", _WITHIN),
+    Changed("*", "view latency_by_hour", "p*_ms", _WITHIN),
+    Changed("*", "cookbook 12", "p*_ms", _WITHIN),
+    Changed("*", "facts of the report", "latencies*.p*_ms", _WITHIN),
+    Changed("*", "page of the report", ": median* highest p99 *", _WITHIN),
+    Changed("flights", "page of the report", "9 min 5[25] s", _WITHIN),
+    Changed("kinds", "page of the report", "25* s", _WITHIN),
+    Changed("ticking", "page of the report", "25* s", _WITHIN),
+    Changed("*", "page of the history", ": median* highest p99 *", _WITHIN),
+    Changed("flights", "page of the history", "1 min 59 s", _WITHIN),
+    Changed("flights", "page of the history", "2 min", _WITHIN),
+    Changed("flights", "page of the history", "37* s", _WITHIN),
+    Changed("flights", "page of the history", "5 s", _WITHIN),
+    Changed("flights", "page of the history", "5.04 s", _WITHIN),
+    Changed("flights", "page of the history", "9 min [23][27] s", _WITHIN),
+    Changed("kinds", "page of the history", "25* s", _WITHIN),
+    Changed("ticking", "page of the history", "25* s", _WITHIN),
     # Clocks
     Changed("sharded", "table clock_skew", "*", _BEATS),
     # Pages
@@ -339,6 +374,19 @@ CHANGED: Sequence[Changed] = (
     Changed("ticking", "page of the report", "2 min", _UNTIL),
     Changed("ticking", "page of the report", "2 min 2 s", _UNTIL),
     Changed("ticking", "page of the report", "2014-05-13 12:02:50", _UNTIL),
+    Changed("*", "page of the topology", "Here the part of an operator is all *", _WHAT_PARTS_ARE),
+    Changed("*", "page of the report", "*before the source*", _WORDS_OF_REPORT),
+    Changed("*", "page of the report", "*suppressed", _WORDS_OF_REPORT),
+    Changed("*", "page of the report", "[0-9]*% of *", _WORDS_OF_REPORT),
+    Changed("flights", "page of the report", "36%", _WORDS_OF_REPORT),
+    Changed("kinds", "page of the report", "1%", _WORDS_OF_REPORT),
+    Changed("ticking", "page of the report", "1%", _WORDS_OF_REPORT),
+    Changed("*", "page of the report", "the walk from a *", _WORDS_OF_REPORT),
+    Changed("*", "page of the report", "How far each partition's watermark was *", _WORDS_OF_REPORT),
+    Changed("*", "page of the report", "idle_after", _WORDS_OF_REPORT),
+    Changed("*", "page of the report", "of its source) or backlogged *", _WORDS_OF_REPORT),
+    Changed("flights", "page of the report", "Windows that broke the limit of an SLA, and sums *", _WORDS_OF_REPORT),
+    Changed("flights", "page of the report", "too m*", _WORDS_OF_REPORT),
     Changed("*", "page of the report", "SLA *_in_time: *", _SENTENCE),
     Changed("*", "page of the report", "from the end of a window until *", _SENTENCE),
     Changed("*", "page of the report", "Here each window is judged alone*", _SENTENCE),

@@ -64,6 +64,22 @@ def test_a_quantile_is_within_one_percent_of_the_exact_one(values, q):
     assert abs(quantile(counted(values).items(), q) - exact) <= ONE_PERCENT * abs(exact)
 
 
+@given(latencies, quantiles)
+def test_known_extremes_bound_a_quantile_and_never_make_it_less_exact(values, q):
+    exact, counts = sorted(values)[math.floor(q * (len(values) - 1))], counted(values).items()
+    bounded = quantile(counts, q, min_ms=min(values), max_ms=max(values))
+    assert min(values) <= bounded <= max(values)
+    assert abs(bounded - exact) <= abs(quantile(counts, q) - exact)
+
+
+def test_a_percentile_is_not_beyond_the_extremes_of_its_values():
+    # 2,399 ms is bucket 395, which stands for 2,421.5 ms, and 1,518 ms is bucket 371, which stands for 1,505.7 ms.
+    assert quantile([(bucket_of(2_399), 5)], 0.99, min_ms=2_399, max_ms=2_399) == 2_399
+    assert quantile([(bucket_of(1_518), 5)], 0.5, min_ms=1_518) == 1_518
+    assert quantile([(bucket_of(1_518), 5)], 0.5, max_ms=1_518) == value_of(bucket_of(1_518))
+    assert quantile([], 0.5, min_ms=1, max_ms=2) is None
+
+
 def test_quantiles_are_within_one_percent_of_numpys():
     values = np.random.default_rng(7).lognormal(5, 2, 100_000).astype(np.int64) - 50
     buckets = pl.DataFrame({"v": values}).group_by(bucket=kernel.bucket_of(pl.col("v"))).agg(n=pl.len())

@@ -205,12 +205,14 @@ def test_bands_are_broken_where_nothing_was_measured():
     assert drawn.count('<polygon class="p99"') == 2
 
 
-def test_a_line_ends_with_its_interval():
-    """The middle of the last minute may come after it."""
+def test_a_line_stays_in_its_interval():
     minute = {"operator": "board", "p50_ms": 100, "p90_ms": 200, "p99_ms": 400, "sla_ms": None}
-    drawn = latency_bands([minute | {"at_ms": n * 60_000} for n in (0, 1)], Interval(0, 75_000), 60_000)
-    # The middle of minute 0 is at 30 of 75 s, that of minute 1 at 90 s.
-    assert re.findall('<polyline points="(.*?)"', drawn) == ["400,76.19 1000,76.19"]
+    rows = [minute | {"at_ms": n * 60_000} for n in (0, 1, 2)]
+    # Of the interval from 50 s until 150 s the first minute has 10 s, and the last one 30 s.
+    drawn = latency_bands(rows, Interval(50_000, 150_000), 60_000)
+    assert re.findall('<polyline points="(.*?)"', drawn) == ["50,76.19 400,76.19 850,76.19"]
+    alone = latency_bands(rows[:1], Interval(50_000, 150_000), 60_000)
+    assert re.findall('<polyline points="(.*?)"', alone) == ["0,76.19 100,76.19"]
 
 
 def test_a_budget_that_is_unknown_interrupts_its_line():

@@ -13,6 +13,7 @@ from tidemark.feed.feed_record import FeedFault, FeedRecord, RecordKind, Timelin
 from tidemark.feed.flights import Flight, Weather, midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import FlightData, load
+from tidemark.feed.publish import moved_times
 
 MINUTE = 60_000
 START = midnight_ms(date(2013, 6, 27))
@@ -238,3 +239,12 @@ def test_a_timeline_maps_a_day_to_a_minute_but_not_delays() -> None:
 def test_a_share_or_count_that_cannot_be_is_refused(settings: dict[str, float], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         of(FLOWN, **settings)
+
+
+def test_a_replay_says_which_record_times_the_instants_of_2013_have():
+    # 1 January 2026, 12:00 UTC.
+    timeline = Timeline(started_at_ms=1_767_268_800_000, range_start_ms=START, speed=2_880)
+    assert moved_times(timeline) == (
+        "record times are those of the replay: 2013-06-27 00:00 New York is 2026-01-01T12:00:00.000Z, and time goes "
+        "2,880 times as fast"
+    )

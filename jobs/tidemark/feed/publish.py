@@ -22,7 +22,7 @@ from tidemark.feed.feed_record import PARTITIONS, WEATHER, FeedFault, FeedRecord
 from tidemark.feed.flights import NEW_YORK, midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
-from tidemark.model.settings.intervals import iso_day
+from tidemark.model.settings.intervals import iso, iso_day
 
 POLL_MS = 100
 PROGRESS_EVERY_MS = 5_000
@@ -127,6 +127,7 @@ def replay(
         timeline = replace(timeline, started_at_ms=timeline.started_at_ms - length_ms)
     takes = "at once" if settings.at_once else f"in {length_ms / 1000:.0f} s"
     report(f"replay of {len(data.flights):,} flights: {len(records):,} records {takes}")
+    report(moved_times(timeline))
     publish(records, timeline, settings, clock_ms=clock_ms, report=report)
     return summary_of(records, timeline)
 
@@ -236,6 +237,12 @@ class Outbox:
             raise TidemarkError(msg)
 
 
+def moved_times(timeline: Timeline) -> str:
+    """Says which record times the instants of 2013 have in a replay."""
+    start, speed = _in_new_york(timeline.range_start_ms), f"{timeline.speed:,g} times as fast"
+    return f"record times are those of the replay: {start} is {iso(timeline.started_at_ms)}, and time goes {speed}"
+
+
 def summary_of(records: Sequence[FeedRecord], timeline: Timeline) -> dict[str, object]:
     """Counts *records* by topic, kind and fault.
 
@@ -268,5 +275,9 @@ def summary_of(records: Sequence[FeedRecord], timeline: Timeline) -> dict[str, o
 
 
 def _progress(record: FeedRecord, number: int, total: int) -> str:
-    shown = datetime.fromtimestamp(record.sent_at_ms / 1000, NEW_YORK)
-    return f"replay {100 * number // total} % {shown:%Y-%m-%d %H:%M} New York, {number:,} of {total:,} records"
+    shown = _in_new_york(record.sent_at_ms)
+    return f"replay {100 * number // total} % {shown}, {number:,} of {total:,} records"
+
+
+def _in_new_york(at_ms: int) -> str:
+    return f"{datetime.fromtimestamp(at_ms / 1000, NEW_YORK):%Y-%m-%d %H:%M} New York"

@@ -4,7 +4,8 @@ The mapping is that of DDSketch (Masson, Rim and Lee, VLDB 2019) with γ = 1.02.
 milliseconds is in bucket 1 + ⌈log_γ v⌉, a negative one in the bucket of −*v* with the sign turned, 0 in bucket 0. A
 bucket stands for the value between its edges that is relatively as far from both. So a quantile read from buckets is
 within α = (γ − 1) / (γ + 1) < 0.991 % of a value of that rank. The rest up to 1 % is room for engines whose logarithms
-differ in the last digit. For example 5,000 ms is bucket 432, which stands for 5,039 ms.
+differ in the last digit. For example 5,000 ms is bucket 432, which stands for 5,039 ms. Where the smallest and the
+largest value are known, a quantile is kept between them, so that no percentile is above the maximum beside it.
 
 Buckets merge by adding up `n` per bucket, in any order and in any SQL engine. Values above a threshold are counted
 beside the buckets, so that their share is exact.
@@ -39,12 +40,17 @@ def value_of(bucket: int) -> float:
     return value_ms if bucket > 0 else -value_ms
 
 
-def quantile(counts: Iterable[tuple[int, int]], q: float) -> float | None:
+def quantile(
+    counts: Iterable[tuple[int, int]], q: float, *, min_ms: float | None = None, max_ms: float | None = None
+) -> float | None:
     """Returns the *q*-quantile in milliseconds of values counted as (bucket, n).
 
     It is the value of rank ⌊*q* · (N − 1)⌋ from 0, the lower of two neighbours, as `numpy.quantile(...,
     method="lower")` and DDSketch take it, with a relative error of at most 1 %. A bucket may come more than once. None
     without values.
+
+    *min_ms* and *max_ms* are the smallest and the largest of the values, if they are known. A value of their bucket
+    that lies beyond them is replaced by them. The exact value lies between them, so the error never grows.
 
     Raises:
         InvalidArgument: *q* is not between 0 and 1.
@@ -56,7 +62,9 @@ def quantile(counts: Iterable[tuple[int, int]], q: float) -> float | None:
     place = rank(sum(n for _, n in ordered), q)
     for bucket, n in ordered:
         if place < n:
-            return value_of(bucket)
+            value_ms = value_of(bucket)
+            value_ms = value_ms if min_ms is None else max(value_ms, min_ms)
+            return value_ms if max_ms is None else min(value_ms, max_ms)
         place -= n
     return None
 

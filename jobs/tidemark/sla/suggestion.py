@@ -57,7 +57,7 @@ _IN_HOURS = """
     AND grain = 'hour' AND scope = 'operator' AND list_contains($4::VARCHAR[], operator)
 """
 HOURS = f"""
-    SELECT operator AS name, epoch_ms(interval_start) AS hour_ms, p50_ms AS median_ms, p99_ms, max_ms, buckets
+    SELECT operator AS name, epoch_ms(interval_start) AS hour_ms, p50_ms AS median_ms, p99_ms, min_ms, max_ms, buckets
     FROM latency_rollup WHERE {_IN_HOURS} ORDER BY name, hour_ms
 """
 
@@ -176,7 +176,11 @@ def _hours(tables: Tables, topology: Topology, span: Sequence[object]) -> list[M
     for operator in topology.terminals:
         own = [row for row in rows if row["name"] == operator]
         hours, counts = [_spread(row) for row in own], [(b["bucket"], b["n"]) for row in own for b in row["buckets"]]
-        median_ms, p99_ms = quantile(counts, 0.5), quantile(counts, 0.99)
+        extremes = {
+            "min_ms": min((row["min_ms"] for row in own), default=None),
+            "max_ms": max((row["max_ms"] for row in own), default=None),
+        }
+        median_ms, p99_ms = quantile(counts, 0.5, **extremes), quantile(counts, 0.99, **extremes)
         whole = None
         if hours and median_ms is not None and p99_ms is not None:
             whole = Spread(median_ms=median_ms, p99_ms=p99_ms, max_ms=max(hour.max_ms for hour in hours))

@@ -39,7 +39,7 @@ from tidemark.why.evidence.fact_tables import FactTables, stored_in
 
 NEVER_MS = 2**62
 OFFSETS = ("from_offset", "until_offset", "lost_from_offset", "lost_until_offset")
-READ_COLUMNS = ("batch_id", "source", "partition", *OFFSETS)
+READ_COLUMNS = ("batch_id", "source", "partition", "latest_offset", *OFFSETS)
 Row = Mapping[str, Any]
 
 

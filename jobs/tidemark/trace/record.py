@@ -322,12 +322,18 @@ class _RecordWalk:
         name, partition, offset = self._place
         if evidence.is_lost(name, partition, offset):
             return RecordOutcome.LOST, "it was gone before it was read, and the loss was accepted"
-        part = evidence.progress.get(name, InputProgress()).partitions.get(partition)
-        if part is None:
-            return RecordOutcome.UNREAD, f"the stream has read nothing of partition {partition}"
-        if offset >= part.until_offset:
-            return RecordOutcome.UNREAD, f"the stream has read until {part.until_offset}"
+        known = evidence.progress.get(name, InputProgress()).partitions
+        if partition not in known:
+            numbers = ", ".join(map(str, sorted(known))) or "none"
+            return RecordOutcome.UNKNOWN, f"the stream knows no partition {partition}; known: {numbers}"
         reads = evidence.reads.filter(pl.col("source") == name, pl.col("partition") == partition)
+        if offset >= (until := known[partition].until_offset):
+            looks = reads.drop_nulls("latest_offset").tail(1)
+            if looks.height and offset >= (end := looks["latest_offset"].item()):
+                batch_id = looks["batch_id"].item()
+                decided_at = iso(evidence.batch(batch_id)["decided_at"])
+                return RecordOutcome.UNKNOWN, f"batch {batch_id}, of {decided_at}, found the partition's end at {end}"
+            return RecordOutcome.UNREAD, f"the stream has read until {until}"
         first = reads["from_offset"].min()
         assert first is None or isinstance(first, int)
         if first is None:

@@ -237,18 +237,20 @@ class Walk:
         sources = self._scene.sources(name)
         quiet = [source for source in sources.values() if self._inputs.quiet_ms(source) > 0]
         silent_ms = {source.name: self._inputs.silent_ms(source) for source in quiet}
+        came = f"{counted(rows['gave'].item(), 'result')} came, of the newest records that were read"
+        aside = list(self._set_aside(name))
         if silent_ms and len(silent_ms) == len(sources):
             newest, newest_ms = min(silent_ms.items(), key=itemgetter(1))
             subject = "it has" if len(sources) == 1 else f"{', '.join(sources)} have"
-            observation = f"{subject} been silent for {for_people(newest_ms)}; all earlier records gave results"
-            remedy = f"{CHECK_PRODUCER}{f'; {LIVE}' if sources[newest].topic else ''}"
+            silence = f"{subject} been silent for {for_people(newest_ms)}; before, {came}"
+            observation = "; ".join([silence, *(observation for observation, _ in aside)])
+            check = f"{CHECK_PRODUCER}{f'; {LIVE}' if sources[newest].topic else ''}"
+            remedy = "; ".join(dict.fromkeys([check, *(remedy for _, remedy in aside)]))
             read_ms = self._scene.at_ms - newest_ms
             return self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=newest, since_ms=read_ms)
-        aside = list(self._set_aside(name))
         for source, length_ms in silent_ms.items():
             aside.append((f"{source} has been silent for {for_people(length_ms)}", CHECK_PRODUCER))
-        exceptions = "".join(f"; {observation}" for observation, _ in aside)
-        observation = f"{counted(rows['gave'].item(), 'result')} came, of the newest records that were read{exceptions}"
+        observation = "; ".join([came, *(observation for observation, _ in aside)])
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
         return self._scene.finding(NOTHING_WRONG, name, observation, remedy, since_ms=at_ms)
 
@@ -270,7 +272,7 @@ class Walk:
         if bad := rows["quarantined"].sum():
             remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"
             if isinstance(operator, Source):
-                remedy += f", and {requeue(self._scene, operator)}"
+                remedy += f"; correct the producer or the topology; then {requeue(self._scene, operator)}"
             are = "is" if bad == 1 else "are"
             yield f"{bad:,} {of} {are} quarantined{self._reasons(operator, batches)}", remedy
         if again := rows["reopened"].sum():

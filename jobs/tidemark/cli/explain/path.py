@@ -21,6 +21,7 @@ from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.paths.path_facts import (
     PART_WORDS,
+    PARTS_ARE,
     Row,
     blame_text,
     judged_text,
@@ -88,7 +89,7 @@ def as_text(topology: str, window: Row) -> str:
     parts = [
         f"{topology}, window {_clock(window['window_start'])} to {_clock(window['window_end'])} (record time): "
         f"{window['age_ms']:,} ms old when {one_line(window['leaf'])} had finished it",
-        *([_fill(_parts(window["parts"]))] if window["parts"] else []),
+        *([_fill(_parts(window["parts"])), _fill(PARTS_ARE)] if window["parts"] else []),
         _fill(window["path_text"]),
         indent(format_table((*STEPS, "share", "state"), steps), "  "),
         *([_fill(f"physical: {window['physical_path']}")] if window["physical_path"] else []),

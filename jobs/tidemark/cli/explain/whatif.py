@@ -111,9 +111,15 @@ def _work_as_text(comparison: Row, *, windows: bool) -> str:
         f"{comparison['topology']}, {comparison['operator']} working {scaled}: {comparison['compared']:,} windows, "
         f"{comparison['other_path']:,} with another path",
         _spreads_as_text("latency", comparison),
-        "the estimate includes less waiting for earlier batches, which also become shorter; shorter batches may begin "
-        "sooner and then contain other records",
     ]
+    if comparison["scale"] != 1 or comparison["less_ms"]:
+        less, shorter, sooner = (
+            ("more", "longer", "later") if comparison["scale"] > 1 else ("less", "shorter", "sooner")
+        )
+        parts.append(
+            f"the estimate includes {less} waiting for earlier batches, which also become {shorter}; {shorter} batches "
+            f"may begin {sooner} and then contain other records"
+        )
     if windows:
         lines = []
         for window in comparison["windows"]:

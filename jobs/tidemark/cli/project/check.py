@@ -24,6 +24,7 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
 from tidemark.model.arrival_order import by_arrival
+from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.operator_graph import event_times, updates_tables
 from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, in_clear, with_address
@@ -307,12 +308,21 @@ def _lines_of_topology(topology: Topology, file: str, compared: Mapping[str, Seq
         besides = f", and not the event time ({', '.join(ignored)})" if ignored else ""
         what = ", ".join(columns) or "no column, so that it sends each key on once"
         lines.append(f"{file}: operators.{name}: compares {what}{besides}")
-    for name in _readers_of_updates(topology):
-        lines.append(
-            f"{file}: operators.{name}: note: writes a row for each update; on_change gives fewer rows than on_update, "
-            "and the newest row of each key is the same with both"
-        )
+    for sink, senders in _readers_of_updates(topology):
+        lines.append(f"{file}: operators.{sink.name}: note: {_of_updates(sink, senders)}")
     return lines
+
+
+def _of_updates(sink: Operator, senders: Sequence[Operator]) -> str:
+    """Says what *sink* writes of the updates that *senders* send at once, and whether it could be less."""
+    thing = "record" if isinstance(sink, KafkaEnd) and sink.topic else "row"
+    often = [each.name for each in senders if each.emission and each.emission.strategy is Strategy.ON_UPDATE]
+    if not often:
+        return f"writes a {thing} for each change, so that the newest {thing} of a key has its value"
+    return (
+        f"writes a {thing} for each update; with on_change at {', '.join(often)} it writes fewer {thing}s, and the "
+        f"newest {thing} of a key has its value with both"
+    )
 
 
 def _summary(topology: Topology, specs: Sequence[SlaSpec], brokers: Brokers, *, look: bool) -> list[str]:
@@ -346,21 +356,21 @@ def _misfits(
     return steps, [] if mistakes else not_sharded(topology, steps)
 
 
-def _readers_of_updates(topology: Topology) -> list[str]:
-    """Returns sinks that write each update of a table as a record."""
+def _readers_of_updates(topology: Topology) -> Iterator[tuple[Operator, list[Operator]]]:
+    """Yields sinks that write each update of a table as a record, with the operators that send them at once."""
     updates = updates_tables(topology.operators)
-    sinks = [o for o in topology.operators.values() if o.appends_each_record]
-    return [
-        sink.name for sink in sinks if any(_sends_at_once(topology, name) for name in updates.intersection(sink.inputs))
-    ]
+    for sink in topology.operators.values():
+        read = [name for name in sink.inputs if name in updates] if sink.appends_each_record else []
+        if senders := [*chain.from_iterable(_senders_at_once(topology, name) for name in read)]:
+            yield sink, senders
 
 
-def _sends_at_once(topology: Topology, name: str) -> bool:
-    """Returns True if some updates wait for no window and no interval."""
+def _senders_at_once(topology: Topology, name: str) -> list[Operator]:
+    """Returns the operators, *name* or upstream of it, whose updates wait for no window and no interval."""
     operator = topology.operators[name]
     if operator.emission:
-        return not operator.emission.holds
-    return any(_sends_at_once(topology, flow) for flow in operator.flows)
+        return [] if operator.emission.holds else [operator]
+    return [*chain.from_iterable(_senders_at_once(topology, flow) for flow in operator.flows)]
 
 
 def _load_usable(file: Path) -> tuple[Topology | None, list[InvalidSpec]]:

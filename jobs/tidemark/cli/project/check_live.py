@@ -141,7 +141,9 @@ def _look_at(
     now_ms = clock()
     rows = parse_sample(source, sample, now_ms, schemas)
     results.lines.append(f"{at}: sampled {rows.height} of {sample.there} records, {_quarantine_warnings(source, rows)}")
-    results.lines += [f"{at}: {line}" for line in (*_examples(rows), *_bound(source, rows, now_ms), *_silent(sample))]
+    results.lines += [
+        f"{at}: {line}" for line in (*_examples(source, rows), *_bound(source, rows, now_ms), *_silent(sample))
+    ]
     if (newest := newest_ms(rows)) is not None:
         age_ms = now_ms - newest
         results.ages_ms[source.name] = min(age_ms, results.ages_ms.get(source.name, age_ms))
@@ -156,14 +158,23 @@ def _quarantine_warnings(source: Source, rows: pl.DataFrame) -> str:
     return f"of which {bad.height} ({share}) would be quarantined: {reasons_of(source, bad)}"
 
 
-def _examples(rows: pl.DataFrame) -> Iterator[str]:
+def _examples(source: Source, rows: pl.DataFrame) -> Iterator[str]:
     """Yields a warning for each reason, with its first record."""
     for row in (
         rows.filter(pl.col("reason").is_not_null()).unique("reason", keep="first", maintain_order=True).to_dicts()
     ):
         value = "null" if row["value"] is None else _shorten(row["value"].decode(errors="replace"))
         place = f"partition {row['partition']}, offset {row['offset']}"
-        yield f"warning: {row['reason']}; correct `fields`, or what sends it; for example at {place}: {value}"
+        yield f"warning: {row['reason']}; {_remedy(source, row['value'])}; for example at {place}: {value}"
+
+
+def _remedy(source: Source, value: bytes | None) -> str:
+    """Returns what to do about a record with *value* that *source* would quarantine."""
+    if value is not None:
+        return "correct `fields`, or what sends it"
+    if source.key:
+        return "correct what sends it"
+    return "correct what sends it, or set `key`, with which a record without a value deletes its key"
 
 
 def _shorten(text: str) -> str:

@@ -112,14 +112,14 @@ def requeue_plan(
     return RepairPlan(
         topology=options.topology,
         sub_topology=None,
-        effect="\n".join(_effect(waiting, chosen.height)),
+        effect="\n".join(_effect(waiting, chosen.height, is_late=options.late)),
         state=waiting.select("source", "reason", *PLACE).rows(),
         apply=apply,
         is_needed=waiting.height > 0,
     )
 
 
-def _effect(waiting: pl.DataFrame, n: int) -> Iterator[str]:
+def _effect(waiting: pl.DataFrame, n: int, *, is_late: bool) -> Iterator[str]:
     """Yields lines on the records *waiting*, of *n* chosen ones."""
     yield f"{waiting.height} of {n} records would be sent again"
     offset = pl.col("offset")
@@ -127,10 +127,14 @@ def _effect(waiting: pl.DataFrame, n: int) -> Iterator[str]:
         n=pl.len(), first=offset.min(), last=offset.max()
     )
     for row in places.head(MOST_LISTED).iter_rows(named=True):
-        place = f"topic {row['topic']}, partition {row[IN_KAFKA]}, offsets {row['first']} to {row['last']}"
+        first, last = row["first"], row["last"]
+        offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
+        place = f"topic {row['topic']}, partition {row[IN_KAFKA]}, {offsets}"
         yield f"  {row['source']}, {row['reason']}: {row['n']} of {place}"
     if places.height > MOST_LISTED:
         yield f"  and from {places.height - MOST_LISTED} more partitions"
+    if waiting.height and not is_late:
+        yield "what is still unusable is quarantined again: first correct the producer or the topology"
 
 
 def _refuse_unfitting(options: argparse.Namespace) -> None:

@@ -51,7 +51,7 @@ FINDINGS = (
     (
         "completeness",
         """
-        SELECT format('complete: the watermark has passed the interval from {} to {}: complete_flights will start',
+        SELECT format('complete: the watermark has passed the interval from {} to {}: complete_flights will run for it',
                       min(interval_start), min(interval_end))
         FROM completeness HAVING count(*) > 0
         """,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import fill, indent
 
+from tidemark.model.settings.intervals import iso
 from tidemark.model.tables.catalog import BECAME, CAME_IN, HOP_UPDATE, TABLES
 from tidemark.query.inventory import inventory
 from tidemark.query.sql import Answer, Warehouse
@@ -56,8 +57,9 @@ WATERMARKS = """
              p.source NULLS LAST, p.partition NULLS LAST
 """
 CRITICAL_PATHS = """
-    SELECT window_start, path, state, before_source_ms + latency_ms AS age_ms, before_source_ms FROM critical_paths
-    WHERE path IS NOT NULL ORDER BY window_start DESC LIMIT 3
+    SELECT epoch_ms(window_end), path, state, before_source_ms + latency_ms AS age_ms, before_source_ms
+    FROM critical_paths
+    WHERE path IS NOT NULL ORDER BY window_end DESC LIMIT 3
 """
 SLAS = """
     SELECT sla, subject || ' ' || measure AS judged, verdict, round(observed_ms)::BIGINT AS observed_ms,
@@ -91,7 +93,9 @@ def summary(home: Path, *, injected: int | None = None) -> str:
         "End-to-end latency, ms (finish clock − record timestamp)": lambda: _latency(warehouse.ask(LATENCY)),
         "Emitted and suppressed": lambda: _table(warehouse.ask(EMISSION)),
         "Watermarks": lambda: _table(warehouse.ask(WATERMARKS)),
-        "Critical path of the last closed windows": lambda: _paths(warehouse.ask(CRITICAL_PATHS)),
+        "Critical path of the last closed windows, by the end of the window": lambda: _paths(
+            warehouse.ask(CRITICAL_PATHS)
+        ),
         "SLAs": lambda: _slas(warehouse),
         "Tables": lambda: _inventory(home),
         "Quarantine": lambda: _quarantine(warehouse, injected),
@@ -139,17 +143,17 @@ def _table(answer: Answer) -> str:
 def _latency(answer: Answer) -> str:
     """Formats the histograms of *answer* by median and 99th percentile."""
     rows = []
-    for *before, counts, highest in answer.rows:
-        quantiles = [round(quantile(counts, q) or 0) for q in (0.5, 0.99)]
-        rows.append((*before, *quantiles, highest))
+    for *before, lowest, average, counts, highest in answer.rows:
+        quantiles = [round(quantile(counts, q, min_ms=lowest, max_ms=highest) or 0) for q in (0.5, 0.99)]
+        rows.append((*before, lowest, average, *quantiles, highest))
     return format_table(LATENCY_COLUMNS, rows) if rows else "nothing"
 
 
 def _paths(answer: Answer) -> str:
     wrapped: list[str] = []
-    for start, path, state, age_ms, before_ms in answer.rows:
+    for end_ms, path, state, age_ms, before_ms in answer.rows:
         remark = "" if state == "measured" else f"  ({state})"
-        line = f"{start:%H:%M:%S}  {_age(age_ms, before_ms)}{path}{remark}"
+        line = f"{iso(end_ms)}  {_age(age_ms, before_ms)}{path}{remark}"
         wrapped.append(fill(line, WIDTH, subsequent_indent=" " * 10, break_on_hyphens=False))
     return "\n".join(wrapped) or "no window was closed"
 

@@ -141,7 +141,9 @@ def latencies(measured: pl.DataFrame, outline: Outline) -> pl.DataFrame:
     statistics = measured.with_columns(avg_ms=pl.col("sum_ms") / pl.col("n"), sla_ms=_promised(outline))
     of_buckets = _of_buckets(statistics.lazy().select(*interval, "sla_ms", "buckets"), interval)
     joined = statistics.join(of_buckets, on=interval, how="left", nulls_equal=True)
-    return joined.with_columns(over_sla_share=pl.col("over_sla_n") / pl.col("n"))
+    # As in `buckets.quantile`, a value that a bucket stands for is not beyond the exact extremes.
+    within = pl.col(*QUANTILES).clip(pl.col("min_ms"), pl.col("max_ms"))
+    return joined.with_columns(within, over_sla_share=pl.col("over_sla_n") / pl.col("n"))
 
 
 def shrunk_minutes(stored: pl.DataFrame, tasks: pl.DataFrame) -> list[int]:

@@ -121,6 +121,7 @@ _BUCKETS_COMMENT = (
     "log-scaled histogram: signed index of each bucket with records, in order, and their number; relative error ≤ 1 %; "
     "histograms merge by the sum of n per bucket"
 )
+_QUANTILE_COMMENT = "ms, of rank ⌊q · (n − 1)⌋ in the buckets, relative error ≤ 1 %, within min_ms and max_ms"
 
 BATCHES = Table(
     "batches",
@@ -688,10 +689,10 @@ LATENCY_ROLLUP = Table(
         *_STATS,
         *_columns(
             ("avg_ms", "double", "sum_ms / n, ms"),
-            ("p50_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
-            ("p90_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
-            ("p99_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
-            ("p999_ms", "double", "ms, from buckets, relative error ≤ 1 %"),
+            ("p50_ms", "double", _QUANTILE_COMMENT),
+            ("p90_ms", "double", _QUANTILE_COMMENT),
+            ("p99_ms", "double", _QUANTILE_COMMENT),
+            ("p999_ms", "double", _QUANTILE_COMMENT),
             ("sla_ms", "bigint", "the tightest latency SLA, ms: error_after, else warn_after; null: none"),
             ("over_sla_n", "bigint", "records in buckets above sla_ms; null: no SLA"),
             ("over_sla_share", "double", "over_sla_n / n, 0 to 1; null: no SLA"),

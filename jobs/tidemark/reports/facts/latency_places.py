@@ -15,9 +15,9 @@ from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.buckets import quantile
 
 ROLLED_UP = """
-    SELECT operator, at_ms, list((b.bucket, b.n)) AS counts
+    SELECT operator, at_ms, list((b.bucket, b.n)) AS counts, min(min_ms) AS min_ms, max(max_ms) AS max_ms
     FROM (
-        SELECT operator, epoch_ms(interval_start) // $4 * $4 AS at_ms, explode(buckets) AS b
+        SELECT operator, epoch_ms(interval_start) // $4 * $4 AS at_ms, min_ms, max_ms, explode(buckets) AS b
         FROM latency_rollup
         WHERE topology = $1 AND interval_start >= make_timestamptz($2 * 1000)
               AND interval_start < make_timestamptz($3 * 1000) AND list_contains($5::VARCHAR[], operator)
@@ -26,9 +26,9 @@ ROLLED_UP = """
     GROUP BY ALL ORDER BY operator, at_ms
 """
 LATEST = """
-    SELECT operator, at_ms, list((b.bucket, b.n)) AS counts
+    SELECT operator, at_ms, list((b.bucket, b.n)) AS counts, min(min_ms) AS min_ms, max(max_ms) AS max_ms
     FROM (
-        SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, explode(buckets) AS b
+        SELECT operator, epoch_ms(finished_at) // $4 * $4 AS at_ms, min_ms, max_ms, explode(buckets) AS b
         FROM latency_minutes
         WHERE topology = $1 AND finished_at >= make_timestamptz($2 * 1000)
               AND finished_at < make_timestamptz($3 * 1000) AND list_contains($5::VARCHAR[], operator)
@@ -70,24 +70,26 @@ def latencies_in_places(
         tables: of the warehouse.
         topology: its name.
         operators: the operators that are wanted.
-        interval: of the finish clock.
+        interval: of the finish clock; of rollups, the minutes or hours that overlap it.
         place_ms: length of a place: a multiple of a minute, and of an hour for more than two days.
         is_rolled_up: whether the minutes are in rollups; otherwise the facts of batches are read.
 
     Returns:
         Rows with `operator`, `at_ms`, `n`, the quantiles and the promised latency, by operator and time.
     """
-    where = [topology, interval.start_ms, interval.end_ms, place_ms, list(operators)]
+    where = [interval.end_ms, place_ms, list(operators)]
     if is_rolled_up:
         grain = Grain.MINUTE if interval.length_ms <= 2 * Grain.DAY.length_ms else Grain.HOUR
-        measured = tables.ask(ROLLED_UP, [*where, grain.value]).objects
+        first_ms = interval.widened(grain).start_ms
+        measured = tables.ask(ROLLED_UP, [topology, first_ms, *where, grain.value]).objects
     else:
-        measured = tables.ask(LATEST, where).objects
+        measured = tables.ask(LATEST, [topology, interval.start_ms, *where]).objects
     promises = tables.ask(PROMISED, [topology, interval.end_ms]).objects if measured else []
     promised_ms = {row["operator"]: row["sla_ms"] for row in promises}
     rows = []
     for row in measured:
-        quantiles = {name: quantile(row["counts"], q) for name, q in QUANTILES.items()}
+        extremes = {"min_ms": row["min_ms"], "max_ms": row["max_ms"]}
+        quantiles = {name: quantile(row["counts"], q, **extremes) for name, q in QUANTILES.items()}
         n, sla_ms = sum(n for _, n in row["counts"]), promised_ms.get(row["operator"])
         rows.append({"operator": row["operator"], "at_ms": row["at_ms"], "n": n, **quantiles, "sla_ms": sla_ms})
     return rows

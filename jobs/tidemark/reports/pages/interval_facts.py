@@ -1,7 +1,7 @@
 """Queries the facts of a page about an interval.
 
-Facts of windows are those of the windows that end in the interval (record time); latencies, outcomes and watermarks
-are those of its finish clock. Instants are epoch ms, lengths ms.
+Facts of windows are those of the windows that end in the interval (record time); outcomes and watermarks are those of
+its finish clock, and latencies those of the minutes that it overlaps. Instants are epoch ms, lengths ms.
 """
 
 from __future__ import annotations

@@ -167,14 +167,17 @@ class Plot:
         return line.format(name, WIDTH, y=self.axis.y(value))
 
     def _corners(self, points: Sequence[Point], place_ms: int) -> Iterator[str]:
-        at = [(_x(at_ms + place_ms / 2, self.interval), self.axis.y(value)) for at_ms, value in points]
+        """Yields each of *points* in the middle of that part of its place that is in the interval."""
+        at = []
+        for at_ms, value in points:
+            from_ms, until_ms = max(at_ms, self.interval.start_ms), min(at_ms + place_ms, self.interval.end_ms)
+            at.append((_x((from_ms + until_ms) / 2, self.interval), self.axis.y(value)))
         if len(at) == 1:
             # A line of one point would be invisible: it has the width of its place.
-            (x, y), half = at[0], max(2, WIDTH * place_ms / self.interval.length_ms / 2)
+            (x, y), half = at[0], max(2, WIDTH * (until_ms - from_ms) / self.interval.length_ms / 2)
             at = [(round(x - half, 1), y), (round(x + half, 1), y)]
         for x, y in at:
-            # The interval may end within its last place.
-            yield f"{min(max(x, 0), WIDTH):g},{y:g}"
+            yield f"{x:g},{y:g}"
 
 
 def lengths_axis(values_ms: Sequence[float], typical_ms: float) -> ValueAxis:

@@ -29,7 +29,7 @@ from tidemark.reports.pages.page_model import (
     told_cause,
 )
 from tidemark.reports.pages.templates import REFRESH_S, length, template
-from tidemark.reports.paths.path_facts import Row
+from tidemark.reports.paths.path_facts import PARTS_ARE, Row
 from tidemark.semantics.bounds import COUNTED_AS_LATE
 from tidemark.why.evidence.conditions import Condition
 
@@ -112,6 +112,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         **_told(model),
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
+        parts_are=PARTS_ARE,
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,
         refresh_s=REFRESH_S,
     )

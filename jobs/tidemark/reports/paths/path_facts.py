@@ -187,6 +187,13 @@ def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
     return str(Path(tuple(walk)))
 
 
+PARTS_ARE = (
+    "the part of an operator is all of its work that the window waited for, also on an earlier batch; an operator "
+    "beside the path has a part if the path waited for it"
+)
+"""Says why a part of a window's age may be longer than the operator's work on the window."""
+
+
 def judged_text(verdict: Mapping[str, Any], length: Callable[[float], str]) -> str:
     """Says by the limit of which SLA a window was judged, what was measured, and the limit.
 
@@ -221,11 +228,11 @@ def _unjudged(judged: Mapping[str, Any]) -> str:
     """Says how many closed windows an SLA did not judge, and why it may not."""
     if not judged["unjudged"]:
         return ""
-    number, were = f"{judged['unjudged']:,}", "was" if judged["unjudged"] == 1 else "were"
-    reason = (
-        "the work was not measured" if judged["quantile"] is None else "a window without a record of its own is not"
-    )
-    return f", and {number} more {were} not judged, since {reason}"
+    were, these = ("was", "this window") if judged["unjudged"] == 1 else ("were", "these windows")
+    reason = f"no record of {these} reached {judged['operator']}"
+    if judged["quantile"] is None:
+        reason = "the work was not measured"
+    return f", and {judged['unjudged']:,} more {were} not judged, since {reason}"
 
 
 def _quantile(judged: Mapping[str, Any], whose: str) -> str:

@@ -174,9 +174,9 @@ class Inputs:
             assert isinstance(longest_ms, int)
             if silent_ms > max(limit_ms, UNUSUAL_TIMES * longest_ms):
                 observation = (
-                    f"it has been silent for {for_people(silent_ms)}, and before for {for_people(longest_ms)} "
+                    f"it has been silent for {for_people(silent_ms)}, and before for {for_people(longest_ms)} at most; "
+                    f"the newest record of another partition was read {for_people(self.silent_ms(source))} ago"
                 )
-                observation += "at most; other partitions have records"
                 remedy = 'check the producers that write to it; an SLA with by = ["partition"] reports it'
                 where = {"input": source.name, "partition": number, "since_ms": read_ms[-1]}
                 yield self._scene.finding(PARTITION_SILENT, source.name, observation, remedy, **where)
