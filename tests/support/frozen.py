@@ -216,7 +216,7 @@ _UNTIL = "What is said of a partition ends with the last fact of its driver; it 
 _SENTENCE = "The sentence follows from the numbers beside it."
 _SINGULAR = "The words of a number of one are singular."
 _CROSSED = (
-    "Since when a share, a number or a quantile is over its limit is known to the minute; it was the check's instant."
+    "Since when a share, a number or a quantile is over its limit is known to the second; it was the check's instant."
 )
 _PARTS = "Beside a slow window stands the part of its age that took longest."
 _WORDS_OF_PAGE = "The page says what its instants and numbers are."
@@ -302,12 +302,12 @@ CHANGED: Sequence[Changed] = (
     Changed("*", "start page", "as of", _WORDS_OF_PAGE),
     Changed("*", "start page", "since", _WORDS_OF_PAGE),
     Changed("*", "start page", "found broken at", _WORDS_OF_PAGE),
-    Changed("kinds", "start page", "12:0?:50", _CROSSED),
+    Changed("kinds", "start page", "12:0?:?[08]", _CROSSED),
     Changed("kinds", "start page", "When it broke: 1 of 80 *", _SINGULAR),
     Changed("*", "page of the topology", "0 ms", _WORKED),
     Changed("*", "page of the topology", "100 ms", _WORKED),
     Changed("*", "page of the topology", "–", _WORKED),
-    Changed("kinds", "page of the topology", "12:0?:50", _CROSSED),
+    Changed("kinds", "page of the topology", "12:0?:?[08]", _CROSSED),
     Changed("*", "page of the topology", "since", _WORDS_OF_PAGE),
     Changed("*", "page of the topology", "found broken at", _WORDS_OF_PAGE),
     Changed("*", "page of the topology", "latency", _WORDS_OF_PAGE),
@@ -378,7 +378,7 @@ CHANGED: Sequence[Changed] = (
     Changed("kinds", "page of the SLAs", "no, *", _WORDS_OF_PAGE),
     Changed("kinds", "page of the SLAs", "critical", _WORDS_OF_PAGE),
     Changed("kinds", "page of the SLAs", "warning", _WORDS_OF_PAGE),
-    Changed("kinds", "page of the SLAs", "12:0?:50", _CROSSED),
+    Changed("kinds", "page of the SLAs", "12:0?:?[08]", _CROSSED),
     Changed("kinds", "page of the SLAs", "1 of 80 *", _SINGULAR),
     Changed("kinds", "page of the SLAs", "producer_ahead: *", _SINGULAR),
     *(
