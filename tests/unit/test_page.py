@@ -164,7 +164,7 @@ ALERT = {
     "alert": "a1", "severity": "critical", "cause": "partition_silent", "sub_topology": "s", "operator": "events",
     "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"],
     "topics": ["sums"], "owners": [],
-    "broken_since": utc(0), "opened_at": utc(60_000), "measurement": "too slow",
+    "broken_since": utc(0), "opened_at": utc(60_000), "measurement": "too slow", "measured_at": utc(90_000),
     "culprit": None, "runbook": None, "acknowledged_by": None,
     "states": {"fresh": "error", "quick": "passes since 21:44, resolves at 21:54 if it holds"},
 }  # fmt: skip
@@ -181,7 +181,7 @@ def test_incidents_of_one_cause_are_one_line_with_its_place():
     assert text_of(page, "alerts") == (
         "critical Partition silent at events partition 3 since 1970-01-01 00:00:00 . 2 SLAs : fresh is broken; "
         "quick passes since 21:44, resolves at 21:54 if it holds. Acknowledge or silence . "
-        "When it broke: too slow. Behind it: board, sums."
+        "Found at 1970-01-01 00:01:30 : too slow. Behind it: board, sums."
     )
     assert 'href="play/operators/events"' in page
     assert 'href="play/decisions?subject=fresh-1"' in page
@@ -245,7 +245,7 @@ def test_the_start_page_leads_with_what_is_wrong():
         "as of 1970-01-01 00:00:00 streams failed s1 catching up s2 running s0, s3 newest result 1 min 58 s ago "
         "SLAs 2 of 7 broken report 2026-01-31 12:00 open alerts "
         "critical Partition silent at events partition 3 since 1970-01-01 00:00:00 . 1 SLA : fresh is broken. "
-        "Acknowledge or silence . When it broke: too slow. Behind it: board, sums."
+        "Acknowledge or silence . Found at 1970-01-01 00:01:30 : too slow. Behind it: board, sums."
     )
     assert text[text.index("g_typo") : text.index("f_broken")].strip() == (
         "g_typo file not valid g_typo.toml: x as of 1970-01-01 00:00:00 streams none "

@@ -22,26 +22,35 @@ STATE_TEXT = """
 """
 """SQL of DuckDB: the state of a row of `incident_history`, in UTC."""
 OPEN_ALERTS = """
-    SELECT alert, arg_max(severity, changed_at) FILTER (change IN ('opened', 'escalated')) AS severity,
-           any_value(cause) FILTER (is_opening) AS cause,
-           any_value(cause_sub_topology) FILTER (is_opening) AS sub_topology,
-           any_value(cause_operator) FILTER (is_opening) AS operator,
-           any_value(cause_partition) FILTER (is_opening) AS partition,
-           any_value(incidents) FILTER (is_opening) AS incidents, any_value(slas) FILTER (is_opening) AS slas,
-           any_value("tables") FILTER (is_opening) AS "tables", any_value(topics) FILTER (is_opening) AS topics,
-           any_value(owners) FILTER (is_opening) AS owners,
-           min(broken_since) AS broken_since, min(opened_at) AS opened_at,
-           arg_max(alerts.message, changed_at) FILTER (change IN ('opened', 'escalated')) AS measurement,
-           arg_max(culprit, changed_at) FILTER (change IN ('opened', 'escalated')) AS culprit,
-           arg_max(blocked_by, changed_at) FILTER (change IN ('opened', 'escalated')) AS blocked_by,
-           arg_max(runbook, changed_at) FILTER (change IN ('opened', 'escalated')) AS runbook
-    FROM (
-        SELECT *, change = 'opened' AS is_opening FROM alerts
-        WHERE topology = $1 AND audience IS NULL AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
-    ) AS alerts
-    GROUP BY alert HAVING bool_or(is_opening) AND NOT bool_or(change = 'resolved')
+    WITH open_alerts AS (
+        SELECT alert, arg_max(severity, changed_at) FILTER (change IN ('opened', 'escalated')) AS severity,
+               any_value(cause) FILTER (is_opening) AS cause,
+               any_value(cause_sub_topology) FILTER (is_opening) AS sub_topology,
+               any_value(cause_operator) FILTER (is_opening) AS operator,
+               any_value(cause_partition) FILTER (is_opening) AS partition,
+               any_value(incidents) FILTER (is_opening) AS incidents, any_value(slas) FILTER (is_opening) AS slas,
+               any_value("tables") FILTER (is_opening) AS "tables", any_value(topics) FILTER (is_opening) AS topics,
+               any_value(owners) FILTER (is_opening) AS owners,
+               min(broken_since) AS broken_since, min(opened_at) AS opened_at,
+               arg_max(alerts.message, changed_at) FILTER (change IN ('opened', 'escalated')) AS measurement,
+               arg_max(culprit, changed_at) FILTER (change IN ('opened', 'escalated')) AS culprit,
+               arg_max(blocked_by, changed_at) FILTER (change IN ('opened', 'escalated')) AS blocked_by,
+               arg_max(runbook, changed_at) FILTER (change IN ('opened', 'escalated')) AS runbook
+        FROM (
+            SELECT *, change = 'opened' AS is_opening FROM alerts
+            WHERE topology = $1 AND audience IS NULL AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
+        ) AS alerts
+        GROUP BY alert HAVING bool_or(is_opening) AND NOT bool_or(change = 'resolved')
+    )
+    SELECT *, (
+        SELECT max(changed_at) FROM incidents
+        WHERE topology = $1 AND incidents.message = measurement AND change IN ('opened', 'escalated')
+              AND list_contains(open_alerts.incidents, incident)
+              AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
+    ) AS measured_at
+    FROM open_alerts
 """
-"""Selects a row per open alert; lists of its opening grow."""
+"""Selects a row per open alert; lists of its opening grow. Its measurement is that of an incident, at `measured_at`."""
 ACKNOWLEDGED = """
     SELECT incident, decided_by FROM incidents
     WHERE topology = $1 AND change = 'acknowledged' AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)

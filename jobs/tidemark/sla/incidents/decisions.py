@@ -38,8 +38,8 @@ OPENINGS = """
           AND alert NOT IN (SELECT alert FROM alerts WHERE topology = $1 AND change = 'resolved')
 """
 OPEN_INCIDENTS = f"""
-    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, incident_history.message, culprit,
-           acknowledged_by, {STATE_TEXT} AS now
+    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, opened_at, incident_history.message,
+           coalesce(escalated_at, opened_at) AS measured_at, culprit, acknowledged_by, {STATE_TEXT} AS now
     FROM incident_history WHERE topology = $1 AND resolved_at IS NULL ORDER BY opened_at, incident
 """
 NEWEST_CHECK = """
