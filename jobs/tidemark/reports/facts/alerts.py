@@ -12,6 +12,7 @@ from tidemark.collecting import in_order_of
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import Severity
 from tidemark.reports.paths.path_facts import Row, Tables
+from tidemark.semantics.incidents import CHECKS
 
 STATE_TEXT = """
     CASE WHEN state = 'resolved' THEN state
@@ -21,6 +22,11 @@ STATE_TEXT = """
          ELSE incident_history.verdict END
 """
 """SQL of DuckDB: the state of a row of `incident_history`, in UTC."""
+IS_FOUND = f"coalesce(broken_since = opened_at, true) AND sla <> '{CHECKS}'"
+"""SQL of DuckDB: of a row of `incident_history` only the check that found the SLA broken is known, and no crossing.
+
+That checks are missed is known to begin when one was due.
+"""
 OPEN_ALERTS = """
     WITH open_alerts AS (
         SELECT alert, arg_max(severity, changed_at) FILTER (change IN ('opened', 'escalated')) AS severity,
@@ -62,6 +68,14 @@ STATES = f"""
     ORDER BY opened_at, incident
 """
 """Selects the present state of incidents, the oldest first; null: the newest check is later than $2."""
+_STATE_WORDS = {
+    "error": "is broken",
+    "warn": "has a warning",
+    "unknown": "cannot be measured",
+    "never_loaded": "was never loaded",
+    "ahead_of_clock": "is ahead of the clock",
+    "resolved": "is resolved",
+}
 _LISTS = ("incidents", "slas", "tables", "topics", "owners")
 
 
@@ -83,6 +97,15 @@ def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> l
         place = (holds, alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
         alerts.append((place, {**alert, **lists, "acknowledged_by": by, "states": states}))
     return [alert for _, alert in sorted(alerts, key=itemgetter(0))]
+
+
+def state_in_words(state: str) -> str:
+    """Returns what STATE_TEXT says, as it follows the name of an SLA.
+
+    >>> state_in_words("error"), state_in_words("passes since 12:02, resolves at 12:12 if it holds")
+    ('is broken', 'passes since 12:02, resolves at 12:12 if it holds')
+    """
+    return _STATE_WORDS.get(state, state)
 
 
 def silent_groups(slas: Iterable[Row], *, at_ms: int) -> list[Row]:

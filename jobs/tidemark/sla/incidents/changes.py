@@ -173,7 +173,7 @@ def missed_check(
         "sla": CHECKS,
         "change": Change.OPENED.value,
         "changed_at": at_ms,
-        "opened_at": at_ms,
+        "opened_at": since_ms,
         "broken_since": since_ms,
         "verdict": Verdict.ERROR.value,
         "severity": Severity.CRITICAL.value,

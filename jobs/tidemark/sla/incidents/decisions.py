@@ -14,7 +14,7 @@ from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import DECISIONS as TABLE
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.alerts import STATE_TEXT
+from tidemark.reports.facts.alerts import IS_FOUND, STATE_TEXT
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.reports.report_tables import add_rows
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject
@@ -38,8 +38,9 @@ OPENINGS = """
           AND alert NOT IN (SELECT alert FROM alerts WHERE topology = $1 AND change = 'resolved')
 """
 OPEN_INCIDENTS = f"""
-    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, opened_at, incident_history.message,
-           coalesce(escalated_at, opened_at) AS measured_at, culprit, acknowledged_by, {STATE_TEXT} AS now
+    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, {IS_FOUND} AS is_found, culprit,
+           coalesce(escalated_at, opened_at) AS measured_at, incident_history.message, acknowledged_by,
+           {STATE_TEXT} AS now
     FROM incident_history WHERE topology = $1 AND resolved_at IS NULL ORDER BY opened_at, incident
 """
 NEWEST_CHECK = """
