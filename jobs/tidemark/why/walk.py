@@ -270,7 +270,7 @@ class Walk:
         if bad := rows["quarantined"].sum():
             remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"
             if isinstance(operator, Source):
-                remedy += f", and {requeue(self._scene, operator)}"
+                remedy += f"; correct the producer or the topology; then {requeue(self._scene, operator)}"
             are = "is" if bad == 1 else "are"
             yield f"{bad:,} {of} {are} quarantined{self._reasons(operator, batches)}", remedy
         if again := rows["reopened"].sum():

@@ -112,14 +112,14 @@ def requeue_plan(
     return RepairPlan(
         topology=options.topology,
         sub_topology=None,
-        effect="\n".join(_effect(waiting, chosen.height)),
+        effect="\n".join(_effect(waiting, chosen.height, is_late=options.late)),
         state=waiting.select("source", "reason", *PLACE).rows(),
         apply=apply,
         is_needed=waiting.height > 0,
     )
 
 
-def _effect(waiting: pl.DataFrame, n: int) -> Iterator[str]:
+def _effect(waiting: pl.DataFrame, n: int, *, is_late: bool) -> Iterator[str]:
     """Yields lines on the records *waiting*, of *n* chosen ones."""
     yield f"{waiting.height} of {n} records would be sent again"
     offset = pl.col("offset")
@@ -131,6 +131,8 @@ def _effect(waiting: pl.DataFrame, n: int) -> Iterator[str]:
         yield f"  {row['source']}, {row['reason']}: {row['n']} of {place}"
     if places.height > MOST_LISTED:
         yield f"  and from {places.height - MOST_LISTED} more partitions"
+    if waiting.height and not is_late:
+        yield "Correct the producer or the topology first: a record that still cannot be used is quarantined again"
 
 
 def _refuse_unfitting(options: argparse.Namespace) -> None:
