@@ -39,6 +39,8 @@ OPEN_ALERTS = """
                any_value(owners) FILTER (is_opening) AS owners,
                min(broken_since) AS broken_since, min(opened_at) AS opened_at,
                arg_max(alerts.message, changed_at) FILTER (change IN ('opened', 'escalated')) AS measurement,
+               arg_max(sla, changed_at) FILTER (change IN ('opened', 'escalated')) AS measured_sla,
+               max(changed_at) FILTER (change IN ('opened', 'escalated')) AS changed_last_at,
                arg_max(culprit, changed_at) FILTER (change IN ('opened', 'escalated')) AS culprit,
                arg_max(blocked_by, changed_at) FILTER (change IN ('opened', 'escalated')) AS blocked_by,
                arg_max(runbook, changed_at) FILTER (change IN ('opened', 'escalated')) AS runbook
@@ -48,15 +50,17 @@ OPEN_ALERTS = """
         ) AS alerts
         GROUP BY alert HAVING bool_or(is_opening) AND NOT bool_or(change = 'resolved')
     )
-    SELECT *, (
+    SELECT * EXCLUDE (measured_sla, changed_last_at), (
         SELECT max(changed_at) FROM incidents
         WHERE topology = $1 AND incidents.message = measurement AND change IN ('opened', 'escalated')
-              AND list_contains(open_alerts.incidents, incident)
-              AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
+              AND incidents.sla = measured_sla AND changed_at <= changed_last_at
     ) AS measured_at
     FROM open_alerts
 """
-"""Selects a row per open alert; lists of its opening grow. Its measurement is that of an incident, at `measured_at`."""
+"""Selects a row per open alert; lists of its opening grow.
+
+Its `measurement` is that of a change of an incident, which the check for `measured_at` made.
+"""
 ACKNOWLEDGED = """
     SELECT incident, decided_by FROM incidents
     WHERE topology = $1 AND change = 'acknowledged' AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
