@@ -778,6 +778,12 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
     of_fresh = f"board_is_fresh until 2099-01-31 13:00:00 , silenced by ann. {all_of_it}"
     assert form_says(decided, "board_is_fresh").endswith(f"Silences {of_fresh}")
     assert "End silence" in decided.get(f"{FORM}?subject=flights").text
+    # Each open alert of the topology says that no channel gets it.
+    for silenced in told(decided, "/topologies/flights/status")["alerts"]:
+        end = until["board_is_fresh" if silenced["slas"] == ["board_is_fresh"] else "flights"]
+        assert silenced["silenced_until"] == end.replace("Z", ".000Z")
+    page = " ".join(re.sub("<.*?>", " ", decided.get("/pages/flights", **BROWSER).text).split())
+    assert page.count("No channel gets it until 2099-01-31 1") == len(alerts)
     # The silence of the topology is not ended at an incident.
     assert "End silence" not in decided.get(f"{FORM}?subject={INCIDENT}").text
     unknown = decided.get(f"{FORM}?subject=nothing")
