@@ -1245,8 +1245,8 @@ def test_late_and_quarantined_records_are_named(tmp_path: Path) -> None:
     assert finding.remedy == (
         "the table late_records lists them, and requeued those that were sent or processed again; "
         "`tidemark requeue play --late --source events` sends them again; look at what is quarantined: "
-        "`tidemark sql \"from quarantine where topology = 'play' and source = 'events'\"`, and "
-        "`tidemark requeue play --source events` sends them again"
+        "`tidemark sql \"from quarantine where topology = 'play' and source = 'events'\"`; correct the producer or the "
+        "topology; then `tidemark requeue play --source events` sends them again"
     )
 
 
