@@ -743,10 +743,11 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
     # The start page waits for its lines, however busy the machine is.
     monkeypatch.setattr(page_api, "LINES_WITHIN_S", 60)
     (row,) = Warehouse(tmp_path / "busy").ask(f"SELECT * FROM incidents WHERE incident = '{INCIDENT}'").objects
-    began = f"{row['broken_since']:%Y-%m-%d %H:%M:%S}"
+    began, checked = (f"{row[name]:%Y-%m-%d %H:%M:%S}" for name in ("broken_since", "changed_at"))
     of_incident = (
-        f"delays_in_time is broken. Its incident {INCIDENT} began at {began} . When it broke: latency p99 of "
-        "carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on. Culprit: carrier_state."
+        f"delays_in_time is broken. Its incident is {INCIDENT}: it broke at {began} . Found at {checked} : "
+        "latency p99 of carrier_delays is 6 min 52 s; warning from 1 min on, error from 5 min on. "
+        "Culprit: carrier_state."
     )
     nothing = f"Open incidents {of_incident} Silences There is none: channels get alerts of {INCIDENT}."
     assert form_says(decided, INCIDENT) == nothing
@@ -757,7 +758,7 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
     recovers = f"passes since {row['passes_since']:%H:%M}, resolves at {row['resolves_at']:%H:%M} if it holds"
     # It was broken three checks ago, which are ten minutes apart, and has to hold for half an hour.
     assert (row["passes_since"] - row["opened_at"], row["resolves_at"] - row["passes_since"]) == (TEN, 3 * TEN)
-    assert form_says(decided, RECOVERS).startswith(f"Open incidents {RECOVERS} {recovers}. Its incident ")
+    assert form_says(decided, RECOVERS).startswith(f"Open incidents {RECOVERS} {recovers}. Its incident is ")
     alerts = told(decided, "/topologies/flights/status")["alerts"]
     # It is critical and the oldest, but nothing is broken any more.
     assert [alert["cause"] for alert in alerts] == ["driver_dead", "partition_silent", "backlog"]
@@ -769,11 +770,20 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
     for subject, at in until.items():
         silence = json.dumps({"decision": "silence", "subject": subject, "until": at})
         decided.request("POST", "/topologies/flights/decisions", silence, Authorization="Bearer x")
+        # The first silence is the only one; the one of the topology keeps alerts of board_is_fresh back after its own.
+        but = "" if subject == "flights" else ", except those that another silence above keeps back"
+        assert f"Channels get alerts of {subject} again{but}.</p>" in decided.get(f"{FORM}?subject={subject}").text
     all_of_it = "All of flights until 2099-01-31 12:00:00 , silenced by ann."
     assert form_says(decided, INCIDENT) == f"Open incidents {of_incident} Silences {all_of_it}"
     of_fresh = f"board_is_fresh until 2099-01-31 13:00:00 , silenced by ann. {all_of_it}"
     assert form_says(decided, "board_is_fresh").endswith(f"Silences {of_fresh}")
     assert "End silence" in decided.get(f"{FORM}?subject=flights").text
+    # Each open alert of the topology says that no channel gets it.
+    for silenced in told(decided, "/topologies/flights/status")["alerts"]:
+        end = until["board_is_fresh" if silenced["slas"] == ["board_is_fresh"] else "flights"]
+        assert silenced["silenced_until"] == end.replace("Z", ".000Z")
+    page = " ".join(re.sub("<.*?>", " ", decided.get("/pages/flights", **BROWSER).text).split())
+    assert page.count("No channel gets it until 2099-01-31 1") == len(alerts)
     # The silence of the topology is not ended at an incident.
     assert "End silence" not in decided.get(f"{FORM}?subject={INCIDENT}").text
     unknown = decided.get(f"{FORM}?subject=nothing")

@@ -104,7 +104,12 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
     ]
     warehouse.write(
         SLA_RESULTS,
-        [{"sla": "a", "verdict": "pass"}, {"sla": "b", "verdict": "error"}, {"sla": "c", "verdict": "unknown"}],
+        [
+            {"sla": sla, "verdict": verdict, "checked_at": 45_296_000}
+            for sla, verdict in (("a", "pass"), ("b", "error"), ("c", "unknown"))
+        ],
     )
-    assert list(story.new()) == ["SLAs: in the first check by Airflow 1 of 3 are broken, and 1 are not measured yet"]
+    assert list(story.new()) == [
+        "SLAs: in the first check by Airflow, for 12:34:56 UTC, 1 of 3 are broken, and 1 are not measured yet"
+    ]
     assert story.left == []

@@ -172,22 +172,27 @@ def findings(plant: Plant, at: int, operator: str | None = None) -> list[str]:
 def test_why_says_where_only_the_check_that_found_an_sla_broken_is_known(plant: Plant) -> None:
     plant.check(0, {"board": "error"}, observed_ms=312_000, subject="flight_board")
     (line,) = findings(plant, 1)
-    assert line.startswith("incident_open: flight_board since 2026-01-01T12:00:00.000Z: SLA board: error; ")
+    assert line.startswith("incident_open: flight_board since 2026-01-01T12:00:00.000Z: SLA board is broken; ")
     assert "; a check found it broken then, and since when is not known; " in line
+    # When a check was due is known.
+    miss(plant.layout, EVERY_2_MIN, at_ms=NOON + 7 * MINUTE)
+    (missed,) = (line for line in findings(plant, 7) if "checks_are_made" in line)
+    assert "since 2026-01-01T12:04:00.000Z: SLA checks_are_made" in missed
+    assert "a check found it" not in missed
 
 
 def test_why_says_that_an_incident_resolves_if_it_holds(plant: Plant) -> None:
     of_board = {"subject": "flight_board"}
     plant.check(0, {"board": "error"}, observed_ms=312_000, crossed_at=NOON - 311_000, **of_board)
     acknowledge(plant.layout, "flights", "board-20260101T120000", by="Ann", note="", at_ms=NOON + MINUTE)
-    history = "`tidemark incidents flights --history board-20260101T120000`"
+    history = "`tidemark incidents flights --history board-20260101T120000` shows its changes, and who was told"
     # At noon it was 312 s old; its limit is 1 s.
     since = "incident_open: flight_board since 2026-01-01T11:54:49.000Z: SLA board"
-    assert findings(plant, 1) == [f"{since}: error; the worst was 5 min 12 s; Ann acknowledged it; {history}"]
+    assert findings(plant, 1) == [f"{since} is broken; the worst was 5 min 12 s; Ann acknowledged it; {history}"]
     for minute in (2, 4):
         plant.check(minute, {"board": "pass"}, **of_board)
     passes = "passes since 12:02, resolves at 12:12 if it holds; the worst was 5 min 12 s; Ann acknowledged it"
-    assert findings(plant, 5) == [f"{since}: {passes}; no action is needed if it holds: {history}"]
+    assert findings(plant, 5) == [f"{since} {passes}; no action is needed if it holds; {history}"]
     # At an instant before the newest check only that it was broken is known.
     assert findings(plant, 3) == [f"{since} is broken; Ann acknowledged it; {history}"]
     assert findings(plant, -1) == findings(plant, 5, "carrier_delays") == []
@@ -200,6 +205,6 @@ def test_an_sla_of_the_whole_topology_is_a_finding_about_its_subject(plant: Plan
     plant.check(16, {"kept": "error"}, subject="outcomes", observed_ms=7)
     (line,) = findings(plant, 16)
     assert line.startswith(
-        "incident_open: outcomes since 2026-01-01T12:16:00.000Z: SLA kept: error; the worst was 7 ms"
+        "incident_open: outcomes since 2026-01-01T12:16:00.000Z: SLA kept is broken; the worst was 7 ms"
     )
     assert findings(plant, 16, "flight_board") == []

@@ -426,6 +426,32 @@ def test_a_rule_alerts_only_if_the_check_would(flights: Topology, more: dict[str
     assert ("tidemark_sla_level{" in text) == bool(more)
 
 
+WARNS = {"warning": "the newest check has a warning", "critical": "the newest check found it broken"}
+
+
+@pytest.mark.parametrize(
+    ("sla", "levels"),
+    [
+        ({"measure": "staleness", "warn_after": "1 min", "error_after": "2 min"}, ["warning", "critical"]),
+        # A table may be ahead of the clock, which is an error whatever its limits.
+        ({"measure": "staleness", "warn_after": "1 min"}, ["warning", "critical"]),
+        ({"measure": "staleness", "error_after": "1 min"}, ["critical"]),
+        ({"measure": "operator_latency_p50", "subject": "carrier_state", "warn_after": "1 s"}, ["warning"]),
+        ({"measure": "records", "warn_below": 5}, ["warning"]),
+        ({"measure": "quarantined_share", "subject": "flight_events", "error_above": 0.1}, ["critical"]),
+        ({"measure": "contract", "subject": "tables"}, ["critical"]),
+    ],
+)
+def test_a_level_of_checks_has_a_rule_if_a_check_can_find_it(
+    flights: Topology, sla: dict[str, Any], levels: list[str]
+) -> None:
+    written = {"subject": "flight_board", "owner": "o", **sla}
+    text = rules_file([(flights, parse({"flights": {"sla": written}}, flights, file="slas.toml"))])
+    of_sla = text[text.index('- alert: "TidemarkSla"') :]
+    assert re.findall(r'"severity": "(\w+)"', of_sla) == levels
+    assert re.findall(r'"summary": "[^:]+: ([^"]+)"', of_sla) == [WARNS[level] for level in levels]
+
+
 @needs_promtool
 def test_the_command_writes_rules_of_every_sla(flights: Topology, tmp_path: Path) -> None:
     printed = tidemark(CHECKOUT, "metrics", "rules", "flights").stdout

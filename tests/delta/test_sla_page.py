@@ -82,6 +82,11 @@ def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout)
         ["operator_batches", "status", "19", "18", "1,234", "duplicate keys: 2 by carrier_state, such as batch id 7"],
         ["batches", "status", "19", "18", "1,234", "1 of 1 hold"],
     ]
+    # The SLA that is broken breaks an expectation, and nothing is wrong with the check.
+    assert (
+        "0 of 1 expectations hold. Those of <code>sla_status</code> are about the SLAs above: one that is broken"
+        in page
+    )
     observed = "error after 5 min, observed 7 min 38 s; error after 1 min 30 s, observed 1 min 58 s"
     assert cells(page, "expectations") == [
         ["sla_status", "expect less", "error_after_ms, observed_ms", "warning", "no", observed]

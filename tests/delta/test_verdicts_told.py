@@ -107,6 +107,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     of_board = page_model(tables, layout, topology, promised, at_ms=at_ms, operator="board")
     document = topology_command.document(play.home, topology, at_ms=at_ms)
     past = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms, subjects=subjects_of(topology, "board"))
+    of_all = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms)
     decided = decision_facts(tables, "play", "quick_work", slas=[*SLAS], at_ms=at_ms)
     assert decided is not None
     return {
@@ -114,7 +115,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         "reports/pages/topology_page.html.j2": topology_page(live, document, topology)
         + topology_page(reported, document, topology),
         "reports/pages/operator_page.html.j2": operator_page(of_board, document, topology, "board", past, []),
-        "reports/pages/history_page.html.j2": history_page("play", past, at_ms=at_ms),
+        "reports/pages/history_page.html.j2": history_page("play", of_all, at_ms=at_ms),
         "reports/pages/problem_page.html.j2": problem_page("d", status=404, start="."),
         "reports/pages/page.html.j2": page(page_facts(tables, topology, interval)),
         "sla/page.html.j2": sla_page(play.home, "play", reported),
@@ -129,6 +130,12 @@ def test_the_age_of_windows_is_told_of_latencies_alone(pages: Mapping[str, str])
         told = [said for said in of_slas if measure in said.lower()]
         assert told
         assert all(("after their end" in said) is has_age for said in told)
+
+
+def test_a_history_names_the_slas_that_no_chart_is_about(pages: Mapping[str, str]) -> None:
+    told = "No chart shows what this SLA limits: quick_work (operator latency p50 of newest). "
+    assert any(told in " ".join(said.split()) for said in Sentences(pages["reports/pages/history_page.html.j2"]).said)
+    assert "No chart shows" not in pages["reports/pages/operator_page.html.j2"]
 
 
 def test_every_template_of_a_page_is_looked_at(pages: Mapping[str, str]) -> None:

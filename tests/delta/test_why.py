@@ -1246,10 +1246,10 @@ def test_late_and_quarantined_records_are_named(tmp_path: Path) -> None:
     told = [f"1 {of} was late, by up to 14 s", f"1 {of} is quarantined (1 malformed_json)"]
     assert finding.seen.split("; ")[1:] == told
     assert finding.remedy == (
-        "late_records has them, and requeued those that were sent or processed again; "
+        "the table late_records lists them, and requeued those that were sent or processed again; "
         "`tidemark requeue play --late --source events` sends them again; look at what is quarantined: "
-        "`tidemark sql \"from quarantine where topology = 'play' and source = 'events'\"`; "
-        "correct the producer or the topology; then `tidemark requeue play --source events` sends them again"
+        "`tidemark sql \"from quarantine where topology = 'play' and source = 'events'\"`; correct the producer or the "
+        "topology; then `tidemark requeue play --source events` sends them again"
     )
     silent = first(play, 81)
     assert silent.cause == "source_quiet"

@@ -70,7 +70,7 @@ def test_a_record_returns_to_its_partition_once_with_its_origin(warehouse: Path,
         "  events, invalid_key: 1 of topic again, partition 0, offset 7",
         "  events, malformed_json: 1 of topic again, partition 1, offset 7",
         "  events, null_value: 1 of topic again, partition 1, offset 9",
-        "what is still unusable is quarantined again: first correct the producer or the topology",
+        "Correct the producer or the topology first: a record that still cannot be used is quarantined again",
     ]
     assert not Layout(warehouse).report_table("t", "requeued").exists()
     malformed = requeue_plan(asked("--reason", "malformed_json"), warehouse, broker, lambda: NOON).apply()

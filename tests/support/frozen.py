@@ -216,9 +216,11 @@ _UNTIL = "What is said of a partition ends with the last fact of its driver; it 
 _SENTENCE = "The sentence follows from the numbers beside it."
 _SINGULAR = "The words of a number of one are singular."
 _CROSSED = (
-    "Since when a share, a number or a quantile is over its limit is known to the minute; it was the check's instant."
+    "Since when a share, a number or a quantile is over its limit is known to the second; it was the check's instant."
 )
 _PARTS = "Beside a slow window stands the part of its age that took longest."
+_WHOLE = "The sentence is whole, and says what is so of the level, the SLA or the table that it names."
+_MEASURED = "What was measured stands with the instant of its check."
 _WORDS_OF_PAGE = "The page says what its instants and numbers are."
 _SHARES = "The columns share and usual share of blame are gone."
 _NEIGHBOUR = "A quantile of the paths of an hour is one that was measured, as everywhere: of two neighbours the lower."
@@ -330,6 +332,18 @@ CHANGED: Sequence[Changed] = (
     Changed("flights", "page of the history", "9 min [23][27] s", _WITHIN),
     Changed("kinds", "page of the history", "25* s", _WITHIN),
     Changed("ticking", "page of the history", "25* s", _WITHIN),
+    *(
+        Changed("flights", question, "blocked_by", _WHOLE)
+        for question in ("table incidents", "table sla_alerts", "table sla_results", "view incident_history")
+    ),
+    Changed("flights", "table sla_results", "message", _WHOLE),
+    Changed("flights", "command why", "[[][0-3]].remedy", _WHOLE),
+    Changed("flights", "command why", "[[][23]].seen", _WHOLE),
+    Changed("flights", "text of incidents", "changes_are_fresh-20260301T132010 *", _WHOLE),
+    Changed("kinds", "command why", "[[]1[2-5]].remedy", _WHOLE),
+    Changed("kinds", "command why", "[[]1[25]].seen", _WHOLE),
+    Changed("kinds", "command status", "topologies[[]0].slas.rows[[]4].message", _WHOLE),
+    Changed("kinds", "command status", "topologies[[]0].alerts[[]?].measured_at", _MEASURED),
     # Clocks
     Changed("sharded", "table clock_skew", "*", _BEATS),
     # Pages
@@ -343,12 +357,17 @@ CHANGED: Sequence[Changed] = (
     Changed("*", "start page", "as of", _WORDS_OF_PAGE),
     Changed("*", "start page", "since", _WORDS_OF_PAGE),
     Changed("*", "start page", "found broken at", _WORDS_OF_PAGE),
-    Changed("kinds", "start page", "12:0?:50", _CROSSED),
-    Changed("kinds", "start page", "When it broke: 1 of 80 *", _SINGULAR),
+    Changed("kinds", "start page", "12:0?:?[08]", _CROSSED),
+    Changed("kinds", "start page", ": 1 of 80 *", _SINGULAR),
+    Changed("kinds", "start page", "When it broke: *", _MEASURED),
+    Changed("kinds", "start page", "Found at", _MEASURED),
+    Changed("kinds", "start page", "2014-05-13", _MEASURED),
+    Changed("kinds", "start page", ": 2 of 80 *", _MEASURED),
+    Changed("kinds", "start page", ": staleness of board is 12.2 s*", _MEASURED),
     Changed("*", "page of the topology", "0 ms", _WORKED),
     Changed("*", "page of the topology", "100 ms", _WORKED),
     Changed("*", "page of the topology", "–", _WORKED),
-    Changed("kinds", "page of the topology", "12:0?:50", _CROSSED),
+    Changed("kinds", "page of the topology", "12:0?:?[08]", _CROSSED),
     Changed("*", "page of the topology", "since", _WORDS_OF_PAGE),
     Changed("*", "page of the topology", "found broken at", _WORDS_OF_PAGE),
     Changed("*", "page of the topology", "latency", _WORDS_OF_PAGE),
@@ -359,7 +378,12 @@ CHANGED: Sequence[Changed] = (
     Changed("kinds", "page of the topology", "*, moving average 66? ms, *", _AVERAGE),
     Changed("kinds", "page of the topology", "SLA * holds: *", _SENTENCE),
     Changed("kinds", "page of the topology", "The window keeps the limit of SLA *", _SENTENCE),
-    Changed("kinds", "page of the topology", "When it broke: 1 of 80 *", _SINGULAR),
+    Changed("kinds", "page of the topology", ": 1 of 80 *", _SINGULAR),
+    Changed("kinds", "page of the topology", "When it broke: *", _MEASURED),
+    Changed("kinds", "page of the topology", "Found at", _MEASURED),
+    Changed("kinds", "page of the topology", "2014-05-13", _MEASURED),
+    Changed("kinds", "page of the topology", ": 2 of 80 *", _MEASURED),
+    Changed("kinds", "page of the topology", ": staleness of board is 12.2 s*", _MEASURED),
     Changed("kinds", "page of the topology", "partition 2: 1 record*", _SINGULAR),
     Changed("job", "page of the topology", ": payments *", _SENTENCE),
     Changed("job", "page of the topology", "It was 5 min 1 s old *", _SENTENCE),
@@ -432,7 +456,13 @@ CHANGED: Sequence[Changed] = (
     Changed("kinds", "page of the SLAs", "no, *", _WORDS_OF_PAGE),
     Changed("kinds", "page of the SLAs", "critical", _WORDS_OF_PAGE),
     Changed("kinds", "page of the SLAs", "warning", _WORDS_OF_PAGE),
-    Changed("kinds", "page of the SLAs", "12:0?:50", _CROSSED),
+    Changed("kinds", "page of the SLAs", "12:0?:?[08]", _CROSSED),
+    Changed("*", "page of the SLAs", "Expectations of *", _WHOLE),
+    Changed("*", "page of the SLAs", "* expectations hold*", _WHOLE),
+    Changed("kinds", "page of the SLAs", "are about the *", _WHOLE),
+    Changed("kinds", "page of the SLAs", "sla_status", _WHOLE),
+    Changed("kinds", "page of the SLAs", "outcomes", _WHOLE),
+    Changed("kinds", "page of the SLAs", "Outcomes add up; *", _WHOLE),
     Changed("kinds", "page of the SLAs", "1 of 80 *", _SINGULAR),
     Changed("kinds", "page of the SLAs", "producer_ahead: *", _SINGULAR),
     *(

@@ -152,9 +152,25 @@ def test_an_alert_lists_topics_and_what_reads_them(story: Story) -> None:
     texts = alert_texts(alert_of(page, link=""), notified_ms=NOON)
     assert "\nAffected topics: sums, again\n" in texts["text"]
     # An alert whose SLA crossed its limit at a known instant says since when it is broken.
-    for broken_ms, said in ((page["changed_at"], "Found broken at: "), (page["changed_at"] - 60_000, "Broken since: ")):
-        dated = alert_of({**page, "incident": DRIVER, "broken_since": broken_ms}, link="")
-        assert f"\n{said}" in alert_texts(dated, notified_ms=NOON)["text"]
+    at_noon, before = "2026-01-01T12:00:00.000Z", "2026-01-01T11:59:00.000Z"
+    later = {"changed_at": NOON + 5 * MINUTE}
+    for row, found, since in (
+        ({}, f"Found broken at: {at_noon}", f"Broken since: {before}, 1 min"),
+        ({"reminder": 1}, f"Found broken at: {at_noon}", f"Broken since: {before}"),
+        (
+            {"change": "escalated", **later},
+            f"Found broken at: {at_noon}, at least 5 min",
+            f"Broken since: {before}, 6 min",
+        ),
+        (
+            {"change": "resolved", **later},
+            f"Was found broken at: {at_noon}, at least 5 min",
+            f"Was broken since: {before}, 6 min",
+        ),
+    ):
+        for broken_ms, said in ((page["opened_at"], found), (page["opened_at"] - MINUTE, since)):
+            dated = alert_of({**page, **row, "incident": DRIVER, "broken_since": broken_ms}, link="")
+            assert f"\n{said}\n" in alert_texts(dated, notified_ms=NOON)["text"]
     # Not so far upstream, the first stream is not affected.
     story.opens(1, "totals")
     story.check(1, board=DEAD, totals=KEPT_SLOW)
@@ -400,12 +416,12 @@ def test_an_alert_is_named_after_its_cause(story: Story) -> None:
     rows = [story.alerts[name, "opened"] for name in (DRIVER, f"{DRIVER}@finance")]
     alerts = [alert_of(row, link="", dags=["hourly", "weekly"]) for row in rows]
     page, message = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
-    assert page["subject"] == "[critical] play: driver_dead of reads: 2 SLAs are broken (error)"
+    assert page["subject"] == "[critical] play: driver dead at reads: 2 SLAs are broken (error)"
     assert (
         "\nBroken SLAs: board, totals\nAffected tables: board, totals\nAffected topics: sums\n"
         "Waiting DAGs: hourly, weekly\nAffected owners: desk, finance\n" in page["text"]
     )
-    assert message["subject"] == "[info] play: driver_dead of reads affects finance: totals is broken (error)"
+    assert message["subject"] == "[info] play: driver dead at reads affects finance: totals is broken (error)"
     assert [alert.dedup_key for alert in alerts] == [f"tidemark/play/{DRIVER}", f"tidemark/play/{DRIVER}@finance"]
 
 

@@ -103,7 +103,7 @@ def page_that_says(text, **changes):
     }  # fmt: skip
     stream = {
         "sub_topology": text, "state": "running", "reason": text, "last_heartbeat_at": None, "last_batch_at": None,
-        "records_in": 3, "records_behind": None, "eta_at": None,
+        "since": utc(20_000), "records_in": 3, "records_behind": None, "eta_at": None,
     }  # fmt: skip
     slas = {"checked_at": None, "is_overdue": True, "n": 1, "broken": 1, "warned": 0, "unknown": 0, "recovering": 0}
     slas["rows"] = [{"sla": "fresh", "verdict": "error", "message": "it is 9 s old"}]
@@ -164,7 +164,7 @@ ALERT = {
     "alert": "a1", "severity": "critical", "cause": "partition_silent", "sub_topology": "s", "operator": "events",
     "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"],
     "topics": ["sums"], "owners": [],
-    "broken_since": utc(0), "opened_at": utc(60_000), "measurement": "too slow",
+    "broken_since": utc(0), "opened_at": utc(60_000), "measurement": "too slow", "measured_at": utc(90_000),
     "culprit": None, "runbook": None, "acknowledged_by": None,
     "states": {"fresh": "error", "quick": "passes since 21:44, resolves at 21:54 if it holds"},
 }  # fmt: skip
@@ -181,11 +181,18 @@ def test_incidents_of_one_cause_are_one_line_with_its_place():
     assert text_of(page, "alerts") == (
         "critical Partition silent at events partition 3 since 1970-01-01 00:00:00 . 2 SLAs : fresh is broken; "
         "quick passes since 21:44, resolves at 21:54 if it holds. Acknowledge or silence . "
-        "When it broke: too slow. Behind it: board, sums."
+        "Found at 1970-01-01 00:01:30 : too slow. Behind it: board, sums."
     )
     assert 'href="play/operators/events"' in page
     assert 'href="play/decisions?subject=fresh-1"' in page
     assert "Acknowledged by ann." in page_that_says("play", alerts=[ALERT | {"acknowledged_by": "ann"}])
+
+
+@pytest.mark.parametrize(("checked_ms", "told"), [(19_000, ", before the streams started"), (20_000, "")])
+def test_a_check_for_an_instant_before_the_streams_started_says_so(checked_ms, told):
+    slas = {"checked_at": utc(checked_ms), "is_overdue": False, "n": 7, "broken": 0, "warned": 0, "unknown": 6}
+    page = page_that_says("play", at=utc(61_000), slas={**slas, "recovering": 0, "rows": []})
+    assert f"1 of 7 hold, 6 not measured checked {(61_000 - checked_ms) // 1_000} s ago{told} " in read(page)
 
 
 def line_of(name, verdict, *, streams=("running",), **more):
@@ -245,7 +252,7 @@ def test_the_start_page_leads_with_what_is_wrong():
         "as of 1970-01-01 00:00:00 streams failed s1 catching up s2 running s0, s3 newest result 1 min 58 s ago "
         "SLAs 2 of 7 broken report 2026-01-31 12:00 open alerts "
         "critical Partition silent at events partition 3 since 1970-01-01 00:00:00 . 1 SLA : fresh is broken. "
-        "Acknowledge or silence . When it broke: too slow. Behind it: board, sums."
+        "Acknowledge or silence . Found at 1970-01-01 00:01:30 : too slow. Behind it: board, sums."
     )
     assert text[text.index("g_typo") : text.index("f_broken")].strip() == (
         "g_typo file not valid g_typo.toml: x as of 1970-01-01 00:00:00 streams none "
@@ -329,7 +336,7 @@ def test_a_stream_that_catches_up_has_its_estimate():
     stream = {
         "sub_topology": "s", "state": "catching_up", "reason": None, "last_heartbeat_at": None, "last_batch_at": None,
         "records_in": 3, "records_behind": 12_000, "arrival_per_s": 100.4, "working_per_s": 400.0,
-        "eta_at": utc(40_000),
+        "eta_at": utc(40_000), "since": utc(0),
     }  # fmt: skip
     said = "12,000 records; reads 400/s while 100/s come; caught up at 1970-01-01 00:00:40"
     assert said in text_of(page_that_says("play", streams=[stream]), "streams")

@@ -311,7 +311,8 @@ def test_completeness_is_how_long_the_accounting_is_open(accounts, verdict, obse
     assert found.crossed_ms == (NOW - 50 if verdict is Verdict.WARN else None)  # the limit is 100 ms
     texts = {None: "completeness of outcomes is not measured", 0: "outcomes add up"}
     said = texts.get(observed, "outcomes have not added up for 150 ms")
-    assert measurement_text(found).startswith(f"{said}; ")
+    limit = "from 100 ms on" if observed is None else "if they have not for 100 ms"
+    assert measurement_text(found).startswith(f"{said}; warning {limit}, error ")
 
 
 def test_the_operator_with_the_longest_open_account_is_blamed():

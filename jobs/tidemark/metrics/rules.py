@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.sla_spec import QUANTILES, Measure, ResultPlace, Severity, SlaSpec
+from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, ResultPlace, Severity, SlaSpec
 from tidemark.model.topology import Topology
-from tidemark.semantics.sla import Sla
+from tidemark.semantics.sla import BurnRate, ChangeMaximums, RecordMinimums, ShareMaximums, Sla
 
 OVERDUE_CHECKS = 2
 """A check counts as overdue after so many intervals of `check_every`."""
@@ -74,7 +74,8 @@ def _of_sla(topology: Topology, spec: SlaSpec) -> Iterator[dict[str, Any]]:
     for level, severity, limit_ms in levels:
         labels = {"topology": topology.name, "sla": spec.name, "severity": severity.value, "owner": spec.owner}
         names = {"topology": topology.name, "sla": spec.name}
-        expression, finding = f"tidemark_sla_level{{{_matchers(names)}}} == {level}", "the newest check found it broken"
+        expression = f"tidemark_sla_level{{{_matchers(names)}}} == {level}"
+        finding = "the newest check has a warning" if level == 1 else "the newest check found it broken"
         if limit_ms is not None:
             expression = f"{_value(topology, spec)} >= {limit_ms / 1000:.15g}"
             if level == 1 and levels[-1][0] == 2:
@@ -94,13 +95,32 @@ def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
     has_times = spec.calendar or spec.maintenance_windows
     is_direct = spec.measure in {Measure.WATERMARK_LAG, *QUANTILES} and spec.place is ResultPlace.VIEW
     if not isinstance(limits, Sla) or not is_direct or spec.may_be_excused or has_times:
-        yield 1, Severity.WARNING, None
-        yield 2, spec.severity, None
+        warns, errs = _verdicts(spec)
+        if warns:
+            yield 1, Severity.WARNING, None
+        if errs:
+            yield 2, spec.severity, None
         return
     if limits.warn_after_ms is not None:
         yield 1, Severity.WARNING, limits.warn_after_ms
     if limits.error_after_ms is not None:
         yield 2, spec.severity, limits.error_after_ms
+
+
+def _verdicts(spec: SlaSpec) -> tuple[bool, bool]:
+    """Returns if a check can warn of *spec*, and if it can find it broken."""
+    match spec.limits:
+        case Sla(warn_after_ms=warn, error_after_ms=error):
+            # A table that was never loaded, and one that is ahead of the clock, break an SLA that has only a warning.
+            is_quantile = spec.measure in {*QUANTILES, *WORK_QUANTILES}
+            return warn is not None, error is not None or not is_quantile
+        case RecordMinimums(warn_below=warn, error_below=error):
+            return warn is not None, error is not None
+        case ChangeMaximums(warn_above=warn, error_above=error) | ShareMaximums(warn_above=warn, error_above=error):
+            return warn is not None, error is not None
+        case BurnRate(warn_at=warn, error_at=error):
+            return warn < error, True
+    return False, True
 
 
 def _value(topology: Topology, spec: SlaSpec) -> str:

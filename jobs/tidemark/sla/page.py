@@ -17,7 +17,7 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.query.sql import Warehouse
-from tidemark.reports.facts.alerts import STATE_TEXT, open_alerts
+from tidemark.reports.facts.alerts import IS_FOUND, STATE_TEXT, open_alerts
 from tidemark.reports.pages.charts import share_lines
 from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
@@ -39,7 +39,7 @@ EXPECTED = """
     ORDER BY "table" IS NOT NULL, sub_topology NULLS LAST, "table", suite DESC, "column", severity
 """
 INCIDENTS_OF = f"""
-    SELECT *, {STATE_TEXT} AS now FROM incident_history WHERE topology = $1
+    SELECT *, {STATE_TEXT} AS now, {IS_FOUND} AS is_found FROM incident_history WHERE topology = $1
     ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT {MOST_INCIDENTS}
 """
 BUDGETS = """

@@ -10,14 +10,14 @@ from typing import Any
 
 from tidemark.collecting import names_in
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.alerts import STATE_TEXT
+from tidemark.reports.facts.alerts import IS_FOUND, STATE_TEXT, state_in_words
 from tidemark.reports.paths.path_facts import Tables
 from tidemark.sla.incidents.tables import worst_text
 from tidemark.why.evidence.findings import INCIDENT_OPEN, WhyFinding
 
 INCIDENTS = f"""
     SELECT incident, sla, subject, epoch_ms(coalesce(broken_since, opened_at)) AS since_ms,
-           coalesce(broken_since = opened_at, true) AS is_found,
+           {IS_FOUND} AS is_found,
            epoch_ms(checked_at) <= $2 AS is_present, {STATE_TEXT} AS now, verdict = 'pass' AS holds,
            worst_observed, unit, acknowledged_by
     FROM incident_history
@@ -47,16 +47,17 @@ def sla_findings(
 
 def _open_incident(row: Mapping[str, Any], topology: Topology, place: Mapping[str, Any]) -> WhyFinding:
     state, history = f"SLA {row['sla']} is broken", f"`tidemark incidents {topology.name} --history {row['incident']}`"
+    remedy = f"{history} shows its changes, and who was told"
     if row["is_present"]:
         worst = worst_text(row)
-        state = f"SLA {row['sla']}: {row['now']}" + (f"; the worst was {worst}" if worst else "")
+        state = f"SLA {row['sla']} {state_in_words(row['now'])}" + (f"; the worst was {worst}" if worst else "")
     if row["is_found"]:
         # No crossing of its limit is known, so that its cause may be older than the check that saw it.
         state += "; a check found it broken then, and since when is not known"
     by = f"; {row['acknowledged_by']} acknowledged it" if row["acknowledged_by"] else ""
-    wait = "no action is needed if it holds: " if row["is_present"] and row["holds"] else ""
+    wait = "no action is needed if it holds; " if row["is_present"] and row["holds"] else ""
     return WhyFinding(
-        cause=INCIDENT_OPEN, **place, since_ms=row["since_ms"], seen=f"{state}{by}", remedy=f"{wait}{history}"
+        cause=INCIDENT_OPEN, **place, since_ms=row["since_ms"], seen=f"{state}{by}", remedy=f"{wait}{remedy}"
     )
 
 

@@ -95,9 +95,8 @@ def measurement_text(status: Status) -> str:
             by = _deadline_text(spec.limits)
             return f"an interval of {spec.subject}: {took}{_excuse(status)}; it must be complete {by}"
         case Sla():
-            limits = _limits(
-                {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}, "from {} on", for_people
-            )
+            after_ms = {"warning": spec.limits.warn_after_ms, "error": spec.limits.error_after_ms}
+            limits = _limits(after_ms, "from {} on", for_people)
             value = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
             age = _oldest_window(status)
@@ -105,7 +104,7 @@ def measurement_text(status: Status) -> str:
             measure = spec.measure.replace("_", " ")
             if spec.measure is Measure.COMPLETENESS and status.observed_ms is not None:
                 adds_up = f"have not added up for {value}" if status.observed_ms else "add up"
-                return f"{spec.subject} {adds_up}{ahead}; {limits}"
+                return f"{spec.subject} {adds_up}{ahead}; {_limits(after_ms, 'if they have not for {}', for_people)}"
             measured = f"{measure}{by} of {spec.subject} is {value}{ahead}{_since(status)}{_excuse(status)}"
             return f"{measured}; {limits}{age}{_stale_groups(status)}"
 

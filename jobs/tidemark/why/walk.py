@@ -198,7 +198,7 @@ class Walk:
     def _remedy_if(self, word: str, operator: Operator) -> str:
         """Returns what to do if the outcome of updates at *operator* is *word* of _LEFT_OUT."""
         remedies = {
-            "suppressed": "no action is needed if the values are the same; suppressed has each skip",
+            "suppressed": "no action is needed if the values are the same; the table suppressed lists them",
             "filtered": operator.remedy_if_filtered,
             "quarantined": f"look at them: {quarantine_query(self._scene, operator.name)}",
         }
@@ -277,7 +277,10 @@ class Walk:
             yield f"{bad:,} {of} {are} quarantined{self._reasons(operator, batches)}", remedy
         if again := rows["reopened"].sum():
             were, them = ("was", "it") if again == 1 else ("were", "them")
-            yield f"{again:,} {of} {were} late, and closed windows processed {them} again", "requeued has these"
+            yield (
+                f"{again:,} {of} {were} late, and closed windows processed {them} again",
+                "the table requeued lists them",
+            )
         for flow in operator.upstream_flows:
             yield from self._set_aside(flow)
 

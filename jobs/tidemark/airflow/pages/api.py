@@ -87,7 +87,14 @@ from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.incidents import Decision
-from tidemark.sla.incidents.decisions import AlertDecision, DecisionFacts, decide, decision_facts, promised_slas
+from tidemark.sla.incidents.decisions import (
+    AlertDecision,
+    DecisionFacts,
+    decide,
+    decision_facts,
+    promised_slas,
+    with_silences,
+)
 from tidemark.sla.page import sla_page
 from tidemark.storage.delta.format import OtherFormat, refuse_older
 
@@ -602,7 +609,8 @@ def _model(name: str) -> Row:
         return unreadable(Layout(warehouse), name, str(errors[name]), at_ms=at_ms)
     topology = _named(name)
     tables = Warehouse(warehouse, topology=name)
-    return page_model(tables, Layout(warehouse), topology, _promised(topology), at_ms=at_ms)
+    model = page_model(tables, Layout(warehouse), topology, _promised(topology), at_ms=at_ms)
+    return {**model, "alerts": with_silences(model["alerts"], tables, topology.name, at_ms=at_ms)}
 
 
 def _promised(topology: Topology) -> Promises:

@@ -219,7 +219,8 @@ def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleR
         if age_ms >= limit_ms:
             behind_bound = f" behind its bound of {for_people(judged.bound_ms)}" if waits else ""
             newest_age = f"the newest record of {judged.name} is {length_of(newest_age_ms)}"
-            still = "; broken until newer ones come" + (", or ignored when idle" if spec.ignore_when_idle else "")
+            idle = "; ignored while its sources are idle (ignore_when_idle), and broken otherwise"
+            still = idle if spec.ignore_when_idle else "; broken until newer ones come"
             promised = f"{spec.measure} of {spec.subject} below {for_people(limit_ms)}"
             yield f"warning: SLA {spec.name} promises {promised}, and {newest_age}{behind_bound}{still}"
 

@@ -134,7 +134,7 @@ def _effect(waiting: pl.DataFrame, n: int, *, is_late: bool) -> Iterator[str]:
     if places.height > MOST_LISTED:
         yield f"  and from {places.height - MOST_LISTED} more partitions"
     if waiting.height and not is_late:
-        yield "what is still unusable is quarantined again: first correct the producer or the topology"
+        yield "Correct the producer or the topology first: a record that still cannot be used is quarantined again"
 
 
 def _refuse_unfitting(options: argparse.Namespace) -> None:

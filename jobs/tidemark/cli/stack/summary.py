@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import fill, indent
 
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import BECAME, CAME_IN, HOP_UPDATE, TABLES
 from tidemark.query.inventory import inventory
 from tidemark.query.sql import Answer, Warehouse
@@ -62,10 +63,10 @@ CRITICAL_PATHS = """
     WHERE path IS NOT NULL ORDER BY window_end DESC LIMIT 3
 """
 SLAS = """
-    SELECT sla, subject || ' ' || measure AS judged, verdict, round(observed_ms)::BIGINT AS observed_ms,
-           warn_after_ms::BIGINT AS warn_ms, error_after_ms::BIGINT AS error_ms, culprit
-    FROM sla_results WHERE checked_at = (SELECT max(checked_at) FROM sla_results) ORDER BY sla
+    SELECT sla, subject || ' ' || measure, verdict, culprit, observed_ms, warn_after_ms, error_after_ms FROM sla_results
+    WHERE checked_at = (SELECT max(checked_at) FROM sla_results) ORDER BY sla
 """
+SLA_COLUMNS = ("sla", "judged", "verdict", "culprit", "observed", "warning_from", "error_from")
 EXCUSED = """
     SELECT sla, sla_results.message FROM sla_results
     WHERE checked_at = (SELECT max(checked_at) FROM sla_results) AND verdict = 'pass'
@@ -169,7 +170,11 @@ def _age(age_ms: int | None, before_ms: int) -> str:
 def _slas(warehouse: Warehouse) -> str:
     excused = (f"{sla} passes: {reason}" for sla, reason in warehouse.ask(EXCUSED).rows)
     notes = (fill(note, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False) for note in excused)
-    return "\n".join([_table(warehouse.ask(SLAS)), *notes])
+    rows = [
+        (*names, *(None if ms is None else for_people(round(ms)) for ms in (observed_ms, warn_ms, error_ms)))
+        for *names, observed_ms, warn_ms, error_ms in warehouse.ask(SLAS).rows
+    ]
+    return "\n".join([format_table(SLA_COLUMNS, rows) if rows else "nothing", *notes])
 
 
 def _inventory(home: Path) -> str:

@@ -859,7 +859,7 @@ SLA_RESULTS = Table(
             "crossed_at",
             "timestamp",
             "when an age crossed its lowest limit, a deadline passed, or what never came was due, by the clock of the "
-            "check; of a quantile, a share or a number the minute since which it was broken; null: not known, or none",
+            "check; of a quantile, a share or a number the second since which it was broken; null: not known, or none",
         ),
         ("over_ms", "bigint", "ms before checked_at over which it was measured; not of staleness and watermark_lag"),
         ("message", "string", "measured and allowed values as text"),

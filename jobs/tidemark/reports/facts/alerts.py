@@ -12,6 +12,7 @@ from tidemark.collecting import in_order_of
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import Severity
 from tidemark.reports.paths.path_facts import Row, Tables
+from tidemark.semantics.incidents import CHECKS
 
 STATE_TEXT = """
     CASE WHEN state = 'resolved' THEN state
@@ -21,27 +22,45 @@ STATE_TEXT = """
          ELSE incident_history.verdict END
 """
 """SQL of DuckDB: the state of a row of `incident_history`, in UTC."""
-OPEN_ALERTS = """
-    SELECT alert, arg_max(severity, changed_at) FILTER (change IN ('opened', 'escalated')) AS severity,
-           any_value(cause) FILTER (is_opening) AS cause,
-           any_value(cause_sub_topology) FILTER (is_opening) AS sub_topology,
-           any_value(cause_operator) FILTER (is_opening) AS operator,
-           any_value(cause_partition) FILTER (is_opening) AS partition,
-           any_value(incidents) FILTER (is_opening) AS incidents, any_value(slas) FILTER (is_opening) AS slas,
-           any_value("tables") FILTER (is_opening) AS "tables", any_value(topics) FILTER (is_opening) AS topics,
-           any_value(owners) FILTER (is_opening) AS owners,
-           min(broken_since) AS broken_since, min(opened_at) AS opened_at,
-           arg_max(alerts.message, changed_at) FILTER (change IN ('opened', 'escalated')) AS measurement,
-           arg_max(culprit, changed_at) FILTER (change IN ('opened', 'escalated')) AS culprit,
-           arg_max(blocked_by, changed_at) FILTER (change IN ('opened', 'escalated')) AS blocked_by,
-           arg_max(runbook, changed_at) FILTER (change IN ('opened', 'escalated')) AS runbook
-    FROM (
-        SELECT *, change = 'opened' AS is_opening FROM alerts
-        WHERE topology = $1 AND audience IS NULL AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
-    ) AS alerts
-    GROUP BY alert HAVING bool_or(is_opening) AND NOT bool_or(change = 'resolved')
+IS_FOUND = f"coalesce(broken_since = opened_at, true) AND sla <> '{CHECKS}'"
+"""SQL of DuckDB: of a row of `incident_history` only the check that found the SLA broken is known, and no crossing.
+
+That checks are missed is known to begin when one was due.
 """
-"""Selects a row per open alert; lists of its opening grow."""
+OPEN_ALERTS = """
+    WITH open_alerts AS (
+        SELECT alert, arg_max(severity, changed_at) FILTER (change IN ('opened', 'escalated')) AS severity,
+               any_value(cause) FILTER (is_opening) AS cause,
+               any_value(cause_sub_topology) FILTER (is_opening) AS sub_topology,
+               any_value(cause_operator) FILTER (is_opening) AS operator,
+               any_value(cause_partition) FILTER (is_opening) AS partition,
+               any_value(incidents) FILTER (is_opening) AS incidents, any_value(slas) FILTER (is_opening) AS slas,
+               any_value("tables") FILTER (is_opening) AS "tables", any_value(topics) FILTER (is_opening) AS topics,
+               any_value(owners) FILTER (is_opening) AS owners,
+               min(broken_since) AS broken_since, min(opened_at) AS opened_at,
+               arg_max(alerts.message, changed_at) FILTER (change IN ('opened', 'escalated')) AS measurement,
+               arg_max(sla, changed_at) FILTER (change IN ('opened', 'escalated')) AS measured_sla,
+               max(changed_at) FILTER (change IN ('opened', 'escalated')) AS changed_last_at,
+               arg_max(culprit, changed_at) FILTER (change IN ('opened', 'escalated')) AS culprit,
+               arg_max(blocked_by, changed_at) FILTER (change IN ('opened', 'escalated')) AS blocked_by,
+               arg_max(runbook, changed_at) FILTER (change IN ('opened', 'escalated')) AS runbook
+        FROM (
+            SELECT *, change = 'opened' AS is_opening FROM alerts
+            WHERE topology = $1 AND audience IS NULL AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
+        ) AS alerts
+        GROUP BY alert HAVING bool_or(is_opening) AND NOT bool_or(change = 'resolved')
+    )
+    SELECT * EXCLUDE (measured_sla, changed_last_at), (
+        SELECT max(changed_at) FROM incidents
+        WHERE topology = $1 AND incidents.message = measurement AND change IN ('opened', 'escalated')
+              AND incidents.sla = measured_sla AND changed_at <= changed_last_at
+    ) AS measured_at
+    FROM open_alerts
+"""
+"""Selects a row per open alert; lists of its opening grow.
+
+Its `measurement` is that of a change of an incident, which the check for `measured_at` made.
+"""
 ACKNOWLEDGED = """
     SELECT incident, decided_by FROM incidents
     WHERE topology = $1 AND change = 'acknowledged' AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
@@ -53,6 +72,14 @@ STATES = f"""
     ORDER BY opened_at, incident
 """
 """Selects the present state of incidents, the oldest first; null: the newest check is later than $2."""
+_STATE_WORDS = {
+    "error": "is broken",
+    "warn": "has a warning",
+    "unknown": "cannot be measured",
+    "never_loaded": "was never loaded",
+    "ahead_of_clock": "is ahead of the clock",
+    "resolved": "is resolved",
+}
 _LISTS = ("incidents", "slas", "tables", "topics", "owners")
 
 
@@ -74,6 +101,15 @@ def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> l
         place = (holds, alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
         alerts.append((place, {**alert, **lists, "acknowledged_by": by, "states": states}))
     return [alert for _, alert in sorted(alerts, key=itemgetter(0))]
+
+
+def state_in_words(state: str) -> str:
+    """Returns what STATE_TEXT says, as it follows the name of an SLA.
+
+    >>> state_in_words("error"), state_in_words("passes since 12:02, resolves at 12:12 if it holds")
+    ('is broken', 'passes since 12:02, resolves at 12:12 if it holds')
+    """
+    return _STATE_WORDS.get(state, state)
 
 
 def silent_groups(slas: Iterable[Row], *, at_ms: int) -> list[Row]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_spec import QUANTILES
 from tidemark.reports.facts.latency_places import ChartSpan, latencies_in_places
 from tidemark.reports.paths.path_facts import Row, Tables
 
@@ -25,6 +26,14 @@ BUDGETS = """
           AND coalesce(list_contains($5::VARCHAR[], subject), true)
     GROUP BY ALL ORDER BY name, at_ms
 """
+WITHOUT_CHART = """
+    SELECT DISTINCT sla, replace(measure, '_', ' ') AS measure, subject FROM sla_results
+    WHERE topology = $1 AND checked_at >= make_timestamptz($2 * 1000) AND checked_at < make_timestamptz($3 * 1000)
+          AND measure <> 'staleness' AND objective IS NULL AND NOT list_contains($4::VARCHAR[], measure)
+          AND coalesce(list_contains($5::VARCHAR[], subject), true)
+    ORDER BY sla
+"""
+"""Selects checked SLAs that limit what no chart shows. $4: the measures of end-to-end latency."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +46,7 @@ class PastMeasurements:
         latencies: rows of `latencies_in_places`.
         staleness: the greatest of each place, as rows with `name` of the SLA, `at_ms`, `value` (ms) and `limit_ms`.
         budgets: the last unused share of each place, as rows with `name` of the objective, `at_ms` and `value`.
+        without_chart: SLAs whose measure is none of these, as rows with `sla`, `measure` and `subject`.
     """
 
     span: ChartSpan
@@ -44,6 +54,7 @@ class PastMeasurements:
     latencies: Sequence[Row]
     staleness: Sequence[Row]
     budgets: Sequence[Row]
+    without_chart: Sequence[Row]
 
 
 def history(
@@ -63,7 +74,8 @@ def history(
     # The axis ends with a whole place, so that the newest one is not cut.
     end_ms = -(-at_ms // span.place_ms) * span.place_ms
     interval = Interval(end_ms - span.length_ms, end_ms)
-    where = [topology, interval.start_ms, interval.end_ms, span.place_ms, None if subjects is None else list(subjects)]
+    of_interval, of_subjects = [topology, interval.start_ms, interval.end_ms], None if subjects is None else [*subjects]
+    where = [*of_interval, span.place_ms, of_subjects]
     return PastMeasurements(
         span=span,
         interval=interval,
@@ -72,4 +84,5 @@ def history(
         ),
         staleness=tables.ask(STALENESS, where).objects,
         budgets=tables.ask(BUDGETS, where).objects,
+        without_chart=tables.ask(WITHOUT_CHART, [*of_interval, [*QUANTILES], of_subjects]).objects,
     )

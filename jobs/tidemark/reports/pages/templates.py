@@ -20,6 +20,7 @@ from markupsafe import Markup, escape
 from tidemark.escaping import inert
 from tidemark.model.settings.intervals import utc
 from tidemark.model.settings.lengths import for_people
+from tidemark.reports.facts.alerts import state_in_words
 from tidemark.reports.paths.path_facts import blame_text, compared_text, judged_text, judged_windows_text, limiting_slas
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
@@ -82,6 +83,7 @@ def _environment() -> Environment:
         "day_and_clock": "{:%Y-%m-%d %H:%M:%S}".format,
         "percent": percent,
         "words": lambda name: str(name).replace("_", " "),
+        "state_in_words": state_in_words,
         "code": code,
         "judged": lambda verdict: judged_text(verdict, length),
         "blamed": lambda blamed, judged: blame_text(

@@ -98,6 +98,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
     moving = {row["operator"]: row for row in facts["operators"]} if facts else {}
     known_budgets = [row for row in model.get("budgets", ()) if row["budget_left"] is not None]
     checked_at = model["slas"]["checked_at"] if "slas" in model else None
+    starts = [stream["since"] for stream in model["streams"] if stream["since"] is not None]
     return template("reports/pages/topology_page.html.j2").render(
         model={"error": None, **model},
         progress=facts,
@@ -114,6 +115,8 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
         parts_are=PARTS_ARE,
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,
+        # Such a check has little to measure, which says nothing about the streams.
+        is_checked_before_start=checked_at is not None and bool(starts) and checked_at < min(starts),
         refresh_s=REFRESH_S,
     )
 

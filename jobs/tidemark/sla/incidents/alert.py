@@ -56,7 +56,8 @@ class Alert:
         blocked_by: the first finding of `tidemark why`.
         budget_left: unused share of the error budget.
         impact: everything that the cause affects.
-        broken_ms: when the SLA broke.
+        opened_ms: when the alert was opened.
+        broken_ms: when the SLA broke; equal to `opened_ms` if only the check that found it broken is known.
         owner: the responsible team or person.
         runbook: the remedy, a link or a text.
         link: the page of the incident.
@@ -87,6 +88,7 @@ class Alert:
     blocked_by: str | None
     budget_left: float | None
     impact: Impact
+    opened_ms: int | None
     broken_ms: int | None
     owner: str | None
     runbook: str | None
@@ -148,6 +150,7 @@ def alert_of(
             dags=tuple(map(one_line, dags)),
             owners=lists["owners"] or owner,
         ),
+        opened_ms=row["opened_at"],
         broken_ms=row["broken_since"],
         owner=row["owner"],
         runbook=row["runbook"],

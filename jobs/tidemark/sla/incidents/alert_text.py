@@ -59,9 +59,10 @@ def _cause_text(alert: Alert) -> str:
     """Names the cause of *alert*; empty if none is known."""
     if alert.cause in {None, UNEXPLAINED}:
         return ""
-    where = f" of {alert.place}" if alert.place else ""
+    what = (alert.cause or "").replace("_", " ")
+    where = f" {'of' if alert.sla == DECISION else 'at'} {alert.place}" if alert.place else ""
     affects = f" affects {alert.audience}" if alert.audience else ""
-    return f"{alert.cause}{where}{affects}: "
+    return f"{what}{where}{affects}: "
 
 
 def _slas_text(alert: Alert) -> str:
@@ -90,18 +91,9 @@ def _event_text(alert: Alert) -> str:
 
 def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
     """Returns names and values of the lines that have a value."""
-    broken_ms = alert.broken_ms
-    # In whole seconds.
-    lasted_ms = 0 if broken_ms is None else (alert.changed_ms - broken_ms) // 1_000 * 1_000
-    since = "" if broken_ms is None else iso(broken_ms) + (f", {for_people(lasted_ms)}" if lasted_ms else "")
     # A reminder comes later than its change.
     late_ms = 0 if alert.reminder else notified_ms - alert.changed_ms
-    began = "Broken since" if alert.change != Change.RESOLVED else "Was broken since"
-    if alert.change is Change.OPENED and not alert.reminder and broken_ms == alert.changed_ms:
-        # It is not known when the SLA crossed its limit, only which check saw it.
-        began = "Found broken at"
-    if alert.sla == DECISION:
-        began = "Asked"
+    began, since = _began(alert)
     details = {
         "": alert.message,
         began: since,
@@ -123,6 +115,24 @@ def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
         else "",
     }
     return [(name, value) for name, value in details.items() if value]
+
+
+def _began(alert: Alert) -> tuple[str, str]:
+    """Returns the name and the value of the line that says since when the SLA is broken; no value: it is not known."""
+    if alert.broken_ms is None:
+        return "", ""
+    # In whole seconds, up to the change. A reminder comes later.
+    lasted_ms = 0 if alert.reminder else (alert.changed_ms - alert.broken_ms) // 1_000 * 1_000
+    lasted = for_people(lasted_ms) if lasted_ms else ""
+    if alert.sla == DECISION:
+        name = "Asked"
+    elif alert.broken_ms == alert.opened_ms:
+        # It is not known when the SLA crossed its limit, only which check saw it.
+        name = "Was found broken at" if alert.change is Change.RESOLVED else "Found broken at"
+        lasted = f"at least {lasted}" if lasted else ""
+    else:
+        name = "Was broken since" if alert.change is Change.RESOLVED else "Broken since"
+    return name, ", ".join(filter(None, (iso(alert.broken_ms), lasted)))
 
 
 def _remaining_text(budget: float) -> str:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import instant_ms, iso
+from tidemark.model.settings.intervals import instant_ms, iso, utc
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import DECISIONS as TABLE
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.alerts import STATE_TEXT
+from tidemark.reports.facts.alerts import IS_FOUND, STATE_TEXT
 from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.reports.report_tables import add_rows
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject
@@ -38,8 +38,9 @@ OPENINGS = """
           AND alert NOT IN (SELECT alert FROM alerts WHERE topology = $1 AND change = 'resolved')
 """
 OPEN_INCIDENTS = f"""
-    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, incident_history.message, culprit,
-           acknowledged_by, {STATE_TEXT} AS now
+    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, {IS_FOUND} AS is_found, culprit,
+           coalesce(escalated_at, opened_at) AS measured_at, incident_history.message, acknowledged_by,
+           {STATE_TEXT} AS now
     FROM incident_history WHERE topology = $1 AND resolved_at IS NULL ORDER BY opened_at, incident
 """
 NEWEST_CHECK = """
@@ -207,6 +208,16 @@ def silence_ends(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]
         if until_ms is not None:
             ends_ms.update(dict.fromkeys(row["incidents"], until_ms))
     return ends_ms
+
+
+def with_silences(alerts: Sequence[Row], tables: Tables, topology: str, *, at_ms: int) -> list[Row]:
+    """Returns open *alerts*, those that no channel gets at *at_ms* with `silenced_until`."""
+    ends_ms = silence_ends(tables, topology, at_ms=at_ms)
+    rows = []
+    for alert in alerts:
+        until_ms = next((ends_ms[incident] for incident in alert["incidents"] if incident in ends_ms), None)
+        rows.append(alert if until_ms is None else {**alert, "silenced_until": utc(until_ms)})
+    return rows
 
 
 def promised_slas(topology: Topology) -> list[str]:

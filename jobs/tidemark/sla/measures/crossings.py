@@ -1,7 +1,7 @@
 """Finds when a measure of an interval crossed its limit: a quantile, a share, or a number of records.
 
 An age says itself when it crossed its limit. What is counted over an interval is judged again, by the same rule, for
-each minute back from the check.
+each minute back from the check, and then within the minute that broke it, down to a second.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from tidemark.sla.measures.status import Status
 STEP_MS = 60_000
 MOST_STEPS = 60
 """A check that follows the one before it after more than an hour takes longer steps."""
+SECOND_MS = 1_000
+"""A crossing is looked for down to this length, and is a whole second."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ def with_crossings(
 ) -> list[Status]:
     """Returns *measured* with the instant of the crossing where it can be found.
 
-    That is the first of the minutes before *at_ms* since which every one would have found the SLA broken, but none
-    before the last check that found it kept. An SLA that was found broken before keeps the crossing of then.
+    A check at every minute from the crossing to *at_ms* would have found the SLA broken, and one a second before the
+    crossing would not. An SLA that was found broken before keeps the crossing of then.
 
     Args:
         measured: what the check at *at_ms* measured.
@@ -67,13 +69,44 @@ def _searched(
     *,
     at_ms: int,
 ) -> dict[str, int]:
-    """Returns the crossings of *specs*, which were kept *before*, by judging them for ever earlier instants."""
-    found = {spec.name: at_ms for spec in specs}
-    kept_ms = min((before[spec.name].at_ms for spec in specs), default=at_ms)
-    step_ms = max(STEP_MS, -(-(at_ms - kept_ms) // MOST_STEPS))
-    for instant_ms in range(at_ms - step_ms, kept_ms, -step_ms):
-        if not specs:
+    """Returns the crossings of *specs*, not found broken *before*, by judging them for ever earlier instants."""
+    broken_ms = {spec.name: at_ms for spec in specs}
+    kept_ms = {spec.name: before[spec.name].at_ms for spec in specs}
+    earliest_ms = min(kept_ms.values(), default=at_ms)
+    step_ms = max(STEP_MS, -(-(at_ms - earliest_ms) // MOST_STEPS))
+    still_broken = specs
+    for instant_ms in range(at_ms - step_ms, earliest_ms, -step_ms):
+        if not still_broken:
             break
-        specs = [status.spec for status in judged_at(specs, instant_ms) if status.verdict in BROKEN]
-        found |= dict.fromkeys(names_in(specs), instant_ms)
-    return found
+        asked, still_broken = still_broken, _broken_at(still_broken, judged_at, instant_ms)
+        broken_ms |= dict.fromkeys(names_in(still_broken), instant_ms)
+        kept_ms |= dict.fromkeys({*names_in(asked)} - {*names_in(still_broken)}, instant_ms)
+    for between in sorted({(kept_ms[spec.name], broken_ms[spec.name]) for spec in specs}):
+        here = [spec for spec in specs if (kept_ms[spec.name], broken_ms[spec.name]) == between]
+        broken_ms |= _to_the_second(here, judged_at, *between)
+    return broken_ms
+
+
+def _to_the_second(
+    specs: Sequence[SlaSpec],
+    judged_at: Callable[[Sequence[SlaSpec], int], Sequence[Status]],
+    kept_ms: int,
+    broken_ms: int,
+) -> dict[str, int]:
+    """Returns, by SLA, a whole second that finds it broken while the second before does not.
+
+    At *kept_ms* none of *specs* is broken, at *broken_ms* all are.
+    """
+    first_ms, last_ms = (kept_ms // SECOND_MS + 1) * SECOND_MS, (broken_ms - 1) // SECOND_MS * SECOND_MS
+    if not specs or first_ms > last_ms:
+        return dict.fromkeys(names_in(specs), broken_ms)
+    middle_ms = (first_ms + last_ms) // 2 // SECOND_MS * SECOND_MS
+    broken = _broken_at(specs, judged_at, middle_ms)
+    kept = [spec for spec in specs if spec not in broken]
+    return _to_the_second(broken, judged_at, kept_ms, middle_ms) | _to_the_second(kept, judged_at, middle_ms, broken_ms)
+
+
+def _broken_at(
+    specs: Sequence[SlaSpec], judged_at: Callable[[Sequence[SlaSpec], int], Sequence[Status]], instant_ms: int
+) -> list[SlaSpec]:
+    return [status.spec for status in judged_at(specs, instant_ms) if status.verdict in BROKEN]

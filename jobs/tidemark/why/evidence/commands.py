@@ -70,4 +70,4 @@ def requeue_late(scene: Scene, name: str) -> str:
         remedy = f"; `{late} --source {sources[0].name}` sends them again"
     else:
         remedy = ""
-    return f"late_records has them, and requeued those that were sent or processed again{remedy}"
+    return f"the table late_records lists them, and requeued those that were sent or processed again{remedy}"
