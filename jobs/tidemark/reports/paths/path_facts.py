@@ -374,6 +374,7 @@ def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
     (counts,) = tables.ask(CLOSED, [topology]).objects
     if not counts["seen"]:
         remedy = f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"
+        remedy += f"; `tidemark topology {topology}` shows the path of the newest window without a report"
         return _no_path(topology, "no report has seen a window of it yet", remedy)
     if not counts["closed"]:
         observation = f"reports have seen {counts['seen']:,}, of which none was finished by every operator"
@@ -384,4 +385,4 @@ def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
 
 
 def _no_path(topology: str, observation: str, remedy: str) -> str:
-    return f"{topology}: there is no streaming window to show, since {observation}; {remedy}"
+    return f"{topology}: no reported streaming window can be shown, since {observation}; {remedy}"
