@@ -170,7 +170,7 @@ def test_a_stalled_driver_is_on_the_path(tmp_path: Path) -> None:
     # by_id has finished the windows that end by 70 s, and its reader the one that ends at 10 s: 6 windows of 10 s.
     assert told[10.0] == (
         "events (0 ms) → by_id (0 ms) → by_id_source (60,000 ms, stuck) → sums (no_window_yet) → out (no_window_yet)"
-        " ≥ 60000 ms"
+        " ≥ 60,000 ms"
     )
     last = {name: leaf["latency_ms"] for name, leaf in leaves(play, 10).items()}
     assert last == {"copy": 0, "out": 60_000}
