@@ -205,6 +205,28 @@ def test_a_topology_and_its_operators_are_as_on_the_command_line(client: Client,
     assert told(client, f"/topologies/flights/operators/carrier_state?at={AT}") in as_printed["operators"]
 
 
+@pytest.mark.parametrize("url", ["/pages/flights", "/pages/flights/operators/carrier_state"])
+def test_all_of_a_page_is_of_the_instant_that_it_names(
+    client: Client, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    began_ms, asked_ms, document = wall_clock_ms(), list[int](), topology_command.document
+
+    def slow_clock() -> int:
+        """Ten seconds pass between two looks at it."""
+        asked_ms.append(began_ms + 10_000 * len(asked_ms))
+        return asked_ms[-1]
+
+    def noted(*arguments: Any, at_ms: int, **more: Any) -> Any:
+        facts.append(at_ms)
+        return document(*arguments, at_ms=at_ms, **more)
+
+    facts: list[int] = []
+    monkeypatch.setattr(page_api, "wall_clock_ms", slow_clock)
+    monkeypatch.setattr(topology_command, "document", noted)
+    (named,) = re.findall('At <time datetime="(.+?)">', client.get(url).text)
+    assert facts == [instant_ms(named)]
+
+
 def test_a_path_is_told_as_on_the_command_line(client: Client, warehouse: Path) -> None:
     assert told(client, "/topologies/flights/path") == json.loads(
         path_command.path(command("path"), warehouse, "flights")

@@ -61,7 +61,7 @@ def test_the_command_and_the_page_say_which_records_a_bound_counts_as_late(play:
     model = page_model(tables, Layout(play.home), play.topology, Promises(), at_ms=at_ms, operator="events")
     past = history(tables, "play", ["events"], ChartSpan.HOUR, at_ms=at_ms)
     bounds = [dict(zip(COLUMNS, row, strict=True)) for row in bound_rows(play.home, play.topology)]
-    document = topology_facts(tables, play.topology, at_ms=at_ms)
+    document = topology_facts(tables, Layout(play.home), play.topology, at_ms=at_ms)
     assert counted in operator_page(model, document, play.topology, "events", past, bounds)
 
 

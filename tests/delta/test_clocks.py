@@ -79,7 +79,7 @@ def path(play: Play, column: str) -> walks.Path:
 
 def test_a_path_adjusted_by_host_skew_is_not_clamped(tmp_path: Path) -> None:
     play = played(tmp_path, TRUTH)
-    right = "events (0 ms) → spread (0 ms) → spread_source (1000 ms) → sums (0 ms) = 1000 ms"
+    right = "events (0 ms) → spread (0 ms) → spread_source (1,000 ms) → sums (0 ms) = 1,000 ms"
     assert str(path(play, "ewt_adjusted_at")) == right
     clamped = "events (0 ms) → spread (0 ms) → spread_source (0 ms, clamped_negative) → sums (0 ms) = 0 ms"
     assert str(path(play, "ewt_at")) == clamped

@@ -56,7 +56,7 @@ def test_a_path_crosses_sub_topologies(warehouse):
     report(warehouse, {"A": (), "R": ("A",), "R_source": ("R",), "S": ("R_source",)})
 
     (path,) = warehouse.report(CRITICAL_PATHS)
-    assert path["path"] == "A (0 ms) → R (100 ms) → R_source (1000 ms) → S (50 ms) = 1150 ms"
+    assert path["path"] == "A (0 ms) → R (100 ms) → R_source (1,000 ms) → S (50 ms) = 1,150 ms"
 
 
 def test_an_unfinished_window_has_no_path_but_names_operators(warehouse):

@@ -17,6 +17,8 @@ from support.reported_window import reported
 from support.topologies import NEWEST, aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain.status import as_text
+from tidemark.cli.explain.topology import as_text as topology_as_text
+from tidemark.cli.explain.topology import document as topology_document
 from tidemark.cli.explain.why import findings
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import rows_of
@@ -34,8 +36,11 @@ from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import operator_page, start_page, topology_page
 from tidemark.reports.promises import Promises, promises
 from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.why.evidence.findings import WhyFinding
+from tidemark.why.walk import Walk, scene
 
 NOTHING = Promises()
+TOML_WITH_PATHS = NEWEST.replace('name = "play"', 'name = "play"\nlevel = "info"')
 FINISHED = 1_767_268_800_000 + 5_000 + 1_400  # the window's end, and its age at its leaf
 
 
@@ -88,6 +93,73 @@ def test_a_stream_that_keeps_up_is_on_time(tmp_path: Path) -> None:
     assert (found["quarantined_last_hour"], found["late_last_hour"]) == (1, 0)
     assert (found["path"], found["report"]) == (None, None)
     assert found["operators"]["board"]["verdict"] == "on_time"
+
+
+def test_a_page_has_one_reading_of_a_driver_that_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(NEWEST, tmp_path)
+    play.broker = ends = Ends(1)
+    ends.ends = {0: 9}
+    play.batch([play.row("events", ms(9), key="a", id="a", v=1)], at_ms=ms(10))
+    tell(beats(play), 5, records_behind=70)
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(12.9), pid=1)
+    play.control.acquire()
+    play.control.beat(beat)
+    explain = Walk.explain
+
+    def meanwhile(walk: Walk, operator: str | None = None) -> list[WhyFinding]:
+        """Another batch, which finished before the page's instant, is written while the page is read."""
+        found = explain(walk, operator)
+        play.batch([play.row("events", ms(11), key="b", id="b", v=2)], at_ms=ms(12))
+        return found
+
+    monkeypatch.setattr(Walk, "explain", meanwhile)
+    tables, layout, at_ms = Warehouse(tmp_path, topology="play"), Layout(tmp_path), ms(13)
+    found = page_model(tables, layout, play.topology, NOTHING, at_ms=at_ms)
+    facts = topology_facts(tables, layout, play.topology, at_ms=at_ms)
+    (stream,), (partition,), by_name = found["streams"], found["partitions"], facts["operators"]
+    assert (found["records_in"], stream["records_in"]) == (1, 1)
+    assert found["newest_result_at"] == stream["last_batch_at"] == utc(ms(10))
+    # The bound is a second, and a watermark 1 ms before it. Of 9 records the batch has read one.
+    assert (by_name[0]["watermark"], by_name[0]["unread_records"]) == (utc(ms(8) - 1), 8)
+    assert (partition["watermark"], partition["unread"], stream["records_behind"]) == (utc(ms(8) - 1), 8, 8)
+    assert (facts["sub_topologies"][0]["last_batch_id"], stream["last_heartbeat_at"]) == (0, utc(ms(12.9)))
+    # Who reads later sees both batches.
+    monkeypatch.undo()
+    assert model(play, 13)["records_in"] == 2
+    # A scene has the heartbeat of its instant, though the driver beats on.
+    at = scene(play.topology, layout, at_ms)
+    play.control.beat(replace(beat, at_ms=ms(14)))
+    heard = at.facts["events"].driver.beat
+    assert heard is not None
+    assert heard.at_ms == ms(12.9)
+
+
+def test_a_topology_is_told_with_its_newest_heartbeat_batch_and_window(tmp_path: Path) -> None:
+    play = Play(TOML_WITH_PATHS, tmp_path)
+    play.control.acquire()
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(2), pid=1)
+    play.control.beat(beat)
+
+    def head(at_s: float) -> list[str]:
+        lines = topology_as_text(topology_document(tmp_path, play.topology, at_ms=ms(at_s))).splitlines()
+        return [lines[1], lines[3]]
+
+    assert head(3) == [
+        "critical path: no window is closed yet",
+        "events: running, last heartbeat 2014-05-13 12:00:02, no batch yet",
+    ]
+    for at_s in (10, 20, 30):
+        play.batch([play.row("events", ms(at_s - 1), key="a", id="a", v=at_s)], at_ms=ms(at_s))
+    tell(beats(play), 15)
+    play.control.beat(replace(beat, at_ms=ms(30.5)))
+    path, driver = head(31)
+    # No report has run, and the page draws this path as well.
+    live = model(play, 31)["path"]
+    assert path == (
+        f"critical path of a window that was {live['age_ms']:,} ms old when board had finished it, "
+        f"{live['finished_ago_ms'] / 1_000:,.0f} s ago: {' → '.join(live['path'])}"
+    )
+    assert driver == "events: running, last heartbeat 2014-05-13 12:00:30, batch 2"
 
 
 def test_the_newest_check_decides_and_its_subject_shows_it(tmp_path: Path) -> None:
@@ -190,7 +262,7 @@ def test_a_drained_stream_is_told_everywhere_and_explains_no_sla_that_was_broken
 
     tables, at_ms = Warehouse(tmp_path, topology="play"), ms(at_s)
     found = page_model(tables, Layout(tmp_path), play.topology, NOTHING, at_ms=at_ms, operator="board")
-    facts = topology_facts(tables, play.topology, at_ms=at_ms)
+    facts = topology_facts(tables, Layout(play.home), play.topology, at_ms=at_ms)
     past = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms)
     why = findings(tmp_path, play.topology, at_ms=at_ms)
     assert (why[0].cause, why[0].seen, why[0].remedy[1:].startswith(DRAINED[1])) == ("drained", DRAINED[0], True)
@@ -490,7 +562,7 @@ def test_an_operator_without_a_chart_of_latency_says_why_it_has_one_in_its_tile(
     def page(at_s: float) -> str:
         tables, at_ms = Warehouse(tmp_path, topology="play"), ms(at_s)
         found = page_model(tables, Layout(tmp_path), play.topology, NOTHING, at_ms=at_ms, operator=operator)
-        facts = topology_facts(tables, play.topology, at_ms=at_ms)
+        facts = topology_facts(tables, Layout(play.home), play.topology, at_ms=at_ms)
         past = history(tables, "play", [operator], ChartSpan.HOUR, at_ms=at_ms)
         return operator_page(found, facts, play.topology, operator, past, ())
 
@@ -499,8 +571,8 @@ def test_an_operator_without_a_chart_of_latency_says_why_it_has_one_in_its_tile(
         play.batch([play.row("events", ms(at_s - 1), key="a", id="a", v=at_s)], at_ms=ms(at_s))
     shown = page(31)
     tile = re.search(r"<dt>latency of its last ten windows</dt><dd>(.*?)</dd>", shown)
-    assert tile is not None
-    assert tile[1] == ("–" if level == "off" else "0 ms")
+    # A source has no upstream from which its latency would count.
+    assert (tile and tile[1]) == (None if operator == "events" else "–" if level == "off" else "0 ms")
     if said is None:
         assert "<h3>End-to-end latency</h3>" in shown
         assert 'class="none"' not in shown.partition("<h2>Latency")[2]

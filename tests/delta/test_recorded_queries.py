@@ -488,7 +488,7 @@ def test_the_critical_path_goes_through_chained_jobs(chain: Path) -> None:
     rows = sorted(paths.select(["window_end", "path", "latency_ms"]).to_pylist(), key=str)
     # `land` reads within 100 ms and writes in 600 ms; `clean` reads what it wrote 400 ms later, and works for 600 ms.
     assert [(row["window_end"].minute, row["path"]) for row in rows] == [
-        (minute, "land:raw (0 ms) → land (600 ms) → clean:orders (400 ms) → clean (600 ms) = 1600 ms")
+        (minute, "land:raw (0 ms) → land (600 ms) → clean:orders (400 ms) → clean (600 ms) = 1,600 ms")
         for minute in (1, 2)
     ]
 

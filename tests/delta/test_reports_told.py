@@ -136,7 +136,7 @@ def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
         "before the source: 2,000 ms from the window's end, not in the sum",
         "of the sum: 0 ms waited, 30 ms queued, 90 ms worked",
         "clocks: right to within 3 ms",
-        "Apex's moving averages: A (0 ms) → C (110 ms) = 110 ms",
+        "moving averages of ten windows: A (0 ms) → C (110 ms) = 110 ms",
     ]
     assert [line.split()[0] for line in lines[15:18]] == ["B", "D", "F"]
 
@@ -195,11 +195,14 @@ def test_the_newest_windows_are_at_least_one(tmp_path: Path, capsys: pytest.Capt
 
 def test_without_a_closed_window_the_next_step_is_printed(tmp_path: Path) -> None:
     with pytest.raises(
-        InvalidArgument, match="no report has seen a window of it yet; run the DAG tidemark_flights_reports"
+        InvalidArgument,
+        match=r"no report has seen a window of it yet; run the DAG tidemark_flights_reports, .*`tidemark topology",
     ):
         told_path(tmp_path)
     open_path = {**dict.fromkeys(PATH), **WINDOW, "state": "no_window_yet"}
-    with pytest.raises(InvalidArgument, match=r"1 were seen, but none .* every operator; `tidemark why flights`"):
+    with pytest.raises(
+        InvalidArgument, match=r"since reports have seen 1, of which none .* every operator; `tidemark why flights`"
+    ):
         told_path(reported(tmp_path, open_path))
 
 

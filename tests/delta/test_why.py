@@ -593,6 +593,13 @@ def test_time_that_a_producer_has_moved_is_set_back_by_a_command(tmp_path: Path)
     assert finding.remedy.endswith(f"; the time of the partition is ahead already: `{command} --by NAME --reason TEXT`")
 
 
+def test_what_was_never_wrong_has_no_beginning(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(9))
+    play.batch(12, record(11, "b"))
+    assert place(first(play, 13)) == ("nothing_wrong", "board", None, None, None)
+
+
 def test_with_max_ahead_unlimited_no_producer_is_ahead(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(3_610))

@@ -84,8 +84,8 @@ def test_a_window_in_which_one_flow_had_no_record_has_a_path(tmp_path: Path) -> 
     assert paths(play)[10.0] is None  # `other` may still have records of it
     first(play, 32, source="other", at_s=35)
     assert paths(play) == {
-        0.0: "events (0 ms) → by_id (0 ms) → by_id_source (20000 ms) → sums (0 ms) → out (0 ms) = 20000 ms",
-        10.0: "events (0 ms) → by_id (0 ms) → by_id_source (1000 ms) → sums (0 ms) → out (0 ms) = 1000 ms",
+        0.0: "events (0 ms) → by_id (0 ms) → by_id_source (20,000 ms) → sums (0 ms) → out (0 ms) = 20,000 ms",
+        10.0: "events (0 ms) → by_id (0 ms) → by_id_source (1,000 ms) → sums (0 ms) → out (0 ms) = 1,000 ms",
     }
     seen = leaves(play, 10)["seen"]
     assert (seen["before_source_ms"], seen["latency_ms"]) == (15_000, 0)
@@ -133,7 +133,7 @@ def test_a_union_waits_for_the_last_flow(tmp_path: Path, late: str, early: str) 
     play.hop("third", at_ms=ms(35))
     by = {"events": "by_id", "other": "other_by_id"}[late]
     assert paths(play) == {
-        0.0: f"{late} (0 ms) → {by} (0 ms) → {by}_source (2000 ms) → both (0 ms) → out (0 ms) = 2000 ms"
+        0.0: f"{late} (0 ms) → {by} (0 ms) → {by}_source (2,000 ms) → both (0 ms) → out (0 ms) = 2,000 ms"
     }
     (leaf,) = leaves(play, 0).values()
     assert (leaf["source"], leaf["before_source_ms"]) == (late, 23_000)
@@ -148,7 +148,7 @@ def test_a_union_does_not_wait_for_an_idle_flow(tmp_path: Path) -> None:
     first(play, 12, at_s=13)
     first(play, 14, at_s=15)
     play.hop("third", at_ms=ms(16))
-    path = "events (0 ms) → by_id (0 ms) → by_id_source (3000 ms) → both (0 ms) → out (0 ms) = 3000 ms"
+    path = "events (0 ms) → by_id (0 ms) → by_id_source (3,000 ms) → both (0 ms) → out (0 ms) = 3,000 ms"
     assert paths(play) == {0.0: path}
     # What `other` finishes later held nothing up.
     first(play, 41, source="other", at_s=42)
@@ -169,13 +169,13 @@ def test_a_stalled_driver_is_on_the_path(tmp_path: Path) -> None:
     told = paths(play)
     # by_id has finished the windows that end by 70 s, and its reader the one that ends at 10 s: 6 windows of 10 s.
     assert told[10.0] == (
-        "events (0 ms) → by_id (0 ms) → by_id_source (60000 ms, stuck) → sums (no_window_yet) → out (no_window_yet)"
-        " ≥ 60000 ms"
+        "events (0 ms) → by_id (0 ms) → by_id_source (60,000 ms, stuck) → sums (no_window_yet) → out (no_window_yet)"
+        " ≥ 60,000 ms"
     )
     last = {name: leaf["latency_ms"] for name, leaf in leaves(play, 10).items()}
     assert last == {"copy": 0, "out": 60_000}
     play.topology = replace(play.topology, max_outstanding_windows=3)
-    assert "by_id_source (60000 ms, estimated)" in (paths(play)[10.0] or "")
+    assert "by_id_source (60,000 ms, estimated)" in (paths(play)[10.0] or "")
     play.hop("second", at_ms=ms(90))
     assert "stuck" not in (paths(play)[10.0] or "stuck")
 
@@ -238,7 +238,7 @@ def test_a_window_finished_after_its_report_is_reported_then(tmp_path: Path) -> 
     assert paths(play, until_s=3_600) == {0.0: None}
     play.hop("second", at_ms=ms(40_000))
     assert paths(play, since_s=36_000, until_s=43_200) == {
-        0.0: "events (0 ms) → by_id (0 ms) → by_id_source (39987000 ms) → sums (0 ms) → out (0 ms) = 39987000 ms"
+        0.0: "events (0 ms) → by_id (0 ms) → by_id_source (39,987,000 ms) → sums (0 ms) → out (0 ms) = 39,987,000 ms"
     }
 
 

@@ -235,7 +235,34 @@ _QUIET = "That all records gave results was not known: the newest ones did."
 _NOT_THERE = "No batch found such a record at the broker, so that it is unknown, and not unread."
 _WORDS_OF_REPORT = "The page says whose numbers it has, and what its words mean."
 _WHAT_PARTS_ARE = "The page says why the part of an operator may be longer than its work on the window."
+_THOUSANDS = "Lengths in the text of a path have a comma before each three digits, as the numbers around it."
+_BY_BATCHES = "The newest batch and its unread records are those of the tables; a heartbeat may be older."
+_ONE_REMEDY = "Findings with one remedy, one after the other, have it once."
+_NO_UPSTREAM = "A source has no latency from an upstream on."
 CHANGED: Sequence[Changed] = (
+    # Texts of paths
+    Changed("*", "table critical_paths", "path", _THOUSANDS),
+    Changed("*", "table critical_paths", "moving_average_path", _THOUSANDS),
+    Changed("*", "command path", "windows*path*", _THOUSANDS),
+    Changed("*", "command status", "topologies*.path.*path*", _THOUSANDS),
+    Changed("*", "facts of the report", "s*.path", _THOUSANDS),
+    Changed("*", "page of the report", "* (0 ms) → * ms) = *,* ms", _THOUSANDS),
+    Changed("*", "page of the report", "* (0 ms) → * ms) = ???? ms", _THOUSANDS),
+    # What the newest batch left
+    Changed("*", "command status", "topologies*.streams*.records_behind", _BY_BATCHES),
+    Changed("*", "command topology", "sub_topologies*.last_batch_id", _BY_BATCHES),
+    Changed("*", "text of topology", "*, last heartbeat *, batch *", _BY_BATCHES),
+    *(
+        Changed("*", "page of the operator *", line, _NO_UPSTREAM)
+        for line in ("latency of its last ten windows", "on average, from its upstream on", "0 ms")
+    ),
+    *(
+        Changed("kinds", "page of the topology", line, _ONE_REMEDY)
+        for line in (
+            *("(in another Airflow", ").", ", and start the driver of main:", "Look at its log:"),
+            *("airflow dags unpause *", "tidemark logs shop/main", "tidemark up shop"),
+        )
+    ),
     Changed("*", "table latency_buckets", "*", _BUCKETS),
     Changed("*", "table dq_results", "*", _CONTRACTS),
     # Windows of records

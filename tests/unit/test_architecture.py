@@ -139,8 +139,8 @@ IMPORTS = {
         "reports.paths.ages"
     ),
     "reports.facts": (
-        "collecting semantics model.tables model.settings model kernels.columns kernels.reports why.evidence reports "
-        "reports.paths.windows reports.paths.ages reports.paths"
+        "collecting semantics model.tables model.settings model.project model kernels.columns kernels.reports "
+        "why.evidence why reports reports.paths.windows reports.paths.ages reports.paths"
     ),
     "reports.pages": (
         "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage "

@@ -188,7 +188,7 @@ def test_who_has_not_finished_waits_for_who_is_furthest_behind():
     upstreams = {"b": ("a",), "d": ("c",), "e": ("b", "d")}
     limits = EstimateLimits(window_ms=1_000, heartbeat_timeout_ms=3_000)
     steps = measure(upstreams, {"a": 0, "c": 2}, windows_behind={"b": 4, "d": 5}, limits=limits)
-    assert str(path_to("e", steps)) == "c (0 ms) → d (5000 ms, stuck) → e (no_window_yet) ≥ 5000 ms"
+    assert str(path_to("e", steps)) == "c (0 ms) → d (5,000 ms, stuck) → e (no_window_yet) ≥ 5,000 ms"
 
 
 def test_only_what_leads_to_some_operators_is_left():

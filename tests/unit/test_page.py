@@ -17,7 +17,7 @@ from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.pages.interval_page import name_of
 from tidemark.reports.pages.templates import length
-from tidemark.reports.pages.topology_page import start_page, topology_page
+from tidemark.reports.pages.topology_page import problem_page, start_page, topology_page
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
@@ -276,9 +276,32 @@ def test_the_card_of_a_report_has_its_instants():
 
 
 def test_a_start_page_without_a_fault_says_so():
-    page = start_page([line_of("a", "on_time"), line_of("b", "not_checked")], folder="topologies")
-    assert "No topology needs attention." in read(page)
+    lines = [line_of("a", "on_time"), line_of("b", "not_checked")]
+    page = start_page(lines, folder="topologies")
+    # Each line may be of an instant of its own.
+    assert "No topology needed attention at 1970-01-01 00:00:00 UTC." in read(page)
+    later = start_page([lines[0], lines[1] | {"at": utc(1_000)}], folder="topologies")
+    assert "No topology needed attention at the instants below." in read(later)
     assert "<title>Tidemark</title>" in page
+
+
+def test_a_remedy_and_an_instant_are_told_once():
+    by_ann = {
+        "cause": "drained", "input": None, "partition": None, "since": "1970-01-01T00:00:05.000Z",
+        "seen": "ann drained it at 1970-01-01T00:00:05.000Z", "remedy": "start it",
+    }  # fmt: skip
+    late = by_ann | {"cause": "backlog", "operator": "a", "seen": "9 wait", "remedy": "wait"}
+    causes = [by_ann | {"operator": "a"}, by_ann | {"operator": "b"}, late]
+    assert text_of(page_that_says("play", causes=causes), "causes") == (
+        "Drained at a : ann drained it at 1970-01-01T00:00:05.000Z. "
+        "Drained at b : ann drained it at 1970-01-01T00:00:05.000Z. Start it. "
+        "Backlog at a : 9 wait (since 1970-01-01 00:00:05 ). Wait."
+    )
+
+
+def test_a_name_that_a_problem_begins_with_stays_as_it_is():
+    told = [read(problem_page(f"{text} is none", status=404, start="./")) for text in ("flights: there", "there")]
+    assert ["flights: there is none." in told[0], "There is none." in told[1]] == [True, True]
 
 
 def test_partitions_have_lag_backlog_and_silence():

@@ -56,19 +56,19 @@ def then(*changes, ewt=EWT):
 def test_half_the_work_takes_half_the_time_and_waiting_stays():
     (window,) = changed(rows(), WorkChange(operator="state", scale=0.5))
     assert (window.start_ms, window.end_ms) == (0, 5_000)
-    assert str(window.was) == "src (0 ms) → hop (50 ms) → hop_source (960 ms) → state (400 ms) = 1410 ms"
-    assert str(window.then) == "src (0 ms) → hop (50 ms) → hop_source (960 ms) → state (200 ms) = 1210 ms"
+    assert str(window.was) == "src (0 ms) → hop (50 ms) → hop_source (960 ms) → state (400 ms) = 1,410 ms"
+    assert str(window.then) == "src (0 ms) → hop (50 ms) → hop_source (960 ms) → state (200 ms) = 1,210 ms"
 
 
 def test_of_a_step_that_waited_only_the_work_is_scaled():
     # hop_source waited 940 ms for its batch and worked 20.
-    assert then(WorkChange(operator="hop_source", scale=0)).endswith("hop_source (940 ms) → state (400 ms) = 1390 ms")
+    assert then(WorkChange(operator="hop_source", scale=0)).endswith("hop_source (940 ms) → state (400 ms) = 1,390 ms")
 
 
 def test_work_is_shortened_by_no_more_than_there_is():
-    assert then(WorkChange(operator="state", less_ms=150)).endswith("state (250 ms) = 1260 ms")
-    assert then(WorkChange(operator="state", less_ms=500)).endswith("state (0 ms) = 1010 ms")
-    assert then(WorkChange(operator="state", scale=0.5, less_ms=150)).endswith("state (50 ms) = 1060 ms")
+    assert then(WorkChange(operator="state", less_ms=150)).endswith("state (250 ms) = 1,260 ms")
+    assert then(WorkChange(operator="state", less_ms=500)).endswith("state (0 ms) = 1,010 ms")
+    assert then(WorkChange(operator="state", scale=0.5, less_ms=150)).endswith("state (50 ms) = 1,060 ms")
 
 
 def test_more_work_makes_what_comes_after_it_later():
@@ -78,7 +78,7 @@ def test_more_work_makes_what_comes_after_it_later():
 def test_who_queued_behind_an_operator_saves_what_it_saves():
     board_is_slowest = {**EWT, "board": 3_100}
     saved = then(WorkChange(operator="hop", less_ms=30), ewt=board_is_slowest)
-    assert saved == "src (0 ms) → board (3060 ms) = 3060 ms"
+    assert saved == "src (0 ms) → board (3,060 ms) = 3,060 ms"
 
 
 def test_unfinished_windows_and_batches_without_a_start_are_left_out():
@@ -105,7 +105,7 @@ BUSY = (("second", 50, 500), ("second", 500, 1_000), ("second", 1_000, 1_450))
 
 def test_a_busy_drivers_batch_begins_sooner_after_quicker_ones():
     (window,) = changed(rows(), WorkChange(operator="state", less_ms=380), ran=BUSY)
-    assert str(window.was).endswith("hop_source (960 ms) → state (400 ms) = 1410 ms")
+    assert str(window.was).endswith("hop_source (960 ms) → state (400 ms) = 1,410 ms")
     # The batch of 500 did not see it. It would begin at 120 and end at 240, so the next one begins at 501.
     assert str(window.then).endswith("hop_source (461 ms) → state (20 ms) = 531 ms")
 
@@ -115,7 +115,7 @@ def test_unchanged_batches_of_a_driver_stay_in_place():
     (window,) = changed(rows(), WorkChange(operator="hop", less_ms=1), ran=BUSY)
     assert str(window.then) == "src (0 ms) → hop (49 ms) → hop_source (461 ms) → state (400 ms) = 910 ms"
     (window,) = changed(rows(), WorkChange(operator="hop", scale=2), ran=BUSY)
-    assert str(window.then) == "src (0 ms) → hop (100 ms) → hop_source (910 ms) → state (400 ms) = 1410 ms"
+    assert str(window.then) == "src (0 ms) → hop (100 ms) → hop_source (910 ms) → state (400 ms) = 1,410 ms"
 
 
 def test_a_change_is_for_an_operator_that_is_there():

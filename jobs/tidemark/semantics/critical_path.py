@@ -163,11 +163,11 @@ def path_text(steps: Sequence[tuple[str, int | None, LatencyState]]) -> str:
     shown: list[str] = []
     for operator, latency_ms, state in steps:
         why = () if state in _UNMARKED else (state.value,)
-        length = () if latency_ms is None else (f"{latency_ms} ms",)
+        length = () if latency_ms is None else (f"{latency_ms:,} ms",)
         shown.append(f"{operator} ({', '.join((*length, *why))})")
     latencies_ms = [latency_ms for _, latency_ms, _ in steps]
     sign = "≥" if None in latencies_ms else "="
-    return f"{' → '.join(shown)} {sign} {sum(ms or 0 for ms in latencies_ms)} ms"
+    return f"{' → '.join(shown)} {sign} {sum(ms or 0 for ms in latencies_ms):,} ms"
 
 
 _UNMARKED = (LatencyState.INPUT, LatencyState.MEASURED)

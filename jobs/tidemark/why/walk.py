@@ -8,7 +8,8 @@ to the partition that holds it back. The first finding explains most. Instants a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import assert_never
 
@@ -95,15 +96,24 @@ def is_harmless(word: str) -> bool:
     return cause is not None and bool(cause.traits & HARMLESS)
 
 
-def scene(topology: Topology, layout: Layout, at_ms: int, *, recent_ms: int = RECENT_MS) -> Scene:
+def scene(
+    topology: Topology,
+    layout: Layout,
+    at_ms: int,
+    *,
+    recent_ms: int = RECENT_MS,
+    last: Callable[[str], int] | None = None,
+) -> Scene:
     """Returns the facts of *topology* at *at_ms*.
 
-    Each table is read when it is first needed. *recent_ms* is that of `FactTables`.
+    Each table is read when it is first needed. *recent_ms* and *last* are those of `FactTables`, *last* of the stream
+    with a name.
     """
     facts: dict[str, StreamFacts] = {}
     for sub in topology.sub_topologies:
         home, control = layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name)
-        tables = FactTables(stored_in(home), at_ms, recent_ms=recent_ms)
+        last_of_stream = None if last is None else partial(last, sub.name)
+        tables = FactTables(stored_in(home), at_ms, recent_ms=recent_ms, last=last_of_stream)
         facts[sub.name] = StreamFacts(tables, home, control, topology.trigger_ms)
     return Scene(topology, facts, at_ms)
 
@@ -233,7 +243,6 @@ class Walk:
             observation = "it has no results yet, and no cause is known"
             remedy = f"look at the table {OPERATOR_BATCHES.name}, and at the driver's log: {logs(self._scene, name)}"
             return self._scene.finding(UNEXPLAINED, name, observation, remedy)
-        at_ms = rows["finished_at"].item()
         sources = self._scene.sources(name)
         quiet = [source for source in sources.values() if self._inputs.quiet_ms(source) > 0]
         silent_ms = {source.name: self._inputs.silent_ms(source) for source in quiet}
@@ -252,7 +261,7 @@ class Walk:
             aside.append((f"{source} has been silent for {for_people(length_ms)}", CHECK_PRODUCER))
         observation = "; ".join([came, *(observation for observation, _ in aside)])
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
-        return self._scene.finding(NOTHING_WRONG, name, observation, remedy, since_ms=at_ms)
+        return self._scene.finding(NOTHING_WRONG, name, observation, remedy)
 
     def _set_aside(self, name: str) -> Iterator[tuple[str, str]]:
         """Yields records that operators set aside lately, with remedies.

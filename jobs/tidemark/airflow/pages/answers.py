@@ -97,16 +97,15 @@ class PageAnswers:
             raise _busy(problem) from None
 
     async def soon(self, request: Hashable, compute: Callable[[], T], *, within_s: float) -> T | None:
-        """Returns the last answer to *request*, while a newer one is computed.
+        """Returns the answer to *request*, or the last one if a newer one is not computed *within_s*.
 
         None: there was none *within_s*, and the last one is older than LONGEST_S. An error of *compute* counts as no
         answer.
         """
         with suppress(TidemarkError):
             future = self._computed(request, partial(_compute_and_keep, self._last, request, compute))
-            if future.done() or self._kept_last(request) is None:
-                with suppress(TimeoutError):
-                    return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), within_s)
+            with suppress(TimeoutError):
+                return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), within_s)
         last: T | None = self._kept_last(request)
         return last
 

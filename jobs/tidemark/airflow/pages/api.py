@@ -484,25 +484,25 @@ async def first_page(readable: Readable = READABLE) -> Response:
 @shared
 def show_page(name: str) -> Response:
     """Returns the page of a topology."""
-    model, topology = _model(name), _known().get(name)
-    document = None if topology is None else _document(topology, None)
-    return HTMLResponse(topology_page(model, document, topology), headers=HEADERS)
+    tables = Warehouse(_warehouse(), topology=name)
+    model, topology = _model(name, tables), _known().get(name)
+    facts = None if topology is None else _facts_of(model, tables, topology)
+    return HTMLResponse(topology_page(model, facts, topology), headers=HEADERS)
 
 
 @app.get("/pages/{name}/operators/{operator}")
 @shared
 def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
     """Returns the page of an operator: causes, partitions, history."""
-    topology, layout, at_ms = _having(_named(name), operator), Layout(_warehouse()), wall_clock_ms()
-    tables = Warehouse(layout.warehouse, topology=name)
+    topology, layout = _having(_named(name), operator), Layout(_warehouse())
+    tables, at_ms = Warehouse(layout.warehouse, topology=name), wall_clock_ms()
     model = page_model(tables, layout, topology, _promised(topology), at_ms=at_ms, operator=operator)
     subjects = subjects_of(topology, operator)
     past = history(tables, name, [operator], over, at_ms=at_ms, subjects=subjects)
     is_source = operator in names_in(topology.outside_sources)
     bounds = _bounds(topology, operator) if is_source and "operator_batches" in tables.tables else []
-    return HTMLResponse(
-        operator_page(model, _document(topology, None), topology, operator, past, bounds), headers=HEADERS
-    )
+    facts = _facts_of(model, tables, topology)
+    return HTMLResponse(operator_page(model, facts, topology, operator, past, bounds), headers=HEADERS)
 
 
 @app.get("/pages/{name}/history")
@@ -601,16 +601,23 @@ def _name_in(path: Path) -> str:
     return match[1] if match else path.stem
 
 
-def _model(name: str) -> Row:
-    """Returns the page model of *name*, whose file may be invalid."""
-    warehouse, at_ms = _warehouse(), wall_clock_ms()
-    errors = _broken()
+def _model(name: str, tables: Warehouse | None = None) -> Row:
+    """Returns the page model of *name*, whose file may be invalid, from *tables* or from others that it opens."""
+    warehouse, errors = _warehouse(), _broken()
     if name in errors:
-        return unreadable(Layout(warehouse), name, str(errors[name]), at_ms=at_ms)
+        return unreadable(Layout(warehouse), name, str(errors[name]), at_ms=wall_clock_ms())
     topology = _named(name)
-    tables = Warehouse(warehouse, topology=name)
-    model = page_model(tables, Layout(warehouse), topology, _promised(topology), at_ms=at_ms)
+    tables, promised = tables or Warehouse(warehouse, topology=name), _promised(topology)
+    # The page is of the instant at which the reading begins.
+    at_ms = wall_clock_ms()
+    model = page_model(tables, Layout(warehouse), topology, promised, at_ms=at_ms)
     return {**model, "alerts": with_silences(model["alerts"], tables, topology.name, at_ms=at_ms)}
+
+
+def _facts_of(model: Row, tables: Warehouse, topology: Topology) -> Row:
+    """Returns the facts of `tidemark topology` that belong to the page *model* of the same *tables*."""
+    at_ms = round(model["at"].timestamp() * 1_000)
+    return topology_command.document(_warehouse(), topology, at_ms=at_ms, tables=tables)
 
 
 def _promised(topology: Topology) -> Promises:

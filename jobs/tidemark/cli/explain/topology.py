@@ -14,6 +14,7 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
+from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
@@ -54,14 +55,15 @@ def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:
     return as_document(facts) if options.format == "json" else as_text(facts)
 
 
-def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
-    """Returns the state of a topology's operators at *at_ms* (epoch ms)."""
-    return topology_facts(Warehouse(warehouse, topology=of.name), of, at_ms=at_ms)
+def document(warehouse: Path, of: Topology, *, at_ms: int, tables: Warehouse | None = None) -> Row:
+    """Returns the state of a topology's operators at *at_ms* (epoch ms), from *tables* that were read before."""
+    tables = tables or Warehouse(warehouse, topology=of.name)
+    return topology_facts(tables, Layout(warehouse), of, at_ms=at_ms)
 
 
 def as_text(facts: Row) -> str:
     """Formats the topology for people, with a table per sub-topology."""
-    path = " → ".join(facts["critical_path"]) if facts["critical_path"] else "no window is closed, or no report has run"
+    path = " → ".join(facts["critical_path"]) if facts["critical_path"] else "no window is closed yet"
     when = (
         ""
         if facts["age_ms"] is None
@@ -71,10 +73,9 @@ def as_text(facts: Row) -> str:
     head = f"{facts['topology']} at {facts['at']}: level {facts['level']}, windows of {facts['window_ms']:,} ms"
     parts = [f"{head}\ncritical path{when}: {one_line(path)}"]
     for driver in facts["sub_topologies"]:
-        beat = driver["last_heartbeat_at"]
-        last_beat = (
-            "" if beat is None else f", last heartbeat {beat:%Y-%m-%d %H:%M:%S}, batch {driver['last_batch_id']}"
-        )
+        beat, batch_id = driver["last_heartbeat_at"], driver["last_batch_id"]
+        batch = "no batch yet" if batch_id is None else f"batch {batch_id}"
+        last_beat = "" if beat is None else f", last heartbeat {beat:%Y-%m-%d %H:%M:%S}, {batch}"
         rows = []
         for row in facts["operators"]:
             if row["sub_topology"] == driver["sub_topology"]:

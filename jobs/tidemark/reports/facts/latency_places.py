@@ -56,9 +56,25 @@ class ChartSpan(StrEnum):
         return {ChartSpan.HOUR: Grain.HOUR.length_ms, ChartSpan.DAY: days_ms, ChartSpan.MONTH: 30 * days_ms}[self]
 
     @property
+    def read_from(self) -> str:
+        """What its latencies are read from, for people.
+
+        >>> [span.read_from for span in ChartSpan]
+        ['facts of batches', 'minutes that reports have rolled up', 'hours that reports have rolled up']
+        """
+        if self is ChartSpan.HOUR:
+            return "facts of batches"
+        return f"{rolled_up_grain(self.length_ms).value}s that reports have rolled up"
+
+    @property
     def place_ms(self) -> int:
         """Length of a place of the axis, ms."""
         return {ChartSpan.HOUR: 60_000, ChartSpan.DAY: 900_000, ChartSpan.MONTH: 21_600_000}[self]
+
+
+def rolled_up_grain(length_ms: int) -> Grain:
+    """Returns the grain of the rollups from which latencies of a time of *length_ms* are merged."""
+    return Grain.MINUTE if length_ms <= 2 * Grain.DAY.length_ms else Grain.HOUR
 
 
 def latencies_in_places(
@@ -79,7 +95,7 @@ def latencies_in_places(
     """
     where = [interval.end_ms, place_ms, list(operators)]
     if is_rolled_up:
-        grain = Grain.MINUTE if interval.length_ms <= 2 * Grain.DAY.length_ms else Grain.HOUR
+        grain = rolled_up_grain(interval.length_ms)
         first_ms = interval.widened(grain).start_ms
         measured = tables.ask(ROLLED_UP, [topology, first_ms, *where, grain.value]).objects
     else:

@@ -25,7 +25,7 @@ from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts, BatchRows
 from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
 from tidemark.reports.paths.path_facts import Row, Tables, described_window
-from tidemark.reports.paths.window_paths import DriverFacts, window_paths
+from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, window_paths
 from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.promises import Promises
@@ -115,6 +115,14 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
         if step["state"] == LatencyState.INPUT:
             step["worked_ms"] = worked_ms.get((step["operator"], step["kind"]))
     return described_window(window, of_steps, own_parts)
+
+
+def known_ms(window: Row) -> int:
+    """Returns when the leaf of *window* had finished it; where an operator stands still, when its source had."""
+    end_ms: int = round(window["window_end"].timestamp() * 1000)
+    # An operator that is stuck has not finished it.
+    known_age_ms: int = window["before_source_ms"] if window["state"] in STANDS_STILL else window["age_ms"]
+    return end_ms + known_age_ms
 
 
 def _parts(parts: WindowParts, steps: pl.DataFrame, closed: pl.DataFrame, finished: pl.DataFrame) -> list[Row]:

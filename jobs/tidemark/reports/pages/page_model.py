@@ -15,15 +15,16 @@ from enum import StrEnum
 from operator import itemgetter
 from typing import Any
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.sla_spec import OF_LATENESS
 from tidemark.model.topology import Topology
 from tidemark.reports.facts.alerts import budgets, open_alerts, silent_groups
-from tidemark.reports.facts.live_path import live_path
+from tidemark.reports.facts.live_path import known_ms, live_path
 from tidemark.reports.facts.partitions import partitions
+from tidemark.reports.facts.scenes import scene_of
 from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables, mostly_before_source, windows_with_paths
 from tidemark.reports.paths.window_paths import STANDS_STILL
 from tidemark.reports.promises import Promises
@@ -36,7 +37,7 @@ from tidemark.why.evidence.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
-from tidemark.why.walk import Walk, is_harmless, scene
+from tidemark.why.walk import Walk, is_harmless
 
 HOUR_MS = Grain.HOUR.length_ms
 CHECKS_MISSED = 2
@@ -125,7 +126,7 @@ def page_model(
 
     Raises UnreadableFile if a table is damaged.
     """
-    at = scene(topology, layout, at_ms)
+    at = scene_of(tables, layout, topology, at_ms=at_ms)
     with naming_damage(at.tables):
         return _page_model(tables, layout, at, promised, operator)
 
@@ -143,7 +144,11 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
     faults = (finding for finding in reasons if not finding.cause.traits & HARMLESS)
     late = [finding for finding in faults if finding.sub_topology not in drained]
     culprits = {finding.sub_topology: finding.operator for finding in reversed(late)}
-    streams = [_stream(at.facts[sub.name], sub.name, culprits.get(sub.name)) for sub in topology.sub_topologies]
+    of_partitions = partitions(at, findings)
+    streams = []
+    for sub in topology.sub_topologies:
+        unread = present(row["unread"] for row in of_partitions if row["sub_topology"] == sub.name)
+        streams.append(_stream(at.facts[sub.name], sub.name, culprits.get(sub.name), unread))
     verdict = _topology_verdict(streams, slas, findings)
     quiet = [each for each in reasons if verdict == PageVerdict.QUIET and Trait.QUIET in each.cause.traits]
     first = next(iter(late or quiet or reasons), None)
@@ -159,7 +164,7 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
         "alerts": alerts,
         "budgets": budgets(slas["rows"]),
         "streams": streams,
-        "partitions": partitions(at, findings),
+        "partitions": of_partitions,
         "silent_groups": silent_groups(slas["rows"], at_ms=at_ms),
         "operators": _operators(topology, streams, slas, findings, path),
         "slas": slas,
@@ -240,13 +245,17 @@ def newest_report(layout: Layout, topology: str) -> str | None:
     return max((name for name in names if REPORT.fullmatch(name)), default=None)
 
 
-def _stream(facts: StreamFacts, sub_topology: str, culprit: str | None = None) -> Row:
+def _stream(facts: StreamFacts, sub_topology: str, culprit: str | None = None, unread: Sequence[int] = ()) -> Row:
     """Returns the condition of a stream, and its driver's last heartbeat.
 
-    *culprit* is the operator of the first finding about it that is a fault.
+    *culprit* is the operator of the first finding about it that is a fault, *unread* has the records that the newest
+    batch left unread in each partition. The number in a heartbeat is older; it counts where an estimate is made of it.
     """
     beat, state = facts.driver.beat, condition(facts)
     newest = facts.tables.batches.tail(1)
+    behind = beat.records_behind if beat else None
+    if unread and (beat is None or beat.eta_at_ms is None):
+        behind = sum(unread)
     return {
         "sub_topology": sub_topology,
         "state": state.value,
@@ -255,7 +264,7 @@ def _stream(facts: StreamFacts, sub_topology: str, culprit: str | None = None) -
         "since": utc(facts.driver.started_ms) if beat else None,
         "last_batch_at": utc(newest["finished_at"].item()) if newest.height else None,
         "records_in": int(facts.tables.every_batch["records_in"].sum()),
-        "records_behind": beat.records_behind if beat else None,
+        "records_behind": behind,
         "arrival_per_s": beat.arrival_per_s if beat else None,
         "working_per_s": beat.working_per_s if beat else None,
         "culprit": culprit,
@@ -377,9 +386,7 @@ def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
             window, is_live = {**reported, "parts": parts}, False
     if window is None:
         return None
-    end_ms = round(window["window_end"].timestamp() * 1000)
-    # An operator that is stuck has not finished it; what is known is when its source had.
-    finished_ms = end_ms + (window["before_source_ms"] if window["state"] in STANDS_STILL else window["age_ms"])
+    finished_ms = known_ms(window)
     ago_ms = at_ms - finished_ms
     return {
         **window,

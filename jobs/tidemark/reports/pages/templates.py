@@ -95,6 +95,7 @@ def _environment() -> Environment:
         "compared": lambda blamed, judged: compared_text(blamed, limiting_slas(blamed, judged)),
         "judged_windows": lambda judged: judged_windows_text(judged, length),
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
+        "as_sentence": as_sentence,
         "report_name": report_name,
     }
     return environment
@@ -114,6 +115,15 @@ def code(text: str) -> Markup:
     Markup('a &lt; b: <code>tidemark why flights</code>')
     """
     return Markup(COMMANDS.sub(r"<code>\g<command></code>", str(escape(text))))
+
+
+def as_sentence(problem: str) -> str:
+    """Capitalises the text of an error, unless it begins with a name, after which errors have a colon.
+
+    >>> as_sentence("there is no page"), as_sentence("flights: there is no path")
+    ('There is no page', 'flights: there is no path')
+    """
+    return problem if problem.partition(" ")[0].endswith(":") else problem[:1].upper() + problem[1:]
 
 
 def moment(at: datetime | str) -> Markup:

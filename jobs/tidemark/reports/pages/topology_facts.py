@@ -1,6 +1,6 @@
 """Queries the state of a topology's operators.
 
-It reads Delta tables only. The facts are for people, programs and pages.
+The facts are for people, programs and pages.
 
 The names of the fields are a promise: docs/reports.md has them. Lengths are ms, instants timestamps in UTC.
 """
@@ -11,11 +11,16 @@ from collections import defaultdict
 from operator import itemgetter
 from typing import Any
 
+from tidemark.collecting import in_order_of
 from tidemark.control.folder import ALIVE, SILENT_AFTER_MS, StreamState
-from tidemark.model.settings.intervals import iso
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.tables.catalog import HOP_UPDATE
 from tidemark.model.topology import Topology
+from tidemark.reports.facts.live_path import known_ms, live_path
+from tidemark.reports.facts.scenes import scene_of
 from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
+from tidemark.reports.promises import Promises
 from tidemark.semantics.stram import LATENCY_SAMPLES
 
 RATED_OVER_S = 60
@@ -25,12 +30,6 @@ NEVER_STARTED, SILENT, CATCHING_UP = "never_started", "silent", "catching_up"
 It has no heartbeat, or none for a minute, or it runs and its newest heartbeat has an `eta_at`.
 """
 
-BEATS = """
-    SELECT DISTINCT ON (sub_topology) sub_topology, state, beat_at AS last_heartbeat_at, batch_id AS last_batch_id,
-           records_behind, arrival_per_s, working_per_s, eta_at
-    FROM heartbeats WHERE topology = $1 AND beat_at <= make_timestamptz($2 * 1000)
-    ORDER BY sub_topology, beat_at DESC, epoch DESC, batch_id DESC
-"""
 LATENCIES = """
     WITH reads AS (SELECT unnest($3::VARCHAR[]) AS operator, unnest($4::VARCHAR[]) AS upstream),
     reported AS (
@@ -106,14 +105,14 @@ READ_TO = """
 """
 
 
-def topology_facts(tables: Tables, topology: Topology, *, at_ms: int) -> Row:
+def topology_facts(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int) -> Row:
     """Returns the state of *topology* at *at_ms*.
 
     *at_ms* is epoch ms of the drivers' clocks. `sub_topologies` and `operators` are lists of rows. Rates are those of
     the minute before the instant, moving averages those of the last ten windows that were finished by then. Values that
     were not measured are null.
     """
-    facts = _Facts(tables, topology, at_ms)
+    facts = _Facts(tables, layout, topology, at_ms)
     return {
         "topology": topology.name,
         "at": iso(at_ms),
@@ -131,26 +130,34 @@ class _Facts:
     *at_ms* is the instant that they are about, epoch ms.
     """
 
-    def __init__(self, tables: Tables, topology: Topology, at_ms: int) -> None:
+    def __init__(self, tables: Tables, layout: Layout, topology: Topology, at_ms: int) -> None:
+        self._scene = scene_of(tables, layout, topology, at_ms=at_ms)
         self._tables, self._topology, self._at_ms = tables, topology, at_ms
         edges: list[tuple[str, str]] = []
         for name, names in topology.upstreams.items():
             edges += [(name, read) for read in names]
         # SQL takes the edges as two lists of equal length.
         own, read = zip(*edges, strict=True) if edges else ((), ())
-        self._beats = self._by("sub_topology", BEATS)
         self._latencies = self._by("operator", LATENCIES, list(own), list(read), LATENCY_SAMPLES)
         self._counts = self._by("operator", COUNTS, RATED_OVER_S)
         self._read_to = self._by("source", READ_TO)
         self._watermarks = {(row["sub_topology"], row["source"]): row["watermark"] for row in self._ask(WATERMARKS)}
 
     def newest_path(self) -> Row:
-        """Returns the newest critical path that the reports have found."""
+        """Returns the newest critical path that the reports have found, or before the first report the live one."""
         paths = self._ask(NEWEST_PATH)
         if paths:
             return paths[0]
-        return dict.fromkeys(("window_end", "leaf", "age_ms", "latency_ms", "finished_ago_ms", "state")) | {
-            "critical_path": []
+        window = live_path(self._tables, self._scene, Promises())
+        if window is None:
+            return dict.fromkeys(("window_end", "leaf", "age_ms", "latency_ms", "finished_ago_ms", "state")) | {
+                "critical_path": []
+            }
+        return {
+            **in_order_of(("window_end", "leaf", "age_ms", "latency_ms"), window),
+            "finished_ago_ms": self._at_ms - known_ms(window),
+            "state": window["state"],
+            "critical_path": window["path"],
         }
 
     def operators(self) -> list[Row]:
@@ -192,20 +199,24 @@ class _Facts:
 
     def driver(self, sub_topology: str) -> Row:
         """Returns the state and the watermark of the driver of *sub_topology*."""
-        beat = self._beats[sub_topology]
-        state, beat_at = beat.get("state", NEVER_STARTED), beat.get("last_heartbeat_at")
+        stream = self._scene.facts[sub_topology]
+        beat, batch_id = stream.driver.beat, stream.tables.newest
+        state = beat.state.value if beat else NEVER_STARTED
         # A driver that was killed leaves its last heartbeat.
-        if beat_at and state in ALIVE and self._at_ms - round(beat_at.timestamp() * 1000) > SILENT_AFTER_MS:
+        if beat and state in ALIVE and self._at_ms - beat.at_ms > SILENT_AFTER_MS:
             state = SILENT
-        if state == StreamState.RUNNING and beat.get("eta_at") is not None:
+        if beat and state == StreamState.RUNNING and beat.eta_at_ms is not None:
             state = CATCHING_UP
         return {
             "sub_topology": sub_topology,
             "state": state,
-            "last_heartbeat_at": beat_at,
-            "last_batch_id": beat.get("last_batch_id"),
+            "last_heartbeat_at": utc(beat.at_ms) if beat else None,
+            "last_batch_id": None if batch_id < 0 else batch_id,
             "watermark": self._watermarks.get((sub_topology, None)),
-            **{name: beat.get(name) for name in ("records_behind", "arrival_per_s", "working_per_s", "eta_at")},
+            "records_behind": beat.records_behind if beat else None,
+            "arrival_per_s": beat.arrival_per_s if beat else None,
+            "working_per_s": beat.working_per_s if beat else None,
+            "eta_at": utc(beat.eta_at_ms) if beat and beat.eta_at_ms is not None else None,
         }
 
     def operator(self, name: str, sub_topology: str) -> Row:

@@ -52,10 +52,13 @@ def start_page(lines: Sequence[Row], *, folder: Path) -> str:
     read = [{**no_fields, **line, **_told(line)} for line in lines if "verdict" in line]
     unread = [line for line in lines if "verdict" not in line]
     read.sort(key=lambda line: ([*PageVerdict].index(line["verdict"]), line["topology"]))
+    well = [line for line in read if not _needs_someone(line)]
     return template("reports/pages/start_page.html.j2").render(
         n=len(lines),
         wrong=[line for line in read if _needs_someone(line)],
-        well=[line for line in read if not _needs_someone(line)],
+        well=well,
+        # Lines may be a minute old, so the sentence about them is no younger.
+        instants=sorted({line["at"].replace(microsecond=0) for line in well}),
         unread=unread,
         states={line["topology"]: _streams_by_state(line["streams"]) for line in read},
         words=VERDICT_WORDS,

@@ -381,9 +381,10 @@ def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
     (counts,) = tables.ask(CLOSED, [topology]).objects
     if not counts["seen"]:
         remedy = f"run the DAG tidemark_{topology}_reports, or jobs/critical_path.py"
+        remedy += f"; `tidemark topology {topology}` shows the path of the newest window without a report"
         return _no_path(topology, "no report has seen a window of it yet", remedy)
     if not counts["closed"]:
-        observation = f"{counts['seen']} were seen, but none was finished by every operator"
+        observation = f"reports have seen {counts['seen']:,}, of which none was finished by every operator"
         return _no_path(topology, observation, f"`tidemark why {topology}` shows what each operator waits for")
     first, last = (iso(round(counts[name].timestamp() * 1000)) for name in ("first_at", "last_at"))
     at = "that interval" if at_ms is None else iso(at_ms)
@@ -391,4 +392,4 @@ def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
 
 
 def _no_path(topology: str, observation: str, remedy: str) -> str:
-    return f"{topology}: no reported streaming window to show: {observation}; {remedy}"
+    return f"{topology}: no reported streaming window can be shown, since {observation}; {remedy}"

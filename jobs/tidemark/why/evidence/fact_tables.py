@@ -53,12 +53,20 @@ def has_rows(rows: pl.DataFrame) -> bool:
 class FactTables:
     """The tables that *open_table* opens, as of *at_ms*.
 
-    Rows of the last *recent_ms* are recent, those from `since_ms` on; None: all are.
+    Rows of the last *recent_ms* are recent, those from `since_ms` on; None: all are. A reader of other tables, too,
+    gives *last*, which returns the newest batch in those: no later one counts here.
     """
 
-    def __init__(self, open_table: Opener, at_ms: int, *, recent_ms: int | None = None) -> None:
+    def __init__(
+        self,
+        open_table: Opener,
+        at_ms: int,
+        *,
+        recent_ms: int | None = None,
+        last: Callable[[], int] | None = None,
+    ) -> None:
         self.at_ms, self._recent_ms, self.since_ms = at_ms, recent_ms, at_ms - (recent_ms or 0)
-        self._open, self._opened = open_table, dict[str, pl.LazyFrame]()
+        self._open, self._opened, self._last = open_table, dict[str, pl.LazyFrame](), last
 
     def scan(self, table: Table, name: str = "", *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
         """Returns *table*'s rows of tables and journal, instants in epoch ms.
@@ -66,6 +74,7 @@ class FactTables:
         *where* has conditions on its columns as they are stored: files without such rows are not read.
         """
         name = name or table.name
+        _ = self._counts  # what the last batch in other tables is must be known before these are opened
         if name not in self._opened:
             self._opened[name] = self._open(table, name)
         return self._opened[name].filter(*where).with_columns(cs.datetime().dt.epoch("ms"))
@@ -98,6 +107,12 @@ class FactTables:
         return recent if not self.first or has_answer(recent) else read(0)
 
     @cached_property
+    def _counts(self) -> pl.Expr:
+        """The condition for batches that count."""
+        is_finished = pl.col("finished_at") <= self.at_ms
+        return is_finished if self._last is None else is_finished & (pl.col("batch_id") <= self._last())
+
+    @cached_property
     def first(self) -> int:
         """The first recent batch; 0: all batches are read.
 
@@ -128,14 +143,14 @@ class FactTables:
 
         There is none only if there is no batch at all.
         """
-        return self.recent_batches.filter(pl.col("finished_at") <= self.at_ms)
+        return self.recent_batches.filter(self._counts)
 
     @cached_property
     def every_batch(self) -> pl.DataFrame:
         """The batches, oldest first."""
         if not self.first:
             return self.batches
-        rows = self.scan(BATCHES).select(BATCH_COLUMNS).filter(pl.col("finished_at") <= self.at_ms)
+        rows = self.scan(BATCHES).select(BATCH_COLUMNS).filter(self._counts)
         return rows.sort("batch_id").collect()
 
     @property

@@ -86,11 +86,16 @@ class Beat:
 class HeartbeatFacts:
     """The drivers of the stream with *tables* in *home* and the folder *control*.
 
-    *trigger_ms* is that of the topology. Restarts are known that ended in the last half of the recent time.
+    *trigger_ms* is that of the topology. Restarts are known that ended in the last half of the recent time. The control
+    folder has only the newest heartbeat, so that is read at once: later it is one of after the instant.
     """
 
     def __init__(self, tables: FactTables, home: Path, control: Path, trigger_ms: int) -> None:
         self._tables, self._home, self._control, self._trigger_ms = tables, home, control, trigger_ms
+        self._heard: Heartbeat | None = None
+        self._may_read = False
+        with suppress(PermissionError):
+            self._heard, self._may_read = Control(control).heartbeat(), True
 
     @cached_property
     def beat(self) -> Beat | None:
@@ -117,16 +122,13 @@ class HeartbeatFacts:
         load["drained_by"] = live.drained_by
         return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for=killed_for, **load)
 
-    @cached_property
+    @property
     def _live(self) -> Heartbeat | None:
         """The newest heartbeat of the control folder.
 
         None if it is later, too, and for a user who may not read the folder.
         """
-        with suppress(PermissionError):
-            live = Control(self._control).heartbeat()
-            return live if live is not None and live.at_ms <= self._tables.at_ms else None
-        return None
+        return self._heard if self.is_newest else None
 
     @property
     def is_held(self) -> bool | None:
@@ -165,7 +167,8 @@ class HeartbeatFacts:
         def read(first: int) -> pl.DataFrame:
             are_recent = [pl.col("beat_at") >= utc(self._tables.since_ms)] if first else []
             beats = self._tables.scan(HEARTBEATS, where=are_recent).select(BEAT_COLUMNS)
-            return beats.sort("beat_at", "epoch").collect()
+            # As in the control folder, a heartbeat with another state says nothing that is known here.
+            return beats.sort("beat_at", "epoch").collect().filter(pl.col("state").is_in([*map(str, StreamState)]))
 
         # The newest heartbeat may be older.
         return self._tables.recent_first(read, lambda recent: bool((recent["beat_at"] <= self._tables.at_ms).any()))
@@ -210,10 +213,7 @@ class HeartbeatFacts:
     @property
     def is_newest(self) -> bool:
         """True if no driver has sent a heartbeat after the instant."""
-        with suppress(PermissionError):
-            live = Control(self._control).heartbeat()
-            return live is None or live.at_ms <= self._tables.at_ms
-        return False
+        return self._may_read and (self._heard is None or self._heard.at_ms <= self._tables.at_ms)
 
     def being_read(self, sub: SubTopology) -> dict[str, int]:
         """Returns how many records of each source of *sub* the undecided batch has at most, most first.
