@@ -1,5 +1,5 @@
 -- topology, hour of the windows' end (record time) and leaf. It has the critical paths that ended at the leaf, ms, and the operator
--- with the largest share. p50_ms and p90_ms were measured: of two neighbours the lower. over_sla_windows null: no SLA
+-- with the largest share. p50_ms and p90_ms are the lower of two neighbours. over_sla_windows null: no SLA
 SELECT paths.topology, paths.hour, paths.leaf, paths.windows, paths.avg_ms, paths.p50_ms, paths.p90_ms, paths.max_ms,
        paths.queued_ms, paths.waited_ms, paths.over_sla_windows, slowest.operator AS slowest_operator, slowest.share AS slowest_share
 FROM (

@@ -167,8 +167,11 @@ class HeartbeatFacts:
         def read(first: int) -> pl.DataFrame:
             are_recent = [pl.col("beat_at") >= utc(self._tables.since_ms)] if first else []
             beats = self._tables.scan(HEARTBEATS, where=are_recent).select(BEAT_COLUMNS)
-            # As in the control folder, a heartbeat with another state says nothing that is known here.
-            return beats.sort("beat_at", "epoch").collect().filter(pl.col("state").is_in([*map(str, StreamState)]))
+            rows = beats.sort("beat_at", "epoch").collect()
+            # As in the control folder, a heartbeat with another state says nothing that is known here. A query of a
+            # frame takes 0.3 ms, and metrics read this with each scrape.
+            known = {*map(str, StreamState)}
+            return rows if known.issuperset(rows["state"]) else rows.filter(pl.col("state").is_in(known))
 
         # The newest heartbeat may be older.
         return self._tables.recent_first(read, lambda recent: bool((recent["beat_at"] <= self._tables.at_ms).any()))
