@@ -72,8 +72,14 @@ def cpu_s(session: int) -> float:
 
 def _memory_mib(session: int) -> float:
     """Returns the memory of processes; shared memory counts once."""
-    rollups = [(place / "smaps_rollup").read_text() for place, _ in _processes(session)]
-    return sum(int(text.partition("Pss:")[2].split()[0]) for text in rollups) / 1_024
+    return sum(_pss_kib(place) for place, _ in _processes(session)) / 1_024
+
+
+def _pss_kib(place: Path) -> int:
+    """Returns the memory of the process at *place*; 0 if it has ended since it was listed."""
+    with suppress(OSError):
+        return int((place / "smaps_rollup").read_text().partition("Pss:")[2].split()[0])
+    return 0
 
 
 def _processes(session: int) -> Iterator[tuple[Path, list[str]]]:
