@@ -82,7 +82,12 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
     warehouse.write(DEAD_LETTERS, [bad, {**bad, "batch_id": 3, "offset": 18, "reason": "invalid_utf8"}])
     warehouse.write(
         PARTITION_BATCHES,
-        [{"batch_id": 3, "source": "events", "partition": 1, "activity": "idle", "newest_timestamp": 9}],
+        [
+            # Of a table that is joined no watermark waits.
+            {"batch_id": 1, "source": "prices", "partition": 0, "activity": "idle", "newest_timestamp": 9},
+            {"batch_id": 2, "blocked_by": "events"},
+            {"batch_id": 3, "source": "events", "partition": 1, "activity": "idle", "newest_timestamp": 9},
+        ],
     )
     assert list(story.new()) == [
         "emit on change: newest has left 100 of 125 updates unsent, which changed nothing",

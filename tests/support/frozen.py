@@ -223,6 +223,7 @@ _WHOLE = "The sentence is whole, and says what is so of the level, the SLA or th
 _MEASURED = "What was measured stands with the instant of its check."
 _WORDS_OF_PAGE = "The page says what its instants and numbers are."
 _SHARES = "The columns share and usual share of blame are gone."
+_LIVE = "Before the first report the command shows the path of the newest window, as the page does."
 _NEIGHBOUR = "A quantile of the paths of an hour is one that was measured, as everywhere: of two neighbours the lower."
 _BEATS = (
     "Estimates of clocks are part of the next heartbeat of their driver, and the plays write heartbeats of their own, "
@@ -374,6 +375,10 @@ CHANGED: Sequence[Changed] = (
     # Clocks
     Changed("sharded", "table clock_skew", "*", _BEATS),
     # Pages
+    *(
+        Changed("unflushed", "command topology", name, _LIVE)
+        for name in ("age_ms", "critical_path", "finished_ago_ms", "latency_ms", "leaf", "state", "window_end")
+    ),
     Changed("*", "page of the history", "*erminal operators, SLAs and objectives*", _WORDS_OF_PAGE),
     Changed("*", "page of the history", "At", _WORDS_OF_PAGE),
     Changed("*", "page of the history", "20??-??-?? ??:??:??", _WORDS_OF_PAGE),

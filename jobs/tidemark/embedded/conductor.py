@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.control import process
-from tidemark.control.folder import Control, StreamState
+from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.embedded import broker, stack
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.embedded.stack import Home
@@ -176,10 +176,7 @@ class Conductor:
     def progress(self) -> str:
         """Returns one line on all streams."""
         beats = {control.home.name: control.heartbeat() for control in self.controls()}
-        words = {
-            name: f"{beat.state}, batch {beat.batch_id}" if beat else "not started" for name, beat in beats.items()
-        }
-        return "; ".join(f"{name}: {word}" for name, word in words.items())
+        return "; ".join(f"{name}: {_progress(beat)}" for name, beat in beats.items())
 
     def wait(
         self, condition: Callable[[], bool], what: str, within_s: float, *, tell: Callable[[], str] | None = None
@@ -282,6 +279,13 @@ def wait_for_drained(airflow: AirflowApi, topologies: Collection[str]) -> None:
         return all(ENDED.issuperset(airflow.runs(dag).values()) for dag in noticing)
 
     process.wait_until(is_over, "the end of the streams' runs", NOTICED_WITHIN_S)
+
+
+def _progress(beat: Heartbeat | None) -> str:
+    """Returns the state of a driver, and its newest batch."""
+    if beat is None:
+        return "not started"
+    return f"{beat.state}, {'no batch yet' if beat.batch_id < 0 else f'batch {beat.batch_id}'}"
 
 
 def _runs(control: Control, *, warm: bool = True) -> bool:

@@ -135,7 +135,9 @@ def _model(warehouse: Path, topology: Topology) -> Row:
     ends: list[str] = []
     since: dict[str, int] = {}
     for sub in topology.sub_topologies:
-        ends += sub.terminals()
+        # What a repartition sends on is no result, unless the stream has no other.
+        results = [name for name in sub.terminals() if not topology.operators[name].hop_table]
+        ends += results or sub.terminals()
         query = read_query(Layout(warehouse).control(topology.name, sub.name) / FILE) if topology.jobs else None
         since[sub.name] = query.first_batch if query else 0
     first = dict(tables.ask(FIRST_LATENCY, [topology.name, ends, [*since], [*since.values()]]).rows)

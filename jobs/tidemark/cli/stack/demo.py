@@ -60,7 +60,8 @@ SENT = """
     ORDER BY a.changed_at LIMIT 1
 """
 """Selects the check that sent the alert about the operator $1."""
-COMPLETE_INTERVALS = "SELECT count(*) FROM complete_intervals"
+COMPLETE_INTERVALS = "SELECT count(*) FROM completeness"
+"""Counts the runs of the example: one for an interval that is complete, and one each time that it is complete again."""
 AT_REST = """
     SELECT bool_and(activity = 'idle') FROM (
         SELECT arg_max(activity, batch_id) AS activity FROM partition_batches

@@ -45,7 +45,9 @@ FINDINGS = (
         SELECT format('watermark: {} partition {} is idle, so the watermark does not wait for it until its next record',
                       arg_min(source, batch_id), arg_min("partition", batch_id))
         FROM partition_batches
-        WHERE "partition" IS NOT NULL AND activity = 'idle' AND newest_timestamp IS NOT NULL HAVING count(*) > 0
+        WHERE "partition" IS NOT NULL AND activity = 'idle' AND newest_timestamp IS NOT NULL
+              AND source IN (SELECT blocked_by FROM partition_batches WHERE source IS NULL)
+        HAVING count(*) > 0
         """,
     ),
     (
