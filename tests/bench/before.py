@@ -92,15 +92,20 @@ def compared(program: str, arguments: Sequence[str], before: Path, pairs: int) -
 def _run(program: str, arguments: Sequence[str], checkout: Path) -> Measured:
     """Runs *program* with *checkout*'s Python and returns the last line that it prints."""
     paths = os.pathsep.join(str(checkout / folder) for folder in ("jobs", "tests"))
-    done = subprocess.run(
+    with subprocess.Popen(
         [checkout / ".venv" / "bin" / "python", "-c", program, *arguments],
         cwd=checkout,
         env=os.environ | {"PYTHONPATH": paths},
         stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"the measurement of {checkout} ended with exit code {done.returncode}; its error is above")
-    measured: Measured = json.loads(done.stdout.splitlines()[-1])
+    ) as process:
+        try:
+            printed, _ = process.communicate()
+        except BaseException:
+            # It stops what it has started, which a kill would leave behind.
+            process.terminate()
+            raise
+    if process.returncode:
+        sys.exit(f"the measurement of {checkout} ended with exit code {process.returncode}; its error is above")
+    measured: Measured = json.loads(printed.splitlines()[-1])
     return measured
