@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,17 @@ from tidemark.semantics.critical_path import in_order
 TABLES = (CRITICAL_PATHS, CRITICAL_PATH_STEPS)
 WINDOWS = 40
 HOUR_MS = 3_600_000
+IN_A_PROCESS = """
+import sys
+from pathlib import Path
+
+import critical_path as job
+from support.report_warehouse import reading
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+
+sys.exit(bool(job.run(Layout(Path(sys.argv[1])), reading({"a": ()}), (), Interval(0, 60_000), spark_above=0)))
+"""
 HOSTS = [
     {"host": None, "skew_ms": None, "skew_error_ms": None},
     {"host": "x", "skew_ms": None, "skew_error_ms": None},
@@ -69,6 +83,19 @@ def test_hours_are_found_alike_in_one_process_and_on_spark(spark, warehouse):
     assert found == {
         end_ms: of["z"] - of["a"] if end_ms in seldom else None for end_ms, of in ewts.items()
     }  # a window without `z` is open, as it has no time of `z`
+
+
+def test_a_job_starts_spark_before_it_names_a_column(warehouse):
+    """Here a session runs; where a report begins, none does."""
+    row = {"batch_id": 1, "operator": "a", "window_start": 0, "window_end": WINDOW_MS, "ewt_adjusted_at": WINDOW_MS + 9}
+    warehouse.write(OPERATOR_WINDOWS, [{**row, "batch_started_at": WINDOW_MS + 9, "queued_ms": 0}])
+    path = [str(Path(__file__).parents[2] / folder) for folder in ("jobs", "tests")]
+    program = f"import sys; sys.path[:0] = {path}\n{IN_A_PROCESS}"
+    done = subprocess.run(
+        [sys.executable, "-c", program, warehouse.layout.warehouse], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert [ms_of(row["window_end"]) for row in warehouse.report(CRITICAL_PATHS)] == [WINDOW_MS]
 
 
 def ms_of(at):

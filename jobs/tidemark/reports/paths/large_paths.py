@@ -21,6 +21,8 @@ def paths_on_spark(groups: PathGroups, layout: Layout) -> Paths:
 
     A task has the rows of one group at a time. Spark is started, and left running.
     """
+    # Before the first column: functions of Spark need a session.
+    spark = session("tidemark-critical-path")
     interval, end_ms = groups.interval, F.unix_millis("window_end")
 
     def number(at_ms: Column) -> Column:
@@ -29,6 +31,6 @@ def paths_on_spark(groups: PathGroups, layout: Layout) -> Paths:
     first, last = number(end_ms), number(end_ms + looks_back_ms(groups.topology))
     # A row is needed by the group of its window, and by later ones whose averages look back to it.
     needed_by = F.sequence(F.greatest(first, F.lit(0)), F.least(last, number(F.lit(interval.end_ms - 1))))
-    finished = read_table(session("tidemark-critical-path"), layout, groups.topology.name, OPERATOR_WINDOWS)
+    finished = read_table(spark, layout, groups.topology.name, OPERATOR_WINDOWS)
     rows = finished.where(groups.averaged(interval).holds("window_end")).withColumn(GROUP, F.explode(needed_by))
     return groups.together(in_groups(rows, [F.col(GROUP)], groups.of_group))
