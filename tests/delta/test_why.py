@@ -114,6 +114,10 @@ class ExplainedPlay:
         """The clock goes on by that much."""
         self._play.now_ms += round(seconds * 1_000)
 
+    def reads_clock_for(self, seconds: float) -> None:
+        """Each reading of the clock takes that long."""
+        self._play.reading_ms = round(seconds * 1_000)
+
     def slow(self, operator: str, ms_: int) -> None:
         """Have *operator* work so much longer in each batch; drivers start anew."""
         self._play.slow_ms[operator] = ms_
@@ -386,6 +390,23 @@ def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, mon
     # Its last batch ended at 774.2 s. Had it been slow for a minute more, one would have run since.
     assert {finding.cause for finding in play.why(774 + 60 + 4)} == {"slow_operator"}
     assert [finding.cause for finding in play.why(774 + 60 + 5)] == ["source_quiet"]
+
+
+def test_what_an_operator_waited_in_the_queue_is_not_its_work(tmp_path: Path) -> None:
+    """The clock goes on by 0.3 s whenever it is read, and half of the trigger is 0.7 s.
+
+    The batch is read for 0.3 s. Then limits is taken in for 0.3 s, and payments, which waits for limits, for 0.3 s
+    after that: each works for 0.6 s. The sink waits for 0.3 s before it begins. From then to its commit 1.8 s pass, 0.6
+    s of which it waits for the journal.
+    """
+    play = ExplainedPlay(tmp_path, topology_of({"trigger": "1400 ms"}) + UNION.partition('name = "play"')[2])
+    play.reads_clock_for(0.3)
+    for second in (10, 80, 150, 220, 290, 360):
+        play.batch(second, of("limits", second - 5, v=1), of("payments", second - 5, v=1))
+    slow = {finding.operator: finding.seen for finding in play.why(370) if finding.cause == "slow_operator"}
+    assert {name: seen.partition(" in the median")[0] for name, seen in slow.items()} == {
+        "board": "board works for 1.2 s"
+    }
 
 
 @pytest.mark.parametrize(
