@@ -80,8 +80,8 @@ table = "board"
 class ExplainedPlay:
     """A play for `why`; all clocks of a batch are its tick's."""
 
-    def __init__(self, home: Path, toml: str, *, partitions: int = 1) -> None:
-        self._play = Play(toml, home, partitions=partitions)
+    def __init__(self, home: Path, toml: str, *, partitions: int = 1, facts_every_ms: int = 0) -> None:
+        self._play = Play(toml, home, partitions=partitions, facts_every_ms=facts_every_ms)
         self._play.broker = self.broker = Ends(partitions)
 
     def batch(self, at_s: float, *records: Callable[[Play], Row], sub: str | None = None) -> None:
@@ -134,6 +134,7 @@ class ExplainedPlay:
 
 
 BEHIND_A_HOP = {"sums", "minutes"}
+HOUR_MS = 3_600_000
 
 
 def windows(home: Path, *, source: str = "", partitions: int = 2) -> ExplainedPlay:
@@ -1075,6 +1076,37 @@ def test_a_driver_without_a_batch(tmp_path: Path) -> None:
         "never_started",
         "the driver of events is alive and has not finished a batch yet",
     )
+
+
+def test_a_driver_that_waits_for_its_first_batch_has_done_so_since_it_ran(tmp_path: Path) -> None:
+    beats = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+    tell(beats, 0, StreamState.STARTING)
+    tell(beats, 20)
+    tell(beats, 40)
+    play = newest(tmp_path)
+    driver = Control(play.control)
+    driver.acquire()
+    running = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(44), pid=1)
+    driver.beat(replace(running, doing="waiting for its first batch", since_ms=ms(19)))
+    assert [place(finding) for finding in play.why(45)] == [("never_started", "board", None, None, ms(20))]
+    # Its facts come with the next batch.
+    driver.beat(replace(running, at_ms=ms(50), batch_id=0, doing="waiting for a batch after 0", since_ms=ms(49)))
+    assert "never_started" not in {finding.cause for finding in play.why(51)}
+    driver.beat(replace(running, at_ms=ms(53), batch_id=0, doing="batch 1", since_ms=ms(52)))
+    assert not {"never_started", "being_read"} & {finding.cause for finding in play.why(54)}
+
+
+def test_a_batch_that_was_decided_after_the_newest_heartbeat_had_begun(tmp_path: Path) -> None:
+    """No facts are flushed, so those of batch 0 become visible with the entry of batch 1."""
+    toml = SOURCE.format(top="", source="") + NEWEST.format(table="")
+    play = ExplainedPlay(tmp_path, toml, facts_every_ms=HOUR_MS)
+    driver = Control(play.control)
+    driver.acquire()
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(9), pid=1)
+    driver.beat(replace(beat, doing="waiting for its first batch", since_ms=ms(1)))
+    play.batch(10, record(5))
+    assert first(play, 9.5).cause == "never_started"
+    assert "never_started" not in {finding.cause for finding in play.why(11)}
 
 
 def test_all_updates_were_suppressed(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from tidemark.semantics.quantiles import MEDIAN
 from tidemark.why.evidence.fact_tables import FactTables
 from tidemark.why.evidence.heartbeat_facts import HeartbeatFacts
 from tidemark.why.evidence.outcome_facts import LATELY, OutcomeFacts
+from tidemark.why.evidence.planned_facts import PlannedFacts
 from tidemark.why.evidence.read_facts import PLACE, ReadFacts
 
 MOVING = ("watermark", "newest_timestamp", "activity")
@@ -60,6 +61,12 @@ class StreamFacts:
         self.at_ms = tables.at_ms
         self.driver = HeartbeatFacts(tables, home, control, trigger_ms)
         self.outcomes, self.reads = OutcomeFacts(tables), ReadFacts(tables)
+        self.planned = PlannedFacts(tables, control)
+
+    @property
+    def has_finished(self) -> bool:
+        """True if a batch had finished, also one without facts yet."""
+        return self.tables.batches.height > 0 or self.driver.has_finished
 
     @cached_property
     def marks(self) -> dict[tuple[str | None, int | None], NewestWatermark]:
