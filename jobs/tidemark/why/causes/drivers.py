@@ -190,7 +190,7 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
     began_ms = None if facts.driver.finished_after(beat.at_ms) else beat.batch_started_at_ms
     if began_ms is not None and (in_batch := _in_batch(scene, name, began_ms, beat.at_ms)) is not None:
         return in_batch
-    if facts.has_finished or facts.planned.has_decided:
+    if facts.has_finished or facts.planned.ends(scene.sub(name)) is not None:
         return _standing_still(scene, name)
     observation = f"the driver of {sub} is alive and has not finished a batch yet"
     remedy = f"wait, or look at its log: {logs(scene, name)}"

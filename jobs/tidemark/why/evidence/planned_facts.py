@@ -32,17 +32,19 @@ class PlannedFacts:
 
     def __init__(self, tables: FactTables, control: Path) -> None:
         self._tables, self._control = tables, control
-
-    @cached_property
-    def has_decided(self) -> bool:
-        """True if the journal has a batch that had been decided."""
-        return self._decided is not None
+        self._ends_of: dict[str, Ends | None] = {}
 
     def ends(self, sub: SubTopology) -> Ends | None:
         """Returns how far the batches of *sub* read that do not count yet; None: no such batch was planned.
 
         Damaged files, and those that this user may not read, are left out.
         """
+        # Each partition asks, and the files are the same for all.
+        if sub.name not in self._ends_of:
+            self._ends_of[sub.name] = self._ends(sub)
+        return self._ends_of[sub.name]
+
+    def _ends(self, sub: SubTopology) -> Ends | None:
         parts: list[Ends] = []
         later = self._later
         if later.height:
