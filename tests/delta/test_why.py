@@ -80,16 +80,22 @@ table = "board"
 class ExplainedPlay:
     """A play for `why`; all clocks of a batch are its tick's."""
 
-    def __init__(self, home: Path, toml: str, *, partitions: int = 1) -> None:
-        self._play = Play(toml, home, partitions=partitions)
+    def __init__(self, home: Path, toml: str, *, partitions: int = 1, facts_every_ms: int = 0) -> None:
+        self._play = Play(toml, home, partitions=partitions, facts_every_ms=facts_every_ms)
         self._play.broker = self.broker = Ends(partitions)
 
-    def batch(self, at_s: float, *records: Callable[[Play], Row], sub: str | None = None) -> None:
-        """A batch with *records*, or with what the hops into *sub* have."""
+    def batch(
+        self, at_s: float, *records: Callable[[Play], Row], sub: str | None = None, now_s: float | None = None
+    ) -> None:
+        """A batch with *records*, or with what the hops into *sub* have.
+
+        It is planned at *at_s*, and the clock is at *now_s* while it runs (None: the same).
+        """
+        now_ms = None if now_s is None else ms(now_s)
         if sub in BEHIND_A_HOP:
-            self._play.hop(sub, at_ms=ms(at_s))
+            self._play.hop(sub, at_ms=ms(at_s), now_ms=now_ms)
         else:
-            self._play.batch([record(self._play) for record in records], at_ms=ms(at_s), sub=sub)
+            self._play.batch([record(self._play) for record in records], at_ms=ms(at_s), sub=sub, now_ms=now_ms)
 
     @property
     def topology(self) -> Topology:
@@ -114,6 +120,10 @@ class ExplainedPlay:
         """The clock goes on by that much."""
         self._play.now_ms += round(seconds * 1_000)
 
+    def reads_clock_for(self, seconds: float) -> None:
+        """Each reading of the clock takes that long."""
+        self._play.reading_ms = round(seconds * 1_000)
+
     def slow(self, operator: str, ms_: int) -> None:
         """Have *operator* work so much longer in each batch; drivers start anew."""
         self._play.slow_ms[operator] = ms_
@@ -130,6 +140,7 @@ class ExplainedPlay:
 
 
 BEHIND_A_HOP = {"sums", "minutes"}
+HOUR_MS = 3_600_000
 
 
 def windows(home: Path, *, source: str = "", partitions: int = 2) -> ExplainedPlay:
@@ -386,6 +397,23 @@ def test_an_operator_that_takes_most_of_the_trigger_interval(tmp_path: Path, mon
     # Its last batch ended at 774.2 s. Had it been slow for a minute more, one would have run since.
     assert {finding.cause for finding in play.why(774 + 60 + 4)} == {"slow_operator"}
     assert [finding.cause for finding in play.why(774 + 60 + 5)] == ["source_quiet"]
+
+
+def test_what_an_operator_waited_in_the_queue_is_not_its_work(tmp_path: Path) -> None:
+    """The clock goes on by 0.3 s whenever it is read, and half of the trigger is 0.7 s.
+
+    The batch is read for 0.3 s. Then limits is taken in for 0.3 s, and payments, which waits for limits, for 0.3 s
+    after that: each works for 0.6 s. The sink waits for 0.3 s before it begins. From then to its commit 1.8 s pass, 0.6
+    s of which it waits for the journal.
+    """
+    play = ExplainedPlay(tmp_path, topology_of({"trigger": "1400 ms"}) + UNION.partition('name = "play"')[2])
+    play.reads_clock_for(0.3)
+    for second in (10, 80, 150, 220, 290, 360):
+        play.batch(second, of("limits", second - 5, v=1), of("payments", second - 5, v=1))
+    slow = {finding.operator: finding.seen for finding in play.why(370) if finding.cause == "slow_operator"}
+    assert {name: seen.partition(" in the median")[0] for name, seen in slow.items()} == {
+        "board": "board works for 1.2 s"
+    }
 
 
 @pytest.mark.parametrize(
@@ -911,6 +939,44 @@ def test_a_source_whose_first_records_are_being_read_had_records(tmp_path: Path)
     )
 
 
+def test_records_that_a_planned_batch_reads_are_no_backlog(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.broker.ends[0] = 100
+    for second in (10, 11, 12):
+        play.batch(second, record(second - 5, amount=second))
+    planned(play, 3, 12.5, events=100)
+    assert first(play, 13).cause == "nothing_wrong"
+    # Before it was planned, they waited.
+    assert first(play, 12.2).seen.startswith("97 records of it wait unread; ")
+    planned(play, 3, 12.5, events=60)
+    assert first(play, 13).seen.startswith("40 records of it wait unread; ")
+
+
+def test_a_batch_that_was_planned_by_an_instant_and_finished_later_reads_what_waited(tmp_path: Path) -> None:
+    """Batch 1 is planned at 70 s, sees 7 records of partition 1, and finishes at 73 s; batch 2 reads them."""
+    play = windows(tmp_path)
+    play.batch(10, record(5, part=0), record(5, part=1))
+    play.broker.ends[1] = 8
+    play.batch(70, record(65, part=0), now_s=73)
+    assert place(first(play, 75)) == ("backlog", "events", "events", 1, ms(73))
+    play.batch(74.5, *(record(65 + n, part=1) for n in range(7)), now_s=78)
+    finding = first(play, 75)
+    assert place(finding) == ("being_read", "events", "events", 1, ms(73))
+    assert finding.seen == "7 records of it waited unread, and the newest batch that was planned reads them"
+    assert first(play, 74.4).cause == "backlog"
+
+
+def test_what_the_newest_entry_of_the_journal_reads_is_no_backlog(tmp_path: Path) -> None:
+    """No facts are flushed, so those of the batch that reads them come with the next one."""
+    toml = SOURCE.format(top="", source="") + WINDOWS
+    play = ExplainedPlay(tmp_path, toml, partitions=2, facts_every_ms=HOUR_MS)
+    play.batch(10, record(5, part=0), record(5, part=1))
+    play.broker.ends[1] = 8
+    play.batch(70, record(65, part=0))
+    play.batch(71, *(record(4, part=1) for n in range(7)))
+    assert "backlog" not in {finding.cause for finding in play.why(75)}
+
+
 def test_the_first_batch_of_a_driver_is_being_read(tmp_path: Path) -> None:
     play = ExplainedPlay(tmp_path, TWO_SOURCES)
     driver = Control(play.control)
@@ -1056,6 +1122,39 @@ def test_a_driver_without_a_batch(tmp_path: Path) -> None:
     )
 
 
+def test_a_driver_that_waits_for_its_first_batch_has_done_so_since_it_ran(tmp_path: Path) -> None:
+    beats = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+    tell(beats, 0, StreamState.STARTING)
+    tell(beats, 20)
+    tell(beats, 40)
+    play = newest(tmp_path)
+    driver = Control(play.control)
+    driver.acquire()
+    running = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(44), pid=1)
+    driver.beat(replace(running, doing="waiting for its first batch", since_ms=ms(19)))
+    assert [place(finding) for finding in play.why(45)] == [("never_started", "board", None, None, ms(20))]
+    # Its facts come with the next batch.
+    driver.beat(replace(running, at_ms=ms(50), batch_id=0, doing="waiting for a batch after 0", since_ms=ms(49)))
+    assert "never_started" not in {finding.cause for finding in play.why(51)}
+    driver.beat(replace(running, at_ms=ms(53), batch_id=0, doing="batch 1", since_ms=ms(52)))
+    assert not {"never_started", "being_read"} & {finding.cause for finding in play.why(54)}
+
+
+@pytest.mark.parametrize("facts_every_ms", [0, HOUR_MS])
+def test_a_batch_that_was_planned_after_the_newest_heartbeat_had_begun(tmp_path: Path, facts_every_ms: int) -> None:
+    """Without a flush, the facts of batch 0 become visible with the entry of batch 1."""
+    toml = SOURCE.format(top="", source="") + NEWEST.format(table="")
+    play = ExplainedPlay(tmp_path, toml, facts_every_ms=facts_every_ms)
+    driver = Control(play.control)
+    driver.acquire()
+    beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(9), pid=1)
+    driver.beat(replace(beat, doing="waiting for its first batch", since_ms=ms(1)))
+    play.batch(10, record(5), now_s=12)
+    assert first(play, 9.5).cause == "never_started"
+    for at_s in (11, 13):
+        assert "never_started" not in {finding.cause for finding in play.why(at_s)}
+
+
 def test_all_updates_were_suppressed(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
@@ -1079,6 +1178,21 @@ def test_rows_that_a_hop_has_not_read_are_a_backlog(tmp_path: Path) -> None:
     finding = play.why(31, "totals")[0]
     assert place(finding) == ("backlog", "by_amount_source", "by_amount", None, ms(20))
     assert finding.seen == "2 batches that by_amount sent on wait unread"
+
+
+@pytest.mark.parametrize("facts_every_ms", [0, HOUR_MS])
+def test_rows_of_a_hop_that_a_planned_batch_reads_are_no_backlog(tmp_path: Path, facts_every_ms: int) -> None:
+    """The batch that reads them is planned at 32 s and finishes at 36 s."""
+    toml = SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS
+    play = ExplainedPlay(tmp_path, toml, facts_every_ms=facts_every_ms)
+    play.batch(10, record(5), sub="reads")
+    play.batch(11, sub="sums")
+    for second, amount in ((20, 2.0), (25, 3.0), (26, 4.0)):
+        play.batch(second, record(second, amount=amount), sub="reads")
+    play.batch(32, sub="sums", now_s=36)
+    for at_s in (33, 37):
+        assert "backlog" not in {finding.cause for finding in play.why(at_s, "totals")}
+    assert play.why(31.9, "totals")[0].cause == "backlog"
 
 
 def test_a_window_after_a_hop_leads_to_the_blocking_partition(tmp_path: Path) -> None:

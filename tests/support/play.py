@@ -164,17 +164,17 @@ class Play:
             "timestamp_ms": at_ms, source: values,
         }  # fmt: skip
 
-    def batch(self, rows: Sequence[Row] = (), *, at_ms: int, sub: str | None = None) -> None:
-        """Runs the next batch of *sub*, decided at *at_ms*.
+    def batch(self, rows: Sequence[Row] = (), *, at_ms: int, sub: str | None = None, now_ms: int | None = None) -> None:
+        """Runs the next batch of *sub*, decided at *at_ms* while the clock is at *now_ms* (None: the same).
 
         It is the first sub-topology unless named.
         """
         name = sub or self.sub
-        self.process(self._batches[name], rows, at_ms=at_ms, sub=name)
+        self.process(self._batches[name], rows, at_ms=at_ms, sub=name, now_ms=now_ms)
         self._batches[name] += 1
 
-    def hop(self, sub: str, *, at_ms: int) -> None:
-        """Runs the next batch of *sub* over new rows of its upstreams."""
+    def hop(self, sub: str, *, at_ms: int, now_ms: int | None = None) -> None:
+        """Runs the next batch of *sub* over new rows of its upstreams; see `batch`."""
         name = f"{sub}/hop"
         rows: list[Row] = []
         for source in self.topology.sub_topology(sub).operators:
@@ -185,7 +185,7 @@ class Play:
                     _hop_row(source.name, row) for row in written.with_columns(cs.datetime().dt.epoch("ms")).to_dicts()
                 ]
         self._batches[name] = max([self._batches[name], *(row["offset"] + 1 for row in rows)])
-        self.batch(rows, at_ms=at_ms, sub=sub)
+        self.batch(rows, at_ms=at_ms, sub=sub, now_ms=now_ms)
 
     def process(
         self,

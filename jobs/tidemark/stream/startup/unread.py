@@ -77,17 +77,39 @@ def most_records(control: Path, sub: SubTopology, *, at_ms: int) -> dict[str, in
     control folder. A topic with gaps has fewer records, and so may one that was not read yet: it may begin later than
     at offset 0.
     """
+    ranges = _ranges_planned_by(control, sub, at_ms)
+    records: dict[str, int] = {}
+    for source in sub.outside_sources if ranges else ():
+        places = [ranges[topic] for topic in ranges if source.topic and source.reads(topic)]
+        if places:
+            records[source.name] = sum(end - start for offsets in places for start, end in offsets.values())
+    return dict(sorted(records.items(), key=lambda each: -each[1]))
+
+
+def planned_ends(control: Path, sub: SubTopology, *, at_ms: int) -> dict[tuple[str, int], int]:
+    """Returns up to which offset the undecided batch of *sub* reads each input partition of its sources.
+
+    Empty where `most_records` is. Partitions of which it has no records are left out.
+    """
+    ends: dict[tuple[str, int], int] = {}
+    ranges = _ranges_planned_by(control, sub, at_ms)
+    progress = numbered_progress(control, sub) if ranges else StreamProgress()
+    for source in (with_places(o, progress) for o in sub.outside_sources if o.topic):
+        for topic in filter(source.reads, ranges):
+            for number, (_, end) in ranges[topic].items():
+                partition = source.places.index(Place(topic, number)) if source.reads_several else number
+                ends[source.name, partition] = end
+    return ends
+
+
+def _ranges_planned_by(control: Path, sub: SubTopology, at_ms: int) -> Ranges:
+    """Returns the offsets of the undecided batch of *sub* if it was planned by *at_ms*; empty if a file is damaged."""
     try:
         batch_id, ranges = unread_ranges(control, sub)
         is_planned = bool(ranges) and read_plan(control / "checkpoint", batch_id).at_ms <= at_ms
     except UnreadableFile:
         return {}
-    records: dict[str, int] = {}
-    for source in sub.outside_sources if is_planned else ():
-        places = [ranges[topic] for topic in ranges if source.topic and source.reads(topic)]
-        if places:
-            records[source.name] = sum(end - start for offsets in places for start, end in offsets.values())
-    return dict(sorted(records.items(), key=lambda each: -each[1]))
+    return ranges if is_planned else {}
 
 
 def refuse_unstable(control: Path, sub: SubTopology, broker: Answers) -> None:

@@ -190,11 +190,12 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
     began_ms = None if facts.driver.finished_after(beat.at_ms) else beat.batch_started_at_ms
     if began_ms is not None and (in_batch := _in_batch(scene, name, began_ms, beat.at_ms)) is not None:
         return in_batch
-    if facts.tables.batches.height:
+    if facts.has_finished or facts.planned.ends(scene.sub(name)) is not None:
         return _standing_still(scene, name)
     observation = f"the driver of {sub} is alive and has not finished a batch yet"
     remedy = f"wait, or look at its log: {logs(scene, name)}"
-    return scene.finding(NEVER_STARTED, name, observation, remedy, since_ms=beat.at_ms)
+    since_ms = facts.driver.ran_ms or beat.at_ms
+    return scene.finding(NEVER_STARTED, name, observation, remedy, since_ms=since_ms)
 
 
 def _in_batch(scene: Scene, name: str, began_ms: int, at_ms: int) -> WhyFinding | None:
@@ -210,7 +211,7 @@ def _in_batch(scene: Scene, name: str, began_ms: int, at_ms: int) -> WhyFinding 
         remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
         remedy += logs(scene, name)
         return scene.finding(SLOW_BATCH, name, f"one {running}", remedy, since_ms=began_ms)
-    if facts.tables.batches.height:
+    if facts.has_finished:
         return None
     input = next(iter(being_read), None)
     return scene.finding(BEING_READ, name, f"the first {running}", "wait", input=input, since_ms=began_ms)

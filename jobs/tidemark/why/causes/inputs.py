@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import polars as pl
 
@@ -208,9 +209,9 @@ class Inputs:
             return [stays_open]
         reads = facts.reads.of_partition(source.name, number)
         mark = facts.marks.get((source.name, number))
-        unread = unread_of(reads)
-        if unread and (unread.is_left or self._plans_no_more(source)):
-            if mark and mark.activity is Activity.BACKLOGGED:
+        unread = unread_of(reads, partial(self._planned_until, source, number))
+        if unread and unread.n and (unread.is_left or self._plans_no_more(source)):
+            if mark and mark.activity is Activity.BACKLOGGED and not unread.in_batch:
                 return [self._backlog(source, number, unread)]
             if growing := self._lagging(source, number, unread, reads):
                 return [growing]
@@ -222,17 +223,21 @@ class Inputs:
         return [self._poison(source, number, bad)]
 
     def coming(self, source: Source, number: int) -> WhyFinding | None:
-        """Returns a finding if the newest look at a partition saw records that the next batch may read."""
-        unread = unread_of(self._scene.of(source.name).reads.of_partition(source.name, number))
+        """Returns a finding if the newest look at a partition saw records that a planned or the next batch reads."""
+        reads = self._scene.of(source.name).reads.of_partition(source.name, number)
+        unread = unread_of(reads, partial(self._planned_until, source, number))
         if unread is None:
             return None
         seen = counted(unread.n, "record of it was", "records of it were")
-        observation = f"{seen} there when the newest batch had been planned"
+        observation, remedy = f"{seen} there when the newest batch had been planned", "wait for the next batch"
+        if unread.in_batch:
+            seen = counted(unread.in_batch, "record of it waited", "records of it waited")
+            observation, remedy = f"{seen} unread, and the newest batch that was planned reads them", "wait"
         return self._scene.finding(
             BEING_READ,
             source.name,
             observation,
-            "wait for the next batch",
+            remedy,
             input=source.name,
             partition=number,
             since_ms=unread.seen_ms,
@@ -266,7 +271,12 @@ class Inputs:
         facts = self._scene.of(source.name)
         finished_ms = facts.tables.batches["finished_at"].max()
         is_due = isinstance(finished_ms, int) and self._scene.at_ms - finished_ms > self._scene.topology.trigger_ms
-        return is_due and not facts.driver.being_read(self._scene.sub(source.name))
+        return is_due and facts.planned.ends(self._scene.sub(source.name)) is None
+
+    def _planned_until(self, source: Operator, number: int) -> int | None:
+        """Returns up to which offset of a partition a batch reads that does not count yet; None: none was planned."""
+        ends = self._scene.of(source.name).planned.ends(self._scene.sub(source.name))
+        return None if ends is None else ends.get((source.name, number), 0)
 
     def _backlog(self, source: Source, number: int, unread: Unread) -> WhyFinding:
         waiting = counted(unread.n, "record of it waits unread", "records of it wait unread")
@@ -421,6 +431,8 @@ class Inputs:
         handed = self._scene.of(source.repartition).handed_on(source.repartition)
         # The offsets of a hop are batches of its writer. The sum is 0 where the hop was never read.
         until = int(self._scene.of(source.name).reads.of_partition(source.name, 0).tail(1)["until_offset"].sum())
+        # What a batch reads that was planned does not wait.
+        until = max(until, self._planned_until(source, 0) or 0)
         unread = self._scene.of(source.repartition).tables.batches_from(until)
         unread = unread.filter(pl.col("batch_id").is_between(until, handed))
         since_ms = unread["finished_at"].min()

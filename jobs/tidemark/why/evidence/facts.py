@@ -27,6 +27,7 @@ from tidemark.semantics.quantiles import MEDIAN
 from tidemark.why.evidence.fact_tables import FactTables
 from tidemark.why.evidence.heartbeat_facts import HeartbeatFacts
 from tidemark.why.evidence.outcome_facts import LATELY, OutcomeFacts
+from tidemark.why.evidence.planned_facts import PlannedFacts
 from tidemark.why.evidence.read_facts import PLACE, ReadFacts
 
 MOVING = ("watermark", "newest_timestamp", "activity")
@@ -60,6 +61,12 @@ class StreamFacts:
         self.at_ms = tables.at_ms
         self.driver = HeartbeatFacts(tables, home, control, trigger_ms)
         self.outcomes, self.reads = OutcomeFacts(tables), ReadFacts(tables)
+        self.planned = PlannedFacts(tables, control)
+
+    @property
+    def has_finished(self) -> bool:
+        """True if a batch had finished, also one without facts yet."""
+        return self.tables.batches.height > 0 or self.driver.has_finished
 
     @cached_property
     def marks(self) -> dict[tuple[str | None, int | None], NewestWatermark]:
@@ -146,8 +153,8 @@ class StreamFacts:
         """The operators that used most of the trigger interval lately.
 
         That is in the last LATELY batches that closed windows; of fewer nothing is concluded. For each it has the name,
-        and medians in ms: of its work on a batch, and of whole batches, which took longer than a trigger. The operator
-        that worked longest comes first, of equal ones the first by name.
+        and medians in ms: of its work on a batch without what it waited in the queue, and of whole batches, which took
+        longer than a trigger. The operator that worked longest comes first, of equal ones the first by name.
         """
         closing = self.tables.recent_first(
             lambda first: self.tables.rows(OPERATOR_WINDOWS, first).collect(),
@@ -157,9 +164,9 @@ class StreamFacts:
         if last.len() < LATELY:
             return []
         newest = closing.filter(pl.col("batch_id").is_in(last.implode())).unique(["batch_id", "operator"])
-        works = newest.join(self.tables.batches_of(last), on="batch_id")
+        works = _with_work(newest).join(self.tables.batches_of(last), on="batch_id")
         medians = works.group_by("operator").agg(
-            work_ms=(pl.col("ewt_at") - pl.col("started_at")).quantile(MEDIAN, interpolation="lower"),
+            work_ms=pl.col("work_ms").quantile(MEDIAN, interpolation="lower"),
             batch_ms=pl.col("duration_ms").quantile(MEDIAN, interpolation="lower"),
         )
         too_long = (pl.col("work_ms") > self._trigger_ms / 2) & (pl.col("batch_ms") > self._trigger_ms)
@@ -186,6 +193,23 @@ class StreamFacts:
 
         newest = self.tables.recent_first(read)
         return newest.item() if newest.height else -1
+
+
+def _with_work(rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* of `operator_windows`, one for a batch and an operator, with `work_ms`.
+
+    That is from when the operator began until it had finished, without what it waited in the queue meanwhile: a source
+    begins with its batch and waits for the sources before it, and rows that are committed wait for the journal. What
+    an operator waited after its upstreams had finished, and before it began, is no part of that time.
+    """
+    place = ["batch_id", "operator"]
+    readers = rows.select(*place, pl.col("upstreams").str.split(",").alias("upstream")).explode("upstream")
+    upstreams = rows.select("batch_id", pl.col("operator").alias("upstream"), pl.col("ewt_at").alias("ready_at"))
+    ready = readers.join(upstreams, on=["batch_id", "upstream"]).group_by(place).agg(pl.col("ready_at").max())
+    queued_ms, began_after_ms = pl.col("queued_ms").fill_null(0), pl.col("started_at") - pl.col("ready_at")
+    queued_before_ms = pl.min_horizontal(began_after_ms.fill_null(0).clip(lower_bound=0), queued_ms)
+    work_ms = pl.col("ewt_at") - pl.col("started_at") - (queued_ms - queued_before_ms)
+    return rows.join(ready, on=place, how="left").with_columns(work_ms=work_ms)
 
 
 def _newest(rows: pl.LazyFrame) -> pl.LazyFrame:

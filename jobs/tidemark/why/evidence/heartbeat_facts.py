@@ -44,7 +44,7 @@ _LOAD = (
 )
 """Columns of `heartbeats` about a driver's load, as fields of Beat."""
 BEAT_COLUMNS = (
-    *("beat_at", "epoch", "state", "reason", "drained_by", "step_began_at", "batch_started_at", "eta_at"),
+    *("beat_at", "epoch", "state", "reason", "drained_by", "step_began_at", "batch_id", "batch_started_at", "eta_at"),
     "open_transactions",
     *_LOAD,
 )
@@ -194,6 +194,20 @@ class HeartbeatFacts:
         live_ms = [] if live is None else [live.at_ms if live.is_in_batch else live.since_ms or live.at_ms]
         signs_ms = [*beats.to_series(), *self._tables.batches["finished_at"].tail(1), *live_ms]
         return max(signs_ms, default=self._tables.at_ms)
+
+    @property
+    def has_finished(self) -> bool:
+        """True if the newest heartbeat knows a finished batch, whose facts come with the next one."""
+        live = self._live
+        newest = [*self._beats["batch_id"].tail(1), *([] if live is None else [live.batch_id])]
+        return max(newest, default=-1) >= 0
+
+    @property
+    def ran_ms(self) -> int | None:
+        """When the newest driver first beat as one that runs; None: it has not."""
+        beats = self._beats
+        ran = (pl.col("epoch") == pl.col("epoch").max()) & (pl.col("state") == StreamState.RUNNING)
+        return beats.filter(ran)["beat_at"].min()  # type: ignore[return-value]
 
     def finished_after(self, at_ms: int) -> bool:
         """Returns True if a batch finished after the heartbeat of *at_ms*."""

@@ -113,26 +113,35 @@ class Unread:
     """The records of a partition that its newest look left unread.
 
     Attributes:
-        n: their number.
-        seen_ms: the decision of the batch that saw the first of them.
-        is_left: a batch that was planned after that left it unread again.
+        n: how many of them no later batch reads that was planned.
+        in_batch: how many of them such a batch reads.
+        seen_ms: when the batch had finished that saw the first of the n, or of all if n is 0.
+        is_left: a batch that was planned after that leaves the n unread again.
     """
 
     n: int
+    in_batch: int
     seen_ms: int
     is_left: bool
 
 
-def unread_of(reads: pl.DataFrame) -> Unread | None:
-    """Returns what the newest of *reads* of one partition left unread; None: nothing, or the broker was not asked."""
+def unread_of(reads: pl.DataFrame, planned_until: Callable[[], int | None]) -> Unread | None:
+    """Returns what the newest of *reads* of one partition left unread; None: nothing, or the broker was not asked.
+
+    *planned_until* is asked only if it left some: up to which offset a batch reads that was planned later; None: none.
+    """
     asked = reads.drop_nulls("unread")
-    n = int(asked["unread"].tail(1).sum())
-    if not n:
+    left = int(asked["unread"].tail(1).sum())
+    if not left:
         return None
-    until = asked["until_offset"][-1]
-    saw_it = asked.select(pl.col("until_offset") + pl.col("unread") > until).to_series().reverse().cast(pl.Int64)
+    until, later_until = asked["until_offset"][-1], planned_until()
+    in_batch = min(left, max(0, (later_until or 0) - until))
+    # All of them are looked for if a batch reads all of them.
+    read_to = until if in_batch == left else until + in_batch
+    saw_it = asked.select(pl.col("until_offset") + pl.col("unread") > read_to).to_series().reverse().cast(pl.Int64)
     looks = int(saw_it.cum_prod().sum())
-    return Unread(n, asked["decided_at"][-looks], looks > 1)
+    is_left = looks > 1 or later_until is not None
+    return Unread(left - in_batch, in_batch, asked["finished_at"][-looks], is_left)
 
 
 def _reads(tables: FactTables, first: int) -> pl.DataFrame:
@@ -140,7 +149,7 @@ def _reads(tables: FactTables, first: int) -> pl.DataFrame:
     finished = tables.batches_from(first).lazy().select("batch_id", "finished_at")
     reads = partition_reads(tables.rows(PARTITION_BATCHES, first)).sort("batch_id", maintain_order=True)
     with_clocks = reads.join(finished, on="batch_id", maintain_order="left")
-    columns = ("batch_id", *PLACE, "decided_at", "finished_at", "until_offset", "n", "unread")
+    columns = ("batch_id", *PLACE, "finished_at", "until_offset", "n", "unread")
     return with_clocks.select(columns).collect()
 
 

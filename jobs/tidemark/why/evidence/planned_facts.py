@@ -1,0 +1,85 @@
+"""Answers what the newest batches read that do not count yet: they were planned, and perhaps decided and carried out.
+
+The facts of a batch become visible with the entry of the next one. Until then its plan in Spark's checkpoint and its
+own entry in the journal have how far it reads. Of an earlier instant, a batch is known that was planned by then and
+finished later.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+
+import polars as pl
+
+from tidemark.errors import UnreadableFile
+from tidemark.model.tables.catalog import PARTITION_BATCHES
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.progress import StreamProgress
+from tidemark.stream.journal.entries import Journal
+from tidemark.stream.startup.unread import planned_ends
+from tidemark.why.evidence.fact_tables import FactTables
+
+Ends = dict[tuple[str, int], int]
+"""By source and input partition, the offset up to which a batch reads, exclusive."""
+NO_TABLE = ("no table",)
+"""Of an entry only the notes are read."""
+
+
+class PlannedFacts:
+    """The batches of the stream with *tables* and the folder *control* that were planned by their instant."""
+
+    def __init__(self, tables: FactTables, control: Path) -> None:
+        self._tables, self._control = tables, control
+        self._ends_of: dict[str, Ends | None] = {}
+
+    def ends(self, sub: SubTopology) -> Ends | None:
+        """Returns how far the batches of *sub* read that do not count yet; None: no such batch was planned.
+
+        Damaged files, and those that this user may not read, are left out.
+        """
+        # Each partition asks, and the files are the same for all.
+        if sub.name not in self._ends_of:
+            self._ends_of[sub.name] = self._ends(sub)
+        return self._ends_of[sub.name]
+
+    def _ends(self, sub: SubTopology) -> Ends | None:
+        parts: list[Ends] = []
+        later = self._later
+        if later.height:
+            parts.append({(source, partition): until for source, partition, until in later.iter_rows()})
+        if self._decided is not None and self._decided.batch_id > self._tables.newest:
+            inputs = self._decided.inputs.items()
+            parts.append({(name, n): end for name, source in inputs for n, end in source.offsets_read.items()})
+        with suppress(PermissionError, UnreadableFile):
+            if planned := planned_ends(self._control, sub, at_ms=self._tables.at_ms):
+                parts.append(planned)
+        ends: Ends = {}
+        for part in parts:
+            ends |= {place: max(end, ends.get(place, end)) for place, end in part.items()}
+        return ends if parts else None
+
+    @cached_property
+    def _later(self) -> pl.DataFrame:
+        """What batches read of each partition that were planned by the instant and finished later."""
+        is_later = pl.col("batch_id") > self._tables.newest
+        rows = self._tables.scan(PARTITION_BATCHES, where=[is_later]).filter(pl.col("decided_at") <= self._tables.at_ms)
+        return (
+            rows.drop_nulls("until_offset").group_by("source", "partition").agg(pl.col("until_offset").max()).collect()
+        )
+
+    @cached_property
+    def _decided(self) -> StreamProgress | None:
+        """The progress with the newest batch in the journal that had been decided; None: there is none."""
+        folder = self._control / "journal"
+        with suppress(PermissionError, UnreadableFile):
+            journal = Journal(folder, "data") if folder.is_dir() else None
+            # Of an entry before the newest one, the facts are in the next.
+            newest = journal.batches()[-1:] if journal else []
+            entry = journal.read(newest[0], only=NO_TABLE) if journal and newest else None
+            if entry and entry.notes.decided is not None:
+                progress = entry.notes.progress
+                is_known = progress.decided_at_ms is not None and progress.decided_at_ms <= self._tables.at_ms
+                return progress if is_known else None
+        return None
