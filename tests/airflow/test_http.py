@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -37,11 +38,11 @@ from tidemark.collecting import names_in
 from tidemark.control import process
 from tidemark.control.files import FILES
 from tidemark.control.folder import Control, Heartbeat, StreamState
-from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.tables.catalog import OPERATOR_BATCHES
+from tidemark.model.tables.catalog import ALERTS, INCIDENTS, OPERATOR_BATCHES
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
 from tidemark.recorded.queries import RecordedQuery, write_query
@@ -952,6 +953,30 @@ def test_forty_tabs_of_a_page_cost_what_one_costs(opened: list[int]) -> None:
     assert opened == [1]
     assert asyncio.run(answers(["/pages/flights"]))[0].text == told[0].text  # within a few seconds, from another loop
     assert len(opened) == 1
+
+
+def test_a_new_version_of_incidents_or_alerts_ends_kept_answers(
+    decided: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: list[str] = []
+    model = page_api._model
+    monkeypatch.setattr(page_api, "_model", lambda name, *of: models.append(name) or model(name, *of))
+    monkeypatch.setattr(page_answers, "KEPT_S", math.inf)
+    monkeypatch.setattr(page_api, "LINES_WITHIN_S", page_answers.WAITS_S)
+    for table in (INCIDENTS, ALERTS):
+        page_answers.ANSWERS.forget()
+        for url in ("/pages/flights/slas", "/"):
+            assert decided.get(url).status_code == 200
+            asked = models.count("flights")
+            decided.get(url)
+            assert models.count("flights") == asked
+            write_deltalake(
+                Layout(tmp_path).report_table("flights", table.name),
+                arrow_schema(table).empty_table(),
+                mode="append",
+            )
+            decided.get(url)
+            assert models.count("flights") == asked + 1
 
 
 @pytest.mark.usefixtures("client")

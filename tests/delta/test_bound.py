@@ -51,7 +51,7 @@ def test_bounds_are_compared_over_a_stream_s_batches(play: Play) -> None:
 
 
 def test_the_command_and_the_page_say_which_records_a_bound_counts_as_late(play: Play) -> None:
-    counted = "further behind the newest of its partition than the bound. The driver may set aside fewer"
+    counted = "behind the time that its source had reached before its batch, the newest of the partition"
     file = play.home / "play.toml"
     file.write_text(play.toml)
     for options, says in (((), True), (("--format", "json"), False)):

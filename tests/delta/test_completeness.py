@@ -196,6 +196,23 @@ def test_the_command_says_since_when_or_why_not(tmp_path):
     )
 
 
+def test_an_open_interval_names_the_partition_that_holds_it_back(tmp_path):
+    toml = topology_of(
+        events=source("id string, v int"),
+        by_id=repartition(key=["id"], columns=["v"]),
+        totals=aggregate("by_id", key=["id"], aggregates={"n": "count(*)"}, complete=TENS),
+    )
+    play = play_of(toml, tmp_path)
+    send(play, 12, (0, 4), (1, 2), (2, 3))
+    play.hop("by_id", at_ms=ms(13))
+    tell(Heartbeats(Layout(tmp_path).stream("play", "by_id"), topology="play", sub_topology="by_id"), 14)
+    state = interval_state(scene(play.topology, Layout(tmp_path), ms(15)), play.topology.operators["totals"], ms(5))
+    assert state.reason.endswith(
+        "records have come to 2014-05-13T12:00:04.000Z, and events partition 1, which holds the watermark back, to "
+        "2014-05-13T12:00:02.000Z"
+    )
+
+
 SUMS = aggregate(
     "records", key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"}, strategy="on_window_close"
 )

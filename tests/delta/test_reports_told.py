@@ -114,7 +114,7 @@ def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
     assert lines[0] == f"{when}: 2,120 ms old when E had finished it"
     assert " ".join(lines[1:3]) == (
         "of that 1,460 ms the source's bound, 500 ms a partition that blocked the watermark (events partition 2), "
-        "70 ms C, 40 ms A, 30 ms waiting for the journal, 20 ms E"
+        "70 ms C, 40 ms A, 30 ms waiting for the journal or for Spark's task slots, 20 ms E"
     )
     assert " ".join(lines[3:5]) == (
         "the part of an operator is all of its work that the window waited for, also on an earlier batch; an operator "

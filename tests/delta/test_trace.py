@@ -573,6 +573,11 @@ def test_a_key_is_named_by_its_columns_or_its_beginning(
         ("numbers", '{"v":1.5}', "v is 1.5, and its column has the type Int32"),
         ("numbers", '{"v":"x"}', 'v is "x", and its column has the type Int32'),
         ("minutes", '{"window_start":"noon"}', "an instant must be in ISO 8601, got 'noon'"),
+        (
+            "bord",
+            "x",
+            "play has no table 'bord' with a key; known: board, minutes, numbers, newest, per_minute, numbered",
+        ),
     ],
 )
 def test_a_key_that_is_not_one_says_which_there_are(compound: Played, table: str, typed: str, said: str) -> None:

@@ -94,7 +94,12 @@ WORDS: Mapping[str, str] = {
     "check in 7 days: a proposal": "check with a measurement that counts in 7 days: a proposal",
     "checks in 7 days: a proposal": "checks with a measurement that counts in 7 days: a proposal",
     "hours in 7 days: a proposal": "hours with a measurement that counts in 7 days: a proposal",
-    "ms, not checked": "ms, age not measured",
+    "ms, not checked": "ms, age not judged",
+    "queued for a sibling": "queued in its batch",
+    "for a sibling in the same batch": (
+        "in the batch, while siblings, the journal or other streams of the process were served first"
+    ),
+    "waiting for the journal": "waiting for the journal or for Spark's task slots",
 }
 """New words by old ones in texts of commands and pages, and in cells that are such a word alone, as names of tables."""
 _COUNTS = (
@@ -221,6 +226,7 @@ _CROSSED = (
 _PARTS = "Beside a slow window stands the part of its age that took longest."
 _WHOLE = "The sentence is whole, and says what is so of the level, the SLA or the table that it names."
 _MEASURED = "What was measured stands with the instant of its check."
+_AT_MOST_THE_SLOWEST = "A quantile of the records of a window lies between its fastest and its slowest record."
 _WORDS_OF_PAGE = "The page says what its instants and numbers are."
 _SHARES = "The columns share and usual share of blame are gone."
 _LIVE = "Before the first report the command shows the path of the newest window, as the page does."
@@ -249,6 +255,11 @@ CHANGED: Sequence[Changed] = (
     Changed("*", "facts of the report", "s*.path", _THOUSANDS),
     Changed("*", "page of the report", "* (0 ms) → * ms) = *,* ms", _THOUSANDS),
     Changed("*", "page of the report", "* (0 ms) → * ms) = ???? ms", _THOUSANDS),
+    # Verdicts on the records of windows
+    Changed("*", "table critical_paths", "verdicts", _AT_MOST_THE_SLOWEST),
+    Changed("*", "command path", "windows*.verdicts*.value_ms", _AT_MOST_THE_SLOWEST),
+    Changed("*", "facts of the report", "slowest*.verdicts*.value_ms", _AT_MOST_THE_SLOWEST),
+    Changed("flights", "facts of the report", "spent*.over_sla", _AT_MOST_THE_SLOWEST),
     # What the newest batch left
     Changed("*", "command status", "topologies*.streams*.records_behind", _BY_BATCHES),
     Changed("*", "command topology", "sub_topologies*.last_batch_id", _BY_BATCHES),
@@ -400,6 +411,8 @@ CHANGED: Sequence[Changed] = (
     Changed("*", "page of the topology", "100 ms", _WORKED),
     Changed("*", "page of the topology", "–", _WORKED),
     Changed("kinds", "page of the topology", "12:0?:?[08]", _CROSSED),
+    Changed("*", "page of the topology", "Records in and out a second are averages *", _WORDS_OF_PAGE),
+    Changed("*", "page of the operator*", "on average of the last minute", _WORDS_OF_PAGE),
     Changed("*", "page of the topology", "since", _WORDS_OF_PAGE),
     Changed("*", "page of the topology", "found broken at", _WORDS_OF_PAGE),
     Changed("*", "page of the topology", "latency", _WORDS_OF_PAGE),
@@ -421,7 +434,7 @@ CHANGED: Sequence[Changed] = (
     Changed("job", "page of the topology", "It was 5 min 1 s old *", _SENTENCE),
     Changed("job", "page of the topology", "*records that waited unread*", _SENTENCE),
     Changed("job", "page of the operator*", "not checked", _WORDS_OF_PAGE),
-    Changed("job", "page of the operator*", "age not measured", _WORDS_OF_PAGE),
+    Changed("job", "page of the operator*", "age not judged", _WORDS_OF_PAGE),
     Changed("*", "page of the report", ": largest lag *", _UNTIL),
     Changed("*", "page of the report", "idle until *", _UNTIL),
     Changed("kinds", "page of the report", "1 min ?? s", _UNTIL),
@@ -460,14 +473,16 @@ CHANGED: Sequence[Changed] = (
     Changed("flights", "page of the report", "21", _OF_EXACT),
     Changed("flights", "page of the report", "257", _OF_EXACT),
     Changed("flights", "page of the report", "4", _OF_EXACT),
-    Changed("flights", "page of the report", "721", _OF_EXACT),
+    Changed("flights", "page of the report", "72[17]", _OF_EXACT),
     Changed("flights", "page of the report", "[24] s", _OF_EXACT),
     Changed("flights", "page of the report", "1 d 7 h", _OF_EXACT),
     Changed("flights", "page of the report", "12 h 57 min", _OF_EXACT),
     Changed("flights", "page of the report", "18 h 14 min", _OF_EXACT),
     Changed("flights", "page of the report", "42 min 4 s", _OF_EXACT),
     Changed("flights", "page of the report", "1 h 43 min", _OF_EXACT),
-    Changed("flights", "page of the report", "15 h 40 min", _OF_EXACT),
+    Changed("flights", "page of the report", "15 h [34][90] min", _OF_EXACT),
+    Changed("flights", "page of the report", "over", _AT_MOST_THE_SLOWEST),
+    Changed("flights", "page of the report", ": 11? of the 135 places shown have *", _AT_MOST_THE_SLOWEST),
     Changed("flights", "page of the report", "2 d 21 h", _OF_EXACT),
     Changed("flights", "page of the report", "2 d 6 h", _OF_EXACT),
     Changed("flights", "page of the report", "[089]*%", _SHARES),

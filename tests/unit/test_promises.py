@@ -1,7 +1,11 @@
+import polars as pl
 import pytest
 
+from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.promises import Promise, Promises, promises
+from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import BurnRate, Objective, Sla, Verdict, judge
 
 
@@ -48,6 +52,15 @@ def test_an_error_budget_promises_its_threshold():
     assert promises([spec("out", Measure.BURN_RATE, budget=budget)]) == Promises(
         records={"out": (Promise(sla="n", limit_ms=30_000, quantile=0.99, may_equal=True),)}
     )
+
+
+def test_no_quantile_of_a_window_is_above_its_slowest_record():
+    """The bucket of 18,151 ms stands for 18,254 ms; the window's records are in two rows."""
+    row = {"operator": "out", "window_start": utc(0), "min_ms": 18_150, "max_ms": 18_151}
+    rows = [{**row, "buckets": [{"bucket": bucket_of(18_151), "n": 3}]}, {**row, "max_ms": 18_150, "buckets": []}]
+    promised = promises([spec("out", Measure.LATENCY_P99, error_after_ms=18_200)])
+    ((verdict,),) = judge_records(pl.DataFrame(rows), promised).values()
+    assert (verdict.value_ms, verdict.broken) == (18_151, False)
 
 
 @pytest.mark.parametrize(("worked_ms", "broken"), [(299, False), (300, True), (301, True)])

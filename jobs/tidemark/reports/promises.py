@@ -59,13 +59,16 @@ class Promise:
             broken=value_ms > self.limit_ms if self.may_equal else value_ms >= self.limit_ms,
         )
 
-    def judge_records(self, operator: str, counts: Iterable[tuple[int, int]]) -> WindowVerdict | None:
+    def judge_records(
+        self, operator: str, counts: Iterable[tuple[int, int]], *, min_ms: int, max_ms: int
+    ) -> WindowVerdict | None:
         """Returns the verdict on the records of a window; None without records.
 
-        *counts* has buckets of latency with the number of records in each.
+        *counts* has buckets of latency with the number of records in each, *min_ms* is their lowest latency and
+        *max_ms* their highest.
         """
         assert self.quantile is not None
-        value_ms = quantile(counts, self.quantile)
+        value_ms = quantile(counts, self.quantile, min_ms=min_ms, max_ms=max_ms)
         return None if value_ms is None else self.judge(operator, value_ms)
 
 

@@ -18,9 +18,9 @@ from tidemark.semantics.buckets import RELATIVE_ERROR, bucket_of, value_of
 SHARES = ("50", "90", "99", "99.9", "99.99", "100")
 """Percentages of records in time for which bounds are compared."""
 COUNTED_AS_LATE = (
-    "A record counts as late here if it is further behind the newest of its partition than the bound. The driver may "
-    "set aside fewer: its watermark advances once a batch and waits for every partition, and a record is late only "
-    "when its window has closed."
+    "A record counts as late here if it is further than the bound behind the time that its source had reached before "
+    "its batch, the newest of the partition that its watermark waited for. So shorter batches make more records late. "
+    "The driver may set aside fewer: a record is late only when its window has closed."
 )
 """Says how the numbers differ from those of late_records, for people."""
 

@@ -145,13 +145,15 @@ class _Lineage:
         None: *table* is an operator.
         """
         operators = self._topology.operators
-        for sink in operators.values():
-            if isinstance(sink, Sink) and sink.table and table in {sink.table, sink.name}:
+        sinks = [o for o in operators.values() if isinstance(o, Sink) and o.table]
+        for sink in sinks:
+            if table in {sink.table, sink.name}:
                 return sink, operators[sink.inputs[0]]
-        if table in operators and operators[table].emission and not operators[table].hop_table:
-            return None, operators[table]
-        tables = filter(None, (o.result_table for o in operators.values()))
-        msg = f"{self._topology.name} has no table {table!r} with a key; known: {', '.join(tables)}"
+        emitting = {o.name: o for o in operators.values() if o.emission and not o.hop_table}
+        if table in emitting:
+            return None, emitting[table]
+        known = ", ".join([*filter(None, (sink.table for sink in sinks)), *emitting])
+        msg = f"{self._topology.name} has no table {table!r} with a key; known: {known}"
         raise InvalidArgument(msg)
 
     def _key_of(self, operator: Operator) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ import polars as pl
 from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length_in_toml
-from tidemark.model.topology import Topology
+from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.completeness import needed_ms, reached_at_ms
 from tidemark.why.causes.drivers import drivers
 from tidemark.why.causes.inputs import Inputs
@@ -169,6 +170,24 @@ def _of_rows(rows: pl.DataFrame, sources: Sequence[Source]) -> Mapping[str, Any]
     }
 
 
+def _slowest(of: Scene, sub: SubTopology) -> str:
+    """Names the partition for which the watermark of *sub* waits, also beyond hops; empty if it is not known."""
+    marks = of.of(sub.operators[0].name).marks
+    mark = marks.get((None, None))
+    name = mark.blocked_by if mark else None
+    source = next((each for each in sub.sources if each.name == name), None)
+    if isinstance(source, HopSource):
+        return _slowest(of, of.sub(source.repartition))
+    partition = Watermarks(of, Inputs(of)).slowest(sub, name)
+    if partition is None:
+        return ""
+    place = marks.get((name, partition))
+    return (
+        f", and {name} partition {partition}, which holds the watermark back, to "
+        f"{watermark_text(place.max_timestamp_ms if place else None)}"
+    )
+
+
 def _waits(of: Scene, operator: Operator, passed_at_ms: int) -> tuple[str, int | None]:
     """Returns what an interval waits for, and when it is expected.
 
@@ -185,7 +204,8 @@ def _waits(of: Scene, operator: Operator, passed_at_ms: int) -> tuple[str, int |
     is_running = condition(facts) in {Condition.RUNNING, Condition.CATCHING_UP}
     if not is_running:
         findings = [*drivers(of, operator.name), *findings]
-    reason = f"{time}: {findings[0].line if findings else f'records have come to {iso(newest_ms)}'}"
+    come = f"records have come to {iso(newest_ms)}{_slowest(of, sub)}"
+    reason = f"{time}: {findings[0].line if findings else come}"
     beat = facts.driver.beat
     is_faulty = any(Trait.FAULT in finding.cause.traits for finding in findings)
     # A driver that is behind, and does not catch up, has rates and no end.

@@ -4,8 +4,8 @@ Forty tabs of one page cost as much as one tab.
 
 Purpose: answers from the warehouse are computed in threads of their own, AT_ONCE at a time. The same request gets the
 same answer while that is computed, and within KEPT_S. An answer that took long is kept for COSTS times as long as it
-took, at most for LONGEST_S. Where too many others wait, or the answer takes too long, a request is refused with 503 and
-the time after which to try again.
+took, at most for LONGEST_S, and not after the state of what it is about has changed. Where too many others wait, or
+the answer takes too long, a request is refused with 503 and the time after which to try again.
 
 What it does not do: keep an error. Clock: the monotonic one of this process.
 """
@@ -78,15 +78,15 @@ class PageAnswers:
         self._kept: dict[Hashable, PageAnswer] = {}
         self._last: dict[Hashable, tuple[float, Any]] = {}
 
-    async def to(self, request: Hashable, compute: Callable[[], T]) -> T:
+    async def to(self, request: Hashable, compute: Callable[[], T], *, state: Hashable = None) -> T:
         """Returns the result of *compute*, or a kept one.
 
-        A kept one is of the same *request*.
+        A kept one is of the same *request* in the same *state* of what it is about.
 
         Raises:
             PagesBusy: the answer takes too long, or too many others are pending.
         """
-        answer = asyncio.wrap_future(self._computed(request, compute))
+        answer = asyncio.wrap_future(self._computed((request, state), compute))
         try:
             # Shielded, since others may wait for the same answer.
             return await asyncio.wait_for(asyncio.shield(answer), WAITS_S)
@@ -96,14 +96,16 @@ class PageAnswers:
             problem = f"this answer takes longer than {WAITS_S:g} s"
             raise _busy(problem) from None
 
-    async def soon(self, request: Hashable, compute: Callable[[], T], *, within_s: float) -> T | None:
+    async def soon(
+        self, request: Hashable, compute: Callable[[], T], *, within_s: float, state: Hashable = None
+    ) -> T | None:
         """Returns the answer to *request*, or the last one if a newer one is not computed *within_s*.
 
-        None: there was none *within_s*, and the last one is older than LONGEST_S. An error of *compute* counts as no
-        answer.
+        The last one may be of another *state*. None: there was none *within_s*, and the last one is older than
+        LONGEST_S. An error of *compute* counts as no answer.
         """
         with suppress(TidemarkError):
-            future = self._computed(request, partial(_compute_and_keep, self._last, request, compute))
+            future = self._computed((request, state), partial(_compute_and_keep, self._last, request, compute))
             with suppress(TimeoutError):
                 return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), within_s)
         last: T | None = self._kept_last(request)
@@ -136,13 +138,19 @@ class PageAnswers:
 ANSWERS = PageAnswers()
 
 
-def shared(answer: Callable[..., Response]) -> Callable[..., Awaitable[Response]]:
-    """Wraps *answer*, a function of a request's arguments, with ANSWERS."""
+def shared_while(
+    answer: Callable[..., Response], *, state_of: Callable[[str], Hashable]
+) -> Callable[..., Awaitable[Response]]:
+    """Wraps *answer*, a function of a request's arguments, with ANSWERS.
+
+    One of the arguments is `name`, a topology. A kept answer ends when *state_of* the topology changes.
+    """
 
     @wraps(answer)
     async def by_answers(**arguments: Any) -> Response:
         request = (answer.__name__, *sorted(arguments.items()))
-        response = await ANSWERS.to(request, partial(answer, **arguments))
+        state = await asyncio.to_thread(state_of, arguments["name"])
+        response = await ANSWERS.to(request, partial(answer, **arguments), state=state)
         # Each request gets a response of its own: middleware, such as Airflow's that compresses, writes into its
         # headers.
         return Response(response.body, response.status_code, headers=dict(response.headers))

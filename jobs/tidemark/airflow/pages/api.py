@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from http import HTTPStatus
@@ -36,7 +36,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Message, Receive, Scope, Send
 
 from tidemark.airflow.dags.settings import TOPOLOGIES, broken, topologies
-from tidemark.airflow.pages.answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared
+from tidemark.airflow.pages.answers import AGAIN_AFTER_S, ANSWERS, PagesBusy, shared_while
 from tidemark.airflow.pages.decisions import FIELDS, FORM_POLICY, decision_of, decision_page
 from tidemark.airflow.pages.login import (
     EDITOR,
@@ -64,6 +64,7 @@ from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import known_slas
+from tidemark.model.tables.catalog import ALERTS, INCIDENTS
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
@@ -97,6 +98,8 @@ from tidemark.sla.incidents.decisions import (
 )
 from tidemark.sla.page import sla_page
 from tidemark.storage.delta.format import OtherFormat, refuse_older
+from tidemark.storage.delta.snapshots import versions_in_log
+from tidemark.storage.object_path import ObjectPath
 
 log = logging.getLogger(__name__)
 HEADERS = {
@@ -128,6 +131,22 @@ From = Annotated[str | None, Query(alias="from", description="first instant, as 
 To = Annotated[str | None, Query(alias="to", description="instant after the last, as at")]
 
 app = FastAPI(title="Tidemark", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[SIGNED_IN, MAY_READ])
+
+
+def _alert_versions(name: str) -> Sequence[int]:
+    """Returns the newest versions of the tables with alerts of the topology *name*.
+
+    When they change, pages show it at once. Empty in an object store, where each look is a request.
+    """
+    with suppress(*NO_WAREHOUSE):
+        layout = Layout(_warehouse())
+        if NAME.fullmatch(name) and not isinstance(layout.warehouse, ObjectPath):
+            tables = (layout.report_table(name, table.name) for table in (INCIDENTS, ALERTS))
+            return tuple(max(versions_in_log(path), default=-1) for path in tables)
+    return ()
+
+
+shared = partial(shared_while, state_of=_alert_versions)
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -473,8 +492,12 @@ async def first_page(readable: Readable = READABLE) -> Response:
     names = await asyncio.to_thread(lambda: readable.of(sorted({*_known(), *_broken()})))
     # Without a warehouse the page is refused; its lines would only lack their contents.
     await asyncio.to_thread(_warehouse)
+    versions = await asyncio.to_thread(lambda: [*map(_alert_versions, names)])
     lines = await asyncio.gather(
-        *(ANSWERS.soon(("line", name), partial(_line, name), within_s=LINES_WITHIN_S) for name in names)
+        *(
+            ANSWERS.soon(("line", name), partial(_line, name), within_s=LINES_WITHIN_S, state=state)
+            for name, state in zip(names, versions, strict=True)
+        )
     )
     models = [line or {"topology": name} for name, line in zip(names, lines, strict=True)]
     return HTMLResponse(start_page(models, folder=TOPOLOGIES), headers=HEADERS)

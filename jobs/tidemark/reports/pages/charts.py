@@ -45,7 +45,7 @@ WIDEST = 0.013
 PARTS = {
     "before_source_ms": "before the source",
     "waited_ms": "waited for a batch",
-    "queued_ms": "queued for a sibling",
+    "queued_ms": "queued in its batch",
     "worked_ms": "worked",
 }
 """Parts of a window's time in the order in which they are stacked: columns and their words."""

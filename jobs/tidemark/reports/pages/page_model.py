@@ -109,7 +109,7 @@ VERDICT_WORDS = {
     PageVerdict.WARN.value: "SLA warning",
     PageVerdict.LATE.value: "late",
     PageVerdict.QUIET.value: "no new records",
-    PageVerdict.NOT_CHECKED.value: "age not measured",
+    PageVerdict.NOT_CHECKED.value: "age not judged",
     PageVerdict.ON_TIME.value: "on time",
 }
 """Verdicts for people."""

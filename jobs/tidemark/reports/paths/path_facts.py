@@ -58,7 +58,7 @@ PART_WORDS = {
     AgeCause.UNKNOWN: "not known",
     AgeCause.TRIGGER: "waiting for a trigger",
     AgeCause.WAITING: "waiting for a driver",
-    AgeCause.QUEUED: "waiting for the journal",
+    AgeCause.QUEUED: "waiting for the journal or for Spark's task slots",
 }
 """Names for people of parts in which no operator worked.
 

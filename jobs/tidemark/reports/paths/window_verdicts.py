@@ -127,12 +127,16 @@ def judge_records(minutes: pl.DataFrame, promises: Promises) -> RecordVerdicts:
     *minutes* are rows of `latency_minutes`.
     """
     start_ms = pl.col("window_start").dt.epoch("ms")
-    lists = minutes.lazy().select("operator", "buckets", start_ms=start_ms)
-    counted = in_rows(lists).group_by("operator", "start_ms").agg("bucket", "n").collect()
+    lists = minutes.lazy().select("operator", "buckets", "min_ms", "max_ms", start_ms=start_ms)
+    extremes = pl.min("min_ms"), pl.max("max_ms")
+    counted = in_rows(lists).group_by("operator", "start_ms").agg("bucket", "n", *extremes).collect()
     judged: dict[tuple[str, int], tuple[WindowVerdict, ...]] = {}
-    for operator, start_ms, bucket, n in counted.iter_rows():
+    for operator, start_ms, bucket, n, min_ms, max_ms in counted.iter_rows():
         counts = list(zip(bucket, n, strict=True))
-        verdicts = (promise.judge_records(operator, counts) for promise in promises.records[operator])
+        verdicts = (
+            promise.judge_records(operator, counts, min_ms=min_ms, max_ms=max_ms)
+            for promise in promises.records[operator]
+        )
         judged[operator, start_ms] = tuple(present(verdicts))
     return judged
 
