@@ -229,6 +229,7 @@ _MEASURED = "What was measured stands with the instant of its check."
 _AT_MOST_THE_SLOWEST = "A quantile of the records of a window lies between its fastest and its slowest record."
 _WORDS_OF_PAGE = "The page says what its instants and numbers are."
 _SHARES = "The columns share and usual share of blame are gone."
+_RESULTS = "The first latency is that of results, as the demo prints it; rows of a repartition counted, too."
 _LIVE = "Before the first report the command shows the path of the newest window, as the page does."
 _NEIGHBOUR = "A quantile of the paths of an hour is one that was measured, as everywhere: of two neighbours the lower."
 _BEATS = (
@@ -386,6 +387,7 @@ CHANGED: Sequence[Changed] = (
     # Clocks
     Changed("sharded", "table clock_skew", "*", _BEATS),
     # Pages
+    Changed("kinds", "command status", "topologies[[]0].streams[[]0].first_latency_ms", _RESULTS),
     *(
         Changed("unflushed", "command topology", name, _LIVE)
         for name in ("age_ms", "critical_path", "finished_ago_ms", "latency_ms", "leaf", "state", "window_end")
