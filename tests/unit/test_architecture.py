@@ -222,9 +222,9 @@ IMPORTS = {
     ),
     "airflow.dags": "errors model.project model airflow.tasks",
     "airflow.pages": (
-        "collecting escaping errors clock bounded_http semantics model.settings model.project model storage.delta "
-        "recorded query reports reports.paths reports.facts reports.pages reports.rollups reports.what_if "
-        "sla.incidents sla metrics cli.explain airflow.tasks airflow.dags"
+        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project model "
+        "storage storage.delta recorded query reports reports.paths reports.facts reports.pages reports.rollups "
+        "reports.what_if sla.incidents sla metrics cli.explain airflow.tasks airflow.dags"
     ),
     "airflow": "model.project",
     "dags": "airflow",
