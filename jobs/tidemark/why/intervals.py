@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 import polars as pl
 
@@ -175,9 +175,15 @@ def _slowest(of: Scene, sub: SubTopology) -> str:
     marks = of.of(sub.operators[0].name).marks
     mark = marks.get((None, None))
     name = mark.blocked_by if mark else None
-    source = next((each for each in sub.sources if each.name == name), None)
-    if isinstance(source, HopSource):
-        return _slowest(of, of.sub(source.repartition))
+    for source in sub.sources:
+        if source.name == name:
+            match source:
+                case HopSource():
+                    return _slowest(of, of.sub(source.repartition))
+                case Source():
+                    break
+                case _:
+                    assert_never(source)
     partition = Watermarks(of, Inputs(of)).slowest(sub, name)
     if partition is None:
         return ""
