@@ -47,11 +47,12 @@ SLAS = {
 }
 TOLD = {
     "quick_work": ("440 ms", ("1.3 s", "1.31 s", "1,300 ms"), "operator latency p50 of newest"),
-    "board_in_time": ("880 ms", ("1.51 s", "1,506 ms"), "latency p99 of board"),
+    "board_in_time": ("880 ms", ("1.5 s", "1,500 ms", "1.51 s", "1,506 ms"), "latency p99 of board"),
 }
 """By SLA its limit, the value of a window or of a check, and how a measurement names it.
 
-`newest` works for 1.3 s, and its records are 0.2 s old before; values are those of buckets, to 1 %.
+`newest` works for 1.3 s, and its records are 0.2 s old before; values of a check are those of buckets, to 1 %. Those of
+a window are not above its slowest record.
 """
 BLOCKS = {"p", "li", "tr", "title", "figcaption", "h1", "h2", "h3", "div", "section", "dl", "small", "desc", "text"}
 
