@@ -33,6 +33,11 @@ TENS = {"every": "10 s"}
 BOARD = topology_of(
     events=source("id string, v int", idle_after="30 s"), board=sink("events", table="board", complete=TENS)
 )
+BEHIND_A_HOP = topology_of(
+    events=source("id string, v int"),
+    by_id=repartition(key=["id"], columns=["v"]),
+    totals=aggregate("by_id", key=["id"], aggregates={"n": "count(*)"}, complete=TENS),
+)
 
 
 def play_of(toml: str, home: Path, *, partitions: int = 3) -> Play:
@@ -197,12 +202,7 @@ def test_the_command_says_since_when_or_why_not(tmp_path):
 
 
 def test_an_open_interval_names_the_partition_that_holds_it_back(tmp_path):
-    toml = topology_of(
-        events=source("id string, v int"),
-        by_id=repartition(key=["id"], columns=["v"]),
-        totals=aggregate("by_id", key=["id"], aggregates={"n": "count(*)"}, complete=TENS),
-    )
-    play = play_of(toml, tmp_path)
+    play = play_of(BEHIND_A_HOP, tmp_path)
     send(play, 12, (0, 4), (1, 2), (2, 3))
     play.hop("by_id", at_ms=ms(13))
     tell(Heartbeats(Layout(tmp_path).stream("play", "by_id"), topology="play", sub_topology="by_id"), 14)
@@ -401,12 +401,7 @@ def test_held_results_keep_an_interval_open(tmp_path):
 
 @pytest.mark.long  # the test below has more hops, and no counts
 def test_a_table_behind_a_hop_completes_with_its_marks(tmp_path):
-    toml = topology_of(
-        events=source("id string, v int"),
-        by_id=repartition(key=["id"], columns=["v"]),
-        totals=aggregate("by_id", key=["id"], aggregates={"n": "count(*)"}, complete=TENS),
-    )
-    play = play_of(toml, tmp_path)
+    play = play_of(BEHIND_A_HOP, tmp_path)
     send(play, 12, (0, 1), (1, 2), (2, 12))
     send(play, 20, (0, 11), (1, 11.5))
     play.hop("by_id", at_ms=ms(22))

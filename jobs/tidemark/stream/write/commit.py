@@ -9,7 +9,7 @@ wait for the next flush (`flushing.py`). Each step has a name; tests stop a driv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
@@ -24,11 +24,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import HandingOut
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
-from tidemark.model.tables.catalog import (
-    CHANGES,
-    DEAD_LETTERS,
-    TABLES,
-)
+from tidemark.model.tables.catalog import CHANGES, DEAD_LETTERS, TABLES
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import StreamProgress
@@ -201,7 +197,7 @@ class BatchCommitter:
         return at_ms
 
     def _append_accepted(self, write: AppendAccepted, batch_id: int) -> Ended:
-        """Appends the accepted rows, and a row for the windows that are closed now."""
+        """Appends the rows that the table accepts, and a row that says which windows are closed."""
         sink, offered, path = write.sink, write.offered, self._home / write.target
 
         def accept(constraints: tuple[Constraint, ...]) -> tuple[Rows, Notes]:
@@ -240,9 +236,12 @@ class BatchCommitter:
         """Returns the refused rows of *offered*; the next batch takes their keys."""
         refused = offered.refused or []
         for rows in refused:
-            keys = rows["key"].drop_nulls().cast(pl.String)
-            self.refused[offered.sink.name] = (*self.refused.get(offered.sink.name, ()), *keys)
+            self._keep_refused(offered.sink.name, rows["key"].drop_nulls().cast(pl.String))
         return refused
+
+    def _keep_refused(self, sink: str, keys: Iterable[str]) -> None:
+        """Keeps the *keys* of updates that the table of *sink* refused for the next batch."""
+        self.refused[sink] = (*self.refused.get(sink, ()), *keys)
 
     def recall_refused(self, entry: Entry) -> None:
         """Finds again which keys tables refused after *entry*, which was carried out, had been decided."""
@@ -293,7 +292,7 @@ class BatchCommitter:
         for merge in self._current_tables.merges(progress, at_once=at_once):
             self._carry_out(merge, progress.batch_id)
         for sink, keys in self._current_tables.take_refused().items():
-            self.refused[sink] = (*self.refused.get(sink, ()), *keys)
+            self._keep_refused(sink, keys)
 
     @property
     def refresh_at_ms(self) -> int | None:

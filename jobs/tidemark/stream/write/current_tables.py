@@ -107,7 +107,7 @@ class CurrentTables:
         return merged_at_ms is None or not 0 <= self._fence.clock() - merged_at_ms < sink.refresh_ms
 
     def _merge(self, sink: Sink, progress: StreamProgress) -> Iterator[MergeRows]:
-        """Yields the merge of the changes of *sink* up to the batch of *progress*, if there are any."""
+        """Yields the merge that brings the table of *sink* up to the batch of *progress*; nothing if it is there."""
         path, changes = self._home / str(sink.table), self._home / str(sink.appends_to)
         if sink.name not in self._merges:
             # It is unknown when an earlier driver merged; now is the latest instant, so no reader loses rows.
