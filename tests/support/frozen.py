@@ -386,12 +386,13 @@ CHANGED: Sequence[Changed] = (
     Changed("kinds", "command status", "topologies[[]0].alerts[[]?].measured_at", _MEASURED),
     # Clocks
     Changed("sharded", "table clock_skew", "*", _BEATS),
-    # Pages
+    # Results alone, and the path before the first report
     Changed("kinds", "command status", "topologies[[]0].streams[[]0].first_latency_ms", _RESULTS),
     *(
         Changed("unflushed", "command topology", name, _LIVE)
         for name in ("age_ms", "critical_path", "finished_ago_ms", "latency_ms", "leaf", "state", "window_end")
     ),
+    # Pages
     Changed("*", "page of the history", "*erminal operators, SLAs and objectives*", _WORDS_OF_PAGE),
     Changed("*", "page of the history", "At", _WORDS_OF_PAGE),
     Changed("*", "page of the history", "20??-??-?? ??:??:??", _WORDS_OF_PAGE),
@@ -413,7 +414,12 @@ CHANGED: Sequence[Changed] = (
     Changed("*", "page of the topology", "100 ms", _WORKED),
     Changed("*", "page of the topology", "–", _WORKED),
     Changed("kinds", "page of the topology", "12:0?:?[08]", _CROSSED),
-    Changed("*", "page of the topology", "Records in and out a second are averages *", _WORDS_OF_PAGE),
+    Changed(
+        "*",
+        "page of the topology",
+        "The records in and out per second are averages over the last minute.",
+        _WORDS_OF_PAGE,
+    ),
     Changed("*", "page of the operator*", "on average of the last minute", _WORDS_OF_PAGE),
     Changed("*", "page of the topology", "since", _WORDS_OF_PAGE),
     Changed("*", "page of the topology", "found broken at", _WORDS_OF_PAGE),

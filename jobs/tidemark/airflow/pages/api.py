@@ -178,7 +178,7 @@ class NoWarehouse(TidemarkError):
 
 
 NO_WAREHOUSE = (NoWarehouse, OtherFormat)
-"""Errors after which there is nothing to read."""
+"""Errors of a warehouse that cannot be read: none is named, or it has an older format."""
 
 
 @app.exception_handler(TidemarkError)

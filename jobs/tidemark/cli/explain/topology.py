@@ -56,7 +56,10 @@ def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:
 
 
 def document(warehouse: Path, of: Topology, *, at_ms: int, tables: Warehouse | None = None) -> Row:
-    """Returns the state of a topology's operators at *at_ms* (epoch ms), from *tables* that were read before."""
+    """Returns the state of a topology's operators at *at_ms* (epoch ms).
+
+    It is read from *tables*, which the caller has opened; None: from those of *warehouse* as they are now.
+    """
     tables = tables or Warehouse(warehouse, topology=of.name)
     return topology_facts(tables, Layout(warehouse), of, at_ms=at_ms)
 

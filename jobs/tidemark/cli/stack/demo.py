@@ -60,8 +60,8 @@ SENT = """
     ORDER BY a.changed_at LIMIT 1
 """
 """Selects the check that sent the alert about the operator $1."""
-COMPLETE_INTERVALS = "SELECT count(*) FROM completeness"
-"""Counts the runs of the example: one for an interval that is complete, and one each time that it is complete again."""
+RUNS_OF_EXAMPLE = "SELECT count(*) FROM completeness"
+"""Counts how often the example has to run: for each interval that was complete, and again when it was so again."""
 AT_REST = """
     SELECT bool_and(activity = 'idle') FROM (
         SELECT arg_max(activity, batch_id) AS activity FROM partition_batches
@@ -259,7 +259,7 @@ class Demo:
 
     def _intervals_counted(self, airflow: AirflowApi) -> None:
         """Waits for the example of a consumer, and prints its log."""
-        complete = Warehouse(self.conductor.home.warehouse).ask(COMPLETE_INTERVALS).rows[0][0]
+        complete = Warehouse(self.conductor.home.warehouse).ask(RUNS_OF_EXAMPLE).rows[0][0]
 
         def counted() -> list[str]:
             return [run_id for run_id, state in airflow.runs(EXAMPLE).items() if state == SUCCESS]

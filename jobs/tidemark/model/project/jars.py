@@ -63,9 +63,9 @@ def locked(lock: str, checkout: Path = CHECKOUT) -> dict[str, str]:
 
 
 def require_jars(*uses: str, lock: str | None = None, folder: Path | None = None, checkout: Path = CHECKOUT) -> None:
-    """Checks that *folder* has the jars of *lock* for each use, and no others.
+    """Checks that *folder* has all jars that *lock* lists for the *uses*, and no others.
 
-    Uses are `spark` and `broker`. Without *lock* the jars may be for any Spark, which another environment has.
+    A use is `spark` or `broker`. Without *lock* the jars may be for any Spark, which another environment has.
 
     Raises:
         InvalidArgument: it lacks one of them, or has a jar that the lock does not have.
