@@ -12,9 +12,9 @@ from support.quiet_broker import Ends
 from support.topologies import sink, source, topology_of
 from tidemark.cli.explain.bound import COLUMNS, bound_rows
 from tidemark.errors import InvalidArgument
+from tidemark.facts.history import ChartSpan, history
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
-from tidemark.reports.facts.history import ChartSpan, history
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import operator_page

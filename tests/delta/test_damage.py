@@ -42,11 +42,11 @@ from tidemark.control.folder import (
     WindowReopening,
 )
 from tidemark.errors import InvalidArgument, UnreadableFile
+from tidemark.facts.history import history
+from tidemark.facts.latency_places import ChartSpan
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.query.sql import Warehouse as SqlWarehouse
-from tidemark.reports.facts.history import history
-from tidemark.reports.facts.latency_places import ChartSpan
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.pages.topology_page import history_page, operator_page, start_page, topology_page

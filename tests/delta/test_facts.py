@@ -20,6 +20,8 @@ from support.play import Play, Row, ms, without_clocks
 from support.topologies import sink, source, table, topology_of
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.control.process import wait_until
+from tidemark.facts.fact_tables import FactTables, stored_in
+from tidemark.facts.record_facts import StreamEvidence
 from tidemark.kernels.columns.buckets import STATISTICS
 from tidemark.kernels.columns.schemas import rows_of as in_form
 from tidemark.kernels.updates.facts import add_up
@@ -36,8 +38,6 @@ from tidemark.stream.journal.unflushed import scan_facts
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import findings
 from tidemark.stream.write.flushing import SELDOM
-from tidemark.trace.evidence import StreamEvidence
-from tidemark.why.evidence.fact_tables import FactTables, stored_in
 
 TOML = topology_of(
     {"level": "trace", "window": "2 s"},

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from tidemark.cli.explain.incidents import incidents
+from tidemark.facts.alerts import open_alerts
 from tidemark.model import topology
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.sql import Warehouse
-from tidemark.reports.facts.alerts import open_alerts
 from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.incidents.tables import acknowledge, follow_up, miss
 from tidemark.sla.sla_findings import sla_findings

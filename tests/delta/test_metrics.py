@@ -37,10 +37,10 @@ from tidemark.cli.outside import serve_metrics
 from tidemark.cli.outside.metrics import watched_topologies
 from tidemark.control import process
 from tidemark.errors import InvalidArgument
+from tidemark.facts import kept_rows
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.rollups import NO_OUTLINE
 from tidemark.metrics import exporter as exporter_module
-from tidemark.metrics import table_rows
 from tidemark.metrics.catalog import METRICS, MetricType
 from tidemark.metrics.exporter import Exporter, Sample
 from tidemark.metrics.otlp import OtlpExporter
@@ -176,15 +176,15 @@ def test_a_scrape_of_an_unchanged_warehouse_reads_no_file(
     first = exporter.samples()
     read: list[Path] = []
 
-    whole = table_rows._file
+    whole = kept_rows._file
 
     def counted(path: Path, none: pl.DataFrame) -> pl.DataFrame:
         read.append(path)
         return whole(path, none)
 
-    monkeypatch.setattr(table_rows, "_file", counted)
+    monkeypatch.setattr(kept_rows, "_file", counted)
     # The log of a known table is not read anew.
-    monkeypatch.delattr(table_rows, "snapshot_of")
+    monkeypatch.delattr(kept_rows, "snapshot_of")
     assert exporter.samples() == first
     assert read == []
     beats = own.stream_table("flights", "status", "heartbeats")
@@ -213,7 +213,7 @@ def test_a_scrape_asks_little_of_files_logs_and_frames(
         monkeypatch.setattr(owner, name, counted)
 
     # A query of a frame, also an eager one, begins with `lazy`.
-    for owner, name in ((pl.DataFrame, "lazy"), (table_rows, "_file"), (table_rows, "_version")):
+    for owner, name in ((pl.DataFrame, "lazy"), (kept_rows, "_file"), (kept_rows, "_version")):
         count(owner, name)
     exporter.samples()
     # Five tables and the heartbeats of two streams, and two reports.
@@ -232,7 +232,7 @@ def test_a_scrape_asks_little_of_files_logs_and_frames(
 @pytest.mark.parametrize("commits", [1, 2, 3])
 def test_a_recreated_table_shows_only_its_new_rows(tmp_path: Path, commits: int) -> None:
     """Its log is shorter than the old one, as long, or longer."""
-    path, kept = tmp_path / HEARTBEATS.name, table_rows.TableRows()
+    path, kept = tmp_path / HEARTBEATS.name, kept_rows.TableRows()
 
     def beat(epoch: int) -> None:
         row = {"topology": "t", "sub_topology": "s", "beat_at": NOON, "state": "running", "epoch": epoch}
@@ -249,7 +249,7 @@ def test_a_recreated_table_shows_only_its_new_rows(tmp_path: Path, commits: int)
 
 def test_rows_that_delta_rs_had_to_read_are_not_counted_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer may commit while the log is listed; then its files are known only by the next scrape."""
-    path, kept = tmp_path / HEARTBEATS.name, table_rows.TableRows()
+    path, kept = tmp_path / HEARTBEATS.name, kept_rows.TableRows()
 
     def beat(epoch: int) -> None:
         row = {"topology": "t", "sub_topology": "s", "beat_at": NOON, "state": "running", "epoch": epoch}
@@ -257,7 +257,7 @@ def test_rows_that_delta_rs_had_to_read_are_not_counted_twice(tmp_path: Path, mo
 
     beat(1)
     with monkeypatch.context() as racing:
-        racing.setattr(table_rows, "snapshot_of", lambda _: None)
+        racing.setattr(kept_rows, "snapshot_of", lambda _: None)
         assert kept.snapshot().rows(HEARTBEATS, path)["epoch"].to_list() == [1]
     beat(2)
     assert sorted(kept.snapshot().rows(HEARTBEATS, path)["epoch"]) == [1, 2]

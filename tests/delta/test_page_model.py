@@ -21,6 +21,8 @@ from tidemark.cli.explain.topology import as_text as topology_as_text
 from tidemark.cli.explain.topology import document as topology_document
 from tidemark.cli.explain.why import findings
 from tidemark.control.folder import Heartbeat, StreamState
+from tidemark.facts.history import history
+from tidemark.facts.latency_places import ChartSpan
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
@@ -29,8 +31,6 @@ from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
-from tidemark.reports.facts.history import history
-from tidemark.reports.facts.latency_places import ChartSpan
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import operator_page, start_page, topology_page

@@ -21,11 +21,11 @@ from support.topologies import NEWEST
 from tidemark.airflow.pages.decisions import decision_page
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
+from tidemark.facts.history import ChartSpan, history
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
-from tidemark.reports.facts.history import ChartSpan, history
 from tidemark.reports.pages.interval_facts import page_facts
 from tidemark.reports.pages.interval_page import page
 from tidemark.reports.pages.page_model import page_model, subjects_of

@@ -57,8 +57,8 @@ IMPORTS = {
         "storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
-        "errors clock semantics model.project model.kinds model.settings model kernels kernels.columns "
-        "kernels.updates kernels.records storage stream.journal"
+        "errors clock semantics model.project model.kinds model.settings model kernels kernels.columns kernels.updates "
+        "kernels.records storage stream.journal"
     ),
     "stream.state": "collecting control errors kernels.records kernels.updates storage stream.journal",
     "stream.updates": (
@@ -72,30 +72,30 @@ IMPORTS = {
     ),
     "stream.schemas": "bounded_http errors clock model.project model.kinds kernels.formats storage",
     "stream.read": (
-        "collecting errors clock semantics model.tables model.settings model.project model.kinds "
-        "model kernels.columns kernels.updates kernels.records kernels.formats storage storage.delta control "
-        "spark_session stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate"
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.updates kernels.records kernels.formats storage storage.delta control spark_session stream.journal "
+        "stream.driver stream.kafka stream.state stream.updates stream.operate"
     ),
     "stream.decide": (
-        "collecting clock semantics model.tables model.settings model.kinds model kernels.columns "
-        "kernels.updates storage storage.delta control stream.journal stream.kafka stream.state "
-        "stream.updates stream.operate stream.read"
+        "collecting clock semantics model.tables model.settings model.kinds model kernels.columns kernels.updates "
+        "storage storage.delta control stream.journal stream.kafka stream.state stream.updates stream.operate "
+        "stream.read"
     ),
     "stream.write": (
         "collecting errors semantics model.tables model.settings model.kinds model kernels.columns kernels.sql "
-        "kernels.updates kernels.records storage storage.delta stream.journal stream.kafka "
-        "stream.operate stream.decide"
+        "kernels.updates kernels.records storage storage.delta stream.journal stream.kafka stream.operate "
+        "stream.decide"
     ),
     "stream.startup": (
         "collecting errors semantics model.tables model.project model.kinds model kernels kernels.columns "
-        "kernels.updates storage storage.delta control stream.journal stream.kafka stream.state "
-        "stream.operate stream.read stream.schemas stream.write kernels.records stream.driver"
+        "kernels.updates storage storage.delta control stream.journal stream.kafka stream.state stream.operate "
+        "stream.read stream.schemas stream.write kernels.records stream.driver"
     ),
     "stream.distributed": (
         "collecting control errors clock semantics model.tables model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.updates kernels.records kernels.formats storage "
-        "spark_session stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate "
-        "stream.read stream.schemas stream.decide stream.write stream.startup"
+        "kernels.aggregates kernels.updates kernels.records kernels.formats storage spark_session stream.journal "
+        "stream.driver stream.kafka stream.state stream.updates stream.operate stream.read stream.schemas "
+        "stream.decide stream.write stream.startup"
     ),
     "stream": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
@@ -105,25 +105,8 @@ IMPORTS = {
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
     "sampling": (
-        "collecting errors model.settings model.project model.kinds model kernels.columns "
-        "kernels.records stream.kafka stream.read stream.write"
-    ),
-    "why.evidence": (
-        "collecting escaping errors semantics model.tables model.settings model.kinds model kernels.columns "
-        "kernels.reports control stream.journal stream.startup"
-    ),
-    "why.causes": (
-        "collecting errors semantics model.settings model.project model.kinds model kernels.records kernels.reports "
-        "control recorded storage stream.operate why.evidence"
-    ),
-    "why": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model storage.delta "
-        "why.evidence why.causes"
-    ),
-    "trace": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.reports kernels.records storage storage.delta stream.journal "
-        "stream.kafka stream.state stream.updates stream.operate stream.read stream.startup why.evidence"
+        "collecting errors model.settings model.project model.kinds model kernels.columns kernels.records stream.kafka "
+        "stream.read stream.write"
     ),
     "reports": (
         "collecting errors semantics model.tables model.settings model.project model kernels.columns storage "
@@ -133,50 +116,17 @@ IMPORTS = {
     "reports.paths.ages": (
         "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports reports"
     ),
-    "reports.paths": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.reports storage spark_session stream.journal query reports reports.paths.windows "
-        "reports.paths.ages"
-    ),
-    "reports.facts": (
-        "collecting semantics model.tables model.settings model.project model kernels.columns kernels.reports "
-        "why.evidence why reports reports.paths.windows reports.paths.ages reports.paths"
-    ),
-    "reports.pages": (
-        "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage "
-        "storage.delta control why.causes why.evidence why reports reports.facts reports.paths"
-    ),
-    "reports.rollups": (
-        "errors semantics model.tables model.settings model.project model kernels.columns "
-        "kernels.reports storage spark_session query reports reports.paths"
-    ),
-    "reports.what_if": (
-        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports reports.paths"
-    ),
     "sla.contracts": (
         "collecting model.tables model.settings model.project model.kinds model kernels.columns storage storage.delta"
     ),
-    "sla.measures": (
-        "collecting clock semantics model.tables model.settings model.project model.kinds model storage "
-        "storage.delta control stream.journal reports.paths"
-    ),
-    "sla.incidents": (
-        "collecting escaping errors semantics model.tables model.settings model.project model storage "
-        "storage.delta why.evidence why.causes why reports reports.facts reports.paths sla.measures"
-    ),
-    "sla": (
-        "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage "
-        "storage.delta query why.evidence reports reports.paths reports.facts reports.pages reports.rollups "
-        "sla.contracts sla.measures sla.incidents"
-    ),
     "maintenance": (
-        "semantics model.tables model.project model.kinds model kernels.records storage "
-        "storage.delta control stream.journal stream.read stream.write stream.startup"
+        "semantics model.tables model.project model.kinds model kernels.records storage storage.delta control "
+        "stream.journal stream.read stream.write stream.startup"
     ),
     "api": (
-        "collecting errors clock semantics model model.tables model.settings model.project model.kinds "
-        "kernels.columns kernels.updates kernels.records spark_session storage storage.delta control recorded "
-        "stream.journal stream.driver stream.state stream stream.distributed"
+        "collecting errors clock semantics model model.tables model.settings model.project model.kinds kernels.columns "
+        "kernels.updates kernels.records spark_session storage storage.delta control recorded stream.journal "
+        "stream.driver stream.state stream stream.distributed"
     ),
     "embedded": "bounded_http collecting errors clock model.project model control",
     "feed": "errors model.settings model.project embedded",
@@ -184,37 +134,87 @@ IMPORTS = {
         "clock collecting escaping errors semantics model.settings model.project model storage storage.delta control "
         "recorded reports embedded"
     ),
-    "metrics": (
-        "clock collecting model.tables model.settings model kernels.columns semantics storage storage.delta "
-        "model.project stream.journal why.evidence reports.facts"
+    "airflow": "model.project",
+    "dags": "airflow",
+    "arrow": "model.project",
+    "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
+    "facts": (
+        "collecting errors semantics model.tables model.settings model kernels.columns kernels.reports storage "
+        "storage.delta control stream.journal stream.startup"
     ),
+    "why.evidence": "collecting escaping model.settings model.kinds model facts",
+    "why.causes": (
+        "collecting errors semantics model.settings model.project model.kinds model kernels.records kernels.reports "
+        "control recorded storage stream.operate why.evidence facts"
+    ),
+    "why": (
+        "collecting errors semantics model.tables model.settings model.project model.kinds model storage.delta "
+        "why.evidence why.causes facts"
+    ),
+    "trace": (
+        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
+        "kernels.columns kernels.aggregates kernels.reports kernels.records storage storage.delta stream.journal "
+        "stream.kafka stream.state stream.updates stream.operate stream.read stream.startup facts"
+    ),
+    "reports.paths": (
+        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.reports storage spark_session stream.journal query reports reports.paths.windows reports.paths.ages "
+        "facts"
+    ),
+    "reports.pages": (
+        "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage "
+        "storage.delta control why.causes why.evidence why reports reports.paths kernels.columns reports.paths.windows "
+        "reports.paths.ages facts"
+    ),
+    "reports.rollups": (
+        "errors semantics model.tables model.settings model.project model kernels.columns kernels.reports storage "
+        "spark_session query reports facts"
+    ),
+    "reports.what_if": (
+        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports reports.paths "
+        "facts"
+    ),
+    "sla.measures": (
+        "collecting clock semantics model.tables model.settings model.project model.kinds model storage storage.delta "
+        "control stream.journal reports.paths facts"
+    ),
+    "sla.incidents": (
+        "collecting escaping errors semantics model.tables model.settings model.project model storage storage.delta "
+        "why.evidence why.causes why reports sla.measures facts"
+    ),
+    "sla": (
+        "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage "
+        "storage.delta query why.evidence reports reports.pages reports.rollups sla.contracts sla.measures "
+        "sla.incidents facts"
+    ),
+    "metrics": "clock collecting model.tables model.settings model semantics model.project why.evidence facts",
     "cli.outside": (
-        "clock collecting escaping errors model.tables model.settings model.project model.kinds model "
-        "control query storage.delta why.evidence metrics cli.shared"
+        "clock collecting escaping errors model.tables model.settings model.project model.kinds model control query "
+        "storage.delta metrics cli.shared facts"
     ),
     "cli.explain": (
-        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
-        "recorded query why.evidence why.causes why reports reports.paths reports.facts reports.pages "
-        "reports.what_if sla.incidents sla cli.shared"
+        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta recorded "
+        "query why.evidence why.causes why reports reports.paths reports.pages reports.what_if sla.incidents sla "
+        "cli.shared facts"
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
         "reports cli.shared"
     ),
     "cli.project": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
-        "model storage stream.kafka stream.operate stream.schemas stream.read stream.write "
-        "stream.distributed query sampling why.causes reports recorded cli.shared"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds model "
+        "storage stream.kafka stream.operate stream.schemas stream.read stream.write stream.distributed query sampling "
+        "why.causes reports recorded cli.shared"
     ),
     "cli.repair": (
-        "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal stream.read "
-        "stream.kafka stream.state stream.operate stream.decide stream.startup stream.distributed reports "
-        "cli.shared trace cli.audit"
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.aggregates kernels.records storage storage.delta control stream.journal stream.read stream.kafka "
+        "stream.state stream.operate stream.decide stream.startup stream.distributed reports cli.shared trace "
+        "cli.audit"
     ),
     "cli.stack": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model "
-        "storage control query recorded reports reports.pages sampling why.evidence cli.shared cli.explain cli.project"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
+        "query recorded reports reports.pages sampling why.evidence cli.shared cli.explain cli.project"
     ),
     "airflow.tasks": (
         "bounded_http collecting escaping errors clock semantics model.tables model.settings model.project model "
@@ -223,19 +223,14 @@ IMPORTS = {
     "airflow.dags": "errors model.project model airflow.tasks",
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project model "
-        "storage storage.delta recorded query reports reports.paths reports.facts reports.pages reports.rollups "
-        "reports.what_if sla.incidents sla metrics cli.explain airflow.tasks airflow.dags"
+        "storage storage.delta recorded query reports reports.pages reports.rollups reports.what_if sla.incidents sla "
+        "metrics cli.explain airflow.tasks airflow.dags facts"
     ),
-    "airflow": "model.project",
-    "dags": "airflow",
     "plugins": "airflow.tasks",
-    "arrow": "model.project",
-    "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
     "jobs": (
-        "escaping errors clock semantics model.tables model.settings model.project model "
-        "kernels.columns kernels.reports storage storage.delta control stream.driver stream query "
-        "reports reports.paths.windows reports.paths reports.pages reports.rollups sla maintenance feed cli.shared "
-        "arrow api"
+        "escaping errors clock semantics model.tables model.settings model.project model kernels.columns "
+        "kernels.reports storage storage.delta control stream.driver stream query reports reports.paths.windows "
+        "reports.paths reports.pages reports.rollups sla maintenance feed cli.shared arrow api"
     ),
 }
 """Maps each room to all rooms that it imports.

@@ -31,8 +31,12 @@ from prometheus_client.registry import Collector
 
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.collecting import names_in, outside
+from tidemark.facts.alerts import budgets
+from tidemark.facts.conditions import Condition, condition
+from tidemark.facts.fact_tables import FactTables
+from tidemark.facts.kept_rows import LogFile, TableRows
+from tidemark.facts.stream_facts import StreamFacts
 from tidemark.metrics.catalog import METRICS, Metric, MetricType
-from tidemark.metrics.table_rows import LogFile, TableRows
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.sla_spec import Severity
@@ -48,13 +52,9 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.alerts import budgets
 from tidemark.semantics.buckets import GAMMA, quantile, value_of
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
-from tidemark.why.evidence.conditions import Condition, condition
-from tidemark.why.evidence.fact_tables import FactTables
-from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.snapshot import Scene
 
 log = logging.getLogger(__name__)

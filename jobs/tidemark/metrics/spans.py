@@ -24,12 +24,12 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, TraceFlags
 
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.metrics.table_rows import TableRows
+from tidemark.facts.fact_tables import stored_in
+from tidemark.facts.kept_rows import TableRows
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import BATCHES, PARTITION_BATCHES
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.tracing import SpanId, span_in, span_of_batch
-from tidemark.why.evidence.fact_tables import stored_in
 
 log = logging.getLogger(__name__)
 RECENT_MS = 900_000

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from tidemark.collecting import names_in
+from tidemark.facts.answers import Row
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
@@ -24,7 +25,6 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.report_tables import open_report, replace_in, replace_rows, rows_in
 from tidemark.reports.rollups.latency_facts import counted_batches
 from tidemark.semantics.sla import Sla

@@ -12,16 +12,16 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from tidemark.facts.alerts import IS_FOUND, STATE_TEXT, open_alerts
+from tidemark.facts.answers import Row, Tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.query.sql import Warehouse
-from tidemark.reports.facts.alerts import IS_FOUND, STATE_TEXT, open_alerts
 from tidemark.reports.pages.charts import share_lines
 from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
-from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.tables import worst_text

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tidemark.collecting import names_in
+from tidemark.facts.alerts import IS_FOUND, STATE_TEXT, state_in_words
+from tidemark.facts.answers import Tables
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.alerts import IS_FOUND, STATE_TEXT, state_in_words
-from tidemark.reports.paths.path_facts import Tables
 from tidemark.sla.incidents.tables import worst_text
 from tidemark.why.evidence.findings import INCIDENT_OPEN, WhyFinding
 

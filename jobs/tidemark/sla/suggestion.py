@@ -16,6 +16,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people, rounded_up
 from tidemark.model.settings.retention import DAY_MS
@@ -23,7 +24,6 @@ from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table
-from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.buckets import quantile
 from tidemark.semantics.sla import Sla
 

@@ -18,6 +18,7 @@ from typing import Any
 import polars as pl
 
 from tidemark.errors import InvalidArgument
+from tidemark.facts.record_facts import StreamEvidence, between
 from tidemark.kernels.columns.values import key_text
 from tidemark.kernels.records.arrivals import hop_updates
 from tidemark.kernels.reports.operator_tasks import NEEDED, measured_tasks
@@ -31,7 +32,6 @@ from tidemark.model.tables.catalog import BECAME, CAME_IN, DEAD_LETTERS, OPERATO
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import InputProgress
 from tidemark.semantics.watermark import is_window_late
-from tidemark.trace.evidence import StreamEvidence, between
 from tidemark.trace.outcomes import COUNTED
 from tidemark.trace.record import Tracer, readers_of, sent_records
 

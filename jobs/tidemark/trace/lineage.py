@@ -19,6 +19,7 @@ import polars as pl
 
 from tidemark.collecting import in_order_of, omit, within
 from tidemark.errors import InvalidArgument
+from tidemark.facts.record_facts import Row, StreamEvidence, at
 from tidemark.kernels import payload
 from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.values import key_text
@@ -29,7 +30,6 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.emission import DecisionRate
-from tidemark.trace.evidence import Row, StreamEvidence, at
 from tidemark.trace.keys import TypedKey, is_nan, typed_key
 from tidemark.trace.outcomes import Commit, NoVersion, RecordPlace, version_fields
 from tidemark.trace.record import Tracer, sent_records

@@ -22,6 +22,7 @@ import polars as pl
 
 from tidemark.collecting import index_by_name, omit
 from tidemark.errors import InvalidArgument
+from tidemark.facts.record_facts import Row, StreamEvidence, at
 from tidemark.kernels import META
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.kernels.columns.values import key_columns, key_text, parsed
@@ -46,7 +47,6 @@ from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.load import load_versions
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
-from tidemark.trace.evidence import Row, StreamEvidence, at
 from tidemark.trace.outcomes import BatchTimes, OperatorResult, RecordOutcome, RecordPlace, RecordTrace, Visible
 from tidemark.trace.versions import version_of
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tidemark.facts.record_facts import StreamEvidence
 from tidemark.storage.delta.log import commit_file
 from tidemark.storage.warehouse import changes_of
-from tidemark.trace.evidence import StreamEvidence
 from tidemark.trace.outcomes import Commit, NoVersion
 
 

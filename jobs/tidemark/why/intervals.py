@@ -11,6 +11,7 @@ import polars as pl
 
 from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
+from tidemark.facts.conditions import Condition, condition
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -22,7 +23,6 @@ from tidemark.semantics.completeness import needed_ms, reached_at_ms
 from tidemark.why.causes.drivers import drivers
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.watermarks import Watermarks
-from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.findings import Trait, in_order
 from tidemark.why.evidence.snapshot import Scene, watermark_text
 

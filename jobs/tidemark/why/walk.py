@@ -16,6 +16,8 @@ from typing import assert_never
 import polars as pl
 
 from tidemark.errors import InvalidArgument, UnreadableFile
+from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
+from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
@@ -32,8 +34,6 @@ from tidemark.why.causes.registry import rules
 from tidemark.why.causes.watermarks import Watermarks
 from tidemark.why.causes.windows import HeldWindows
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late
-from tidemark.why.evidence.fact_tables import RECENT_MS, FactTables, stored_in
-from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
     HARMLESS,

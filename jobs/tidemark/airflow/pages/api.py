@@ -59,6 +59,9 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
 from tidemark.errors import InvalidArgument, TidemarkError, UnreadableFile
 from tidemark.escaping import inert
+from tidemark.facts.answers import Row
+from tidemark.facts.history import history
+from tidemark.facts.latency_places import ChartSpan
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
@@ -69,8 +72,6 @@ from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
-from tidemark.reports.facts.history import history
-from tidemark.reports.facts.latency_places import ChartSpan
 from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
 from tidemark.reports.pages.page_model import REPORT, PageVerdict, page_model, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
@@ -81,7 +82,6 @@ from tidemark.reports.pages.topology_page import (
     start_page,
     topology_page,
 )
-from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import Promises, promises
 from tidemark.reports.rollups.rollup_facts import rollup_facts
 from tidemark.reports.what_if.estimates import WorkChange

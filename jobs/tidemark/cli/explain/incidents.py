@@ -13,13 +13,13 @@ from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
+from tidemark.facts.alerts import STATE_TEXT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Answer, Warehouse
 from tidemark.query.text_table import FORMATS
 from tidemark.reports.batch_job import report_lock
-from tidemark.reports.facts.alerts import STATE_TEXT
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import AlertDecision, decide, end_ms, promised_slas, silence_ends
 from tidemark.why.causes.drivers import drained

@@ -16,13 +16,13 @@ from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.escaping import one_line
+from tidemark.facts.answers import Row
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.paths.path_facts import (
     PART_WORDS,
     PARTS_ARE,
-    Row,
     blame_text,
     judged_text,
     limiting_slas,

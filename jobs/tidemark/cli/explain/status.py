@@ -18,6 +18,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.escaping import one_line
+from tidemark.facts.answers import Row
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import for_people
@@ -28,7 +29,6 @@ from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import FILE, load_each_recorded, read_query
 from tidemark.reports.pages.page_model import PageVerdict, broken_slas, page_model, told_cause
 from tidemark.reports.pages.topology_facts import NEVER_STARTED
-from tidemark.reports.paths.path_facts import Row
 from tidemark.reports.promises import promises
 from tidemark.sla.incidents.roots import OF_DRIVERS
 from tidemark.storage.delta.format import refuse_older

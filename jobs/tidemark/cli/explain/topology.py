@@ -14,13 +14,13 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
+from tidemark.facts.answers import Row
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.pages.topology_facts import topology_facts
-from tidemark.reports.paths.path_facts import Row
 
 SHOWN_AS = {
     "operator": "operator",

@@ -27,14 +27,14 @@ from tidemark.cli.outside.lineage import NAMESPACE, PRODUCER, NotSent, StreamJob
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import ALIVE, Control, StreamState
 from tidemark.escaping import one_line
+from tidemark.facts.fact_tables import FactTables, stored_in
+from tidemark.facts.heartbeat_facts import BEATS_WITHIN_MS
+from tidemark.facts.outcome_facts import GAVE
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, iso
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, OPERATOR_BATCHES, PARTITION_BATCHES
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.storage.delta.snapshots import added_files
-from tidemark.why.evidence.fact_tables import FactTables, stored_in
-from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS
-from tidemark.why.evidence.outcome_facts import GAVE
 
 HOUR_MS, KEPT_MS = Grain.HOUR.length_ms, Grain.DAY.length_ms
 SENT_AFTER_MS = 300_000

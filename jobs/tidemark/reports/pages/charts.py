@@ -14,6 +14,7 @@ from statistics import median
 
 from markupsafe import Markup
 
+from tidemark.facts.answers import Row
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
 from tidemark.reports.pages.plots import (
@@ -29,7 +30,6 @@ from tidemark.reports.pages.plots import (
     key,
     lengths_axis,
 )
-from tidemark.reports.paths.path_facts import Row
 
 BANDS = {"p50": "median", "p90": "up to p90", "p99": "up to p99", "limit": "promised latency, drawn if it is near"}
 """What is drawn of the latency of operators, and its words."""

@@ -17,24 +17,25 @@ from typing import Any
 
 from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
+from tidemark.facts.alerts import budgets, open_alerts, silent_groups
+from tidemark.facts.answers import Row, Tables
+from tidemark.facts.conditions import Condition, condition
+from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
+from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.sla_spec import OF_LATENESS
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.alerts import budgets, open_alerts, silent_groups
-from tidemark.reports.facts.live_path import known_ms, live_path
-from tidemark.reports.facts.partitions import partitions
-from tidemark.reports.facts.scenes import scene_of
-from tidemark.reports.paths.path_facts import PART_WORDS, Row, Tables, mostly_before_source, windows_with_paths
+from tidemark.reports.pages.live_path import known_ms, live_path
+from tidemark.reports.pages.partitions import partitions
+from tidemark.reports.pages.scenes import scene_of
+from tidemark.reports.paths.path_facts import PART_WORDS, mostly_before_source, windows_with_paths
 from tidemark.reports.paths.window_paths import STANDS_STILL
 from tidemark.reports.promises import Promises
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import DRAINED
-from tidemark.why.evidence.conditions import Condition, condition
-from tidemark.why.evidence.fact_tables import RECENT_MS, FactTables, stored_in
-from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 from tidemark.why.walk import Walk, is_harmless

@@ -18,9 +18,9 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from tidemark.escaping import inert
+from tidemark.facts.alerts import state_in_words
 from tidemark.model.settings.intervals import utc
 from tidemark.model.settings.lengths import for_people
-from tidemark.reports.facts.alerts import state_in_words
 from tidemark.reports.paths.path_facts import blame_text, compared_text, judged_text, judged_windows_text, limiting_slas
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)

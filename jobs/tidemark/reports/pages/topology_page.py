@@ -13,10 +13,12 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from tidemark.facts.answers import Row
+from tidemark.facts.conditions import Condition
+from tidemark.facts.history import PastMeasurements
 from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.history import PastMeasurements
 from tidemark.reports.pages.charts import latency_bands, length_lines, share_lines
 from tidemark.reports.pages.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
 from tidemark.reports.pages.drawing import BOX, draw
@@ -29,9 +31,8 @@ from tidemark.reports.pages.page_model import (
     told_cause,
 )
 from tidemark.reports.pages.templates import REFRESH_S, length, template
-from tidemark.reports.paths.path_facts import PARTS_ARE, Row
+from tidemark.reports.paths.path_facts import PARTS_ARE
 from tidemark.semantics.bounds import COUNTED_AS_LATE
-from tidemark.why.evidence.conditions import Condition
 
 SOON_S = 3
 """Interval of loading the start page while a line is unknown, s."""

@@ -9,44 +9,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
+from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
 from tidemark.semantics.blame import AgeCause, Compared
 from tidemark.semantics.critical_path import LatencyState, Path, PathStep, path_to
-
-Row = dict[str, Any]
-
-
-class Rows(Protocol):
-    """The answer to a query."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """The names of its columns."""
-
-    @property
-    def rows(self) -> Sequence[Sequence[Any]]:
-        """Its rows."""
-
-    @property
-    def objects(self) -> list[Row]:
-        """Each row by column name."""
-
-
-class Tables(Protocol):
-    """Answers SQL over a warehouse."""
-
-    @property
-    def tables(self) -> Mapping[str, Any]:
-        """The Delta tables that have been written, by name."""
-
-    def ask(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
-        """Returns the answer to *text*, one statement that reads."""
-
 
 PART_WORDS = {
     AgeCause.BOUND: "the source's bound",

@@ -8,8 +8,8 @@ The fields are columns of `latency_rollup`; docs/airflow.md lists them. Lengths 
 from __future__ import annotations
 
 from tidemark.errors import InvalidArgument
+from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import Grain
-from tidemark.reports.paths.path_facts import Row, Tables
 
 MOST = 10_000
 LATENCIES = f"""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidemark.errors import InvalidArgument
+from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.reports.what_if.facts import spread
 from tidemark.semantics.blame import AgeCause
 

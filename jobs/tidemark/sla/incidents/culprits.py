@@ -10,11 +10,12 @@ from typing import ParamSpec, TypeVar
 
 import polars as pl
 
+from tidemark.facts.answers import Row, Tables
+from tidemark.facts.fact_tables import RECENT_MS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.blame import AgeCause
 from tidemark.semantics.completeness import needed_ms
 from tidemark.semantics.incidents import BROKEN
@@ -22,7 +23,6 @@ from tidemark.semantics.sla import Sla
 from tidemark.sla.incidents.roots import OF_ROWS, root_of, root_of_part
 from tidemark.sla.measures.status import Status, sub_topology_of
 from tidemark.why.causes.drivers import DRAINED, DRIVER_DEAD, UPSTREAM_DEAD
-from tidemark.why.evidence.fact_tables import RECENT_MS
 from tidemark.why.evidence.findings import NOTHING_WRONG, UNEXPLAINED, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 from tidemark.why.walk import Walk, restarted_driver, scene, what_holds_time_back

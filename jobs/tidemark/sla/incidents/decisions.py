@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
+from tidemark.facts.alerts import IS_FOUND, STATE_TEXT
+from tidemark.facts.answers import Row, Tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso, utc
 from tidemark.model.settings.retention import DAY_MS
@@ -14,8 +16,6 @@ from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import DECISIONS as TABLE
 from tidemark.model.topology import Topology
-from tidemark.reports.facts.alerts import IS_FOUND, STATE_TEXT
-from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.reports.report_tables import add_rows
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject
 from tidemark.sla.incidents.due import Silence, silenced_until, silences, with_newest_lists

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemark.facts.answers import Tables
 from tidemark.model.settings.intervals import is_text
 from tidemark.model.tables.catalog import BATCHES, COUNTED
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import Tables
 
 DAY_MS = 86_400_000
 LATER = """

@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from tidemark.control.folder import StreamState
+from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import FINISHED_MS, Row, Tables
+from tidemark.reports.paths.path_facts import FINISHED_MS
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.critical_path import LatencyState

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tidemark.facts.answers import Tables
 from tidemark.model.kinds.operator import PARTITION
 from tidemark.model.settings.intervals import is_text
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import Tables
 from tidemark.semantics.sla import Sla
 from tidemark.sla.measures.batches import BEFORE_LATER, known_batches
 

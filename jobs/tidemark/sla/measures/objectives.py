@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import Grain, Interval, Scope, is_text, join_intervals
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.sla.measures.batches import DAY_MS, tables_of_batches
 from tidemark.sla.measures.status import FactKind
 

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from tidemark.control.folder import ALIVE, StreamState
 from tidemark.errors import UnreadableFile
+from tidemark.facts.conditions import Condition, condition
+from tidemark.facts.heartbeat_facts import BEATS_WITHIN_MS, Beat
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.lengths import counted, for_people
 from tidemark.storage.disk import BEFORE, is_over, past_trouble, since_of
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
-from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.findings import (
     BACKLOG,
     BEING_READ,
@@ -24,7 +25,6 @@ from tidemark.why.evidence.findings import (
     Trait,
     WhyFinding,
 )
-from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS, Beat
 from tidemark.why.evidence.snapshot import Scene
 
 DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)

@@ -13,6 +13,11 @@ import polars as pl
 
 from tidemark.collecting import outside, present
 from tidemark.control.folder import StreamState
+from tidemark.facts.conditions import Condition, condition
+from tidemark.facts.fact_tables import has_rows
+from tidemark.facts.outcome_facts import LATELY
+from tidemark.facts.read_facts import Unread, unread_of
+from tidemark.facts.stream_facts import NewestWatermark
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -27,9 +32,6 @@ from tidemark.why.causes.producers import Producers
 from tidemark.why.causes.time_unit import plausible_unit
 from tidemark.why.causes.wrong_type import wrong_fields
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late, start
-from tidemark.why.evidence.conditions import Condition, condition
-from tidemark.why.evidence.fact_tables import has_rows
-from tidemark.why.evidence.facts import NewestWatermark
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
     BACKLOG,
@@ -39,8 +41,6 @@ from tidemark.why.evidence.findings import (
     Trait,
     WhyFinding,
 )
-from tidemark.why.evidence.outcome_facts import LATELY
-from tidemark.why.evidence.read_facts import Unread, unread_of
 from tidemark.why.evidence.snapshot import Scene, first, watermark_text
 
 SOURCE_EMPTY = Cause("source_empty", Trait.QUIET | Trait.SILENCE)

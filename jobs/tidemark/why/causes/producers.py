@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tidemark.facts.outcome_facts import LATELY
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
@@ -14,7 +15,6 @@ from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.why.causes.time_unit import timestamp_ms
 from tidemark.why.evidence.commands import requeue
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
-from tidemark.why.evidence.outcome_facts import LATELY
 from tidemark.why.evidence.snapshot import Scene
 
 PRODUCER_AHEAD = Cause("producer_ahead", Trait.FAULT)

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from tidemark.facts.outcome_facts import LATELY
+from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query
 from tidemark.why.causes.registry import rule
-from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
-from tidemark.why.evidence.outcome_facts import LATELY
 from tidemark.why.evidence.snapshot import Scene
 
 SLOW_PHASE = Cause("slow_phase", Trait.USUAL)

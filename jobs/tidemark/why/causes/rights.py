@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tidemark.control.folder import StreamState
+from tidemark.facts.heartbeat_facts import Beat
 from tidemark.model.project.rights import acl, missing_right
 from tidemark.why.evidence.commands import start
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
-from tidemark.why.evidence.heartbeat_facts import Beat
 from tidemark.why.evidence.snapshot import Scene
 
 MISSING_RIGHT = Cause("missing_right", Trait.FAULT | Trait.SILENCE)

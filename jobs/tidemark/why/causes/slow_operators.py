@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tidemark.facts.outcome_facts import LATELY
 from tidemark.model.settings.lengths import for_people
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.registry import rule
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
-from tidemark.why.evidence.outcome_facts import LATELY
 from tidemark.why.evidence.snapshot import Scene
 
 SLOW_OPERATOR = Cause("slow_operator", Trait.USUAL)

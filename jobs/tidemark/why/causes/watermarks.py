@@ -8,6 +8,7 @@ from typing import assert_never
 import polars as pl
 
 from tidemark.collecting import names_in, present
+from tidemark.facts.stream_facts import NewestWatermark
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.lengths import for_people
@@ -15,7 +16,6 @@ from tidemark.model.topology import SubTopology
 from tidemark.semantics.idleness import Activity
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.evidence.commands import LIVE
-from tidemark.why.evidence.facts import NewestWatermark
 from tidemark.why.evidence.findings import (
     Cause,
     Trait,

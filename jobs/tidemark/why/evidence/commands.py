@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 
 from tidemark.escaping import as_code
+from tidemark.facts.conditions import Condition, condition
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.windows import Shape
 from tidemark.model.topology import JobLaunch
-from tidemark.why.evidence.conditions import Condition, condition
 from tidemark.why.evidence.snapshot import Scene
 
 LIVE = "`tidemark check --live` shows what the topics have"

@@ -8,11 +8,11 @@ from pathlib import Path
 import polars as pl
 
 from tidemark.collecting import names_in
+from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import SubTopology, Time, Topology
-from tidemark.why.evidence.facts import StreamFacts
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 
 

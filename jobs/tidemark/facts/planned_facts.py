@@ -14,12 +14,12 @@ from pathlib import Path
 import polars as pl
 
 from tidemark.errors import UnreadableFile
+from tidemark.facts.fact_tables import FactTables
 from tidemark.model.tables.catalog import PARTITION_BATCHES
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.startup.unread import planned_ends
-from tidemark.why.evidence.fact_tables import FactTables
 
 Ends = dict[tuple[str, int], int]
 """By source and input partition, the offset up to which a batch reads, exclusive."""

@@ -23,6 +23,10 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tidemark.collecting import omit, within
+from tidemark.facts.fact_tables import Opener
+from tidemark.facts.heartbeat_facts import BEAT_COLUMNS
+from tidemark.facts.read_facts import PLACE
+from tidemark.facts.stream_facts import MARK_COLUMNS
 from tidemark.kernels.columns.buckets import in_rows
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.tables.catalog import (
@@ -42,10 +46,6 @@ from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.delta.snapshots import files_between, snapshot_of
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.unflushed import ComingRows
-from tidemark.why.evidence.fact_tables import Opener
-from tidemark.why.evidence.facts import MARK_COLUMNS
-from tidemark.why.evidence.heartbeat_facts import BEAT_COLUMNS
-from tidemark.why.evidence.read_facts import PLACE
 
 KEPT = {
     BATCHES.name: "finished_at",

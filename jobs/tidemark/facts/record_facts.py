@@ -14,6 +14,7 @@ import duckdb
 import polars as pl
 from deltalake import DeltaTable
 
+from tidemark.facts.fact_tables import FactTables, stored_in
 from tidemark.model.settings.intervals import utc
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
@@ -35,7 +36,6 @@ from tidemark.storage.delta.current_view import current_rows
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.warehouse import changes_of
 from tidemark.stream.journal.entries import Journal
-from tidemark.why.evidence.fact_tables import FactTables, stored_in
 
 NEVER_MS = 2**62
 OFFSETS = ("from_offset", "until_offset", "lost_from_offset", "lost_until_offset")

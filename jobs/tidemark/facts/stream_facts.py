@@ -8,6 +8,11 @@ from pathlib import Path
 
 import polars as pl
 
+from tidemark.facts.fact_tables import FactTables
+from tidemark.facts.heartbeat_facts import HeartbeatFacts
+from tidemark.facts.outcome_facts import LATELY, OutcomeFacts
+from tidemark.facts.planned_facts import PlannedFacts
+from tidemark.facts.read_facts import PLACE, ReadFacts
 from tidemark.kernels.reports.operator_tasks import measured_tasks
 from tidemark.model.tables.catalog import (
     BATCHES,
@@ -24,11 +29,6 @@ from tidemark.model.tables.catalog import (
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.quantiles import MEDIAN
-from tidemark.why.evidence.fact_tables import FactTables
-from tidemark.why.evidence.heartbeat_facts import HeartbeatFacts
-from tidemark.why.evidence.outcome_facts import LATELY, OutcomeFacts
-from tidemark.why.evidence.planned_facts import PlannedFacts
-from tidemark.why.evidence.read_facts import PLACE, ReadFacts
 
 MOVING = ("watermark", "newest_timestamp", "activity")
 MARK_COLUMNS = (*MOVING, "blocked_by", "topic_partition")

@@ -7,8 +7,8 @@ from functools import cache, partial
 
 import polars as pl
 
+from tidemark.facts.fact_tables import FactTables, has_rows
 from tidemark.model.tables.catalog import COUNTED, OPERATOR_BATCHES
-from tidemark.why.evidence.fact_tables import FactTables, has_rows
 
 LATELY = 5
 """"Lately" is the last so many batches with records."""

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from operator import itemgetter
 
 from tidemark.collecting import in_order_of
+from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import Severity
-from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.incidents import CHECKS
 
 STATE_TEXT = """

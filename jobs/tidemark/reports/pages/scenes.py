@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from tidemark.facts.answers import Tables
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import Tables
 from tidemark.why.evidence.snapshot import Scene
 from tidemark.why.walk import scene
 

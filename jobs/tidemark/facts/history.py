@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidemark.facts.answers import Row, Tables
+from tidemark.facts.latency_places import ChartSpan, latencies_in_places
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import QUANTILES
-from tidemark.reports.facts.latency_places import ChartSpan, latencies_in_places
-from tidemark.reports.paths.path_facts import Row, Tables
 
 STALENESS = """
     SELECT sla AS name, epoch_ms(checked_at) // $4 * $4 AS at_ms, max(observed_ms) AS "value",

@@ -8,9 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 from tidemark.control.folder import ALIVE, StreamState
+from tidemark.facts.heartbeat_facts import BEATS_WITHIN_MS, Beat
+from tidemark.facts.stream_facts import StreamFacts
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
-from tidemark.why.evidence.facts import StreamFacts
-from tidemark.why.evidence.heartbeat_facts import BEATS_WITHIN_MS, Beat
 
 
 class Condition(StrEnum):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
+from tidemark.facts.answers import Row, Tables
 from tidemark.kernels.reports.rollups import QUANTILES
 from tidemark.model.settings.intervals import Grain, Interval
-from tidemark.reports.paths.path_facts import Row, Tables
 from tidemark.semantics.buckets import quantile
 
 ROLLED_UP = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import polars as pl
 
 from tidemark.collecting import names_in
+from tidemark.facts.answers import Row, Tables
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import (
@@ -24,7 +25,7 @@ from tidemark.model.tables.catalog import (
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts, BatchRows
 from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
-from tidemark.reports.paths.path_facts import Row, Tables, described_window
+from tidemark.reports.paths.path_facts import described_window
 from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, window_paths
 from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.paths.windows.passed_windows import PassedWindows

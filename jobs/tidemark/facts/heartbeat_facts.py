@@ -17,6 +17,7 @@ import polars as pl
 from tidemark.collecting import pick
 from tidemark.control.folder import ALIVE, Control, Heartbeat, StreamState
 from tidemark.errors import UnreadableFile
+from tidemark.facts.fact_tables import FactTables
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import HEARTBEATS
@@ -26,7 +27,6 @@ from tidemark.semantics.progress import Place
 from tidemark.stream.startup.damage import damages
 from tidemark.stream.startup.evidence import lost_commits
 from tidemark.stream.startup.unread import begun, most_records
-from tidemark.why.evidence.fact_tables import FactTables
 
 MISSED_MS = 3_000
 """After so many ms without a beat the driver's lease is checked.

@@ -8,11 +8,11 @@ from functools import cache, partial
 
 import polars as pl
 
+from tidemark.facts.fact_tables import FactTables
+from tidemark.facts.outcome_facts import LATELY
 from tidemark.kernels.reports.reads import partition_reads
 from tidemark.model.tables.catalog import DEAD_LETTERS, PARTITION_BATCHES
 from tidemark.semantics.dead_letters import DeadLetterKind
-from tidemark.why.evidence.fact_tables import FactTables
-from tidemark.why.evidence.outcome_facts import LATELY
 
 IS_READ = pl.col("n") > 0
 IS_BAD = pl.col("kind") == DeadLetterKind.QUARANTINED

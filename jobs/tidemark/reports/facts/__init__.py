@@ -1,1 +1,0 @@
-"""The facts about the present and the past that pages show."""
