@@ -21,6 +21,7 @@ from deltalake import DeltaTable
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, argument_type
+from tidemark.facts.report_rows import lies_in, rows_in
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, iso, utc
@@ -35,9 +36,9 @@ from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, looks
 from tidemark.reports.paths.window_verdicts import with_verdicts
 from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.promises import promises
-from tidemark.reports.report_tables import lies_in, open_report, replace_rows, rows_in
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.report_tables import open_report, replace_rows
 from tidemark.storage.location import location
 from tidemark.storage.warehouse import stream_tables
 

@@ -19,6 +19,8 @@ from deltalake import DeltaTable
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.errors import InvalidArgument
+from tidemark.facts.latency_facts import SPARK_ABOVE, Facts, facts_of
+from tidemark.facts.report_rows import lies_in, rows_in
 from tidemark.kernels.reports.rollups import (
     NO_OUTLINE,
     NO_TASKS,
@@ -34,9 +36,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, is_text, iso, join_intervals
 from tidemark.model.tables.catalog import LATENCY_ROLLUP
 from tidemark.reports.batch_job import interval_parser, load_usable_slas, parse, report_lock
-from tidemark.reports.report_tables import lies_in, open_report, replace_in, rows_in
-from tidemark.reports.rollups.latency_facts import SPARK_ABOVE, Facts, facts_of
-from tidemark.reports.rollups.outline import outline
+from tidemark.reports.outline import outline
+from tidemark.storage.delta.report_tables import open_report, replace_in
 from tidemark.storage.delta.tables import again_after_others
 
 log = logging.getLogger("tidemark.rollup")

@@ -37,9 +37,9 @@ from tidemark.model import topology
 from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS, Table
-from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts
+from tidemark.storage.delta.report_tables import replace_rows
 
 PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 FLIGHTS = topology.load(Path(__file__).resolve().parents[2] / "jobs" / "topologies" / "flights.toml")

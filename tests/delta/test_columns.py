@@ -17,7 +17,7 @@ from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.checks import CHECKS
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import HOP, OPERATOR_BATCHES, SLA_RESULTS, TABLES
-from tidemark.reports.report_tables import replace_rows
+from tidemark.storage.delta.report_tables import replace_rows
 from tidemark.storage.delta.tables import create, scan
 from tidemark.storage.warehouse import delta_tables
 

@@ -15,17 +15,18 @@ from tidemark.cli.explain.incidents import incidents
 from tidemark.cli.main import _options
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument, InvalidRow
+from tidemark.facts.report_rows import rows_in
 from tidemark.model import topology
 from tidemark.model.channel_spec import parse
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, Table
 from tidemark.reports.repairs import RepairDecision, record_repair
-from tidemark.reports.report_tables import open_report, replace_rows, rows_in
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts, pending_changes, record_delivery
 from tidemark.sla.page import sla_page
+from tidemark.storage.delta.report_tables import open_report, replace_rows
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}

@@ -14,6 +14,13 @@ import pandas as pd
 
 from tidemark.collecting import names_in
 from tidemark.facts.answers import Row
+from tidemark.facts.latency_facts import counted_batches
+from tidemark.facts.measures import sla_facts
+from tidemark.facts.measures.groups import groups_seen
+from tidemark.facts.measures.merges import merged_facts
+from tidemark.facts.measures.newest_times import newest_ms
+from tidemark.facts.measures.objectives import objective_facts
+from tidemark.facts.report_rows import rows_in
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
@@ -25,8 +32,6 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.reports.report_tables import open_report, replace_in, replace_rows, rows_in
-from tidemark.reports.rollups.latency_facts import counted_batches
 from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
 from tidemark.sla.contracts.periods import kept_at, periods_after
@@ -42,16 +47,12 @@ from tidemark.sla.incidents.tables import (
     is_checked_after,
     open_account_before,
 )
-from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.crossings import with_crossings
-from tidemark.sla.measures.groups import groups_seen
-from tidemark.sla.measures.merges import merged_facts
-from tidemark.sla.measures.newest_times import newest_ms
-from tidemark.sla.measures.objectives import objective_facts
 from tidemark.sla.measures.progress import unknown_if_behind
 from tidemark.sla.measures.status import Status, statuses
 from tidemark.sla.page import write_sla_page
 from tidemark.sla.sla_text import sla_row
+from tidemark.storage.delta.report_tables import open_report, replace_in, replace_rows
 from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.warehouse import stream_tables
 

@@ -62,6 +62,7 @@ from tidemark.escaping import inert
 from tidemark.facts.answers import Row
 from tidemark.facts.history import history
 from tidemark.facts.latency_places import ChartSpan
+from tidemark.facts.rollup_facts import rollup_facts
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
@@ -83,7 +84,6 @@ from tidemark.reports.pages.topology_page import (
     topology_page,
 )
 from tidemark.reports.promises import Promises, promises
-from tidemark.reports.rollups.rollup_facts import rollup_facts
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause

@@ -231,11 +231,8 @@ class PublishIntervals(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Publishes the intervals that are due, or defers until there are some."""
-        from tidemark.reports.publications import (  # parsers of DAGs need no DuckDB
-            completeness_versions,
-            due_intervals,
-            record_publication,
-        )
+        from tidemark.facts.publications import completeness_versions, due_intervals  # parsers of DAGs need no DuckDB
+        from tidemark.reports.publications import record_publication
 
         layout, run_id = Layout(warehouse_at(self.warehouse)), str(context["run_id"])
         # Before the rows are read: a later version wakes the task again.
@@ -271,7 +268,8 @@ class PublishIntervals(BaseOperator):
         That can be the newest one, and earlier tries of this run. A run that was cleared has only tries that count as
         failed.
         """
-        from tidemark.reports.publications import publishing_runs, record_publication  # as above
+        from tidemark.facts.publications import publishing_runs
+        from tidemark.reports.publications import record_publication
 
         ti, runs = context["ti"], publishing_runs(layout, self.topology)
         for run_id in {ti.run_id, *runs[-1:]}.intersection(runs):
@@ -324,7 +322,7 @@ class IntervalTrigger(BaseTrigger):
     def _versions(self, layout: Layout) -> dict[str, int]:
         from deltalake.exceptions import DeltaError
 
-        from tidemark.reports.publications import completeness_versions  # parsers of DAGs do not need it
+        from tidemark.facts.publications import completeness_versions  # parsers of DAGs do not need it
 
         try:
             return completeness_versions(layout, self._topology, self._seen)

@@ -10,6 +10,7 @@ import polars as pl
 
 from tidemark.collecting import names_in
 from tidemark.facts.answers import Row, Tables
+from tidemark.facts.path_facts import described_window
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import (
@@ -25,7 +26,6 @@ from tidemark.model.tables.catalog import (
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts, BatchRows
 from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
-from tidemark.reports.paths.path_facts import described_window
 from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, window_paths
 from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.paths.windows.passed_windows import PassedWindows

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from tidemark.collecting import present
+from tidemark.facts.report_rows import lies_in, rows_in
 from tidemark.kernels.columns.buckets import in_rows
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.kernels.reports.operator_tasks import NEEDED, measured_tasks, spark_tasks
@@ -44,8 +45,8 @@ from tidemark.reports.paths.partition_ends import (
 from tidemark.reports.paths.physical_steps import with_errors_of_tasks, with_tasks
 from tidemark.reports.paths.window_paths import Paths
 from tidemark.reports.promises import Promises, WindowVerdict
-from tidemark.reports.report_tables import lies_in, open_report, rows_in
 from tidemark.semantics.blame import HISTORY_MS
+from tidemark.storage.delta.report_tables import open_report
 from tidemark.storage.warehouse import stream_tables
 from tidemark.stream.journal.unflushed import as_table, unflushed_of
 

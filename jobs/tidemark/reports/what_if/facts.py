@@ -13,9 +13,9 @@ import polars as pl
 
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Rows, Tables
+from tidemark.facts.path_facts import MEASURED_STEPS
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import MEASURED_STEPS
 from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, distances_of, hints, tasks_of, what_if
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 

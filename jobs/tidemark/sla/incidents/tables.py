@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from tidemark.collecting import in_order_of
+from tidemark.facts.report_rows import lies_in, rows_in
 from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
@@ -21,7 +22,6 @@ from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
-from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Unit
 from tidemark.sla.incidents.changes import (
@@ -40,6 +40,7 @@ from tidemark.sla.incidents.grouping import alert_changes
 from tidemark.sla.measures.crossings import CheckBefore
 from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE
 from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.report_tables import open_report, replace_in, replace_rows
 from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath

@@ -67,7 +67,7 @@ class Facts:
         files = self._files(pl.any_horizontal(pl.lit(value=False), *touches))
         if files["num_records"].sum() > spark_above:
             # This imports pyspark, which most jobs do not need.
-            from tidemark.reports.rollups import large_facts
+            from tidemark.facts import large_facts
 
             return large_facts.by_minute(files["path"].to_list(), minutes)
         return by_minute(_rows(files).select(FACTS), minutes, engine="streaming")
