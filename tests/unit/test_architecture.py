@@ -156,8 +156,8 @@ IMPORTS = {
     ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.reports kernels.records storage storage.delta stream.journal "
-        "stream.kafka stream.state stream.updates stream.operate stream.read stream.startup facts"
+        "kernels.columns kernels.aggregates kernels.reports kernels.records stream.journal stream.kafka stream.state "
+        "stream.updates stream.operate stream.read stream.startup facts"
     ),
     "reports.paths": (
         "collecting semantics model.tables model.settings model.project model.kinds model kernels.columns "
@@ -187,7 +187,7 @@ IMPORTS = {
     "metrics": "clock collecting model.tables model.settings model semantics model.project why.evidence facts",
     "cli.outside": (
         "clock collecting escaping errors model.tables model.settings model.project model.kinds model control query "
-        "storage.delta metrics cli.shared facts"
+        "storage.delta metrics cli.shared facts kernels.sql"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta recorded "
@@ -196,7 +196,7 @@ IMPORTS = {
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
-        "reports cli.shared"
+        "reports cli.shared facts"
     ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds model "

@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from tidemark.facts.record_facts import StreamEvidence
 from tidemark.storage.delta.log import commit_file
 from tidemark.storage.warehouse import changes_of
-from tidemark.trace.outcomes import Commit, NoVersion
+
+
+class NoVersion(StrEnum):
+    """Why no version of a Delta table can be named for the row of a batch."""
+
+    NOT_MERGED = "not_merged"
+    NOT_COMMITTED = "not_committed"
+    NOT_IN_LOG = "not_in_log"
+
+
+class Commit(NamedTuple):
+    """A version of a Delta table, and when it was committed (epoch ms)."""
+
+    version: int
+    at_ms: int
+
+
+def version_fields(commit: Commit | NoVersion) -> dict[str, Any]:
+    """Returns the version for JSON, or why none is named."""
+    if isinstance(commit, NoVersion):
+        return {"version": None, "no_version": commit.value}
+    return {"version": commit.version, "no_version": None}
 
 
 def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | NoVersion:
