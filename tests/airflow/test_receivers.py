@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import polars as pl
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
-from deltalake import DeltaTable
 
 from support.alert_services import (
     DROPPED,
@@ -264,13 +264,13 @@ def test_open_alerts_are_sent_to_an_alertmanager_again(
     tell(tmp_path, to)
     clock.now_ms += 10 * MINUTE
     opened: list[str] = []
-    of_table = tables.open_report
+    read = tables.report_rows
 
-    def counted(table: Table, path: Path) -> DeltaTable:
+    def counted(layout: Layout, topology: str, table: Table, *where: pl.Expr) -> pl.DataFrame:
         opened.append(table.name)
-        return of_table(table, path)
+        return read(layout, topology, table, *where)
 
-    monkeypatch.setattr(tables, "open_report", counted)
+    monkeypatch.setattr(tables, "report_rows", counted)
     tell(tmp_path, to)
     # A delivery reads each table once.
     assert sorted(opened) == ["alerts", "decisions", "deliveries"]

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from deltalake import DeltaTable
-
-from tidemark.facts.report_rows import rows_in
+from tidemark.facts.answers import answers_over
+from tidemark.facts.report_rows import report_rows
+from tidemark.facts.versions import newest_version
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import COMPLETENESS, PUBLISHED_INTERVALS
-from tidemark.query.sql import Warehouse
-from tidemark.storage.delta.report_tables import open_report
 
 MOST = 24
 """Most intervals of a table that one task publishes.
@@ -39,10 +37,7 @@ def completeness_versions(layout: Layout, topology: str, streams: Iterable[str])
 
     It is -1 while a stream has no such table.
     """
-    paths = {stream: str(layout.stream_table(topology, stream, COMPLETENESS.name)) for stream in streams}
-    return {
-        stream: DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1 for stream, path in paths.items()
-    }
+    return {stream: newest_version(layout.stream_table(topology, stream, COMPLETENESS.name)) for stream in streams}
 
 
 def due_intervals(layout: Layout, topology: str, *, most: int = MOST) -> list[dict[str, Any]]:
@@ -50,13 +45,10 @@ def due_intervals(layout: Layout, topology: str, *, most: int = MOST) -> list[di
 
     They are rows of `complete_intervals` as objects, at most *most* of each table.
     """
-    return Warehouse(layout.warehouse, topology=topology).ask(DUE, [topology, most]).objects
+    return answers_over(layout.warehouse, topology).ask(DUE, [topology, most]).objects
 
 
 def publishing_runs(layout: Layout, topology: str) -> list[str]:
     """Returns the runs that have published, the newest last."""
-    path = layout.report_table(topology, PUBLISHED_INTERVALS.name)
-    if not DeltaTable.is_deltatable(str(path)):
-        return []
-    rows = rows_in(open_report(PUBLISHED_INTERVALS, path), columns=["published_at", "run_id"])
+    rows = report_rows(layout, topology, PUBLISHED_INTERVALS, columns=["published_at", "run_id"])
     return list(rows.sort("published_at")["run_id"].unique(maintain_order=True))

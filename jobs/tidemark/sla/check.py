@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from tidemark.collecting import names_in
-from tidemark.facts.answers import Row
+from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.facts.latency_facts import counted_batches
 from tidemark.facts.measures import sla_facts
 from tidemark.facts.measures.groups import groups_seen
@@ -31,7 +31,6 @@ from tidemark.model.tables.catalog import (
     SLA_RESULTS,
 )
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Warehouse
 from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
 from tidemark.sla.contracts.periods import kept_at, periods_after
@@ -90,7 +89,7 @@ def run(
     contracts = list(_contracts(quality, by_contract))
     readable = {each.path for each in by_contract if each.is_readable}
     # Queries read many tables: a single unreadable one would make all of them fail.
-    tables = Warehouse(layout.warehouse, topology=topology.name, only=readable)
+    tables = answers_over(layout.warehouse, topology.name, only=readable)
     facts = _facts(layout, topology, specs, tables, readable, at_ms=at_ms)
     # An account stays open until it closes, so batches are read from the oldest open one on.
     open_ms = open_account_before(layout, topology.name, at_ms, run_id)
@@ -157,7 +156,7 @@ def _facts(
     layout: Layout,
     topology: Topology,
     specs: Sequence[SlaSpec],
-    tables: Warehouse,
+    tables: Tables,
     readable: Collection[Path],
     *,
     at_ms: int,

@@ -111,11 +111,10 @@ def table_state(path: Path) -> dict[str, Any] | None:
 
     It has `path`, `version`, `rows`, `files` and `bytes`, from the table's log.
     """
-    from deltalake import DeltaTable  # this import and the next cost more than parsing a DAG may
+    from tidemark.query.inventory import size_of_table  # this import costs more than parsing a DAG may
+    from tidemark.storage.warehouse import is_table
 
-    from tidemark.query.inventory import size_of_table
-
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_table(path):
         return None
     table = size_of_table(path.name, path, str(path))
     return {name: getattr(table, name) for name in ("version", "rows", "files", "bytes")} | {"path": str(path)}
@@ -320,13 +319,11 @@ class IntervalTrigger(BaseTrigger):
         yield TriggerEvent({"versions": versions})  # type: ignore[no-untyped-call]  # as above
 
     def _versions(self, layout: Layout) -> dict[str, int]:
-        from deltalake.exceptions import DeltaError
-
         from tidemark.facts.publications import completeness_versions  # parsers of DAGs do not need it
 
         try:
             return completeness_versions(layout, self._topology, self._seen)
-        except (OSError, DeltaError) as error:
+        except OSError as error:
             self.log.warning("completeness of %s cannot be read: %s; it is looked at again", self._topology, error)
             return self._seen
 
