@@ -11,23 +11,22 @@ removed. With --html it also writes a page about the interval, from the tables a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument, argument_type
-from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.facts.answers import answers_over
+from tidemark.facts.report_rows import lies_in, report_rows
+from tidemark.facts.topology_tables import Scan, tables_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, iso, utc
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Warehouse
 from tidemark.reports.batch_job import interval_parser, load_usable_slas, parse, report_lock
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.paths.path_groups import PathGroups
@@ -35,11 +34,9 @@ from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, looks
 from tidemark.reports.paths.window_verdicts import with_verdicts
 from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.promises import promises
-from tidemark.reports.report_tables import lies_in, open_report, replace_rows, rows_in
 from tidemark.semantics.critical_path import LatencyState
-from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.report_tables import replace_rows
 from tidemark.storage.location import location
-from tidemark.storage.warehouse import stream_tables
 
 log = logging.getLogger("tidemark.critical_path")
 PASSES_WITHIN_MS = 7 * Grain.DAY.length_ms
@@ -47,7 +44,6 @@ PASSES_WITHIN_MS = 7 * Grain.DAY.length_ms
 
 A driver without a record in the window passes it with a later batch.
 """
-NO_ENDS = pl.DataFrame(schema={"operator": pl.String(), "first": pl.Int64(), "newest": pl.Int64()})
 SPARK_ABOVE = 1_000_000
 """Rows of operator_windows that one process still reads at once."""
 
@@ -68,7 +64,7 @@ def main() -> None:
     with report_lock(arguments.warehouse, arguments.topology.name):
         earlier_hours = run(arguments.warehouse, arguments.topology, specs, interval, spark_above=arguments.spark_above)
     if arguments.html:
-        tables = Warehouse(arguments.warehouse.warehouse, topology=arguments.topology.name)
+        tables = answers_over(arguments.warehouse.warehouse, arguments.topology.name)
         others = [] if arguments.html.suffix == ".html" else earlier_hours
         for each in dict.fromkeys([*others, interval]):
             write_pages(tables, arguments.topology, each, arguments.html, now_ms=wall_clock_ms())
@@ -116,19 +112,18 @@ def _replace(
 ) -> None:
     """Computes and replaces the paths of the windows that end in *interval*."""
     averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
-    facts = [DeltaTable(str(path)) for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name)]
-    ends = lies_in("window_end", averaged)
-    history = DriverFacts(_passed_windows(layout, topology, averaged), *_first_and_newest(facts, averaged))
+    scan = tables_of(layout, topology.name)
+    windows = scan(OPERATOR_WINDOWS, where=[lies_in("window_end", averaged)])
+    history = DriverFacts(_passed_windows(scan, topology, averaged), *_first_and_newest(scan, averaged))
     groups = PathGroups(topology, promises(specs), interval, history)
-    if sum(dataset_of(table).count_rows(filter=ends) for table in facts) > spark_above:
+    if windows.select(pl.len()).collect().item() > spark_above:
         from tidemark.reports.paths.large_paths import paths_on_spark  # it imports pyspark, which most jobs do not need
 
         paths = paths_on_spark(groups, layout)
     else:
-        paths = groups.paths(_rows(facts, ends))
+        paths = groups.paths(windows.collect())
     frames = with_verdicts(paths, layout, topology, promises(specs), interval)
-    stored = {table: open_report(table, layout.report_table(topology.name, table.name)) for table in frames}
-    kept = _kept_rows(stored, frames, facts, interval)
+    kept = _kept_rows(layout, topology, scan, frames, interval)
     # The paths are the last of these: a reader who sees one sees its steps.
     for table, of_table in frames.items():
         path = layout.report_table(topology.name, table.name)
@@ -136,38 +131,24 @@ def _replace(
         replace_rows(rows, table, path, where=interval.holds("window_end"))
 
 
-def _rows(facts: Sequence[DeltaTable], where: pc.Expression) -> pl.DataFrame:
-    none = arrow_schema(OPERATOR_WINDOWS).empty_table()
-    parts = [rows_of(OPERATOR_WINDOWS, rows_in(table, where)) for table in facts]
-    return pl.DataFrame(pa.concat_tables([none, *parts]))
-
-
-def _first_and_newest(facts: Sequence[DeltaTable], averaged: Interval) -> tuple[dict[str, int], dict[str, int]]:
+def _first_and_newest(scan: Scan, averaged: Interval) -> tuple[dict[str, int], dict[str, int]]:
     """Returns the ends of each operator's first and newest finished windows.
 
     They are epoch ms by operator, of windows that end from the start of *averaged* on.
     """
-    later = pc.field("window_end") >= utc(averaged.start_ms)
+    later = scan(OPERATOR_WINDOWS, where=[pl.col("window_end") >= utc(averaged.start_ms)])
     end_ms = pl.col("window_end").dt.epoch("ms")
-    ends = [end_ms.min().alias("first"), end_ms.max().alias("newest")]
-    partial_ends = [NO_ENDS]
-    for table in facts:
-        for batch in dataset_of(table).to_batches(columns=["operator", "window_end"], filter=later):
-            partial_ends.append(pl.DataFrame(batch).group_by("operator").agg(ends))
-    first_and_newest = pl.concat(partial_ends).group_by("operator").agg(pl.min("first"), pl.max("newest"))
-    names = first_and_newest["operator"].to_list()
-    first, newest = (dict(zip(names, first_and_newest[of], strict=True)) for of in ("first", "newest"))
+    ends = later.group_by("operator").agg(first=end_ms.min(), newest=end_ms.max()).collect()
+    first, newest = (dict(ends.select("operator", of).iter_rows()) for of in ("first", "newest"))
     return first, newest
 
 
-def _passed_windows(layout: Layout, topology: Topology, interval: Interval) -> PassedWindows:
+def _passed_windows(scan: Scan, topology: Topology, interval: Interval) -> PassedWindows:
     """Returns when each driver passed the windows of *interval*."""
     passed = Interval(interval.start_ms - topology.window_ms, interval.end_ms + PASSES_WITHIN_MS)
-    since = (pc.field("batch_id") == 0) | lies_in("watermark", passed)
-    tables = (DeltaTable(str(path)) for path in stream_tables(layout, topology.name, BATCHES.name))
+    since = (pl.col("batch_id") == 0) | lies_in("watermark", passed)
     columns = ["sub_topology", "batch_id", "watermark", "started_at", "finished_at"]
-    rows = [rows_in(table, since, columns=columns) for table in tables]
-    return PassedWindows(pl.concat(rows, how="vertical_relaxed") if rows else None)
+    return PassedWindows(scan(BATCHES, where=[since]).select(columns).collect())
 
 
 def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> Iterator[Interval]:
@@ -176,20 +157,18 @@ def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> I
     A window of theirs was finished since *interval* began, or had no path the day before. Hours before the oldest
     window that was ever reported are left out.
     """
-    paths = open_report(CRITICAL_PATHS, layout.report_table(topology.name, CRITICAL_PATHS.name))
-    before = pc.field("window_end") < utc(interval.start_ms)
-    oldest_ms = rows_in(paths, before, columns=["window_end"])["window_end"].dt.epoch("ms").min()
+    ends = partial(report_rows, layout, topology.name, CRITICAL_PATHS, columns=["window_end"])
+    before = pl.col("window_end") < utc(interval.start_ms)
+    oldest_ms = ends(before)["window_end"].dt.epoch("ms").min()
     if not isinstance(oldest_ms, int):
         return
-    finished = before & (pc.field("ewt_adjusted_at") >= utc(interval.start_ms))
-    late = []
-    for path in stream_tables(layout, topology.name, OPERATOR_WINDOWS.name):
-        late.append(rows_in(DeltaTable(str(path)), finished, columns=["window_end"]))
-    day_before = pc.field("window_end") >= utc(interval.start_ms - Grain.DAY.length_ms)
-    open_ = pc.field("state").isin(
+    is_later = pl.col("ewt_adjusted_at") >= utc(interval.start_ms)
+    finished = tables_of(layout, topology.name)(OPERATOR_WINDOWS, where=[before, is_later])
+    day_before = pl.col("window_end") >= utc(interval.start_ms - Grain.DAY.length_ms)
+    open_ = pl.col("state").is_in(
         [LatencyState.NO_WINDOW_YET.value, LatencyState.STUCK.value, LatencyState.ESTIMATED.value]
     )
-    late.append(rows_in(paths, before & day_before & open_, columns=["window_end"]))
+    late = [finished.select("window_end").collect(), ends(before, day_before, open_)]
     hour_ms = Grain.HOUR.length_ms
     ends_ms = pl.concat(rows["window_end"].dt.epoch("ms") for rows in late)
     starts_ms = ends_ms.filter(ends_ms >= oldest_ms) // hour_ms * hour_ms
@@ -198,37 +177,27 @@ def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> I
 
 
 def _kept_rows(
-    stored: Mapping[Table, DeltaTable],
-    frames: dict[Table, pl.DataFrame],
-    facts: Sequence[DeltaTable],
-    interval: Interval,
+    layout: Layout, topology: Topology, scan: Scan, frames: dict[Table, pl.DataFrame], interval: Interval
 ) -> dict[Table, pl.DataFrame]:
-    """Returns the *stored* rows of windows whose path is not in *frames*.
+    """Returns the stored rows of windows of *interval* whose path is not in *frames*.
 
-    Their windows are removed from *frames*, which is changed in place.
-
-    Args:
-        stored: the report's tables.
-        frames: the new rows of each of them.
-        facts: the tables of operator_windows.
-        interval: ends of the windows, record time.
+    Their windows are removed from *frames*, the new rows of each table of the report, which is changed in place.
 
     Raises:
-        InvalidArgument: a path is lost because *facts* are gone.
+        InvalidArgument: a path is lost because facts that *scan* reads are gone.
     """
-    in_interval = lies_in("window_end", interval)
-    paths = rows_in(stored[CRITICAL_PATHS], in_interval & pc.field("latency_ms").is_valid())
+    stored, in_interval = partial(report_rows, layout, topology.name), lies_in("window_end", interval)
+    paths = stored(CRITICAL_PATHS, in_interval, pl.col("latency_ms").is_not_null())
     has_path = frames[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null())
     # If their facts exist, the topology has changed since, and these facts give no path any more.
     lost = paths.join(has_path, on="window_end", how="anti")
     if lost.is_empty():
         return {}
-    rows = {table: rows_in(each, in_interval) for table, each in stored.items()}
+    rows = {table: stored(table, in_interval) for table in frames}
     was_finished = pl.col("latency_ms").is_not_null() & ~pl.col("state").is_in([*STANDS_STILL])
     steps = rows[CRITICAL_PATH_STEPS].filter(was_finished)
-    gone = steps.join(lost, on="window_end", how="semi").join(
-        _rows(facts, in_interval), on=["window_end", "operator"], how="anti"
-    )
+    known = scan(OPERATOR_WINDOWS, where=[in_interval]).collect()
+    gone = steps.join(lost, on="window_end", how="semi").join(known, on=["window_end", "operator"], how="anti")
     if gone.height:
         lost_ms = sorted(set(gone["window_end"].dt.epoch("ms")))
         msg = (

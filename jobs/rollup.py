@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import groupby
 from operator import or_
+from pathlib import Path
 
 import polars as pl
-import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.errors import InvalidArgument
+from tidemark.facts.latency_facts import SPARK_ABOVE, Facts, facts_of
+from tidemark.facts.report_rows import lies_in, rows_in
 from tidemark.kernels.reports.rollups import (
     NO_OUTLINE,
     NO_TASKS,
@@ -34,9 +35,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, is_text, iso, join_intervals
 from tidemark.model.tables.catalog import LATENCY_ROLLUP
 from tidemark.reports.batch_job import interval_parser, load_usable_slas, parse, report_lock
-from tidemark.reports.report_tables import lies_in, open_report, replace_in, rows_in
-from tidemark.reports.rollups.latency_facts import SPARK_ABOVE, Facts, facts_of
-from tidemark.reports.rollups.outline import outline
+from tidemark.reports.outline import outline
+from tidemark.storage.delta.report_tables import open_report, replace_in
 from tidemark.storage.delta.tables import again_after_others
 
 log = logging.getLogger("tidemark.rollup")
@@ -81,7 +81,7 @@ def run(
         InvalidArgument: *interval* touches minutes whose facts are gone.
     """
     job = _Job(layout, topology, topology_outline, spark_above)
-    rollup, facts = job.opened(), facts_of(layout, topology)
+    rollup, facts = open_report(LATENCY_ROLLUP, job.path), facts_of(layout, topology)
     whole_hours = interval.widened(Grain.HOUR) if interval else None
     minutes_ms: set[int] = set()
     for part in facts:
@@ -106,9 +106,10 @@ class _Job:
     outline: Outline
     spark_above: int
 
-    def opened(self) -> DeltaTable:
-        """Returns the rollup as it is now."""
-        return open_report(LATENCY_ROLLUP, self.layout.report_table(self.topology, LATENCY_ROLLUP.name))
+    @property
+    def path(self) -> Path:
+        """The place of the rollup."""
+        return self.layout.report_table(self.topology, LATENCY_ROLLUP.name)
 
     def replace(self, minutes_ms: Sequence[int], requested: Interval | None, read_facts: Sequence[Facts]) -> None:
         """Rolls up the minutes *minutes_ms* (epoch ms) of one hour.
@@ -116,7 +117,9 @@ class _Job:
         The commit marks all of *read_facts* as read. Raises InvalidArgument if minutes whose facts are gone are
         *requested* for.
         """
-        rollup = self.opened()  # before the facts: then no rows that it replaces were made from newer ones
+        rollup = open_report(
+            LATENCY_ROLLUP, self.path
+        )  # before the facts: then no rows that it replaces were made from newer ones
         facts = facts_of(self.layout, self.topology)
         hour = Interval(minutes_ms[0], minutes_ms[0] + 1).widened(Grain.HOUR)
         minutes = join_intervals(minutes_ms, Grain.MINUTE)
@@ -135,13 +138,13 @@ class _Job:
         replace_in(rollup, rows.select(LATENCY_ROLLUP.names), LATENCY_ROLLUP, where=where, marks=marks)
 
 
-def _day_condition(hour: Interval) -> pc.Expression:
+def _day_condition(hour: Interval) -> pl.Expr:
     """Returns the condition of rows that a rollup of *hour* reads.
 
     These are the minutes of *hour*, and the hours of its day.
     """
     starts = {Grain.MINUTE: hour, Grain.HOUR: hour.widened(Grain.DAY)}
-    grain = pc.field("grain")
+    grain = pl.col("grain")
     conditions = [(grain == of.value) & lies_in("interval_start", span) for of, span in starts.items()]
     return reduce(or_, conditions)
 

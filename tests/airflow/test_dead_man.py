@@ -15,7 +15,7 @@ from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import DELIVERIES, INCIDENTS, SLA_RESULTS
-from tidemark.reports.report_tables import replace_rows
+from tidemark.storage.delta.report_tables import replace_rows
 from tidemark.storage.delta.tables import scan
 
 CHECK = "tidemark_flights_sla_check"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import polars as pl
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
-from deltalake import DeltaTable
 
 from support.alert_services import (
     DROPPED,
@@ -37,9 +37,9 @@ from tidemark.model import topology
 from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS, Table
-from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts
+from tidemark.storage.delta.report_tables import replace_rows
 
 PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
 FLIGHTS = topology.load(Path(__file__).resolve().parents[2] / "jobs" / "topologies" / "flights.toml")
@@ -264,13 +264,13 @@ def test_open_alerts_are_sent_to_an_alertmanager_again(
     tell(tmp_path, to)
     clock.now_ms += 10 * MINUTE
     opened: list[str] = []
-    of_table = tables.open_report
+    read = tables.report_rows
 
-    def counted(table: Table, path: Path) -> DeltaTable:
+    def counted(layout: Layout, topology: str, table: Table, *where: pl.Expr) -> pl.DataFrame:
         opened.append(table.name)
-        return of_table(table, path)
+        return read(layout, topology, table, *where)
 
-    monkeypatch.setattr(tables, "open_report", counted)
+    monkeypatch.setattr(tables, "report_rows", counted)
     tell(tmp_path, to)
     # A delivery reads each table once.
     assert sorted(opened) == ["alerts", "decisions", "deliveries"]

@@ -29,8 +29,8 @@ from tidemark.model import topology
 from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS
-from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.incidents.tables import channel_lock, follow_alerts, record_delivery
+from tidemark.storage.delta.report_tables import replace_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 FLIGHTS = topology.load(ROOT / "jobs" / "topologies" / "flights.toml")

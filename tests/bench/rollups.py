@@ -28,9 +28,9 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import LATENCY_ROLLUP
 from tidemark.query.spark import read_table
 from tidemark.query.sql import Warehouse
-from tidemark.reports.report_tables import open_report
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.spark_session import session
+from tidemark.storage.delta.report_tables import open_report
 
 RAW_ROWS = int(os.environ.get("RAW_ROWS", "100_000_000"))
 WARM_UP = 15

@@ -10,13 +10,13 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from support.hostile_strings import HOSTILE
+from tidemark.facts.interval_facts import PageFacts
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.reports.pages.interval_facts import PageFacts
 from tidemark.reports.pages.interval_page import page
 
 MEASURED = (Path(__file__).parent / "measure_page.js").read_text()

@@ -11,6 +11,8 @@ import pytest
 from support.latency_facts import minute_row
 from support.topologies import sink, source, table, topology_of
 from tidemark.errors import InvalidSpec
+from tidemark.facts.measures import sla_facts
+from tidemark.facts.measures.groups import groups_seen
 from tidemark.model import topology
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.files import CHECKOUT
@@ -33,8 +35,6 @@ from tidemark.model.tables.catalog import (
     WINDOW_PARTS,
 )
 from tidemark.query import sql
-from tidemark.sla.measures import facts as sla_facts
-from tidemark.sla.measures.groups import groups_seen
 from tidemark.storage.delta import datasets
 
 with warnings.catch_warnings():

@@ -18,8 +18,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
-from tidemark.reports.report_tables import open_report
 from tidemark.semantics.skew import Skew
+from tidemark.storage.delta.report_tables import open_report
 from tidemark.storage.fence import Fence
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -13,11 +14,12 @@ from deltalake.exceptions import DeltaError
 from support.play import Play
 from support.topologies import aggregate, sink, source, topology_of
 from tidemark.errors import InvalidRow
+from tidemark.facts.report_rows import report_rows
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.checks import CHECKS
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import HOP, OPERATOR_BATCHES, SLA_RESULTS, TABLES
-from tidemark.reports.report_tables import replace_rows
+from tidemark.storage.delta.report_tables import replace_rows
 from tidemark.storage.delta.tables import create, scan
 from tidemark.storage.warehouse import delta_tables
 
@@ -46,6 +48,18 @@ AVERAGES = topology_of(
 
 def comments(table: Path) -> dict[str, str]:
     return {field.name: field.metadata.get("comment", "") for field in DeltaTable(table).schema().fields}
+
+
+def test_a_report_is_read_with_the_columns_that_are_declared(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    unwritten = report_rows(layout, "flights", SLA_RESULTS, columns=["sla", "crossed_at"])
+    assert dict(unwritten.schema) == {"sla": pl.String(), "crossed_at": pl.Datetime("us", "UTC")}
+    assert report_rows(layout, "flights", SLA_RESULTS).columns == [*SLA_RESULTS.names]
+    older = pa.table({"sla": ["fresh", "quick"], "run_id": ["a", "b"], "gone": [1, 2]})
+    write_deltalake(layout.report_table("flights", SLA_RESULTS.name), older)
+    newest = report_rows(layout, "flights", SLA_RESULTS, pl.col("run_id") == "b", columns=["sla", "crossed_at"])
+    assert newest.rows() == [("quick", None)]
+    assert report_rows(layout, "flights", SLA_RESULTS).columns == [*SLA_RESULTS.names]
 
 
 @pytest.mark.parametrize("table", [*TABLES.values(), HOP], ids=lambda table: table.name)

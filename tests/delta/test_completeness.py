@@ -17,13 +17,13 @@ from support.topologies import aggregate, current, repartition, sink, source, ta
 from tidemark.cli.audit.complete import as_line
 from tidemark.control.folder import StreamState, TimeReset
 from tidemark.errors import InvalidSpec
+from tidemark.facts.measures.sla_facts import facts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.culprits import with_culprits
-from tidemark.sla.measures.facts import facts
 from tidemark.sla.measures.status import Status, statuses
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.intervals import IntervalState, interval_state

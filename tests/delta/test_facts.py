@@ -22,13 +22,14 @@ from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.control.process import wait_until
 from tidemark.facts.fact_tables import FactTables, stored_in
 from tidemark.facts.record_facts import StreamEvidence
+from tidemark.facts.topology_tables import tables_of
 from tidemark.kernels.columns.buckets import STATISTICS
 from tidemark.kernels.columns.schemas import rows_of as in_form
 from tidemark.kernels.updates.facts import add_up
 from tidemark.metrics.exporter import Exporter
 from tidemark.model import sla_spec
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import LATENCY_MINUTES, OPERATOR_BATCHES
+from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.measures.progress import unknown_if_behind, wait_for_facts
@@ -294,6 +295,8 @@ def test_readers_see_facts_that_only_the_journal_has(tmp_path):
     # What was measured of batch 2 is in the driver alone, until the next batch or a flush.
     assert warehouse.ask(asked).rows == ((0,), (1,))
     assert facts.batches["batch_id"].to_list() == [0, 1]
+    of_topology = tables_of(Layout(tmp_path), "play")(BATCHES).collect()
+    assert (of_topology.columns, of_topology["batch_id"].to_list()) == ([*BATCHES.names], [0, 1])
     assert facts.rows(OPERATOR_BATCHES).collect().height == 6  # batch 1 sends nothing on to the sinks
     assert sorted(scan_facts(playing.table("dead_letters", SUB)).collect()["batch_id"]) == [0, 1, 2]
     run(playing, range(3, 12), {})

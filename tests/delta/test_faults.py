@@ -29,18 +29,18 @@ from support.topologies import aggregate, join, map_of, operators, repartition, 
 from support.typed_commands import can_be_typed, commands
 from tidemark.cli.explain.bound import bound_rows
 from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.facts.path_facts import windows_with_paths
 from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.sla_spec import Measure, load, parse
 from tidemark.model.tables.catalog import ALERTS, CHANGES, INCIDENTS, OPERATOR_BATCHES, SLA_RESULTS, SUPPRESSED, Table
 from tidemark.query.sql import Warehouse
-from tidemark.reports.paths.path_facts import windows_with_paths
-from tidemark.reports.report_tables import open_report
 from tidemark.semantics.skew import Skew
 from tidemark.sla.incidents.alert import alert_of
 from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.culprits import NO_EXPLANATION
+from tidemark.storage.delta.report_tables import open_report
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.write.measurement import Host

@@ -15,6 +15,7 @@ from support.play import Play
 from support.separate_executors import OneWorker
 from support.topologies import aggregate, sink, source, topology_of
 from tidemark.cli.explain.path import document
+from tidemark.facts.measures import sla_facts
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
@@ -23,7 +24,6 @@ from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.skew import Skew
 from tidemark.semantics.sla import Sla
-from tidemark.sla.measures import facts as sla_facts
 from tidemark.storage.delta.tables import append
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask

@@ -33,6 +33,7 @@ from support.topologies import NEWEST_SENT
 from tidemark.cli.main import main
 from tidemark.cli.stack.summary import summary
 from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.facts.interval_facts import page_facts
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model import channel_spec, sla_spec
 from tidemark.model.project.layout import Layout
@@ -49,7 +50,6 @@ from tidemark.model.topology import parse
 from tidemark.query.sql import Warehouse
 from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.pages import charts
-from tidemark.reports.pages.interval_facts import page_facts
 from tidemark.reports.pages.interval_page import page
 from tidemark.semantics.incidents import Change
 from tidemark.sla.incidents.alert import alert_of

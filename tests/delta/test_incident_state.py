@@ -21,9 +21,9 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.sql import Warehouse
-from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.incidents.tables import acknowledge, follow_up, miss
 from tidemark.sla.sla_findings import sla_findings
+from tidemark.storage.delta.report_tables import replace_rows
 
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
 FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from deltalake import DeltaTable
 
@@ -15,17 +16,18 @@ from tidemark.cli.explain.incidents import incidents
 from tidemark.cli.main import _options
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument, InvalidRow
+from tidemark.facts.report_rows import report_rows, rows_in
 from tidemark.model import topology
 from tidemark.model.channel_spec import parse
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, Table
 from tidemark.reports.repairs import RepairDecision, record_repair
-from tidemark.reports.report_tables import open_report, replace_rows, rows_in
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts, pending_changes, record_delivery
 from tidemark.sla.page import sla_page
+from tidemark.storage.delta.report_tables import open_report, replace_rows
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
@@ -237,11 +239,16 @@ def test_a_decision_reads_each_table_once(
 ) -> None:
     opened: list[str] = []
 
-    def counted(table: Table, path: Path) -> DeltaTable:
+    def replaced(table: Table, path: Path) -> DeltaTable:
         opened.append(table.name)
         return open_report(table, path)
 
-    monkeypatch.setattr(tables, "open_report", counted)
+    def looked_at(layout: Layout, topology: str, table: Table, *where: pl.Expr, **columns: Any) -> pl.DataFrame:
+        opened.append(table.name)
+        return report_rows(layout, topology, table, *where, **columns)
+
+    monkeypatch.setattr(tables, "open_report", replaced)
+    monkeypatch.setattr(tables, "report_rows", looked_at)
     asked(home, **decision)
     assert opened == read
 

@@ -39,8 +39,8 @@ from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import LATENCY_ROLLUP
 from tidemark.query.sql import Warehouse
-from tidemark.reports.report_tables import replace_rows
 from tidemark.storage.delta.compaction import DataFile, files_of, rows_of_each, write_files
+from tidemark.storage.delta.report_tables import replace_rows
 from tidemark.storage.delta.tables import read_before, scan
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import Fault, findings

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tidemark.sla.measures.newest_times import newest_in_log, newest_ms
+from tidemark.facts.measures.newest_times import newest_in_log, newest_ms
 
 NOON = 1_767_268_800_000
 

@@ -14,6 +14,8 @@ import pytest
 import rollup
 from support.latency_facts import listed, statistics
 from support.report_warehouse import CheckJob, TestWarehouse
+from tidemark.facts import latency_facts
+from tidemark.facts.measures.objectives import LaterFacts, objectives_sql
 from tidemark.model import topology
 from tidemark.model.project.files import Project
 from tidemark.model.sla_spec import parse
@@ -25,8 +27,6 @@ from tidemark.model.tables.catalog import (
     SLA_RESULTS,
 )
 from tidemark.query import sql
-from tidemark.reports.rollups import latency_facts
-from tidemark.sla.measures.objectives import LaterFacts, objectives_sql
 from tidemark.storage.delta import datasets
 
 NOW = 1_770_000_000_000  # 2026-02-02T02:40:00Z

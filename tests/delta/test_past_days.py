@@ -13,7 +13,7 @@ from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import LATENCY_MINUTES, LATENCY_ROLLUP
 from tidemark.model.topology import load
-from tidemark.reports.rollups.outline import outline
+from tidemark.reports.outline import outline
 from tidemark.storage.delta.tables import scan
 from tidemark.why.walk import why
 

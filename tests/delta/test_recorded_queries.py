@@ -28,6 +28,7 @@ from tidemark.cli.stack import logs
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.facts.measures import sla_facts
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.files import Project
@@ -46,7 +47,6 @@ from tidemark.recorded.queries import (
     write_launch,
     write_query,
 )
-from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.status import statuses
 from tidemark.storage.delta.log import TableLog
 from tidemark.stream.driver.heartbeats import Heartbeats

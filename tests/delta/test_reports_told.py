@@ -21,6 +21,8 @@ from tidemark.cli.explain import whatif as whatif_command
 from tidemark.cli.main import _parser
 from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument
+from tidemark.facts.interval_facts import page_facts
+from tidemark.facts.path_facts import windows_with_paths
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
@@ -34,9 +36,8 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.query.sql import Warehouse
 from tidemark.reports.batch_job import topology
-from tidemark.reports.pages.interval_facts import page_facts
 from tidemark.reports.pages.interval_page import write_pages
-from tidemark.reports.paths.path_facts import judged_windows_text, windows_with_paths
+from tidemark.reports.paths.path_text import judged_windows_text
 from tidemark.reports.what_if.facts import STEPS
 from tidemark.stream.driver.heartbeats import Heartbeats
 

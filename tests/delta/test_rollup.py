@@ -24,7 +24,7 @@ from tidemark.kernels.reports.rollups import NO_OUTLINE, Outline
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, instant_ms
 from tidemark.model.tables.catalog import LATENCY_MINUTES, LATENCY_ROLLUP
-from tidemark.reports.rollups.outline import outline
+from tidemark.reports.outline import outline
 from tidemark.semantics.buckets import bucket_of, quantile
 from tidemark.storage.delta.tables import create
 

@@ -12,14 +12,14 @@ import critical_path
 import rollup
 from support.play import NOON, Play
 from support.topologies import NEWEST_SENT
+from tidemark.facts.measures import sla_facts
+from tidemark.facts.measures.groups import groups_seen
+from tidemark.facts.measures.objectives import objective_facts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATHS, LATENCY_ROLLUP, PARTITION_BATCHES
 from tidemark.query.sql import Warehouse
-from tidemark.sla.measures import facts as sla_facts
-from tidemark.sla.measures.groups import groups_seen
-from tidemark.sla.measures.objectives import objective_facts
 from tidemark.why.walk import why
 
 DAY = Grain.DAY.length_ms

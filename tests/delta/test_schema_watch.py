@@ -13,12 +13,12 @@ import pytest
 from support.crashes import Crash, crash_at
 from support.play import Play, Row, ms
 from support.topologies import operators, sink, table
+from tidemark.facts.measures.sla_facts import facts
 from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
-from tidemark.sla.measures.facts import facts
 from tidemark.sla.measures.status import Status, statuses
 from tidemark.stream.read.parsing import parsed
 from tidemark.why.walk import why

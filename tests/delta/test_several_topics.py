@@ -11,7 +11,6 @@ from support.separate_executors import Apart
 from support.topologies import aggregate, operators, sink, source
 from tidemark.cli.repair.set_aside import dead_letters, with_kafka_partitions
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import Place
 from tidemark.stream.startup.unread import unread_ranges
@@ -64,8 +63,7 @@ def test_a_bad_record_has_its_topic_and_goes_to_its_partition(play: Play) -> Non
     rows = [play.row("events", NOON, id="x"), play.row("events", NOON, partition=1, id="y")]
     play.batch([*rows, bad("malformed_json", part=2)(play)], at_ms=NOON)
     layout = Layout(play.home)
-    path = layout.stream_table("play", play.sub, DEAD_LETTERS.name)
-    kept = dead_letters(path, DeadLetterKind.QUARANTINED).rename({"operator": "source"})
+    kept = dead_letters(layout.stream("play", play.sub), DeadLetterKind.QUARANTINED).rename({"operator": "source"})
     columns = ("topic", "partition", "kafka_partition", "offset")
     assert with_kafka_partitions(kept, layout, "play").select(columns).rows() == [("b", 2, 1, 0)]
 

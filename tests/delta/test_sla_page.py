@@ -15,9 +15,9 @@ import pytest
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
-from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.page import sla_page, write_sla_page
 from tidemark.storage.delta.log import commit_file
+from tidemark.storage.delta.report_tables import replace_rows
 
 NOON = 1_767_268_800_000
 CHECK = {"topology": "flights", "run_id": "newest", "checked_at": NOON}

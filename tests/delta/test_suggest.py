@@ -19,8 +19,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.query.sql import Warehouse
-from tidemark.reports.report_tables import replace_rows
 from tidemark.sla.suggestion import suggest
+from tidemark.storage.delta.report_tables import replace_rows
 
 MINUTE, HOUR = 60_000, 3_600_000
 NOW = 1_772_411_400_000  # 2026-03-02T00:30Z

@@ -32,13 +32,14 @@ from support.traced import KeptRecords
 from tidemark.cli.audit import trace as trace_command
 from tidemark.cli.audit.audited import tracer_and_topics
 from tidemark.errors import InvalidArgument
+from tidemark.facts.versions import NoVersion
 from tidemark.model.project.files import CHECKOUT
 from tidemark.query.sql import Warehouse
 from tidemark.storage.delta.log import commit_file
 from tidemark.storage.delta.tables import append, scan
 from tidemark.trace.counts import reconcile
 from tidemark.trace.lineage import trace_row
-from tidemark.trace.outcomes import NoVersion, RecordOutcome, RecordPlace, RecordTrace
+from tidemark.trace.outcomes import RecordOutcome, RecordPlace, RecordTrace
 
 TOML = topology_of(
     {"level": "trace"},

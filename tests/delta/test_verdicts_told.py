@@ -22,11 +22,11 @@ from tidemark.airflow.pages.decisions import decision_page
 from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain import topology as topology_command
 from tidemark.facts.history import ChartSpan, history
+from tidemark.facts.interval_facts import page_facts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
-from tidemark.reports.pages.interval_facts import page_facts
 from tidemark.reports.pages.interval_page import page
 from tidemark.reports.pages.page_model import page_model, subjects_of
 from tidemark.reports.pages.topology_page import history_page, operator_page, problem_page, start_page, topology_page

@@ -17,7 +17,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
-from tidemark.reports.report_tables import open_report
+from tidemark.storage.delta.report_tables import open_report
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.journal.batch import QueueWait

@@ -15,11 +15,12 @@ import critical_path as job
 from support.play import Play, ms
 from support.topologies import aggregate, join, operators, repartition, sink, source, table, topology_of
 from tidemark.cli.explain.topology import document
+from tidemark.facts.report_rows import rows_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, WINDOW_PARTS, Table
-from tidemark.reports.report_tables import open_report, rows_in
+from tidemark.storage.delta.report_tables import open_report
 
 FLOW = topology_of(
     {"window": "10 s"}, events=source(sub_topology="first"), by_id=repartition(key=["id"], columns=["v"])

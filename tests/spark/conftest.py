@@ -23,8 +23,8 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import load as load_slas
 from tidemark.model.tables.catalog import ALERTS, DELIVERIES, EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
-from tidemark.reports.report_tables import replace_rows
-from tidemark.reports.rollups.outline import outline
+from tidemark.reports.outline import outline
+from tidemark.storage.delta.report_tables import replace_rows
 
 collect_ignore_glob = ["unchanged_jobs/*"]  # programs that need arguments
 

@@ -11,11 +11,11 @@ from deltalake import write_deltalake
 
 import rollup
 from support.latency_facts import minute_row
+from tidemark.facts import large_facts
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, instant_ms
 from tidemark.model.tables.catalog import LATENCY_MINUTES, LATENCY_ROLLUP
-from tidemark.reports.rollups import large_facts
 
 MINUTE, HOUR, DAY = (grain.length_ms for grain in Grain)
 MIDNIGHT = instant_ms("2026-03-01")

@@ -12,7 +12,7 @@ from tidemark.model.project.spark_settings import WITHOUT_A_WORD
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATHS, OPERATOR_BATCHES, SLA_RESULTS
 from tidemark.query.spark import read_table, register
-from tidemark.reports.report_tables import replace_rows
+from tidemark.storage.delta.report_tables import replace_rows
 
 
 def test_a_table_of_a_topology_is_that_of_all_its_sub_topologies(spark, warehouse):

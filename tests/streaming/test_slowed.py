@@ -25,7 +25,7 @@ from tidemark.model.project.files import VARIABLE
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
-from tidemark.reports.report_tables import open_report
+from tidemark.storage.delta.report_tables import open_report
 
 SLAS = """
 [flights.carrier_state_is_quick]

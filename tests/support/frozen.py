@@ -37,6 +37,7 @@ from tidemark.cli.explain import bound
 from tidemark.cli.explain.topology import document
 from tidemark.errors import TidemarkError
 from tidemark.facts.history import history
+from tidemark.facts.interval_facts import PageFacts, page_facts
 from tidemark.facts.latency_places import ChartSpan
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.files import CHECKOUT, VARIABLE
@@ -45,7 +46,6 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.sql import Warehouse
-from tidemark.reports.pages.interval_facts import PageFacts, page_facts
 from tidemark.reports.pages.interval_page import page as interval_page
 from tidemark.reports.pages.page_model import page_model, subjects_of
 from tidemark.reports.pages.topology_page import history_page, operator_page, start_page, topology_page

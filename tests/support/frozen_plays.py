@@ -53,7 +53,7 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import load_usable
 from tidemark.model.topology import Topology, load
 from tidemark.recorded.queries import recorded_topology
-from tidemark.reports.rollups.outline import outline
+from tidemark.reports.outline import outline
 from tidemark.semantics.skew import Skew
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.read.parsing import parsed

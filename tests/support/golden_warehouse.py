@@ -41,7 +41,7 @@ from support.topologies import (
 )
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.reports.rollups.outline import outline
+from tidemark.reports.outline import outline
 from tidemark.storage.delta.format import FORMAT
 
 ARCHIVE = Path(__file__).parents[1] / "delta" / "golden" / f"format-{FORMAT}.tar.xz"

@@ -24,15 +24,15 @@ import critical_path
 import rollup
 from support.flights_day import FEW_FLIGHTS, TickingPlay, few_flights
 from support.play import Play
+from tidemark.facts.latency_facts import facts_of
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import HEARTBEATS, LATENCY_ROLLUP, TABLES
-from tidemark.reports.report_tables import open_report
-from tidemark.reports.rollups.latency_facts import facts_of
-from tidemark.reports.rollups.outline import outline
+from tidemark.reports.outline import outline
 from tidemark.storage.delta.log import Action, TableLog, add_action
+from tidemark.storage.delta.report_tables import open_report
 from tidemark.storage.delta.tables import SUPERSEDED, scan
 from tidemark.storage.files import stats_of
 

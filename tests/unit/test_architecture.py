@@ -44,7 +44,7 @@ IMPORTS = {
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "storage": "errors clock model.project model.settings",
     "storage.delta": (
-        "collecting errors clock model.tables model.settings kernels.columns kernels.sql kernels.updates storage"
+        "collecting errors clock model.tables model.settings kernels.columns kernels.sql kernels.updates storage model"
     ),
     "control": "errors clock storage",
     "recorded": "collecting control errors escaping model model.kinds model.project storage",
@@ -104,17 +104,24 @@ IMPORTS = {
         "stream.distributed escaping"
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
+    "facts": (
+        "collecting errors semantics model.tables model.settings model kernels.columns kernels.reports storage "
+        "storage.delta control stream.journal stream.startup escaping model.project spark_session query"
+    ),
+    "facts.measures": (
+        "semantics model.tables model.settings model.project model.kinds model storage storage.delta control facts"
+    ),
     "sampling": (
         "collecting errors model.settings model.project model.kinds model kernels.columns kernels.records stream.kafka "
         "stream.read stream.write"
     ),
     "reports": (
-        "collecting errors semantics model.tables model.settings model.project model kernels.columns storage "
-        "storage.delta control recorded spark_session query"
+        "collecting errors semantics model.tables model.settings model.project model storage storage.delta control "
+        "recorded spark_session kernels.reports"
     ),
     "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
     "reports.paths.ages": (
-        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports reports"
+        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports reports facts"
     ),
     "sla.contracts": (
         "collecting model.tables model.settings model.project model.kinds model kernels.columns storage storage.delta"
@@ -138,10 +145,6 @@ IMPORTS = {
     "dags": "airflow",
     "arrow": "model.project",
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
-    "facts": (
-        "collecting errors semantics model.tables model.settings model kernels.columns kernels.reports storage "
-        "storage.delta control stream.journal stream.startup"
-    ),
     "why.evidence": "collecting escaping model.settings model.kinds model facts",
     "why.causes": (
         "collecting errors semantics model.settings model.project model.kinds model kernels.records kernels.reports "
@@ -153,30 +156,23 @@ IMPORTS = {
     ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.reports kernels.records storage storage.delta stream.journal "
-        "stream.kafka stream.state stream.updates stream.operate stream.read stream.startup facts"
+        "kernels.columns kernels.aggregates kernels.reports kernels.records stream.journal stream.kafka stream.state "
+        "stream.updates stream.operate stream.read stream.startup facts"
     ),
     "reports.paths": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.reports storage spark_session stream.journal query reports reports.paths.windows reports.paths.ages "
-        "facts"
+        "collecting semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.reports spark_session reports reports.paths.windows reports.paths.ages facts"
     ),
     "reports.pages": (
         "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage "
         "storage.delta control why.causes why.evidence why reports reports.paths kernels.columns reports.paths.windows "
         "reports.paths.ages facts"
     ),
-    "reports.rollups": (
-        "errors semantics model.tables model.settings model.project model kernels.columns kernels.reports storage "
-        "spark_session query reports facts"
-    ),
     "reports.what_if": (
-        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports reports.paths "
-        "facts"
+        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports facts query"
     ),
     "sla.measures": (
-        "collecting clock semantics model.tables model.settings model.project model.kinds model storage storage.delta "
-        "control stream.journal reports.paths facts"
+        "collecting clock semantics model.tables model.project model.kinds model control facts.measures facts"
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model storage storage.delta "
@@ -184,13 +180,13 @@ IMPORTS = {
     ),
     "sla": (
         "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage "
-        "storage.delta query why.evidence reports reports.pages reports.rollups sla.contracts sla.measures "
-        "sla.incidents facts"
+        "storage.delta query why.evidence reports reports.pages sla.contracts sla.measures sla.incidents facts "
+        "facts.measures"
     ),
     "metrics": "clock collecting model.tables model.settings model semantics model.project why.evidence facts",
     "cli.outside": (
-        "clock collecting escaping errors model.tables model.settings model.project model.kinds model control query "
-        "storage.delta metrics cli.shared facts"
+        "clock collecting escaping errors model.settings model.project model.kinds model control query metrics "
+        "cli.shared facts kernels.sql"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta recorded "
@@ -199,38 +195,38 @@ IMPORTS = {
     ),
     "cli.audit": (
         "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
-        "reports cli.shared"
+        "reports cli.shared facts"
     ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds model "
         "storage stream.kafka stream.operate stream.schemas stream.read stream.write stream.distributed query sampling "
-        "why.causes reports recorded cli.shared"
+        "why.causes reports recorded cli.shared facts"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
         "kernels.aggregates kernels.records storage storage.delta control stream.journal stream.read stream.kafka "
         "stream.state stream.operate stream.decide stream.startup stream.distributed reports cli.shared trace "
-        "cli.audit"
+        "cli.audit facts"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
-        "query recorded reports reports.pages sampling why.evidence cli.shared cli.explain cli.project"
+        "query recorded reports reports.pages sampling why.evidence cli.shared cli.explain cli.project facts"
     ),
     "airflow.tasks": (
         "bounded_http collecting escaping errors clock semantics model.tables model.settings model.project model "
-        "storage control query reports sla.incidents"
+        "storage control query reports sla.incidents facts"
     ),
     "airflow.dags": "errors model.project model airflow.tasks",
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project model "
-        "storage storage.delta recorded query reports reports.pages reports.rollups reports.what_if sla.incidents sla "
-        "metrics cli.explain airflow.tasks airflow.dags facts"
+        "storage storage.delta recorded query reports reports.pages reports.what_if sla.incidents sla metrics "
+        "cli.explain airflow.tasks airflow.dags facts"
     ),
     "plugins": "airflow.tasks",
     "jobs": (
         "escaping errors clock semantics model.tables model.settings model.project model kernels.columns "
         "kernels.reports storage storage.delta control stream.driver stream query reports reports.paths.windows "
-        "reports.paths reports.pages reports.rollups sla maintenance feed cli.shared arrow api"
+        "reports.paths reports.pages sla maintenance feed cli.shared arrow api facts"
     ),
 }
 """Maps each room to all rooms that it imports.
@@ -238,6 +234,21 @@ IMPORTS = {
 It comes after them. A room is a folder of `jobs/tidemark` with its modules, a module of `jobs/tidemark` itself, or one
 of the folders `jobs`, `dags` and `plugins` at the edge.
 """
+
+ASK_FOR_FACTS = frozenset({"why", "sla", "reports", "metrics", "trace", "cli", "airflow", "jobs"})
+"""Rooms that ask the room `facts`, and open no table or journal."""
+OPEN_TABLES = (
+    "deltalake",
+    "duckdb",
+    "tidemark.query.spark",
+    "tidemark.query.sql.Warehouse",
+    "tidemark.storage.delta.datasets",
+    "tidemark.storage.delta.log",
+    "tidemark.storage.delta.snapshots",
+    "tidemark.storage.delta.tables.scan",
+    "tidemark.stream.journal.unflushed",
+)
+"""What opens tables or journals to read them. To write, rooms import `append`, `replace_rows` and their like."""
 
 
 def imports_of(path: Path) -> Iterator[ast.stmt]:
@@ -296,6 +307,18 @@ def test_a_room_imports_only_rooms_before_it():
     for room, others in IMPORTS.items():
         assert {*others.split()} <= before, room
         before.add(room)
+
+
+def test_facts_are_opened_in_one_room():
+    """Contracts read the tables of users, which hold no facts."""
+    opens = [
+        f"{path.relative_to(PROJECT)}: {name}"
+        for room, path in product()
+        if room.split(".")[0] in ASK_FOR_FACTS and room != "sla.contracts"
+        for name in sorted(set().union(*(names_of(statement) for statement in imports_of(path))))
+        if any(f"{name}.".startswith(f"{opener}.") for opener in OPEN_TABLES)
+    ]
+    assert opens == []
 
 
 def test_semantics_holds_only_what_the_product_runs():

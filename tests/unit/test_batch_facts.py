@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 
 from support.topologies import sink, source, table, topology_of
+from tidemark.facts.topology_tables import BatchRows
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, LATENCY_MINUTES, PARTITION_BATCHES
 from tidemark.model.topology import parse
-from tidemark.reports.paths.ages.batch_facts import BatchFacts, BatchRows
+from tidemark.reports.paths.ages.batch_facts import BatchFacts
 
 TOML = topology_of(events=source(), newest=table(columns=["v"]), board=sink("newest", table="board"))
 

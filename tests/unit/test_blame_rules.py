@@ -17,7 +17,7 @@ from tidemark.kernels.reports.ages import (
     share_out,
     usual_lengths,
 )
-from tidemark.reports.paths.path_facts import PART_WORDS
+from tidemark.reports.paths.path_text import PART_WORDS
 from tidemark.semantics.blame import AgeCause, AgePart
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -11,8 +11,9 @@ import pytest
 from openlineage.client.serde import Serde
 
 from support.command_line import tidemark
-from tidemark.cli.outside.lineage import columns_read, events, origins
+from tidemark.cli.outside.lineage import events, origins
 from tidemark.errors import InvalidArgument
+from tidemark.kernels.sql.columns_read import columns_read
 from tidemark.model import topology
 from tidemark.model.project.layout import Layout
 from tidemark.recorded.queries import RecordedQuery, write_query

@@ -5,7 +5,7 @@ import pytest
 from tidemark.model.sla_spec import parse
 from tidemark.model.topology import parse as parse_topology
 from tidemark.reports.batch_job import topology
-from tidemark.reports.rollups.outline import outline
+from tidemark.reports.outline import outline
 
 FLIGHTS = topology("flights")
 

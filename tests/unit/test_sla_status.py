@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tidemark.facts.measures.sla_facts import measurements
 from tidemark.model import topology
 from tidemark.model.settings.maintenance_windows import SingleTime, WeeklyHours
 from tidemark.model.sla_spec import SHARES, Measure, SlaSpec, WhileCatchingUp, subjects
@@ -22,7 +23,6 @@ from tidemark.semantics.sla import (
     Sla,
     Verdict,
 )
-from tidemark.sla.measures.facts import measurements
 from tidemark.sla.measures.status import statuses
 from tidemark.sla.sla_text import measurement_text
 

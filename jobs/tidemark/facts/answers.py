@@ -1,35 +1,24 @@
-"""What asks SQL of a warehouse, and what it gets."""
+"""Answers SQL over facts, those that only a journal has included."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Container
+from pathlib import Path
+from typing import Any
+
+from tidemark.query.sql import MEMORY, Warehouse
 
 Row = dict[str, Any]
+Tables = Warehouse
+"""What answers SQL. It reads a table in the version that its first query over the table has found."""
 
 
-class Rows(Protocol):
-    """The answer to a query."""
+def answers_over(
+    warehouse: Path, topology: str | None = None, *, only: Container[Path] | None = None, memory: str = MEMORY
+) -> Tables:
+    """Returns what answers SQL over the tables of *warehouse*.
 
-    @property
-    def columns(self) -> Sequence[str]:
-        """The names of its columns."""
-
-    @property
-    def rows(self) -> Sequence[Sequence[Any]]:
-        """Its rows."""
-
-    @property
-    def objects(self) -> list[Row]:
-        """Each row by column name."""
-
-
-class Tables(Protocol):
-    """Answers SQL over a warehouse."""
-
-    @property
-    def tables(self) -> Mapping[str, Any]:
-        """The Delta tables that have been written, by name."""
-
-    def ask(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
-        """Returns the answer to *text*, one statement that reads."""
+    With a *topology*, or places *only*, the tables of others look empty. Queries use at most *memory* (a size of
+    DuckDB, for example 512MB).
+    """
+    return Warehouse(warehouse, topology=topology, only=only, memory=memory)

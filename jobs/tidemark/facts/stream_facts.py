@@ -83,7 +83,7 @@ class StreamFacts:
     def _newest_marks(self) -> pl.DataFrame:
         """Returns what is known last of each source and partition, from whichever batch."""
         tables, first = self.tables, self.tables.first
-        recent = _newest(tables.rows(PARTITION_BATCHES, first)).collect()
+        recent = newest_marks(tables.rows(PARTITION_BATCHES, first)).collect()
         if not first:
             return recent
         # Nearly all have a row in a recent batch, so of the others only the names are read.
@@ -93,7 +93,7 @@ class StreamFacts:
         if missing.is_empty():
             return recent
         of_missing = older.join(missing.lazy(), on=PLACE, how="semi", nulls_equal=True)
-        return pl.concat([_newest(of_missing).collect(), recent])
+        return pl.concat([newest_marks(of_missing).collect(), recent])
 
     def completions(self, operator: str) -> pl.DataFrame:
         """Returns the rows of `completeness` about *operator*, oldest first."""
@@ -212,7 +212,7 @@ def _with_work(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.join(ready, on=place, how="left").with_columns(work_ms=work_ms)
 
 
-def _newest(rows: pl.LazyFrame) -> pl.LazyFrame:
+def newest_marks(rows: pl.LazyFrame) -> pl.LazyFrame:
     """Returns what *rows* say last of each source and partition, the one that moved last at the end."""
     unread = (pl.col("latest_offset") - pl.col("until_offset")).drop_nulls().last()
     has_moved = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in MOVING)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from deltalake import DeltaTable
-
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress
+from tidemark.storage.delta.datasets import open_to_read
+from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.place import newest_batch
 
 
 @dataclass(frozen=True)
@@ -17,19 +18,19 @@ class ReachedBatch:
     """The progress of a stream.
 
     Attributes:
-        done: the newest batch that is in all tables; None: none.
+        done: the newest batch that is in all tables; -1: none.
         progress: that of the newest decided batch.
         decided_at_ms: when that batch was written down, epoch ms.
     """
 
-    done: int | None
+    done: int
     progress: StreamProgress
     decided_at_ms: int
 
     @property
     def is_in_flight(self) -> bool:
         """True if the newest decided batch is not in all tables."""
-        return self.done is None or self.done < self.progress.batch_id
+        return self.done < self.progress.batch_id
 
     def read_of(self, hop_source: str) -> int:
         """Returns the first batch of the upstream that *hop_source* has not read.
@@ -43,9 +44,9 @@ class ReachedBatch:
 def read_progress(stream: Stream) -> ReachedBatch | None:
     """Returns the progress of *stream*; None before its first batch."""
     batches, home = stream.home / BATCHES.name, stream.control / "journal"
-    if not home.is_dir() or not DeltaTable.is_deltatable(str(batches)):
+    if not home.is_dir() or not is_table(batches):
         return None
-    done = DeltaTable(str(batches)).transaction_version(f"{stream.topology.name}/{stream.sub.name}/{BATCHES.name}")
+    done = newest_batch(batches, open_to_read(batches))
     journal = Journal(home, "data")
     newest = journal.newest()  # after `done`, so that it is no older
     if newest is None:

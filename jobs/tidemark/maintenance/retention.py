@@ -64,7 +64,7 @@ def kept_of(stream: Stream, at: ReachedBatch) -> Iterator[RetainedTable]:
 
     Tables of which old rows are queried come last.
     """
-    retention, done = stream.topology.retention, -1 if at.done is None else at.done
+    retention, done = stream.topology.retention, at.done
     handled = {CHANGES.name, STATE_CHANGES.name, SUPPRESSED.name, PARTITION_BATCHES.name}
     for table in TABLES.values():
         if table.written_by == "stream" and table.name not in handled:
@@ -102,7 +102,7 @@ def _kept(
 
 
 def _needed_changes(stream: Stream, at: ReachedBatch, rows: pl.DataFrame) -> pl.Series:
-    before = 0 if at.done is None else at.done + 1
+    before = at.done + 1
     states = read_before(stream.home / STATE_CHANGES.name, before, ["operator", "key", "state"])
     open_ = states.filter(is_newest(states, ["operator", "key"], ["batch_id"]) & pl.col("state").is_not_null())
     return needed_changes(rows, stream.sub, open_)

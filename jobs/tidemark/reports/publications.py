@@ -1,66 +1,16 @@
-"""Finds complete intervals to publish, and records those that were published.
-
-An interval is published once when it is complete, and once more for a larger count of reopenings. The record is the
-table `published_intervals`: one row for each publication, with the run that made it. Rows of the newest run count only
-if its task has succeeded, because Airflow creates the events of a task in the transaction that makes it succeed.
-Instants are those of `completeness`; `published_at` is the clock of the caller.
-"""
+"""Records the complete intervals that were published; `facts.publications` reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from deltalake import DeltaTable
 
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import is_text
-from tidemark.model.tables.catalog import COMPLETENESS, PUBLISHED_INTERVALS
-from tidemark.query.sql import Warehouse
-from tidemark.reports.report_tables import open_report, replace_rows, rows_in
+from tidemark.model.tables.catalog import PUBLISHED_INTERVALS
+from tidemark.storage.delta.report_tables import replace_rows
 
-MOST = 24
-"""Most intervals of a table that one task publishes.
-
-All events of an asset in one task have the same extra, so that its size grows with the square of this.
-"""
-DUE = """
-    SELECT sub_topology, "table", interval_start, interval_end, complete_at, records, by_idleness, reopenings, cause
-    FROM complete_intervals AS c
-    ANTI JOIN published_intervals AS p USING (topology, sub_topology, "table", interval_start, reopenings)
-    WHERE topology = ?
-    QUALIFY row_number() OVER (PARTITION BY sub_topology, "table" ORDER BY interval_start) <= ?
-    ORDER BY interval_start, sub_topology, "table"
-"""
 _RECORDED = ("sub_topology", "table", "interval_start", "reopenings")
-
-
-def completeness_versions(layout: Layout, topology: str, streams: Iterable[str]) -> dict[str, int]:
-    """Returns the version of `completeness` of each of *streams*.
-
-    It is -1 while a stream has no such table.
-    """
-    paths = {stream: str(layout.stream_table(topology, stream, COMPLETENESS.name)) for stream in streams}
-    return {
-        stream: DeltaTable(path).version() if DeltaTable.is_deltatable(path) else -1 for stream, path in paths.items()
-    }
-
-
-def due_intervals(layout: Layout, topology: str, *, most: int = MOST) -> list[dict[str, Any]]:
-    """Returns the intervals of *topology* to publish, the oldest first.
-
-    They are rows of `complete_intervals` as objects, at most *most* of each table.
-    """
-    return Warehouse(layout.warehouse, topology=topology).ask(DUE, [topology, most]).objects
-
-
-def publishing_runs(layout: Layout, topology: str) -> list[str]:
-    """Returns the runs that have published, the newest last."""
-    path = layout.report_table(topology, PUBLISHED_INTERVALS.name)
-    if not DeltaTable.is_deltatable(str(path)):
-        return []
-    rows = rows_in(open_report(PUBLISHED_INTERVALS, path), columns=["published_at", "run_id"])
-    return list(rows.sort("published_at")["run_id"].unique(maintain_order=True))
 
 
 def record_publication(

@@ -66,7 +66,7 @@ def repair_lock(layout: Layout, topology: str) -> Iterator[None]:
 
 def record_repair(layout: Layout, made: RepairDecision, *, at_ms: int) -> None:
     """Adds a row for the decision *made* at *at_ms*, epoch ms."""
-    from tidemark.reports.report_tables import add_rows  # tasks of Airflow need it, and parsers of DAGs do not
+    from tidemark.storage.delta.report_tables import add_rows  # tasks of Airflow need it, and parsers of DAGs do not
 
     kind = DecisionSubject.TOPOLOGY if made.sub_topology is None else DecisionSubject.SUB_TOPOLOGY
     row = {

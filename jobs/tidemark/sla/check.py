@@ -13,7 +13,14 @@ from typing import Any
 import pandas as pd
 
 from tidemark.collecting import names_in
-from tidemark.facts.answers import Row
+from tidemark.facts.answers import Row, Tables, answers_over
+from tidemark.facts.latency_facts import counted_batches
+from tidemark.facts.measures import sla_facts
+from tidemark.facts.measures.groups import groups_seen
+from tidemark.facts.measures.merges import merged_facts
+from tidemark.facts.measures.newest_times import newest_ms
+from tidemark.facts.measures.objectives import objective_facts
+from tidemark.facts.report_rows import rows_in
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
@@ -24,9 +31,6 @@ from tidemark.model.tables.catalog import (
     SLA_RESULTS,
 )
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Warehouse
-from tidemark.reports.report_tables import open_report, replace_in, replace_rows, rows_in
-from tidemark.reports.rollups.latency_facts import counted_batches
 from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
 from tidemark.sla.contracts.periods import kept_at, periods_after
@@ -42,16 +46,12 @@ from tidemark.sla.incidents.tables import (
     is_checked_after,
     open_account_before,
 )
-from tidemark.sla.measures import facts as sla_facts
 from tidemark.sla.measures.crossings import with_crossings
-from tidemark.sla.measures.groups import groups_seen
-from tidemark.sla.measures.merges import merged_facts
-from tidemark.sla.measures.newest_times import newest_ms
-from tidemark.sla.measures.objectives import objective_facts
 from tidemark.sla.measures.progress import unknown_if_behind
 from tidemark.sla.measures.status import Status, statuses
 from tidemark.sla.page import write_sla_page
 from tidemark.sla.sla_text import sla_row
+from tidemark.storage.delta.report_tables import open_report, replace_in, replace_rows
 from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.warehouse import stream_tables
 
@@ -89,7 +89,7 @@ def run(
     contracts = list(_contracts(quality, by_contract))
     readable = {each.path for each in by_contract if each.is_readable}
     # Queries read many tables: a single unreadable one would make all of them fail.
-    tables = Warehouse(layout.warehouse, topology=topology.name, only=readable)
+    tables = answers_over(layout.warehouse, topology.name, only=readable)
     facts = _facts(layout, topology, specs, tables, readable, at_ms=at_ms)
     # An account stays open until it closes, so batches are read from the oldest open one on.
     open_ms = open_account_before(layout, topology.name, at_ms, run_id)
@@ -156,7 +156,7 @@ def _facts(
     layout: Layout,
     topology: Topology,
     specs: Sequence[SlaSpec],
-    tables: Warehouse,
+    tables: Tables,
     readable: Collection[Path],
     *,
     at_ms: int,

@@ -13,12 +13,11 @@ from pathlib import Path
 from markupsafe import Markup
 
 from tidemark.facts.alerts import IS_FOUND, STATE_TEXT, open_alerts
-from tidemark.facts.answers import Row, Tables
+from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
-from tidemark.query.sql import Warehouse
 from tidemark.reports.pages.charts import share_lines
 from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
@@ -61,7 +60,7 @@ def sla_page(warehouse: Path, topology: str, model: Row | None = None) -> str:
     With a page *model* it has links to the other pages and refreshes itself. Without, it stands alone.
     """
     only = {Layout(warehouse).report_table(topology, name) for name in READS}
-    return _page(Warehouse(warehouse, topology=topology, only=only), topology, model)
+    return _page(answers_over(warehouse, topology, only=only), topology, model)
 
 
 def write_sla_page(layout: Layout, topology: str) -> None:

@@ -20,6 +20,7 @@ import polars as pl
 from tidemark.collecting import in_order_of, omit, within
 from tidemark.errors import InvalidArgument
 from tidemark.facts.record_facts import Row, StreamEvidence, at
+from tidemark.facts.versions import Commit, NoVersion, version_fields, version_of
 from tidemark.kernels import payload
 from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.values import key_text
@@ -31,10 +32,9 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.emission import DecisionRate
 from tidemark.trace.keys import TypedKey, is_nan, typed_key
-from tidemark.trace.outcomes import Commit, NoVersion, RecordPlace, version_fields
+from tidemark.trace.outcomes import RecordPlace
 from tidemark.trace.record import Tracer, sent_records
 from tidemark.trace.replay import replayed
-from tidemark.trace.versions import version_of
 
 Key = tuple[tuple[str, ...], str]
 """The key of a row: columns, and text as in `changes`."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from tidemark.facts.versions import Commit, NoVersion, version_fields
 from tidemark.model.settings.intervals import iso
 
 
@@ -32,28 +33,6 @@ class RecordOutcome(StrEnum):
 NOT_COUNTED = (RecordOutcome.UNREAD, RecordOutcome.LOST, RecordOutcome.UNKNOWN)
 COUNTED = tuple(outcome for outcome in RecordOutcome if outcome not in NOT_COUNTED)
 """Outcomes of the accounting, in the order of reports."""
-
-
-class NoVersion(StrEnum):
-    """Why no version of a Delta table can be named for the row of a batch."""
-
-    NOT_MERGED = "not_merged"
-    NOT_COMMITTED = "not_committed"
-    NOT_IN_LOG = "not_in_log"
-
-
-class Commit(NamedTuple):
-    """A version of a Delta table, and when it was committed (epoch ms)."""
-
-    version: int
-    at_ms: int
-
-
-def version_fields(commit: Commit | NoVersion) -> dict[str, Any]:
-    """Returns the version for JSON, or why none is named."""
-    if isinstance(commit, NoVersion):
-        return {"version": None, "no_version": commit.value}
-    return {"version": commit.version, "no_version": None}
 
 
 class RecordPlace(NamedTuple):

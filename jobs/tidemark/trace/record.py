@@ -23,6 +23,7 @@ import polars as pl
 from tidemark.collecting import index_by_name, omit
 from tidemark.errors import InvalidArgument
 from tidemark.facts.record_facts import Row, StreamEvidence, at
+from tidemark.facts.versions import version_of
 from tidemark.kernels import META
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.kernels.columns.values import key_columns, key_text, parsed
@@ -48,7 +49,6 @@ from tidemark.stream.startup.load import load_versions
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
 from tidemark.trace.outcomes import BatchTimes, OperatorResult, RecordOutcome, RecordPlace, RecordTrace, Visible
-from tidemark.trace.versions import version_of
 
 ReadRecords = Callable[[Source, int, Collection[int]], pl.DataFrame | None]
 """Returns parsed rows of a source at offsets of a partition.

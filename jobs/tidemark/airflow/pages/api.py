@@ -59,9 +59,11 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
 from tidemark.errors import InvalidArgument, TidemarkError, UnreadableFile
 from tidemark.escaping import inert
-from tidemark.facts.answers import Row
+from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.facts.history import history
 from tidemark.facts.latency_places import ChartSpan
+from tidemark.facts.rollup_facts import rollup_facts
+from tidemark.facts.versions import newest_version
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
@@ -69,7 +71,6 @@ from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
 from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
@@ -83,7 +84,6 @@ from tidemark.reports.pages.topology_page import (
     topology_page,
 )
 from tidemark.reports.promises import Promises, promises
-from tidemark.reports.rollups.rollup_facts import rollup_facts
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
 from tidemark.semantics.blame import AgeCause
@@ -98,7 +98,6 @@ from tidemark.sla.incidents.decisions import (
 )
 from tidemark.sla.page import sla_page
 from tidemark.storage.delta.format import OtherFormat, refuse_older
-from tidemark.storage.delta.snapshots import versions_in_log
 from tidemark.storage.object_path import ObjectPath
 
 log = logging.getLogger(__name__)
@@ -142,7 +141,7 @@ def _alert_versions(name: str) -> Sequence[int]:
         layout = Layout(_warehouse())
         if NAME.fullmatch(name) and not isinstance(layout.warehouse, ObjectPath):
             tables = (layout.report_table(name, table.name) for table in (INCIDENTS, ALERTS))
-            return tuple(max(versions_in_log(path), default=-1) for path in tables)
+            return tuple(map(newest_version, tables))
     return ()
 
 
@@ -306,7 +305,7 @@ def show_latency(
         end: last instant, exclusive.
     """
     topology = _named(name) if operator is None else _having(_named(name), operator)
-    tables = Warehouse(_warehouse(), topology=topology.name)
+    tables = answers_over(_warehouse(), topology.name)
     start_ms, end_ms = instants_ms(start, end)
     return _json(rollup_facts(tables, topology.name, grain, operator=operator, start_ms=start_ms, end_ms=end_ms))
 
@@ -390,7 +389,7 @@ def show_why(name: str, operator: str | None = None, at: At = None) -> Response:
 def list_decisions(name: str) -> Response:
     """Returns the decisions of people about alerts, newest first."""
     topology = _named(name).name
-    tables = Warehouse(_warehouse(), topology=topology)
+    tables = answers_over(_warehouse(), topology)
     return _json({"topology": topology, "decisions": tables.ask(DECISIONS, [topology]).objects})
 
 
@@ -420,7 +419,7 @@ async def show_decision_form(name: str, subject: str, editor: Editor = EDITOR) -
 
 
 def _decision_facts(name: str, subject: str, now_ms: int) -> DecisionFacts:
-    topology, tables = _named(name), Warehouse(_warehouse(), topology=name)
+    topology, tables = _named(name), answers_over(_warehouse(), name)
     facts = decision_facts(tables, name, subject, slas=promised_slas(topology), at_ms=now_ms)
     if facts is None:
         msg = f"there is no open incident, SLA or topology {subject!r}; the page of SLAs of {name} lists them"
@@ -507,7 +506,7 @@ async def first_page(readable: Readable = READABLE) -> Response:
 @shared
 def show_page(name: str) -> Response:
     """Returns the page of a topology."""
-    tables = Warehouse(_warehouse(), topology=name)
+    tables = answers_over(_warehouse(), name)
     model, topology = _model(name, tables), _known().get(name)
     facts = None if topology is None else _facts_of(model, tables, topology)
     return HTMLResponse(topology_page(model, facts, topology), headers=HEADERS)
@@ -518,7 +517,7 @@ def show_page(name: str) -> Response:
 def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
     """Returns the page of an operator: causes, partitions, history."""
     topology, layout = _having(_named(name), operator), Layout(_warehouse())
-    tables, at_ms = Warehouse(layout.warehouse, topology=name), wall_clock_ms()
+    tables, at_ms = answers_over(layout.warehouse, name), wall_clock_ms()
     model = page_model(tables, layout, topology, _promised(topology), at_ms=at_ms, operator=operator)
     subjects = subjects_of(topology, operator)
     past = history(tables, name, [operator], over, at_ms=at_ms, subjects=subjects)
@@ -533,7 +532,7 @@ def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOU
 def show_history(name: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
     """Returns the page with charts of the last hour, day or month."""
     topology, at_ms = _named(name), wall_clock_ms()
-    tables = Warehouse(_warehouse(), topology=name)
+    tables = answers_over(_warehouse(), name)
     past = history(tables, name, list(topology.terminals), over, at_ms=at_ms)
     return HTMLResponse(history_page(name, past, at_ms=at_ms), headers=HEADERS)
 
@@ -624,20 +623,20 @@ def _name_in(path: Path) -> str:
     return match[1] if match else path.stem
 
 
-def _model(name: str, tables: Warehouse | None = None) -> Row:
+def _model(name: str, tables: Tables | None = None) -> Row:
     """Returns the page model of *name*, whose file may be invalid, from *tables* or from others that it opens."""
     warehouse, errors = _warehouse(), _broken()
     if name in errors:
         return unreadable(Layout(warehouse), name, str(errors[name]), at_ms=wall_clock_ms())
     topology = _named(name)
-    tables, promised = tables or Warehouse(warehouse, topology=name), _promised(topology)
+    tables, promised = tables or answers_over(warehouse, name), _promised(topology)
     # The page is of the instant at which the reading begins.
     at_ms = wall_clock_ms()
     model = page_model(tables, Layout(warehouse), topology, promised, at_ms=at_ms)
     return {**model, "alerts": with_silences(model["alerts"], tables, topology.name, at_ms=at_ms)}
 
 
-def _facts_of(model: Row, tables: Warehouse, topology: Topology) -> Row:
+def _facts_of(model: Row, tables: Tables, topology: Topology) -> Row:
     """Returns the facts of `tidemark topology` that belong to the page *model* of the same *tables*."""
     at_ms = round(model["at"].timestamp() * 1_000)
     return topology_command.document(_warehouse(), topology, at_ms=at_ms, tables=tables)

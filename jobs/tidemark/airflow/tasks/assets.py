@@ -111,11 +111,10 @@ def table_state(path: Path) -> dict[str, Any] | None:
 
     It has `path`, `version`, `rows`, `files` and `bytes`, from the table's log.
     """
-    from deltalake import DeltaTable  # this import and the next cost more than parsing a DAG may
+    from tidemark.query.inventory import size_of_table  # this import costs more than parsing a DAG may
+    from tidemark.storage.warehouse import is_table
 
-    from tidemark.query.inventory import size_of_table
-
-    if not DeltaTable.is_deltatable(str(path)):
+    if not is_table(path):
         return None
     table = size_of_table(path.name, path, str(path))
     return {name: getattr(table, name) for name in ("version", "rows", "files", "bytes")} | {"path": str(path)}
@@ -231,11 +230,8 @@ class PublishIntervals(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Publishes the intervals that are due, or defers until there are some."""
-        from tidemark.reports.publications import (  # parsers of DAGs need no DuckDB
-            completeness_versions,
-            due_intervals,
-            record_publication,
-        )
+        from tidemark.facts.publications import completeness_versions, due_intervals  # parsers of DAGs need no DuckDB
+        from tidemark.reports.publications import record_publication
 
         layout, run_id = Layout(warehouse_at(self.warehouse)), str(context["run_id"])
         # Before the rows are read: a later version wakes the task again.
@@ -271,7 +267,8 @@ class PublishIntervals(BaseOperator):
         That can be the newest one, and earlier tries of this run. A run that was cleared has only tries that count as
         failed.
         """
-        from tidemark.reports.publications import publishing_runs, record_publication  # as above
+        from tidemark.facts.publications import publishing_runs
+        from tidemark.reports.publications import record_publication
 
         ti, runs = context["ti"], publishing_runs(layout, self.topology)
         for run_id in {ti.run_id, *runs[-1:]}.intersection(runs):
@@ -322,13 +319,11 @@ class IntervalTrigger(BaseTrigger):
         yield TriggerEvent({"versions": versions})  # type: ignore[no-untyped-call]  # as above
 
     def _versions(self, layout: Layout) -> dict[str, int]:
-        from deltalake.exceptions import DeltaError
-
-        from tidemark.reports.publications import completeness_versions  # parsers of DAGs do not need it
+        from tidemark.facts.publications import completeness_versions  # parsers of DAGs do not need it
 
         try:
             return completeness_versions(layout, self._topology, self._seen)
-        except (OSError, DeltaError) as error:
+        except OSError as error:
             self.log.warning("completeness of %s cannot be read: %s; it is looked at again", self._topology, error)
             return self._seen
 

@@ -10,12 +10,13 @@ from tidemark.cli.shared.options import add_format, whole_number
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
+from tidemark.facts.versions import Commit, NoVersion
 from tidemark.model.project.connections import LOCAL
 from tidemark.model.settings.intervals import iso
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.batch_job import add_bootstrap
 from tidemark.trace.lineage import RowTrace, trace_row
-from tidemark.trace.outcomes import Commit, NoVersion, RecordPlace, RecordTrace, Visible
+from tidemark.trace.outcomes import RecordPlace, RecordTrace, Visible
 
 FORMATS = ("table", "json")
 RESULTS = ("sub_topology", "operator", "kind", "batch", "outcome", "key", "why")

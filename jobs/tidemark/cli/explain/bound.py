@@ -14,8 +14,8 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import topology_with_file
 from tidemark.collecting import index_by_name
 from tidemark.errors import InvalidArgument
+from tidemark.facts.answers import answers_over
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import FORMATS
 from tidemark.semantics.bounds import COUNTED_AS_LATE, BoundCost, bound_costs
 
@@ -73,7 +73,7 @@ def bound_rows(
     if source is not None and source not in sources:
         msg = f"{topology.name} has no source {source!r}; known: {', '.join(sources)}"
         raise InvalidArgument(msg)
-    warehouse = Warehouse(home, topology=topology.name)
+    warehouse = answers_over(home, topology.name)
     rows: list[tuple[object, ...]] = []
     for name in [source] if source else sources:
         counts = warehouse.ask(DISORDER, [topology.name, name, start_ms, end_ms]).rows

@@ -14,10 +14,11 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
 from tidemark.facts.alerts import STATE_TEXT
+from tidemark.facts.answers import Tables, answers_over
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Answer, Warehouse
+from tidemark.query.sql import Answer
 from tidemark.query.text_table import FORMATS
 from tidemark.reports.batch_job import report_lock
 from tidemark.semantics.incidents import Decision
@@ -102,7 +103,7 @@ def incidents(options: argparse.Namespace, warehouse: Path, of_topology: Topolog
     if options.length or options.until:
         msg = 'a time belongs to a silence or snooze; write, for example, --silence NAME --for "2 h"'
         raise InvalidArgument(msg)
-    tables = Warehouse(warehouse, topology=topology)
+    tables = answers_over(warehouse, topology)
     if options.decisions:
         answer = tables.ask(DECISIONS, [topology])
         if not answer.rows and options.format == "table":
@@ -130,7 +131,7 @@ def _drained(topology: Topology, layout: Layout, at_ms: int) -> Iterator[str]:
         yield one_line(f"{topology.name}/{finding.sub_topology}: {finding.seen}; {finding.remedy}")
 
 
-def _with_silences(listed: Answer, tables: Warehouse, topology: str, now_ms: int) -> Answer:
+def _with_silences(listed: Answer, tables: Tables, topology: str, now_ms: int) -> Answer:
     """Returns the list of incidents with the ends of their silences."""
     ends_ms = silence_ends(tables, topology, at_ms=now_ms)
     rows = [

@@ -16,20 +16,18 @@ from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.escaping import one_line
-from tidemark.facts.answers import Row
+from tidemark.facts.answers import Row, answers_over
+from tidemark.facts.path_facts import physical_name, windows_with_paths
 from tidemark.model.settings.intervals import instant_ms
-from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
-from tidemark.reports.paths.path_facts import (
+from tidemark.reports.paths.path_text import (
     PART_WORDS,
     PARTS_ARE,
     blame_text,
     judged_text,
     limiting_slas,
     mostly_before_source,
-    physical_name,
     task_text,
-    windows_with_paths,
 )
 
 STEPS = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
@@ -78,7 +76,7 @@ def document(warehouse: Path, topology: str, *, at_ms: int | None = None, last: 
     Raises:
         InvalidArgument: no such window is closed.
     """
-    tables = Warehouse(warehouse, topology=topology)
+    tables = answers_over(warehouse, topology)
     return {"topology": topology, "windows": windows_with_paths(tables, topology, at_ms=at_ms, last=last)}
 
 

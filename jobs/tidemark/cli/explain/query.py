@@ -14,8 +14,9 @@ from concurrent.futures import Future, wait
 from tidemark.cli.shared.options import add_format, existing_warehouse, seconds
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.errors import InvalidArgument, argument_type
+from tidemark.facts.answers import Tables, answers_over
 from tidemark.query.attach import attach_script
-from tidemark.query.sql import MEMORY, Answer, Warehouse
+from tidemark.query.sql import MEMORY, Answer
 from tidemark.query.text_table import FORMATS
 from tidemark.storage.warehouse import no_tables
 
@@ -80,7 +81,7 @@ class _Question:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
-        self._tables: Warehouse | None = None
+        self._tables: Tables | None = None
         self._answer: Future[Answer] = Future()
         self._thread = threading.Thread(target=self._ask, daemon=True)
 
@@ -115,7 +116,7 @@ class _Question:
     def _ask(self) -> None:
         try:
             home = existing_warehouse(self._options)
-            self._tables = Warehouse(home, memory=self._options.memory)
+            self._tables = answers_over(home, memory=self._options.memory)
             if not self._tables.tables:
                 raise no_tables(home)
             self._answer.set_result(self._tables.ask(self._options.query))

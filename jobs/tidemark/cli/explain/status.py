@@ -18,13 +18,12 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.escaping import one_line
-from tidemark.facts.answers import Row
+from tidemark.facts.answers import Row, answers_over
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology, load_each, name_in
-from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import FILE, load_each_recorded, read_query
 from tidemark.reports.pages.page_model import PageVerdict, broken_slas, page_model, told_cause
@@ -129,7 +128,7 @@ def _model(warehouse: Path, topology: Topology) -> Row:
     Each stream has its first latency, `first_latency_ms`, that of a query of a job of its present checkpoint, and how
     many keys have several rows in the Delta tables that it joins, `ambiguous_keys`; None where it joins none.
     """
-    tables = Warehouse(warehouse, topology=topology.name)
+    tables = answers_over(warehouse, topology.name)
     promised = promises(known_slas(topology).specs)
     model = page_model(tables, Layout(warehouse), topology, promised, at_ms=wall_clock_ms())
     ends: list[str] = []

@@ -8,10 +8,10 @@ from tidemark.cli.shared.options import add_topology, existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import topology_with_file
 from tidemark.clock import wall_clock_ms
+from tidemark.facts.answers import answers_over
 from tidemark.model.project.files import Project
 from tidemark.model.settings.toml_keys import read_toml
 from tidemark.model.sla_spec import parse
-from tidemark.query.sql import Warehouse
 from tidemark.sla.suggestion import suggest
 
 
@@ -26,7 +26,7 @@ def command(options: argparse.Namespace) -> int:
     topology, file = topology_with_file(options), Project.here().slas
     content = read_toml(file) if file.exists() else {}
     specs = parse(content, topology, file=file.name)
-    tables = Warehouse(existing_warehouse(options), topology=topology.name)
+    tables = answers_over(existing_warehouse(options), topology.name)
     suggestions = suggest(tables, topology, specs, now_ms=wall_clock_ms())
     say_inert("\n\n".join(map(str, suggestions)))
     return 0 if any(each.measured.limit_ms for each in suggestions) else 1

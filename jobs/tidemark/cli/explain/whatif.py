@@ -14,10 +14,9 @@ from tidemark.cli.shared.options import add_format, add_topology, span_ms
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.errors import InvalidArgument
-from tidemark.facts.answers import Row
+from tidemark.facts.answers import Row, answers_over
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.facts import what_if_facts
@@ -97,7 +96,7 @@ def document(
     Raises:
         InvalidArgument: as `whatif` does.
     """
-    tables = Warehouse(warehouse, topology=topology.name)
+    tables = answers_over(warehouse, topology.name)
     if isinstance(change, PartChange):
         return what_if_setting(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
     return what_if_facts(tables, topology, change, start_ms=start_ms, end_ms=end_ms)

@@ -15,10 +15,10 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
+from tidemark.facts.answers import answers_over
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
-from tidemark.query.sql import Warehouse
 from tidemark.query.text_table import as_document
 from tidemark.sla.sla_findings import sla_findings
 from tidemark.why import walk
@@ -55,7 +55,7 @@ def findings(home: Path, topology: Topology, *, at_ms: int, operator: str | None
         InvalidArgument: there is no such operator.
     """
     reasons = walk.why(topology, Layout(home), at_ms=at_ms, operator=operator)
-    tables = Warehouse(home, topology=topology.name)
+    tables = answers_over(home, topology.name)
     return in_order([*reasons, *sla_findings(tables, topology, at_ms=at_ms, operator=operator)])
 
 

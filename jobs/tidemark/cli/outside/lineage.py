@@ -6,11 +6,10 @@ declarations of operators, and from the SQL of a topology as DuckDB parses it, t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, assert_never, cast
+from typing import NamedTuple, TypeAlias, assert_never, cast
 
 from openlineage.client.event_v2 import InputDataset, Job, JobEvent, OutputDataset, RunEvent
 from openlineage.client.facet_v2 import column_lineage_dataset as columns_facet
@@ -18,6 +17,7 @@ from openlineage.client.facet_v2 import schema_dataset as schema_facet
 
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
+from tidemark.kernels.sql.columns_read import columns_read
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.map import Map
@@ -120,38 +120,6 @@ def _read(columns: Iterable[str], of: Origins) -> frozenset[Field]:
     """Returns the origins of *columns*; SQL ignores their case."""
     by_lower = {column.lower(): fields for column, fields in of.items()}
     return frozenset[Field]().union(*(by_lower.get(column.lower(), frozenset()) for column in columns))
-
-
-def columns_read() -> Callable[[str], list[str]]:
-    """Returns a function of the columns that an expression of SQL reads.
-
-    It raises InvalidArgument for another text.
-    """
-    import duckdb
-
-    connection = duckdb.connect()
-
-    def read(sql: str) -> list[str]:
-        rows = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [f"SELECT {sql}"]).fetchall()
-        parsed = json.loads(rows[0][0])
-        if parsed["error"]:
-            msg = f"{sql!r} is not an expression of SQL: {parsed['error_message']}; `tidemark check` names its place"
-            raise InvalidArgument(msg)
-        return [*_references(parsed)]
-
-    return read
-
-
-def _references(parsed: Any) -> Iterator[str]:
-    """Yields the columns to which a syntax tree of DuckDB refers."""
-    if isinstance(parsed, dict):
-        if parsed.get("class") == "COLUMN_REF":
-            # `a.b` is a column of a table, or a field of a column.
-            yield from parsed["column_names"]
-        parsed = [*parsed.values()]
-    if isinstance(parsed, list):
-        for part in parsed:
-            yield from _references(part)
 
 
 class StreamJob(NamedTuple):

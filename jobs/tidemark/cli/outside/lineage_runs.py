@@ -27,14 +27,11 @@ from tidemark.cli.outside.lineage import NAMESPACE, PRODUCER, NotSent, StreamJob
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.control.folder import ALIVE, Control, StreamState
 from tidemark.escaping import one_line
-from tidemark.facts.fact_tables import FactTables, stored_in
 from tidemark.facts.heartbeat_facts import BEATS_WITHIN_MS
-from tidemark.facts.outcome_facts import GAVE
+from tidemark.facts.run_facts import RunFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, iso
-from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, OPERATOR_BATCHES, PARTITION_BATCHES
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.storage.delta.snapshots import added_files
 
 HOUR_MS, KEPT_MS = Grain.HOUR.length_ms, Grain.DAY.length_ms
 SENT_AFTER_MS = 300_000
@@ -49,7 +46,6 @@ ENDS = {
 """The end of a run by the last state of its driver."""
 FAULTS = frozenset({RunState.FAIL, RunState.ABORT})
 FACET = "urn:tidemark:facets:1-0-0:FreshnessDatasetFacet"
-BEAT_COLUMNS = ("epoch", "beat_at", "state", "reason", "predecessor_killed_by")
 
 Jobs = Callable[[], dict[str, StreamJob]]
 """Describes the streams of a topology, by name."""
@@ -134,7 +130,7 @@ class StreamRuns:
     def __init__(self, layout: Layout, topology: Topology, sub: SubTopology, jobs: Jobs, now_ms: int) -> None:
         self._home, self._sub, self._jobs = layout.stream(topology.name, sub.name), sub, jobs
         self._control = Control(layout.control(topology.name, sub.name))
-        self._facts = FactTables(stored_in(self._home), now_ms)
+        self._facts = RunFacts(self._home, now_ms)
         self._now_ms = now_ms
 
     def sign(self) -> tuple[object, ...]:
@@ -156,7 +152,7 @@ class StreamRuns:
         beats = self._beats()
         if beats.is_empty():
             return
-        batches = self._facts.scan(BATCHES).select("batch_id", "finished_at", "watermark").collect().sort("batch_id")
+        batches = self._facts.batches
         changes = run_changes(beats, batches["finished_at"], self._now_ms, is_gone=self._is_gone)
         sent = self._control.lineage_sent()
         # The first call sends only the newest run.
@@ -167,7 +163,7 @@ class StreamRuns:
                 yield self._event(change, batches), partial(self._control.keep_lineage_sent, kept)
 
     def _beats(self) -> pl.DataFrame:
-        beats = self._facts.scan(HEARTBEATS).select(BEAT_COLUMNS).collect()
+        beats = self._facts.beats
         beat = self._control.heartbeat()
         # A driver that failed early may have no rows, only its last beat.
         if beat is None or beat.state not in ENDS:
@@ -209,12 +205,7 @@ class StreamRuns:
 
     def _freshness(self, at_ms: int, until: pl.DataFrame) -> FreshnessDatasetFacet:
         """Returns the freshness after the batches *until* the instant *at_ms*."""
-        newest = until["batch_id"].max()
-        marks = self._facts.scan(PARTITION_BATCHES).filter(pl.col("batch_id") <= newest)
-        marks = marks.sort("batch_id", maintain_order=True).unique(
-            ["source", "partition"], keep="last", maintain_order=True
-        )
-        newest_ms = marks.select(pl.col("newest_timestamp").max()).collect().item()
+        newest_ms = self._facts.newest_ms(until["batch_id"].max())  # type: ignore[arg-type]
         watermark_ms = until["watermark"].drop_nulls().tail(1)
         return FreshnessDatasetFacet(
             watermark=iso(watermark_ms.item()) if watermark_ms.len() else None,
@@ -229,36 +220,22 @@ class StreamRuns:
         """
         for source, datasets in job.inputs.items():
             # The records of several topics are counted together in `operator_batches`.
-            of_topics = self._offsets_read(source, batches) if len(datasets) > 1 else {}
+            of_topics = self._facts.offsets_read(source, batches) if len(datasets) > 1 else {}
             for dataset in datasets:
-                rows = of_topics.get(dataset.name, 0) if len(datasets) > 1 else self._records_read(source, batches)
+                rows = (
+                    of_topics.get(dataset.name, 0) if len(datasets) > 1 else self._facts.records_read(source, batches)
+                )
                 facet = input_statistics.InputStatisticsInputDatasetFacet(rowCount=rows)
                 yield InputDataset(dataset.namespace, dataset.name, inputFacets={"inputStatistics": facet})
         yield from job.joined
 
-    def _records_read(self, source: str, batches: list[int]) -> int:
-        of_source = (pl.col("operator") == source) & pl.col("batch_id").is_in(batches)
-        rows: int = (
-            self._facts.scan(OPERATOR_BATCHES).filter(of_source).select(pl.col("records_in").sum()).collect().item()
-        )
-        return rows
-
-    def _offsets_read(self, source: str, batches: list[int]) -> dict[str, int]:
-        """Returns the number of offsets that *batches* read, by topic."""
-        is_read = (pl.col("source") == source) & pl.col("batch_id").is_in(batches)
-        rows = (pl.col("until_offset") - pl.col("from_offset")).sum()
-        topic = pl.col("topic_partition").str.extract("^(.*)/", 1)
-        by_topic = self._facts.scan(PARTITION_BATCHES).filter(is_read).group_by(topic=topic).agg(rows=rows)
-        return dict(by_topic.drop_nulls("topic").collect().iter_rows())
-
     def _statistics(self, operator: str, batches: list[int]) -> OutputDatasetFacet:
         """Returns what *operator* wrote in *batches*."""
-        of_operator = (pl.col("operator") == operator) & pl.col("batch_id").is_in(batches)
-        rows = self._facts.scan(OPERATOR_BATCHES).filter(of_operator).select(GAVE.sum()).collect().item()
+        rows = self._facts.updates_given(operator, batches)
         table = next(each for each in self._sub.handing_out if each.name == operator)
         # Rows of a merged table are in files with older ones.
         is_appended = table.output_table is not None and table.appends_to == table.output_table
-        added = added_files(self._home / str(table.output_table), batches) if is_appended else None
+        added = self._facts.files_added(str(table.output_table), batches) if is_appended else None
         size, files = (added.size, added.files) if added else (None, None)
         return statistics_facet.OutputStatisticsOutputDatasetFacet(rowCount=rows, size=size, fileCount=files)
 

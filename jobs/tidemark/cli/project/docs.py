@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
+from tidemark.facts.answers import Tables, answers_over
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.query import kafka_metrics
-from tidemark.query.sql import Warehouse
 from tidemark.storage.warehouse import View, views
 from tidemark.stream.write.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
 
@@ -82,7 +82,7 @@ def dictionary() -> str:
     shared = _shared_columns()
     # A warehouse without tables still has all views, so DuckDB can describe their columns.
     with TemporaryDirectory() as nowhere:
-        empty = Warehouse(Path(nowhere))
+        empty = answers_over(Path(nowhere))
     parts = [
         HEAD,
         SHARED,
@@ -115,7 +115,7 @@ def _sink_section() -> str:
     return text
 
 
-def _view(view: View, empty: Warehouse) -> str:
+def _view(view: View, empty: Tables) -> str:
     described = empty.ask(f"DESCRIBE {view.name}").rows
     columns = ", ".join(f"`{name}`{_type(_word(kind))}" for name, kind, *_ in described)
     only = " It exists in `tidemark sql` alone." if view is kafka_metrics.VIEW else ""

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import polars as pl
-from deltalake import DeltaTable
 
 from tidemark.cli.repair.requeue_late import REASON as LATE
 from tidemark.cli.repair.requeue_late import reopened_places, requested_places, sources_of
@@ -28,7 +27,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.windows import Shape, Windows
-from tidemark.model.tables.catalog import DEAD_LETTERS, REQUEUED
+from tidemark.model.tables.catalog import REQUEUED
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.reports.batch_job import report_lock
 from tidemark.semantics.dead_letters import DeadLetterKind
@@ -116,10 +115,7 @@ def _said(chosen: list[_LateRows], refused: list[str], verb: str) -> str:
 
 def _late(options: argparse.Namespace, topology: Topology, sub: SubTopology, layout: Layout) -> pl.DataFrame:
     """Returns the late records of *sub* that were *options* for."""
-    path = layout.stream_table(topology.name, sub.name, DEAD_LETTERS.name)
-    if not DeltaTable.is_deltatable(str(path)):
-        return pl.DataFrame(arrow_schema(DEAD_LETTERS).empty_table())
-    return rows_in_span(dead_letters(path, DeadLetterKind.LATE), options)
+    return rows_in_span(dead_letters(layout.stream(topology.name, sub.name), DeadLetterKind.LATE), options)
 
 
 def _refusal(operator: Operator) -> str | None:
@@ -165,10 +161,10 @@ def _sent_places(topology: Topology, operator: str, layout: Layout) -> pl.DataFr
     """
     sources = [*sources_of(topology, operator)]
     late = pl.col("reason") == LATE
-    rows = requeued_rows(layout.report_table(topology.name, REQUEUED.name))
-    sent_to = rows.select("topic").unique().collect()["topic"].drop_nulls()
+    rows = requeued_rows(layout, topology.name)
+    sent_to = rows["topic"].unique().drop_nulls()
     topics = [topic for topic in sent_to if any(source.reads(topic) for source in sources)]
-    return rows.filter(late, pl.col("topic").is_in(topics)).select("partition", "offset").collect()
+    return rows.filter(late, pl.col("topic").is_in(topics)).select("partition", "offset")
 
 
 def _is_forgotten(late: pl.DataFrame, windows: Windows, forgotten_ms: int | None) -> pl.Series:

@@ -33,6 +33,7 @@ from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets, report_lock, topology
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.tables import append, create
+from tidemark.storage.warehouse import stream_tables
 from tidemark.stream.kafka.access import Refusals
 
 HEADER = "tidemark-requeued"
@@ -101,7 +102,7 @@ def requeue_plan(
     else:
         rows = _quarantined_records(layout, options.topology)
     chosen = with_kafka_partitions(_chosen(rows, options), layout, options.topology)
-    sent = _sent_places(layout.report_table(options.topology, REQUEUED.name))
+    sent = requeued_rows(layout, options.topology)
     waiting = chosen.join(sent, on=list(PLACE), how="anti").sort(PLACE)
 
     def apply() -> str:
@@ -194,19 +195,13 @@ def _group_by_cluster(
     return [(clusters[name], rows.filter(of_rows == name)) for name in sorted({*names.values()})]
 
 
-def _sent_places(path: Path) -> pl.DataFrame:
-    """Returns the places of the records that were sent again before."""
-    return requeued_rows(path).select(PLACE).collect()
-
-
 def _quarantined_records(layout: Layout, name: str) -> pl.DataFrame:
     """Returns the quarantined records of the topology *name*."""
-    pattern = layout.stream_table(name, "*", DEAD_LETTERS.name).relative_to(layout.warehouse)
-    paths = sorted(layout.warehouse.glob(str(pattern)))
+    paths = stream_tables(layout, name, DEAD_LETTERS.name)
     if not paths:
         msg = f"{layout.warehouse} has no dead letters of a topology {name!r}; check the name, and the warehouse"
         raise InvalidArgument(msg)
-    rows = pl.concat([dead_letters(path, DeadLetterKind.QUARANTINED) for path in paths])
+    rows = pl.concat([dead_letters(path.parent, DeadLetterKind.QUARANTINED) for path in paths])
     return rows.rename({"operator": "source"})
 
 

@@ -14,7 +14,6 @@ from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import Cluster
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import DEAD_LETTERS, REQUEUED
 from tidemark.model.topology import Topology
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.stream.decide.reopenings import PLACE
@@ -34,8 +33,7 @@ def late_rows(topology: Topology, layout: Layout) -> pl.DataFrame:
 
 
 def _late_rows_of(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame | None:
-    path = layout.stream_table(topology.name, sub, DEAD_LETTERS.name)
-    late = dead_letters(path, DeadLetterKind.LATE)
+    late = dead_letters(layout.stream(topology.name, sub), DeadLetterKind.LATE)
     requested = requested_places(topology, sub, layout)
     late = late.join(requested, on=requested.columns, how="anti")
     source_names: dict[str, str] = {}
@@ -68,13 +66,9 @@ def requested_places(topology: Topology, sub: str, layout: Layout) -> pl.DataFra
 
 def reopened_places(topology: Topology, sub: str, layout: Layout) -> pl.DataFrame:
     """Returns operator and place of late records in `requeued`."""
-    rows = requeued_rows(layout.report_table(topology.name, REQUEUED.name))
+    rows = requeued_rows(layout, topology.name)
     rows = rows.filter(pl.col("late_batch").is_not_null(), pl.col("sub_topology") == sub)
-    return (
-        rows.select("partition", "offset", operator="source", batch_id="late_batch")
-        .select("operator", *PLACE)
-        .collect()
-    )
+    return rows.select("partition", "offset", operator="source", batch_id="late_batch").select("operator", *PLACE)
 
 
 def source_of(topology: Topology, name: str) -> Source:

@@ -9,24 +9,22 @@ from argparse import Namespace
 from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
-from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.facts.fact_tables import stored_in
+from tidemark.facts.report_rows import report_rows
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instants_ms, utc
-from tidemark.model.tables.catalog import REQUEUED
+from tidemark.model.tables.catalog import DEAD_LETTERS, REQUEUED
 from tidemark.semantics.dead_letters import DeadLetterKind
-from tidemark.storage.delta.tables import scan
 from tidemark.stream.journal.entries import Journal
-from tidemark.stream.journal.unflushed import unflushed_of
 
 IN_KAFKA = "kafka_partition"
 """The column with Kafka's number of the partition of a row."""
 
 
-def dead_letters(path: Path, kind: DeadLetterKind) -> pl.DataFrame:
-    """Returns the rows of a *kind* in the table `dead_letters` at *path*."""
-    return unflushed_of(path.parent).scan(path).filter(pl.col("kind") == kind).collect()
+def dead_letters(home: Path, kind: DeadLetterKind) -> pl.DataFrame:
+    """Returns the rows of a *kind* that the stream in *home* has set aside."""
+    return stored_in(home)(DEAD_LETTERS, DEAD_LETTERS.name).filter(pl.col("kind") == kind).collect()
 
 
 def rows_in_span(rows: pl.DataFrame, options: Namespace) -> pl.DataFrame:
@@ -61,8 +59,6 @@ def with_kafka_partitions(rows: pl.DataFrame, layout: Layout, topology: str) -> 
     return joined.with_columns(in_kafka.alias(IN_KAFKA), topic=topic).drop("_topic")
 
 
-def requeued_rows(path: Path) -> pl.LazyFrame:
-    """Returns the rows of the table `requeued` at *path*; none without it."""
-    if not DeltaTable.is_deltatable(str(path)):
-        return pl.DataFrame(arrow_schema(REQUEUED).empty_table()).lazy()
-    return scan(path)
+def requeued_rows(layout: Layout, topology: str) -> pl.DataFrame:
+    """Returns the rows of *topology* that were requeued before."""
+    return report_rows(layout, topology, REQUEUED)

@@ -35,12 +35,12 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack.story import Story
 from tidemark.cli.stack.summary import problems, summary, unread_hops
 from tidemark.errors import TidemarkError, argument_type
+from tidemark.facts.answers import answers_over
 from tidemark.model.project.extras import can_publish, require
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.jars import require_jars
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso_day
-from tidemark.query.sql import Warehouse
 
 CAUGHT_UP_WITHIN_S = 300.0
 COUNTED_WITHIN_S = 120.0
@@ -254,12 +254,12 @@ class Demo:
     def _is_at_rest(self) -> bool:
         """Returns True if every source is idle, and every hop is read."""
         # A reader of a hop may have been idle when the last updates were written.
-        warehouse = Warehouse(self.conductor.home.warehouse)
+        warehouse = answers_over(self.conductor.home.warehouse)
         return bool(warehouse.ask(AT_REST).rows[0][0]) and not any(unread_hops(warehouse))
 
     def _intervals_counted(self, airflow: AirflowApi) -> None:
         """Waits for the example of a consumer, and prints its log."""
-        complete = Warehouse(self.conductor.home.warehouse).ask(RUNS_OF_EXAMPLE).rows[0][0]
+        complete = answers_over(self.conductor.home.warehouse).ask(RUNS_OF_EXAMPLE).rows[0][0]
 
         def counted() -> list[str]:
             return [run_id for run_id, state in airflow.runs(EXAMPLE).items() if state == SUCCESS]
@@ -278,13 +278,13 @@ class Demo:
         now = datetime.now(UTC).isoformat()
         self._run(airflow, "reports", {"from": started_at.isoformat(), "to": now})
         self._run(airflow, "sla_check", {"at": now})
-        for line in Warehouse(self.conductor.home.warehouse).ask(DELIVERED).rows:
+        for line in answers_over(self.conductor.home.warehouse).ask(DELIVERED).rows:
             self.conductor.say(f"  alert: {line[0]}")
 
     def _sent(self, airflow: AirflowApi) -> list[str]:
         """Returns the alert about a slow operator, as it was logged."""
         texts = []
-        for run_id, incident in Warehouse(self.conductor.home.warehouse).ask(SENT, [SLOWED]).rows:
+        for run_id, incident in answers_over(self.conductor.home.warehouse).ask(SENT, [SLOWED]).rows:
             logged = airflow.log(self.conductor.dag("sla_check"), run_id, "tell_log")
             texts += [text for text in logged if f"\nIncident: {incident}\n" in text][:1]
         return texts

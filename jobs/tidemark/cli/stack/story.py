@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidemark.query.sql import Warehouse
+from tidemark.facts.answers import answers_over
 
 FINDINGS = (
     (
@@ -102,7 +102,7 @@ class Story:
         """
         if not self.left:
             return
-        warehouse = Warehouse(self.home)
+        warehouse = answers_over(self.home)
         for finding in list(self.left):
             table, text = finding
             if table in warehouse.tables and (rows := warehouse.ask(text).rows):

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import fill, indent
 
+from tidemark.facts.answers import Tables, answers_over
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import BECAME, CAME_IN, HOP_UPDATE, TABLES
 from tidemark.query.inventory import inventory
-from tidemark.query.sql import Answer, Warehouse
+from tidemark.query.sql import Answer
 from tidemark.query.text_table import format_table
 from tidemark.semantics.buckets import quantile
 
@@ -88,7 +89,7 @@ def summary(home: Path, *, injected: int | None = None) -> str:
 
     It is plain text of at most 120 columns. *injected* is the number of injected bad records, if known.
     """
-    warehouse = Warehouse(home)
+    warehouse = answers_over(home)
     sections: Mapping[str, Callable[[], str]] = {
         "Records in": lambda: _table(warehouse.ask(RECORDS)),
         "End-to-end latency, ms (finish clock − record timestamp)": lambda: _latency(warehouse.ask(LATENCY)),
@@ -111,7 +112,7 @@ def problems(home: Path, *, injected: int) -> Iterator[str]:
     Problems are accounting that does not close, a table without rows, and a number of bad records in quarantine other
     than *injected*.
     """
-    warehouse = Warehouse(home)
+    warehouse = answers_over(home)
     unbalanced = warehouse.ask(UNBALANCED).rows
     if unbalanced:
         yield f"the accounting of {len(unbalanced)} batches does not close, the first: {unbalanced[0]}"
@@ -124,7 +125,7 @@ def problems(home: Path, *, injected: int) -> Iterator[str]:
         yield f"{injected} bad records were injected, but {quarantined} are in quarantine"
 
 
-def unread_hops(warehouse: Warehouse) -> Iterator[str]:
+def unread_hops(warehouse: Tables) -> Iterator[str]:
     """Yields a problem for each hop whose reader has not read all."""
     for hop in warehouse.tables:
         if not hop.startswith("hop_"):
@@ -167,7 +168,7 @@ def _age(age_ms: int | None, before_ms: int) -> str:
     return "" if age_ms is None else f"{age_ms:,} ms old: {before_ms:,} ms before the path, then "
 
 
-def _slas(warehouse: Warehouse) -> str:
+def _slas(warehouse: Tables) -> str:
     excused = (f"{sla} passes: {reason}" for sla, reason in warehouse.ask(EXCUSED).rows)
     notes = (fill(note, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False) for note in excused)
     rows = [
@@ -181,14 +182,14 @@ def _inventory(home: Path) -> str:
     return format_table(("table", "where", "rows", "files", "bytes", "version"), inventory(home))
 
 
-def _quarantine(warehouse: Warehouse, injected: int | None) -> str:
+def _quarantine(warehouse: Tables, injected: int | None) -> str:
     answer = warehouse.ask(QUARANTINE)
     total = sum(n for _, n in answer.rows)
     compared = "" if injected is None else f" {'=' if total == injected else '≠'} {injected} injected"
     return f"{_table(answer)}\n{total} quarantined{compared}"
 
 
-def _accounting(warehouse: Warehouse) -> str:
+def _accounting(warehouse: Tables) -> str:
     ((rows, unbalanced),) = warehouse.ask(
         f"SELECT count(*), (SELECT count(*) FROM ({UNBALANCED})) FROM operator_batches"
     ).rows

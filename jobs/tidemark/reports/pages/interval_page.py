@@ -12,13 +12,13 @@ from pathlib import Path
 from markupsafe import Markup
 
 from tidemark.facts.answers import Row, Tables
+from tidemark.facts.interval_facts import PageFacts, page_facts
 from tidemark.model.settings.intervals import Grain, Interval, utc
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.charts import emission, latency_bands, watermark_lag, windows_spent
 from tidemark.reports.pages.drawing import BOX, draw
-from tidemark.reports.pages.interval_facts import PageFacts, page_facts
 from tidemark.reports.pages.templates import POLICY, length, template
-from tidemark.reports.paths.path_facts import PART_WORDS
+from tidemark.reports.paths.path_text import PART_WORDS
 from tidemark.storage.location import replace
 
 NO_WAY_BACK = "<nav></nav>"

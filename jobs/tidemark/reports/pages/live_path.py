@@ -6,31 +6,31 @@ so the blame is empty here. Instants are epoch ms.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 
 from tidemark.collecting import names_in
 from tidemark.facts.answers import Row, Tables
+from tidemark.facts.path_facts import described_window
+from tidemark.facts.topology_tables import BatchRows, batch_rows
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import (
-    BATCHES,
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
-    HEARTBEATS,
     LATENCY_MINUTES,
     OPERATOR_WINDOWS,
-    PARTITION_BATCHES,
     WINDOW_PARTS,
+    Table,
 )
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.ages.batch_facts import BatchFacts, BatchRows
+from tidemark.reports.paths.ages.batch_facts import BatchFacts
 from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
-from tidemark.reports.paths.path_facts import described_window
 from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, window_paths
 from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.promises import Promises
-from tidemark.semantics.blame import HISTORY_MS
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.why.evidence.snapshot import Scene
 
@@ -153,27 +153,13 @@ def _batch_rows(at: Scene, finished: pl.DataFrame) -> BatchRows:
     """
     began_ms, closed_in = finished["began_ms"].drop_nulls(), finished["batch_id"].unique()
     since_ms = min([*began_ms, *finished["ewt_ms"]]) - BATCHES_READ_MS
-    finished_then = pl.col("finished_at").is_between(utc(since_ms), utc(at.at_ms))
-    of_streams: list[BatchRows] = []
-    for sub in at.topology.sub_topologies:
-        tables = at.facts[sub.name].tables
-        is_closing = pl.col("closed_windows") & pl.col("batch_id").is_in(closed_in.implode())
-        of_sources = pl.col("operator").is_in(names_in(sub.outside_sources))
-        batches = tables.scan(BATCHES, where=[finished_then]).collect()
-        # A watermark that was decided long before may still hold. If a clock was set back, decisions are later than it.
-        last_ms = max([at.at_ms, *batches["decided_at"].drop_nulls()])
-        decided_then = pl.col("decided_at").is_between(utc(since_ms - HISTORY_MS), utc(last_ms))
-        of_streams.append(
-            BatchRows(
-                batches=batches,
-                beats=tables.scan(
-                    HEARTBEATS, where=[pl.col("beat_at").is_between(utc(since_ms), utc(at.at_ms))]
-                ).collect(),
-                partitions=tables.scan(PARTITION_BATCHES, where=[decided_then]).collect(),
-                latencies=tables.scan(LATENCY_MINUTES, where=[finished_then, is_closing, of_sources]).collect(),
-            )
-        )
-    return BatchRows(*(pl.concat(of_table) for of_table in zip(*of_streams, strict=True)))
+    of_streams = [at.facts[sub.name].tables for sub in at.topology.sub_topologies]
+
+    def scan(table: Table, *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
+        return pl.concat(tables.scan(table, where=where) for tables in of_streams)
+
+    sources = names_in(at.topology.outside_sources)
+    return batch_rows(scan, Interval(since_ms, at.at_ms + 1), closed_in=closed_in, sources=sources)
 
 
 def _judged(tables: Tables, topology: Topology, promised: Promises, start_ms: int, at_ms: int) -> RecordVerdicts:

@@ -21,6 +21,7 @@ from tidemark.facts.alerts import budgets, open_alerts, silent_groups
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.conditions import Condition, condition
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
+from tidemark.facts.path_facts import windows_with_paths
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
@@ -29,7 +30,7 @@ from tidemark.model.topology import Topology
 from tidemark.reports.pages.live_path import known_ms, live_path
 from tidemark.reports.pages.partitions import partitions
 from tidemark.reports.pages.scenes import scene_of
-from tidemark.reports.paths.path_facts import PART_WORDS, mostly_before_source, windows_with_paths
+from tidemark.reports.paths.path_text import PART_WORDS, mostly_before_source
 from tidemark.reports.paths.window_paths import STANDS_STILL
 from tidemark.reports.promises import Promises
 from tidemark.semantics.incidents import BROKEN

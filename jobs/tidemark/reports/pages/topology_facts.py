@@ -14,13 +14,13 @@ from typing import Any
 from tidemark.collecting import in_order_of
 from tidemark.control.folder import ALIVE, SILENT_AFTER_MS, StreamState
 from tidemark.facts.answers import Row, Tables
+from tidemark.facts.path_facts import FINISHED_MS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.tables.catalog import HOP_UPDATE
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.live_path import known_ms, live_path
 from tidemark.reports.pages.scenes import scene_of
-from tidemark.reports.paths.path_facts import FINISHED_MS
 from tidemark.reports.promises import Promises
 from tidemark.semantics.stram import LATENCY_SAMPLES
 

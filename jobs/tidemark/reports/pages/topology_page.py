@@ -31,7 +31,7 @@ from tidemark.reports.pages.page_model import (
     told_cause,
 )
 from tidemark.reports.pages.templates import REFRESH_S, length, template
-from tidemark.reports.paths.path_facts import PARTS_ARE
+from tidemark.reports.paths.path_text import PARTS_ARE
 from tidemark.semantics.bounds import COUNTED_AS_LATE
 
 SOON_S = 3

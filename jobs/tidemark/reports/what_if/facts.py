@@ -12,10 +12,11 @@ from dataclasses import asdict
 import polars as pl
 
 from tidemark.errors import InvalidArgument
-from tidemark.facts.answers import Row, Rows, Tables
+from tidemark.facts.answers import Row, Tables
+from tidemark.facts.path_facts import MEASURED_STEPS
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import MEASURED_STEPS
+from tidemark.query.sql import Answer
 from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, distances_of, hints, tasks_of, what_if
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 
@@ -78,7 +79,7 @@ def what_if_facts(
     }
 
 
-def _frame(answer: Rows) -> pl.DataFrame:
+def _frame(answer: Answer) -> pl.DataFrame:
     return pl.DataFrame(answer.rows, schema=list(answer.columns), orient="row", infer_schema_length=None)
 
 

@@ -16,10 +16,10 @@ from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import DECISIONS as TABLE
 from tidemark.model.topology import Topology
-from tidemark.reports.report_tables import add_rows
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject
 from tidemark.sla.incidents.due import Silence, silenced_until, silences, with_newest_lists
 from tidemark.sla.incidents.tables import acknowledge, open_slas, stored_decisions
+from tidemark.storage.delta.report_tables import add_rows
 
 _STATES = {
     Decision.ACKNOWLEDGE: "acknowledged",

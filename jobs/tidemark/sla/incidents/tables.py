@@ -1,4 +1,4 @@
-"""Reads and writes incidents and alerts of a topology, through delta-rs."""
+"""Reads and writes incidents and alerts of a topology."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import Any
 
 import polars as pl
 import polars.selectors as cs
-import pyarrow.compute as pc
-from deltalake import DeltaTable
 
 from tidemark.collecting import in_order_of
+from tidemark.facts.report_rows import lies_in, report_rows, rows_in
 from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import Measure, SlaSpec
-from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, SLA_RESULTS, Table
+from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
-from tidemark.reports.report_tables import lies_in, open_report, replace_in, replace_rows, rows_in
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Unit
 from tidemark.sla.incidents.changes import (
@@ -39,7 +37,7 @@ from tidemark.sla.incidents.due import RETRIED_MS, due_changes
 from tidemark.sla.incidents.grouping import alert_changes
 from tidemark.sla.measures.crossings import CheckBefore
 from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE
-from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.report_tables import open_report, replace_in, replace_rows
 from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
@@ -69,14 +67,12 @@ def worst_text(row: Row) -> str | None:
 
 def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> bool:
     """Returns True if another run checked *topology* after *at_ms*."""
-    return not _checked_by_others(layout, topology, run_id, pc.field("checked_at") > utc(at_ms)).is_empty()
+    return not _checked_by_others(layout, topology, run_id, pl.col("checked_at") > utc(at_ms)).is_empty()
 
 
 def checked_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> int | None:
     """Returns the last instant before *at_ms* that another run checked, if any."""
-    checks = _checked_by_others(layout, topology, run_id, pc.field("checked_at") < utc(at_ms))
-    newest = checks["checked_at"].dt.epoch("ms").max()
-    return newest if isinstance(newest, int) else None
+    return _newest_check_ms(layout, topology, at_ms, pl.col("run_id") != run_id)
 
 
 def open_account_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> int | None:
@@ -85,9 +81,9 @@ def open_account_before(layout: Layout, topology: str, at_ms: int, run_id: str) 
     That check is the last one by another run than *run_id* which measured completeness. It is epoch ms; None: it found
     no open account.
     """
-    is_measured = (pc.field("measure") == Measure.COMPLETENESS.value) & pc.field("observed_ms").is_valid()
+    is_measured = (pl.col("measure") == Measure.COMPLETENESS.value) & pl.col("observed_ms").is_not_null()
     checks = _checked_by_others(
-        layout, topology, run_id, (pc.field("checked_at") < utc(at_ms)) & is_measured, "observed_ms"
+        layout, topology, run_id, (pl.col("checked_at") < utc(at_ms)) & is_measured, "observed_ms"
     )
     # A closed account has been open for 0 ms.
     newest = checks.filter(pl.col("checked_at") == pl.col("checked_at").max(), pl.col("observed_ms") > 0)
@@ -100,20 +96,28 @@ def found_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> dict
     if (before_ms := checked_before(layout, topology, at_ms, run_id)) is None:
         return {}
     found = ("sla", "verdict", "crossed_at")
-    checks = _checked_by_others(layout, topology, run_id, pc.field("checked_at") == utc(before_ms), *found)
+    checks = _checked_by_others(layout, topology, run_id, pl.col("checked_at") == utc(before_ms), *found)
     return {
         row["sla"]: CheckBefore(before_ms, row["verdict"] in BROKEN, row["crossed_ms"])
         for row in checks.with_columns(crossed_ms=pl.col("crossed_at").dt.epoch("ms")).iter_rows(named=True)
     }
 
 
-def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pc.Expression, *columns: str) -> pl.DataFrame:
+def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pl.Expr, *columns: str) -> pl.DataFrame:
     """Returns the results of *topology* by other runs than *run_id* for which *when* is true.
 
     They have `checked_at` and *columns*.
     """
-    results = _read_stored(SLA_RESULTS, layout, topology)
-    return rows_in(results, when & (pc.field("run_id") != run_id), columns=["checked_at", *columns])
+    by_others = pl.col("run_id") != run_id
+    return report_rows(layout, topology, SLA_RESULTS, when & by_others, columns=["checked_at", *columns])
+
+
+def _newest_check_ms(layout: Layout, topology: str, before_ms: int, where: pl.Expr) -> int | None:
+    """Returns the newest check before an instant with a result for which *where* is true; None: there is none."""
+    earlier = pl.col("checked_at") < utc(before_ms)
+    times = report_rows(layout, topology, SLA_RESULTS, earlier & where, columns=["checked_at"])["checked_at"]
+    newest = times.dt.epoch("ms").max()
+    return newest if isinstance(newest, int) else None
 
 
 def follow_up(
@@ -142,10 +146,12 @@ def follow_up(
     Returns:
         The rows that were written. A second call writes and returns none.
     """
-    results = _read_stored(SLA_RESULTS, layout, topology.name)
     # Intervals exclude their end.
     recent = lies_in("checked_at", Interval(at_ms - looks_back_ms(specs), at_ms + 1))
-    checks, last_ms = in_ms(rows_in(results, recent)), _last_check_ms(results, at_ms)
+    checks, last_ms = (
+        in_ms(report_rows(layout, topology.name, SLA_RESULTS, recent)),
+        _last_check_ms(layout, topology, at_ms),
+    )
 
     def follow(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
         missed = missed_check(topology, last_ms, incidents, at_ms=at_ms)
@@ -176,17 +182,17 @@ def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int, project: Pa
     """
 
     def write() -> None:
-        incidents = in_ms(rows_in(_read_stored(INCIDENTS, layout, topology.name)))
+        incidents = in_ms(report_rows(layout, topology.name, INCIDENTS))
         if not incidents:
             return
-        stored = _read_stored(ALERTS, layout, topology.name)
+        stored = open_report(ALERTS, layout.report_table(topology.name, ALERTS.name))
         alerts = in_ms(rows_in(stored))
         since_ms = at_ms - RETRIED_MS
         still_open = open_incidents(incidents)
         oldest_ms = min([since_ms, *(row["opened_at"] for row in still_open.values())])
         # Intervals exclude their end.
         checks = lies_in("checked_at", Interval(oldest_ms, at_ms + 1))
-        results = in_ms(rows_in(_read_stored(SLA_RESULTS, layout, topology.name), checks, columns=_FOR_ALERTS))
+        results = in_ms(report_rows(layout, topology.name, SLA_RESULTS, checks, columns=_FOR_ALERTS))
         readers = _topologies(project) if project is not None and still_open else []
         rows = alert_changes(topology, incidents, results, alerts, at_ms=at_ms, since_ms=since_ms, project=readers)
         if rows:
@@ -206,8 +212,7 @@ def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, An
     A check is due at *at_ms*, epoch ms. Returns the rows that were written. There are none if a check was made, or the
     incident is open.
     """
-    results = _read_stored(SLA_RESULTS, layout, topology.name)
-    last_ms = _last_check_ms(results, at_ms)
+    last_ms = _last_check_ms(layout, topology, at_ms)
     rows = _add(
         layout, topology.name, lambda incidents: missed_check(topology, last_ms, incidents, at_ms=at_ms, is_due=True)
     )
@@ -215,18 +220,10 @@ def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, An
     return rows
 
 
-def _last_check_ms(results: DeltaTable, at_ms: int) -> int | None:
-    """Returns the newest instant before *at_ms* that was checked.
-
-    It may be long ago. It is epoch ms; None: nothing was checked before *at_ms*.
-    """
-    # Checks for the past do not count.
-    before = (pc.field("checked_at") < utc(at_ms)) & (
-        pc.field("excluded_because").is_null() | (pc.field("excluded_because") != PAST)
-    )
-    times = pl.DataFrame(dataset_of(results).to_table(["checked_at"], filter=before))["checked_at"]
-    newest = times.dt.epoch("ms").max()
-    return newest if isinstance(newest, int) else None
+def _last_check_ms(layout: Layout, topology: Topology, at_ms: int) -> int | None:
+    """Returns the newest check before *at_ms* that was not for the past; None: there is none."""
+    why = pl.col("excluded_because")
+    return _newest_check_ms(layout, topology.name, at_ms, why.is_null() | (why != PAST))
 
 
 def _add(
@@ -238,7 +235,7 @@ def _add(
     """
 
     def write() -> list[dict[str, Any]]:
-        stored = _read_stored(INCIDENTS, layout, topology)
+        stored = open_report(INCIDENTS, layout.report_table(topology, INCIDENTS.name))
         rows = new_rows(in_ms(rows_in(stored)))
         if rows:
             replace_in(stored, rows, INCIDENTS, where=_are_those(rows))
@@ -279,10 +276,7 @@ def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: 
 
 def open_slas(layout: Layout, topology: str) -> dict[str, str]:
     """Returns the SLA of each open incident of *topology*, by its name."""
-    # Pages ask this, and create no table.
-    if not DeltaTable.is_deltatable(str(layout.report_table(topology, INCIDENTS.name))):
-        return {}
-    rows = rows_in(_read_stored(INCIDENTS, layout, topology), columns=("incident", "sla", "change", "changed_at"))
+    rows = report_rows(layout, topology, INCIDENTS, columns=("incident", "sla", "change", "changed_at"))
     return {name: row["sla"] for name, row in open_incidents(in_ms(rows)).items()}
 
 
@@ -291,8 +285,7 @@ def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
 
     They can be written as JSON: instants are text in ISO 8601.
     """
-    stored = _read_stored(INCIDENTS, layout, topology)
-    rows = rows_in(stored, pc.field("run_id") == run_id).sort("changed_at", "incident")
+    rows = report_rows(layout, topology, INCIDENTS, pl.col("run_id") == run_id).sort("changed_at", "incident")
     return rows.with_columns(cs.datetime().dt.to_string("iso:strict")).to_dicts()
 
 
@@ -303,15 +296,15 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
     out if they are older than RETRIED_MS, unless the channel keeps state and opened the alert. Silenced alerts wait. A
     reminder has its number as `reminder`. A row that is only sent again has `is_repeat`. Each table is read once.
     """
-    alerts = in_ms(rows_in(_read_stored(ALERTS, layout, topology)))
-    by_them = pc.field("channel").isin([channel.name, *channel.escalated_by])
-    deliveries = in_ms(rows_in(_read_stored(DELIVERIES, layout, topology), by_them))
+    alerts = in_ms(report_rows(layout, topology, ALERTS))
+    by_them = pl.col("channel").is_in([channel.name, *channel.escalated_by])
+    deliveries = in_ms(report_rows(layout, topology, DELIVERIES, by_them))
     return due_changes(channel, alerts, deliveries, stored_decisions(layout, topology), now_ms=now_ms)
 
 
 def stored_decisions(layout: Layout, topology: str) -> list[dict[str, Any]]:
     """Returns the rows of `decisions` about alerts, with instants as epoch ms."""
-    return in_ms(rows_in(_read_stored(DECISIONS, layout, topology), pc.field("outcome").is_null()))
+    return in_ms(report_rows(layout, topology, DECISIONS, pl.col("outcome").is_null()))
 
 
 @contextmanager
@@ -352,10 +345,6 @@ def record_delivery(layout: Layout, change: Mapping[str, Any], channel: Channel,
         layout.report_table(change["topology"], DELIVERIES.name),
         where=where,
     )
-
-
-def _read_stored(table: Table, layout: Layout, topology: str) -> DeltaTable:
-    return open_report(table, layout.report_table(topology, table.name))
 
 
 def _are_those(rows: Sequence[Mapping[str, Any]], name: str = "incident") -> str:

@@ -10,18 +10,18 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 
-from deltalake import DeltaTable
+import polars as pl
 
 from tidemark.clock import Clock
 from tidemark.collecting import names_in
 from tidemark.control.folder import ALIVE, BEATS_EVERY_MS, Control, Heartbeat, beats_every_ms
+from tidemark.facts.fact_tables import stored_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import Measure
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.measures.status import Status
-from tidemark.stream.journal.unflushed import unflushed_of
 
 WAIT_MS = 15_000
 """Longest wait of a check, in ms, with a heartbeat every second.
@@ -113,9 +113,6 @@ def _heartbeat(layout: Layout, topology: str, name: str) -> Heartbeat | None:
 
 def _newest_known(layout: Layout, topology: str, name: str) -> int:
     """Returns the newest batch with facts; -1: there is none."""
-    home = layout.stream(topology, name)
-    unflushed, path = unflushed_of(home), home / BATCHES.name
-    if not DeltaTable.is_deltatable(str(path)):
-        return -1
-    newest = unflushed.scan(path).select("batch_id").max().collect().item()
+    batches = stored_in(layout.stream(topology, name))(BATCHES, BATCHES.name)
+    newest = batches.select(pl.col("batch_id").max()).collect().item()
     return -1 if newest is None else int(newest)

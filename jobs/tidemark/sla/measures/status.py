@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, assert_never
 
 from tidemark.collecting import names_in, present
+from tidemark.facts.measures.fact_kinds import FactKind
+from tidemark.facts.measures.groups import GroupsSeen
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -59,67 +60,12 @@ from tidemark.semantics.sla import (
     judge_staleness,
     never_loaded_since_ms,
 )
-from tidemark.sla.measures.groups import GroupsSeen
 
 Rows = Sequence[Mapping[str, Any]]
 EXCUSED_WHEN_IDLE = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.RECORDS, Measure.COMPLETE_BY})
 """Measures that pass while sources are idle, if an SLA says so."""
 MOST_SHOWN, LONGEST_KEY = 3, 200
 """Most broken contracts in a sentence, and characters of a row's key."""
-
-
-class FactKind(StrEnum):
-    """The kinds of facts about a subject."""
-
-    NEWEST = "newest"
-    """For a table: at_ms, its newest record time."""
-    NEWEST_MERGED = "newest_merged"
-    """For a table with current rows.
-
-    at_ms is the newest record time that its files show.
-    """
-    SOURCE = "source"
-    """For a source: at_ms, its watermark; idle, true if it is idle."""
-    SUB_TOPOLOGY = "sub_topology"
-    """For a sub-topology: at_ms, its watermark."""
-    LATENCY = "latency"
-    """For an operator and bucket: n records with that end-to-end latency."""
-    LATENCY_MERGED = "latency_merged"
-    """For a sink with current rows and a bucket.
-
-    n is the number of rows with that end-to-end latency to the files of its table.
-    """
-    OBJECTIVE = "objective"
-    """As LATENCY, of an operator with an objective.
-
-    Its interval begins with a whole minute.
-    """
-    RECORDS = "records"
-    """For an operator: n records that came in."""
-    SCHEMA_CHANGES = "schema_changes"
-    """For a source: n changes of its fields."""
-    QUARANTINED = "quarantined"
-    """For an operator: n records that it quarantined."""
-    LATE = "late"
-    """For an operator: n records that it found late."""
-    CLOCK = "clock"
-    """For a host: n, the possible error of its clock in ms."""
-    BEGUN = "begun"
-    """For a topology: at_ms, the start of its first driver; without one its first check.
-
-    It may be later than the check's instant.
-    """
-    CATCHING_UP = "catching_up"
-    """For a sub-topology that catches up; it has no value."""
-    STARTING = "starting"
-    """For a sub-topology whose driver has begun, or will.
-
-    It has no value. The driver did not fail before, and has finished no batch since the last start of a driver.
-    """
-    COMPLETE = "complete"
-    """For an operator: at_ms, end of a complete interval; n, since when."""
-    ADDED = "added"
-    """For an operator and bucket: n windows with that time of work."""
 
 
 CAUSE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")

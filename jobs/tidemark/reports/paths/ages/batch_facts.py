@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 
+from tidemark.facts.topology_tables import BatchRows
 from tidemark.kernels.reports.ages import PLACE, ClosingBatches
 from tidemark.kernels.reports.paths import NONE, Floats, Mask, Places
 from tidemark.kernels.reports.reads import partition_reads
@@ -243,19 +244,6 @@ class Blockers:
     def _texts(self, texts: Sequence[str]) -> pl.Series:
         """Returns the text of the partition of each window; null without one."""
         return pl.Series([*texts, None], dtype=pl.String()).gather(self.number % (len(texts) + 1))
-
-
-class BatchRows(NamedTuple):
-    """Rows about the batches of one topology.
-
-    `batches` are rows of `batches`, `beats` of `heartbeats`, `partitions` of `partition_batches`, and `latencies` those
-    of `latency_minutes` about sources and the batches that closed windows.
-    """
-
-    batches: pl.DataFrame
-    beats: pl.DataFrame
-    partitions: pl.DataFrame
-    latencies: pl.DataFrame
 
 
 class BatchFacts:

@@ -1,14 +1,54 @@
-"""Finds the version of a Delta table that a batch committed."""
+"""Reads logs of Delta tables: their files, their newest version, and the one that a batch committed."""
 
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from pathlib import Path
+from typing import Any, NamedTuple
+
+import polars as pl
+from deltalake import DeltaTable
 
 from tidemark.facts.record_facts import StreamEvidence
 from tidemark.storage.delta.log import commit_file
+from tidemark.storage.delta.snapshots import versions_in_log
 from tidemark.storage.warehouse import changes_of
-from tidemark.trace.outcomes import Commit, NoVersion
+
+
+class NoVersion(StrEnum):
+    """Why no version of a Delta table can be named for the row of a batch."""
+
+    NOT_MERGED = "not_merged"
+    NOT_COMMITTED = "not_committed"
+    NOT_IN_LOG = "not_in_log"
+
+
+class Commit(NamedTuple):
+    """A version of a Delta table, and when it was committed (epoch ms)."""
+
+    version: int
+    at_ms: int
+
+
+def version_fields(commit: Commit | NoVersion) -> dict[str, Any]:
+    """Returns the version for JSON, or why none is named."""
+    if isinstance(commit, NoVersion):
+        return {"version": None, "no_version": commit.value}
+    return {"version": commit.version, "no_version": None}
+
+
+def files_in_log(path: Path) -> pl.DataFrame:
+    """Returns the data files of the Delta table at *path*, with the statistics that its log has: `min.batch_id`, ….
+
+    The log has no column for a statistic that no file has.
+    """
+    return pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
+
+
+def newest_version(path: Path) -> int:
+    """Returns the newest version of the Delta table at *path*, by its log; -1 while it is not written."""
+    return max(versions_in_log(path), default=-1)
 
 
 def version_of(evidence: StreamEvidence, name: str, batch_id: int) -> Commit | NoVersion:

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidemark.facts.answers import Tables
+from tidemark.facts.measures.batches import BEFORE_LATER, known_batches
 from tidemark.model.kinds.operator import PARTITION
 from tidemark.model.settings.intervals import is_text
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.sla import Sla
-from tidemark.sla.measures.batches import BEFORE_LATER, known_batches
 
 MOST_NAMED = 20
 """Most groups that a result names."""

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.facts.answers import Row, Tables
+from tidemark.facts.measures.batches import DAY_MS, tables_of_batches
+from tidemark.facts.measures.fact_kinds import FactKind
 from tidemark.model.settings.intervals import Grain, Interval, Scope, is_text, join_intervals
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
-from tidemark.sla.measures.batches import DAY_MS, tables_of_batches
-from tidemark.sla.measures.status import FactKind
 
 MINUTE_MS, HOUR_MS = Grain.MINUTE.length_ms, Grain.HOUR.length_ms
 LATER = f"""

@@ -12,9 +12,9 @@ from typing import Any
 from tidemark.escaping import inert
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.latency_places import latencies_in_places
+from tidemark.facts.path_facts import MEASURED_STEPS
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import MEASURED_STEPS
 from tidemark.semantics.quantiles import MEDIAN, median_sql, quantile_sql
 
 PLACES = 150

@@ -11,19 +11,19 @@ from typing import Any
 
 from tidemark.control.folder import StreamState
 from tidemark.facts.answers import Row, Tables
+from tidemark.facts.measures.batches import BEFORE_LATER, DAY_MS, known_batches, tables_of_batches
+from tidemark.facts.measures.fact_kinds import FactKind
+from tidemark.facts.measures.newest_times import oldest_ms
+from tidemark.facts.path_facts import FINISHED_MS
 from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.path_facts import FINISHED_MS
 from tidemark.semantics.buckets import bucket_sql
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.schema_watch import OF_RECORDS
-from tidemark.sla.measures.batches import BEFORE_LATER, DAY_MS, known_batches, tables_of_batches
-from tidemark.sla.measures.newest_times import oldest_ms
-from tidemark.sla.measures.status import FactKind
 
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
 SHAPE |= {"at_ms": "bigint", "idle": "boolean"}

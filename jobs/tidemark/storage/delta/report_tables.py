@@ -1,26 +1,24 @@
-"""Reads and writes reports from the driver, through delta-rs.
+"""Writes reports from the driver, through delta-rs.
 
 A small commit takes delta-rs some 10 ms, where Spark's first Delta write in a fresh JVM takes 3 to 5 s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import polars as pl
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from tidemark.errors import InvalidRow
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.checks import CHECKS
-from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.tables.catalog import Table
-from tidemark.storage.delta.datasets import dataset_of, local_folder
+from tidemark.storage.delta.datasets import local_folder
 from tidemark.storage.delta.format import WRITER
 from tidemark.storage.delta.log import make_commits_durable
 from tidemark.storage.delta.tables import again_after_others, append, create
@@ -95,20 +93,3 @@ def open_report(table: Table, path: Path) -> DeltaTable:
     checks = CHECKS.get(table.name, {})
     schema = arrow_schema(table)
     return create(path, schema, description=table.row, checks=checks, partitioned_by=table.partitioned_by)
-
-
-def lies_in(column: str, interval: Interval) -> pc.Expression:
-    """Returns a predicate: the timestamp *column* lies in *interval*."""
-    at = pc.field(column)
-    return (at >= utc(interval.start_ms)) & (at < utc(interval.end_ms))
-
-
-def rows_in(
-    stored: DeltaTable, where: pc.Expression | None = None, *, columns: Sequence[str] | None = None
-) -> pl.DataFrame:
-    """Reads the rows of *stored* for which *where* is true.
-
-    Files that cannot have such rows are not opened. *stored* is the table as it was when it was opened. None as *where*
-    or *columns*: all of them.
-    """
-    return pl.DataFrame(dataset_of(stored).to_table(columns=columns and [*columns], filter=where))

@@ -15,6 +15,7 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
+from tidemark.facts.versions import files_in_log
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.kernels.reports.rollups import FACTS, by_minute
 from tidemark.model.project.layout import Layout
@@ -67,7 +68,7 @@ class Facts:
         files = self._files(pl.any_horizontal(pl.lit(value=False), *touches))
         if files["num_records"].sum() > spark_above:
             # This imports pyspark, which most jobs do not need.
-            from tidemark.reports.rollups import large_facts
+            from tidemark.facts import large_facts
 
             return large_facts.by_minute(files["path"].to_list(), minutes)
         return by_minute(_rows(files).select(FACTS), minutes, engine="streaming")
@@ -138,9 +139,9 @@ def facts_of(layout: Layout, topology: str) -> list[Facts]:
 def _files(table: Path) -> pl.DataFrame:
     """Returns the data files of *table* with their statistics.
 
-    The frame is empty if there is no table, or no file.
+    The frame is empty if there is no file.
     """
-    files = pl.DataFrame(DeltaTable(str(table)).get_add_actions(flatten=True)) if is_table(table) else pl.DataFrame()
+    files = files_in_log(table)
     if files.is_empty():
         return files
     statistics = ("min.batch_id", "max.batch_id", "min.finished_at", "max.finished_at")

@@ -7,12 +7,12 @@ from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tidemark.facts.measures.fact_kinds import FactKind
+from tidemark.facts.measures.newest_times import newest_ms
+from tidemark.facts.measures.sla_facts import SHAPE
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import Measure, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
-from tidemark.sla.measures.facts import SHAPE
-from tidemark.sla.measures.newest_times import newest_ms
-from tidemark.sla.measures.status import FactKind
 from tidemark.storage.delta.merges import Merge, merges
 from tidemark.storage.warehouse import stream_tables
 

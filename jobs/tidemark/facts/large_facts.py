@@ -1,4 +1,4 @@
-"""Counts facts about latency in Spark's tasks.
+"""Reads facts in Spark's tasks, without those that only a journal has.
 
 The reports do so where there are too many for one process.
 """
@@ -9,13 +9,15 @@ import re
 from collections.abc import Collection, Sequence
 
 import polars as pl
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.kernels.reports import rollups
 from tidemark.kernels.reports.rollups import FACTS, NO_TASKS
+from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval
-from tidemark.model.tables.catalog import LATENCY_MINUTES
-from tidemark.query.spark import rows_of
+from tidemark.model.tables.catalog import LATENCY_MINUTES, OPERATOR_WINDOWS
+from tidemark.query.spark import read_table, rows_of
 from tidemark.spark_session import in_groups, session
 
 
@@ -41,3 +43,9 @@ def by_minute(files: Sequence[str], minutes: Collection[Interval]) -> pl.DataFra
         return rollups.by_minute(rows.lazy(), minutes).cast(NO_TASKS.schema)
 
     return pl.concat([NO_TASKS, *in_groups(facts.select(*FACTS), by, counted)])
+
+
+def finished_windows(layout: Layout, topology: str, ends: Interval) -> DataFrame:
+    """Returns the rows of `operator_windows` that end in *ends*. Spark is started, and left running."""
+    windows = read_table(session("tidemark-critical-path"), layout, topology, OPERATOR_WINDOWS)
+    return windows.where(ends.holds("window_end"))

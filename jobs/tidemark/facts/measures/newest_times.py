@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
-from deltalake import DeltaTable
 
+from tidemark.facts.versions import files_in_log
 from tidemark.storage.delta.tables import scan
 
 NEWEST, OLDEST = "max.timestamp", "min.finished_at"
@@ -36,9 +36,8 @@ def newest_in_log(path: Path, *, before_batch: int | None = None) -> tuple[int |
     No file of rows is opened. It is not certain if the log lacks the statistics of a file, or if a file has rows of
     batches before and after *before_batch*.
     """
-    files = pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
+    files = files_in_log(path)
     if before_batch is not None and files.height:
-        # The log has no column for a statistic that no file has.
         if "min.batch_id" not in files.columns:
             return None, False
         # A file without statistics may have rows of any batch, so it stays and makes the answer uncertain.
@@ -61,7 +60,7 @@ def oldest_ms(paths: Iterable[Path]) -> int | None:
     """
     finished_ms: list[int] = []
     for path in paths:
-        files = pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
+        files = files_in_log(path)
         oldest = files[OLDEST] if OLDEST in files.columns else pl.Series([None], dtype=pl.Datetime())
         if files.height and oldest.has_nulls():
             oldest = scan(path).select("finished_at").collect().to_series()

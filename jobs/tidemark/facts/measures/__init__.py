@@ -1,0 +1,1 @@
+"""Reads the measurements by which SLAs are judged."""

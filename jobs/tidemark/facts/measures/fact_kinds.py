@@ -1,0 +1,59 @@
+"""The kinds of facts by which SLAs are judged."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class FactKind(StrEnum):
+    """The kinds of facts about a subject."""
+
+    NEWEST = "newest"
+    """For a table: at_ms, its newest record time."""
+    NEWEST_MERGED = "newest_merged"
+    """For a table with current rows.
+
+    at_ms is the newest record time that its files show.
+    """
+    SOURCE = "source"
+    """For a source: at_ms, its watermark; idle, true if it is idle."""
+    SUB_TOPOLOGY = "sub_topology"
+    """For a sub-topology: at_ms, its watermark."""
+    LATENCY = "latency"
+    """For an operator and bucket: n records with that end-to-end latency."""
+    LATENCY_MERGED = "latency_merged"
+    """For a sink with current rows and a bucket.
+
+    n is the number of rows with that end-to-end latency to the files of its table.
+    """
+    OBJECTIVE = "objective"
+    """As LATENCY, of an operator with an objective.
+
+    Its interval begins with a whole minute.
+    """
+    RECORDS = "records"
+    """For an operator: n records that came in."""
+    SCHEMA_CHANGES = "schema_changes"
+    """For a source: n changes of its fields."""
+    QUARANTINED = "quarantined"
+    """For an operator: n records that it quarantined."""
+    LATE = "late"
+    """For an operator: n records that it found late."""
+    CLOCK = "clock"
+    """For a host: n, the possible error of its clock in ms."""
+    BEGUN = "begun"
+    """For a topology: at_ms, the start of its first driver; without one its first check.
+
+    It may be later than the check's instant.
+    """
+    CATCHING_UP = "catching_up"
+    """For a sub-topology that catches up; it has no value."""
+    STARTING = "starting"
+    """For a sub-topology whose driver has begun, or will.
+
+    It has no value. The driver did not fail before, and has finished no batch since the last start of a driver.
+    """
+    COMPLETE = "complete"
+    """For an operator: at_ms, end of a complete interval; n, since when."""
+    ADDED = "added"
+    """For an operator and bucket: n windows with that time of work."""

@@ -1,0 +1,54 @@
+"""Finds complete intervals to publish, and records those that were published.
+
+An interval is published once when it is complete, and once more for a larger count of reopenings. The record is the
+table `published_intervals`: one row for each publication, with the run that made it. Rows of the newest run count only
+if its task has succeeded, because Airflow creates the events of a task in the transaction that makes it succeed.
+Instants are those of `completeness`; `published_at` is the clock of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from tidemark.facts.answers import answers_over
+from tidemark.facts.report_rows import report_rows
+from tidemark.facts.versions import newest_version
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import COMPLETENESS, PUBLISHED_INTERVALS
+
+MOST = 24
+"""Most intervals of a table that one task publishes.
+
+All events of an asset in one task have the same extra, so that its size grows with the square of this.
+"""
+DUE = """
+    SELECT sub_topology, "table", interval_start, interval_end, complete_at, records, by_idleness, reopenings, cause
+    FROM complete_intervals AS c
+    ANTI JOIN published_intervals AS p USING (topology, sub_topology, "table", interval_start, reopenings)
+    WHERE topology = ?
+    QUALIFY row_number() OVER (PARTITION BY sub_topology, "table" ORDER BY interval_start) <= ?
+    ORDER BY interval_start, sub_topology, "table"
+"""
+
+
+def completeness_versions(layout: Layout, topology: str, streams: Iterable[str]) -> dict[str, int]:
+    """Returns the version of `completeness` of each of *streams*.
+
+    It is -1 while a stream has no such table.
+    """
+    return {stream: newest_version(layout.stream_table(topology, stream, COMPLETENESS.name)) for stream in streams}
+
+
+def due_intervals(layout: Layout, topology: str, *, most: int = MOST) -> list[dict[str, Any]]:
+    """Returns the intervals of *topology* to publish, the oldest first.
+
+    They are rows of `complete_intervals` as objects, at most *most* of each table.
+    """
+    return answers_over(layout.warehouse, topology).ask(DUE, [topology, most]).objects
+
+
+def publishing_runs(layout: Layout, topology: str) -> list[str]:
+    """Returns the runs that have published, the newest last."""
+    rows = report_rows(layout, topology, PUBLISHED_INTERVALS, columns=["published_at", "run_id"])
+    return list(rows.sort("published_at")["run_id"].unique(maintain_order=True))

@@ -1,0 +1,73 @@
+"""Reads the tables of all streams of a topology."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cache
+from typing import NamedTuple, Protocol
+
+import polars as pl
+
+from tidemark.facts.fact_tables import stored_in
+from tidemark.facts.report_rows import lies_in
+from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, LATENCY_MINUTES, PARTITION_BATCHES, Table
+from tidemark.semantics.blame import HISTORY_MS
+from tidemark.storage.warehouse import stream_tables
+
+
+class Scan(Protocol):
+    """Reads a table of all streams of a topology."""
+
+    def __call__(self, table: Table, *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
+        """Returns the rows of *table* for which *where* is true."""
+
+
+def tables_of(layout: Layout, topology: str) -> Scan:
+    """Returns what reads the tables and journals of *topology*, also those of streams that it no longer has.
+
+    The frames have the columns that are declared. Files without rows for which *where* is true are not opened.
+    """
+    open_stream = cache(stored_in)
+
+    def scan(table: Table, *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
+        none = pl.DataFrame(arrow_schema(table).empty_table())
+        paths = stream_tables(layout, topology, table.name)
+        parts = [open_stream(path.parent)(table, table.name).filter(*where) for path in paths]
+        return pl.concat([none.lazy(), *parts], how="diagonal_relaxed").select(none.columns)
+
+    return scan
+
+
+class BatchRows(NamedTuple):
+    """Rows about the batches of one topology.
+
+    `batches` are rows of `batches`, `beats` of `heartbeats`, `partitions` of `partition_batches`, and `latencies` those
+    of `latency_minutes` about sources and the batches that closed windows.
+    """
+
+    batches: pl.DataFrame
+    beats: pl.DataFrame
+    partitions: pl.DataFrame
+    latencies: pl.DataFrame
+
+
+def batch_rows(scan: Scan, over: Interval, *, closed_in: pl.Series, sources: Collection[str]) -> BatchRows:
+    """Returns the facts of batches that finished in the interval *over*.
+
+    *closed_in* are the batches that closed windows, and *sources* those whose latencies are read.
+    """
+    ran = lies_in("finished_at", over)
+    is_closing = pl.col("closed_windows") & pl.col("batch_id").is_in(closed_in.implode())
+    batches = scan(BATCHES, where=[ran]).collect()
+    # A watermark that was decided long before may still hold. If a clock was set back, decisions are later than it.
+    decided_ms = batches["decided_at"].drop_nulls().cast(pl.Datetime("ms", "UTC")).dt.epoch("ms")
+    decided = Interval(over.start_ms - HISTORY_MS, max([over.end_ms, *decided_ms]) + 1)
+    return BatchRows(
+        batches=batches,
+        beats=scan(HEARTBEATS, where=[lies_in("beat_at", over)]).collect(),
+        partitions=scan(PARTITION_BATCHES, where=[lies_in("decided_at", decided)]).collect(),
+        latencies=scan(LATENCY_MINUTES, where=[ran, is_closing, pl.col("operator").is_in([*sources])]).collect(),
+    )

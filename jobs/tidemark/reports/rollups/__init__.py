@@ -1,1 +1,0 @@
-"""Rolls latencies up by hour and day."""
