@@ -14,6 +14,7 @@ import pandas as pd
 
 from tidemark.collecting import names_in
 from tidemark.facts.answers import Row
+from tidemark.facts.liveness import drivers_of
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
@@ -163,7 +164,8 @@ def _facts(
 ) -> list[Row]:
     """Returns all facts by which *specs* are judged at *at_ms*."""
     later = sla_facts.later(tables, topology.name, at_ms=at_ms)
-    facts = sla_facts.facts(tables, topology, specs, at_ms=at_ms)
+    drivers = drivers_of(layout, topology, at_ms=at_ms)
+    facts = sla_facts.facts(tables, topology, specs, drivers, at_ms=at_ms)
     # Tables whose record times SLAs of staleness ask for.
     timed_tables = set()
     for name, path in _staleness_tables(layout, topology.name, specs):

@@ -45,6 +45,7 @@ from tidemark.control.folder import BEATS_EVERY_MS, Control, Heartbeat, StreamSt
 from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import TidemarkError
 from tidemark.escaping import inert
+from tidemark.semantics.liveness import RIGHT_TO_KILL
 from tidemark.storage import location
 from tidemark.storage.disk import is_over
 from tidemark.storage.library import version
@@ -66,29 +67,35 @@ BY_CHANGE = "airflow: the topology file has changed"
 
 
 class DriverVerdict(StrEnum):
-    """The state of a driver, as seen from outside."""
+    """What a task does about a driver: it waits, kills it, or does what its end asks for.
+
+    The state of a stream is another question, and has other limits (`tidemark.semantics.liveness`).
+    """
 
     ALIVE = "alive"
+    """The task waits."""
     STALE = "stale"
-    """It sends no heartbeat."""
+    """It has sent no heartbeat for so long that it may be killed."""
     STUCK = "stuck"
-    """It sends heartbeats, and its current work takes too long."""
+    """It sends heartbeats, and has worked on one step for so long that it may be killed."""
     DEAD = "dead"
     DRAINED = "drained"
     ROTATED = "rotated"
+    FINISHED = "finished"
     FAILED = "failed"
 
 
 _ENDED = {
     StreamState.DRAINED: DriverVerdict.DRAINED,
     StreamState.ROTATED: DriverVerdict.ROTATED,
+    StreamState.FINISHED: DriverVerdict.FINISHED,
     StreamState.FAILED: DriverVerdict.FAILED,
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """Time limits of a driver, in seconds.
+    """Limits after which a task kills or replaces a driver, in seconds.
 
     Attributes:
         stale_after_s: between heartbeats; three times the usual distance at least.
@@ -97,10 +104,10 @@ class Patience:
         drain_within_s: to end on request.
     """
 
-    stale_after_s: float = 30.0
-    start_within_s: float = 180.0
-    stuck_after_s: float = 1_800.0
-    drain_within_s: float = 15.0
+    stale_after_s: float = RIGHT_TO_KILL.silent_s
+    start_within_s: float = RIGHT_TO_KILL.starting_s
+    stuck_after_s: float = RIGHT_TO_KILL.working_s
+    drain_within_s: float = RIGHT_TO_KILL.draining_s
 
 
 @dataclass(frozen=True)

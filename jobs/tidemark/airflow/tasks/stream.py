@@ -66,6 +66,7 @@ RETRIES = 5
 Driver counts failures of drivers over all tries.
 """
 _HANGS = (DriverVerdict.STALE, DriverVerdict.STUCK)
+_DONE = (DriverVerdict.DRAINED, DriverVerdict.FINISHED)
 _BROKEN = (DriverVerdict.DEAD, DriverVerdict.FAILED)
 _LASTING = ("Unsound:", "DataLost:", "InvalidSpec:", "UnreadableFile:", "UnknownCheckpointFormat:", "OtherFormat:")
 """Errors that a person must resolve: another driver would meet them."""
@@ -268,13 +269,13 @@ class StreamOperator(BaseOperator):
             verdict = driver.verdict(now_ms=wall_clock_ms())  # it may have drained and hung at its very end
         if verdict is DriverVerdict.ROTATED and driver.drained_by() is not None:
             verdict = DriverVerdict.DRAINED  # requested while no driver ran that could report it
-        if verdict is DriverVerdict.DRAINED and driver.drained_by() not in (BY_USER, BY_CHANGE):
+        if verdict in _DONE and driver.drained_by() not in (BY_USER, BY_CHANGE):
             self._succeed(driver)
             return
-        if verdict in (DriverVerdict.DRAINED, DriverVerdict.ROTATED):
+        if verdict in (*_DONE, DriverVerdict.ROTATED):
             # Drained for an older try that was cleared, whose driver this try had adopted, or to run a newer file.
             driver.forget_failures()
-        if verdict in (DriverVerdict.DRAINED, DriverVerdict.ROTATED, DriverVerdict.ALIVE):
+        if verdict in (*_DONE, DriverVerdict.ROTATED, DriverVerdict.ALIVE):
             self._defer(driver, self._ensure(driver))
         self._fail(driver, why, context)
 
@@ -364,7 +365,8 @@ class StreamOperator(BaseOperator):
         raise AirflowFailException(msg)
 
     def _succeed(self, driver: Driver) -> None:
-        self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())
+        by = driver.drained_by()
+        self.log.info("stream %s %s", self.sub_topology, "finished" if by is None else f"was drained by {by}")
         driver.report_drain()
         driver.forget_failures()
 
