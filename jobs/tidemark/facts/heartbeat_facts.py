@@ -99,12 +99,12 @@ class HeartbeatFacts:
     @cached_property
     def liveness(self) -> Liveness:
         """What has become of the newest driver, in one word: what every page, command and check shows."""
-        return liveness(self._evidence, self._tables.at_ms)
+        return liveness(self.evidence, self._tables.at_ms)
 
     @property
     def is_silent(self) -> bool:
         """True if the driver, if it lives, should have sent a heartbeat since the newest one."""
-        return is_silent(self._evidence, self._tables.at_ms)
+        return is_silent(self.evidence, self._tables.at_ms)
 
     @property
     def works(self) -> bool:
@@ -118,7 +118,8 @@ class HeartbeatFacts:
         return isinstance(newest_ms, int) and newest_ms >= self._tables.at_ms - WITHOUT_BEATS_MS
 
     @cached_property
-    def _evidence(self) -> Evidence:
+    def evidence(self) -> Evidence:
+        """What is known of the newest driver."""
         live, row = self._live, self._row
         of_row = None if row is None else _sign(row)
         control = None if live is None else sign_of(live)
@@ -151,7 +152,7 @@ class HeartbeatFacts:
     @cached_property
     def beat(self) -> Beat | None:
         """The newest heartbeat, from the control folder or from the table."""
-        newest = self._evidence.newest
+        newest = self.evidence.newest
         if newest is None:
             return None
         row, live = self._row, self._live
