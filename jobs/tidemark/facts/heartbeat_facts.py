@@ -102,6 +102,12 @@ class HeartbeatFacts:
         return liveness(self.evidence, self._tables.at_ms)
 
     @property
+    def is_from_folder(self) -> bool:
+        """True if the newest heartbeat is that of the control folder."""
+        newest = self.evidence.newest
+        return newest is not None and newest.kind is EvidenceKind.CONTROL
+
+    @property
     def is_silent(self) -> bool:
         """True if the driver, if it lives, should have sent a heartbeat since the newest one."""
         return is_silent(self.evidence, self._tables.at_ms)

@@ -146,21 +146,23 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
 
 def _ended(scene: Scene, name: str, beat: Beat) -> tuple[str, str] | None:
     """Returns how the driver of *name* ended, as part of a sentence, and the remedy; None: it has not."""
-    again, unless = start(scene, name), "unless Airflow is doing so"
+    driver = scene.of(name).driver
+    again, unless, look = start(scene, name), "unless Airflow is doing so", f"look at its log: {logs(scene, name)}"
     by = f" by {beat.drained_by}" if beat.drained_by else ""
     hung = f" because {beat.killed_for} hung in the same process" if beat.killed_for else ""
-    killed = f"look at its log: {logs(scene, name)}, and {again}, {unless}"
-    match scene.of(name).driver.liveness:
+    match driver.liveness:
         case Liveness.FAILED:
             return f"failed: {beat.reason}{_topics_read(scene, name, beat)}", f"correct that and {again}"
         case Liveness.DRAINED:
             return f"was drained{by} at {iso(beat.at_ms)}", again
         case Liveness.FINISHED:
             return f"finished by itself at {iso(beat.at_ms)}", f"if it should go on, {again}"
-        case Liveness.DEAD if beat.state is not StreamState.ROTATED:
-            return f"was killed{hung}", killed
-        case Liveness.ROTATED | Liveness.DEAD:
+        case Liveness.ROTATED | Liveness.DEAD if beat.state is StreamState.ROTATED:
             return "ended to be replaced by a new one", f"{again}, {unless}"
+        case Liveness.DEAD if driver.is_from_folder:
+            return f"was killed{hung}", f"{look}, and {again}, {unless}"
+        case Liveness.DEAD:
+            return "sends no heartbeat any more", f"{look}, and {again}"
         case _:
             return None
 
