@@ -41,11 +41,11 @@ from tidemark.semantics.liveness import (
     HAS_DRIVER,
     LIMITS,
     REPLACED_WITHIN_MS,
-    RIGHT_TO_KILL,
     WORKS,
     Evidence,
     EvidenceKind,
     Liveness,
+    RightToKill,
     Sign,
     StoreKind,
     asks_for_lease,
@@ -331,7 +331,7 @@ def test_the_page_has_every_word_and_every_limit() -> None:
         lengths_ms = (each.every_ms, each.lease_after_ms, each.silent_after_ms)
         expected.append(" | ".join([f"`{kind}`", store, *(f"{length_ms // 1_000} s" for length_ms in lengths_ms)]))
     assert limits == expected
-    of = RIGHT_TO_KILL
+    of = RightToKill()
     found = [re.findall(r"([\d,]+) s\b", row.partition(" | ")[2])[0] for row in rights]
     assert found == [f"{each:,.0f}" for each in (of.silent_s, of.starting_s, of.working_s, of.draining_s)]
     assert (REPLACED_WITHIN_MS, HANGS_AFTER_MS) == (300_000, 300_000), "the page says 300 s"

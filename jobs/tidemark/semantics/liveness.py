@@ -3,7 +3,7 @@
 A driver leaves evidence in two places: `heartbeat.json` in the control folder of the stream has its newest heartbeat,
 and the table `heartbeats` a row of every few. The newer of the two gives the word. How old it may be depends on where
 it lies, because an object store gets heartbeats seldom: LIMITS has that. Whether a task of Airflow may kill a driver is
-another question, and RIGHT_TO_KILL has its limits.
+another question, and RightToKill has its limits.
 Clock: epoch ms; heartbeats have the clock of the driver's host.
 """
 
@@ -118,8 +118,6 @@ class RightToKill:
     draining_s: float = 15.0
     """From the request until its end; 34 s in an object store, where a driver reads requests every 20 s."""
 
-
-RIGHT_TO_KILL = RightToKill()
 
 HAS_DRIVER = frozenset({Liveness.STARTING, Liveness.RUNNING, Liveness.CATCHING_UP, Liveness.DRAINING, Liveness.STUCK})
 """A driver lives, whatever it does."""
