@@ -14,16 +14,13 @@ import pandas as pd
 
 from tidemark.collecting import names_in
 from tidemark.facts.answers import Row
+from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
-from tidemark.model.tables.catalog import (
-    EXPECTATION_RESULTS,
-    LATENCY_ROLLUP,
-    SLA_RESULTS,
-)
+from tidemark.model.tables.catalog import BATCHES, EXPECTATION_RESULTS, HEARTBEATS, LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
 from tidemark.reports.report_tables import open_report, replace_in, replace_rows, rows_in
@@ -54,6 +51,7 @@ from tidemark.sla.measures.status import Status, statuses
 from tidemark.sla.page import write_sla_page
 from tidemark.sla.sla_text import sla_row
 from tidemark.storage.delta.tables import again_after_others
+from tidemark.storage.location import is_missing
 from tidemark.storage.warehouse import stream_tables
 
 
@@ -164,7 +162,7 @@ def _facts(
 ) -> list[Row]:
     """Returns all facts by which *specs* are judged at *at_ms*."""
     later = sla_facts.later(tables, topology.name, at_ms=at_ms)
-    drivers = drivers_of(layout, topology, at_ms=at_ms)
+    drivers = _drivers(layout, topology, readable, at_ms=at_ms)
     facts = sla_facts.facts(tables, topology, specs, drivers, at_ms=at_ms)
     # Tables whose record times SLAs of staleness ask for.
     timed_tables = set()
@@ -176,6 +174,19 @@ def _facts(
     facts += objective_facts(tables, topology, specs, _counted(layout, topology, specs, readable), at_ms=at_ms)
     facts += merged_facts(layout, topology, specs, readable, at_ms=at_ms)
     return facts
+
+
+def _drivers(
+    layout: Layout, topology: Topology, readable: Collection[Path], *, at_ms: int
+) -> dict[str, HeartbeatFacts]:
+    """Returns the facts about the drivers at *at_ms*, of the streams whose tables about them are *readable*."""
+
+    def may_be_read(name: str) -> bool:
+        paths = (layout.stream_table(topology.name, name, table.name) for table in (BATCHES, HEARTBEATS))
+        return all(path in readable or is_missing(path) for path in paths)
+
+    drivers = drivers_of(layout, topology, at_ms=at_ms)
+    return {name: driver for name, driver in drivers.items() if may_be_read(name)}
 
 
 def _counted(
