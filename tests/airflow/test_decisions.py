@@ -18,7 +18,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from support.repairable import LOSS, REMOVAL, REOPENING, REQUEUING, RESET, RESHARDING, Repairable
-from support.supervised_streams import HEARD, PATIENCE
+from support.supervised_streams import HEARD, RIGHT_TO_KILL
 from tidemark.airflow.tasks.decisions import (
     AnswerTrigger,
     DecisionOperator,
@@ -53,7 +53,7 @@ from pathlib import Path
 TESTS = Path(os.environ["TIDEMARK_TESTS"])
 sys.path.append(str(TESTS))
 from airflow.sdk import DAG
-from support.supervised_streams import FIRST_LOOK_S, PATIENCE
+from support.supervised_streams import FIRST_LOOK_S, RIGHT_TO_KILL
 from tidemark.airflow.tasks.stream import StreamOperator, Supervision
 
 
@@ -70,7 +70,7 @@ with DAG("play_streams", schedule=None):
         warehouse="{{ var.value.tidemark_warehouse }}",
         bootstrap="127.0.0.1:1",
         application=str(TESTS / "airflow" / "stand_in.py"),
-        supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, patience=PATIENCE),
+        supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, right_to_kill=RIGHT_TO_KILL),
         decisions="tidemark_play_decisions",
     )
 """
@@ -314,7 +314,7 @@ def plant(tmp_path: Path) -> Iterator[Plant]:
     # How soon a deadline is noticed; by default after 15 s.
     soon = {"SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2"}
     control = stopped.play.control.home
-    driver = Driver(control, PATIENCE, shared=control.parent / ".driver")
+    driver = Driver(control, RIGHT_TO_KILL, shared=control.parent / ".driver")
     (control / "behaviour").write_text(f"lose {LOSS}")
     try:
         address = broker.start(tmp_path / "broker").address

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from tidemark.airflow.tasks.driver import NAME, Driver, Patience
+from tidemark.airflow.tasks.driver import NAME, Driver
 from tidemark.airflow.tasks.stream import StreamOperator, Supervision
 from tidemark.control import process
 from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument
+from tidemark.semantics.liveness import RightToKill
 
 HERE = Path(__file__).parent
-PATIENCE = Patience(stale_after_s=1.0, start_within_s=10.0, stuck_after_s=2.0, drain_within_s=1.0)
+RIGHT_TO_KILL = RightToKill(silent_s=1.0, starting_s=10.0, working_s=2.0, draining_s=1.0)
 TOML = """
 name = "secured"
 [operators.readings]
@@ -54,7 +55,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
     (tmp_path / "secured.toml").write_text(TOML)
     control = tmp_path / "control" / "secured"
-    found = Driver(control / "readings", PATIENCE, shared=control / ".driver")
+    found = Driver(control / "readings", RIGHT_TO_KILL, shared=control / ".driver")
     yield found
     process.stop(found.process_home, NAME, grace_s=0)
 
@@ -67,7 +68,7 @@ def operator(driver: Driver) -> StreamOperator:
         warehouse=str(driver.home.parents[2]),
         bootstrap="127.0.0.1:1",
         application=str(HERE / "stand_in.py"),
-        supervision=Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, patience=PATIENCE),
+        supervision=Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, right_to_kill=RIGHT_TO_KILL),
     )
 
 

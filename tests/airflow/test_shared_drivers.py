@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict, Patience
+from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict
 from tidemark.airflow.tasks.stream import StreamOperator, StreamTrigger, Supervision
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
@@ -23,11 +23,12 @@ from tidemark.embedded.stack import Home
 from tidemark.errors import TidemarkError
 from tidemark.model.topology import load
 from tidemark.reports.what_if.estimates import distances_of
+from tidemark.semantics.liveness import RightToKill
 from tidemark.stream.driver.waking import Hops
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"
-PATIENCE = Patience(stale_after_s=1.0, start_within_s=5.0, stuck_after_s=2.0, drain_within_s=1.0)
+RIGHT_TO_KILL = RightToKill(silent_s=1.0, starting_s=5.0, working_s=2.0, draining_s=1.0)
 
 
 class Streams:
@@ -40,7 +41,7 @@ class Streams:
         self.control = home / "control" / "flights"
 
     def driver(self, name: str) -> Driver:
-        return Driver(self.control / name, PATIENCE, shared=self.control / ".driver")
+        return Driver(self.control / name, RIGHT_TO_KILL, shared=self.control / ".driver")
 
     def task(self, name: str) -> StreamOperator:
         return StreamOperator(
@@ -50,7 +51,7 @@ class Streams:
             warehouse=str(self.home),
             bootstrap="127.0.0.1:1",
             application=str(HERE / "stand_in.py"),
-            supervision=Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, patience=PATIENCE),
+            supervision=Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, right_to_kill=RIGHT_TO_KILL),
         )
 
     def behave(self, name: str, how: str) -> None:

@@ -22,7 +22,7 @@ from airflow.sdk._shared.module_loading import import_string
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from support.topologies import orders_in_files
-from tidemark.airflow.tasks.driver import BY_CHANGE, NAME, Driver, DriverVerdict, Patience
+from tidemark.airflow.tasks.driver import BY_CHANGE, NAME, Driver, DriverVerdict
 from tidemark.airflow.tasks.orphans import are_incomplete
 from tidemark.airflow.tasks.stream import BY_USER, StreamOperator, StreamTrigger, Supervision, kind, slow_arguments
 from tidemark.clock import wall_clock_ms
@@ -30,10 +30,11 @@ from tidemark.control import process
 from tidemark.control.folder import AcceptedLoss, Control, StreamState, digest
 from tidemark.errors import InvalidArgument
 from tidemark.model.topology import load
+from tidemark.semantics.liveness import RightToKill
 
 HERE = Path(__file__).parent
 FLIGHTS = HERE.parents[1] / "jobs" / "topologies" / "flights.toml"
-PATIENCE = Patience(stale_after_s=1.0, start_within_s=5.0, stuck_after_s=2.0, drain_within_s=1.0)
+RIGHT_TO_KILL = RightToKill(silent_s=1.0, starting_s=5.0, working_s=2.0, draining_s=1.0)
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     folders = [str(HERE / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
     monkeypatch.setenv("PATH", os.pathsep.join(folders))
     control = tmp_path / "control" / "flights"
-    found = Driver(control / "status", PATIENCE, shared=control / ".driver")
+    found = Driver(control / "status", RIGHT_TO_KILL, shared=control / ".driver")
     yield found
     process.stop(found.process_home, NAME, grace_s=0)
 
@@ -53,7 +54,7 @@ def operator(driver: Driver, **changes: Any) -> StreamOperator:
         "warehouse": str(driver.home.parents[2]),
         "bootstrap": "127.0.0.1:1",
         "application": str(HERE / "stand_in.py"),
-        "supervision": Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, patience=PATIENCE),
+        "supervision": Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, right_to_kill=RIGHT_TO_KILL),
     }
     return StreamOperator(task_id="status", **{**arguments, **changes})
 
@@ -107,10 +108,10 @@ def test_a_job_of_a_teams_own_is_drained_like_a_stream(driver: Driver, tmp_path:
     job.write_text(f"{code}\nimport sys, time\n(home / 'seen').write_text(sys.argv[1])\n"
                    "while not Control(home).drain_requested(): time.sleep(0.1)")  # fmt: skip
     of_team = {"topology_file": None, "sub_topology": "", "topology": "flights", "application": str(job)}
-    patience = Patience(start_within_s=120.0, drain_within_s=60.0)
-    supervision = Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, patience=patience)
+    right_to_kill = RightToKill(starting_s=120.0, draining_s=60.0)
+    supervision = Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, right_to_kill=right_to_kill)
     task = operator(driver, **of_team, application_args=["--day=7"], supervision=supervision)
-    alone = Driver(driver.home, patience)
+    alone = Driver(driver.home, right_to_kill)
     try:
         waiting = deferred(task.execute)
         process.wait_until((driver.home / "seen").exists, "the job", 120)
@@ -155,7 +156,7 @@ def test_spark_writes_its_files_below_the_control_folder(driver: Driver, monkeyp
 
 def test_processing_time_has_a_control_folder_of_its_own(driver: Driver) -> None:
     control = driver.home.parents[1] / "flights_on_processing_time"
-    separate = Driver(control / "status", PATIENCE, shared=control / ".driver")
+    separate = Driver(control / "status", RIGHT_TO_KILL, shared=control / ".driver")
     waiting = deferred(operator(driver, time="processing").execute)
     try:
         running(separate)
@@ -192,7 +193,7 @@ def test_a_trigger_survives_the_trip_through_the_database(driver: Driver) -> Non
 
 def test_a_trigger_waits_once_before_it_fires(driver: Driver) -> None:
     looks = {"poll_s": 60.0, "first_look_s": 0.4}
-    trigger = StreamTrigger(home=str(driver.home), launch_id="none", **looks, patience=asdict(PATIENCE))
+    trigger = StreamTrigger(home=str(driver.home), launch_id="none", **looks, right_to_kill=asdict(RIGHT_TO_KILL))
     began = time.monotonic()
     assert event(trigger) == {"verdict": "dead"}
     assert time.monotonic() - began >= 0.4
@@ -516,7 +517,7 @@ def test_a_draining_driver_is_waited_for_and_not_adopted(driver: Driver) -> None
     began = time.monotonic()
     deferred(operator(driver).execute)
     assert running(driver) != first
-    assert time.monotonic() - began >= PATIENCE.drain_within_s
+    assert time.monotonic() - began >= RIGHT_TO_KILL.draining_s
 
 
 def test_an_unknown_connection_is_refused_and_nothing_submitted(driver: Driver) -> None:

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict, Patience
+from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict
 from tidemark.clock import wall_clock_ms
 from tidemark.control import cluster_manager, process
 from tidemark.control.folder import AlreadyRunning, Control, Heartbeat, StreamState
 from tidemark.errors import TidemarkError
+from tidemark.semantics.liveness import RightToKill
 from tidemark.storage.location import location
 
-PATIENCE = Patience(stale_after_s=5.0, start_within_s=60.0, drain_within_s=0.3)
+RIGHT_TO_KILL = RightToKill(silent_s=5.0, starting_s=60.0, draining_s=0.3)
 ELSEWHERE = "other-host"
 SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")
 NOTHING = (sys.executable, "-c", "pass")
@@ -33,7 +34,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def here(home: Path) -> Driver:
-    return Driver(home, PATIENCE)
+    return Driver(home, RIGHT_TO_KILL)
 
 
 def beat(home: Path, launch_id: str, *, age_ms: int = 0, state: StreamState = StreamState.RUNNING) -> None:
@@ -67,7 +68,7 @@ def test_in_client_mode_it_may_not(home: Path) -> None:
 
 
 def test_a_driver_elsewhere_lives_as_long_as_it_beats(home: Path) -> None:
-    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1")
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "l1")
     process.stop(home, NAME, grace_s=0)  # from here it could not be seen either
     assert verdict(home) is DriverVerdict.ALIVE
     beat(home, "l1")
@@ -80,19 +81,19 @@ def test_a_driver_elsewhere_lives_as_long_as_it_beats(home: Path) -> None:
 def test_a_driver_in_an_object_store_may_miss_two_beats() -> None:
     # one that writes to an object store beats every 20 s, so 60 s are the least after which it is stale
     place = location("s3a://bucket/warehouse/control/play/events")
-    quick, patient = Driver(place, PATIENCE), Driver(place, Patience(stale_after_s=90.0))
-    assert (quick._patience.stale_after_s, patient._patience.stale_after_s) == (60.0, 90.0)
+    quick, patient = Driver(place, RIGHT_TO_KILL), Driver(place, RightToKill(silent_s=90.0))
+    assert (quick._right_to_kill.silent_s, patient._right_to_kill.silent_s) == (60.0, 90.0)
 
 
 @pytest.mark.parametrize("state", [StreamState.DRAINED, StreamState.ROTATED, StreamState.FAILED])
 def test_a_driver_elsewhere_has_ended_when_it_says_so(home: Path, state: StreamState) -> None:
-    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1")
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "l1")
     beat(home, "l1", state=state, age_ms=60_000)
     assert verdict(home).value == state.value
 
 
 def test_an_undrained_driver_elsewhere_is_not_reported_gone(home: Path) -> None:
-    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1", is_remote=True)
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "l1", is_remote=True)
     beat(home, "l1")
     with pytest.raises(TidemarkError, match=r"on other-host.*kubectl delete pod"):
         here(home).stop("l1", by="ann", now_ms=wall_clock_ms())
@@ -101,7 +102,7 @@ def test_an_undrained_driver_elsewhere_is_not_reported_gone(home: Path) -> None:
 
 
 def test_a_silent_driver_elsewhere_is_taken_over(home: Path) -> None:
-    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1", is_remote=True)
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "l1", is_remote=True)
     process.stop(home, NAME, grace_s=0)
     beat(home, "l1", age_ms=5_100)
     here(home).kill("l1")
@@ -142,7 +143,7 @@ ON_YARN = cluster_manager.ManagedDriver("l1", cluster_manager.ClusterManager.YAR
 
 
 def test_a_silent_driver_is_killed_through_its_manager(home: Path, programs: Programs) -> None:
-    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1", is_remote=True)
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "l1", is_remote=True)
     process.stop(home, NAME, grace_s=0)
     cluster_manager.record(home, ON_YARN)
     beat(home, "l1", age_ms=5_100)
@@ -157,7 +158,7 @@ def test_a_silent_driver_is_killed_through_its_manager(home: Path, programs: Pro
 
 def test_an_undrained_driver_is_killed_through_its_manager(home: Path, programs: Programs) -> None:
     submit = ("spark-submit", "--master", "k8s://https://api:6443", "--deploy-mode", "cluster")
-    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1", NOTHING, is_remote=True)
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "l1", NOTHING, is_remote=True)
     process.stop(home, NAME, grace_s=0)
     launch = here(home).launch()
     assert launch is not None
@@ -179,7 +180,7 @@ def test_an_undrained_driver_is_killed_through_its_manager(home: Path, programs:
 def test_a_driver_that_its_manager_cannot_kill_is_named(
     home: Path, programs: Programs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1", is_remote=True)
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "l1", is_remote=True)
     process.stop(home, NAME, grace_s=0)
     cluster_manager.record(home, ON_YARN)
     beat(home, "l1")
@@ -192,7 +193,7 @@ def test_a_driver_that_its_manager_cannot_kill_is_named(
 
 
 def test_a_driver_that_has_ended_is_not_killed(home: Path, programs: Programs) -> None:
-    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "l1", is_remote=True)
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "l1", is_remote=True)
     process.stop(home, NAME, grace_s=0)
     cluster_manager.record(home, ON_YARN)
     beat(home, "l1", state=StreamState.DRAINED)
@@ -201,7 +202,7 @@ def test_a_driver_that_has_ended_is_not_killed(home: Path, programs: Programs) -
 
 
 def test_the_driver_that_beats_is_adopted_whatever_came_after(home: Path) -> None:
-    ensure(Driver(home, PATIENCE, host=ELSEWHERE), "lost the race", NOTHING)
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "lost the race", NOTHING)
     process.stop(home, NAME, grace_s=0)
     beat(home, "won it")
     launch = here(home).launch()

@@ -88,7 +88,7 @@ def test_a_job_runs_as_python_would_run_it(job: Job) -> None:
     code = f"import sys, beside, pathlib; pathlib.Path({str(seen)!r}).write_text({text})"
     assert job.run(code, "--day", "7") == 0
     assert seen.read_text() == "__main__ found ['--day', '7']"
-    assert (job.beat().state, job.beat().reason, job.control.is_held()) == ("drained", None, False)
+    assert (job.beat().state, job.beat().reason, job.control.is_held()) == ("finished", None, False)
 
 
 @pytest.mark.parametrize(
@@ -213,13 +213,13 @@ START = f"{IMPORTS}\nquery = DataStreamWriter.start(SimpleNamespace(_spark=None)
 
 def test_no_query_outlives_the_lease(job: Job, query: Query) -> None:
     assert job.run(START) == 0
-    assert (query.stopped, job.beat().state) == ([True], "drained")
+    assert (query.stopped, job.beat().state) == ([True], "finished")
 
 
 def test_a_job_lives_as_long_as_its_threads(job: Job, query: Query) -> None:
     ending = "def end():\n    time.sleep(0.5)\n    query.isActive = False\n"
     assert job.run(f"{START}\nimport threading, time\n{ending}\nthreading.Thread(target=end).start()") == 0
-    assert (query.isActive, query.stopped, job.beat().state) == (False, [], "drained")
+    assert (query.isActive, query.stopped, job.beat().state) == (False, [], "finished")
 
 
 def test_a_job_that_ends_after_the_failure_of_a_query_has_failed(job: Job, query: Query) -> None:
@@ -322,7 +322,7 @@ def test_a_query_that_ignores_its_stop_holds_no_drain_up(
     monkeypatch.setattr(query, "stop", released.wait)
     assert job.run(START) == 0
     # The process ends with its queries, because they must not write without the lease.
-    assert (ended, job.beat().state) == ([0], "drained")
+    assert (ended, job.beat().state) == ([0], "finished")
     released.set()
 
 

@@ -118,7 +118,7 @@ def broken(play: Play, at_s: float) -> Status:
     sla = {"subject": "board", "complete_by": "10 s", "owner": "ann"}
     specs = parse({"play": {"in_time": sla}}, play.topology, file="slas.toml")
     tables, at_ms = Warehouse(play.home), ms(at_s)
-    found = statuses(specs, play.topology, facts(tables, play.topology, specs, at_ms=at_ms), [], at_ms=at_ms)
+    found = statuses(specs, play.topology, facts(tables, play.topology, specs, {}, at_ms=at_ms), [], at_ms=at_ms)
     (status,) = with_culprits(found, play.topology, Layout(play.home), tables, at_ms=at_ms)
     return status
 

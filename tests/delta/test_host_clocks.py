@@ -191,7 +191,7 @@ def test_an_sla_uses_the_clock_of_the_driver_not_of_tasks(play: Play) -> None:
         name="s", subject="out", measure=Measure.STALENESS, limits=Sla(error_after_ms=1_000), owner="o", over_ms=1_000,
         ignore_when_idle=False,
     )  # fmt: skip
-    facts = sla_facts.facts(Warehouse(play.home), play.topology, [spec], at_ms=T + 31_000)
+    facts = sla_facts.facts(Warehouse(play.home), play.topology, [spec], {}, at_ms=T + 31_000)
     assert {row["subject"]: row["n"] for row in facts if row["what"] == "clock"} == {"driver": 5}, (
         "the next estimate is later than the check"
     )

@@ -14,10 +14,11 @@ import pytest
 
 from support.play import Play
 from support.topologies import NEWEST_SENT
-from tidemark.control.folder import SILENT_AFTER_MS, Control, Heartbeat, LeaseLost, StreamState
+from tidemark.control.folder import Control, Heartbeat, LeaseLost, StreamState
 from tidemark.control.process import wait_until
 from tidemark.errors import Contradiction
 from tidemark.model.project.layout import Layout
+from tidemark.semantics.liveness import SILENT_AFTER_MS
 from tidemark.storage.delta.tables import Committer, create, scan
 from tidemark.storage.fence import Fence
 

@@ -211,10 +211,10 @@ def test_dead_producers_are_quiet_and_then_break_the_sla(tmp_path: Path) -> None
     [
         (StreamState.DRAINED, 20, "drained"),
         (StreamState.FAILED, 20, "failed"),
-        (StreamState.ROTATED, 20, "starting"),
+        (StreamState.ROTATED, 20, "rotated"),
         (StreamState.STARTING, 20, "starting"),
         (StreamState.RUNNING, 20, "running"),
-        (StreamState.RUNNING, 15 + 61, "failed"),
+        (StreamState.RUNNING, 15 + 61, "dead"),
     ],
 )
 def test_the_state_is_the_last_one_of_the_heartbeats(
@@ -295,7 +295,7 @@ def test_a_batch_of_more_than_five_minutes_hangs(tmp_path: Path) -> None:
     tell(beats(play), 400, batch_s=110)
     assert model(play, 401)["state"] == "running"
     tell(beats(play), 415, batch_s=110)
-    assert standing(play, 416) == ("not_running", "hanging", "slow_batch")
+    assert standing(play, 416) == ("not_running", "stuck", "slow_batch")
 
 
 def test_a_topology_that_never_ran_has_a_document(tmp_path: Path) -> None:

@@ -561,7 +561,7 @@ def test_slas_name_queries_of_jobs(chain: Path) -> None:
     slas = load_usable(file, shop(chain))
     assert not slas.errors
     at_ms, tables = NOON + 6 * MINUTE, Warehouse(chain)
-    facts = sla_facts.facts(tables, shop(chain), slas.specs, at_ms=at_ms)
+    facts = sla_facts.facts(tables, shop(chain), slas.specs, {}, at_ms=at_ms)
     accounts = sla_facts.accounts(tables, shop(chain), at_ms=at_ms, since_ms=NOON)
     judged = statuses(slas.specs, shop(chain), facts, accounts, [], at_ms=at_ms)
     # The watermark of `clean` is 12:02, and its three records came in the last 10 minutes.

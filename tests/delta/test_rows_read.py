@@ -12,6 +12,7 @@ import critical_path
 import rollup
 from support.play import NOON, Play
 from support.topologies import NEWEST_SENT
+from tidemark.facts.liveness import drivers_of
 from tidemark.facts.measures import sla_facts
 from tidemark.facts.measures.groups import groups_seen
 from tidemark.facts.measures.objectives import objective_facts
@@ -57,7 +58,9 @@ def measured_for_slas(play: Play) -> pl.DataFrame:
     counted = {play.sub: play._batches[play.sub] - 1}
     rows += (of_objective := objective_facts(tables, play.topology, specs, counted, at_ms=at_ms))
     assert of_objective
-    rows += sla_facts.facts(tables, play.topology, specs, at_ms=at_ms)
+    rows += sla_facts.facts(
+        tables, play.topology, specs, drivers_of(Layout(play.home), play.topology, at_ms=at_ms), at_ms=at_ms
+    )
     rows += sla_facts.newest_of_sinks(tables, play.topology, {"board"}, at_ms=at_ms)
     rows += sla_facts.accounts(tables, play.topology, at_ms=at_ms, since_ms=TODAY)
     assert sla_facts.later(tables, play.topology.name, at_ms=TODAY + 1_000) != {}
@@ -109,7 +112,9 @@ def test_before_the_first_batch_nothing_is_known(days: tuple[Play, set[Path]]) -
     tables, at_ms = Warehouse(play.home), NOON - 60_000
     lag = {"subject": "events", "measure": "watermark_lag", "error_after": "1 h", "owner": "o"}
     specs = parse({play.topology.name: {"lag": lag}}, play.topology, file="slas.toml")
-    found = sla_facts.facts(tables, play.topology, specs, at_ms=at_ms)
+    found = sla_facts.facts(
+        tables, play.topology, specs, drivers_of(Layout(play.home), play.topology, at_ms=at_ms), at_ms=at_ms
+    )
     assert {row["what"] for row in found} <= {"begun"}
     assert sla_facts.accounts(tables, play.topology, at_ms=at_ms, since_ms=at_ms) == []
 
@@ -120,7 +125,7 @@ def test_a_topology_began_with_its_own_first_batch(tmp_path: Path) -> None:
     play.batch(at_ms=NOON + DAY)
     old = {"subject": "board", "measure": "staleness", "error_after": "1 h", "owner": "o"}
     specs = parse({"play": {"old": old}}, play.topology, file="slas.toml")
-    found = sla_facts.facts(Warehouse(tmp_path), play.topology, specs, at_ms=NOON + DAY + 1_000)
+    found = sla_facts.facts(Warehouse(tmp_path), play.topology, specs, {}, at_ms=NOON + DAY + 1_000)
     assert [row["at_ms"] for row in found if row["what"] == "begun"] == [NOON + DAY]
 
 

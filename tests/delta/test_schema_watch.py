@@ -97,7 +97,7 @@ class Flights:
         topology = self.play.topology
         specs = parse(SLAS, topology, file="slas.toml")
         at_ms = ms(60 * minute)
-        found = facts(Warehouse(self.play.home), topology, specs, at_ms=at_ms)
+        found = facts(Warehouse(self.play.home), topology, specs, {}, at_ms=at_ms)
         (status,) = statuses(specs, topology, found, [], at_ms=at_ms)
         return status
 

@@ -505,7 +505,7 @@ def test_a_driver_whose_lease_may_not_be_read_is_not_dead(tmp_path: Path, monkey
 
     monkeypatch.setattr(Control, "is_held", refuse)
     assert first(play, 16).cause == "nothing_wrong"
-    assert first(play, 73).cause == "driver_dead"  # it sends no heartbeat for a minute
+    assert first(play, 73).cause == "driver_unknown"  # it sends no heartbeat for a minute
 
 
 def test_a_driver_that_stays_in_starting(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.control.folder import SILENT_AFTER_MS, AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
+from tidemark.control.folder import AlreadyRunning, Control, Heartbeat, LeaseLost, StreamState
 from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.errors import InvalidArgument
+from tidemark.semantics.liveness import SILENT_AFTER_MS
 from tidemark.storage.object_path import ObjectPath
 
 MINUTE_MS = 60_000

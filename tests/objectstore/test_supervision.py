@@ -11,25 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict, Launch, Patience
+from tidemark.airflow.tasks.driver import NAME, Driver, DriverVerdict, Launch
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.driver_folder import processes_of
 from tidemark.control.folder import Control, StreamState, digest
 from tidemark.errors import TidemarkError
+from tidemark.semantics.liveness import RightToKill
 
 PROJECT = Path(__file__).resolve().parents[2]
 STAND_IN = PROJECT / "tests" / "airflow" / "stand_in.py"
 FLIGHTS = PROJECT / "jobs" / "topologies" / "flights.toml"
 SECRET = "secret-of-a-broker"
-PATIENCE = Patience(stale_after_s=1.0, start_within_s=20.0, stuck_after_s=20.0, drain_within_s=3.0)
+RIGHT_TO_KILL = RightToKill(silent_s=1.0, starting_s=20.0, working_s=20.0, draining_s=3.0)
 
 
 @pytest.fixture
 def driver(warehouse: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path))
     control = warehouse / "control" / "flights"
-    found = Driver(control / "status", PATIENCE, shared=control / ".driver")
+    found = Driver(control / "status", RIGHT_TO_KILL, shared=control / ".driver")
     yield found
     process.stop(found.process_home, NAME, grace_s=0)
 
@@ -102,7 +103,7 @@ def test_a_killed_driver_is_dead_at_once_and_replaced(driver: Driver) -> None:
 def test_a_driver_elsewhere_is_known_by_its_heartbeats(driver: Driver) -> None:
     launch(driver)
     os.kill(running(driver), signal.SIGKILL)
-    elsewhere = Driver(driver.home, PATIENCE, host="another-host", shared=driver.shared)
+    elsewhere = Driver(driver.home, RIGHT_TO_KILL, host="another-host", shared=driver.shared)
     assert verdict(elsewhere) is DriverVerdict.ALIVE
     assert elsewhere.verdict(now_ms=wall_clock_ms() + 61_000) is DriverVerdict.STALE
 

@@ -247,7 +247,33 @@ _THOUSANDS = "Lengths in the text of a path have a comma before each three digit
 _BY_BATCHES = "The newest batch and its unread records are those of the tables; a heartbeat may be older."
 _ONE_REMEDY = "Findings with one remedy, one after the other, have it once."
 _NO_UPSTREAM = "A source has no latency from an upstream on."
+_ONE_WORD = (
+    "The state of a stream is the word of one rule: a driver that was killed is dead everywhere, which was failed or "
+    "silent, a driver that hangs is stuck, and batches without a heartbeat do not say that a stream never started."
+)
 CHANGED: Sequence[Changed] = (
+    # States of streams
+    Changed("*", "command topology", "*.state", _ONE_WORD),
+    Changed("*", "text of topology", "*: never_started", _ONE_WORD),
+    Changed("*", "text of topology", "*: unknown", _ONE_WORD),
+    Changed("*", "command status", "topologies*.state", _ONE_WORD),
+    Changed("*", "metrics", "tidemark_stream_state*", _ONE_WORD),
+    Changed("kinds", "start page", "failed", _ONE_WORD),
+    Changed("kinds", "start page", "dead", _ONE_WORD),
+    Changed("job", "start page", "never started", _ONE_WORD),
+    Changed("job", "start page", "unknown", _ONE_WORD),
+    Changed("kinds", "page of the topology", "*, moving average *, failed*", _ONE_WORD),
+    Changed("kinds", "page of the topology", "*, moving average *, dead*", _ONE_WORD),
+    Changed("kinds", "page of the topology", "failed", _ONE_WORD),
+    Changed("kinds", "page of the topology", "dead", _ONE_WORD),
+    Changed("kinds", "page of the topology", "streams failed", _ONE_WORD),
+    Changed("kinds", "page of the topology", "streams dead", _ONE_WORD),
+    Changed("job", "page of the topology", "*, moving average *, never started", _ONE_WORD),
+    Changed("job", "page of the topology", "*, moving average *, unknown", _ONE_WORD),
+    Changed("job", "page of the topology", "never started", _ONE_WORD),
+    Changed("job", "page of the topology", "unknown", _ONE_WORD),
+    Changed("kinds", "page of the SLAs", "streams failed", _ONE_WORD),
+    Changed("kinds", "page of the SLAs", "streams dead", _ONE_WORD),
     # Texts of paths
     Changed("*", "table critical_paths", "path", _THOUSANDS),
     Changed("*", "table critical_paths", "moving_average_path", _THOUSANDS),

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tidemark.airflow.tasks.driver import NAME, Driver, Patience
+from tidemark.airflow.tasks.driver import NAME, Driver
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.driver_folder import processes_of
@@ -24,10 +24,11 @@ from tidemark.control.folder import StreamState
 from tidemark.embedded import airflow
 from tidemark.embedded.airflow_api import AirflowApi
 from tidemark.model.project.files import CHECKOUT, Project
+from tidemark.semantics.liveness import RightToKill
 
-PATIENCE = Patience(stale_after_s=3.0, start_within_s=20.0, stuck_after_s=5.0, drain_within_s=3.0)
-PATIENCE_WITH_SPARK = Patience(stale_after_s=15.0, start_within_s=90.0, stuck_after_s=90.0, drain_within_s=30.0)
-PATIENCE_ON_YARN = Patience(stale_after_s=20.0, start_within_s=400.0, stuck_after_s=400.0, drain_within_s=60.0)
+RIGHT_TO_KILL = RightToKill(silent_s=3.0, starting_s=20.0, working_s=5.0, draining_s=3.0)
+RIGHT_TO_KILL_WITH_SPARK = RightToKill(silent_s=15.0, starting_s=90.0, working_s=90.0, draining_s=30.0)
+RIGHT_TO_KILL_ON_YARN = RightToKill(silent_s=20.0, starting_s=400.0, working_s=400.0, draining_s=60.0)
 WITHIN_S = 120.0
 RETURNED_WITHIN_S = 20.0
 HEARD = {"WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
@@ -63,13 +64,13 @@ class Kind:
     topology: str
     task: str
     program: str
-    patience: Patience
+    right_to_kill: RightToKill
     is_shared: bool = True
 
 
-STAND_IN = Kind("stand_in", "flights", "status", "stand_in.py", PATIENCE)
-SPARK = Kind("spark", "numbers", "numbers", "stream.py", PATIENCE_WITH_SPARK)
-YARN = Kind("yarn", "numbers", "numbers", "stream.py", PATIENCE_ON_YARN, is_shared=False)
+STAND_IN = Kind("stand_in", "flights", "status", "stand_in.py", RIGHT_TO_KILL)
+SPARK = Kind("spark", "numbers", "numbers", "stream.py", RIGHT_TO_KILL_WITH_SPARK)
+YARN = Kind("yarn", "numbers", "numbers", "stream.py", RIGHT_TO_KILL_ON_YARN, is_shared=False)
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,9 @@ class Supervised:
     def __init__(self, stage: Stage, home: Path, kind: Kind = STAND_IN) -> None:
         self.stage, self.warehouse, self.kind = stage, home, kind
         control = home / "control" / kind.topology
-        self.driver = Driver(control / kind.task, kind.patience, shared=control / ".driver" if kind.is_shared else None)
+        self.driver = Driver(
+            control / kind.task, kind.right_to_kill, shared=control / ".driver" if kind.is_shared else None
+        )
         self.driver.home.mkdir(parents=True)
         stage.streams.append(self)
 

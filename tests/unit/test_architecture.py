@@ -46,7 +46,7 @@ IMPORTS = {
     "storage.delta": (
         "collecting errors clock model.tables model.settings kernels.columns kernels.sql kernels.updates storage model"
     ),
-    "control": "errors clock storage",
+    "control": "errors clock storage semantics",
     "recorded": "collecting control errors escaping model model.kinds model.project storage",
     "spark_session": "errors model.project storage control",
     "stream.journal": (
@@ -135,7 +135,7 @@ IMPORTS = {
         "kernels.updates kernels.records spark_session storage storage.delta control recorded stream.journal "
         "stream.driver stream.state stream stream.distributed"
     ),
-    "embedded": "bounded_http collecting errors clock model.project model control",
+    "embedded": "bounded_http collecting errors clock model.project model control semantics",
     "feed": "errors model.settings model.project embedded",
     "cli.shared": (
         "clock collecting escaping errors semantics model.settings model.project model storage storage.delta control "
@@ -145,7 +145,7 @@ IMPORTS = {
     "dags": "airflow",
     "arrow": "model.project",
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
-    "why.evidence": "collecting escaping model.settings model.kinds model facts",
+    "why.evidence": "collecting escaping model.settings model.kinds model facts semantics",
     "why.causes": (
         "collecting errors semantics model.settings model.project model.kinds model kernels.records kernels.reports "
         "control recorded storage stream.operate why.evidence facts"
@@ -165,7 +165,7 @@ IMPORTS = {
     ),
     "reports.pages": (
         "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage "
-        "storage.delta control why.causes why.evidence why reports reports.paths kernels.columns reports.paths.windows "
+        "storage.delta why.causes why.evidence why reports reports.paths kernels.columns reports.paths.windows "
         "reports.paths.ages facts"
     ),
     "reports.what_if": (
@@ -186,7 +186,7 @@ IMPORTS = {
     "metrics": "clock collecting model.tables model.settings model semantics model.project why.evidence facts",
     "cli.outside": (
         "clock collecting escaping errors model.settings model.project model.kinds model control query metrics "
-        "cli.shared facts kernels.sql"
+        "cli.shared facts kernels.sql semantics"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta recorded "

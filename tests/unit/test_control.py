@@ -11,7 +11,6 @@ import pytest
 
 from tidemark.control import folder
 from tidemark.control.folder import (
-    SILENT_AFTER_MS,
     AlreadyRunning,
     Control,
     Heartbeat,
@@ -19,6 +18,7 @@ from tidemark.control.folder import (
     StreamState,
     TimeReset,
 )
+from tidemark.semantics.liveness import SILENT_AFTER_MS
 
 
 def beat(control: Control, *, epoch: int, at_ms: int) -> None:

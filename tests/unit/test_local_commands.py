@@ -167,17 +167,18 @@ def test_down_drains_streams_that_were_launched_elsewhere(
     assert (all_of_them.returncode, all_of_them.stdout) == (
         1,
         f"nothing runs in {project.state}\n"
-        "mine/reading still runs on h, process 7: batch 3\n"
-        "mine/stuck still runs\n"
+        "mine/reading still has a driver on h, process 7, stuck: batch 3\n"
+        "mine/stuck still has a driver\n"
         f"`tidemark down mine` drains what writes to {elsewhere}, wherever it was launched\n",
     )
     drained = tidemark(project.folder, *place, "down", "mine")
     assert drained.returncode == 1
     assert "draining mine/reading, mine/stuck" in drained.stdout
     assert drained.stdout.endswith(
-        "mine/stuck still runs\nthey were asked to end 2 s ago, and end after their batch; `tidemark status` shows it\n"
+        "mine/stuck still has a driver\n"
+        "they were asked to end 2 s ago, and end after their batch; `tidemark status` shows it\n"
     )
-    assert "mine/reading still runs" not in drained.stdout
+    assert "mine/reading still has a driver" not in drained.stdout
     assert Control(elsewhere / "control" / "mine" / "reading").drained_by() == "tidemark down"
     none = tidemark(project.folder, *place, "down", "yours")
     assert (none.returncode, none.stdout) == (0, f"no stream of yours runs in {elsewhere}\n")

@@ -240,9 +240,8 @@ class ApplicationQueries:
                 has_failed = reason is not None and self._stopped_s is None
                 for sign in self._signs.values():
                     sign.end(reason if has_failed else None)
-                self._pulse.end(
-                    StreamState.FAILED if has_failed else StreamState.DRAINED, reason=in_short(reason or "") or None
-                )
+                state = StreamState.FAILED if has_failed else _end_without_error(self._control)
+                self._pulse.end(state, reason=in_short(reason or "") or None)
                 self._status = int(has_failed) if status is None else status
             return self._status
 
@@ -420,6 +419,7 @@ class QuerySigns:
 
     def __init__(self, name: str, layout: Layout, options: ApplicationOptions) -> None:
         self._query: StreamingQuery | None = None
+        self._control_of_job = Control(layout.control(options.topology, options.sub_topology))
         self._run = ""
         self._control = control = Control(layout.control(options.topology, name))
         if (epoch := take_lease(control, options)) is None:
@@ -490,8 +490,13 @@ class QuerySigns:
         if not self._is_over:
             self._is_over = True
             error = (_error_of(self._query) if self._query is not None else None) or reason
-            state = StreamState.DRAINED if error is None else StreamState.FAILED
+            state = _end_without_error(self._control_of_job) if error is None else StreamState.FAILED
             self._pulse.end(state, reason=None if error is None else in_short(str(error)))
+
+
+def _end_without_error(job: Control) -> StreamState:
+    """Returns the last state of a job, or of a query of the *job*, that has not failed."""
+    return StreamState.DRAINED if job.drain_requested() else StreamState.FINISHED
 
 
 def _name_in_options(writer: DataStreamWriter) -> str | None:

@@ -33,6 +33,7 @@ from tidemark.control.files import parsed, read, refuse_folder, sealed, unsealed
 from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.control.news import news_of
 from tidemark.errors import Contradiction, TidemarkError
+from tidemark.semantics.liveness import LIMITS, SILENT_AFTER_MS, EvidenceKind, StoreKind
 from tidemark.storage.location import replace, replace_unsynced
 from tidemark.storage.locks import holder, open_lock, own_folder, take_lock
 from tidemark.storage.object_path import ObjectPath
@@ -45,21 +46,21 @@ PAGE = 4_096
 
 So the next one has the same length, and can be written over it on a full disk.
 """
-BEATS_EVERY_MS, SELDOM_MS = 1_000, 20_000
-"""Longest time between beats, on a disk and in an object store.
+BEATS_EVERY_MS = LIMITS[EvidenceKind.CONTROL, StoreKind.DISK].every_ms
+"""Longest time between beats on a disk."""
 
-In an object store each beat is a request, so a driver without news beats seldom.
-"""
-SILENT_AFTER_MS = 60_000
-"""Age of a heartbeat from which its driver may be taken over."""
+
+def store_of(home: Path) -> StoreKind:
+    """Returns what kind of store the folder *home* lies in."""
+    return StoreKind.OBJECT_STORE if isinstance(home, ObjectPath) else StoreKind.DISK
 
 
 def beats_every_ms(home: Path) -> int:
     """Returns the longest time between two beats of a driver.
 
-    Its control folder is *home*.
+    Its control folder is *home*. In an object store each beat is a request, so a driver without news beats seldom.
     """
-    return SELDOM_MS if isinstance(home, ObjectPath) else BEATS_EVERY_MS
+    return LIMITS[EvidenceKind.CONTROL, store_of(home)].every_ms
 
 
 class StreamState(StrEnum):
@@ -69,6 +70,8 @@ class StreamState(StrEnum):
     RUNNING = "running"
     DRAINED = "drained"
     ROTATED = "rotated"
+    FINISHED = "finished"
+    """It ran a job, which ended by itself."""
     FAILED = "failed"
 
 

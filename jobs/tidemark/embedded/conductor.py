@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidemark.clock import wall_clock_ms
 from tidemark.control import process
-from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.control.folder import Control
+from tidemark.control.liveness import liveness_of
 from tidemark.embedded import broker, stack
 from tidemark.embedded.airflow_api import ENDED, SUCCESS, AirflowApi
 from tidemark.embedded.stack import Home
@@ -23,6 +25,7 @@ from tidemark.model.project.extras import can_publish
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology, load
+from tidemark.semantics.liveness import Liveness
 
 TOPOLOGY = Project(CHECKOUT).topologies / "flights.toml"
 PARTS = ("streams", "reports", "sla_check", "maintenance", "daily_reports", "completeness")
@@ -175,8 +178,7 @@ class Conductor:
 
     def progress(self) -> str:
         """Returns one line on all streams."""
-        beats = {control.home.name: control.heartbeat() for control in self.controls()}
-        return "; ".join(f"{name}: {_progress(beat)}" for name, beat in beats.items())
+        return "; ".join(f"{control.home.name}: {_progress(control)}" for control in self.controls())
 
     def wait(
         self, condition: Callable[[], bool], what: str, within_s: float, *, tell: Callable[[], str] | None = None
@@ -281,16 +283,17 @@ def wait_for_drained(airflow: AirflowApi, topologies: Collection[str]) -> None:
     process.wait_until(is_over, "the end of the streams' runs", NOTICED_WITHIN_S)
 
 
-def _progress(beat: Heartbeat | None) -> str:
+def _progress(control: Control) -> str:
     """Returns the state of a driver, and its newest batch."""
+    beat, state = control.heartbeat(), liveness_of(control.home, wall_clock_ms())
     if beat is None:
-        return "not started"
-    return f"{beat.state}, {'no batch yet' if beat.batch_id < 0 else f'batch {beat.batch_id}'}"
+        return state.value
+    return f"{state}, {'no batch yet' if beat.batch_id < 0 else f'batch {beat.batch_id}'}"
 
 
 def _runs(control: Control, *, warm: bool = True) -> bool:
     """Returns True if a driver runs and, with *warm*, finished a batch."""
-    beat = control.heartbeat()
-    is_running = control.is_held() and beat is not None and beat.state is StreamState.RUNNING
+    # A driver that was killed a second ago still has a young heartbeat.
+    is_running = control.is_held() and liveness_of(control.home, wall_clock_ms()) is Liveness.RUNNING
     # The checkpoint has a file in `commits` for each finished batch.
     return is_running and (not warm or any((control.home / "checkpoint" / "commits").glob("[0-9]*")))

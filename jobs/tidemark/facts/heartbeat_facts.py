@@ -5,9 +5,9 @@ A heartbeat counts from its `at` on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,30 @@ from typing import Any
 import polars as pl
 
 from tidemark.collecting import pick
-from tidemark.control.folder import ALIVE, Control, Heartbeat, StreamState
+from tidemark.control.folder import Control, Heartbeat, StreamState, store_of
+from tidemark.control.liveness import completed, sign_of
 from tidemark.errors import UnreadableFile
 from tidemark.facts.fact_tables import FactTables
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.model.topology import SubTopology
+from tidemark.semantics.liveness import (
+    WITHOUT_BEATS_MS,
+    WORKS,
+    Evidence,
+    EvidenceKind,
+    Liveness,
+    Sign,
+    is_silent,
+    liveness,
+)
 from tidemark.semantics.open_transactions import OpenTransaction
 from tidemark.semantics.progress import Place
 from tidemark.stream.startup.damage import damages
 from tidemark.stream.startup.evidence import lost_commits
 from tidemark.stream.startup.unread import begun, most_records
 
-MISSED_MS = 3_000
-"""After so many ms without a beat the driver's lease is checked.
-
-A driver beats every second in its control folder.
-"""
-BEATS_WITHIN_MS = 60_000
-"""A driver without a beat for longer is dead.
-
-It is the length of four beats of 15 s.
-"""
 _LOAD = (
     *("memory_bytes", "memory_free_bytes", "state_bytes"),
     *("records_behind", "arrival_per_s", "working_per_s"),
@@ -59,8 +60,6 @@ class Beat:
     at_ms: int
     batch_started_at_ms: int | None
     reason: str | None
-    is_gone: bool = False
-    """True if surely no driver holds the stream's lease any more."""
     drained_by: str | None = None
     """Who asked a drained driver to end."""
     killed_for: str | None = None
@@ -98,29 +97,89 @@ class HeartbeatFacts:
             self._heard, self._may_read = Control(control).heartbeat(), True
 
     @cached_property
+    def liveness(self) -> Liveness:
+        """What has become of the newest driver, in one word: what every page, command and check shows."""
+        return liveness(self.evidence, self._tables.at_ms)
+
+    @property
+    def is_from_folder(self) -> bool:
+        """True if the newest heartbeat is that of the control folder."""
+        newest = self.evidence.newest
+        return newest is not None and newest.kind is EvidenceKind.CONTROL
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the driver, if it lives, should have sent a heartbeat since the newest one."""
+        return is_silent(self.evidence, self._tables.at_ms)
+
+    @property
+    def works(self) -> bool:
+        """True if what the driver last found of its sources still holds.
+
+        A stream without heartbeats, such as a query that a job only measures, may work for a day after its last batch.
+        """
+        if self.beat is not None:
+            return self.liveness in WORKS
+        newest_ms = self._tables.batches["finished_at"].max()
+        return isinstance(newest_ms, int) and newest_ms >= self._tables.at_ms - WITHOUT_BEATS_MS
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What is known of the newest driver."""
+        live, row = self._live, self._row
+        of_row = None if row is None else _sign(row)
+        control = None if live is None else sign_of(live)
+        # A heartbeat without a step leaves open whether a batch runs, and what an earlier driver did says nothing.
+        if control is not None and live is not None and not live.doing and of_row and of_row.epoch == live.epoch:
+            control = replace(control, working_since_ms=of_row.working_since_ms)
+        has_batches = control is None and of_row is None and self._tables.newest >= 0
+        found = Evidence(
+            store=store_of(self._home),
+            control=control,
+            row=of_row,
+            may_read_control=self._may_read,
+            has_batches=has_batches,
+        )
+        if (later := self._next_epoch) is not None:
+            # The next heartbeat after the instant says whose lease it was then.
+            return replace(found, is_held=found.newest is not None and later == found.newest.epoch)
+        with suppress(PermissionError):
+            return completed(found, Control(self._control), self._tables.at_ms)
+        return found
+
+    @property
+    def _next_epoch(self) -> int | None:
+        """The epoch of the first heartbeat after the instant; None: there is none, or it may not be read."""
+        later = self._recent_beats["epoch"].slice(self._beats.height, 1)
+        if later.len():
+            return int(later.item())
+        return None if self._heard is None or self.is_newest else self._heard.epoch
+
+    @cached_property
     def beat(self) -> Beat | None:
         """The newest heartbeat, from the control folder or from the table."""
-        newest: Beat | None = None
-        began_ms: int | None = None
-        load: dict[str, Any] = {}
-        live = self._live
-        for row in self._beats.tail(1).iter_rows(named=True):
-            more = {"drained_by": row["drained_by"], "open_transactions": _open(row)}
-            of_row = {**pick(row, _LOAD), "eta_at_ms": row["eta_at"], **more}
-            newest = Beat(StreamState(row["state"]), row["beat_at"], row["batch_started_at"], row["reason"], **of_row)
-            # What an earlier driver measured says nothing about a new one.
-            if live is not None and live.epoch == row["epoch"]:
-                began_ms, load = newest.batch_started_at_ms, of_row
-        # The folder has the heartbeats of every second, the table those of every 15 s.
-        if live is None or (newest and newest.at_ms > live.at_ms):
-            return newest
-        is_late = self._tables.at_ms - live.at_ms > MISSED_MS
-        is_gone = live.state in ALIVE and is_late and self.is_held is False
+        newest = self.evidence.newest
+        if newest is None:
+            return None
+        row, live = self._row, self._live
+        # What an earlier driver measured says nothing about a new one.
+        is_own = row is not None and row["epoch"] == newest.epoch
+        load: dict[str, Any] = dict(_load(row)) if row is not None and is_own else {}
+        if newest.kind is EvidenceKind.ROWS or live is None:
+            assert row is not None
+            return Beat(StreamState(row["state"]), newest.at_ms, row["batch_started_at"], row["reason"], **load)
+        began_ms = row["batch_started_at"] if row is not None and is_own else None
         if live.doing:
             began_ms = live.since_ms if live.is_in_batch else None
-        killed_for = Control(self._control).killed_for(live.launch_id) if is_gone else None
+        is_dead = self.liveness is Liveness.DEAD
+        killed_for = Control(self._control).killed_for(live.launch_id) if is_dead else None
         load["drained_by"] = live.drained_by
-        return Beat(live.state, live.at_ms, began_ms, live.reason, is_gone, killed_for=killed_for, **load)
+        return Beat(live.state, live.at_ms, began_ms, live.reason, killed_for=killed_for, **load)
+
+    @cached_property
+    def _row(self) -> dict[str, Any] | None:
+        """The newest heartbeat of the table; there is one every 15 s."""
+        return next(self._beats.tail(1).iter_rows(named=True), None)
 
     @property
     def _live(self) -> Heartbeat | None:
@@ -129,13 +188,6 @@ class HeartbeatFacts:
         None if it is later, too, and for a user who may not read the folder.
         """
         return self._heard if self.is_newest else None
-
-    @property
-    def is_held(self) -> bool | None:
-        """True if a driver has the lease now; None: no permission."""
-        with suppress(PermissionError):
-            return Control(self._control).is_held()
-        return None
 
     @cached_property
     def started_ms(self) -> int:
@@ -250,6 +302,28 @@ class HeartbeatFacts:
         with suppress(PermissionError):
             return begun(self._control, sub)
         return ""
+
+
+def _sign(row: Mapping[str, Any]) -> Sign:
+    """Returns a row of `heartbeats` as evidence."""
+    is_starting = row["state"] == StreamState.STARTING
+    return Sign(
+        kind=EvidenceKind.ROWS,
+        reported=Liveness(row["state"]),
+        epoch=row["epoch"],
+        at_ms=row["beat_at"],
+        working_since_ms=row["step_began_at"] if is_starting else row["batch_started_at"],
+        waits=row["reason"] is not None,
+        eta_at_ms=row["eta_at"],
+    )
+
+
+def _load(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the fields of a Beat that only the table has."""
+    yield from pick(row, _LOAD).items()
+    yield "eta_at_ms", row["eta_at"]
+    yield "drained_by", row["drained_by"]
+    yield "open_transactions", _open(row)
 
 
 def _open(beat: Mapping[str, Any]) -> tuple[OpenTransaction, ...]:

@@ -32,7 +32,6 @@ from prometheus_client.registry import Collector
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.collecting import names_in, outside
 from tidemark.facts.alerts import budgets
-from tidemark.facts.conditions import Condition, condition
 from tidemark.facts.fact_tables import FactTables
 from tidemark.facts.kept_rows import LogFile, TableRows
 from tidemark.facts.stream_facts import StreamFacts
@@ -54,6 +53,7 @@ from tidemark.model.tables.catalog import (
 from tidemark.model.topology import Topology
 from tidemark.semantics.buckets import GAMMA, quantile, value_of
 from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.sla import Verdict
 from tidemark.why.evidence.snapshot import Scene
 
@@ -205,15 +205,15 @@ class Exporter(Collector):
 
 
 def _of_stream(labels: tuple[str, str], facts: StreamFacts, now_ms: int) -> Iterator[Sample]:
-    present = condition(facts)
-    yield Sample("tidemark_stream_state", labels, {each.value: each is present for each in Condition})
+    present = facts.driver.liveness
+    yield Sample("tidemark_stream_state", labels, {each.value: each is present for each in Liveness})
     beat = facts.driver.beat
     if beat is None:
         return
     yield Sample("tidemark_heartbeat_age_seconds", labels, (now_ms - beat.at_ms) / 1000)
     if beat.records_behind is not None:
         yield Sample("tidemark_behind_records", labels, beat.records_behind)
-    if present is Condition.CATCHING_UP and beat.eta_at_ms is not None:
+    if present is Liveness.CATCHING_UP and beat.eta_at_ms is not None:
         yield Sample("tidemark_catch_up_seconds", labels, max(0, beat.eta_at_ms - now_ms) / 1000)
 
 

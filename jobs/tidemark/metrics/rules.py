@@ -51,7 +51,7 @@ def _of_topology(topology: Topology) -> Iterator[dict[str, Any]]:
     """Yields the rules that every topology has."""
     own = f"topology={_text(topology.name)}"
     labels = {"topology": topology.name, "severity": Severity.CRITICAL.value}
-    stopped = f'tidemark_stream_state{{{own},tidemark_stream_state=~"failed|hanging"}} == 1'
+    stopped = f'tidemark_stream_state{{{own},tidemark_stream_state=~"failed|dead|stuck"}} == 1'
     yield _rule(
         "TidemarkStreamStopped", stopped, "1m", labels,
         "the stream {{ $labels.sub_topology }} is {{ $labels.tidemark_stream_state }}",

@@ -14,7 +14,9 @@ import pandas as pd
 
 from tidemark.collecting import names_in
 from tidemark.facts.answers import Row, Tables, answers_over
+from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.latency_facts import counted_batches
+from tidemark.facts.liveness import drivers_of
 from tidemark.facts.measures import sla_facts
 from tidemark.facts.measures.groups import groups_seen
 from tidemark.facts.measures.merges import merged_facts
@@ -25,11 +27,7 @@ from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
-from tidemark.model.tables.catalog import (
-    EXPECTATION_RESULTS,
-    LATENCY_ROLLUP,
-    SLA_RESULTS,
-)
+from tidemark.model.tables.catalog import BATCHES, EXPECTATION_RESULTS, HEARTBEATS, LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
@@ -53,6 +51,7 @@ from tidemark.sla.page import write_sla_page
 from tidemark.sla.sla_text import sla_row
 from tidemark.storage.delta.report_tables import open_report, replace_in, replace_rows
 from tidemark.storage.delta.tables import again_after_others
+from tidemark.storage.location import is_missing
 from tidemark.storage.warehouse import stream_tables
 
 
@@ -163,7 +162,8 @@ def _facts(
 ) -> list[Row]:
     """Returns all facts by which *specs* are judged at *at_ms*."""
     later = sla_facts.later(tables, topology.name, at_ms=at_ms)
-    facts = sla_facts.facts(tables, topology, specs, at_ms=at_ms)
+    drivers = _drivers(layout, topology, readable, at_ms=at_ms)
+    facts = sla_facts.facts(tables, topology, specs, drivers, at_ms=at_ms)
     # Tables whose record times SLAs of staleness ask for.
     timed_tables = set()
     for name, path in _staleness_tables(layout, topology.name, specs):
@@ -174,6 +174,19 @@ def _facts(
     facts += objective_facts(tables, topology, specs, _counted(layout, topology, specs, readable), at_ms=at_ms)
     facts += merged_facts(layout, topology, specs, readable, at_ms=at_ms)
     return facts
+
+
+def _drivers(
+    layout: Layout, topology: Topology, readable: Collection[Path], *, at_ms: int
+) -> dict[str, HeartbeatFacts]:
+    """Returns the facts about the drivers at *at_ms*, of the streams whose tables about them are *readable*."""
+
+    def may_be_read(name: str) -> bool:
+        paths = (layout.stream_table(topology.name, name, table.name) for table in (BATCHES, HEARTBEATS))
+        return all(path in readable or is_missing(path) for path in paths)
+
+    drivers = drivers_of(layout, topology, at_ms=at_ms)
+    return {name: driver for name, driver in drivers.items() if may_be_read(name)}
 
 
 def _counted(

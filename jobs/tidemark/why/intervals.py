@@ -11,7 +11,6 @@ import polars as pl
 
 from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
-from tidemark.facts.conditions import Condition, condition
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -20,6 +19,7 @@ from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.completeness import needed_ms, reached_at_ms
+from tidemark.semantics.liveness import RUNS
 from tidemark.why.causes.drivers import drivers
 from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.watermarks import Watermarks
@@ -207,7 +207,7 @@ def _waits(of: Scene, operator: Operator, passed_at_ms: int) -> tuple[str, int |
     if mark.watermark_ms >= passed_at_ms:
         return f"{time}: an operator holds results, or the driver has not written the row yet", None
     findings = in_order([*Watermarks(of, Inputs(of)).holding(sub, passed_at_ms)])
-    is_running = condition(facts) in {Condition.RUNNING, Condition.CATCHING_UP}
+    is_running = facts.driver.liveness in RUNS
     if not is_running:
         findings = [*drivers(of, operator.name), *findings]
     come = f"records have come to {iso(newest_ms)}{_slowest(of, sub)}"

@@ -14,7 +14,7 @@ from airflow.sdk import DAG, Param
 
 TESTS = Path(os.environ["TIDEMARK_TESTS"])
 sys.path.append(str(TESTS))
-from support.supervised_streams import FIRST_LOOK_S, PATIENCE, PATIENCE_WITH_SPARK  # noqa: E402
+from support.supervised_streams import FIRST_LOOK_S, RIGHT_TO_KILL, RIGHT_TO_KILL_WITH_SPARK  # noqa: E402
 from tidemark.airflow.tasks.stream import RETRIES, StreamOperator, Supervision  # noqa: E402
 
 HERE = TESTS / "airflow"
@@ -54,7 +54,7 @@ with DAG(RENAMED.read_text() if RENAMED.exists() else "stand_in", **EACH):
         topology_file=TOPOLOGIES / "flights.toml",
         sub_topology="status",
         application=str(HERE / "stand_in.py"),
-        supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, patience=PATIENCE),
+        supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, right_to_kill=RIGHT_TO_KILL),
         **STREAM,
     )
 
@@ -63,6 +63,8 @@ with DAG("spark", **EACH):
         task_id="numbers",
         topology_file=TOPOLOGIES / "numbers.toml",
         sub_topology="numbers",
-        supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, patience=PATIENCE_WITH_SPARK),
+        supervision=Supervision(
+            poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, right_to_kill=RIGHT_TO_KILL_WITH_SPARK
+        ),
         **STREAM,
     )

@@ -13,7 +13,7 @@ from airflow.sdk import DAG, Param
 
 TESTS = Path(os.environ["TIDEMARK_TESTS"])
 sys.path.append(str(TESTS))
-from support.supervised_streams import FIRST_LOOK_S, PATIENCE_ON_YARN  # noqa: E402
+from support.supervised_streams import FIRST_LOOK_S, RIGHT_TO_KILL_ON_YARN  # noqa: E402
 from tidemark.airflow.tasks.spark import BatchJob  # noqa: E402
 from tidemark.airflow.tasks.stream import RETRIES, StreamOperator, Supervision  # noqa: E402
 from tidemark.model.topology import load  # noqa: E402
@@ -38,7 +38,7 @@ with DAG("yarn", **EACH):
         sub_topology="numbers",
         warehouse=WAREHOUSE,
         bootstrap="127.0.0.1:1",
-        supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, patience=PATIENCE_ON_YARN),
+        supervision=Supervision(poll_s=1, first_look_s=FIRST_LOOK_S, restarts=1, right_to_kill=RIGHT_TO_KILL_ON_YARN),
     )
 
 with DAG("yarn_report", **EACH):

@@ -45,6 +45,7 @@ from tidemark.control.folder import BEATS_EVERY_MS, Control, Heartbeat, StreamSt
 from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import TidemarkError
 from tidemark.escaping import inert
+from tidemark.semantics.liveness import RightToKill
 from tidemark.storage import location
 from tidemark.storage.disk import is_over
 from tidemark.storage.library import version
@@ -66,41 +67,30 @@ BY_CHANGE = "airflow: the topology file has changed"
 
 
 class DriverVerdict(StrEnum):
-    """The state of a driver, as seen from outside."""
+    """What a task does about a driver: it waits, kills it, or does what its end asks for.
+
+    The state of a stream is another question, and has other limits (`tidemark.semantics.liveness`).
+    """
 
     ALIVE = "alive"
+    """The task waits."""
     STALE = "stale"
-    """It sends no heartbeat."""
+    """It has sent no heartbeat for so long that it may be killed."""
     STUCK = "stuck"
-    """It sends heartbeats, and its current work takes too long."""
+    """It sends heartbeats, and has worked on one step for so long that it may be killed."""
     DEAD = "dead"
     DRAINED = "drained"
     ROTATED = "rotated"
+    FINISHED = "finished"
     FAILED = "failed"
 
 
 _ENDED = {
     StreamState.DRAINED: DriverVerdict.DRAINED,
     StreamState.ROTATED: DriverVerdict.ROTATED,
+    StreamState.FINISHED: DriverVerdict.FINISHED,
     StreamState.FAILED: DriverVerdict.FAILED,
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patience:
-    """Time limits of a driver, in seconds.
-
-    Attributes:
-        stale_after_s: between heartbeats; three times the usual distance at least.
-        start_within_s: until it has started.
-        stuck_after_s: for a batch, and as long for one that is due; a driver without a due batch reports that.
-        drain_within_s: to end on request.
-    """
-
-    stale_after_s: float = 30.0
-    start_within_s: float = 180.0
-    stuck_after_s: float = 1_800.0
-    drain_within_s: float = 15.0
 
 
 @dataclass(frozen=True)
@@ -144,15 +134,17 @@ class Driver:
     it runs several streams, else *home*. For an object store it is the folder on this host that belongs to it.
     """
 
-    def __init__(self, home: Path, patience: Patience, *, host: str | None = None, shared: Path | None = None) -> None:
+    def __init__(
+        self, home: Path, right_to_kill: RightToKill, *, host: str | None = None, shared: Path | None = None
+    ) -> None:
         self.home, self.shared = home, shared
         self.control = Control(home)
         # In an object store a driver beats, and reads requests, every 20 s. Silence is at least three beats.
         beat_s, later_s = beats_every_ms(home) / 1_000, (beats_every_ms(home) - BEATS_EVERY_MS) / 1_000
-        self._patience = replace(
-            patience,
-            stale_after_s=max(patience.stale_after_s, 3 * beat_s),
-            drain_within_s=patience.drain_within_s + later_s,
+        self._right_to_kill = replace(
+            right_to_kill,
+            silent_s=max(right_to_kill.silent_s, 3 * beat_s),
+            draining_s=right_to_kill.draining_s + later_s,
         )
         self._host = platform.node() if host is None else host
         self._here = processes_of(home)
@@ -228,14 +220,14 @@ class Driver:
         beat = self.control.heartbeat()  # after its process was looked for: one that has ended has beaten before
         if beat is None or beat.launch_id != launch.launch_id:
             return (
-                _is_within(now_ms - launch.at_ms, self._patience.start_within_s) if has_process else DriverVerdict.DEAD
+                _is_within(now_ms - launch.at_ms, self._right_to_kill.starting_s) if has_process else DriverVerdict.DEAD
             )
         if self._has_ended(beat):
             last = self.control.heartbeat()  # it may have beaten once more before it ended
             if last is not None and last.launch_id == beat.launch_id:
                 beat = last
             return _ENDED.get(beat.state, DriverVerdict.DEAD)
-        pulse = _is_within(now_ms - beat.at_ms, self._patience.stale_after_s)
+        pulse = _is_within(now_ms - beat.at_ms, self._right_to_kill.silent_s)
         if pulse is DriverVerdict.ALIVE and not self._is_stuck(beat):
             return pulse
         if self._is_killed(beat):
@@ -378,7 +370,7 @@ class Driver:
         if beat.since_ms is None or waits or beat.state in _ENDED:
             return False
         is_starting = beat.state is StreamState.STARTING
-        limit_s = self._patience.start_within_s if is_starting else self._patience.stuck_after_s
+        limit_s = self._right_to_kill.starting_s if is_starting else self._right_to_kill.working_s
         return beat.at_ms - beat.since_ms > limit_s * 1_000
 
     def _await_end(self, launch_id: str | None = None) -> None:
@@ -386,7 +378,7 @@ class Driver:
 
         It also returns when *launch_id* is not the newest any more.
         """
-        deadline = time.monotonic() + self._patience.drain_within_s
+        deadline = time.monotonic() + self._right_to_kill.draining_s
         while self._runs() and time.monotonic() < deadline:
             if launch_id is not None and not self._is_newest(launch_id):
                 return
@@ -437,7 +429,7 @@ class Driver:
             raise TidemarkError(msg)
         for control in controls:
             control.request_drain(by=BY_CHANGE, now_ms=wall_clock_ms())
-        deadline = time.monotonic() + self._patience.drain_within_s
+        deadline = time.monotonic() + self._right_to_kill.draining_s
         while any(map(Control.is_held, controls)):
             if time.monotonic() > deadline:
                 names = ", ".join("/".join(control.home.parts[-2:]) for control in controls)
@@ -452,7 +444,7 @@ class Driver:
         if beat is None or self._is_here(beat):
             return self._is_held(beat)
         age_ms = wall_clock_ms() - beat.at_ms
-        is_recent = age_ms <= self._patience.stale_after_s * 1_000
+        is_recent = age_ms <= self._right_to_kill.silent_s * 1_000
         return beat.state not in _ENDED and is_recent and not self._is_killed(beat)
 
     def _is_held(self, beat: Heartbeat | None) -> bool:
@@ -488,7 +480,7 @@ class Driver:
         beat = self.control.heartbeat()
         # The silent driver may still live, but the process with the next epoch is the one that writes.
         is_elsewhere = beat is not None and not self._is_here(beat) and beat.state not in _ENDED
-        return ("--take-over", "--silent-after", f"{self._patience.stale_after_s:g}") if is_elsewhere else ()
+        return ("--take-over", "--silent-after", f"{self._right_to_kill.silent_s:g}") if is_elsewhere else ()
 
     def _kill(self, grace_s: float = TERMINATED_WITHIN_S, *, with_others: bool = False) -> None:
         """Ends the launched process, and verifies that no driver runs.
@@ -562,7 +554,7 @@ class Driver:
     def _launching(self) -> Iterator[None]:
         own_folder(self._here)
         # Two workers of one host must not launch at once, and none may kill a younger driver than it meant.
-        with locked(self._here / "launch.lock", within_s=LAUNCHED_WITHIN_S + self._patience.drain_within_s):
+        with locked(self._here / "launch.lock", within_s=LAUNCHED_WITHIN_S + self._right_to_kill.draining_s):
             yield
 
 

@@ -41,7 +41,7 @@ from tidemark.airflow.tasks.decisions import (
     command_in,
     is_paused,
 )
-from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch, Patience
+from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch
 from tidemark.airflow.tasks.pods import launch_command
 from tidemark.airflow.tasks.spark import DriverHook, airflow_secrets, job_environment, kafka_clusters, script
 from tidemark.airflow.tasks.store import warehouse_at
@@ -54,6 +54,7 @@ from tidemark.model.project.connections import flags
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.project.spark_settings import SparkSettings
 from tidemark.model.topology import OWN, Time, Topology, load, on_processing_time
+from tidemark.semantics.liveness import RightToKill
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.location import location
 
@@ -66,6 +67,7 @@ RETRIES = 5
 Driver counts failures of drivers over all tries.
 """
 _HANGS = (DriverVerdict.STALE, DriverVerdict.STUCK)
+_DONE = (DriverVerdict.DRAINED, DriverVerdict.FINISHED)
 _BROKEN = (DriverVerdict.DEAD, DriverVerdict.FAILED)
 _LASTING = ("Unsound:", "DataLost:", "InvalidSpec:", "UnreadableFile:", "UnknownCheckpointFormat:", "OtherFormat:")
 """Errors that a person must resolve: another driver would meet them."""
@@ -90,7 +92,7 @@ class Supervision:
     # `workers.min_heartbeat_interval` later.
     first_look_s: float = field(default_factory=lambda: conf.getint("workers", "min_heartbeat_interval") + 5.0)
     restarts: int = 3
-    patience: Patience = field(default_factory=Patience)
+    right_to_kill: RightToKill = field(default_factory=RightToKill)
 
 
 class StreamTrigger(BaseTrigger):
@@ -103,14 +105,14 @@ class StreamTrigger(BaseTrigger):
         launch_id: str,
         poll_s: float,
         first_look_s: float,
-        patience: dict[str, float],
+        right_to_kill: dict[str, float],
         shared: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow's triggers have no types
         self.home = home
         looks = {"poll_s": poll_s, "first_look_s": first_look_s}
-        self._kwargs = {"home": home, "launch_id": launch_id, **looks, "patience": patience, "shared": shared}
-        self._driver = Driver(location(home), Patience(**patience), shared=location(shared) if shared else None)
+        self._kwargs = {"home": home, "launch_id": launch_id, **looks, "right_to_kill": right_to_kill, "shared": shared}
+        self._driver = Driver(location(home), RightToKill(**right_to_kill), shared=location(shared) if shared else None)
         self._launch_id = launch_id
         self._poll_s, self._first_look_s = poll_s, first_look_s
         self._is_unreadable = False
@@ -268,13 +270,13 @@ class StreamOperator(BaseOperator):
             verdict = driver.verdict(now_ms=wall_clock_ms())  # it may have drained and hung at its very end
         if verdict is DriverVerdict.ROTATED and driver.drained_by() is not None:
             verdict = DriverVerdict.DRAINED  # requested while no driver ran that could report it
-        if verdict is DriverVerdict.DRAINED and driver.drained_by() not in (BY_USER, BY_CHANGE):
+        if verdict in _DONE and driver.drained_by() not in (BY_USER, BY_CHANGE):
             self._succeed(driver)
             return
-        if verdict in (DriverVerdict.DRAINED, DriverVerdict.ROTATED):
+        if verdict in (*_DONE, DriverVerdict.ROTATED):
             # Drained for an older try that was cleared, whose driver this try had adopted, or to run a newer file.
             driver.forget_failures()
-        if verdict in (DriverVerdict.DRAINED, DriverVerdict.ROTATED, DriverVerdict.ALIVE):
+        if verdict in (*_DONE, DriverVerdict.ROTATED, DriverVerdict.ALIVE):
             self._defer(driver, self._ensure(driver))
         self._fail(driver, why, context)
 
@@ -364,7 +366,8 @@ class StreamOperator(BaseOperator):
         raise AirflowFailException(msg)
 
     def _succeed(self, driver: Driver) -> None:
-        self.log.info("stream %s was drained by %s", self.sub_topology, driver.drained_by())
+        by = driver.drained_by()
+        self.log.info("stream %s %s", self.sub_topology, "finished" if by is None else f"was drained by {by}")
         driver.report_drain()
         driver.forget_failures()
 
@@ -401,14 +404,14 @@ class StreamOperator(BaseOperator):
             launch_id=launch.launch_id,
             poll_s=self.supervision.poll_s,
             first_look_s=self.supervision.first_look_s,
-            patience=asdict(self.supervision.patience),
+            right_to_kill=asdict(self.supervision.right_to_kill),
             shared=str(driver.shared) if driver.shared else None,
         )
         self.defer(trigger=trigger, method_name="resume")
 
     def _driver(self) -> Driver:
         home = Layout(warehouse_at(self.warehouse)).control(self._name(), self.sub_topology)
-        return Driver(home, self.supervision.patience, shared=self._shared())
+        return Driver(home, self.supervision.right_to_kill, shared=self._shared())
 
     def _shared(self) -> Path | None:
         """Returns the folder of the processes that run several streams.

@@ -27,8 +27,8 @@ from tidemark.model.topology import Topology, load_each, name_in
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import FILE, load_each_recorded, read_query
 from tidemark.reports.pages.page_model import PageVerdict, broken_slas, page_model, told_cause
-from tidemark.reports.pages.topology_facts import NEVER_STARTED
 from tidemark.reports.promises import promises
+from tidemark.semantics.liveness import Liveness
 from tidemark.sla.incidents.roots import OF_DRIVERS
 from tidemark.storage.delta.format import refuse_older
 from tidemark.storage.location import is_missing
@@ -86,8 +86,7 @@ def command(options: argparse.Namespace) -> int:
         say_inert("\n".join([as_text(models), *broken.values()]))
     has_damage = any("error" in model for model in models)
     streams = [stream for model in models for stream in _list(model["streams"])]
-    # A query of a job may have batches and no heartbeat.
-    has_run = any(stream["state"] != NEVER_STARTED or stream["last_batch_at"] for stream in streams)
+    has_run = any(stream["state"] != Liveness.NEVER_STARTED for stream in streams)
     if has_damage or has_run or (broken and not models):
         return 0
     # Most often the streams write elsewhere.
@@ -111,7 +110,7 @@ def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row
     try:
         return {**_model(warehouse, topology), "page": page}
     except UnreadableFile as error:
-        verdict, state = PageVerdict.UNREADABLE.value, "unknown"
+        verdict, state = PageVerdict.UNREADABLE.value, Liveness.UNKNOWN.value
         return {
             "topology": topology.name,
             "verdict": verdict,

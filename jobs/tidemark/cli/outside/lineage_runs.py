@@ -25,13 +25,14 @@ from openlineage.client.facet_v2 import output_statistics_output_dataset as stat
 
 from tidemark.cli.outside.lineage import NAMESPACE, PRODUCER, NotSent, StreamJob, send_each, stream_jobs
 from tidemark.clock import Clock, wall_clock_ms
-from tidemark.control.folder import ALIVE, Control, StreamState
+from tidemark.control.folder import Control, StreamState
+from tidemark.control.liveness import liveness_of
 from tidemark.escaping import one_line
-from tidemark.facts.heartbeat_facts import BEATS_WITHIN_MS
 from tidemark.facts.run_facts import RunFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, iso
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.liveness import SILENT_AFTER_MS, Liveness
 
 HOUR_MS, KEPT_MS = Grain.HOUR.length_ms, Grain.DAY.length_ms
 SENT_AFTER_MS = 300_000
@@ -41,6 +42,7 @@ ORDER = {RunState.START: 0, RunState.RUNNING: 1}
 ENDS = {
     StreamState.DRAINED: RunState.COMPLETE,
     StreamState.ROTATED: RunState.COMPLETE,
+    StreamState.FINISHED: RunState.COMPLETE,
     StreamState.FAILED: RunState.FAIL,
 }
 """The end of a run by the last state of its driver."""
@@ -141,11 +143,11 @@ class StreamRuns:
 
     @property
     def _is_gone(self) -> bool:
-        """True if the newest driver is dead, and left no last heartbeat."""
+        """True if the newest driver has been dead for a minute, so that nobody says any more who killed it."""
         beat = self._control.heartbeat()
-        if beat is None or beat.state not in ALIVE or self._now_ms - beat.at_ms <= BEATS_WITHIN_MS:
+        if beat is None or self._now_ms - beat.at_ms <= SILENT_AFTER_MS:
             return False
-        return not self._control.is_held()
+        return liveness_of(self._control.home, self._now_ms) is Liveness.DEAD
 
     def unsent(self) -> Iterator[Unsent]:
         """Yields the events that were not sent, in order."""

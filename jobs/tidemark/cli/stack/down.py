@@ -25,10 +25,13 @@ from tidemark.cli.shared.local import (
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import valid_topologies
+from tidemark.clock import wall_clock_ms
 from tidemark.collecting import outside, within
 from tidemark.control.folder import Control
+from tidemark.control.liveness import liveness_of
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.model.project.layout import Layout
+from tidemark.semantics.liveness import HAS_DRIVER
 
 BY = "tidemark down"
 """Who asks drivers to end."""
@@ -113,12 +116,15 @@ def _drain(home: Home, warehouse: Path, names: Sequence[str]) -> int:
 
 
 def _tell_of(living: Iterable[Control]) -> None:
-    """Names the streams that are still *living*."""
+    """Names the streams that are still *living*, with their states."""
     for control in living:
         beat = control.heartbeat()
         where = f" on {beat.host}, process {beat.pid}" if beat is not None and beat.host else ""
         doing = f": {beat.doing}" if beat is not None and beat.doing else ""
-        say_inert(f"{_stream(control)} still runs{where}{doing}")
+        state = liveness_of(control.home, wall_clock_ms())
+        # A driver that has only just taken the lease has sent no heartbeat yet.
+        so_far = f", {state}" if state in HAS_DRIVER else ""
+        say_inert(f"{_stream(control)} still has a driver{where}{so_far}{doing}")
 
 
 def _stream(control: Control) -> str:

@@ -89,14 +89,14 @@ class RunningStream:
         return StartRequest(self.launch_id, str(self.control.home), arguments)
 
     def failure(self, log: Path) -> str | None:
-        """Returns why the stream ended; None if it was drained.
+        """Returns why the stream ended; None if it was drained, or its job finished.
 
         It has ended, and has written to *log*.
         """
         beat = self.control.heartbeat()
         if beat is None or beat.launch_id != self.launch_id:
             return f"{self.sub_topology} ended before its first heartbeat; its log is {log}"
-        if beat.state is StreamState.DRAINED:
+        if beat.state in {StreamState.DRAINED, StreamState.FINISHED}:
             return None
         reason = one_message(beat.reason or f"its last state was {beat.state.value}")
         return f"{self.sub_topology} failed: {reason}; its log is {log}"

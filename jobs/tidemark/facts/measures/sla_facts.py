@@ -6,16 +6,17 @@ accounting. The latencies of objectives are counted by `objectives`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from tidemark.control.folder import StreamState
 from tidemark.facts.answers import Row, Tables
+from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.measures.batches import BEFORE_LATER, DAY_MS, known_batches, tables_of_batches
 from tidemark.facts.measures.fact_kinds import FactKind
 from tidemark.facts.measures.newest_times import oldest_ms
 from tidemark.facts.path_facts import FINISHED_MS
-from tidemark.model.settings.intervals import Interval, iso
+from tidemark.model.settings.intervals import Interval, is_text, iso
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
@@ -23,26 +24,11 @@ from tidemark.semantics.buckets import bucket_sql
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.liveness import ENDED_WELL, Liveness
 from tidemark.semantics.schema_watch import OF_RECORDS
 
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
 SHAPE |= {"at_ms": "bigint", "idle": "boolean"}
-LIVES_MS, WITHOUT_BEATS_MS = 300_000, DAY_MS
-"""Time, in ms, for which a source stays idle or active.
-
-It runs from the last heartbeat of its driver, or the last batch of a driver without heartbeats.
-"""
-LIVING = f"""
-    SELECT sub_topology, coalesce(beat_ms, batch_ms + {WITHOUT_BEATS_MS - LIVES_MS}) >= $2 - {LIVES_MS} AS lives
-    FROM (
-        SELECT sub_topology, max(epoch_ms(finished_at)) AS batch_ms FROM finished
-        WHERE epoch_ms(finished_at) <= $2 GROUP BY sub_topology
-    ) LEFT JOIN (
-        SELECT sub_topology, max(epoch_ms(beat_at)) AS beat_ms FROM heartbeats
-        WHERE topology = $1 AND epoch_ms(beat_at) <= $2 GROUP BY sub_topology
-    ) USING (sub_topology)
-"""
-"""Says, by sub-topology with a batch, if its driver lives at $2."""
 REACHED_WITHIN_MS = DAY_MS
 """Time for which `operator_batches` is read for a sink, in ms.
 
@@ -100,24 +86,30 @@ def accounts(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -
     return tables.ask(query, [topology.name, at_ms]).objects
 
 
-def facts(tables: Tables, topology: Topology, specs: Iterable[SlaSpec], *, at_ms: int) -> list[Row]:
-    """Returns the measurements by which *specs* are judged.
+def facts(
+    tables: Tables, topology: Topology, specs: Iterable[SlaSpec], drivers: Mapping[str, HeartbeatFacts], *, at_ms: int
+) -> list[Row]:
+    """Returns the measurements by which *specs* are judged, with the *drivers* of the topology by stream.
 
     There is one row per `what`, subject, `over_ms` and bucket. Measures that no SLA has are not read. Rows about
-    watermarks have `at_ms`, epoch ms, and `idle`: its newest batch found the source idle, and its driver lives. `begun`
+    watermarks have `at_ms`, epoch ms, and `idle`: its newest batch found the source idle, and its driver works. `begun`
     has `at_ms` too; the other rows have `n`.
     """
     specs = list(specs)
     over_ms = (spec.over_ms for spec in specs if spec.measure in COUNTED_RECORDS)
-    since_ms = at_ms - max([WITHOUT_BEATS_MS, *over_ms])
+    since_ms = at_ms - max([DAY_MS, *over_ms])
     batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
     is_start_needed = any(spec.measure in JUDGED_BY_START for spec in specs)
     begun_ms = oldest_ms(tables_of_batches(tables, topology.name)) if is_start_needed else None
-    parts = list(measurements(specs, at_ms, outcomes=batches.outcomes(topology), begun_ms=begun_ms))
+    working = (
+        [name for name, driver in drivers.items() if driver.works] if any(map(_asks_for_idle_sources, specs)) else []
+    )
+    outcomes = batches.outcomes(topology)
+    parts = list(measurements(specs, at_ms, outcomes=outcomes, begun_ms=begun_ms, working=working))
     # Without parts there would be no valid query.
-    if not parts:
-        return []
-    return tables.ask(f"WITH {batches.sql} {' UNION ALL '.join(parts)}", [topology.name, at_ms]).objects
+    measured = f"WITH {batches.sql} {' UNION ALL '.join(parts)}" if parts else None
+    rows = [] if measured is None else tables.ask(measured, [topology.name, at_ms]).objects
+    return [*rows, *_catching_up(specs, drivers)]
 
 
 def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], *, at_ms: int) -> list[Row]:
@@ -144,7 +136,9 @@ def newest_fact(table: str, newest_ms: int | None) -> dict[str, Any]:
     return {**dict.fromkeys(SHAPE), "what": FactKind.NEWEST.value, "subject": table, "at_ms": newest_ms}
 
 
-def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str, begun_ms: int | None = None) -> Iterator[str]:
+def measurements(
+    specs: list[SlaSpec], at_ms: int, *, outcomes: str, begun_ms: int | None = None, working: Collection[str] = ()
+) -> Iterator[str]:
     """Yields a SELECT for each measurement that *specs* need.
 
     Args:
@@ -152,6 +146,7 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str, begun_ms: i
         at_ms: the instant of the check, epoch ms.
         outcomes: a SELECT of the outcomes from which records are counted.
         begun_ms: when the oldest batch in the log of `batches` was finished, epoch ms; None: it is not known.
+        working: the streams whose drivers work.
     """
 
     def overs(*measures: Measure) -> Iterator[Interval]:
@@ -164,17 +159,13 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str, begun_ms: i
             yield Interval(at_ms - over_ms, at_ms)
 
     used = {spec.measure for spec in specs}
-    # Idle sources are known by the watermarks, too.
-    if used & {Measure.WATERMARK_LAG, Measure.COMPLETENESS, Measure.SCHEMA_CHANGES} or any(
-        spec.ignore_when_idle for spec in specs
-    ):
-        yield from _watermarks()
+    if any(map(_asks_for_idle_sources, specs)):
+        yield from _watermarks(working)
     if not used.isdisjoint(JUDGED_BY_START):
         yield _clocks(at_ms)
         yield _first_start_select(begun_ms)
     yield from _starting(specs, at_ms)
     yield from _completions(specs, at_ms)
-    yield from _catching_up(specs, at_ms)
     for over in overs(*COUNTED_RECORDS):
         yield _records(FactKind.RECORDS, "records_in", over, outcomes)
     for measure, outcome in SHARES.items():
@@ -185,12 +176,22 @@ def measurements(specs: list[SlaSpec], at_ms: int, *, outcomes: str, begun_ms: i
     yield from map(_buckets_select, overs(*WORK_QUANTILES))
 
 
-def _watermarks() -> Iterator[str]:
-    """Yields SELECTs of watermarks of sources (with `idle`) and sub-topologies."""
+def _asks_for_idle_sources(spec: SlaSpec) -> bool:
+    # Their watermarks tell them.
+    by_watermarks = {Measure.WATERMARK_LAG, Measure.COMPLETENESS, Measure.SCHEMA_CHANGES}
+    return spec.ignore_when_idle or spec.measure in by_watermarks
+
+
+def _watermarks(working: Iterable[str]) -> Iterator[str]:
+    """Yields SELECTs of watermarks of sources (with `idle`) and sub-topologies.
+
+    A source of a stream that is not among those *working* counts as idle no more: nobody looks at it.
+    """
     # Rows without partition are about a whole source, and those without source about a sub-topology.
     of_all = f"{BEFORE_LATER} AND t.topology = $1 AND t.partition IS NULL"
-    combined = f"FROM partition_batches AS t LEFT JOIN ({LIVING}) AS living USING (sub_topology) {of_all}"
-    idle = f"arg_max(t.activity = '{Activity.IDLE}', t.batch_id) AND coalesce(any_value(living.lives), false)"
+    combined = f"FROM partition_batches AS t {of_all}"
+    works = " OR ".join(is_text("sub_topology", name) for name in working) or "false"
+    idle = f"arg_max(t.activity = '{Activity.IDLE}', t.batch_id) AND bool_or({works})"
     at_ms = "max(epoch_ms(t.watermark))"
     of_source = _row(FactKind.SOURCE, "t.source", at_ms=at_ms, idle=idle)
     yield f"{of_source} {combined} AND t.source IS NOT NULL GROUP BY t.source"
@@ -205,7 +206,7 @@ def _clocks(at_ms: int) -> str:
     """
     wrong_ms = _row(FactKind.CLOCK, "host", n="max(abs(offset_ms) + error_ms)")
     # Intervals exclude their end.
-    day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1)
+    day = Interval(at_ms - DAY_MS, at_ms + 1)
     # An estimate is in the first heartbeat after it.
     beats = f"""
         SELECT unnest(clock_offsets, recursive := true) FROM heartbeats
@@ -216,21 +217,13 @@ def _clocks(at_ms: int) -> str:
     return f"{wrong_ms} FROM ({beats}) WHERE {lately} GROUP BY host"
 
 
-def _catching_up(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
-    """Yields a SELECT of sub-topologies that catch up, if *specs* excuse that."""
+def _catching_up(specs: Iterable[SlaSpec], drivers: Mapping[str, HeartbeatFacts]) -> Iterator[Row]:
+    """Yields a fact for each stream that catches up, if *specs* excuse that."""
     if all(spec.while_catching_up is WhileCatchingUp.COUNT for spec in specs):
         return
-    lately = Interval(at_ms - LIVES_MS, at_ms + 1).holds("beat_at")
-    newest = f"""
-        SELECT DISTINCT ON (sub_topology) sub_topology, state, eta_at, reason, epoch_ms(beat_at) AS at_ms,
-               epoch_ms(batch_started_at) AS began_ms
-        FROM heartbeats WHERE topology = $1 AND {lately}
-        ORDER BY sub_topology, beat_at DESC, epoch DESC, batch_id DESC
-    """
-    subs = _row(FactKind.CATCHING_UP, "sub_topology")
-    # The estimate of a driver that waits for brokers, or hangs in a batch, is from before.
-    works = f"reason IS NULL AND coalesce(at_ms - began_ms, 0) <= {HANGS_AFTER_MS}"
-    yield f"{subs} FROM ({newest}) WHERE state = '{StreamState.RUNNING}' AND eta_at IS NOT NULL AND {works}"
+    for name, driver in drivers.items():
+        if driver.liveness is Liveness.CATCHING_UP:
+            yield {**dict.fromkeys(SHAPE), "what": FactKind.CATCHING_UP.value, "subject": name}
 
 
 def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
@@ -241,8 +234,8 @@ def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     """
     if not any(spec.ignore_when_idle for spec in specs):
         return
-    day = Interval(at_ms - WITHOUT_BEATS_MS, at_ms + 1).holds("beat_at")
-    ended = f"('{StreamState.DRAINED}', '{StreamState.ROTATED}')"
+    day = Interval(at_ms - DAY_MS, at_ms + 1).holds("beat_at")
+    ended = ", ".join(f"'{word}'" for word in sorted(ENDED_WELL))
     drivers = f"""
         SELECT sub_topology, epoch, min(epoch_ms(beat_at)) AS began_ms, arg_max(state, beat_at) AS state
         FROM heartbeats WHERE topology = $1 AND {day} GROUP BY sub_topology, epoch
@@ -255,9 +248,9 @@ def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     worked = (
         f"sub_topology IN (SELECT sub_topology FROM finished WHERE epoch_ms(finished_at) BETWEEN began_ms AND {at_ms})"
     )
-    begins = f"(state <> '{StreamState.FAILED}' AND coalesce(before IN {ended}, true))"
+    begins = f"(state <> '{StreamState.FAILED}' AND coalesce(before IN ({ended}), true))"
     of_topology = f"SELECT *, max(began_ms) FILTER (WHERE {begins}) OVER () AS start_ms FROM ({newest})"
-    rests = f"(state IN {ended} OR {begins} AND NOT {worked})"
+    rests = f"(state IN ({ended}) OR {begins} AND NOT {worked})"
     starting = _row(FactKind.STARTING, "sub_topology")
     yield f"{starting} FROM ({of_topology}) WHERE start_ms >= {at_ms - HANGS_AFTER_MS} AND {rests}"
 

@@ -576,7 +576,7 @@ HEARTBEATS = Table(
             ("topology", "string", "name of the topology"),
             ("sub_topology", "string", "the operators that run in one streaming query"),
             ("beat_at", "timestamp", "driver clock"),
-            ("state", "string", "starting | running | drained | rotated | failed"),
+            ("state", "string", "starting | running | drained | rotated | finished | failed"),
             ("epoch", "bigint", "lease of the driver"),
             ("thread_id", "string", "Spark application"),
             ("batch_id", "bigint", "last finished batch; -1: none"),

@@ -19,7 +19,6 @@ from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
 from tidemark.facts.alerts import budgets, open_alerts, silent_groups
 from tidemark.facts.answers import Row, Tables
-from tidemark.facts.conditions import Condition, condition
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.facts.path_facts import windows_with_paths
 from tidemark.facts.stream_facts import StreamFacts
@@ -34,9 +33,10 @@ from tidemark.reports.paths.path_text import PART_WORDS, mostly_before_source
 from tidemark.reports.paths.window_paths import STANDS_STILL
 from tidemark.reports.promises import Promises
 from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.liveness import WORKS, Liveness
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
-from tidemark.why.causes.drivers import DRAINED
+from tidemark.why.causes.drivers import DRAINED, FINISHED
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 from tidemark.why.walk import Walk, is_harmless
@@ -115,8 +115,6 @@ VERDICT_WORDS = {
     PageVerdict.ON_TIME.value: "on time",
 }
 """Verdicts for people."""
-RUNNING = frozenset({Condition.RUNNING.value, Condition.CATCHING_UP.value, Condition.STARTING.value})
-"""The states of a stream that is not stopped."""
 
 
 def page_model(
@@ -142,7 +140,7 @@ def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, o
     # Findings come in the order of importance, but what is usual explains less than what is late.
     reasons = [finding for finding in findings if finding.cause is not NOTHING_WRONG]
     # What the facts of a drained stream show is from before, and waits for its start.
-    drained = {finding.sub_topology for finding in reasons if finding.cause is DRAINED}
+    drained = {finding.sub_topology for finding in reasons if finding.cause in {DRAINED, FINISHED}}
     faults = (finding for finding in reasons if not finding.cause.traits & HARMLESS)
     late = [finding for finding in faults if finding.sub_topology not in drained]
     culprits = {finding.sub_topology: finding.operator for finding in reversed(late)}
@@ -201,7 +199,7 @@ def told_cause(model: Row) -> Row | None:
     """
     cause: Row | None = model["cause"]
     is_broken = any(row["verdict"] in BROKEN for row in model["slas"]["rows"])
-    if cause and is_broken and is_harmless(cause["cause"]) and model["state"] in RUNNING:
+    if cause and is_broken and is_harmless(cause["cause"]) and model["state"] in WORKS:
         return None
     return cause
 
@@ -223,7 +221,7 @@ def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
         "topology": topology,
         "at": utc(at_ms),
         "verdict": PageVerdict.UNREADABLE.value,
-        "state": worst([stream["state"] for stream in streams] or [Condition.NEVER_STARTED]),
+        "state": worst([stream["state"] for stream in streams] or [Liveness.NEVER_STARTED]),
         "error": error,
         "streams": streams,
         "report": newest_report(layout, topology),
@@ -231,12 +229,12 @@ def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
 
 
 def worst(words: Iterable[str]) -> str:
-    """Returns the worst of *words*, which are of PageVerdict or of Condition.
+    """Returns the worst of *words*, which are of PageVerdict or of Liveness.
 
     >>> worst(["running", "drained"]), worst(["on_time", "warn"])
     ('drained', 'warn')
     """
-    present, worst_first = set(words), map(str, [*PageVerdict, *Condition])
+    present, worst_first = set(words), map(str, [*PageVerdict, *Liveness])
     return next(word for word in worst_first if word in present)
 
 
@@ -248,12 +246,12 @@ def newest_report(layout: Layout, topology: str) -> str | None:
 
 
 def _stream(facts: StreamFacts, sub_topology: str, culprit: str | None = None, unread: Sequence[int] = ()) -> Row:
-    """Returns the condition of a stream, and its driver's last heartbeat.
+    """Returns the state of a stream, and its driver's last heartbeat.
 
     *culprit* is the operator of the first finding about it that is a fault, *unread* has the records that the newest
     batch left unread in each partition. The number in a heartbeat is older; it counts where an estimate is made of it.
     """
-    beat, state = facts.driver.beat, condition(facts)
+    beat, state = facts.driver.beat, facts.driver.liveness
     newest = facts.tables.batches.tail(1)
     behind = beat.records_behind if beat else None
     if unread and (beat is None or beat.eta_at_ms is None):
@@ -316,7 +314,7 @@ def _topology_verdict(streams: Sequence[Row], slas: Row, findings: Sequence[WhyF
     # The worst verdict comes first, and the first that applies counts.
     rules = {
         PageVerdict.BROKEN: slas["broken"] > 0,
-        PageVerdict.NOT_RUNNING: any(stream["state"] not in RUNNING for stream in streams),
+        PageVerdict.NOT_RUNNING: any(stream["state"] not in WORKS for stream in streams),
         PageVerdict.WARN: slas["warned"] > 0,
         PageVerdict.LATE: any(not cause.traits & HARMLESS for cause in causes - {NEVER_STARTED}),
         PageVerdict.QUIET: any(Trait.QUIET in cause.traits for cause in causes),

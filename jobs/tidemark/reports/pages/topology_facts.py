@@ -12,7 +12,6 @@ from operator import itemgetter
 from typing import Any
 
 from tidemark.collecting import in_order_of
-from tidemark.control.folder import ALIVE, SILENT_AFTER_MS, StreamState
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.path_facts import FINISHED_MS
 from tidemark.model.project.layout import Layout
@@ -25,11 +24,6 @@ from tidemark.reports.promises import Promises
 from tidemark.semantics.stram import LATENCY_SAMPLES
 
 RATED_OVER_S = 60
-NEVER_STARTED, SILENT, CATCHING_UP = "never_started", "silent", "catching_up"
-"""States of a driver that it does not report itself.
-
-It has no heartbeat, or none for a minute, or it runs and its newest heartbeat has an `eta_at`.
-"""
 
 LATENCIES = """
     WITH reads AS (SELECT unnest($3::VARCHAR[]) AS operator, unnest($4::VARCHAR[]) AS upstream),
@@ -202,15 +196,9 @@ class _Facts:
         """Returns the state and the watermark of the driver of *sub_topology*."""
         stream = self._scene.facts[sub_topology]
         beat, batch_id = stream.driver.beat, stream.tables.newest
-        state = beat.state.value if beat else NEVER_STARTED
-        # A driver that was killed leaves its last heartbeat.
-        if beat and state in ALIVE and self._at_ms - beat.at_ms > SILENT_AFTER_MS:
-            state = SILENT
-        if beat and state == StreamState.RUNNING and beat.eta_at_ms is not None:
-            state = CATCHING_UP
         return {
             "sub_topology": sub_topology,
-            "state": state,
+            "state": stream.driver.liveness.value,
             "last_heartbeat_at": utc(beat.at_ms) if beat else None,
             "last_batch_id": None if batch_id < 0 else batch_id,
             "watermark": self._watermarks.get((sub_topology, None)),

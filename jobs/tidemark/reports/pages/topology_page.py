@@ -14,7 +14,6 @@ from pathlib import Path
 from markupsafe import Markup
 
 from tidemark.facts.answers import Row
-from tidemark.facts.conditions import Condition
 from tidemark.facts.history import PastMeasurements
 from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.settings.intervals import utc
@@ -33,6 +32,7 @@ from tidemark.reports.pages.page_model import (
 from tidemark.reports.pages.templates import REFRESH_S, length, template
 from tidemark.reports.paths.path_text import PARTS_ARE
 from tidemark.semantics.bounds import COUNTED_AS_LATE
+from tidemark.semantics.liveness import Liveness
 
 SOON_S = 3
 """Interval of loading the start page while a line is unknown, s."""
@@ -78,10 +78,10 @@ def _told(model: Row) -> Row:
 def _needs_someone(line: Row) -> bool:
     """Returns True for a topology with a bad verdict, or with an alert that is still open.
 
-    One that was drained stands still because somebody wanted it.
+    One that was drained stands still because somebody wanted it, and a job that finished because it was done.
     """
-    is_drained = line["verdict"] == PageVerdict.NOT_RUNNING and line["state"] == Condition.DRAINED
-    return (line["verdict"] in NEEDS_SOMEONE and not is_drained) or bool(line["alerts"])
+    is_at_end = line["verdict"] == PageVerdict.NOT_RUNNING and line["state"] in {Liveness.DRAINED, Liveness.FINISHED}
+    return (line["verdict"] in NEEDS_SOMEONE and not is_at_end) or bool(line["alerts"])
 
 
 def _streams_by_state(streams: Sequence[Row]) -> dict[str, list[str]]:
@@ -89,7 +89,7 @@ def _streams_by_state(streams: Sequence[Row]) -> dict[str, list[str]]:
     names = defaultdict(list)
     for stream in streams:
         names[stream["state"]].append(stream["sub_topology"])
-    return {state: names[state] for state in map(str, Condition) if state in names}
+    return {state: names[state] for state in map(str, Liveness) if state in names}
 
 
 def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> str:

@@ -22,7 +22,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.sla.incidents.roots import OF_ROWS, root_of, root_of_part
 from tidemark.sla.measures.status import Status, sub_topology_of
-from tidemark.why.causes.drivers import DRAINED, DRIVER_DEAD, UPSTREAM_DEAD
+from tidemark.why.causes.drivers import DRAINED, DRIVER_DEAD, DRIVER_STUCK, FINISHED, UPSTREAM_DEAD
 from tidemark.why.evidence.findings import NOTHING_WRONG, UNEXPLAINED, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
 from tidemark.why.walk import Walk, restarted_driver, scene, what_holds_time_back
@@ -32,8 +32,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 NO_EXPLANATION = frozenset({NOTHING_WRONG, UNEXPLAINED})
-ENDS_OF_DRIVERS = frozenset({DRAINED, DRIVER_DEAD, UPSTREAM_DEAD})
-"""Causes whose instant is that of a driver's end."""
+ENDS_OF_DRIVERS = frozenset({DRAINED, FINISHED, DRIVER_DEAD, DRIVER_STUCK, UPSTREAM_DEAD})
+"""Causes whose instant is that of a driver's last heartbeat."""
 LATENCIES = frozenset({*QUANTILES, *WORK_QUANTILES, Measure.BURN_RATE})
 WAITED_FOR_DRIVER = frozenset({None, AgeCause.DRIVER_RESTARTED, AgeCause.BACKLOG})
 """Culprits that a restarted driver may explain.

@@ -27,7 +27,10 @@ from tidemark.why.causes.drivers import (
     DRIVER_DEAD,
     DRIVER_RESTARTED,
     DRIVER_STARTING,
+    DRIVER_STUCK,
+    DRIVER_UNKNOWN,
     FILE_UNREADABLE,
+    FINISHED,
     REGISTRY_SILENT,
     SHORT_OF_MEMORY,
     SLOW_BATCH,
@@ -51,7 +54,10 @@ from tidemark.why.evidence.findings import (
 OF_DRIVERS = frozenset(
     {
         DRAINED,
+        FINISHED,
         DRIVER_DEAD,
+        DRIVER_STUCK,
+        DRIVER_UNKNOWN,
         DRIVER_STARTING,
         DRIVER_RESTARTED,
         FILE_UNREADABLE,
@@ -65,7 +71,7 @@ OF_DRIVERS = frozenset(
     }
 )
 """Causes whose place is a driver: every operator of it waits."""
-ABSENT = frozenset({DRAINED, DRIVER_DEAD, DRIVER_STARTING, FILE_UNREADABLE})
+ABSENT = frozenset({DRAINED, FINISHED, DRIVER_DEAD, DRIVER_STARTING, FILE_UNREADABLE})
 """Causes of an operator that no driver works for."""
 AFTERMATH = frozenset({DRIVER_STARTING, DRIVER_RESTARTED, BEING_READ, CATCHING_UP, WINDOW_NOT_CLOSED})
 """Causes that follow a fault which has ended.

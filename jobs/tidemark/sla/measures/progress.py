@@ -7,19 +7,20 @@ seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import replace
 
 import polars as pl
 
 from tidemark.clock import Clock
 from tidemark.collecting import names_in
-from tidemark.control.folder import ALIVE, BEATS_EVERY_MS, Control, Heartbeat, beats_every_ms
+from tidemark.control.folder import BEATS_EVERY_MS, Control, beats_every_ms
+from tidemark.control.liveness import liveness_of
 from tidemark.facts.fact_tables import stored_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import Measure
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.liveness import HAS_DRIVER
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.measures.status import Status
 
@@ -90,11 +91,15 @@ def _subjects(sub: SubTopology) -> set[str | None]:
 def _has_passed(layout: Layout, topology: str, name: str, at_ms: int, now_ms: int) -> bool:
     """Returns True if the check need not wait for the stream *name*.
 
-    Either its driver is dead, or has sent no heartbeat for longer than a check waits. Or its heartbeat is from *at_ms*
-    or later, and there are facts of the batch in the heartbeat.
+    Either it has no driver, or one that has sent no heartbeat for longer than a check waits. Or its heartbeat is from
+    *at_ms* or later, and there are facts of the batch in the heartbeat.
     """
-    beat = _heartbeat(layout, topology, name)
-    if beat is None or beat.state not in ALIVE or now_ms - beat.at_ms > _wait_ms(layout):
+    home = layout.control(topology, name)
+    try:
+        beat, has_driver = Control(home).heartbeat(), liveness_of(home, now_ms) in HAS_DRIVER
+    except PermissionError:
+        return True
+    if beat is None or not has_driver or now_ms - beat.at_ms > _wait_ms(layout):
         return True
     return beat.at_ms >= at_ms and beat.batch_id <= _newest_known(layout, topology, name)
 
@@ -102,13 +107,6 @@ def _has_passed(layout: Layout, topology: str, name: str, at_ms: int, now_ms: in
 def _wait_ms(layout: Layout) -> int:
     # In an object store heartbeats come less often.
     return WAIT_MS + beats_every_ms(layout.warehouse) - BEATS_EVERY_MS
-
-
-def _heartbeat(layout: Layout, topology: str, name: str) -> Heartbeat | None:
-    """Returns the newest heartbeat; None if there is none, or no permission."""
-    with suppress(PermissionError):
-        return Control(layout.control(topology, name)).heartbeat()
-    return None
 
 
 def _newest_known(layout: Layout, topology: str, name: str) -> int:

@@ -15,19 +15,17 @@ from pathlib import Path
 from tidemark.control.folder import Heartbeat
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.tables.catalog import HEARTBEATS
+from tidemark.semantics.liveness import LIMITS, EvidenceKind, StoreKind
 from tidemark.semantics.skew import Skew
 from tidemark.storage.delta.tables import Appender, create
 from tidemark.storage.object_path import ObjectPath
 
 log = logging.getLogger(__name__)
 
-EVERY_MS = 15_000
+EVERY_MS = LIMITS[EvidenceKind.ROWS, StoreKind.DISK].every_ms
 MOST_OFFSETS = 10_000
-TOGETHER_S = 200.0
-"""Rows of so many seconds are written together in an object store.
-
-It is less than the five minutes for which checks take a driver for alive after its newest row.
-"""
+TOGETHER_S = LIMITS[EvidenceKind.ROWS, StoreKind.OBJECT_STORE].every_ms / 1_000
+"""Rows of so many seconds are written together in an object store."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.control.cluster_manager import managed_driver, record
-from tidemark.control.folder import SILENT_AFTER_MS, AlreadyRunning, Control
+from tidemark.control.folder import AlreadyRunning, Control
+from tidemark.semantics.liveness import SILENT_AFTER_MS
 from tidemark.spark_session import submitted_properties
 
 log = logging.getLogger("tidemark.stream")

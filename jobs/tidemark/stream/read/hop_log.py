@@ -22,10 +22,11 @@ from pathlib import Path
 from deltalake import DeltaTable
 
 from tidemark.clock import Clock
-from tidemark.control.folder import ALIVE, SILENT_AFTER_MS, Control
+from tidemark.control.liveness import liveness_of
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.stream import Stream
+from tidemark.semantics.liveness import HAS_DRIVER
 from tidemark.storage.locks import LockHeld, locked
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.checkpoint import version_read
@@ -145,7 +146,7 @@ def _trim(path: Path, table_id: str, controls: Sequence[Path], *, now_ms: int) -
         if version is not None:
             needed = min(needed, version)
             # In an object store no commit is moved, so stopped readers need theirs in the log, too.
-            if isinstance(path, ObjectPath) or _is_running(control, now_ms):
+            if isinstance(path, ObjectPath) or liveness_of(control, now_ms) in HAS_DRIVER:
                 needed_live = min(needed_live, version)
     checkpoints = [file for _, file in (*live, *kept)]
     slowest, first_live = _checkpoint_before(needed, checkpoints), _checkpoint_before(needed_live, checkpoints)
@@ -159,11 +160,6 @@ def _trim(path: Path, table_id: str, controls: Sequence[Path], *, now_ms: int) -
     for number, file in kept:
         if number < max(slowest, too_old):
             file.unlink(missing_ok=True)
-
-
-def _is_running(control: Path, now_ms: int) -> bool:
-    beat = Control(control).heartbeat()
-    return beat is not None and beat.state in ALIVE and now_ms - beat.at_ms < SILENT_AFTER_MS
 
 
 def _position(path: Path, control: Path) -> int | None:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tidemark.control.folder import ALIVE, StreamState
+from tidemark.control.folder import StreamState
 from tidemark.errors import UnreadableFile
-from tidemark.facts.conditions import Condition, condition
-from tidemark.facts.heartbeat_facts import BEATS_WITHIN_MS, Beat
+from tidemark.facts.heartbeat_facts import Beat
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.lengths import counted, for_people
+from tidemark.semantics.liveness import ENDED_WELL, HAS_DRIVER, Liveness
 from tidemark.storage.disk import BEFORE, is_over, past_trouble, since_of
 from tidemark.why.causes.rights import without_right
 from tidemark.why.evidence.commands import logs, start
@@ -28,9 +28,15 @@ from tidemark.why.evidence.findings import (
 from tidemark.why.evidence.snapshot import Scene
 
 DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
-"""Its driver failed, or sends no heartbeat any more."""
+"""Its driver failed or was killed, or a rotated one has no successor yet."""
+DRIVER_STUCK = Cause("driver_stuck", Trait.FAULT | Trait.SILENCE)
+"""Its driver holds the lease, and sends no heartbeat or has been starting for minutes."""
+DRIVER_UNKNOWN = Cause("driver_unknown", Trait.FAULT | Trait.SILENCE)
+"""Its newest known heartbeat is old, and this user cannot see whether a driver holds the lease."""
 DRAINED = Cause("drained", Trait.USUAL | Trait.SILENCE)
 """Its driver was asked to end, and did."""
+FINISHED = Cause("finished", Trait.USUAL | Trait.SILENCE)
+"""Its job ended by itself, without an error."""
 FILE_UNREADABLE = Cause("file_unreadable", Trait.FAULT | Trait.SILENCE)
 """A file that its driver needs is damaged, so that none starts; or a damaged table keeps its facts from being read."""
 UPSTREAM_DEAD = Cause("upstream_dead", Trait.FAULT | Trait.SILENCE)
@@ -56,7 +62,8 @@ WAITS_FOR_SCHEMA = "waits for the schema"
 WAITS_FOR_KAFKA = re.compile(r"waits for Kafka: .* since (\S+)")
 """The reason of a driver whose brokers do not answer."""
 FREE_SPACE = "free space (`tidemark tables` shows large tables), or make the disk writable"
-ENDED_WELL = frozenset({StreamState.DRAINED, StreamState.ROTATED})
+ENDS = {Liveness.DRAINED: DRAINED, Liveness.FINISHED: FINISHED}
+"""Causes of drivers that ended as they should."""
 RESTARTED_WITHIN_MS = 60_000
 """For so long after a restart's first batch, it explains results."""
 
@@ -86,10 +93,8 @@ def drained(scene: Scene) -> Iterator[WhyFinding]:
 def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields a finding for each file that no driver of *name* starts with, unless one runs."""
     driver, sub = scene.of(name).driver, scene.sub(name).name
-    beat = driver.beat
-    runs = beat is not None and beat.state in ALIVE and not beat.is_gone and scene.at_ms - beat.at_ms <= BEATS_WITHIN_MS
     # Queries of a team's own jobs have no such files, and of an earlier instant the files are not known.
-    if runs or scene.topology.jobs or not driver.is_newest:
+    if driver.liveness in HAS_DRIVER or scene.topology.jobs or not driver.is_newest:
         return
     for damage in (*driver.damages, *driver.lost_commits(f"{scene.topology.name}/{sub}")):
         observation = f"no driver of {sub} can start: {damage.file}: {damage.found}"
@@ -107,43 +112,84 @@ def _driver(scene: Scene, name: str) -> WhyFinding | None:
     beat = facts.driver.beat
     if beat is None and facts.tables.batches.height:
         return None  # Its driver is of a time before there were heartbeats.
+    if beat is None and facts.driver.liveness is Liveness.UNKNOWN:
+        return _unknown(scene, name, "")
     if beat is None:
         return scene.finding(
             NEVER_STARTED, name, f"{sub} has never run: there is no heartbeat and no batch", start(scene, name)
         )
     if (missing_right := without_right(scene, name, beat)) is not None:
         return missing_right
-    by = f" by {beat.drained_by}" if beat.drained_by else ""
-    again, look = start(scene, name), f"look at its log: {logs(scene, name)}"
-    dead = {
-        StreamState.FAILED: (f"failed: {beat.reason}{_topics_read(scene, name, beat)}", f"correct that and {again}"),
-        StreamState.DRAINED: (f"was drained{by} at {iso(beat.at_ms)}", again),
-        StreamState.ROTATED: ("ended to be replaced by a new one", f"{again}, unless Airflow is doing so"),
-    }.get(beat.state)
-    if dead is None and beat.is_gone:
-        hung = f" because {beat.killed_for} hung in the same process" if beat.killed_for else ""
-        dead = (f"was killed{hung}", f"{look}, and {again}, unless Airflow is doing so")
-    if dead is None and scene.at_ms - beat.at_ms > BEATS_WITHIN_MS:
-        dead = ("sends no heartbeat any more", f"{look}, and {again}")
-    if dead is not None:
-        state, remedy = dead
+    again, liveness = start(scene, name), facts.driver.liveness
+    if (stuck := _stuck_or_unknown(scene, name, beat)) is not None:
+        return stuck
+    if (ended := _ended(scene, name, beat)) is not None:
+        state, remedy = ended
         # The error of a team's own job may be about another disk.
         past = None if scene.topology.jobs else past_trouble(beat.reason, beat.at_ms)
         if past is not None:
             # The reason of a failure has the trouble already.
-            state = state if beat.state is StreamState.FAILED else f"{state}; before that {_clause(past)}"
+            state = state if liveness is Liveness.FAILED else f"{state}; before that {_clause(past)}"
             observation, since_ms = f"the driver of {sub} {state}", instant_ms(since_of(past))
             return scene.finding(CANNOT_WRITE, name, observation, f"{FREE_SPACE}; then {again}", since_ms=since_ms)
-        reading = facts.driver.reading(scene.sub(name)) if beat.state not in ENDED_WELL else ""
-        if reading and (beat.state is not StreamState.FAILED or reading in state):
+        reading = facts.driver.reading(scene.sub(name)) if liveness not in ENDED_WELL else ""
+        if reading and (liveness is not Liveness.FAILED or reading in state):
             state = state if reading in state else f"{state}; {reading}"
             remedy += "; if it fails at the same records again, one of them may be too large when unpacked: "
             remedy += "after two such failures the next driver searches for that record and skips it"
         if beat.is_short_of_memory:
             state, remedy = f"{state}; before, {_memory(beat)}", f"give it more memory: {remedy}"
-        cause = DRAINED if beat.state is StreamState.DRAINED else DRIVER_DEAD
+        cause = ENDS.get(liveness, DRIVER_DEAD)
         return scene.finding(cause, name, f"the driver of {sub} {state}", remedy, since_ms=beat.at_ms)
     return _explain_running(scene, name, beat)
+
+
+def _ended(scene: Scene, name: str, beat: Beat) -> tuple[str, str] | None:
+    """Returns how the driver of *name* ended, as part of a sentence, and the remedy; None: it has not."""
+    driver = scene.of(name).driver
+    again, unless, look = start(scene, name), "unless Airflow is doing so", f"look at its log: {logs(scene, name)}"
+    by = f" by {beat.drained_by}" if beat.drained_by else ""
+    hung = f" because {beat.killed_for} hung in the same process" if beat.killed_for else ""
+    match driver.liveness:
+        case Liveness.FAILED:
+            return f"failed: {beat.reason}{_topics_read(scene, name, beat)}", f"correct that and {again}"
+        case Liveness.DRAINED:
+            return f"was drained{by} at {iso(beat.at_ms)}", again
+        case Liveness.FINISHED:
+            return f"finished by itself at {iso(beat.at_ms)}", f"if it should go on, {again}"
+        case Liveness.ROTATED | Liveness.DEAD if beat.state is StreamState.ROTATED:
+            return "ended to be replaced by a new one", f"{again}, {unless}"
+        case Liveness.DEAD if driver.is_from_folder:
+            return f"was killed{hung}", f"{look}, and {again}, {unless}"
+        case Liveness.DEAD:
+            return "sends no heartbeat any more", f"{look}, and {again}"
+        case _:
+            return None
+
+
+def _stuck_or_unknown(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
+    """Returns a finding if the driver of *name* lives, or may live, and does not say what it does."""
+    driver, sub = scene.of(name).driver, f"the driver of {scene.sub(name).name}"
+    look = f"look at its log: {logs(scene, name)}"
+    if driver.liveness is Liveness.UNKNOWN:
+        return _unknown(scene, name, f": the newest heartbeat that you may read is of {iso(beat.at_ms)}", beat.at_ms)
+    if driver.liveness is not Liveness.STUCK:
+        return None
+    if driver.is_silent:
+        observation = f"{sub} holds its lease, and has sent no heartbeat since {iso(beat.at_ms)}"
+        remedy = f"see whether its host is suspended, paused or short of memory, {look}, and {start(scene, name)}"
+        return scene.finding(DRIVER_STUCK, name, observation, remedy, since_ms=beat.at_ms)
+    if beat.state is StreamState.STARTING:
+        since_ms = driver.started_ms
+        observation = f"{sub} has been starting since {iso(since_ms)}, and reads nothing yet"
+        return scene.finding(DRIVER_STUCK, name, observation, f"{look}, and {start(scene, name)}", since_ms=since_ms)
+    return None
+
+
+def _unknown(scene: Scene, name: str, seen: str, since_ms: int | None = None) -> WhyFinding:
+    observation = f"it is not known whether a driver of {scene.sub(name).name} lives{seen}"
+    remedy = "ask as the user who runs the drivers, who may read the control folder"
+    return scene.finding(DRIVER_UNKNOWN, name, observation, remedy, since_ms=since_ms)
 
 
 def _topics_read(scene: Scene, name: str, beat: Beat) -> str:
@@ -245,7 +291,7 @@ def _catching_up(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields a finding for each source whose records wait while the driver of *name* catches up."""
     facts, sub = scene.of(name), scene.sub(name)
     beat = facts.driver.beat
-    if beat is None or beat.eta_at_ms is None or condition(facts) is not Condition.CATCHING_UP:
+    if beat is None or beat.eta_at_ms is None or facts.driver.liveness is not Liveness.CATCHING_UP:
         return
     of_all = f"; of all sources of {sub.name} " if len(sub.outside_sources) > 1 else "; "
     rates = (

@@ -12,8 +12,6 @@ from functools import partial
 import polars as pl
 
 from tidemark.collecting import outside, present
-from tidemark.control.folder import StreamState
-from tidemark.facts.conditions import Condition, condition
 from tidemark.facts.fact_tables import has_rows
 from tidemark.facts.outcome_facts import LATELY
 from tidemark.facts.read_facts import Unread, unread_of
@@ -26,6 +24,7 @@ from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.liveness import HAS_DRIVER, Liveness
 from tidemark.semantics.watermark import Progress
 from tidemark.stream.operate.registry import step_of
 from tidemark.why.causes.producers import Producers
@@ -245,8 +244,9 @@ class Inputs:
 
     def _open_transaction(self, source: Source, number: int) -> WhyFinding | None:
         """Returns a finding if the driver's last looks found a transaction of a partition open."""
-        beat = self._scene.of(source.name).driver.beat
-        if beat is None or beat.state is not StreamState.RUNNING or beat.is_gone:
+        driver = self._scene.of(source.name).driver
+        beat = driver.beat
+        if beat is None or driver.liveness not in HAS_DRIVER:
             return None
         for each in beat.open_transactions:
             if (each.source, each.partition) == (source.name, number):
@@ -295,7 +295,7 @@ class Inputs:
         """Returns a finding if the last batches of a partition each left more unread than they read."""
         last = reads.filter(pl.col("n") > 0).tail(LATELY)
         least = last["unread"].min()
-        if condition(self._scene.of(source.name)) is Condition.CATCHING_UP:
+        if self._scene.of(source.name).driver.liveness is Liveness.CATCHING_UP:
             return None
         if not isinstance(least, int) or not (last["unread"] > last["n"]).all():
             return None

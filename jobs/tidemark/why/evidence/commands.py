@@ -5,16 +5,15 @@ from __future__ import annotations
 import shlex
 
 from tidemark.escaping import as_code
-from tidemark.facts.conditions import Condition, condition
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.windows import Shape
 from tidemark.model.topology import JobLaunch
+from tidemark.semantics.liveness import GOES_ON
 from tidemark.why.evidence.snapshot import Scene
 
 LIVE = "`tidemark check --live` shows what the topics have"
 BY_COMMAND = "tidemark run by "
 """Begin of `launched_by` if the command launched a job."""
-GOES_ON = frozenset({Condition.STARTING, Condition.RUNNING, Condition.CATCHING_UP, Condition.HANGING})
 
 
 def start(scene: Scene, name: str) -> str:
@@ -25,7 +24,7 @@ def start(scene: Scene, name: str) -> str:
     dag = f"tidemark_{topology}_streams"
     # While any driver of the topology lives, the run of its DAG continues, and one task of it is cleared. Otherwise a
     # new run starts all of its streams.
-    if any(condition(facts) in GOES_ON for facts in scene.facts.values()):
+    if any(facts.driver.liveness in GOES_ON for facts in scene.facts.values()):
         clear = f"airflow tasks clear {dag} --task-regex '^{sub}$'"
         return f"restart the driver of {sub}: `tidemark restart {topology}/{sub}` (in another Airflow `{clear}`)"
     trigger = f"airflow dags unpause {dag} && airflow dags trigger {dag}"

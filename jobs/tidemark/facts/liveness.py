@@ -1,0 +1,18 @@
+"""Reads what is known of the drivers of a topology, for callers without its other facts."""
+
+from __future__ import annotations
+
+from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
+from tidemark.facts.heartbeat_facts import HeartbeatFacts
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import Topology
+
+
+def drivers_of(layout: Layout, topology: Topology, *, at_ms: int) -> dict[str, HeartbeatFacts]:
+    """Returns the facts about the driver of each stream of *topology* at *at_ms* (epoch ms), by its name."""
+    drivers: dict[str, HeartbeatFacts] = {}
+    for sub in topology.sub_topologies:
+        home = layout.stream(topology.name, sub.name)
+        tables = FactTables(stored_in(home), at_ms, recent_ms=RECENT_MS)
+        drivers[sub.name] = HeartbeatFacts(tables, home, layout.control(topology.name, sub.name), topology.trigger_ms)
+    return drivers
