@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from deltalake import DeltaTable
 from support.play import Play
 from tidemark.model.project.layout import Layout
 from tidemark.storage.delta import tables
-from tidemark.storage.delta.log import TableLog
+from tidemark.storage.delta.log import SHORT_LOG, TableLog
 from tidemark.storage.fence import Fence
 from tidemark.stream.journal.entries import KEPT
 from tidemark.stream.journal.notes import as_json
@@ -59,8 +60,8 @@ def footprint(play: Play) -> Footprint:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables have a checkpoint every 10 commits."""
-    monkeypatch.setattr(tables, "CHECKPOINT_EVERY", 10)
-    monkeypatch.setitem(tables.SETTINGS, "delta.checkpointInterval", "10")
+    monkeypatch.setattr("tidemark.storage.delta.log.CHECKPOINT_EVERY", 10)
+    monkeypatch.setattr("tidemark.storage.delta.log.SHORT_EVERY", 10)
 
 
 @pytest.mark.usefixtures("often")
@@ -87,9 +88,9 @@ def test_memory_of_a_driver_does_not_grow_with_its_batches(tmp_path: Path) -> No
     # at most 1 kB a batch; a cache that fills once is in one of the two differences
     assert min(middle.own_bytes - early.own_bytes, late.own_bytes - middle.own_bytes) <= 5_000
     # and who opens a table reads less than 10 commits of its log
-    log = Layout(tmp_path).stream_table("play", SUB, "batches") / "_delta_log"
-    checkpoints = [int(path.name.split(".")[0]) for path in log.glob("*.checkpoint.parquet")]
-    assert DeltaTable(str(log.parent)).version() - max(checkpoints) < 10
+    batches = Layout(tmp_path).stream_table("play", SUB, "batches")
+    checkpoints = [int(path.name.split(".")[0]) for path in batches.glob("_delta_log/*.checkpoint.parquet")]
+    assert DeltaTable(str(batches)).version() - max(checkpoints) < 10
 
 
 @pytest.mark.usefixtures("often")
@@ -111,3 +112,27 @@ def test_a_table_is_reopened_after_each_checkpoint(tmp_path: Path, monkeypatch: 
     assert opened_at == [0, 9, 19]
     checkpoints = sorted(path.name for path in (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet"))
     assert checkpoints == [f"{9:020d}.checkpoint.parquet", f"{19:020d}.checkpoint.parquet"]
+
+
+def test_a_log_of_facts_has_the_commits_of_twenty_minutes_at_most(tmp_path: Path) -> None:
+    """With a commit each ten seconds; from ten minutes on, whatever the number of commits."""
+    path = tmp_path / "facts"
+    folder = path / "_delta_log"
+
+    def trim(table: DeltaTable) -> None:
+        for file in folder.glob("0*"):
+            age_s = 10 * (table.version() - int(file.name.split(".")[0]))
+            os.utime(file, (time.time() - age_s,) * 2)
+        table.cleanup_metadata()
+
+    tables.create(path, pa.schema([("n", pa.int64())]), log=SHORT_LOG)
+    committer = tables.Committer("app", Fence(clock=lambda: 0), trimmers={path.name: trim})
+    files: dict[int, int] = {}
+    for version in range(1, 301):
+        committer.commit_notes(path, version, notes={})
+        files[version] = len(os.listdir(folder))
+    # Checkpoints of versions 59, 119, 179 … At 299 there are three, `_last_checkpoint`, and commits 179 to 299. Then
+    # the commits before 239 are older than ten minutes: two checkpoints stay, and commits 239 to 300.
+    assert (files[299], files[300]) == (3 + 1 + 121, 2 + 1 + 62)
+    assert (files[239], files[240]) == (files[299], files[300])
+    assert max(files.values()) == files[299]

@@ -115,6 +115,18 @@ def test_foreign_rows_are_logged_and_not_compacted(tmp_path: Path) -> None:
         compactor.compact()
 
 
+def test_a_compaction_makes_the_checkpoint_that_is_due_in_its_table(tmp_path: Path) -> None:
+    path = tmp_path / "changes"
+    compactor, commit = committing(path)
+    DeltaTable(str(path)).alter.set_table_properties({"delta.checkpointInterval": "7"})  # version 1
+    for batch_id in range(EVERY):  # versions 2 to 5
+        commit(batch_id)
+    compactor.committed(path)
+    assert compactor.compact() == path  # version 6, the seventh
+    (checkpoint,) = (path / "_delta_log").glob("*.checkpoint.parquet")
+    assert checkpoint.name == f"{6:020d}.checkpoint.parquet"
+
+
 def test_files_that_cannot_be_compacted_now_are_left_for_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

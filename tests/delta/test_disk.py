@@ -24,7 +24,7 @@ from support.play import Play
 from support.small_disk import SmallDisk, small_disk
 from support.topologies import NEWEST_SENT
 from tidemark.control.folder import Control, Heartbeat, StreamState
-from tidemark.storage.delta.tables import SETTINGS, Committer, create, scan
+from tidemark.storage.delta.tables import Committer, create, scan
 from tidemark.storage.disk import Disk, Work, of_driver_before, past_trouble
 from tidemark.storage.fence import Fence
 
@@ -145,7 +145,7 @@ def test_a_driver_drained_on_a_full_disk_leaves_its_batch(disk: SmallDisk, undis
 
 
 def test_a_commit_without_space_for_a_checkpoint_is_kept_once(disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SETTINGS, "delta.checkpointInterval", "2")
+    monkeypatch.setattr("tidemark.storage.delta.log.CHECKPOINT_EVERY", 2)
     table, waited = disk.home / "changes", []
     create(table, pa.schema([("batch_id", pa.int64())]))
 

@@ -12,6 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.transaction import AddAction
 
+from tidemark.clock import wall_clock_ms
 from tidemark.model.project.layout import Layout
 from tidemark.query import sql
 from tidemark.query.sql import Warehouse
@@ -184,6 +185,21 @@ def test_a_snapshot_knows_the_newest_batch_of_an_application(tmp_path: Path) -> 
     found = snapshot_of(tmp_path)
     assert found is not None
     assert (found.transaction_version("a"), found.transaction_version("b")) == (41, None)
+
+
+def test_rows_of_replaced_files_in_a_checkpoint_are_passed_over(tmp_path: Path) -> None:
+    appended(tmp_path)
+    removed = [
+        {"remove": {"path": f"{n}", "deletionTimestamp": wall_clock_ms(), "dataChange": False}} for n in range(5_000)
+    ]
+    (tmp_path / "_delta_log" / log_name(3)).write_text("\n".join(map(json.dumps, removed)))
+    DeltaTable(tmp_path).create_checkpoint()
+    (checkpoint,) = (tmp_path / "_delta_log").glob("*.parquet")
+    assert pq.ParquetFile(checkpoint).metadata.num_rows == 5_000 + 3 + 2  # files, protocol and metadata
+    assert len(snapshots._of_checkpoint(checkpoint)) <= 2 * snapshots.AT_ONCE
+    found = snapshot_of(tmp_path)
+    assert found is not None
+    assert found.file_count == 3
 
 
 def test_queries_read_the_log_of_a_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,21 +5,25 @@ Commits that it cannot check are left to delta-rs.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from tidemark.storage.delta.log import TableLog
+from tidemark.clock import wall_clock_ms
+from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG, TableLog, commit_file
 from tidemark.storage.delta.tables import Committer, create, scan
 from tidemark.storage.fence import Fence
 
 APP = "flights/status/changes"
+HOUR_MS = 3_600_000
 ROWS = pa.schema([("batch_id", pa.int64()), ("n", pa.int64())])
 
 
@@ -153,3 +157,19 @@ def test_values_not_in_json_are_read_back(tmp_path: Path) -> None:
     found = DeltaTable(str(path)).to_pyarrow_table(filters=[("t", "=", "x" * 100)]).to_pylist()
     assert [(row["d"], math.isnan(row["f"])) for row in found] == [(Decimal("1.10"), True)]
     assert len(scan(path).collect()) == 2
+
+
+@pytest.mark.parametrize(("log", "named"), [(SHORT_LOG, [23]), (KEPT_LOG, [23]), (HOP_LOG, [23, 25])])
+def test_a_checkpoint_names_a_replaced_file_for_a_day_or_that_of_a_hop_for_a_week(
+    tmp_path: Path, log: str, named: list[int]
+) -> None:
+    create(tmp_path, ROWS, log=log)
+    replaced = [
+        {"remove": {"path": f"{hours}", "deletionTimestamp": wall_clock_ms() - hours * HOUR_MS, "dataChange": False}}
+        for hours in (23, 25, 24 * 8)
+    ]
+    commit_file(tmp_path, 1).write_text("\n".join(map(json.dumps, replaced)))
+    DeltaTable(str(tmp_path)).create_checkpoint()
+    (checkpoint,) = (tmp_path / "_delta_log").glob("*.parquet")
+    actions = pq.read_table(checkpoint, columns=["remove"])["remove"].to_pylist()
+    assert sorted(int(action["path"]) for action in actions if action) == named

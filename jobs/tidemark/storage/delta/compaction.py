@@ -30,7 +30,7 @@ from tidemark.errors import TidemarkError
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.storage.delta.datasets import file_names
 from tidemark.storage.delta.format import WRITER
-from tidemark.storage.delta.log import Action, add_action, checkpoint_if_due, commit_file
+from tidemark.storage.delta.log import Action, add_action, checkpoint_every, checkpoint_if_due, commit_file
 from tidemark.storage.delta.requirements import APPEND_ONLY, Requirements
 from tidemark.storage.delta.snapshots import Partition
 from tidemark.storage.delta.tables import in_files
@@ -268,7 +268,7 @@ def _commit(
             put_once(commit_file(path, version), content, check=check)
         except FileExistsError:  # another commit took the version
             continue
-        checkpoint_if_due(path, version)
+        checkpoint_if_due(path, version, every=checkpoint_every(table.metadata().configuration))
         return
     msg = f"{path}: another writer came first in all {TRIES} attempts to commit"
     raise TableBusy(msg)

@@ -42,7 +42,14 @@ OF_FILES = frozenset({"add", "remove", "txn", "commitInfo", "cdc"})
 """Actions of commits of others that do not stop appends."""
 CHECKPOINT_EVERY = 100
 """Commits between checkpoints; an opener of a table reads fewer commits."""
+SHORT_EVERY = 60
+"""The same of a table with a SHORT_LOG.
+
+These are the commits of ten minutes, with one each `facts_every`. With more, its log keeps commits of twice the time.
+"""
 CHECKPOINTS = "delta.checkpointInterval"
+REPLACED = "delta.deletedFileRetentionDuration"
+"""How long checkpoints name a replaced file; a VACUUM of others keeps the file as long."""
 KEPT_LOG = "interval 1 day"
 """Longest pause of a reader of a table's commits."""
 HOP_LOG = "interval 7 days"
@@ -96,7 +103,7 @@ class TableLog:
         else:
             is_plain = not snapshot.partitioned_by
             self._batch, self._asked_at = snapshot.transactions.get(app_id, -1), self._opened_at
-        self._checkpoint_every = int(properties.get(CHECKPOINTS) or CHECKPOINT_EVERY)
+        self._checkpoint_every = checkpoint_every(properties)
         self._is_kept = properties.get(LOG) in {KEPT_LOG, HOP_LOG, SHORT_LOG}
         self._requirements = Requirements.of(path, opened)
         self.takes_checked = is_plain
@@ -314,8 +321,21 @@ def _checkpoint_files(table: Path, version: int) -> list[Path]:
     return [log_folder / _checkpoint_name(version), log_folder / LAST_CHECKPOINT]
 
 
-def checkpoint_if_due(table: Path, version: int, *, every: int = CHECKPOINT_EVERY) -> None:
-    """Makes a checkpoint if one is due after *version*."""
+def properties_of_log(log: str) -> dict[str, str]:
+    """Returns the properties of a new table whose log keeps commits for *log*."""
+    every = SHORT_EVERY if log == SHORT_LOG else CHECKPOINT_EVERY
+    # After a week without this, 60,000 files that a driver has replaced would be in each checkpoint. Maintenance joins
+    # files of hops, whose readers may be stopped for as long as their log is kept.
+    return {LOG: log, CHECKPOINTS: str(every), REPLACED: HOP_LOG if log == HOP_LOG else KEPT_LOG}
+
+
+def checkpoint_every(properties: Mapping[str, str]) -> int:
+    """Returns the commits between two checkpoints of a table with *properties*."""
+    return int(properties.get(CHECKPOINTS) or CHECKPOINT_EVERY)
+
+
+def checkpoint_if_due(table: Path, version: int, *, every: int) -> None:
+    """Makes a checkpoint if one is due after *version*: there is one *every* so many commits."""
     # delta-rs makes its checkpoints at the same versions.
     if (version + 1) % every:
         return

@@ -29,6 +29,8 @@ CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 LAST_CHECKPOINT = "_last_checkpoint"
 ACTIONS = ("add", "metaData", "protocol", "txn")
 """Actions of a checkpoint that a snapshot needs; only these are read."""
+AT_ONCE = 1_000
+"""Rows of a checkpoint that are looked at together."""
 MALFORMED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """Errors that changed bytes of a log may raise."""
 Partition = tuple[tuple[str, str | None], ...]
@@ -330,8 +332,11 @@ def _of_checkpoint(file: Path) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        content = pq.ParquetFile(file)
-        actions: list[dict[str, Any]] = content.read(within(ACTIONS, content.schema_arrow.names)).to_pylist()
+        content, actions = pq.ParquetFile(file), list[dict[str, Any]]()
+        for rows in content.iter_batches(AT_ONCE, columns=within(ACTIONS, content.schema_arrow.names)):
+            # Most rows may be those of replaced files. They lie together, and have none of these actions.
+            if any(column.null_count < len(column) for column in rows.columns):
+                actions += rows.to_pylist()
     except FileNotFoundError:
         raise
     # Arrow raises OSError for changed bytes, too.

@@ -43,15 +43,13 @@ from tidemark.storage.delta.current_rows import ClosedRows, write_replacements
 from tidemark.storage.delta.datasets import dataset_of, file_names, open_to_read
 from tidemark.storage.delta.format import FORMAT, STAMPED, TABLE_FORMAT, WRITER, table_stamp
 from tidemark.storage.delta.log import (
-    CHECKPOINT_EVERY,
-    CHECKPOINTS,
     KEPT_LOG,
-    LOG,
     TableLog,
     add_file,
     commit_file,
     make_commits_durable,
     make_log_durable,
+    properties_of_log,
 )
 from tidemark.storage.delta.requirements import CHECK, OWN_CHECK, Access, Requirements, open_to_write
 from tidemark.storage.delta.snapshots import snapshot_of
@@ -61,10 +59,7 @@ from tidemark.storage.files import File, Files, Rows, frames
 from tidemark.storage.location import put_once
 from tidemark.storage.object_path import ObjectPath
 
-SETTINGS = {
-    "delta.enableDeletionVectors": "false",  # not every reader of the tables knows them
-    CHECKPOINTS: str(CHECKPOINT_EVERY),
-}
+SETTINGS = {"delta.enableDeletionVectors": "false"}  # not every reader of the tables knows them
 KEEPS_LOG = PostCommitHookProperties(cleanup_expired_logs=False)
 """After a commit makes a due checkpoint, and removes nothing.
 
@@ -179,7 +174,7 @@ def create(
 
 def _properties(log: str, more: Mapping[str, str]) -> dict[str, str]:
     """Returns the properties of a new table, with *more*."""
-    return {**SETTINGS, LOG: log, **STAMPED, **more}
+    return {**SETTINGS, **properties_of_log(log), **STAMPED, **more}
 
 
 def _new_table(
