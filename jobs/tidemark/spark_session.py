@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -42,8 +43,8 @@ from tidemark.storage.private_folder import private_folder
 
 log = logging.getLogger("tidemark.spark")
 T = TypeVar("T")
-BY_PUT = "tidemark.CheckpointFiles"
-BY_RENAME = "FileSystemBasedCheckpointFileManager"
+BY_PUT, BY_RENAME = "tidemark.CheckpointFiles", "tidemark.LocalCheckpointFiles"
+_LOADING = threading.Lock()
 _OF_SESSION = re.compile(
     r"spark\.(sql|databricks|hadoop|redaction)\.|spark\.(authenticate|log\.level)$|spark\.driver\.(memory|extraJavaOptions)$|"
     r"spark\.ui\.(enabled|showConsoleProgress)$"
@@ -194,11 +195,11 @@ def have_checkpoints_written(spark: SparkSession, place: Path) -> None:
     Of two drivers that write one file the second fails.
     """
     # In an S3 store a rename is a copy, so a file is written by one PUT, which Hadoop makes conditional for S3 alone.
-    # Elsewhere it is renamed. Spark's default does that, too, but also looks up links, for which Hadoop starts 20
-    # processes a batch. There a driver looks for the file before it renames its own.
-    manager = f"{streaming_package(spark, 'checkpointing')}.{BY_RENAME}"
-    if place.parts[:1] == (SCHEME,):
-        _load_class(spark, manager := BY_PUT)
+    # Elsewhere it is renamed. Spark's default does that, too, but also looks up links and sets permissions, for which
+    # Hadoop starts 20 processes a batch. There a driver looks for the file before it renames its own.
+    manager = BY_PUT if place.parts[:1] == (SCHEME,) else BY_RENAME
+    with _LOADING:  # streams of a process start in threads
+        _load_class(spark, manager)
     spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)
 
 
@@ -208,10 +209,12 @@ def _load_class(spark: SparkSession, name: str) -> None:
     jvm = spark._jvm
     assert jvm is not None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    package = streaming_package(spark, "checkpointing")
     # Spark compiles its queries by Janino, so each driver has it, and none needs a Java compiler.
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(loader)
-    compiler.cook(files("tidemark.storage").joinpath(f"{name.rpartition('.')[2]}.java").read_text(encoding="utf-8"))
+    code = files("tidemark.storage").joinpath(f"{name.rpartition('.')[2]}.java").read_text(encoding="utf-8")
+    compiler.cook(code.replace("org.apache.spark.sql.execution.streaming.checkpointing", package))
     folder = private_folder("tidemark-classes-")
     for compiled, content in dict(compiler.getBytecodes()).items():
         file = folder.joinpath(*compiled.split(".")).with_suffix(".class")
