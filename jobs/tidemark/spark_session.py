@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -18,6 +19,7 @@ from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
+from py4j.java_gateway import JavaObject
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import Column, DataFrame, SparkSession
 
@@ -42,8 +44,8 @@ from tidemark.storage.private_folder import private_folder
 
 log = logging.getLogger("tidemark.spark")
 T = TypeVar("T")
-BY_PUT = "tidemark.CheckpointFiles"
-BY_RENAME = "FileSystemBasedCheckpointFileManager"
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+_COMPILING = threading.Lock()
 _OF_SESSION = re.compile(
     r"spark\.(sql|databricks|hadoop|redaction)\.|spark\.(authenticate|log\.level)$|spark\.driver\.(memory|extraJavaOptions)$|"
     r"spark\.ui\.(enabled|showConsoleProgress)$"
@@ -179,13 +181,12 @@ def in_groups(rows: DataFrame, by: Sequence[Column], work: Callable[[pl.DataFram
     return [pickle.loads(result) for result in results["result"].to_pylist()]
 
 
-def streaming_package(spark: SparkSession, part: str) -> str:
+def streaming_package(spark: SparkSession | SparkContext, part: str) -> str:
     """Returns the Java package with the *part* of Spark's streaming, such as `checkpointing`.
 
     In Spark 4.0 all parts are in one package.
     """
-    streaming = "org.apache.spark.sql.execution.streaming"
-    return streaming if spark.version.startswith("4.0.") else f"{streaming}.{part}"
+    return _STREAMING if spark.version.startswith("4.0.") else f"{_STREAMING}.{part}"
 
 
 def have_checkpoints_written(spark: SparkSession, place: Path) -> None:
@@ -194,28 +195,34 @@ def have_checkpoints_written(spark: SparkSession, place: Path) -> None:
     Of two drivers that write one file the second fails.
     """
     # In an S3 store a rename is a copy, so a file is written by one PUT, which Hadoop makes conditional for S3 alone.
-    # Elsewhere it is renamed. Spark's default does that, too, but also looks up links, for which Hadoop starts 20
-    # processes a batch. There a driver looks for the file before it renames its own.
-    manager = f"{streaming_package(spark, 'checkpointing')}.{BY_RENAME}"
-    if place.parts[:1] == (SCHEME,):
-        _load_class(spark, manager := BY_PUT)
-    spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", manager)
+    # Elsewhere it is renamed. Spark's default does that, too, but also looks up links and sets permissions, for which
+    # Hadoop starts 20 processes a batch. There a driver looks for the file before it renames its own.
+    manager = "CheckpointFiles" if place.parts[:1] == (SCHEME,) else "LocalCheckpointFiles"
+    name = str(java_class(spark.sparkContext, "tidemark.storage", manager).getName())
+    spark.conf.set("spark.sql.streaming.checkpointFileManagerClass", name)
+
+
+def java_class(context: SparkContext, package: str, name: str) -> JavaObject:
+    """Returns the Java class *name* of a file in a Python *package*; compiles it at the first call."""
+    with _COMPILING:  # streams of a process start in threads
+        return _java_class(context, package, name)
 
 
 @cache
-def _load_class(spark: SparkSession, name: str) -> None:
-    """Compiles the Java class *name* of the package `storage` for Spark."""
-    jvm = spark._jvm
+def _java_class(context: SparkContext, package: str, name: str) -> JavaObject:
+    jvm = context._jvm
     assert jvm is not None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     # Spark compiles its queries by Janino, so each driver has it, and none needs a Java compiler.
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(loader)
-    compiler.cook(files("tidemark.storage").joinpath(f"{name.rpartition('.')[2]}.java").read_text(encoding="utf-8"))
+    code = files(package).joinpath(f"{name}.java").read_text(encoding="utf-8")
+    compiler.cook(code.replace(f"{_STREAMING}.checkpointing", streaming_package(context, "checkpointing")))
     folder = private_folder("tidemark-classes-")
     for compiled, content in dict(compiler.getBytecodes()).items():
         file = folder.joinpath(*compiled.split(".")).with_suffix(".class")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
     loader.addURL(jvm.java.io.File(str(folder)).toURI().toURL())
-    loader.loadClass(name)
+    loaded: JavaObject = loader.loadClass(f"tidemark.{name}")
+    return loaded

@@ -15,6 +15,7 @@ PARTS = (
     "freshness",
     "price",
     "idle",
+    "small_topologies",
     "commits",
     "cost",
     "catch_up",

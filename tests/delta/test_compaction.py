@@ -181,6 +181,22 @@ def test_a_driver_continues_when_tables_cannot_be_listed(
     assert "Input/output error" in caplog.text
 
 
+def test_replaced_files_stay_until_readers_of_an_older_version_have_ended(tmp_path: Path) -> None:
+    path, now_s = tmp_path / "batches", [0.0]
+    _, commit = committing(path)
+    compactor = Compactor(Committer("play/0", Fence(clock=lambda: 0)), replaced_for_s=900, clock_s=lambda: now_s[0])
+    found = []
+    for batch_id in range(9):
+        commit(batch_id)
+        compactor.committed(path)
+        compactor.compact()
+        found.append(len(list(path.glob("*.parquet"))))
+        now_s[0] += 250
+    # At 1,000 s the five files become one. They stay until 1,900 s, and at 2,000 s that one and four more become another.
+    assert found == [1, 2, 3, 4, 6, 7, 8, 9, 6]
+    assert scan(path).collect()["batch_id"].sort().to_list() == [*range(9)]
+
+
 def committing(path: Path) -> tuple[Compactor, Callable[[int], int]]:
     committer = Committer("play/0", Fence(clock=lambda: 0), alone=["changes"])
     DeltaTable.create(str(path), rows(0).schema)

@@ -41,7 +41,7 @@ def run_batches(spark: SparkSession, checkpoint: Path, number: int) -> None:
 
 def test_a_batch_is_two_puts_and_two_heads_of_spark(spark: SparkSession, warehouse: Path, server_log: Path) -> None:
     have_checkpoints_written(spark, warehouse)
-    # Drivers keep a hundred batches. With two, Spark removes two files a batch from the start.
+    # Drivers keep twenty batches. With two, Spark removes two files a batch from the start.
     spark.conf.set("spark.sql.streaming.minBatchesToRetain", "2")
     requests = Requests(server_log, warehouse)
     counted = []

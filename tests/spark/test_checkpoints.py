@@ -48,6 +48,31 @@ def test_of_two_drivers_that_write_one_plan_the_second_fails(
         spark.conf.unset(CLASS)
 
 
+def test_a_file_is_written_as_spark_writes_it_and_no_process_is_started(spark: SparkSession, tmp_path: Path) -> None:
+    made = {}
+    jvm = Path(f"/proc/{spark._jvm.java.lang.ProcessHandle.current().pid()}/stat")
+    for name in ("usual", "own"):
+        (folder := tmp_path / name).mkdir()
+        if name == "own":
+            have_checkpoints_written(spark, folder)
+        manager, overwrites = next(managers(spark, folder)), False
+        plan = spark._jvm.org.apache.hadoop.fs.Path(str(folder / "7"))
+        children = page_faults_of_children(jvm)
+        file = manager.createAtomic(plan, overwrites)
+        file.write(bytearray(b"x" * 600))  # two checksums
+        file.close()
+        made[name] = {path.name: (path.stat().st_mode, path.read_bytes()) for path in folder.iterdir()}
+        assert (page_faults_of_children(jvm) > children) == (name == "usual"), name
+    spark.conf.unset(CLASS)
+    assert made["own"].keys() == {"7", ".7.crc"}
+    assert made["own"] == made["usual"]
+
+
+def page_faults_of_children(stat: Path) -> int:
+    """Returns those of all processes that the process has started and that have ended, from its *stat* in /proc."""
+    return int(stat.read_text().rpartition(")")[2].split()[8])
+
+
 @pytest.fixture(scope="module")
 def read_files(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Returns a folder with the checkpoint of a query that has read three files, each in a batch."""

@@ -24,6 +24,11 @@ from tidemark.storage.object_path import ObjectPath
 
 AT_ONCE = 100_000
 """Rows of a file that are in memory at once."""
+COMPRESSED_FROM = 64 * 1_024
+"""Bytes of a table in memory from which it is compressed.
+
+A smaller one is mostly descriptions of its columns, and compression would take longer than all else.
+"""
 SAMPLED = 1_000
 """Rows that are looked at for values that repeat."""
 LONGEST = 64
@@ -122,7 +127,8 @@ def write_parquet(path: Path, rows: pa.Table) -> int:
     The file at *path* is durable when this returns, and there is none if it raises.
     """
     with new_file(path) as file:
-        pq.write_table(rows, file, compression="zstd", use_dictionary=_with_dictionary(rows))
+        compression = "zstd" if rows.nbytes >= COMPRESSED_FROM else "none"
+        pq.write_table(rows, file, compression=compression, use_dictionary=_with_dictionary(rows))
         return file.tell()
 
 

@@ -49,7 +49,8 @@ def statistics(latencies: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 def in_lists(latencies: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Returns STATISTICS and `buckets` by *by*, in that order, of *latencies* by *by* and bucket."""
-    return latencies.lazy().sort("bucket").group_by(by).agg(*_OF_COUNTS, _LISTED).sort(by).collect()
+    # Each step at once: to plan them together takes three times as long as to carry them out for a small batch.
+    return latencies.sort("bucket").group_by(by).agg(*_OF_COUNTS, _LISTED).sort(by)
 
 
 def in_rows(lists: pl.LazyFrame) -> pl.LazyFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
+from functools import cache
 
 import polars as pl
 import pyarrow as pa
@@ -44,6 +45,7 @@ META_SCHEMA: Mapping[str, pl.DataType] = {
 }
 
 
+@cache
 def arrow_type(ddl: str) -> pa.DataType:
     """Returns the Arrow type of a DDL word or of an array.
 
@@ -57,6 +59,7 @@ def arrow_type(ddl: str) -> pa.DataType:
     return _ARROW[ddl]
 
 
+@cache
 def arrow_schema(table: Table) -> pa.Schema:
     """Returns the Arrow schema of *table* with Delta's column comments."""
     return pa.schema([pa.field(c.name, arrow_type(c.type), metadata={"comment": c.comment}) for c in table.columns])
@@ -117,19 +120,21 @@ def rows_of(table: Table, rows: pa.Table | pl.DataFrame | list[dict[str, object]
         raise KeyError(msg)
     if lists := [*_with_all_fields(table, frame)]:
         frame = frame.with_columns(lists)
-    arrow = frame.to_arrow()
+    arrow, wanted = frame.to_arrow(), arrow_schema(table)
+    given = dict(zip(arrow.column_names, arrow.columns, strict=True))
     columns = [
-        _cast(arrow[column.name], arrow_type(column.type)) if column.name in arrow.column_names
-        else pa.nulls(frame.height, arrow_type(column.type))
-        for column in table.columns
-    ]  # fmt: skip
-    return pa.table(columns, schema=arrow_schema(table))
+        _cast(given[field.name], field.type) if field.name in given else pa.nulls(frame.height, field.type)
+        for field in wanted
+    ]
+    return pa.table(columns, schema=wanted)
 
 
 def _with_all_fields(table: Table, frame: pl.DataFrame) -> Iterator[pl.Expr]:
     """Yields the lists of structs in *frame* whose structs have other fields than those of *table*."""
+    # polars makes a schema anew each time it is asked.
+    kinds = frame.schema
     for column in table.columns:
-        kind = frame.schema.get(column.name)
+        kind = kinds.get(column.name)
         if not isinstance(kind, pl.List) or not isinstance(kind.inner, pl.Struct):
             continue
         wanted = {field.name: field.type for field in arrow_type(column.type).value_type}

@@ -36,8 +36,8 @@ def times_of(records: pl.DataFrame) -> pl.DataFrame:
     if "_newest_ms" not in records.columns:
         records = records.with_columns(_newest_ms="_timestamp_ms", _repeated=pl.lit(value=False))
     # A repeated record has finished before.
-    fresh = records.lazy().filter(~pl.col("_repeated"))
-    return fresh.group_by("_timestamp_ms", "_newest_ms", "_task").agg(n=pl.len()).select(*TIMES).collect()
+    fresh = records.select("_timestamp_ms", "_newest_ms", "_task", "_repeated").filter(~pl.col("_repeated"))
+    return fresh.group_by("_timestamp_ms", "_newest_ms", "_task").agg(n=pl.len()).select(*TIMES)
 
 
 def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:

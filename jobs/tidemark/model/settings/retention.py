@@ -32,7 +32,7 @@ class Retention:
     hops_ms: int | None = 7 * DAY_MS
     sinks_ms: int | None = None
     reports_ms: int | None = None
-    unused_ms: int | None = 7 * DAY_MS
+    unused_ms: int | None = DAY_MS
 
     def of_stream(self, table: str) -> int | None:
         """Returns how long rows of *table*, of every stream, are kept."""
@@ -59,7 +59,7 @@ def read_retention(file: str, content: Mapping[str, Any]) -> Retention:
         "hops_ms": _length_ms(keys, "hops", "7 d", usual.hops_ms),
         "sinks_ms": _length_ms(keys, "sinks", "365 d", usual.sinks_ms),
         "reports_ms": _length_ms(keys, "reports", "365 d", usual.reports_ms),
-        "unused_ms": _length_ms(keys, "unused", "7 d", usual.unused_ms),
+        "unused_ms": _length_ms(keys, "unused", "1 d", usual.unused_ms),
     }
     keys.done()
     return Retention(**read)

@@ -10,12 +10,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
-from py4j.protocol import Py4JJavaError
+from py4j.java_gateway import JavaObject
 from pyspark import SparkContext
 
 from tidemark.clock import Clock
+from tidemark.spark_session import java_class
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 
 SCHEDULING_MS = 20
@@ -52,7 +53,7 @@ class TaskSlots:
 
         They are the jobs that *stream* has run since *since_ms*.
         """
-        # Each look at a job is a call into the JVM, which no batch makes without a batch of another stream.
+        # No batch asks the JVM without a batch of another stream.
         if not self._others(stream, since_ms, self.clock()):
             return NOT_QUEUED
         queued_ms, others = 0, set[str]()
@@ -79,26 +80,13 @@ def _waits(context: SparkContext, since_ms: int) -> Iterator[tuple[int, int]]:
 
     Jobs are those of the current job group since *since_ms*, newest first.
     """
-    group = context.getLocalProperty("spark.jobGroup.id")
-    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
-    # The newest come first: the first job from before the batch ends the search.
-    for job in sorted(tracker.getJobIdsForGroup(group), reverse=True):
-        info = tracker.getJobInfo(job)
-        if info is None or not info.stageIds:  # Spark keeps the newest 1,000 jobs; one over no rows has no stage
-            continue
-        try:
-            # Later stages of a job wait for data, too, so they are not counted.
-            stage = store.lastStageAttempt(min(info.stageIds))
-        except Py4JJavaError:  # Spark writes what happened in a thread of its own, and may be behind
-            continue
-        submitted_ms, launched_ms = (_epoch_ms(at()) for at in (stage.submissionTime, stage.firstTaskLaunchedTime))
-        if submitted_ms is None or launched_ms is None:
-            continue
-        if launched_ms < since_ms:
-            return
+    for line in str(_job_waits(context).since(context._jsc, since_ms)).splitlines():
+        submitted_ms, launched_ms = map(int, line.split())
         yield submitted_ms, launched_ms
 
 
-def _epoch_ms(date: Any) -> int | None:
-    """Converts a Scala `Option[Date]` to epoch ms."""
-    return int(date.get().getTime()) if date.isDefined() else None
+@cache
+def _job_waits(context: SparkContext) -> JavaObject:
+    """Returns the object of the JVM that has the answer."""
+    made: JavaObject = java_class(context, __package__, "JobWaits").newInstance()
+    return made

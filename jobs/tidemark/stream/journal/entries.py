@@ -29,7 +29,7 @@ import pyarrow as pa
 from tidemark.control.files import RESTORE
 from tidemark.errors import Contradiction, UnreadableFile
 from tidemark.storage.fence import NO_FENCE, Fence
-from tidemark.storage.files import Files, Rows
+from tidemark.storage.files import COMPRESSED_FROM, Files, Rows
 from tidemark.storage.location import put_once
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.notes import EntryNotes
@@ -41,7 +41,7 @@ CARRIED_OUT = "carried_out"
 """The file with the newest batch that was carried out."""
 MANY = 5_000
 """With so many rows of a table, entries only name their files."""
-COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
+PLAIN, COMPRESSED = pa.ipc.IpcWriteOptions(use_threads=False), pa.ipc.IpcWriteOptions(compression="zstd")
 BY_ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
 """The tables of an entry are small: to hand their columns to threads takes as long as to read them."""
 
@@ -196,7 +196,7 @@ def _id_of(entry: Entry) -> str:
 def pack(entry: Entry, identity: str = "") -> bytes:
     """Returns *entry* as the content of a file, which also has *identity*."""
     content = io.BytesIO()
-    # Arrow streams are compressed already.
+    # Large Arrow streams are compressed already.
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
         archive.comment = identity.encode()
         archive.writestr(NOTES, entry.notes.content)
@@ -205,7 +205,8 @@ def pack(entry: Entry, identity: str = "") -> bytes:
                 archive.writestr(f"{name}.files", msgspec.json.encode(rows))
                 continue
             sink = pa.BufferOutputStream()
-            with pa.ipc.new_stream(sink, rows.schema, options=COMPRESSED) as stream:
+            options = COMPRESSED if rows.nbytes >= COMPRESSED_FROM else PLAIN
+            with pa.ipc.new_stream(sink, rows.schema, options=options) as stream:
                 stream.write_table(rows)
             archive.writestr(f"{name}.arrow", sink.getvalue().to_pybytes())
     return content.getvalue()

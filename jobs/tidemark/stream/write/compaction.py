@@ -12,8 +12,10 @@ read.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Sequence
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tidemark.errors import Contradiction
@@ -33,14 +35,26 @@ Writing it again would cost more than it saves.
 """
 
 
+REPLACED_FOR_S = 900.0
+"""For tables of facts, which see above."""
+
+
 class Compactor:
     """Compacts small files of the tables into which *committer* commits.
 
-    It does so under the lease of *committer*.
+    It does so under the lease of *committer*. Replaced files stay for *replaced_for_s* seconds; None: maintenance
+    removes them.
     """
 
-    def __init__(self, committer: Committer) -> None:
-        self._committer = committer
+    def __init__(
+        self,
+        committer: Committer,
+        *,
+        replaced_for_s: float | None = None,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._committer, self._replaced_for_s, self._clock_s = committer, replaced_for_s, clock_s
+        self._replaced: deque[tuple[float, Path]] = deque()  # oldest first, with the time of the replacement
         self._commits: Counter[Path] = Counter()
 
     def committed(self, path: Path) -> None:
@@ -56,6 +70,7 @@ class Compactor:
             Contradiction: As in `Committer.open_anew`.
             LeaseLost: Another driver may write now.
         """
+        self._remove_replaced()
         path, commits = max(self._commits.items(), key=lambda item: item[1], default=(None, 0))
         if path is None or commits < EVERY:
             return None
@@ -71,6 +86,13 @@ class Compactor:
             log.warning("%s: cannot merge its small files for now: %r", path, error)
         return None
 
+    def _remove_replaced(self) -> None:
+        """Removes the files that were replaced long enough ago."""
+        while self._replaced and self._clock_s() - self._replaced[0][0] >= (self._replaced_for_s or 0):
+            _, file = self._replaced.popleft()
+            with suppress(OSError):  # maintenance finds it later
+                file.unlink(missing_ok=True)
+
     def _put_together(self, path: Path) -> bool:
         small = _small(files_of(path))
         if not small:
@@ -78,6 +100,8 @@ class Compactor:
         # After the files were seen, so that rows of other writers are noticed before they are compacted.
         self._committer.open_anew(path)
         put_together(path, small, check=self._committer.check_lease)
+        if self._replaced_for_s is not None:
+            self._replaced.extend((self._clock_s(), path / file.place) for file in small)
         # The compaction was a commit of this driver, which the table has to know as its own.
         self._committer.open_anew(path, own=1)
         return True

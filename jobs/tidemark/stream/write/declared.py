@@ -22,7 +22,6 @@ from tidemark.storage.delta.log import HOP_LOG, KEPT_LOG, SHORT_LOG
 from tidemark.storage.delta.requirements import Access
 from tidemark.storage.delta.tables import DeclaredTable
 from tidemark.storage.object_path import ObjectPath
-from tidemark.stream.journal.unflushed import LEDGERS
 from tidemark.stream.operate.sink import sink_rows
 from tidemark.stream.write.open_windows import closed_column
 from tidemark.stream.write.sink_columns import commented
@@ -74,7 +73,7 @@ def declared_tables(
 ) -> Iterator[DeclaredTable]:
     """Yields the tables of `create_tables` without creating them."""
     for table in _OWN:
-        log = KEPT_LOG if table.name in {CHANGES.name, *LEDGERS} else SHORT_LOG
+        log = KEPT_LOG if table is CHANGES else SHORT_LOG
         yield DeclaredTable(home / table.name, arrow_schema(table), table.row, log)
     for operator in sub.handing_out:
         if operator.output_table:

@@ -30,7 +30,7 @@ from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.notes import EntryNotes, FactsNotes
 from tidemark.stream.journal.place import table_of
 from tidemark.stream.journal.unflushed import FACTS, LEDGERS, ByBatch, unflushed
-from tidemark.stream.write.compaction import Compactor
+from tidemark.stream.write.compaction import REPLACED_FOR_S, Compactor
 
 WHOLES = (OPERATOR_BATCHES.name, BATCHES.name)
 """Tables that are committed last, in this order.
@@ -68,7 +68,7 @@ class Flusher:
         self._home, self._journal, self._facts, self._committer = home, journal, facts, committer
         self._every_ms = max(every_ms, SELDOM_MS) if every_ms and isinstance(home, ObjectPath) else every_ms
         self._fence = fence
-        self._compactor = Compactor(committer)
+        self._compactor = Compactor(committer, replaced_for_s=REPLACED_FOR_S)
         self._lock = RLock()
         self._waiting: dict[str, dict[int, Rows]] | None = None  # to be read from the journal
         self._last: Entry | None = None  # facts of the newest batch, which are in no file yet
