@@ -206,26 +206,6 @@ def test_dead_producers_are_quiet_and_then_break_the_sla(tmp_path: Path) -> None
     assert standing(play, 200) == ("broken", "running", "source_quiet")
 
 
-@pytest.mark.parametrize(
-    ("state", "at_s", "condition"),
-    [
-        (StreamState.DRAINED, 20, "drained"),
-        (StreamState.FAILED, 20, "failed"),
-        (StreamState.ROTATED, 20, "rotated"),
-        (StreamState.STARTING, 20, "starting"),
-        (StreamState.RUNNING, 20, "running"),
-        (StreamState.RUNNING, 15 + 61, "dead"),
-    ],
-)
-def test_the_state_is_the_last_one_of_the_heartbeats(
-    tmp_path: Path, state: StreamState, at_s: int, condition: str
-) -> None:
-    play = played(tmp_path)
-    tell(beats(play), 15, state, "no space" if state is StreamState.FAILED else None)
-    (stream,) = model(play, at_s)["streams"]
-    assert (stream["state"], stream["last_heartbeat_at"]) == (condition, utc(ms(15)))
-
-
 DRAINED = (
     "the driver of events was drained by tidemark down at 2014-05-13T12:01:20.000Z",
     "tart the driver of events: `tidemark up play` (in another Airflow `airflow dags unpause tidemark_play_streams && ",

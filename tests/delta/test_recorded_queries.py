@@ -686,7 +686,7 @@ def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
     job_log.write_text("a line of the job\n")
     assert said("logs", "shop/clean") == "a line of the job\n"
     streams = [line.split()[:3] for line in said("status").splitlines() if line.startswith("shop/")]
-    assert streams == [["shop/land", "never_started", "3"], ["shop/clean", "never_started", "3"]]
+    assert streams == [["shop/land", "unknown", "3"], ["shop/clean", "unknown", "3"]]
     assert "land:raw" in said("topology", "shop")
     (source,) = [line.split() for line in said("topology", "shop").splitlines() if line.startswith("clean:orders")]
     assert source[-2:] == ["-", "0"]  # Spark does not report unread records of tables

@@ -267,17 +267,6 @@ def test_operators_are_listed_with_rates_watermark_and_backlog(tmp_path: Path, m
     assert (events["moving_average_ms"], events["kind"], newest["kind"]) == (0, "source", "table")
 
 
-def test_drivers_are_silent_after_a_minute_or_never_started(
-    tmp_path: Path,
-) -> None:
-    play = Play(PLAY, tmp_path)
-    beat = {"topology": "play", "sub_topology": "first", "beat_at": NOON - 61_000, "state": "running", "epoch": 1}
-    path = Layout(tmp_path).stream_table("play", "first", HEARTBEATS.name)
-    write_deltalake(path, rows_of(HEARTBEATS, [beat]))
-    drivers = told_topology(play, NOON)["sub_topologies"]
-    assert [driver["state"] for driver in drivers] == ["silent", "never_started"]
-
-
 def finished(home: Path, window: int, ewt_ms: dict[str, int]) -> None:
     """Writes a window that operators finished at *ewt_ms* after NOON.
 

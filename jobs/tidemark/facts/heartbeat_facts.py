@@ -21,7 +21,7 @@ from tidemark.errors import UnreadableFile
 from tidemark.facts.fact_tables import FactTables
 from tidemark.kernels.reports.restarts import Restart, restarts
 from tidemark.model.settings.intervals import utc
-from tidemark.model.tables.catalog import HEARTBEATS
+from tidemark.model.tables.catalog import BATCHES, HEARTBEATS
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.liveness import (
     WITHOUT_BEATS_MS,
@@ -120,8 +120,8 @@ class HeartbeatFacts:
         """
         if self.beat is not None:
             return self.liveness in WORKS
-        newest_ms = self._tables.batches["finished_at"].max()
-        return isinstance(newest_ms, int) and newest_ms >= self._tables.at_ms - WITHOUT_BEATS_MS
+        finished_ms = self._finished_ms
+        return finished_ms is not None and finished_ms >= self._tables.at_ms - WITHOUT_BEATS_MS
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -132,7 +132,7 @@ class HeartbeatFacts:
         # A heartbeat without a step leaves open whether a batch runs, and what an earlier driver did says nothing.
         if control is not None and live is not None and not live.doing and of_row and of_row.epoch == live.epoch:
             control = replace(control, working_since_ms=of_row.working_since_ms)
-        has_batches = control is None and of_row is None and self._tables.newest >= 0
+        has_batches = control is None and of_row is None and self._finished_ms is not None
         found = Evidence(
             store=store_of(self._home),
             control=control,
@@ -146,6 +146,16 @@ class HeartbeatFacts:
         with suppress(PermissionError):
             return completed(found, Control(self._control), self._tables.at_ms)
         return found
+
+    @cached_property
+    def _finished_ms(self) -> int | None:
+        """When the newest batch finished; None: none has."""
+        at_ms = self._tables.at_ms
+        within_a_day = pl.col("finished_at").is_between(utc(at_ms - WITHOUT_BEATS_MS), utc(at_ms))
+        # Mostly there is one, and files without such batches are not read.
+        lately = self._tables.scan(BATCHES, where=[within_a_day]).select(pl.col("finished_at").max()).collect().item()
+        newest = self._tables.batches["finished_at"].max() if lately is None else lately
+        return newest if isinstance(newest, int) else None
 
     @property
     def _next_epoch(self) -> int | None:

@@ -1,6 +1,6 @@
 -- driver: what launched it, the task that took over its supervision last, its topology file, its first and last heartbeat, and how it
--- ended: drained (by whom), rotated, finished (a job, by itself), failed (with the reason), killed (its last heartbeat says that it
--- runs, and another driver followed; by which task, if that is recorded), or running (it has not ended)
+-- ended: drained (by whom), rotated, finished, failed (with the reason), killed (its last heartbeat says that it runs, and another
+-- followed; by which task, if recorded), or running (it has not ended)
 SELECT topology, sub_topology, epoch, launched_by, host, file_digest, started_at, last_beat_at,
        CASE WHEN state IN ('starting', 'running') THEN CASE WHEN later IS NULL THEN 'running' ELSE 'killed' END
             ELSE state END AS ended,
