@@ -192,7 +192,7 @@ def test_replaced_files_stay_until_readers_of_an_older_version_have_ended(tmp_pa
         compactor.compact()
         found.append(len(list(path.glob("*.parquet"))))
         now_s[0] += 250
-    # At 1,000 s the five files become one. They stay until 1,900 s. At 2,000 s that one and four more become another.
+    # At 1,000 s five files become one. They stay until 1,900 s; at 2,000 s that one and four more become another.
     assert found == [1, 2, 3, 4, 6, 7, 8, 9, 6]
     assert scan(path).collect()["batch_id"].sort().to_list() == [*range(9)]
 

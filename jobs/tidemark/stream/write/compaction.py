@@ -36,7 +36,11 @@ Writing it again would cost more than it saves.
 
 
 REPLACED_FOR_S = 900.0
-"""For tables of facts, which see above."""
+"""How long files of facts stay after they were replaced.
+
+Only who opened the table before reads them, and `tidemark sql` ends after five minutes. No reader follows these tables
+commit by commit, unlike those of outputs. What a driver leaves when it ends is left to `maintenance/`.
+"""
 
 
 class Compactor:
@@ -100,7 +104,8 @@ class Compactor:
         # After the files were seen, so that rows of other writers are noticed before they are compacted.
         self._committer.open_anew(path)
         put_together(path, small, check=self._committer.check_lease)
-        if self._replaced_for_s is not None:
+        # In an object store a removal is a request.
+        if self._replaced_for_s is not None and not isinstance(path, ObjectPath):
             self._replaced.extend((self._clock_s(), path / file.place) for file in small)
         # The compaction was a commit of this driver, which the table has to know as its own.
         self._committer.open_anew(path, own=1)
