@@ -14,6 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.control.driver_folder import DriverFolder
 from tidemark.errors import argument_type
 from tidemark.escaping import log_to_stderr

@@ -1,8 +1,9 @@
-"""Keeps Arrow's datasets from importing pandas; import it first.
+"""Keeps Arrow's datasets from importing pandas, and Arrow from a memory pool of its own; import it first.
 
 pyarrow imports pandas with its datasets if it is installed, and that takes longer than all other imports of a job.
-This module has an effect only in the project's own processes: the command, and jobs that Airflow runs without Spark.
-They never give Arrow an object of pandas. In other processes Arrow would treat a Series like any other sequence.
+This module has an effect only in the project's own processes: the command, drivers of topologies, and jobs that Airflow
+runs without Spark. They never give Arrow an object of pandas. In other processes Arrow would treat a Series like any
+other sequence.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ class _PandasHider(MetaPathFinder):
 
 
 def _is_own_process() -> bool:
-    return WITHOUT_SPARK in os.environ or Path(sys.argv[0]).name == "tidemark"
+    return WITHOUT_SPARK in os.environ or Path(sys.argv[0]).name in ("tidemark", "stream.py")
 
 
-if _is_own_process() and "pandas" not in sys.modules:
-    sys.meta_path.insert(0, _PandasHider())
+if _is_own_process():
+    # Arrow's own pool keeps 30 MB of a large batch, which this process's other allocations could use.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _PandasHider())

@@ -31,11 +31,11 @@ from tidemark.model.project.jars import lock_of_this_spark, require_jars
 from tidemark.model.project.spark_settings import (
     SPARK_NEEDED,
     WITHOUT_SPARK,
-    driver_address,
     driver_settings,
     is_local,
     is_secret,
     jars,
+    local_driver,
     settings,
 )
 from tidemark.storage.library import PACKAGE
@@ -78,8 +78,8 @@ def session(
         builder = builder.config(map={**like})
     else:
         require_jars("spark", lock=lock_of_this_spark())
-        address = driver_address("local")
-        builder = builder.config(map={**driver_settings(CHECKOUT), **address, "spark.jars": ",".join(jars(CHECKOUT))})
+        local = local_driver("local")
+        builder = builder.config(map={**driver_settings(CHECKOUT), **local, "spark.jars": ",".join(jars(CHECKOUT))})
     with _private_files():
         spark = builder.getOrCreate()
     context = spark.sparkContext
@@ -101,7 +101,7 @@ def local_settings(spark: SparkSession) -> dict[str, str]:
     assert jvm is not None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     files = [unquote(str(url.getPath())) for url in loader.getURLs()]
-    here = {"spark.master": "local[*]", **driver_address("local")}
+    here = {"spark.master": "local[*]", **local_driver("local")}
     return {**own, **here, "spark.jars": ",".join(file for file in files if file.endswith(".jar"))}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import tomllib
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 from support.crashes import Crash, crash_at
 from support.play import CLOCKS, RAW, without_clocks
 from support.quiet_broker import Silence
+from tidemark.clock import Clock, wall_clock_ms
 from tidemark.errors import Contradiction
 from tidemark.model.kinds.operator import Level
 from tidemark.model.project.layout import Layout
@@ -100,6 +102,7 @@ def engine(
     reached: Callable[[str], None] = lambda step: None,
     flights: Topology = FLIGHTS,
     facts_every_ms: int = 0,
+    clock: Clock = wall_clock_ms,
 ) -> Engine:
     flights = replace(flights, level=level, facts_every_ms=facts_every_ms)
     stream = Stream(flights, flights.sub_topology("status"), Layout(home))
@@ -109,7 +112,7 @@ def engine(
         thread_id="t",
         epoch=epoch,
         slow_ms={},
-        fence=Fence(reached=reached),
+        fence=Fence(reached=reached, clock=clock),
     )
 
 
@@ -159,6 +162,24 @@ def undisturbed(tmp_path_factory) -> dict[str, list[tuple[Any, ...]]]:
     home = tmp_path_factory.mktemp("undisturbed")
     run(engine(home), range(4))
     return tables(home)
+
+
+def test_operators_work_without_the_rows_that_spark_read(tmp_path: Path) -> None:
+    read: list[weakref.ref[pl.DataFrame]] = []
+    has_rows: list[bool] = []
+
+    def collect() -> pl.DataFrame:
+        rows = raw(BATCHES[0])
+        read.append(weakref.ref(rows))
+        return rows
+
+    def clock() -> int:
+        has_rows.append(bool(read) and read[0]() is not None)
+        return NOON
+
+    engine(tmp_path, clock=clock).process(0, collect, ends_of(0), planned_at_ms=at_ms(0))
+    # The clock is read after the read, and after each of two sources took its rows in.
+    assert has_rows.count(True) == 3
 
 
 def test_the_tables_contain_every_decision(undisturbed):

@@ -84,6 +84,23 @@ def test_a_job_that_airflow_runs_without_spark_imports_no_pandas():
     assert imported_by(jobs, ["pandas"], **{WITHOUT_SPARK: "1"}) == {job: [] for job in jobs}
 
 
+@pytest.mark.parametrize(
+    ("environment", "pool"), [({}, "system"), ({"ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}, "mimalloc")]
+)
+def test_a_driver_imports_neither_pandas_nor_duckdb_and_has_one_allocator_unless_a_user_asks(
+    environment: dict[str, str], pool: str
+) -> None:
+    code = (
+        "import sys; sys.argv = ['jobs/stream.py']; import stream; from pyarrow import default_memory_pool; "
+        "print([name for name in ['pandas', 'duckdb'] if name in sys.modules], default_memory_pool().backend_name)"
+    )
+    env = {**{name: value for name, value in os.environ.items() if not name.startswith("ARROW_")}, **environment}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PROJECT / "jobs", env=env
+    )
+    assert ran.stdout == f"[] {pool}\n"
+
+
 # Without pandas, which DuckDB imports for a query with parameters where it is installed.
 HEAVY = (
     "airflow", "confluent_kafka", "deltalake", "duckdb", "fastavro", "google", "great_expectations", "grpc", "jinja2",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from datetime import UTC, datetime
 
@@ -8,11 +9,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tidemark.model.project.spark_settings import WITHOUT_A_WORD
+from tidemark.model.project.files import CHECKOUT
+from tidemark.model.project.spark_settings import JAVA_OPTIONS, OF_ARCHIVES, driver_settings
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATHS, OPERATOR_BATCHES, SLA_RESULTS
 from tidemark.query.spark import read_table, register
 from tidemark.storage.delta.report_tables import replace_rows
+
+MIB = 2**20
 
 
 def test_a_table_of_a_topology_is_that_of_all_its_sub_topologies(spark, warehouse):
@@ -91,11 +95,23 @@ def test_a_report_has_comments_and_no_rare_table_feature(warehouse):
     assert table.protocol().min_reader_version == 1
 
 
+@pytest.mark.parametrize("heap_mib", [1_024, 4_096])
+def test_new_objects_have_an_eighth_of_the_heap_that_a_user_allows(heap_mib):
+    options = driver_settings(CHECKOUT)[JAVA_OPTIONS].split()
+    java = ["java", *options, f"-Xmx{heap_mib}m", *OF_ARCHIVES.split(), "-XX:+PrintFlagsFinal", "--version"]
+    # An environment variable of the tests comes after the command line.
+    ran = subprocess.run(java, capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
+    flags = {name: int(value) for name, value in re.findall(r"(\w+) += (\d+) ", ran.stdout)}
+    assert flags["MaxHeapSize"] == heap_mib * MIB
+    assert flags["MaxNewSize"] == heap_mib * MIB // 8
+    assert (flags["InitialHeapSize"], flags["ArchiveRelocationMode"]) == (128 * MIB, 0)
+
+
 @pytest.mark.parametrize("content", [b"", b"of another JVM"])
 def test_a_jvm_says_nothing_of_an_archive_it_cannot_use(tmp_path, content):
     archive = tmp_path / "classes.jsa"
     archive.write_bytes(content)
-    java = ["java", f"-XX:SharedArchiveFile={archive}", *WITHOUT_A_WORD.split(), "--version"]
+    java = ["java", f"-XX:SharedArchiveFile={archive}", *OF_ARCHIVES.split(), "--version"]
     ran = subprocess.run(java, capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
     assert (ran.stdout.count("openjdk"), ran.stderr) == (1, "")
     assert "warning" not in ran.stdout

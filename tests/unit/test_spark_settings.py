@@ -12,10 +12,10 @@ from tidemark.embedded import broker
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.spark_settings import (
     JAVA_OPTIONS,
-    WITHOUT_A_WORD,
+    OF_ARCHIVES,
     SparkSettings,
-    driver_address,
     driver_settings,
+    local_driver,
     read_spark,
     settings,
 )
@@ -43,7 +43,7 @@ def test_a_broker_starts_from_the_archive_where_there_is_one(tmp_path: Path) -> 
     without = broker.server_command(tmp_path, tmp_path)
     archive = tmp_path / "broker.jsa"
     archive.touch()
-    added = [f"-XX:SharedArchiveFile={archive}", *WITHOUT_A_WORD.split()]
+    added = [f"-XX:SharedArchiveFile={archive}", *OF_ARCHIVES.split()]
     command = broker.server_command(tmp_path, tmp_path)
     assert (len(command) - len(without), outside(command, added)) == (len(added), without)
 
@@ -179,6 +179,8 @@ def test_a_property_that_names_a_place_is_allowed(name: str) -> None:
 @pytest.mark.parametrize(
     ("master", "host"), [("local", "127.0.0.1"), ("local[2]", "127.0.0.1"), ("spark://a:7077", None)]
 )
-def test_a_driver_on_a_local_master_listens_on_loopback_alone(master: str, host: str | None) -> None:
-    expected = {"spark.driver.host": host, "spark.driver.bindAddress": host} if host else {}
-    assert driver_address(master) == expected
+def test_a_driver_on_a_local_master_listens_on_loopback_alone_and_takes_results_from_its_tasks(
+    master: str, host: str | None
+) -> None:
+    of_local = {"spark.driver.host": host, "spark.driver.bindAddress": host, "spark.task.maxDirectResultSize": "64m"}
+    assert local_driver(master) == (of_local if host else {})

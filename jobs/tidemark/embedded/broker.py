@@ -25,7 +25,7 @@ from tidemark.control.process import Process
 from tidemark.errors import TidemarkError
 from tidemark.model.project.files import jars_folder
 from tidemark.model.project.jars import require_jars
-from tidemark.model.project.spark_settings import WITHOUT_A_WORD
+from tidemark.model.project.spark_settings import OF_ARCHIVES
 
 NAME = "broker"
 JARS = jars_folder()
@@ -199,7 +199,7 @@ def format_command(jars: Path, settings: Path, cluster_id: str) -> list[str]:
 def _java(jars: Path, settings: Path) -> list[str]:
     archive = jars / ARCHIVE
     # From it a broker starts in half the CPU time. One of another JVM or of other jars is silently ignored.
-    shared = [f"-XX:SharedArchiveFile={archive}", *WITHOUT_A_WORD.split()] if archive.is_file() else []
+    shared = [f"-XX:SharedArchiveFile={archive}", *OF_ARCHIVES.split()] if archive.is_file() else []
     logs = f"-Dlog4j2.configurationFile={settings / 'log4j2.properties'}"
     return ["java", *JVM_OPTIONS, *shared, logs, "-cp", f"{jars}/broker/*"]
 

@@ -358,10 +358,13 @@ class Engine:
         # The first batch may have been planned by a driver that was killed long before, and takes long to read.
         self._asked_at_ms = batch.read_at_ms
         try:
-            return self._decider.decide(raw, batch, was)
+            intakes = self._decider.take_in(raw, batch, was)
+            # Operators have copies of what they need of a large batch. A batch that fails reads its rows again.
+            del raw
+            return self._decider.decide(intakes, batch, was)
         except Exception as error:
             # Without ends, progress goes by the rows, so a try with fewer rows is a shorter batch.
-            blame(error, raw, lambda rows: self._decider.decide(rows, replace(batch, ends={}), was))
+            blame(error, collect, lambda rows: self._decider.decide_rows(rows, replace(batch, ends={}), was))
             raise
 
     def _with_state(self, decision: BatchDecision, was: StreamProgress) -> Entry:

@@ -265,7 +265,7 @@ def decide_alone(stream_of: Stream, broker: Answers, rows: pl.DataFrame, planned
         started_at_ms=now_ms,
         read_at_ms=now_ms,
     )
-    decider.decide(rows, batch, was)
+    decider.decide_rows(rows, batch, was)
 
 
 def _has_jvm_ended() -> bool:

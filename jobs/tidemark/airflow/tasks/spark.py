@@ -41,10 +41,10 @@ from tidemark.model.project.spark_settings import (
     WITHOUT_SPARK,
     DeployMode,
     SparkSettings,
-    driver_address,
     driver_settings,
     is_local,
     jars,
+    local_driver,
     no_driver_in,
 )
 from tidemark.model.settings.kubernetes import SCHEME
@@ -177,7 +177,7 @@ class DriverHook(SparkSubmitHook):
         # These options name a file of this host.
         java = {JAVA_OPTIONS: driver_settings(CHECKOUT)[JAVA_OPTIONS]} if is_here else {}
         of_yarn = {**ONE_ATTEMPT, **ROOM_FOR_PYTHON} if master == "yarn" else {}
-        self._conf = {**driver_address(master), **java, **of_yarn, **spark.properties, **(conf or {})}
+        self._conf = {**local_driver(master), **java, **of_yarn, **spark.properties, **(conf or {})}
         self._project = Project.here() if master == "yarn" and not is_here else None
         if self._project is not None:
             self._conf |= self._driver_files(self._project)

@@ -6,14 +6,19 @@ The result is the same in every process, on every host and in every version.
 from __future__ import annotations
 
 from functools import cache
+from typing import TYPE_CHECKING
 
-import duckdb
 import polars as pl
+
+if TYPE_CHECKING:
+    import duckdb
 
 
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
     """Returns a database of this process: opening one takes 10 ms."""
+    import duckdb
+
     return duckdb.connect()
 
 

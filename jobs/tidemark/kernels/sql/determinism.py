@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from functools import cache
-from typing import Any
-
-import duckdb
+from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import duckdb
 
 SETTINGS = frozenset(
     {"current_setting", "getenv", "getvariable", "version", "current_localtime", "current_localtimestamp"}
@@ -46,6 +47,8 @@ FUNCTIONS = """
 @cache
 def _functions() -> list[Any]:
     """Returns the functions of DuckDB, the same for every connection."""
+    import duckdb
+
     with duckdb.connect() as connection:
         connection.execute("SET enable_progress_bar = false")
         return connection.execute(FUNCTIONS).fetchall()

@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
-import duckdb
 import polars as pl
 
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.years import BEYOND, beyond_years
 from tidemark.kernels.sql.determinism import Determinism
+
+if TYPE_CHECKING:
+    import duckdb
 
 PROBLEM = "_problem"
 """Column of a failed record: key of the SQL, and DuckDB's message."""
@@ -27,19 +30,20 @@ UNNAMED = "the records"
 It is not the later one, so that no expression refers to it.
 """
 
-OF_A_RECORD = (duckdb.DataError, duckdb.InvalidInputException, duckdb.NotSupportedError, duckdb.SequenceException)
-"""Errors that values of a record cause, where the columns fit."""
-
 
 class Expressions:
     """Evaluates select lists and conditions over frames.
 
-    `failed` are the records that could not be evaluated.
+    `failed` are the records that could not be evaluated. DuckDB, which takes 40 MB of a process, is imported with the
+    first expression.
     """
 
     def __init__(self) -> None:
-        self._duckdb = _connection()
         self.failed: list[pl.DataFrame] = []
+
+    @cached_property
+    def _duckdb(self) -> duckdb.DuckDBPyConnection:
+        return _connection()
 
     @cached_property
     def _determinism(self) -> Determinism:
@@ -55,6 +59,8 @@ class Expressions:
 
         It may name only the columns of *records*.
         """
+        import duckdb
+
         if problem := self._determinism.no_expression(sql):
             return problem
         try:
@@ -82,6 +88,8 @@ class Expressions:
         Raises:
             InvalidArgument: an expression does not fit the columns of *frame*; with DuckDB's message.
         """
+        import duckdb
+
         columns = [f"({sql}) AS {quoted(name)}" for name, sql in select.items()]
         columns += map(quoted, keep)
         query = f"SELECT {', '.join(columns)} FROM records" + (f" WHERE ({where})" if where else "")
@@ -90,7 +98,7 @@ class Expressions:
             if not any(column.any() for column in beyond_years(selected)):
                 return selected
         except duckdb.Error as error:
-            if frame.is_empty() or not isinstance(error, OF_A_RECORD):
+            if frame.is_empty() or not _is_of_a_record(error):
                 msg = str(error).splitlines()[0].removesuffix(" in FROM clause!")
                 raise InvalidArgument(msg) from error
         problems = self._problems(frame, select, where)
@@ -129,6 +137,8 @@ class Expressions:
 
     def _message(self, row: pl.DataFrame, sql: str) -> str:
         """Returns the error of *sql* for a single *row*."""
+        import duckdb
+
         try:
             value = _run(self._duckdb, f"SELECT ({sql}) FROM records", row)
         except duckdb.Error as error:
@@ -139,6 +149,14 @@ class Expressions:
 COMPARED, KEPT = "_compared", "_kept"
 """Columns that hold the results of a map's `identity` and `where`."""
 _TOPOLOGY_KEYS = {COMPARED: "identity", KEPT: "where"}
+
+
+def _is_of_a_record(error: duckdb.Error) -> bool:
+    """Returns True for errors that values of a record cause, where the columns fit."""
+    import duckdb
+
+    kinds = (duckdb.DataError, duckdb.InvalidInputException, duckdb.NotSupportedError, duckdb.SequenceException)
+    return isinstance(error, kinds)
 
 
 def _connection(more: str = "") -> duckdb.DuckDBPyConnection:
@@ -152,6 +170,8 @@ def _connection(more: str = "") -> duckdb.DuckDBPyConnection:
 @cache
 def _database(more: str) -> duckdb.DuckDBPyConnection:
     """Returns a database in memory, which takes 20 ms of a processor."""
+    import duckdb
+
     database = duckdb.connect(":memory:", config={"enable_external_access": "false", "threads": "2"})
     # External access is off, and SQL of a topology cannot switch it on in a locked configuration. Later connections
     # have global settings alone; none of them prints a progress bar among the answer of a command.

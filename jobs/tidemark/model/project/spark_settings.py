@@ -26,11 +26,14 @@ SPARK_NEEDED = 77
 It is more than one process should read.
 """
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-WITHOUT_A_WORD = "-Xlog:disable -Xlog:all=warning:stderr -Xlog:cds*=off:stderr"
-"""Silences a JVM that cannot use its archive of classes.
-
-It would report that on standard output.
-"""
+OF_ARCHIVES = (
+    # A JVM that cannot use its archive of classes would report that on standard output.
+    "-Xlog:disable -Xlog:all=warning:stderr -Xlog:cds*=off:stderr "
+    # At another address than its own it writes to each page: 100 MB of its own memory, which it otherwise shares with
+    # other JVMs, and half a second of a processor.
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
+)
+"""Options of a JVM that has an archive of classes."""
 TIDEMARKS_OWN = frozenset(
     {
         "spark.authenticate",
@@ -153,7 +156,7 @@ def driver_settings(project: Path) -> dict[str, str]:
     archive = jars_folder(project) / "classes.jsa"
     # Java options are separated by blanks, and a path in them cannot be quoted.
     if archive.is_file() and " " not in str(archive):
-        properties[JAVA_OPTIONS] += f" -XX:SharedArchiveFile={archive} {WITHOUT_A_WORD}"
+        properties[JAVA_OPTIONS] += f" -XX:SharedArchiveFile={archive} {OF_ARCHIVES}"
     return properties
 
 
@@ -172,13 +175,17 @@ def no_driver_in(master: str) -> str | None:
     return "Spark starts no Python driver in a standalone cluster" if master.startswith("spark://") else None
 
 
-def driver_address(master: str) -> dict[str, str]:
+def local_driver(master: str) -> dict[str, str]:
     """Returns the properties that keep a local driver off the network.
 
-    A driver is local if *master* is.
+    A driver is local if *master* is. Its tasks hand over their results, which would be fetched like blocks of another
+    host if they are larger than 1 MB.
     """
+    if not is_local(master):
+        return {}
     # Other drivers find their address by SPARK_LOCAL_HOSTNAME, SPARK_LOCAL_IP or the host's name.
-    return {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK} if is_local(master) else {}
+    address = {"spark.driver.host": LOOPBACK, "spark.driver.bindAddress": LOOPBACK}
+    return {**address, "spark.task.maxDirectResultSize": "64m"}
 
 
 def read_spark(file: str, content: Mapping[str, Any]) -> SparkSettings:

@@ -269,13 +269,16 @@ class Decider:
         pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
         return cls(topology, sub, reader, pipeline, steps, Reopenings(sub, stream.home, control, steps.schemas))
 
-    def decide(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> BatchDecision | None:
-        """Decides the rows *raw* of *batch* after the progress *was*.
+    def decide_rows(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> BatchDecision | None:
+        """Takes in the rows *raw* of *batch*, and decides it as `decide` does."""
+        return self.decide(self.take_in(raw, batch, was), batch, was)
+
+    def decide(self, intakes: Mapping[str, Intake], batch: MicroBatch, was: StreamProgress) -> BatchDecision | None:
+        """Decides *batch* after the progress *was*, from the *intakes* of its sources.
 
         Returns:
             None if the batch changes nothing.
         """
-        intakes = self.take_in(raw, batch, was)
         now = self.with_intakes(was, intakes, batch)
         records = sum(intake.run.counts["records_in"] for intake in intakes.values())
         # A batch without news leaves no entry; Spark records it as done all the same.

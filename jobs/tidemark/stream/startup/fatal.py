@@ -410,14 +410,22 @@ def _within(ranges: Ranges, first: int, end: int) -> Ranges:
     return within
 
 
-def blame(error: Exception, rows: pl.DataFrame, again: Callable[[pl.DataFrame], object]) -> None:
+def blame(error: Exception, read: Callable[[], pl.DataFrame], again: Callable[[pl.DataFrame], object]) -> None:
     """Adds a note to *error* that names the row that causes it, for its correction.
 
-    *again* raised the error over *rows*, which are parsed. Nothing is added to errors that are not about a record. The
-    rows before the one that is named are needed here: what it does may depend on them.
+    *again* raised the error over the rows that *read* returns, which are parsed. Nothing is added to errors that are
+    not about a record, or if the rows cannot be read again. The rows before the one that is named are needed here: what
+    it does may depend on them.
     """
     cause = cause_of(error)
-    if not cause or rows.is_empty():
+    if not cause:
+        return
+    try:
+        rows = read()
+    except Exception:
+        log.warning("the record that causes the error is not known: its batch cannot be read again", exc_info=True)
+        return
+    if rows.is_empty():
         return
 
     def fails(count: int) -> bool:
