@@ -154,7 +154,8 @@ IMPORTS = {
         "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports reports.paths"
     ),
     "sla.contracts": (
-        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage storage.delta"
+        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage storage.delta "
+        "query"
     ),
     "sla.measures": (
         "collecting clock semantics model.tables model.settings model.project model.kinds model storage "
