@@ -24,7 +24,7 @@ def broken_rows_select(table: Table, rows: str) -> str:
     """Returns a SELECT that counts *rows*, and those that break each kind of condition."""
     # A condition that is null breaks the rule.
     broken = ", ".join(f"NOT coalesce({_holds(table, rule)}, false) AS {rule}" for rule in ConditionKind)
-    counts = ", ".join(f"count_if({rule})" for rule in ConditionKind)
+    counts = ", ".join(f"count(*) FILTER (WHERE {rule})" for rule in ConditionKind)
     is_broken = " OR ".join(ConditionKind)
     example = ", ".join(f"{part} FILTER (WHERE {is_broken})" for part in EXAMPLE.split(", ", 1))
     return f"SELECT count(*), {counts}, {example} FROM (SELECT {_identified(table)}, {broken} FROM {rows})"
@@ -45,9 +45,9 @@ def has_repeated_keys_select(table: Table, rows: str) -> str:
 
 def repeated_keys_select(table: Table, rows: str) -> str:
     """Returns a SELECT that counts those of *rows* whose key another of them has, but for one row of each key."""
-    suspects = f"{rows_where(rows, f'{key_hash(table)} IN ({_repeated(table, rows)})')}"
+    suspects = rows_where(rows, f"{key_hash(table)} IN ({_repeated(table, rows)})")
     by_key = f"SELECT key, count(*) AS n, min(culprit) AS culprit FROM (SELECT {_identified(table)} FROM {suspects})"
-    return f"SELECT sum(n - 1)::bigint, {EXAMPLE} FROM ({by_key} GROUP BY key HAVING n > 1)"
+    return f"SELECT coalesce(sum(n - 1), 0)::bigint, {EXAMPLE} FROM ({by_key} GROUP BY key HAVING n > 1)"
 
 
 def wrong_sums_select(table: Table, rows: str, parts: str) -> str:

@@ -175,7 +175,7 @@ class _Judged:
 
     Attributes:
         rows: the rows whose conditions are judged; None: merges alone wrote rows.
-        keys: the rows whose keys are compared; None: no row was added to them.
+        keys: the rows whose keys are compared, the same or more; None: merges alone wrote rows.
         parts: the rows that add up to those of the table; None: sums are not judged.
         merged: number of rows that merges wrote.
     """
@@ -253,7 +253,10 @@ class _Folder:
         """
         if not self._is_sound(BATCHES.name):
             return None, None
-        since_ms = min([self._over.start_ms, *(each.at_ms for each in self._before.values())]) - CLOCKS_APART_MS
+        reached = [self._before[table.name] for table in self._declared if table.name in self._before]
+        since_ms = min((each.at_ms - CLOCKS_APART_MS for each in reached), default=self._over.start_ms)
+        if len(reached) < len(self._declared):
+            since_ms = min(since_ms, self._over.start_ms)
         ended = f"finished_at < make_timestamptz({self._over.end_ms * 1_000})"
         rows = rows_where(self._written_since(BATCHES.name, since_ms), ended)
         try:
@@ -263,8 +266,8 @@ class _Folder:
             return None, None
         self._decided_ms = {batch_id: decided_ms for batch_id, decided_ms, _ in batches}
         lately = (batch_id for batch_id, _, finished_ms in batches if finished_ms >= self._over.start_ms)
-        reached = present(each.batch_id for each in self._before.values())
-        return min(lately, default=None), max([*self._decided_ms, *reached], default=None)
+        judged = present(each.batch_id for each in reached)
+        return min(lately, default=None), max([*self._decided_ms, *judged], default=None)
 
     def _judge(self, table: Table) -> ContractCounts:
         found = self._found[table.name]
@@ -297,16 +300,19 @@ class _Folder:
         return _Judged(rows, rows, rows_where(self._written_since(parts, since_ms), condition) if parts else None)
 
     def _new_batches(self, name: str) -> list[int]:
-        """Returns the batches with rows that were added to a table since the check before."""
+        """Returns the batches since the check before, and older ones with rows that were added to a table since."""
         before = self._before.get(name)
-        if before is None or (before.version, before.batch_id) == (self._found[name].version, self._last):
+        if before is None or self._last is None:
             return []
         reached = -1 if before.batch_id is None else before.batch_id
-        new = [batch for batch in self._decided_ms if batch > reached]
-        # A batch may take longer than the time from check to check, and writes its first file when it begins.
-        since_ms = min([before.at_ms - CLOCKS_APART_MS, *map(self._decided_before, new)])
-        rows = self._written_since(name, since_ms)
-        return [batch for (batch,) in self._all(f"SELECT DISTINCT batch_id FROM {rows} WHERE batch_id <= {self._last}")]
+        first = min((batch for batch in self._decided_ms if batch > reached), default=self._last + 1)
+        batches = [*range(first, self._last + 1)]
+        if not self._is_unchanged(name):
+            added = self._written_since(name, self._since_ms(name))
+            batches += (
+                row[0] for row in self._all(f"SELECT DISTINCT batch_id FROM {added} WHERE batch_id <= {reached}")
+            )
+        return batches
 
     def _decided_before(self, batch_id: int) -> int:
         """Returns an instant before any row of *batch_id*, or of a later batch, was written, epoch ms."""
@@ -364,13 +370,15 @@ class _Folder:
             ((rows, *broken, key, culprit),) = self._all(broken_rows_select(table, judged.rows))
             counts |= dict(zip(ConditionKind, broken, strict=True))
             examples.append((key, culprit))
-        if rows and table.key and judged.keys and self._all(has_repeated_keys_select(table, judged.keys))[0][0]:
+        if table.key and judged.keys and self._all(has_repeated_keys_select(table, judged.keys))[0][0]:
             ((counts[KEYS], key, culprit),) = self._all(repeated_keys_select(table, judged.keys))
             examples.append((key, culprit))
         if judged.rows and judged.parts:
             ((wrong, key, culprit),) = self._all(wrong_sums_select(table, judged.rows, judged.parts))
             counts[ConditionKind.RELATIONS] += wrong
             examples.append((key, culprit))
+        if judged.rows and judged.keys and judged.keys != judged.rows:
+            ((rows,),) = self._all(f"SELECT count(*) FROM {judged.keys}")
         if not rows:
             return found
         example, culprit = min(
