@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 import polars as pl
+from bench.grown import EVERY_MS, NEWS, Grown
 from bench.ratios import Figure, by_turns, ratios, seconds
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
@@ -22,6 +25,7 @@ from streaming.drivers import PROJECT
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.tables.catalog import COUNTED, TABLES
 from tidemark.model.topology import Topology, load
 from tidemark.sla.contracts.counts import judge_contracts
@@ -35,6 +39,7 @@ with warnings.catch_warnings():
     from tidemark.sla.contracts.quality import Quality
 
 ROWS = int(os.environ.get("ROWS", "100_000"))
+RECORDS = os.environ.get("RECORDS", "300_000 3_000_000").split()
 BATCHES = 100
 NOW_MS = 1_772_323_200_000
 HOUR = Interval(NOW_MS - 3_600_000, NOW_MS)
@@ -76,6 +81,41 @@ BROKEN = {("operator_batches", "unknown_words"), ("changes", "duplicate_keys"), 
 
 
 def figures(runs: int) -> Iterator[Figure]:
+    """Measures a check after RECORDS, and how much longer the stock way takes."""
+    yield from _growing([int(size) for size in RECORDS if int(size)], runs)
+    yield from _against_stock(runs)
+
+
+def _growing(sizes: list[int], runs: int) -> Iterator[Figure]:
+    """Measures checks after *sizes* records, each with as many records since the check before.
+
+    The last check is the first one of a day, which compares keys in whole tables.
+    """
+    cpu_s: dict[int, float] = {}
+    for size in sizes:
+        with TemporaryDirectory() as folder:
+            midnight_ms = int(time.time() * 1_000) // DAY_MS * DAY_MS
+            grown = Grown(Path(folder), size, midnight_ms - (runs + 1) * NEWS * EVERY_MS - 1)
+            grown.write()
+            first, news, quiet = grown.check("first"), [], []
+            for run in range(runs):
+                grown = grown.goes_on()
+                news.append(grown.check(f"news {run}"))
+                quiet.append(grown.check(f"quiet {run}", later_ms=EVERY_MS))
+            whole = grown.goes_on().check("whole", later_ms=EVERY_MS)
+        cpu_s[size] = median(cost.cpu_s for cost in news)
+        for name, costs in (("the first check", [first]), ("a check", news), ("one without news", quiet)):
+            yield Figure(f"{name} after {size:,} records", [cost.cpu_s for cost in costs], unit="CPU s")
+            yield Figure("  memory above its imports", [cost.memory_mb for cost in costs], 150, at_most=True, unit="MB")
+        yield Figure(f"the first check of a day after {size:,} records", [whole.cpu_s], unit="CPU s")
+        yield Figure("  memory above its imports", [whole.memory_mb], 150, at_most=True, unit="MB")
+        yield Figure("  its imports", [cost.imports_mb for cost in news], unit="MB")
+    if len(sizes) > 1:
+        name = f"a check after {sizes[-1]:,} records against one after {sizes[0]:,}"
+        yield Figure(name, [cpu_s[sizes[-1]] / cpu_s[sizes[0]]], 1.1, at_most=True)
+
+
+def _against_stock(runs: int) -> Iterator[Figure]:
     """Measures how much longer the stock way takes.
 
     Imports, Spark's start and a first run of each are not counted.

@@ -58,8 +58,10 @@ from tidemark.storage.files import MERGED
 from tidemark.storage.private_folder import private_folder
 from tidemark.storage.warehouse import changes_of, is_table
 
-MEMORY = "64MB"
+MEMORY = "32MB"
 """Memory of DuckDB for keys and rows; what does not fit is written to a temporary file."""
+MOST_MEMORY = "2GB"
+"""Its memory for a table that cannot be counted in less."""
 SCHEMA_COUNTS = ("unreadable", "wrong_types", "missing_columns")
 """Kinds of differences between the columns of a table and its declaration."""
 SINK = {"timestamp": "timestamp", "batch_id": "bigint", "source_partition": "int", "source_offset": "bigint"}
@@ -147,6 +149,8 @@ def _counter() -> Iterator[duckdb.DuckDBPyConnection]:
         # Otherwise DuckDB casts instants in the time zone of the host.
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"SET memory_limit = '{MEMORY}'")
+        # Each thread has buffers of its own.
+        connection.execute("SET threads = 1")
         connection.execute(f"SET temp_directory = '{private_folder('tidemark-contracts-')}'")
         # The order of rows does not matter, and keeping it takes memory.
         connection.execute("SET preserve_insertion_order = false")
@@ -388,7 +392,11 @@ class _Folder:
         return replace(found, counts=counted, rows=rows, culprit=culprit, example=example)
 
     def _all(self, select: str) -> list[tuple[Any, ...]]:
-        return self._connection.execute(select).fetchall()
+        try:
+            return self._connection.execute(select).fetchall()
+        except duckdb.OutOfMemoryException:
+            self._connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
+            return self._connection.execute(select).fetchall()
 
     def _is_of_batches(self, table: Table) -> bool:
         return self._sub_topology is not None and table != HEARTBEATS
