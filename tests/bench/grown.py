@@ -149,6 +149,7 @@ class Grown:
 
     def write(self) -> None:
         """Writes all records into files as maintenance leaves them."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "grown.toml").write_text(TOPOLOGY)
         slas = []
         for number in range(SLAS):

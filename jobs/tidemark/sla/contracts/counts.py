@@ -20,6 +20,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -151,10 +152,15 @@ def _counter() -> Iterator[duckdb.DuckDBPyConnection]:
         connection.execute(f"SET memory_limit = '{MEMORY}'")
         # Each thread has buffers of its own.
         connection.execute("SET threads = 1")
-        connection.execute(f"SET temp_directory = '{private_folder('tidemark-contracts-')}'")
+        connection.execute(f"SET temp_directory = '{_temporary_folder()}'")
         # The order of rows does not matter, and keeping it takes memory.
         connection.execute("SET preserve_insertion_order = false")
         yield connection
+
+
+@cache
+def _temporary_folder() -> Path:
+    return private_folder("tidemark-contracts-")
 
 
 def _written_by(writer: str) -> list[Table]:

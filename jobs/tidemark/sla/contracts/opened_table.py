@@ -45,7 +45,8 @@ class OpenedTable:
         if isinstance(self.stored, Snapshot) and (select := self._select(self.stored, files)) is not None:
             return select
         # By Arrow: it leaves out many files by their bounds, and reads object stores.
-        table = DeltaTable(str(self.path)) if isinstance(self.stored, Snapshot) else self.stored
+        stored = self.stored
+        table = DeltaTable(str(self.path), version=stored.number) if isinstance(stored, Snapshot) else stored
         chosen = {Path(file).name for file in files}
         name = f"{self.path}: {' '.join(sorted(chosen))}"
         connection.register(name, in_files(table, lambda file: 0 if file in chosen else None))
