@@ -6,14 +6,19 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 import polars as pl
+from bench.grown import EVERY_MS, NEWS, Grown
 from bench.ratios import Figure, by_turns, ratios, seconds
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
@@ -22,6 +27,7 @@ from streaming.drivers import PROJECT
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.tables.catalog import COUNTED, TABLES
 from tidemark.model.topology import Topology, load
 from tidemark.sla.contracts.counts import judge_contracts
@@ -35,6 +41,7 @@ with warnings.catch_warnings():
     from tidemark.sla.contracts.quality import Quality
 
 ROWS = int(os.environ.get("ROWS", "100_000"))
+RECORDS = os.environ.get("RECORDS", "300_000 3_000_000").split()
 BATCHES = 100
 NOW_MS = 1_772_323_200_000
 HOUR = Interval(NOW_MS - 3_600_000, NOW_MS)
@@ -76,6 +83,43 @@ BROKEN = {("operator_batches", "unknown_words"), ("changes", "duplicate_keys"), 
 
 
 def figures(runs: int) -> Iterator[Figure]:
+    """Measures a check after RECORDS, and how much longer the stock way takes."""
+    yield from _growing([int(size) for size in RECORDS if int(size)], runs)
+    yield from _against_stock(runs)
+
+
+def _growing(sizes: list[int], runs: int) -> Iterator[Figure]:
+    """Measures checks after *sizes* records, all with the same number of records since the check before.
+
+    The last check is the first one of a day, which compares keys in whole tables.
+    """
+    cpu_s: dict[int, float] = {}
+    for size in sizes:
+        midnight_ms = int(time.time() * 1_000) // DAY_MS * DAY_MS
+        with TemporaryDirectory() as folder:
+            grown = Grown(Path(folder) / "checked", size, midnight_ms - 2 * NEWS * EVERY_MS)
+            grown.write()
+            found = {"the first check": [grown.check("first")], "a check": [], "one without news": []}
+            later = grown.goes_on()
+            for _ in range(runs):
+                again = replace(later, folder=Path(folder) / "again")
+                shutil.copytree(later.folder, again.folder)
+                found["a check"].append(again.check("news"))
+                found["one without news"].append(again.check("quiet", later_ms=EVERY_MS))
+                shutil.rmtree(again.folder)
+            later.check("news")
+            found["the first check of a day"] = [later.goes_on().check("whole")]
+        cpu_s[size] = median(cost.cpu_s for cost in found["a check"])
+        for name, costs in found.items():
+            yield Figure(f"{name} after {size:,} records", [cost.cpu_s for cost in costs], unit="CPU s")
+            yield Figure("  memory above its imports", [cost.memory_mb for cost in costs], 150, at_most=True, unit="MB")
+        yield Figure("  memory of its imports", [cost.imports_mb for cost in found["a check"]], unit="MB")
+    if len(sizes) > 1:
+        name = f"a check after {sizes[-1]:,} records against one after {sizes[0]:,}"
+        yield Figure(name, [cpu_s[sizes[-1]] / cpu_s[sizes[0]]], 1.1, at_most=True)
+
+
+def _against_stock(runs: int) -> Iterator[Figure]:
     """Measures how much longer the stock way takes.
 
     Imports, Spark's start and a first run of each are not counted.

@@ -10,12 +10,14 @@ import pytest
 
 from support.latency_facts import minute_row
 from support.topologies import sink, source, table, topology_of
+from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidSpec
 from tidemark.facts.measures import sla_facts
 from tidemark.facts.measures.groups import groups_seen
 from tidemark.model import topology
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.files import CHECKOUT
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import (
     ALERTS,
@@ -542,6 +544,72 @@ def test_all_rows_since_the_previous_check_are_judged(warehouse):
     assert kept == {"r1": "pass", "r2": "error", "r3": "unknown"}
 
 
+def kept(warehouse):
+    """Returns verdict and number of broken rows of the contract, by run."""
+    return {
+        row["run_id"]: (row["verdict"], row["records"]) for row in warehouse.report(SLA_RESULTS) if row["sla"] == "kept"
+    }
+
+
+def test_a_broken_row_is_found_once_and_breaks_its_contract_for_an_hour(warehouse):
+    streamed(warehouse)
+    checks = {"contract": "operator_batches"}
+    check(warehouse, **checks)
+    warehouse.write(OPERATOR_BATCHES, [outcome(1, records_in=3, emitted=2)])
+    warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW + 5_000}])
+    check(warehouse, at_ms=NOW + 600_000, run_id="found", **checks)
+    # A check that is made again finds what it found before.
+    for run_id in ("found", "again"):
+        check(warehouse, at_ms=NOW + 600_000, run_id=run_id, **checks)
+    check(warehouse, at_ms=NOW + 4_199_999, run_id="last", **checks)
+    check(warehouse, at_ms=NOW + 4_200_000, run_id="over", **checks)
+
+    assert kept(warehouse) == {
+        "r1": ("pass", None),
+        **dict.fromkeys(("found", "again", "last"), ("error", 1)),
+        "over": ("unknown", None),
+    }
+    (period,) = (
+        row for row in warehouse.report(EXPECTATION_RESULTS) if row["suite"] == "contract" and not row["success"]
+    )
+    assert (period["checks"], period["rows"], period["judged_at"]) == (3, 2, period["first_checked_at"])
+
+
+def test_a_check_that_dies_before_it_has_stored_what_it_found_finds_it_again(warehouse, monkeypatch):
+    streamed(warehouse)
+    check(warehouse, contract="operator_batches")
+    warehouse.write(OPERATOR_BATCHES, [outcome(1, records_in=3, emitted=2)])
+    warehouse.write(BATCHES, [{"batch_id": 1, "finished_at": NOW + 5_000}])
+    stored = warehouse.report(EXPECTATION_RESULTS)
+    with monkeypatch.context() as dies:
+        dies.setattr("tidemark.sla.check.replace_in", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            check(warehouse, at_ms=NOW + 600_000, run_id="r2", contract="operator_batches")
+    assert warehouse.report(EXPECTATION_RESULTS) == stored
+
+    check(warehouse, at_ms=NOW + 600_000, run_id="r2", contract="operator_batches")
+
+    assert kept(warehouse)["r2"] == ("error", 1)
+    broken_rows = [
+        row for row in warehouse.report(EXPECTATION_RESULTS) if row["suite"] == "contract" and not row["success"]
+    ]
+    assert [(row["column"], row["checks"]) for row in broken_rows] == [("not_adding_up", 1)]
+
+
+def test_the_first_check_of_a_day_compares_keys_in_whole_reports(warehouse):
+    streamed(warehouse)
+    warehouse.write(WINDOW_PARTS, warehouse.report(WINDOW_PARTS))
+    # To the checks of the day after tomorrow these files are old.
+    midnight = (wall_clock_ms() // DAY_MS + 2) * DAY_MS
+    for hour in (1, 3, 24, 26):
+        check(warehouse, at_ms=midnight + hour * 3_600_000, run_id=str(hour), contract="window_parts")
+
+    assert kept(warehouse) == {
+        **dict.fromkeys(("1", "3", "26"), ("unknown", None)),
+        "24": ("error", 1),
+    }
+
+
 def test_an_incident_opens_once_and_resolves_after_some_time(warehouse, own_project):
     streamed(warehouse)
     (own_project.topologies / "invalid.toml").write_text("name = 7")
@@ -589,11 +657,14 @@ def test_the_culprit_of_latency_took_more_than_its_usual_time(warehouse):
     [
         ("running", 60_000, ""),
         ("running", 60_001, "driver_stuck"),
-        ("drained", 1, "drained"),
+        ("drained", 300_000, ""),
+        ("drained", 300_001, "drained"),
         ("failed", 1, "driver_dead"),
     ],
 )
-def test_an_idle_source_excuses_while_its_driver_works(warehouse, state, age_ms, blocked_by):
+def test_an_idle_source_excuses_while_its_driver_works_and_five_minutes_after_it_was_drained(
+    warehouse, state, age_ms, blocked_by
+):
     """The next heartbeat, after the check's instant, is of the same driver: it held its lease meanwhile."""
     streamed(warehouse)
     at_ms = NOW + 3_600_000

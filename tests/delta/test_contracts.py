@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import json
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from support.play import NOON, Play
 from support.topologies import aggregate, sink, source, table, topology_of
 from tidemark.clock import wall_clock_ms
 from tidemark.control.folder import StreamState
-from tidemark.kernels.columns.schemas import rows_of
+from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model import topology
 from tidemark.model.checks import words
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import BATCHES, COUNTED, HEARTBEATS, TABLES
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    CHANGES,
+    COUNTED,
+    HEARTBEATS,
+    OPERATOR_BATCHES,
+    SLA_RESULTS,
+    SUPPRESSED,
+    TABLES,
+    Table,
+)
 from tidemark.sla.contracts import counts
+from tidemark.sla.contracts.periods import JudgedBefore
+from tidemark.storage.delta.log import TableLog, add_action
+from tidemark.storage.delta.tables import Committer, create
+from tidemark.storage.fence import Fence
+from tidemark.storage.files import MERGED, stats_of, write_parquet
 
 NOW = 1_770_000_000_000
 HOUR = Interval(NOW - 3_600_000, NOW)
@@ -239,3 +258,203 @@ def test_keys_and_conditions_of_contracts_use_existing_columns(warehouse, table)
 
     assert set(table.key) <= set(table.names)
     found(warehouse, table.name, Interval(0, NOW * 10))
+
+
+MINUTE = 60_000
+BOARD = pa.schema(
+    [
+        pa.field("id", pa.string()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("batch_id", pa.int64()),
+        pa.field("source_partition", pa.int32()),
+        pa.field("source_offset", pa.int64()),
+    ]
+)
+
+
+class Checked:
+    """A stream's tables in *home*, whose files are as old as they say, and the checks of their contracts."""
+
+    def __init__(self, home: Path) -> None:
+        self.layout = Layout(home)
+        self.before: dict[tuple[str | None, str], JudgedBefore] = {}
+
+    def path(self, name: str) -> Path:
+        if name in TABLES and TABLES[name].written_by == "report":
+            return self.layout.report_table("t", name)
+        return self.layout.stream_table("t", "s", name)
+
+    def add(self, table: Table, rows: Sequence[Mapping[str, Any]], at_ms: int) -> None:
+        of_stream = {"topology": "t"} | ({"sub_topology": "s"} if table.written_by == "stream" else {})
+        create(self.path(table.name), arrow_schema(table))
+        self.put(table.name, rows_of(table, [{**of_stream, **row} for row in rows]), at_ms)
+
+    def put(self, name: str, rows: pa.Table, at_ms: int, *, prefix: str = "part-") -> None:
+        """Adds a file with *rows* that was written at *at_ms*."""
+        file = self.path(name) / f"{prefix}{uuid.uuid4().hex}.parquet"
+        size = write_parquet(file, rows)
+        action = add_action(file.name, size, at_ms, json.dumps(stats_of(pl.DataFrame(rows))))
+        TableLog(self.path(name), "").append([action], None, {})
+
+    def batch(self, batch_id: int, at_ms: int, *, changes: int = 2, **outcomes: int) -> None:
+        """Writes a batch that was decided a second before *at_ms*, when it was finished."""
+        of_batch = {"batch_id": batch_id, "operator": "latest", "decided_at": at_ms - 1_000}
+        self.add(CHANGES, [{**of_batch, "seq": seq} for seq in range(changes)], at_ms)
+        self.add(SUPPRESSED, [{**PROOF, **of_batch}], at_ms)
+        self.add(OPERATOR_BATCHES, [{**FINE, **of_batch, **outcomes}], at_ms)
+        finished = {"batch_id": batch_id, "decided_at": at_ms - 1_000, "finished_at": at_ms, "level": "info"}
+        self.add(BATCHES, [finished], at_ms)
+
+    def board(self, *ids: str | None) -> pa.Table:
+        rows = [{"id": each, "batch_id": 7, "source_partition": 0, "source_offset": 3} for each in ids]
+        return pa.Table.from_pylist(rows, schema=BOARD)
+
+    def check(self, at_ms: int, *, whole: bool = False) -> dict[str, counts.ContractCounts]:
+        over = Interval(at_ms - 60 * MINUTE, at_ms)
+        judged = counts.judge_contracts(self.layout, TOPOLOGY, over, self.before, whole=whole)
+        for each in judged:
+            if each.is_sound and each.version is not None:
+                self.before[each.sub_topology, each.table] = JudgedBefore(at_ms, each.version, each.batch_id)
+        return {each.table: each for each in judged}
+
+    def spoil(self) -> None:
+        """Makes all data files unreadable that are there now."""
+        for file in self.layout.warehouse.rglob("*.parquet"):
+            file.write_bytes(b"nobody reads this")
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> Checked:
+    return Checked(tmp_path)
+
+
+def told(judged: Mapping[str, counts.ContractCounts]) -> dict[str, tuple[int, dict[str, int]]]:
+    """Returns the number of judged rows, and what is broken, of the tables with judged rows."""
+    assert not any(any(each.schema.values()) for each in judged.values()), judged
+    return {
+        name: (each.rows, {rule: n for rule, n in each.counts.items() if n})
+        for name, each in judged.items()
+        if each.rows
+    }
+
+
+def test_a_check_without_news_opens_no_file_of_rows(checked):
+    checked.batch(7, NOW - 2 * MINUTE)
+    checked.add(SLA_RESULTS, [RAN], NOW - 2 * MINUTE)
+    create(checked.path("board"), BOARD)
+    checked.put("board", checked.board("a", "b"), NOW - 2 * MINUTE, prefix=MERGED)
+    first = checked.check(NOW)
+    assert told(first) == {
+        "batches": (1, {}), "operator_batches": (1, {}), "suppressed": (1, {}), "changes": (2, {}), "board": (2, {}),
+        "sla_results": (1, {}),
+    }  # fmt: skip
+    checked.spoil()
+
+    assert told(checked.check(NOW + 10 * MINUTE)) == {}
+
+
+def test_a_check_reads_the_rows_of_new_batches_alone(checked):
+    checked.batch(7, NOW - 5 * MINUTE)
+    checked.check(NOW)
+    checked.spoil()
+    checked.batch(8, NOW + MINUTE, changes=3)
+    checked.batch(9, NOW + 2 * MINUTE, emitted=4)
+
+    found = checked.check(NOW + 10 * MINUTE)
+
+    assert told(found) == {
+        "batches": (2, {}),
+        "operator_batches": (2, {"not_adding_up": 1}),
+        "suppressed": (2, {}),
+        "changes": (5, {}),
+    }
+    assert json.loads(str(found["operator_batches"].example)) == {"batch_id": 9, "operator": "latest"}
+
+
+def test_a_batch_that_takes_longer_than_a_check_to_come_is_judged_as_a_whole(checked):
+    checked.batch(7, NOW - 1_000)
+    slow = {"batch_id": 8, "operator": "latest", "decided_at": NOW + 1_000}
+    checked.add(CHANGES, [{**slow, "seq": 0}], NOW + 2_000)
+    checked.check(NOW + 10 * MINUTE)
+    checked.add(CHANGES, [{**slow, "seq": 0}], NOW + 21 * MINUTE)
+    finished = {"batch_id": 8, "decided_at": NOW + 1_000, "finished_at": NOW + 22 * MINUTE, "level": "info"}
+    checked.add(BATCHES, [finished], NOW + 22 * MINUTE)
+
+    assert told(checked.check(NOW + 25 * MINUTE))["changes"] == (2, {"duplicate_keys": 1})
+
+
+def test_rows_that_others_add_to_a_judged_batch_are_judged_with_it(checked):
+    checked.batch(6, NOW - 50 * MINUTE)
+    checked.batch(7, NOW - 5 * MINUTE)
+    checked.check(NOW)
+    path = checked.path("changes")
+    batch = DeltaTable(str(path)).to_pyarrow_table(filters=[("batch_id", "=", 7), ("seq", "=", 1)])
+    write_deltalake(path, batch, mode="append")
+
+    found = checked.check(NOW + 10 * MINUTE)
+
+    assert told(found) == {"changes": (3, {"duplicate_keys": 1})}
+    assert json.loads(str(found["changes"].example)) == {"batch_id": 7, "operator": "latest", "seq": 1}
+    assert told(checked.check(NOW * 2)) == {}  # each row once
+
+
+def test_a_proof_that_comes_without_its_skip_breaks_the_sum_of_a_judged_batch(checked):
+    checked.batch(7, NOW - 5 * MINUTE)
+    checked.check(NOW)
+    checked.add(SUPPRESSED, [{**PROOF, "decided_at": NOW - 5 * MINUTE}], NOW + MINUTE)
+
+    assert told(checked.check(NOW + 10 * MINUTE))["operator_batches"] == (1, {"not_adding_up": 1})
+
+
+def test_a_merge_is_keyed_and_files_of_others_are_compared_with_the_whole_table(checked):
+    checked.batch(7, NOW - 5 * MINUTE)
+    create(checked.path("board"), BOARD)
+    checked.put("board", checked.board("a", "b", None), NOW - 5 * MINUTE, prefix=MERGED)
+    assert told(checked.check(NOW))["board"] == (3, {})
+    new = checked.board("a", "c").append_column("deleted", pa.array([False, False]))
+    Committer("t/s", Fence(clock=lambda: NOW)).upsert(checked.path("board"), new, 8, key=["id"])
+    assert told(checked.check(NOW + 10 * MINUTE))["board"] == (4, {})  # in the file that the merge wrote
+
+    write_deltalake(checked.path("board"), checked.board("c", "d", None), mode="append")
+    found = checked.check(NOW + 20 * MINUTE)
+    assert told(found)["board"] == (5, {"duplicate_keys": 2})
+    assert json.loads(str(found["board"].example)) == {"id": "c"}
+
+
+def test_what_others_do_to_a_table_with_current_rows_does_not_hide_a_repeated_key(checked):
+    checked.batch(7, NOW - 5 * MINUTE)
+    path = checked.path("board")
+    create(path, BOARD)
+    checked.put("board", checked.board("a", "b"), NOW - 5 * MINUTE, prefix=MERGED)
+    checked.check(NOW)
+    rows = []
+    for minute, change in enumerate(
+        (
+            lambda table: write_deltalake(table, checked.board("b", "c"), mode="append"),
+            lambda table: table.delete("id = 'c'"),
+            lambda table: table.optimize.compact(),
+            lambda table: table.restore(1),
+            lambda table: write_deltalake(table, checked.board("a"), mode="append"),
+        ),
+        1,
+    ):
+        change(DeltaTable(str(path)))
+        rows.append(told(checked.check(NOW + minute * 10 * MINUTE)).get("board"))
+    twice = {"duplicate_keys": 1}
+    assert rows[0] == (3, twice)
+    assert rows[1][1] == rows[2][1] == twice
+    assert rows[4] == (2, twice)  # after the restore the table has each key once, and then `a` came again
+
+
+def test_once_a_day_keys_without_a_batch_are_compared_in_whole_tables(checked):
+    checked.batch(7, NOW - 5 * MINUTE)
+    create(checked.path("board"), BOARD)
+    checked.put("board", checked.board("a", "b", "a"), NOW - 5 * MINUTE, prefix=MERGED)
+    checked.add(SLA_RESULTS, [RAN], NOW - 300 * MINUTE)
+    assert told(checked.check(NOW))["board"] == (3, {})
+    checked.add(SLA_RESULTS, [RAN], NOW + MINUTE)
+    assert told(checked.check(NOW + 10 * MINUTE)) == {"sla_results": (1, {})}
+
+    found = told(checked.check(NOW + 20 * MINUTE, whole=True))
+
+    assert found == {"board": (3, {"duplicate_keys": 1}), "sla_results": (2, {"duplicate_keys": 1})}

@@ -124,7 +124,8 @@ IMPORTS = {
         "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports reports facts"
     ),
     "sla.contracts": (
-        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage storage.delta"
+        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage storage.delta "
+        "query"
     ),
     "maintenance": (
         "semantics model.tables model.project model.kinds model kernels.records storage storage.delta control "

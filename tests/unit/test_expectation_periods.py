@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.model.settings.retention import Retention
-from tidemark.sla.contracts.periods import kept_at, periods_after
+from tidemark.sla.contracts.periods import (
+    JudgedBefore,
+    judged_before,
+    kept_at,
+    periods_after,
+    standing_results,
+)
 
 MINUTE = 60_000
 
@@ -72,6 +78,51 @@ def test_the_retention_of_reports_ends_periods() -> None:
         ("a", False, 10, 10, 1),
         ("a", True, 20, 20, 1),
     }
+
+
+def of_schema(minute: int, version: int | None, **verdicts: bool) -> list[dict[str, Any]]:
+    """Returns the results of a check about the columns of a table."""
+    table = {"suite": "schema", "expectation": "e", "severity": "critical", "table": "t", "sub_topology": "s"}
+    of_check = {"table_version": version, "batch_id": minute, "rows": 0, "judged_at": minute * MINUTE}
+    return [{**table, **of_check, "column": column, "success": success} for column, success in verdicts.items()]
+
+
+def test_a_table_was_judged_by_the_last_check_that_found_all_its_columns() -> None:
+    rows: list[dict[str, Any]] = []
+    for minute, version, readable, whole in (
+        (0, 3, True, True),
+        (10, 5, True, True),
+        (20, 6, True, False),
+        (30, None, False, True),
+    ):
+        before = judged_before(rows)
+        found = of_schema(minute, version, unreadable=readable, missing_columns=whole)
+        rows = periods_after(rows, found, topology="t", at_ms=minute * MINUTE, run_id=f"r{minute}")
+    assert before == {("s", "t"): JudgedBefore(10 * MINUTE, 5, 10)}
+    assert judged_before(rows) == before
+    assert judged_before(of_schema(0, 3, unreadable=True, missing_columns=False)) == {}
+
+
+def of_rows(minute: int, column: str = "a", **result: Any) -> dict[str, Any]:
+    table = {"suite": "contract", "expectation": "e", "severity": "critical", "table": "t", "sub_topology": "s"}
+    instants = {"judged_at": minute * MINUTE, "last_checked_at": minute * MINUTE}
+    return {**table, "column": column, "success": True, "rows": 7, **instants, **result}
+
+
+def test_what_a_check_found_stands_until_it_is_too_old() -> None:
+    broken, passed = of_rows(0, success=False), of_rows(0, "b")
+    new = of_rows(30)
+
+    def standing(stored: list[dict[str, Any]], since_minute: int, *found: dict[str, Any]) -> list[dict[str, Any]]:
+        return standing_results(found, stored, {("s", "t")}, since_ms=since_minute * MINUTE)
+
+    assert standing([broken, passed], -1, new) == [broken, passed]
+    assert standing([broken, passed], 0, new) == [new]
+    assert standing([of_rows(0), of_rows(0, "b", success=False)], -1, of_rows(30, success=False)) == [
+        of_rows(30, success=False),
+        of_rows(0, "b", success=False),
+    ]
+    assert standing_results([], [broken], {("s", "other")}, since_ms=-1) == []
 
 
 VERDICTS = st.dictionaries(st.sampled_from("ab"), st.booleans())

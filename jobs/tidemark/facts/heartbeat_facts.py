@@ -25,12 +25,12 @@ from tidemark.model.tables.catalog import BATCHES, HEARTBEATS
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.liveness import (
     WITHOUT_BEATS_MS,
-    WORKS,
     Evidence,
     EvidenceKind,
     Liveness,
     Sign,
     is_silent,
+    knows_sources,
     liveness,
 )
 from tidemark.semantics.open_transactions import OpenTransaction
@@ -119,7 +119,7 @@ class HeartbeatFacts:
         A stream without heartbeats, such as a query that a job only measures, may work for a day after its last batch.
         """
         if self.beat is not None:
-            return self.liveness in WORKS
+            return knows_sources(self.liveness, self._tables.at_ms - self.beat.at_ms)
         finished_ms = self._finished_ms
         return finished_ms is not None and finished_ms >= self._tables.at_ms - WITHOUT_BEATS_MS
 

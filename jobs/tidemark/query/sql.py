@@ -304,16 +304,28 @@ def _source(path: Path, snapshot: Snapshot | None, *, by_name: bool = True) -> s
     It reads the files, or the table if there are more than MOST_FILES.
     """
     # DuckDB reads the log of a table for each query, twice for the first. That takes longer than to read the rows.
-    if snapshot is None or snapshot.file_count > MOST_FILES or GLOB.search(str(path)):
-        return scan_of(path)
+    return (snapshot and rows_in_files(snapshot, by_name=by_name)) or scan_of(path)
+
+
+def rows_in_files(snapshot: Snapshot, *, by_name: bool = True) -> str | None:
+    """Returns the SQL that reads the files of *snapshot*.
+
+    None: they are more than MOST_FILES, or DuckDB alone cannot read them, because of a file's name or a column's type.
+
+    Args:
+        snapshot: of a local table.
+        by_name: whether files may lack columns, or have them in another order.
+    """
+    if snapshot.file_count > MOST_FILES or GLOB.search(str(snapshot.path)):
+        return None
     try:
         parts = [_empty(snapshot.columns)]
     except KeyError:  # a type that DuckDB's extension may know
-        return scan_of(path)
-    folder = path.absolute()
+        return None
+    folder = snapshot.path.absolute()
     for partition, names in snapshot.files.items():
         if any(map(GLOB.search, names)):
-            return scan_of(path)
+            return None
         values = "".join(f", {_text(value or None)} AS {identifier(name)}" for name, value in partition)
         stored = outside(snapshot.columns, dict(partition))
         columns = "*" if by_name else ", ".join(map(identifier, stored))

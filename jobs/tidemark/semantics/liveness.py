@@ -124,7 +124,7 @@ HAS_DRIVER = frozenset({Liveness.STARTING, Liveness.RUNNING, Liveness.CATCHING_U
 GOES_ON = HAS_DRIVER | {Liveness.ROTATED}
 """A driver lives, or the next one is about to start."""
 WORKS = GOES_ON - {Liveness.STUCK}
-"""A driver does what it should, so that what it last found of its sources still holds."""
+"""A driver does what it should, or the next one is about to start."""
 RUNS = frozenset({Liveness.RUNNING, Liveness.CATCHING_UP})
 """A driver lives, and reads."""
 ENDED_WELL = frozenset({Liveness.DRAINED, Liveness.ROTATED, Liveness.FINISHED})
@@ -207,6 +207,17 @@ def liveness(evidence: Evidence, at_ms: int) -> Liveness:
     if newest.reported is Liveness.STARTING:
         return Liveness.STARTING
     return Liveness.CATCHING_UP if _catches_up(evidence, newest) else Liveness.RUNNING
+
+
+def knows_sources(word: Liveness, age_ms: int) -> bool:
+    """Returns True if what a driver last found of its sources still holds.
+
+    It does while the driver does what it should, and for REPLACED_WITHIN_MS after it ended as it should, in which the
+    next one may start. *age_ms* is the age of its newest heartbeat.
+    """
+    if word in ENDED_WELL:
+        return age_ms <= REPLACED_WITHIN_MS
+    return word in WORKS
 
 
 def asks_for_lease(evidence: Evidence, at_ms: int) -> bool:

@@ -22,16 +22,18 @@ from tidemark.facts.measures.groups import groups_seen
 from tidemark.facts.measures.merges import merged_facts
 from tidemark.facts.measures.newest_times import newest_ms
 from tidemark.facts.measures.objectives import objective_facts
-from tidemark.facts.report_rows import rows_in
+from tidemark.facts.report_rows import report_rows, rows_in
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
 from tidemark.model.tables.catalog import BATCHES, EXPECTATION_RESULTS, HEARTBEATS, LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.semantics.sla import Sla
-from tidemark.sla.contracts.counts import ContractCounts, judge_contracts
-from tidemark.sla.contracts.periods import kept_at, periods_after
+from tidemark.sla.contracts.contract_sql import COUNTS
+from tidemark.sla.contracts.counts import SCHEMA_COUNTS, ContractCounts, judge_contracts
+from tidemark.sla.contracts.periods import CONTRACT, SCHEMA, judged_before, kept_at, periods_after, standing_results
 from tidemark.sla.contracts.quality import Quality
 from tidemark.sla.incidents.changes import excluded_because
 from tidemark.sla.incidents.culprits import with_culprits
@@ -83,9 +85,14 @@ def run(
         project: the folder of the topologies that may read its topics; None: none does.
     """
     quality = Quality()
-    since = _since_the_check_before(layout, topology.name, at_ms=at_ms, run_id=run_id)
-    by_contract = judge_contracts(layout, topology, since)
-    contracts = list(_contracts(quality, by_contract))
+    # A check for an instant before one that was checked changes no incident.
+    is_past = is_checked_after(layout, topology.name, at_ms, run_id)
+    before_ms = checked_before(layout, topology.name, at_ms, run_id)
+    since = _since_the_check_before(at_ms, before_ms)
+    stored = [] if is_past else _stored_expectations(layout, topology)
+    is_first_of_day = before_ms is not None and before_ms // DAY_MS < at_ms // DAY_MS
+    by_contract = judge_contracts(layout, topology, since, judged_before(stored), whole=is_first_of_day)
+    contracts = _contracts(quality, by_contract, stored, at_ms=at_ms)
     readable = {each.path for each in by_contract if each.is_readable}
     # Queries read many tables: a single unreadable one would make all of them fail.
     tables = answers_over(layout.warehouse, topology.name, only=readable)
@@ -105,8 +112,6 @@ def run(
     before = partial(found_before, layout, topology.name, at_ms, run_id)
     known = [unknown_if_behind(status, topology, behind) for status in judged_now]
     measured = with_crossings(known, before, judged_at, at_ms=at_ms)
-    # A check for an instant before one that was checked changes no incident.
-    is_past = is_checked_after(layout, topology.name, at_ms, run_id)
     results, judged_rows = [], []
     explained = with_culprits(measured, topology, layout, tables, at_ms=at_ms)
     for status in with_roots(explained, topology):
@@ -149,6 +154,10 @@ def _write_expectations(layout: Layout, topology: Topology, found: Sequence[Row]
         replace_in(stored, kept_at(after, topology.retention, at_ms), EXPECTATION_RESULTS, where="true")
 
     again_after_others(write)
+
+
+def _stored_expectations(layout: Layout, topology: Topology) -> list[dict[str, Any]]:
+    return in_ms(report_rows(layout, topology.name, EXPECTATION_RESULTS))
 
 
 def _facts(
@@ -210,13 +219,12 @@ def _newest_fact(table: str, path: Path, later: Mapping[str, int]) -> dict[str, 
     return sla_facts.newest_fact(table, newest_ms(path, before_batch=later.get(path.parent.name)))
 
 
-def _since_the_check_before(layout: Layout, topology: str, *, at_ms: int, run_id: str) -> Interval:
-    """Returns the interval whose rows are judged by contracts.
+def _since_the_check_before(at_ms: int, before_ms: int | None) -> Interval:
+    """Returns the interval since the check before *at_ms*, which was for *before_ms*.
 
     It is CONTRACTS_OVER_MS long at least.
     """
     # The interval begins earlier by the difference that clocks may have, so that no row is left out.
-    before_ms = checked_before(layout, topology, at_ms, run_id)
     return Interval(min(at_ms - CONTRACTS_OVER_MS, at_ms if before_ms is None else before_ms - CLOCKS_APART_MS), at_ms)
 
 
@@ -230,16 +238,41 @@ def _longest_ms(specs: Sequence[SlaSpec]) -> int:
     return round(longest_ms)
 
 
-def _contracts(quality: Quality, by_contract: Sequence[ContractCounts]) -> Iterator[dict[str, Any]]:
-    """Yields rows of expectation_results on the contract of each table."""
-    schemas = [each.schema for each in by_contract]
-    counts_of_rows = [each.counts for each in by_contract]
-    for suite, counts in (("schema", schemas), ("contract", counts_of_rows)):
-        for place, row in quality.check_each(suite, pd.DataFrame(counts)):
-            of = by_contract[place]
-            broken = {} if row["success"] else {"culprit": of.culprit, "example": of.example}
-            what = {"table": of.table, "sub_topology": of.sub_topology, "table_version": of.version}
-            yield {**row, **what, **broken, "batch_id": of.batch_id, "rows": of.rows}
+def _contracts(
+    quality: Quality, by_contract: Sequence[ContractCounts], stored: Sequence[Row], *, at_ms: int
+) -> list[dict[str, Any]]:
+    """Returns rows of expectation_results on the contract of each table, columns before rows.
+
+    What checks found in the last CONTRACTS_OVER_MS stands, by *stored*, the rows of expectation_results.
+    """
+    found = [
+        *_results(quality, SCHEMA, by_contract, [each.schema for each in by_contract], at_ms),
+        *_results(quality, CONTRACT, by_contract, [each.counts for each in by_contract], at_ms),
+    ]
+    sound = {(each.sub_topology, each.table) for each in by_contract if each.is_sound}
+    standing = standing_results(found, stored, sound, since_ms=at_ms - CONTRACTS_OVER_MS)
+    # What stands takes the place that it would have if it was found now.
+    columns = [*SCHEMA_COUNTS, *COUNTS]
+    tables = [(each.sub_topology, each.table) for each in by_contract]
+    return sorted(
+        standing,
+        key=lambda row: (columns.index(row["column"]), tables.index((row["sub_topology"], row["table"]))),
+    )
+
+
+def _results(
+    quality: Quality,
+    suite: str,
+    by_contract: Sequence[ContractCounts],
+    counts: Sequence[Mapping[str, int]],
+    at_ms: int,
+) -> Iterator[dict[str, Any]]:
+    """Yields a row of expectation_results for each table and expectation of *suite* about its *counts*."""
+    for place, row in quality.check_each(suite, pd.DataFrame(counts)):
+        of = by_contract[place]
+        broken = {} if row["success"] else {"culprit": of.culprit, "example": of.example}
+        what = {"table": of.table, "sub_topology": of.sub_topology, "table_version": of.version, "judged_at": at_ms}
+        yield {**row, **what, **broken, "batch_id": of.batch_id, "rows": of.rows}
 
 
 def _staleness_tables(layout: Layout, topology: str, specs: Sequence[SlaSpec]) -> Iterator[tuple[str, Path]]:

@@ -34,6 +34,8 @@ SAMPLED = 1_000
 LONGEST = 64
 """Most characters of a text in the bounds of its column."""
 ALMOST_A_MILLISECOND = timedelta(microseconds=999)
+MERGED = "current-"
+"""Prefix of the names of files into which a driver merged rows by their keys."""
 _NAME = re.compile(r"batch-(\d{20})-")
 
 
@@ -116,7 +118,7 @@ def write_file(folder: Path, rows: pa.Table, *, batch_id: int | None = None) -> 
     """
     # Until its batch is carried out the file may still be committed, so maintenance finds that batch in its name. The
     # rest of the name is random, so no other attempt at the same work has the same.
-    path = folder / f"{'current-' if batch_id is None else _begins(batch_id)}{uuid.uuid4().hex}.parquet"
+    path = folder / f"{MERGED if batch_id is None else _begins(batch_id)}{uuid.uuid4().hex}.parquet"
     write_parquet(path, rows)
     return File(str(path), rows.num_rows, stats_of(pl.DataFrame(rows)))
 

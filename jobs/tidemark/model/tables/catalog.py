@@ -1067,6 +1067,11 @@ EXPECTATION_RESULTS = Table(
         ("success", "boolean", "whether the expectation was met"),
         ("first_checked_at", "timestamp", "instant of the first check of the period"),
         ("last_checked_at", "timestamp", "instant of the newest check; what follows is of this check"),
+        (
+            "judged_at",
+            "timestamp",
+            "instant of the check that found this; of a contract before last_checked_at if it stands without new rows",
+        ),
         ("checks", "bigint", "number of checks that found this verdict in the period"),
         ("run_id", "string", "Airflow run that made that check; null: made again, it found another verdict"),
         ("observed", "string", "observed value, JSON; of a contract the number of rows that broke it"),

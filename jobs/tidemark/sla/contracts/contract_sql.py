@@ -1,4 +1,8 @@
-"""Builds DuckDB's SQL that counts rows which break a table's contract."""
+"""Builds DuckDB's SQL that counts rows which break a table's contract.
+
+Each SELECT returns one row: counts, and then an example of what it counted: the key of a row (JSON) and its culprit.
+Rows come after FROM.
+"""
 
 from __future__ import annotations
 
@@ -13,42 +17,52 @@ PLACE = ("batch_id", "operator", "source", "topic", "partition", "offset", "sour
 
 A table may lack some of them.
 """
-COUNTED = """
-    SELECT coalesce(sum(n), 0)::bigint AS rows,
-           sum({keys})::bigint, sum(unknown_words)::bigint, sum(negative_counts)::bigint, sum(not_adding_up)::bigint,
-           min(to_json(key)::varchar) FILTER (WHERE is_broken) AS example,
-           arg_min(culprit, to_json(key)::varchar) FILTER (WHERE is_broken) AS culprit
-    FROM (SELECT *, {keys} + unknown_words + negative_counts + not_adding_up > 0 AS is_broken
-          FROM (SELECT key, sum(n) AS n, min(culprit) AS culprit, sum(unknown_words) AS unknown_words,
-                       sum(negative_counts) AS negative_counts,
-                       sum(not_adding_up) + (sum(n) < 2 AND sum(amount) <> 0)::int AS not_adding_up
-                FROM ({rows}) GROUP BY key))
-"""
-"""Counts rows by key.
-
-A row whose key exists twice counts as a duplicate only: its sum is not compared with that of its parts.
-"""
+EXAMPLE = "min(to_json(key)::varchar), arg_min(culprit, to_json(key)::varchar)"
 
 
-def counting_select(table: Table, rows: str, parts: str | None) -> str:
-    """Returns a SELECT of one row about the contract of *table*.
-
-    Its columns: the number of *rows*, the COUNTS of those that break the contract, key and culprit of one of these.
-    *rows* and *parts* come after FROM. *parts* are the rows that SUMS adds up to *rows*; None: sums are not judged.
-    """
-    identity = table.key or within(table.names, PLACE)
-    key = "{" + ", ".join(f"'{name}': \"{name}\"" for name in identity) + "} AS key"
-    culprit = next((name for name in ("operator", "source") if name in table.names), "NULL")
+def broken_rows_select(table: Table, rows: str) -> str:
+    """Returns a SELECT that counts *rows*, and those that break each kind of condition."""
     # A condition that is null breaks the rule.
-    broken = ", ".join(f"(NOT coalesce({_holds(table, rule)}, false))::int AS {rule}" for rule in ConditionKind)
-    # Only tables in SUMS have parts.
-    whole = SUMS[table.name] if parts else None
-    amount = f"coalesce({whole.whole}, 0)" if whole else "0"
-    judged = f"SELECT {key}, 1 AS n, {amount} AS amount, {culprit} AS culprit, {broken} FROM {rows}"
-    if whole:
-        # Parts count as no row (n is 0) and are subtracted: the amount of a correct key is 0.
-        judged += f" UNION ALL SELECT {key}, 0, -coalesce({whole.parts}, 0), {culprit}, 0, 0, 0 FROM {parts}"
-    return COUNTED.format(keys="greatest(n - 1, 0)" if table.key else "0", rows=judged)
+    broken = ", ".join(f"NOT coalesce({_holds(table, rule)}, false) AS {rule}" for rule in ConditionKind)
+    counts = ", ".join(f"count(*) FILTER (WHERE {rule})" for rule in ConditionKind)
+    is_broken = " OR ".join(ConditionKind)
+    example = ", ".join(f"{part} FILTER (WHERE {is_broken})" for part in EXAMPLE.split(", ", 1))
+    return f"SELECT count(*), {counts}, {example} FROM (SELECT {_identified(table)}, {broken} FROM {rows})"
+
+
+def key_hash(table: Table) -> str:
+    """Returns the hash of the key of a row; equal keys have equal hashes, and null is a key like any other."""
+    return f"hash({', '.join(map(_named, table.key))})"
+
+
+def has_repeated_keys_select(table: Table, rows: str) -> str:
+    """Returns a SELECT that is true if two of *rows* may have one key.
+
+    It needs some 30 bytes of memory a row, whatever the key is, and writes to a temporary file what does not fit.
+    """
+    return f"SELECT count(*) > 0 FROM ({_repeated(table, rows)})"
+
+
+def repeated_keys_select(table: Table, rows: str) -> str:
+    """Returns a SELECT that counts those of *rows* whose key another of them has, but for one row of each key."""
+    suspects = rows_where(rows, f"{key_hash(table)} IN ({_repeated(table, rows)})")
+    by_key = f"SELECT key, count(*) AS n, min(culprit) AS culprit FROM (SELECT {_identified(table)} FROM {suspects})"
+    return f"SELECT coalesce(sum(n - 1), 0)::bigint, {EXAMPLE} FROM ({by_key} GROUP BY key HAVING n > 1)"
+
+
+def wrong_sums_select(table: Table, rows: str, parts: str) -> str:
+    """Returns a SELECT that counts the keys whose amount in *rows* is not the sum of their *parts*.
+
+    A key that exists twice in *rows* counts as a duplicate only.
+    """
+    whole = SUMS[table.name]
+    # Parts count as no row (n is 0) and are subtracted: the amount of a correct key is 0.
+    amounts = (
+        f"SELECT {_identified(table)}, 1 AS n, coalesce({whole.whole}, 0) AS amount FROM {rows} UNION ALL "
+        f"SELECT {_identified(table)}, 0, -coalesce({whole.parts}, 0) FROM {parts}"
+    )
+    by_key = f"SELECT key, sum(n) AS n, sum(amount) AS amount, min(culprit) AS culprit FROM ({amounts}) GROUP BY key"
+    return f"SELECT count(*), {EXAMPLE} FROM ({by_key}) WHERE n < 2 AND amount <> 0"
 
 
 def counted_of(table: Table) -> set[str]:
@@ -57,6 +71,27 @@ def counted_of(table: Table) -> set[str]:
     of_keys = {KEYS} if table.key else set()
     of_sums = {ConditionKind.RELATIONS.value} if table.name in SUMS else set()
     return rules | of_keys | of_sums
+
+
+def rows_where(rows: str, condition: str) -> str:
+    """Returns those of *rows* for which *condition* is true."""
+    return f"(SELECT * FROM {rows} WHERE {condition})"
+
+
+def _repeated(table: Table, rows: str) -> str:
+    return f"SELECT hashed FROM (SELECT {key_hash(table)} AS hashed FROM {rows}) GROUP BY hashed HAVING count(*) > 1"
+
+
+def _identified(table: Table) -> str:
+    """Returns the columns `key` and `culprit` of a row."""
+    identity = table.key or within(table.names, PLACE)
+    key = ", ".join(f"'{name}': {_named(name)}" for name in identity)
+    culprit = next((name for name in ("operator", "source") if name in table.names), "NULL::varchar")
+    return f"{{{key}}} AS key, {culprit} AS culprit"
+
+
+def _named(name: str) -> str:
+    return f'"{name}"'
 
 
 def _holds(table: Table, rule: ConditionKind) -> str:

@@ -1,43 +1,70 @@
 """Counts the rows of each table that break its contract.
 
-Each table takes one aggregation in DuckDB. The project declares contracts: columns and keys in
-`model/tables/catalog.py`, conditions and sums in `model/checks.py`. The contract of a sink is declared by its topology.
+The project declares contracts: columns and keys in `model/tables/catalog.py`, conditions and sums in `model/checks.py`.
+The contract of a sink is declared by its topology. `quality` gives the verdict on the counts, by great-expectations.
 
-Rows of batches are judged if the batch was finished in an interval. Rows of other tables are judged if their file was
-committed since the interval began. `quality` gives the verdict on the counts, by great-expectations.
+A check judges what came since the check before, so it costs the same however large the tables are:
+
+* Of a table of batches it judges the batches that were finished since, and any older one to which rows were added. A
+  key of such a table has the batch, so a batch is judged as a whole.
+* Of a report, and of heartbeats, it judges the rows in new files.
+* A sink with current rows has new files whenever its driver merges rows into it. A merge replaces rows by their key.
+  So only the keys in files of other writers are looked up in the whole table.
+
+Keys without a batch may have been in the table before. Once a day a check looks for repeated ones in whole tables.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
+from operator import itemgetter
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, assert_never
 
 import duckdb
-import polars as pl
-import pyarrow.dataset as ds
-from deltalake import DeltaTable, Schema
+from deltalake import Schema
 from deltalake.exceptions import DeltaError
 
-from tidemark.collecting import within
+from tidemark.collecting import present
 from tidemark.kernels.columns.schemas import arrow_schema
-from tidemark.model.checks import SUMS
+from tidemark.model.checks import SUMS, ConditionKind
 from tidemark.model.kinds.registry import HandingOut
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_spec import CLOCKS_APART_MS
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, HOP, TABLES, Column, Table
 from tidemark.model.topology import Topology
-from tidemark.sla.contracts.contract_sql import COUNTS, counted_of, counting_select
-from tidemark.storage.delta.current_view import current_rows
-from tidemark.storage.delta.datasets import dataset_of, open_to_read, schema_of
-from tidemark.storage.delta.snapshots import Snapshot
-from tidemark.storage.delta.tables import in_files
+from tidemark.sla.contracts.contract_sql import (
+    COUNTS,
+    KEYS,
+    broken_rows_select,
+    counted_of,
+    has_repeated_keys_select,
+    key_hash,
+    repeated_keys_select,
+    rows_where,
+    wrong_sums_select,
+)
+from tidemark.sla.contracts.opened_table import OpenedTable
+from tidemark.sla.contracts.periods import JudgedBefore
+from tidemark.storage.delta.datasets import schema_of
+from tidemark.storage.files import MERGED
+from tidemark.storage.private_folder import private_folder
 from tidemark.storage.warehouse import changes_of, is_table
 
+MEMORY = "32MB"
+"""Memory of DuckDB for keys and rows; what does not fit is written to a temporary file."""
+MOST_MEMORY = "2GB"
+"""Its memory for a table that cannot be counted in less."""
+SCHEMA_COUNTS = ("unreadable", "wrong_types", "missing_columns")
+"""Kinds of differences between the columns of a table and its declaration."""
 SINK = {"timestamp": "timestamp", "batch_id": "bigint", "source_partition": "int", "source_offset": "bigint"}
 """Columns that the table of every sink has, with their types."""
 
@@ -51,7 +78,7 @@ class ContractCounts:
         sub_topology: that writes it; None: it belongs to the reports.
         path: of the table.
         version: of the table that was read; None: the table could not be opened.
-        schema: number of columns that are not as declared, by the kind of difference.
+        schema: number of columns that are not as declared, by SCHEMA_COUNTS.
         counts: number of rows that break the contract, by COUNTS. It is empty if no row was judged, or the schema is
             not as declared.
         batch_id: the last batch whose rows were judged; None for tables that are not judged by batch.
@@ -84,14 +111,56 @@ class ContractCounts:
         return self.is_readable and not self.schema["missing_columns"]
 
 
-def judge_contracts(layout: Layout, topology: Topology, over: Interval) -> list[ContractCounts]:
-    """Counts the rows of each existing table of *topology*, for *over*."""
-    by_table = _Folder(layout.reports(topology.name), _written_by("report"), None, over).judged()
-    for sub in topology.sub_topologies:
-        of_operators = (_declared(o, o.output_table) for o in sub.handing_out if o.output_table)
-        declared = [*_written_by("stream"), *of_operators]
-        by_table += _Folder(layout.stream(topology.name, sub.name), declared, sub.name, over).judged()
-    return by_table
+def judge_contracts(
+    layout: Layout,
+    topology: Topology,
+    over: Interval,
+    before: Mapping[tuple[str | None, str], JudgedBefore] = MappingProxyType({}),
+    *,
+    whole: bool = False,
+) -> list[ContractCounts]:
+    """Counts the rows of each existing table of *topology* that break its contract.
+
+    Args:
+        layout: of the warehouse.
+        topology: whose tables they are.
+        over: of a table that is not in *before*, the rows that came in this interval are judged. No batch is judged
+            that was finished after it.
+        before: up to where each table was judged before, by the sub-topology that writes it (None: a report) and name.
+        whole: whether keys without a batch are compared in whole tables.
+    """
+    with _counter() as counter:
+
+        def of_folder(home: Path, declared: Iterable[Table], sub_topology: str | None) -> list[ContractCounts]:
+            of_sub = {table: each for (sub, table), each in before.items() if sub == sub_topology}
+            return _Folder(home, declared, sub_topology, over, of_sub, counter, whole=whole).judged()
+
+        by_table = of_folder(layout.reports(topology.name), _written_by("report"), None)
+        for sub in topology.sub_topologies:
+            of_operators = (_declared(o, o.output_table) for o in sub.handing_out if o.output_table)
+            declared = [*_written_by("stream"), *of_operators]
+            by_table += of_folder(layout.stream(topology.name, sub.name), declared, sub.name)
+        return by_table
+
+
+@contextmanager
+def _counter() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Opens a DuckDB that counts rows in little memory."""
+    with duckdb.connect() as connection:
+        # Otherwise DuckDB casts instants in the time zone of the host.
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(f"SET memory_limit = '{MEMORY}'")
+        # Each thread has buffers of its own.
+        connection.execute("SET threads = 1")
+        connection.execute(f"SET temp_directory = '{_temporary_folder()}'")
+        # The order of rows does not matter, and keeping it takes memory.
+        connection.execute("SET preserve_insertion_order = false")
+        yield connection
+
+
+@cache
+def _temporary_folder() -> Path:
+    return private_folder("tidemark-contracts-")
 
 
 def _written_by(writer: str) -> list[Table]:
@@ -110,6 +179,23 @@ def _declared(operator: HandingOut, name: str) -> Table:
             assert_never(operator)
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """What a check judges of a table: texts after FROM.
+
+    Attributes:
+        rows: the rows whose conditions are judged; None: merges alone wrote rows.
+        keys: the rows whose keys are compared, the same or more; None: merges alone wrote rows.
+        parts: the rows that add up to those of the table; None: sums are not judged.
+        merged: number of rows that merges wrote.
+    """
+
+    rows: str | None
+    keys: str | None
+    parts: str | None = None
+    merged: int = 0
+
+
 class _Folder:
     """The tables of one writer in the folder *home*.
 
@@ -118,159 +204,213 @@ class _Folder:
     first: the rows that they name exist in the other tables.
     """
 
-    def __init__(self, home: Path, declared: Iterable[Table], sub_topology: str | None, over: Interval) -> None:
+    def __init__(
+        self,
+        home: Path,
+        declared: Iterable[Table],
+        sub_topology: str | None,
+        over: Interval,
+        before: Mapping[str, JudgedBefore],
+        connection: duckdb.DuckDBPyConnection,
+        *,
+        whole: bool,
+    ) -> None:
         existing = [table for table in declared if is_table(home / table.name)]
         wholes = [BATCHES.name, *SUMS]
         # False sorts before True.
         self._declared = sorted(existing, key=lambda table: table.name not in wholes)
-        self._home, self._sub_topology, self._over = home, sub_topology, over
-        self._connection = duckdb.connect()
-        # Otherwise DuckDB casts instants in the time zone of the host.
-        self._connection.execute("SET TimeZone = 'UTC'")
-        self._without_files: set[str] = set()
-        self._opened = {table.name: self._open(table) for table in self._declared}
-        self._batches = self._finished() if self._is_sound(BATCHES.name) else None
+        self._home, self._sub_topology, self._over, self._before = home, sub_topology, over, before
+        self._connection, self._whole = connection, whole
+        self._tables: dict[str, OpenedTable] = {}
+        self._found = {table.name: self._open(table) for table in self._declared}
+        self._decided_ms: dict[int, int | None] = {}
+        """When the batches were decided that were finished lately; null in a table that others wrote."""
+        self._first, self._last = self._finished()
 
     def judged(self) -> list[ContractCounts]:
         """Counts the rows of each table, parts before wholes."""
         # Parts come before wholes, so that a whole is not compared with parts that turned out to be unreadable.
         for table in reversed(self._declared):
-            self._opened[table.name] = self._judged(table)
-        return list(self._opened.values())
+            if self._is_sound(table.name):
+                try:
+                    self._found[table.name] = self._judge(table)
+                except (duckdb.Error, OSError, DeltaError) as error:
+                    self._found[table.name] = _unreadable(self._found[table.name], error)
+        return list(self._found.values())
 
     def _open(self, table: Table) -> ContractCounts:
         nothing = ContractCounts(table.name, self._sub_topology, self._home / table.name, None, {}, {})
         try:
-            stored: DeltaTable | Snapshot
-            if self._is_of_batches(table):
-                stored = open_to_read(nothing.path)
-            else:
-                stored = by_file = DeltaTable(str(nothing.path))
-                self._connection.register(_new(table.name), _came_since(by_file, self._over.start_ms))
-            self._register(table, stored)
+            self._tables[table.name] = opened = OpenedTable.at(nothing.path)
         except (DeltaError, OSError, ValueError) as error:
             return _unreadable(nothing, error)
-        existing = {field.name: field.type for field in schema_of(stored).fields}
+        existing = {field.name: field.type for field in schema_of(opened.stored).fields}
         wanted = {field.name: field.type for field in Schema.from_arrow(arrow_schema(table)).fields}
         # A sink may have key columns that are not among those of every sink.
         missing = sorted({*wanted, *table.key} - existing.keys())
         wrong = sorted(name for name in wanted.keys() & existing.keys() if existing[name] != wanted[name])
         schema = {"unreadable": 0, "missing_columns": len(missing), "wrong_types": len(wrong)}
         differences = json.dumps({"missing_columns": missing, "wrong_types": wrong}) if missing or wrong else None
-        return replace(nothing, version=stored.version(), schema=schema, example=differences)
-
-    def _register(self, table: Table, stored: DeltaTable | Snapshot) -> None:
-        """Registers the rows of *stored* with the connection.
-
-        For a table with current rows they include those that were appended since its last merge.
-        """
-        path, name = self._home / table.name, _stored(table.name)
-        changes = changes_of(path) if _is_current(table) else None
-        if changes is None:
-            rows = _all_rows(stored, table)
-            if isinstance(rows, ds.FileSystemDataset) and not rows.files:
-                self._without_files.add(table.name)
-            self._connection.register(name, rows)
-            return
-        # Names with a blank: no table of a sink can have them.
-        names = {path: _named(f"merged {name}"), changes: _named(f"since {name}")}
-        self._connection.register(f"merged {name}", _all_rows(stored, table))
-        self._connection.register(f"since {name}", dataset_of(open_to_read(changes)))
-        current = current_rows(path, changes, names.__getitem__, _named, only={*table.key, *SINK})
-        self._connection.execute(f"CREATE VIEW {_named(name)} AS {current}")
+        return replace(nothing, version=opened.stored.version(), schema=schema, example=differences)
 
     def _is_sound(self, name: str) -> bool:
-        return name in self._opened and self._opened[name].is_sound
+        return name in self._found and self._found[name].is_sound
 
-    def _finished(self) -> tuple[int, int] | None:
-        """Returns the first and last batch finished in the interval.
+    def _finished(self) -> tuple[int | None, int | None]:
+        """Returns the first batch that was finished in the interval, and the last that was finished before its end.
 
-        None if no batch was, or `batches` cannot be read.
+        None: there is none, or `batches` cannot be read. The last batch is never before those that were judged before.
         """
-        finished = f'"{_stored(BATCHES.name)}" WHERE {self._over.holds("finished_at")}'
+        if not self._is_sound(BATCHES.name):
+            return None, None
+        reached = [self._before[table.name] for table in self._declared if table.name in self._before]
+        since_ms = min((each.at_ms - CLOCKS_APART_MS for each in reached), default=self._over.start_ms)
+        if len(reached) < len(self._declared):
+            since_ms = min(since_ms, self._over.start_ms)
+        ended = f"finished_at < make_timestamptz({self._over.end_ms * 1_000})"
+        rows = rows_where(self._written_since(BATCHES.name, since_ms), ended)
         try:
-            rows = self._connection.execute(f"SELECT min(batch_id), max(batch_id) FROM {finished}").fetchall()
+            batches = self._all(f"SELECT batch_id, epoch_ms(decided_at), epoch_ms(finished_at) FROM {rows}")
         except (duckdb.Error, OSError) as error:
-            self._opened[BATCHES.name] = _unreadable(self._opened[BATCHES.name], error)
-            return None
-        ((first, last),) = rows
-        return None if first is None else (first, last)
+            self._found[BATCHES.name] = _unreadable(self._found[BATCHES.name], error)
+            return None, None
+        self._decided_ms = {batch_id: decided_ms for batch_id, decided_ms, _ in batches}
+        lately = (batch_id for batch_id, _, finished_ms in batches if finished_ms >= self._over.start_ms)
+        judged = present(each.batch_id for each in reached)
+        return min(lately, default=None), max([*self._decided_ms, *judged], default=None)
 
-    def _judged(self, table: Table) -> ContractCounts:
-        opened = self._opened[table.name]
-        if not opened.is_sound or table.name in self._without_files:
-            return opened
-        try:
-            rows, *counts, example, culprit = self._counted(table)
-        except (duckdb.Error, OSError) as error:
-            return _unreadable(opened, error)
-        if not rows:
-            return opened
-        return replace(
-            opened,
-            counts={name: n for name, n in zip(COUNTS, counts, strict=True) if name in counted_of(table)},
-            batch_id=self._batches[1] if self._batches and self._is_of_batches(table) else None,
-            rows=rows,
-            culprit=culprit,
-            example=example,
-        )
-
-    def _counted(self, table: Table) -> tuple[Any, ...]:
-        """Returns the row of `counting_select`."""
-        whole, parts = SUMS.get(table.name), None
-        if whole and self._is_sound(whole.of):
-            parts = self._of_batches(_stored(whole.of)) if self._is_of_batches(table) else self._beside(table, whole.of)
-        return self._connection.execute(counting_select(table, self._rows(table), parts)).fetchall()[0]
-
-    def _rows(self, table: Table) -> str:
-        """Returns the text after FROM for the rows of *table* to judge."""
-        if not self._is_of_batches(table):
-            return f'"{_new(table.name)}"'
-        # All rows of a key are judged: an older row may have stayed beside the current one.
-        # A newer row may have replaced that of the interval, so there is no upper bound.
+    def _judge(self, table: Table) -> ContractCounts:
+        found = self._found[table.name]
         if _is_current(table):
-            key = _key_columns(table)
-            since = f"batch_id >= {self._batches[0]}" if self._batches else "false"
-            keys = f'SELECT {key} FROM "{_stored(table.name)}" WHERE {since}'
-            return f'"{_stored(table.name)}" WHERE ({key}) IN ({keys})'
-        return self._of_batches(_stored(table.name))
+            judged = self._current(table)
+        elif self._is_of_batches(table):
+            judged = self._batches(table)
+        else:
+            judged = self._added(table)
+        found = replace(found, batch_id=self._last if self._is_of_batches(table) else None)
+        return found if judged is None else self._counted(table, judged, found)
 
-    def _beside(self, table: Table, parts: str) -> str:
-        """Returns the text after FROM for parts of new rows.
+    def _batches(self, table: Table) -> _Judged | None:
+        """Returns the batches of *table* that are new, or have new rows."""
+        parts = SUMS[table.name].of if table.name in SUMS and self._is_sound(SUMS[table.name].of) else None
+        if self._last is None:
+            return None
+        if table.name not in self._before:
+            # Batches of an interval have no gap, but for those that changed nothing.
+            batches = [] if self._first is None else [*range(self._first, self._last + 1)]
+        else:
+            batches = sorted({*self._new_batches(table.name), *(self._new_batches(parts) if parts else ())})
+        if not batches:
+            return None
+        since_ms = self._decided_before(batches[0])
+        condition = f"batch_id BETWEEN {batches[0]} AND {batches[-1]}"
+        if len(batches) <= batches[-1] - batches[0]:
+            condition += f" AND batch_id IN ({', '.join(map(str, batches))})"
+        rows = rows_where(self._written_since(table.name, since_ms), condition)
+        return _Judged(rows, rows, rows_where(self._written_since(parts, since_ms), condition) if parts else None)
 
-        They are the rows of the table *parts* that have the key of a new row of *table*.
-        """
-        key = _key_columns(table)
-        return f'"{_stored(parts)}" WHERE ({key}) IN (SELECT {key} FROM "{_new(table.name)}")'
+    def _new_batches(self, name: str) -> list[int]:
+        """Returns the batches since the check before, and older ones with rows that were added to a table since."""
+        before = self._before.get(name)
+        if before is None or self._last is None:
+            return []
+        reached = -1 if before.batch_id is None else before.batch_id
+        first = min((batch for batch in self._decided_ms if batch > reached), default=self._last + 1)
+        batches = [*range(first, self._last + 1)]
+        if not self._is_unchanged(name):
+            added = self._written_since(name, self._since_ms(name))
+            batches += (
+                row[0] for row in self._all(f"SELECT DISTINCT batch_id FROM {added} WHERE batch_id <= {reached}")
+            )
+        return batches
+
+    def _decided_before(self, batch_id: int) -> int:
+        """Returns an instant before any row of *batch_id*, or of a later batch, was written, epoch ms."""
+        decided_ms = self._decided_ms.get(batch_id)
+        return 0 if decided_ms is None else decided_ms - CLOCKS_APART_MS
+
+    def _added(self, table: Table) -> _Judged | None:
+        """Returns the rows in new files of *table*, whose keys have no batch."""
+        if self._is_unchanged(table.name) and not self._whole:
+            return None
+        rows = self._written_since(table.name, self._since_ms(table.name))
+        keys = self._written_since(table.name, 0) if self._whole else rows
+        whole = SUMS.get(table.name)
+        if whole is None or not self._is_sound(whole.of):
+            return _Judged(rows, keys)
+        same = ", ".join(f'"{name}"' for name in table.key)
+        parts = rows_where(self._written_since(whole.of, 0), f"({same}) IN (SELECT {same} FROM {rows})")
+        return _Judged(rows, keys, parts)
+
+    def _current(self, table: Table) -> _Judged | None:
+        """Returns the rows of *table*, which has one row of each key, that may have the key of another."""
+        opened, since_ms = self._tables[table.name], self._since_ms(table.name)
+        all_rows = self._written_since(table.name, 0)
+        if self._whole:
+            return _Judged(all_rows, all_rows)
+        new = opened.files_since(since_ms)
+        of_others = frozenset(file for file in new if not Path(file).name.startswith(MERGED))
+        if of_others and not self._is_unchanged(table.name):
+            keys = f"SELECT {key_hash(table)} FROM {opened.rows(self._connection, of_others)}"
+            rows = rows_where(all_rows, f"{key_hash(table)} IN ({keys})")
+            return _Judged(rows, rows)
+        # A row that was appended is merged later, by the same rule.
+        changes = changes_of(opened.path)
+        came = opened if changes is None else OpenedTable.at(changes)
+        ((merged,),) = self._all(f"SELECT count(*) FROM {came.rows(self._connection, came.files_since(since_ms))}")
+        return _Judged(None, None, merged=merged) if merged else None
+
+    def _since_ms(self, name: str) -> int:
+        """Returns from when on files of the table *name* are new, epoch ms."""
+        before = self._before.get(name)
+        return self._over.start_ms if before is None else before.at_ms - CLOCKS_APART_MS
+
+    def _is_unchanged(self, name: str) -> bool:
+        before = self._before.get(name)
+        return before is not None and before.version == self._found[name].version
+
+    def _written_since(self, name: str, ms: int) -> str:
+        opened = self._tables[name]
+        return opened.rows(self._connection, opened.files_since(ms))
+
+    def _counted(self, table: Table, judged: _Judged, found: ContractCounts) -> ContractCounts:
+        """Returns *found* with the counts of the rows that are *judged*, if there are any."""
+        rows, counts, examples = judged.merged, dict.fromkeys(COUNTS, 0), list[tuple[Any, Any]]()
+        if judged.rows is not None:
+            ((rows, *broken, key, culprit),) = self._all(broken_rows_select(table, judged.rows))
+            counts |= dict(zip(ConditionKind, broken, strict=True))
+            examples.append((key, culprit))
+        if table.key and judged.keys and self._all(has_repeated_keys_select(table, judged.keys))[0][0]:
+            ((counts[KEYS], key, culprit),) = self._all(repeated_keys_select(table, judged.keys))
+            examples.append((key, culprit))
+        if judged.rows and judged.parts:
+            ((wrong, key, culprit),) = self._all(wrong_sums_select(table, judged.rows, judged.parts))
+            counts[ConditionKind.RELATIONS] += wrong
+            examples.append((key, culprit))
+        if judged.rows and judged.keys and judged.keys != judged.rows:
+            ((rows,),) = self._all(f"SELECT count(*) FROM {judged.keys}")
+        if not rows:
+            return found
+        example, culprit = min(
+            (each for each in examples if each[0] is not None), default=(None, None), key=itemgetter(0)
+        )
+        counted = {name: n for name, n in counts.items() if name in counted_of(table)}
+        return replace(found, counts=counted, rows=rows, culprit=culprit, example=example)
+
+    def _all(self, select: str) -> list[tuple[Any, ...]]:
+        try:
+            return self._connection.execute(select).fetchall()
+        except duckdb.OutOfMemoryException:
+            self._connection.execute(f"SET memory_limit = '{MOST_MEMORY}'")
+            return self._connection.execute(select).fetchall()
 
     def _is_of_batches(self, table: Table) -> bool:
         return self._sub_topology is not None and table != HEARTBEATS
-
-    def _of_batches(self, stored: str) -> str:
-        is_judged = "batch_id BETWEEN {} AND {}".format(*self._batches) if self._batches else "false"
-        return f'"{stored}" WHERE {is_judged}'
 
 
 def _is_current(table: Table) -> bool:
     """Returns True if *table* keeps one row for each key."""
     return table.written_by == "sink" and bool(table.key)
-
-
-def _all_rows(stored: DeltaTable | Snapshot, table: Table) -> ds.Dataset | ds.Scanner:
-    """Returns the rows of *stored*, of which DuckDB reads what it needs."""
-    rows = dataset_of(stored)
-    # Others may write into a table with current rows: it is returned as a scanner, of which pyarrow filters no rows.
-    if not _is_current(table):
-        return rows
-    # MERGE and DELETE of delta-rs leave text in a form that pyarrow cannot compare.
-    return rows.scanner(columns=within(rows.schema.names, {*table.key, *SINK}))
-
-
-def _came_since(stored: DeltaTable, since_ms: int) -> ds.Dataset:
-    """Returns *stored*'s rows in files committed at *since_ms* or later."""
-    files = pl.DataFrame(stored.get_add_actions(flatten=True)).filter(pl.col("modification_time") >= since_ms)
-    new = {Path(place).name for place in files["path"]}
-    return in_files(stored, lambda name: 0 if name in new else None)
 
 
 def _unreadable(opened: ContractCounts, error: Exception) -> ContractCounts:
@@ -280,19 +420,3 @@ def _unreadable(opened: ContractCounts, error: Exception) -> ContractCounts:
         # The first line names the fault; the others may quote whole queries.
         example=json.dumps({"error": str(error).splitlines()[0]}),
     )
-
-
-def _named(name: str) -> str:
-    return f'"{name}"'
-
-
-def _key_columns(table: Table) -> str:
-    return ", ".join(_named(name) for name in table.key)
-
-
-def _stored(name: str) -> str:
-    return f"stored {name}"
-
-
-def _new(name: str) -> str:
-    return f"new {name}"

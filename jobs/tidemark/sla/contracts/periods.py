@@ -7,15 +7,85 @@ changes nothing. Instants are epoch ms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
+from tidemark.collecting import present
 from tidemark.model.settings.retention import Retention
 from tidemark.model.tables.catalog import EXPECTATION_RESULTS
 
 Row = Mapping[str, Any]
+SCHEMA, CONTRACT = "schema", "contract"
+"""The suites about the columns and the rows of tables."""
 EXPECTATION = ("suite", "expectation", "column", "severity", "table", "sub_topology")
 """The columns that tell an expectation from the others of a topology."""
+
+
+@dataclass(frozen=True)
+class JudgedBefore:
+    """Up to where checks have judged a table.
+
+    The newest such check was for the instant *at_ms* (epoch ms). It read the *version* of the table, and judged batches
+    up to *batch_id* (None: none, or rows without batches).
+    """
+
+    at_ms: int
+    version: int
+    batch_id: int | None
+
+
+def judged_before(stored: Iterable[Row]) -> dict[tuple[str | None, str], JudgedBefore]:
+    """Returns up to where each table was judged, by sub-topology and name.
+
+    *stored* are the rows of `expectation_results`. A check judges the rows of a table only if all of its columns are as
+    declared, so what counts is the last check that found them so.
+    """
+    newest: dict[tuple[Any, ...], Row | None] = {}
+    for row in stored:
+        if row["suite"] == SCHEMA:
+            before = newest.setdefault(_expectation(row), None)
+            is_sound = row["success"] and row["table_version"] is not None
+            if is_sound and (before is None or before["last_checked_at"] < row["last_checked_at"]):
+                newest[_expectation(row)] = row
+    by_table: dict[tuple[str | None, str], list[Row | None]] = {}
+    for expectation, sound in newest.items():
+        by_table.setdefault(_table(expectation), []).append(sound)
+    judged: dict[tuple[str | None, str], JudgedBefore] = {}
+    for table, rows in by_table.items():
+        if all(rows):
+            row = min(present(rows), key=itemgetter("last_checked_at"))
+            judged[table] = JudgedBefore(row["last_checked_at"], row["table_version"], row["batch_id"])
+    return judged
+
+
+def standing_results(
+    found: Iterable[Row], stored: Iterable[Row], tables: Container[tuple[str | None, str]], *, since_ms: int
+) -> list[dict[str, Any]]:
+    """Returns the results about tables that hold at a check.
+
+    A check judges each row once, and what it found stands for a while: a broken expectation stays broken, and one
+    without new rows keeps its verdict. Whether columns are as declared is judged by each check.
+
+    Args:
+        found: the results of the check about columns and new rows.
+        stored: the rows of `expectation_results` before it.
+        tables: whose rows the check could judge, by sub-topology and name.
+        since_ms: what a check for this instant (epoch ms), or an earlier one, found stands no longer.
+    """
+    results = {_expectation(row): dict(row) for row in found}
+    in_order = sorted(stored, key=itemgetter("last_checked_at"))
+    newest = {_expectation(row): dict(row) for row in in_order if row["suite"] in {SCHEMA, CONTRACT}}
+    for expectation, row in newest.items():
+        if row["judged_at"] <= since_ms or _table(expectation) not in tables:
+            continue
+        now = results.get(expectation)
+        if row["suite"] == SCHEMA and now is not None and not now["rows"]:
+            now |= {"judged_at": row["judged_at"], "rows": row["rows"]}
+        if row["suite"] == CONTRACT and (now is None or (now["success"] and not row["success"])):
+            results[expectation] = row
+    return [*results.values()]
 
 
 def periods_after(
@@ -67,6 +137,12 @@ def kept_at(periods: Sequence[dict[str, Any]], retention: Retention, at_ms: int)
 
 def _expectation(row: Row) -> tuple[Any, ...]:
     return tuple(row.get(name) for name in EXPECTATION)
+
+
+def _table(expectation: tuple[Any, ...]) -> tuple[str | None, str]:
+    """Returns the sub-topology and the name of the table that an *expectation* is about."""
+    *_, table, sub_topology = expectation
+    return sub_topology, table
 
 
 def _period(row: Row) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ are merged already stay in the other table for a while (stream/write/current_tab
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -38,7 +38,7 @@ def kept_by(key: Sequence[str], closed_column: str | None) -> str:
     return json.dumps({"key": list(key), "closed_column": closed_column})
 
 
-def current_rows(path: Path, changes: Path, read: Read, named: Named, *, only: Container[str] | None = None) -> str:
+def current_rows(path: Path, changes: Path, read: Read, named: Named) -> str:
     """Returns a SELECT of the current rows of the table at *path*.
 
     Args:
@@ -46,13 +46,12 @@ def current_rows(path: Path, changes: Path, read: Read, named: Named, *, only: C
         changes: the table with the rows appended to it.
         read: returns the SQL that reads the table at a path.
         named: quotes a name.
-        only: the columns of the result; None: all.
     """
     appended = DeltaTable(str(changes))
     kept = json.loads(appended.metadata().configuration[KEPT_BY])
     there = {*names_in(appended.schema().fields)}
     tells_seen, closed_column = SEEN_ONLY in there, kept["closed_column"]
-    shown = [field.name for field in DeltaTable(str(path)).schema().fields if only is None or field.name in only]
+    shown = names_in(DeltaTable(str(path)).schema().fields)
     of_table = f"n.batch_id IS NULL OR n.{SEEN_ONLY}" if tells_seen else "n.batch_id IS NULL"
     columns = []
     for column in shown:

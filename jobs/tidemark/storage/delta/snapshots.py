@@ -45,8 +45,8 @@ class Snapshot:
     """A table as its log has it.
 
     `schema` is Delta's (JSON), `columns` its types by name, `files` names by partition, relative to the folder of the
-    table at `path`, and `transactions` the newest batches by application. `writer_version` and `writer_features` are
-    what it requires of writers.
+    table at `path`, and `transactions` the newest batches by application. `written_ms` has for each file when its
+    youngest row was written, epoch ms. `writer_version` and `writer_features` are what it requires of writers.
     """
 
     path: Path
@@ -58,6 +58,7 @@ class Snapshot:
     writer_features: tuple[str, ...]
     columns: Mapping[str, Any]
     files: Mapping[Partition, tuple[str, ...]]
+    written_ms: Mapping[str, int]
     transactions: Mapping[str, int]
 
     def version(self) -> int:
@@ -196,6 +197,7 @@ class _Actions:
 
     number: int = -1
     files: dict[str, Partition] = field(default_factory=dict)
+    written_ms: dict[str, int] = field(default_factory=dict)
     transactions: dict[str, int] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     protocol: Mapping[str, Any] = field(default_factory=dict)
@@ -209,6 +211,7 @@ class _Actions:
                 case "add":
                     # A commit has an object of values, and Arrow reads a map of a checkpoint as a list of pairs.
                     self.files[content["path"]] = tuple(sorted(dict(content["partitionValues"]).items()))
+                    self.written_ms[content["path"]] = content["modificationTime"]
                 case "remove":
                     self.files.pop(content["path"], None)
                 case "metaData":
@@ -248,6 +251,7 @@ class _Actions:
             writer_features=tuple(self.protocol.get("writerFeatures") or ()),
             columns=columns,
             files=names_by_partition,
+            written_ms={unquote(name): self.written_ms[name] for name in self.files},
             transactions=self.transactions,
         )
 
