@@ -29,6 +29,7 @@ PARTS = (
     "contracts",
     "trace",
     "metrics",
+    "status",
     "outside",
     "jobs",
     "current_sinks",
