@@ -103,7 +103,11 @@ IMPORTS = {
         "stream.state stream.operate stream.read stream.schemas stream.decide stream.write stream.startup "
         "stream.distributed escaping"
     ),
-    "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
+    "facts": (
+        "collecting errors semantics model.tables model.settings model kernels.columns kernels.reports storage "
+        "storage.delta control stream.journal stream.startup"
+    ),
+    "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal facts",
     "sampling": (
         "collecting errors model.settings model.project model.kinds model kernels.columns kernels.records stream.kafka "
         "stream.read stream.write"
@@ -138,10 +142,6 @@ IMPORTS = {
     "dags": "airflow",
     "arrow": "model.project",
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
-    "facts": (
-        "collecting errors semantics model.tables model.settings model kernels.columns kernels.reports storage "
-        "storage.delta control stream.journal stream.startup"
-    ),
     "why.evidence": "collecting escaping model.settings model.kinds model facts",
     "why.causes": (
         "collecting errors semantics model.settings model.project model.kinds model kernels.records kernels.reports "
@@ -187,7 +187,9 @@ IMPORTS = {
         "storage.delta query why.evidence reports reports.pages reports.rollups sla.contracts sla.measures "
         "sla.incidents facts"
     ),
-    "metrics": "clock collecting model.tables model.settings model semantics model.project why.evidence facts",
+    "metrics": (
+        "clock collecting model.tables model.settings model semantics model.project storage.delta why.evidence facts"
+    ),
     "cli.outside": (
         "clock collecting escaping errors model.tables model.settings model.project model.kinds model control query "
         "storage.delta metrics cli.shared facts"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from tidemark.facts.stored_tables import StoredTables
+
 Row = dict[str, Any]
 
 
@@ -30,6 +32,10 @@ class Tables(Protocol):
     @property
     def tables(self) -> Mapping[str, Any]:
         """The Delta tables that have been written, by name."""
+
+    @property
+    def stored(self) -> StoredTables:
+        """The same versions of the tables as frames."""
 
     def ask(self, text: str, parameters: Sequence[Any] = ()) -> Rows:
         """Returns the answer to *text*, one statement that reads."""
