@@ -481,7 +481,7 @@ def test_an_unreadable_topology_does_not_hide_the_others(client: Client, monkeyp
         msg = "disk gone"
         raise OSError(msg)
 
-    monkeypatch.setattr(page_api, "page_model", refused)
+    monkeypatch.setattr(page_api, "TopologyState", refused)
     process.wait_until(lambda: client.get("/").text.count("disk gone") == len(known()), "every line", 60)
     assert client.get("/").text.count("file not valid") == len(known())
 

@@ -30,6 +30,7 @@ PARTS = (
     "contracts",
     "trace",
     "metrics",
+    "status",
     "outside",
     "jobs",
     "current_sinks",

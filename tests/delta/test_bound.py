@@ -19,6 +19,7 @@ from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import operator_page
 from tidemark.reports.promises import Promises
+from tidemark.why.walk import scene
 
 NOON = 1_399_982_400_000
 TOML = topology_of(events=source("id string, amount double"), board=sink("events", table="board"))
@@ -61,7 +62,7 @@ def test_the_command_and_the_page_say_which_records_a_bound_counts_as_late(play:
     model = page_model(tables, Layout(play.home), play.topology, Promises(), at_ms=at_ms, operator="events")
     past = history(tables, "play", ["events"], ChartSpan.HOUR, at_ms=at_ms)
     bounds = [dict(zip(COLUMNS, row, strict=True)) for row in bound_rows(play.home, play.topology)]
-    document = topology_facts(tables, Layout(play.home), play.topology, at_ms=at_ms)
+    document = topology_facts(tables, scene(play.topology, Layout(play.home), at_ms, stored=tables.stored))
     assert counted in operator_page(model, document, play.topology, "events", past, bounds)
 
 

@@ -662,9 +662,7 @@ def test_the_culprit_of_latency_took_more_than_its_usual_time(warehouse):
         ("failed", 1, "driver_dead"),
     ],
 )
-def test_an_idle_source_excuses_until_five_minutes_after_its_driver_was_drained(
-    warehouse, state, age_ms, blocked_by
-):
+def test_an_idle_source_excuses_until_five_minutes_after_its_driver_was_drained(warehouse, state, age_ms, blocked_by):
     """The next heartbeat, after the check's instant, is of the same driver: it held its lease meanwhile."""
     streamed(warehouse)
     at_ms = NOW + 3_600_000

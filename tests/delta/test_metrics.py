@@ -213,11 +213,11 @@ def test_a_scrape_asks_little_of_files_logs_and_frames(
         monkeypatch.setattr(owner, name, counted)
 
     # A query of a frame, also an eager one, begins with `lazy`.
-    for owner, name in ((pl.DataFrame, "lazy"), (kept_rows, "_file"), (kept_rows, "_version")):
+    for owner, name in ((pl.DataFrame, "lazy"), (kept_rows, "_file"), (kept_rows, "newest_log_file")):
         count(owner, name)
     exporter.samples()
     # Five tables and the heartbeats of two streams, and two reports.
-    logs = {"_version": 2 * 6 + 2}
+    logs = {"newest_log_file": 2 * 6 + 2}
     assert counts == {**logs, "lazy": 2}
     for name in ("status", "carriers"):
         for table in ("batches", "operator_batches", "latency_minutes", "partition_batches", "heartbeats"):

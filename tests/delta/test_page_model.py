@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +32,18 @@ from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
-from tidemark.query.sql import Warehouse
-from tidemark.reports.pages.page_model import page_model
+from tidemark.query import stored_tables
+from tidemark.query.sql import Answer, Warehouse
+from tidemark.reports.pages.page_model import document, page_model
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import operator_page, start_page, topology_page
+from tidemark.reports.pages.topology_state import TopologyState
 from tidemark.reports.promises import Promises, promises
+from tidemark.storage.delta import datasets
+from tidemark.storage.delta.snapshots import ReadLog
 from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.journal import unflushed
+from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import Walk, scene
 
@@ -115,7 +123,7 @@ def test_a_page_has_one_reading_of_a_driver_that_goes_on(tmp_path: Path, monkeyp
     monkeypatch.setattr(Walk, "explain", meanwhile)
     tables, layout, at_ms = Warehouse(tmp_path, topology="play"), Layout(tmp_path), ms(13)
     found = page_model(tables, layout, play.topology, NOTHING, at_ms=at_ms)
-    facts = topology_facts(tables, layout, play.topology, at_ms=at_ms)
+    facts = topology_facts(tables, scene(play.topology, layout, at_ms, stored=tables.stored))
     (stream,), (partition,), by_name = found["streams"], found["partitions"], facts["operators"]
     assert (found["records_in"], stream["records_in"]) == (1, 1)
     assert found["newest_result_at"] == stream["last_batch_at"] == utc(ms(10))
@@ -242,7 +250,7 @@ def test_a_drained_stream_is_told_everywhere_and_explains_no_sla_that_was_broken
 
     tables, at_ms = Warehouse(tmp_path, topology="play"), ms(at_s)
     found = page_model(tables, Layout(tmp_path), play.topology, NOTHING, at_ms=at_ms, operator="board")
-    facts = topology_facts(tables, Layout(play.home), play.topology, at_ms=at_ms)
+    facts = topology_facts(tables, scene(play.topology, Layout(play.home), at_ms, stored=tables.stored))
     past = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms)
     why = findings(tmp_path, play.topology, at_ms=at_ms)
     assert (why[0].cause, why[0].seen, why[0].remedy[1:].startswith(DRAINED[1])) == ("drained", DRAINED[0], True)
@@ -542,7 +550,7 @@ def test_an_operator_without_a_chart_of_latency_says_why_it_has_one_in_its_tile(
     def page(at_s: float) -> str:
         tables, at_ms = Warehouse(tmp_path, topology="play"), ms(at_s)
         found = page_model(tables, Layout(tmp_path), play.topology, NOTHING, at_ms=at_ms, operator=operator)
-        facts = topology_facts(tables, Layout(play.home), play.topology, at_ms=at_ms)
+        facts = topology_facts(tables, scene(play.topology, Layout(play.home), at_ms, stored=tables.stored))
         past = history(tables, "play", [operator], ChartSpan.HOUR, at_ms=at_ms)
         return operator_page(found, facts, play.topology, operator, past, ())
 
@@ -611,3 +619,59 @@ def test_incidents_of_one_cause_are_one_open_alert(tmp_path: Path) -> None:
     assert model(play, 13)["slas"]["recovering"] == 2
     # Before it was resolved it was open.
     assert "over" in [row["alert"] for row in model(play, 11.5)["alerts"]]
+
+
+def test_a_topology_is_told_by_one_reading_of_each_log_and_entry_and_its_text_without_sql(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = Play(TOML_WITH_PATHS, tmp_path, facts_every_ms=60_000)
+    for at_s in (10, 20, 30, 100, 110):
+        play.batch([play.row("events", ms(at_s - 1), key="a", id="a", v=at_s)], at_ms=ms(at_s))
+    tell(beats(play), 112)
+    checked(tmp_path, 112, fresh="pass")
+    opened, read, asked = Counter[Path](), Counter[str](), list[str]()
+    read_log, readable, ask = stored_tables.read_log, unflushed.readable, Warehouse.ask
+
+    def counted_log(path: Path, before: ReadLog | None) -> ReadLog | None:
+        opened[path] += 1
+        return read_log(path, before)
+
+    def counted_entry(journal: Journal, number: int, /, *, only: tuple[str, ...]) -> Entry | None:
+        read[journal.path(number).name] += 1
+        return readable(journal, number, only=only)
+
+    def counted_ask(tables: Warehouse, text: str, parameters: Sequence[Any] = ()) -> Answer:
+        asked.append(text)
+        return ask(tables, text, parameters)
+
+    monkeypatch.setattr(stored_tables, "read_log", counted_log)
+    monkeypatch.setattr(unflushed, "readable", counted_entry)
+    monkeypatch.setattr(Warehouse, "ask", counted_ask)
+    monkeypatch.setattr(datasets, "DeltaTable", None)  # delta-rs reads no log again
+
+    tables, layout = Warehouse(tmp_path, topology="play"), Layout(tmp_path)
+    state = TopologyState(tables.stored, layout, play.topology, at_ms=ms(113))
+    summary = state.summary()
+    assert asked == []
+    of_text = dict(opened)
+    whole = document(tables, state, NOTHING)
+    topology_facts(tables, state.scene)
+    assert {name: whole[name] for name in summary if name != "slas"} == {
+        name: summary[name] for name in summary if name != "slas"
+    }
+    assert read
+    assert {*read.values()} == {*opened.values()} == {1}
+    # The text needs no table of windows' latencies, of incidents or of paths.
+    names = {path.name for path in of_text}
+    assert names < {path.name for path in opened}
+    assert names <= {
+        "batches", "heartbeats", "operator_batches", "partition_batches", "dead_letters", "operator_windows",
+        "schema_changes", "state_changes", "sla_results",
+    }  # fmt: skip
+    # Without a report the newest path is looked for twice, by three statements.
+    assert len(asked) - len({*asked}) == 3
+    assert len(asked) <= 20
+    # A later reading of this process looks at the logs again, and reads no entry again.
+    TopologyState(Warehouse(tmp_path).stored, layout, play.topology, at_ms=ms(113)).summary()
+    assert {opened[path] for path in of_text} == {2}
+    assert {*read.values()} == {1}

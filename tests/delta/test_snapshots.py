@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,11 +16,19 @@ from deltalake.transaction import AddAction
 
 from tidemark.clock import wall_clock_ms
 from tidemark.model.project.layout import Layout
-from tidemark.query import sql
+from tidemark.query import sql, stored_tables
 from tidemark.query.sql import Warehouse
+from tidemark.query.stored_tables import newest_snapshot
 from tidemark.storage.delta import snapshots
 from tidemark.storage.delta.datasets import dataset_of, open_to_read, schema_of
-from tidemark.storage.delta.snapshots import AddedFiles, added_files, damage_of_log, files_between, snapshot_of
+from tidemark.storage.delta.snapshots import (
+    AddedFiles,
+    ReadLog,
+    added_files,
+    damage_of_log,
+    files_between,
+    snapshot_of,
+)
 
 
 def rows(*numbers: int, word: str = "a") -> pa.Table:
@@ -240,6 +250,83 @@ def test_a_table_of_many_files_is_read_by_its_log(tmp_path: Path, monkeypatch: p
 
 def log_name(version: int) -> str:
     return f"{version:020d}.json"
+
+
+def later_rows(path: Path) -> None:
+    write_deltalake(path, rows(8), mode="append")
+
+
+def deleted_rows(path: Path) -> None:
+    DeltaTable(path).delete("n = 1")
+
+
+def a_log_cut_after_a_checkpoint(path: Path) -> None:
+    for n in range(3):
+        write_deltalake(path, rows(n), mode="append")
+    DeltaTable(path).create_checkpoint()
+    for version in range(5):
+        (path / "_delta_log" / log_name(version)).unlink()
+    write_deltalake(path, rows(9), mode="append")
+
+
+def a_table_made_anew(path: Path) -> None:
+    """Its log is longer than the old one."""
+    shutil.rmtree(path)
+    for n in range(5):
+        write_deltalake(path, rows(n + 100), mode="append")
+
+
+def no_table(path: Path) -> None:
+    shutil.rmtree(path)
+
+
+def nothing(path: Path) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("change", "commits_read"),
+    [
+        (nothing, 0),
+        (later_rows, 1),
+        (deleted_rows, 1),
+        (a_log_cut_after_a_checkpoint, 1),  # and the checkpoint
+        (a_table_made_anew, 5),
+        (no_table, 0),
+    ],
+)
+def test_of_a_known_log_only_what_is_new_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], None], commits_read: int
+) -> None:
+    path = tmp_path / "of_table"
+    appended(path)
+    before = newest_snapshot(path)
+    files = dict(before.files) if before else {}
+    change(path)
+    read, whole = list[str](), snapshots._of_commit
+
+    def counted(file: Path) -> list[dict[str, Any]]:
+        read.append(file.name)
+        return whole(file)
+
+    monkeypatch.setattr(snapshots, "_of_commit", counted)
+    known = newest_snapshot(path)
+    assert len(read) == commits_read
+    assert known == snapshot_of(path)
+    # What another thread got before stays as it was.
+    assert before is not None
+    assert before.files == files
+
+
+def test_a_process_keeps_only_so_many_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = stored_tables._Keep[ReadLog](2)
+    monkeypatch.setattr(stored_tables, "_LOGS", kept)
+    for name in ("a", "b", "a", "c"):
+        if not (tmp_path / name).exists():
+            write_deltalake(tmp_path / name, rows(1))
+        newest_snapshot(tmp_path / name)
+    # `b` was not asked for longest.
+    assert [kept.get(tmp_path / name) is not None for name in "abc"] == [True, False, True]
 
 
 def test_later_commits_give_their_files_if_they_only_add_some(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@
 | `repairable` | `Repairable`: a stopped stream that each command for repairs can repair |
 | `report_warehouse` | `TestWarehouse`: rows of any table, written as a stream or a report would |
 | `latency_facts` | the facts about latency that one batch leaves |
-| `busy_warehouse` | `busy`: a warehouse of `flights` with faults, alerts and a month of history |
+| `busy_warehouse` | a warehouse of `flights` with faults, alerts and a month of history, and one without faults |
 | `reported_window` | a warehouse with one reported window of `flights` |
 | `flights_day` | a day of flights, played twelve times as fast, and its expected records |
 | `hostile_strings` | `HOSTILE`: strings that programs may obey |

@@ -1,4 +1,4 @@
-"""A warehouse of `flights` with faults, written by hand.
+"""A warehouse of `flights` with faults, written by hand, and one without.
 
 The stream `carriers` failed three minutes ago, and `status` catches up; partition 2 of `flight_events` fell silent ten
 minutes ago. Facts go on for twelve minutes, so that the scene stays while a test looks at it.
@@ -58,27 +58,48 @@ INCIDENT = "delays_in_time-20260101T120000"
 """The incident of the open alert that is listed first."""
 DISORDER = [{"bucket": bucket_of(behind_ms), "n": n} for behind_ms, n in ((50, 90_000), (900, 9_000), (4_000, 900))]
 """By how much the records of flight_events were behind."""
+BEAT = {"state": "running", "epoch": 1, "batch_id": 1, "host": "worker-1"}
 Rows = dict[tuple[str, Table], list[dict[str, Any]]]
 """Rows by stream and table; of reports the stream is empty."""
 
 
-def busy(warehouse: Path, now_ms: int) -> Path:
-    """Writes the scene at *now_ms* into *warehouse*, and yesterday's report."""
-    topology, layout = load(FLIGHTS), Layout(warehouse)
+def busy(warehouse: Path, now_ms: int, topology: Topology | None = None) -> Path:
+    """Writes the scene at *now_ms* into *warehouse*, and yesterday's report.
+
+    Its *topology* is `flights` under any name.
+    """
+    topology, layout = topology or load(FLIGHTS), Layout(warehouse)
     rows: Rows = defaultdict(list)
     _streams(rows, topology, now_ms)
     _rollups(rows, now_ms)
     _paths(rows, now_ms)
     _checks(rows, now_ms)
-    for (stream, table), of_table in rows.items():
-        path = layout.stream_table("flights", stream, table.name) if stream else layout.report_table(
-            "flights", table.name
-        )  # fmt: skip
-        same = {"topology": "flights"} | ({"sub_topology": stream} if stream else {})
-        write_deltalake(path, rows_of(table, [same | row for row in of_table]))
+    _write(rows, topology, layout)
     yesterday = Interval(now_ms - DAY_MS, now_ms - DAY_MS + 1).widened(Grain.DAY)
-    write_pages(Warehouse(warehouse, topology="flights"), topology, yesterday, layout.report_pages("flights"))
+    write_pages(Warehouse(warehouse, topology=topology.name), topology, yesterday, layout.report_pages(topology.name))
     return warehouse
+
+
+def healthy(warehouse: Path, now_ms: int, topology: Topology) -> Path:
+    """Writes the same streams without their faults, and with one SLA that holds, into *warehouse*."""
+    rows: Rows = defaultdict(list)
+    for batch_id, at_ms in enumerate(range(now_ms - WENT_ON_MS, now_ms + GOES_ON_MS, EVERY_MS)):
+        for sub in topology.sub_topologies:
+            _batch(rows, topology, sub.name, batch_id, at_ms, set_aside=0)
+            rows[sub.name, HEARTBEATS].append({**BEAT, "beat_at": at_ms, "batch_id": batch_id})
+    fresh = {"sla": RECOVERS, "subject": "flight_board", "measure": "staleness", "verdict": "pass", "message": "fresh"}
+    for at_ms in range(now_ms - WENT_ON_MS, now_ms + GOES_ON_MS, MINUTE_MS):
+        rows["", SLA_RESULTS].append({**fresh, "checked_at": at_ms, "run_id": f"check-{at_ms}"})
+    _write(rows, topology, Layout(warehouse))
+    return warehouse
+
+
+def _write(rows: Rows, topology: Topology, layout: Layout) -> None:
+    name = topology.name
+    for (stream, table), of_table in rows.items():
+        path = layout.stream_table(name, stream, table.name) if stream else layout.report_table(name, table.name)
+        same = {"topology": name} | ({"sub_topology": stream} if stream else {})
+        write_deltalake(path, rows_of(table, [same | row for row in of_table]))
 
 
 def _streams(rows: Rows, topology: Topology, now_ms: int) -> None:
@@ -87,30 +108,43 @@ def _streams(rows: Rows, topology: Topology, now_ms: int) -> None:
         for sub in topology.sub_topologies:
             if sub.name == "carriers" and at_ms > now_ms - FAILED_MS:
                 continue
-            _batch(rows, topology, sub.name, batch_id, at_ms, now_ms)
+            _batch(rows, topology, sub.name, batch_id, at_ms, silent_from_ms=now_ms - SILENT_MS, unread=6_200)
     behind = {"records_behind": 12_400, "arrival_per_s": 180.0, "working_per_s": 310.0, "eta_at": now_ms + 95_000}
-    beat = {"state": "running", "epoch": 1, "batch_id": 1, "host": "worker-1"}
     for at_ms in range(first_ms, now_ms + GOES_ON_MS, 15_000):
-        rows["status", HEARTBEATS].append({**beat, **behind, "beat_at": at_ms})
-    rows["carriers", HEARTBEATS].append({**beat, "beat_at": first_ms})
+        rows["status", HEARTBEATS].append({**BEAT, **behind, "beat_at": at_ms})
+    rows["carriers", HEARTBEATS].append({**BEAT, "beat_at": first_ms})
     failed = {"state": "failed", "reason": "carrier_state: [Errno 28] No space left on device"}
-    rows["carriers", HEARTBEATS].append({**beat, **failed, "beat_at": now_ms - FAILED_MS})
+    rows["carriers", HEARTBEATS].append({**BEAT, **failed, "beat_at": now_ms - FAILED_MS})
 
 
-def _batch(rows: Rows, topology: Topology, sub: str, batch_id: int, at_ms: int, now_ms: int) -> None:
-    """Adds a batch of *sub*, finished at *at_ms*."""
+def _batch(
+    rows: Rows,
+    topology: Topology,
+    sub: str,
+    batch_id: int,
+    at_ms: int,
+    *,
+    silent_from_ms: float = math.inf,
+    unread: int = 0,
+    set_aside: int = 3,
+) -> None:
+    """Adds a batch of *sub*, finished at *at_ms*.
+
+    Partition 2 of flight_events is silent after *silent_from_ms*, and each batch leaves so many records *unread*. Each
+    operator has *set_aside* so many: one that is unusable, and the others late.
+    """
     watermark_ms = at_ms - 8_000
     reads = {"status": ("flight_events", "weather"), "carriers": ("by_carrier_source",)}[sub]
     records_in = 0
     for source in reads:
         for partition in range(3 if source == "flight_events" else 1):
-            silent = source == "flight_events" and partition == 2 and at_ms > now_ms - SILENT_MS
+            silent = source == "flight_events" and partition == 2 and at_ms > silent_from_ms
             n = 0 if silent else 900
             offsets = {"from_offset": batch_id * 900, "until_offset": batch_id * 900 + n}
-            unread = 6_200 if source == "flight_events" and not silent else 0
-            offsets["latest_offset"] = batch_id * 900 + n + unread
+            left = unread if source == "flight_events" and not silent else 0
+            offsets["latest_offset"] = batch_id * 900 + n + left
             records_in += 900
-            mark_ms = now_ms - SILENT_MS - 8_000 if silent else watermark_ms
+            mark_ms = round(silent_from_ms) - 8_000 if silent else watermark_ms
             mark = {"batch_id": batch_id, "source": source, "decided_at": at_ms - 900, "watermark": mark_ms}
             mark |= {"newest_timestamp": mark_ms + 3_000, "activity": "idle" if silent else "active"}
             rows[sub, PARTITION_BATCHES].append({**mark, **offsets, "partition": partition})
@@ -124,7 +158,8 @@ def _batch(rows: Rows, topology: Topology, sub: str, batch_id: int, at_ms: int, 
     )  # fmt: skip
     for number, operator in enumerate(topology.sub_topology(sub).operators):
         named = {"batch_id": batch_id, "operator": operator.name, "kind": operator.kind}
-        passed = {"records_in": 900, "emitted": 640, "suppressed": 240, "late": 2, "quarantined": 1, "newest_ms": at_ms}
+        passed = {"records_in": 900, "emitted": 640, "suppressed": 240, "newest_ms": at_ms}
+        passed |= {"late": set_aside * 2 // 3, "quarantined": set_aside // 3}
         zeros = ("held_before", "duplicate", "filtered", "passed", "superseded", "held_after")
         row = {**named, **passed, **dict.fromkeys(zeros, 0), "decided_at": at_ms - 900}
         if batch_id == 0 and operator.name == "flight_events":

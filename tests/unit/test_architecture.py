@@ -153,7 +153,7 @@ IMPORTS = {
     ),
     "why": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model storage.delta "
-        "why.evidence why.causes facts"
+        "why.evidence why.causes facts query"
     ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
@@ -167,7 +167,7 @@ IMPORTS = {
     "reports.pages": (
         "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage "
         "storage.delta why.causes why.evidence why reports reports.paths kernels.columns reports.paths.windows "
-        "reports.paths.ages facts"
+        "reports.paths.ages facts query"
     ),
     "reports.what_if": (
         "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports facts query"
@@ -184,7 +184,9 @@ IMPORTS = {
         "storage.delta query why.evidence reports reports.pages sla.contracts sla.measures sla.incidents facts "
         "facts.measures"
     ),
-    "metrics": "clock collecting model.tables model.settings model semantics model.project why.evidence facts",
+    "metrics": (
+        "clock collecting model.tables model.settings model semantics model.project storage.delta why.evidence facts"
+    ),
     "cli.outside": (
         "clock collecting escaping errors model.settings model.project model.kinds model control query metrics "
         "cli.shared facts kernels.sql semantics"

@@ -6,6 +6,7 @@ They are those of the newest check. Instants are timestamps in UTC, lengths ms.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from operator import itemgetter
 
 from tidemark.collecting import in_order_of
@@ -89,13 +90,18 @@ def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> l
     An alert is all incidents of one cause. Its `states` are those of its SLAs by the newest check, in the words of
     `tidemark incidents`; None: no check is known. *at_ms* is epoch ms; None: by all that is known.
     """
+    opened = tables.ask(OPEN_ALERTS, [topology, at_ms]).objects
+    if not opened:
+        return []
     # The alert has the acknowledgement with the next check, its incident at once.
     people = {row["incident"]: row["decided_by"] for row in tables.ask(ACKNOWLEDGED, [topology, at_ms]).objects}
+    of_alerts = [*chain.from_iterable(alert["incidents"] or () for alert in opened)]
+    states_of = tables.ask(STATES, [topology, at_ms, of_alerts]).objects
     alerts = []
-    for alert in tables.ask(OPEN_ALERTS, [topology, at_ms]).objects:
+    for alert in opened:
         lists = {name: alert[name] or [] for name in _LISTS}
         by = next((people[incident] for incident in lists["incidents"] if incident in people), None)
-        incidents = tables.ask(STATES, [topology, at_ms, lists["incidents"]]).objects
+        incidents = [row for row in states_of if row["incident"] in lists["incidents"]]
         states = dict.fromkeys(lists["slas"]) | {row["sla"]: row["now"] for row in incidents}
         holds = bool(incidents) and all(row["holds"] for row in incidents)
         place = (holds, alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])

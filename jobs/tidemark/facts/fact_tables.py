@@ -9,18 +9,17 @@ only if the recent ones do not have the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache, cached_property, partial
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, cached_property
 from pathlib import Path
 
 import polars as pl
 import polars.selectors as cs
-from deltalake.exceptions import TableNotFoundError
 
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import BATCHES, Table
-from tidemark.stream.journal.unflushed import unflushed_of
+from tidemark.query.stored_tables import StoredTables
 
 RECENT_MS = 2 * 86_400_000
 """Rows of so long before the instant are recent, in ms."""
@@ -30,19 +29,20 @@ Opener = Callable[[Table, str], pl.LazyFrame]
 """Opens a table under its name; a missing one has no rows."""
 
 
-def stored_in(home: Path) -> Opener:
-    """Returns the opener of the tables in *home*, and of its journal."""
-    # The journal is read before any table: a flush in between would move rows into tables that were read before.
-    unflushed = cache(partial(unflushed_of, home))
+def stored_in(home: Path, stored: StoredTables | None = None) -> Opener:
+    """Returns the opener of the tables in *home*, and of its journal, among the *stored* ones of a warehouse."""
+    tables = stored or StoredTables()
 
     def open_table(table: Table, name: str) -> pl.LazyFrame:
-        journal = unflushed()
-        try:
-            return journal.scan(home / name)
-        except TableNotFoundError:
-            return pl.DataFrame(arrow_schema(table).empty_table()).lazy()
+        rows = tables.scan(home / name)
+        return _nothing_in(table) if rows is None else rows
 
     return open_table
+
+
+@cache
+def _nothing_in(table: Table) -> pl.LazyFrame:
+    return pl.DataFrame(arrow_schema(table).empty_table()).lazy()
 
 
 def has_rows(rows: pl.DataFrame) -> bool:
@@ -53,20 +53,12 @@ def has_rows(rows: pl.DataFrame) -> bool:
 class FactTables:
     """The tables that *open_table* opens, as of *at_ms*.
 
-    Rows of the last *recent_ms* are recent, those from `since_ms` on; None: all are. A reader of other tables, too,
-    gives *last*, which returns the newest batch in those: no later one counts here.
+    Rows of the last *recent_ms* are recent, those from `since_ms` on; None: all are.
     """
 
-    def __init__(
-        self,
-        open_table: Opener,
-        at_ms: int,
-        *,
-        recent_ms: int | None = None,
-        last: Callable[[], int] | None = None,
-    ) -> None:
+    def __init__(self, open_table: Opener, at_ms: int, *, recent_ms: int | None = None) -> None:
         self.at_ms, self._recent_ms, self.since_ms = at_ms, recent_ms, at_ms - (recent_ms or 0)
-        self._open, self._opened, self._last = open_table, dict[str, pl.LazyFrame](), last
+        self._open, self._opened = open_table, dict[str, pl.LazyFrame]()
 
     def scan(self, table: Table, name: str = "", *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
         """Returns *table*'s rows of tables and journal, instants in epoch ms.
@@ -74,7 +66,6 @@ class FactTables:
         *where* has conditions on its columns as they are stored: files without such rows are not read.
         """
         name = name or table.name
-        _ = self._counts  # what the last batch in other tables is must be known before these are opened
         if name not in self._opened:
             self._opened[name] = self._open(table, name)
         return self._opened[name].filter(*where).with_columns(cs.datetime().dt.epoch("ms"))
@@ -87,14 +78,18 @@ class FactTables:
         rows = self.scan(table, where=[pl.col("batch_id").is_between(first, self.newest), *where])
         return rows.drop("topology", "sub_topology")
 
-    def of_batches(self, table: Table, batches: pl.Series, *where: pl.Expr) -> pl.DataFrame:
-        """Returns the rows of those of *batches* that count.
+    def of_batches(
+        self, table: Table, batches: pl.Series, *where: pl.Expr, columns: Collection[str] = ()
+    ) -> pl.DataFrame:
+        """Returns the rows of those of *batches* that count, with *columns*; without any, with all.
 
         *where* is true for them.
         """
         rows = self.rows(table, self._first_of(batches)).filter(pl.col("batch_id").is_in(batches.implode()))
+        rows = rows.select(columns) if columns else rows
         # Arrow compares no text of a table that delta-rs has rewritten, so these conditions come after it has read.
-        return rows.collect().filter(*where)
+        read = rows.collect()
+        return read.filter(*where) if read.height else read
 
     def recent_first(
         self, read: Callable[[int], pl.DataFrame], has_answer: Callable[[pl.DataFrame], bool] = has_rows
@@ -109,8 +104,7 @@ class FactTables:
     @cached_property
     def _counts(self) -> pl.Expr:
         """The condition for batches that count."""
-        is_finished = pl.col("finished_at") <= self.at_ms
-        return is_finished if self._last is None else is_finished & (pl.col("batch_id") <= self._last())
+        return pl.col("finished_at") <= self.at_ms
 
     @cached_property
     def first(self) -> int:

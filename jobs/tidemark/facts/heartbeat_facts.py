@@ -35,9 +35,6 @@ from tidemark.semantics.liveness import (
 )
 from tidemark.semantics.open_transactions import OpenTransaction
 from tidemark.semantics.progress import Place
-from tidemark.stream.startup.damage import damages
-from tidemark.stream.startup.evidence import lost_commits
-from tidemark.stream.startup.unread import begun, most_records
 
 _LOAD = (
     *("memory_bytes", "memory_free_bytes", "state_bytes"),
@@ -47,6 +44,7 @@ _LOAD = (
 BEAT_COLUMNS = (
     *("beat_at", "epoch", "state", "reason", "drained_by", "step_began_at", "batch_id", "batch_started_at", "eta_at"),
     "open_transactions",
+    "ambiguous_keys",
     *_LOAD,
 )
 """Columns of `heartbeats` that facts about a driver need."""
@@ -271,6 +269,13 @@ class HeartbeatFacts:
         ran = (pl.col("epoch") == pl.col("epoch").max()) & (pl.col("state") == StreamState.RUNNING)
         return beats.filter(ran)["beat_at"].min()  # type: ignore[return-value]
 
+    @property
+    def ambiguous_keys(self) -> int | None:
+        """How many keys have several rows in the Delta tables that the newest driver joins; None: it joins none."""
+        of_newest = pl.col("epoch") == pl.col("epoch").max()
+        own = self._beats.filter(of_newest)["ambiguous_keys"].drop_nulls()
+        return own[-1] if own.len() else None
+
     def finished_after(self, at_ms: int) -> bool:
         """Returns True if a batch finished after the heartbeat of *at_ms*."""
         # Heartbeats in the table come every 15 s, so a batch may be newer.
@@ -279,12 +284,16 @@ class HeartbeatFacts:
     @cached_property
     def damages(self) -> list[UnreadableFile]:
         """The damaged files for which no driver starts; none for a user who may not read the control folder."""
+        from tidemark.stream.startup.damage import damages
+
         with suppress(PermissionError):
             return damages(self._control, self._home)
         return []
 
     def lost_commits(self, app_id: str) -> list[UnreadableFile]:
         """Returns the tables without a batch that the journal of the stream *app_id* knows of; see `damages`."""
+        from tidemark.stream.startup.evidence import lost_commits
+
         with suppress(PermissionError):
             return [*lost_commits(self._control, self._home, app_id)]
         return []
@@ -299,6 +308,8 @@ class HeartbeatFacts:
 
         Empty if there is no such batch, and for a user who may not read the control folder.
         """
+        from tidemark.stream.startup.unread import most_records
+
         with suppress(PermissionError):
             return most_records(self._control, sub, at_ms=self._tables.at_ms)
         return {}
@@ -309,6 +320,8 @@ class HeartbeatFacts:
         They are not decided yet. The result is part of a sentence. It is empty if there are none, and for a user who
         may not read the control folder.
         """
+        from tidemark.stream.startup.unread import begun
+
         with suppress(PermissionError):
             return begun(self._control, sub)
         return ""

@@ -43,7 +43,14 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.storage.delta.datasets import dataset_of
-from tidemark.storage.delta.snapshots import files_between, snapshot_of
+from tidemark.storage.delta.snapshots import (
+    NO_TABLE,
+    LogFile,
+    files_between,
+    log_file,
+    newest_log_file,
+    snapshot_of,
+)
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.unflushed import ComingRows
 
@@ -86,20 +93,6 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
 """Columns of wide tables that metrics need; of others all are read."""
 
 
-class LogFile(NamedTuple):
-    """A file of a Delta log.
-
-    That of a table made anew is another one. `inode` is 0 in object stores, and `written_ns` is epoch ns.
-    """
-
-    name: str
-    inode: int
-    written_ns: int
-
-
-NO_TABLE = LogFile("", 0, 0)
-
-
 class _KeptTable(NamedTuple):
     """The needed *rows* of *files*, as of the first of *versions*.
 
@@ -131,7 +124,7 @@ class TableSnapshot:
     """
 
     def __init__(self, kept: dict[Path, _KeptTable]) -> None:
-        self._kept, self.version = kept, cache(_version)
+        self._kept, self.version = kept, cache(newest_log_file)
 
     def opener_of_kept(self, home: Path) -> Opener:
         """Returns the opener of kept rows of the stream in *home*."""
@@ -158,7 +151,7 @@ class TableSnapshot:
         nothing = _KeptTable(versions, no_files, _flat(none), coming)
         if version == NO_TABLE:
             return nothing
-        if kept is not None and kept.versions[0] != _log_file(path, kept.versions[0].name):
+        if kept is not None and kept.versions[0] != log_file(path, kept.versions[0].name):
             kept = None  # the table was made anew
         files = _files(path, version, kept)
         known = None if kept is None else kept.files
@@ -182,27 +175,6 @@ def _none(table: str) -> pl.DataFrame:
     """Returns the columns of *table* that metrics need, without rows."""
     whole = pl.DataFrame(arrow_schema(TABLES[table]).empty_table())
     return whole.select(within(whole.columns, COLUMNS[table])) if table in COLUMNS else whole
-
-
-def _version(path: Path) -> LogFile:
-    """Returns the newest file of a log, or NO_TABLE."""
-    try:
-        names = [file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"]
-    except OSError:
-        return NO_TABLE
-    return _log_file(path, max(names)) if names else NO_TABLE
-
-
-def _log_file(path: Path, name: str) -> LogFile:
-    """Returns the file *name* of the log of the table at *path*.
-
-    NO_TABLE: it is gone.
-    """
-    try:
-        status = (path / "_delta_log" / name).stat()
-    except OSError:
-        return NO_TABLE
-    return LogFile(name, status.st_ino, status.st_mtime_ns)
 
 
 def _files(path: Path, version: LogFile, kept: _KeptTable | None) -> frozenset[str] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache, partial
 
 import polars as pl
@@ -27,10 +28,15 @@ class OutcomeFacts:
 
     def __init__(self, tables: FactTables) -> None:
         self._tables, self._since = tables, cache(partial(_outcomes, tables))
+        # Each operator is asked for by those after it and by several rules.
+        self.since_last_result, self.lately = cache(self._since_last_result), cache(self._lately)
 
     def _of_operator(self, operator: str, has_answer: Callable[[pl.DataFrame], bool]) -> pl.DataFrame:
-        is_asked = pl.col("operator") == operator
-        return self._tables.recent_first(lambda first: self._since(first).filter(is_asked), has_answer)
+        def read(first: int) -> pl.DataFrame:
+            outcomes = self._since(first)
+            return outcomes.of.get(operator, outcomes.none)
+
+        return self._tables.recent_first(read, has_answer)
 
     def newest(self, operator: str, condition: pl.Expr = ALL, *, n: int = 1) -> pl.DataFrame:
         """Returns the newest *n* rows about *operator* with *condition*."""
@@ -43,23 +49,32 @@ class OutcomeFacts:
         Without such a row it returns all.
         """
         rows = self._of_operator(operator, lambda recent: has_rows(recent.filter(condition)))
-        last = rows.filter(condition)["batch_id"].max()
-        return rows if last is None else rows.filter(pl.col("batch_id") > last)
+        is_later = pl.col("batch_id") > pl.col("batch_id").filter(condition).max()
+        return rows.filter(is_later.fill_null(value=True))
 
-    def since_last_result(self, operator: str) -> pl.DataFrame:
+    def _since_last_result(self, operator: str) -> pl.DataFrame:
         """Returns the rows about *operator* after its newest batch with results."""
         return self.since_last(operator, pl.col("gave") > 0)
 
-    def lately(self, operator: str) -> pl.DataFrame:
+    def _lately(self, operator: str) -> pl.DataFrame:
         """Returns the rows about *operator* of its last LATELY batches with records."""
         return self.newest(operator, pl.col("records_in") > 0, n=LATELY)
 
 
-def _outcomes(tables: FactTables, first: int) -> pl.DataFrame:
+@dataclass(frozen=True)
+class _Outcomes:
+    """Rows by operator; *none* has their columns."""
+
+    of: Mapping[str, pl.DataFrame]
+    none: pl.DataFrame
+
+
+def _outcomes(tables: FactTables, first: int) -> _Outcomes:
     """Returns the outcomes of the batches from *first* on."""
-    rows = tables.rows(OPERATOR_BATCHES, first).select("batch_id", "operator", "kind", "newest_ms", *COUNTED)
+    rows = tables.rows(OPERATOR_BATCHES, first).select("batch_id", "operator", "kind", "newest_ms", *COUNTED).collect()
     # An operator without updates has a row for its tasks, and one in which its skip rate falls to 0.
     counted = rows.filter(pl.any_horizontal(pl.col(COUNTED) > 0)).with_columns(gave=GAVE)
-    return (
-        counted.join(tables.batches_from(first).lazy(), on="batch_id").sort("batch_id", maintain_order=True).collect()
-    )
+    with_batches = counted.join(tables.batches_from(first), on="batch_id")
+    rows_in_order = with_batches.sort("batch_id", maintain_order=True)
+    parts = rows_in_order.partition_by("operator", maintain_order=True) if rows_in_order.height else []
+    return _Outcomes({of["operator"][0]: of for of in parts}, rows_in_order.clear())

@@ -19,7 +19,6 @@ from tidemark.model.tables.catalog import PARTITION_BATCHES
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.entries import Journal
-from tidemark.stream.startup.unread import planned_ends
 
 Ends = dict[tuple[str, int], int]
 """By source and input partition, the offset up to which a batch reads, exclusive."""
@@ -52,6 +51,8 @@ class PlannedFacts:
         if self._decided is not None and self._decided.batch_id > self._tables.newest:
             inputs = self._decided.inputs.items()
             parts.append({(name, n): end for name, source in inputs for n, end in source.offsets_read.items()})
+        from tidemark.stream.startup.unread import planned_ends
+
         with suppress(PermissionError, UnreadableFile):
             if planned := planned_ends(self._control, sub, at_ms=self._tables.at_ms):
                 parts.append(planned)

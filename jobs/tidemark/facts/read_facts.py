@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -27,7 +27,9 @@ class ReadFacts:
 
     def __init__(self, tables: FactTables) -> None:
         self._tables = tables
-        self._since, self._bad_since = cache(partial(_reads, tables)), cache(partial(_bad, tables))
+        self._since, self._places_since = cache(partial(_reads, tables)), cache(self._places)
+        # Several rules ask the same of a partition or a source.
+        self.of_partition, self.newest = cache(self._of_partition), cache(self._newest)
 
     def of_source(self, source: str, has_answer: Callable[[pl.DataFrame], bool]) -> pl.DataFrame:
         """Returns the recent reads of *source*.
@@ -37,23 +39,29 @@ class ReadFacts:
         is_asked = pl.col("source") == source
         return self._tables.recent_first(lambda first: self._since(first).filter(is_asked), has_answer)
 
-    def of_partition(self, source: str, partition: int) -> pl.DataFrame:
+    def _of_partition(self, source: str, partition: int) -> pl.DataFrame:
         """Returns reads of one partition, with the number of its `bad` records.
 
         They go back to its last LATELY reads and its last usable record, at least.
         """
-        is_asked = (pl.col("source") == source, pl.col("partition") == partition)
 
         def read(first: int) -> pl.DataFrame:
-            bad = self._bad_since(first).filter(is_asked).select("batch_id", "bad")
-            reads = self._since(first).filter(is_asked).join(bad, on="batch_id", how="left", maintain_order="left")
-            return reads.with_columns(pl.col("bad").fill_null(0).cast(pl.Int64))
+            places = self._places_since(first)
+            return places.of.get((source, partition), places.none)
 
         def has_answer(recent: pl.DataFrame) -> bool:
             read = recent.filter(IS_READ)
             return read.height >= LATELY and bool((read["n"] > read["bad"]).any())
 
         return self._tables.recent_first(read, has_answer)
+
+    def _places(self, first: int) -> _Places:
+        """Returns the reads of the batches from *first* on by place, with the number of `bad` records."""
+        reads, bad = self._since(first), _bad(self._tables, first)
+        with_bad = reads.join(bad, on=["batch_id", *PLACE], how="left", nulls_equal=True, maintain_order="left")
+        counted = with_bad.with_columns(pl.col("bad").fill_null(0).cast(pl.Int64))
+        parts = counted.partition_by(PLACE, maintain_order=True) if counted.height else []
+        return _Places({(of["source"][0], of["partition"][0]): of for of in parts}, counted.clear())
 
     def of_batches(self, batches: pl.Series) -> pl.DataFrame:
         """Returns the reads of *batches*, which are not empty."""
@@ -66,7 +74,7 @@ class ReadFacts:
         reads = self._tables.recent_first(lambda first: self._since(first).filter(IS_READ))
         return reads["batch_id"].max()  # type: ignore[return-value]
 
-    def newest(self, source: str, batches: int = 1) -> pl.DataFrame:
+    def _newest(self, source: str, batches: int = 1) -> pl.DataFrame:
         """Returns the newest reads of *source* that have records.
 
         They are of its last *batches* with records.
@@ -109,6 +117,14 @@ class ReadFacts:
 
 
 @dataclass(frozen=True)
+class _Places:
+    """Reads by source and partition; *none* has their columns."""
+
+    of: Mapping[tuple[str, int | None], pl.DataFrame]
+    none: pl.DataFrame
+
+
+@dataclass(frozen=True)
 class Unread:
     """The records of a partition that its newest look left unread.
 
@@ -146,11 +162,11 @@ def unread_of(reads: pl.DataFrame, planned_until: Callable[[], int | None]) -> U
 
 def _reads(tables: FactTables, first: int) -> pl.DataFrame:
     """Returns the reads of the batches that count, from *first* on."""
-    finished = tables.batches_from(first).lazy().select("batch_id", "finished_at")
-    reads = partition_reads(tables.rows(PARTITION_BATCHES, first)).sort("batch_id", maintain_order=True)
-    with_clocks = reads.join(finished, on="batch_id", maintain_order="left")
-    columns = ("batch_id", *PLACE, "finished_at", "until_offset", "n", "unread")
-    return with_clocks.select(columns).collect()
+    finished = tables.batches_from(first).select("batch_id", "finished_at")
+    columns = ("batch_id", *PLACE, "until_offset", "n", "unread")
+    reads = partition_reads(tables.rows(PARTITION_BATCHES, first)).select(columns).collect()
+    in_order = reads.sort("batch_id", maintain_order=True).join(finished, on="batch_id", maintain_order="left")
+    return in_order.select("batch_id", *PLACE, "finished_at", "until_offset", "n", "unread")
 
 
 def _bad(tables: FactTables, first: int) -> pl.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +31,8 @@ from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.quantiles import MEDIAN
 
+EARLY = 1_000
+"""Batches among which the first latency is looked for."""
 MOVING = ("watermark", "newest_timestamp", "activity")
 MARK_COLUMNS = (*MOVING, "blocked_by", "topic_partition")
 
@@ -134,9 +137,23 @@ class StreamFacts:
 
         It is in ms, with the number of negative latencies.
         """
-        rows = self.tables.of_batches(OPERATOR_BATCHES, batches, pl.col("operator") == operator)
+        columns = ["batch_id", "operator", "finished_at", "tasks"]
+        rows = self.tables.of_batches(OPERATOR_BATCHES, batches, pl.col("operator") == operator, columns=columns)
         partition = pl.col("partition").cast(pl.Int64)
         return measured_tasks(rows).select("batch_id", "min_ms", "negative_n", "finished_at", partition)
+
+    def first_latency_ms(self, operators: Collection[str], *, since: int) -> int | None:
+        """Returns the mean latency of *operators* in the first batch from *since* on that has one; None: none has."""
+        rows = self.tables.scan(OPERATOR_BATCHES, where=[pl.col("batch_id") >= since, pl.col("n") > 0])
+        measured = rows.filter(pl.col("operator").is_in(operators)).select("batch_id", "sum_ms", "n")
+        # Most streams have a latency soon after their first batch, so that of a long history little is read.
+        known = self.tables.every_batch["batch_id"]
+        early = max(since, known[0] if known.len() else 0) + EARLY
+        first = measured.filter(pl.col("batch_id") < early).collect()
+        if first.is_empty():
+            first = measured.filter(pl.col("batch_id") >= early).collect()
+        own = first.filter(pl.col("batch_id") == pl.col("batch_id").min())
+        return None if own.is_empty() else round(int(own["sum_ms"].sum()) / int(own["n"].sum()))
 
     def key_ahead(self, partition: int, batches: pl.Series, *, by_more_than_ms: int) -> str | None:
         """Returns a key with a change too far ahead of its batch.
@@ -156,15 +173,19 @@ class StreamFacts:
         and medians in ms: of its work on a batch without what it waited in the queue, and of whole batches, which took
         longer than a trigger. The operator that worked longest comes first, of equal ones the first by name.
         """
-        closing = self.tables.recent_first(
-            lambda first: self.tables.rows(OPERATOR_WINDOWS, first).collect(),
-            lambda recent: recent["batch_id"].n_unique() >= LATELY,
-        )
-        last = closing["batch_id"].unique().sort().tail(LATELY)
+
+        def closing(first: int) -> pl.DataFrame:
+            return self.tables.rows(OPERATOR_WINDOWS, first).select(pl.col("batch_id").unique()).collect()
+
+        numbers = self.tables.recent_first(closing, lambda recent: recent.height >= LATELY)["batch_id"]
+        last = numbers.sort().tail(LATELY)
         if last.len() < LATELY:
             return []
-        newest = closing.filter(pl.col("batch_id").is_in(last.implode())).unique(["batch_id", "operator"])
-        works = _with_work(newest).join(self.tables.batches_of(last), on="batch_id")
+        batches = self.tables.batches_of(last).filter(pl.col("batch_id").is_in(last.implode()))
+        if not (batches["duration_ms"] > self._trigger_ms).any():
+            return []
+        newest = self.tables.of_batches(OPERATOR_WINDOWS, last).unique(["batch_id", "operator"])
+        works = _with_work(newest).join(batches, on="batch_id")
         medians = works.group_by("operator").agg(
             work_ms=pl.col("work_ms").quantile(MEDIAN, interpolation="lower"),
             batch_ms=pl.col("duration_ms").quantile(MEDIAN, interpolation="lower"),

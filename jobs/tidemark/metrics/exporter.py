@@ -33,7 +33,7 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.collecting import names_in, outside
 from tidemark.facts.alerts import budgets
 from tidemark.facts.fact_tables import FactTables
-from tidemark.facts.kept_rows import LogFile, TableRows
+from tidemark.facts.kept_rows import TableRows
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.metrics.catalog import METRICS, Metric, MetricType
 from tidemark.model.project.layout import Layout
@@ -55,6 +55,7 @@ from tidemark.semantics.buckets import GAMMA, quantile, value_of
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.sla import Verdict
+from tidemark.storage.delta.snapshots import LogFile
 from tidemark.why.evidence.snapshot import Scene
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import duckdb
 
@@ -41,6 +42,9 @@ PARSED = """
 """
 SHOWN = ("", '"tables"', '"databases"')
 """Names of tables in the parsed DESCRIBE, SHOW TABLES and SHOW DATABASES."""
+MOST_PARSED = 200
+_PARSED: dict[str, tuple[Any, ...]] = {}
+"""By text, as pages ask the same queries again and again."""
 VIEWS = "SELECT lower(schema_name), lower(view_name) FROM duckdb_views()"
 
 
@@ -49,12 +53,7 @@ def check(connection: duckdb.DuckDBPyConnection, text: str, tables: Iterable[str
 
     It raises InvalidArgument, or DuckDB's error for a mistake in *text*.
     """
-    explained = EXPLAINED.fullmatch(text)
-    parsed = (
-        connection.execute(PARSED.format(parsed=_parse_expression(explained[1] if explained else text))).fetchone()
-        or ()
-    )
-    error, statements, functions, calls, of_rows, *names = parsed
+    error, statements, functions, calls, of_rows, *names = _parsed(connection, text)
     if error == "parser":
         connection.extract_statements(text)  # raises an error with the place of the mistake
     # SELECT is the only statement that DuckDB can write as JSON.
@@ -69,6 +68,18 @@ def check(connection: duckdb.DuckDBPyConnection, text: str, tables: Iterable[str
         )
         raise InvalidArgument(msg)
     _check_tables(connection, {*zip(*names, strict=True)}, tables)
+
+
+def _parsed(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[Any, ...]:
+    """Returns the columns of PARSED about *text*."""
+    if text not in _PARSED:
+        explained = EXPLAINED.fullmatch(text)
+        expression = PARSED.format(parsed=_parse_expression(explained[1] if explained else text))
+        parsed = connection.execute(expression).fetchone() or ()
+        if len(_PARSED) >= MOST_PARSED:
+            _PARSED.clear()
+        _PARSED[text] = parsed
+    return _PARSED[text]
 
 
 def topology_of(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[str, str] | None:

@@ -11,28 +11,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import duckdb
 
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidArgument, UnreadableFile
-from tidemark.model.project.layout import CHANGES_OF, Layout
+from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query import kafka_metrics, read_only
-from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot, snapshot_of
+from tidemark.query.stored_tables import StoredTables
+from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder
-from tidemark.storage.warehouse import changes_of, delta_tables, named_in, views
-from tidemark.stream.journal.place import FACTS_TABLES, journal_with_facts, not_waiting
-
-if TYPE_CHECKING:
-    from tidemark.stream.journal.unflushed import UnflushedRows
+from tidemark.storage.warehouse import View, changes_of, delta_tables, named_in, views
+from tidemark.stream.journal.place import not_waiting
 
 SPARKS_WORDS = (
     "MACRO unix_millis(instant) AS epoch_ms(instant)",
@@ -100,26 +98,45 @@ class Warehouse:
     Facts that are in the journals alone are included. A query opens the tables that it names; if it asks for one
     topology, only that topology's. Later queries read the same versions. With a *topology*, or places *only*, the
     tables of others look empty. Queries use at most *memory* (a size of DuckDB, for example 512MB) and spill the rest
-    to a temporary folder of this process.
+    to a temporary folder of this process. Frames of the same versions are in `stored`.
     """
 
     def __init__(
-        self, home: Path, *, topology: str | None = None, only: Container[Path] | None = None, memory: str = MEMORY
+        self,
+        home: Path,
+        *,
+        topology: str | None = None,
+        only: Container[Path] | None = None,
+        memory: str = MEMORY,
+        stored: StoredTables | None = None,
     ) -> None:
+        self.stored = stored or StoredTables()
         self._home, self._only, self._topology, self._memory = home, only, topology, memory
-        self.tables: dict[str, list[Path]] = {}
-        for name, paths in delta_tables(home, topology).items():
-            allowed = [path for path in paths if only is None or path in only]
-            if allowed:
-                self.tables[name] = allowed
-        self._views = [view for view in [*views(), kafka_metrics.VIEW] if view.name not in self.tables]
-        self._snapshots = cache(snapshot_of)
-        self._selects = selects_of(self.tables, self._from)
-        self._streams = Layout(home).stream("*", "*").parent.parent
-        self._unflushed: dict[Path, UnflushedRows | None] = {}
-        self._connection, self._reads_logs, self._by_name = _connect(home, memory), False, False
+        self._reads_logs, self._by_name = False, False
         self._of_topology: Warehouse | None = None
         self._opened, self._arrow = dict[str, str](), dict[str, Any]()
+
+    @cached_property
+    def tables(self) -> Mapping[str, Sequence[Path]]:
+        """The places of the tables by name, as they were when they were first asked for."""
+        places: dict[str, list[Path]] = {}
+        for name, paths in delta_tables(self._home, self._topology).items():
+            allowed = [path for path in paths if self._only is None or path in self._only]
+            if allowed:
+                places[name] = allowed
+        return places
+
+    @cached_property
+    def _views(self) -> Sequence[View]:
+        return [view for view in [*views(), kafka_metrics.VIEW] if view.name not in self.tables]
+
+    @cached_property
+    def _selects(self) -> Mapping[str, Callable[[], str]]:
+        return selects_of(self.tables, self._from)
+
+    @cached_property
+    def _connection(self) -> duckdb.DuckDBPyConnection:
+        return _connect(self._home, self._memory)
 
     def ask(self, text: str, parameters: Sequence[Any] = ()) -> Answer:
         """Returns the answer to *text*, one statement that reads.
@@ -142,7 +159,9 @@ class Warehouse:
         try:
             read_only.check(self._connection, text, self._selects)
             if (topology := self._asked_topology(text)) is not None:
-                self._of_topology = Warehouse(self._home, topology=topology, only=self._only, memory=self._memory)
+                self._of_topology = Warehouse(
+                    self._home, topology=topology, only=self._only, memory=self._memory, stored=self.stored
+                )
                 return self._of_topology.ask(text, parameters)
             self._open(text)
             result = self._connection.execute(text, list(parameters))
@@ -206,9 +225,7 @@ class Warehouse:
 
         It includes the facts that only the journal of its stream has.
         """
-        # The journal is read before the table: facts that leave the journal in between are in the table then.
-        unflushed = self._unflushed_of(path)
-        snapshot = self._snapshots(path)
+        unflushed, snapshot = self.stored.unflushed(path), self.stored.snapshot(path)
         if isinstance(path, ObjectPath):
             # delta-rs reads a table in an object store as Arrow, with the credentials of the environment. DuckDB would
             # need an extension that must be downloaded, and the credentials in SQL.
@@ -224,22 +241,6 @@ class Warehouse:
         self._arrow[f"unflushed {path}"] = as_table(later)
         rows = f"SELECT * FROM {identifier(f'unflushed {path}')}"
         return f"(SELECT * FROM {source} WHERE {not_waiting(path.name, flushed)} UNION ALL BY NAME {rows})"
-
-    def _unflushed_of(self, path: Path) -> UnflushedRows | None:
-        """Returns the unflushed facts of the stream of *path*; None without.
-
-        They are those of the moment when one of its tables was opened first.
-        """
-        folder = path.parent
-        if path.name not in FACTS_TABLES or folder.parent.parent != self._streams:
-            return None
-        if folder not in self._unflushed:
-            self._unflushed[folder] = None
-            if journal_with_facts(folder) is not None:
-                from tidemark.stream.journal.unflushed import unflushed_of
-
-                self._unflushed[folder] = unflushed_of(folder)
-        return self._unflushed[folder]
 
 
 def _may_be_damage(error: Exception) -> bool:

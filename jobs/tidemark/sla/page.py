@@ -19,8 +19,8 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.reports.pages.charts import share_lines
-from tidemark.reports.pages.page_model import VERDICT_WORDS
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
+from tidemark.reports.pages.topology_state import VERDICT_WORDS
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.tables import worst_text

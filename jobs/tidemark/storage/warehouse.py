@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def changes_of(path: Path) -> Path | None:
     return changes if is_table(changes) else None
 
 
-def views() -> list[View]:
+@cache
+def views() -> tuple[View, ...]:
     """Returns all views, each after those that it reads, by name."""
     texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(VIEWS.glob("*.sql"))}
     by_name = {name: _view(name, text) for name, text in texts.items()}
@@ -98,7 +100,7 @@ def views() -> list[View]:
     for name, view in by_name.items():
         # Its own name among its words, that of a column for example, is no cycle.
         reads[name] = by_name.keys() & set(re.findall(r"\w+", view.select)) - {name}
-    return [by_name[name] for name in TopologicalSorter(reads).static_order()]
+    return tuple(by_name[name] for name in TopologicalSorter(reads).static_order())
 
 
 def named_in(text: str, names: Collection[str], views: Iterable[View]) -> list[str]:

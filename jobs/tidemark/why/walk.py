@@ -8,8 +8,8 @@ to the partition that holds it back. The first finding explains most. Instants a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from functools import cache
 from operator import itemgetter
 from typing import assert_never
 
@@ -25,8 +25,9 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
-from tidemark.model.tables.catalog import OPERATOR_BATCHES
+from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.query.stored_tables import StoredTables
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import drivers, file_unreadable, restarts
 from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, reasons_at, reasons_of
@@ -102,18 +103,19 @@ def scene(
     at_ms: int,
     *,
     recent_ms: int = RECENT_MS,
-    last: Callable[[str], int] | None = None,
+    stored: StoredTables | None = None,
 ) -> Scene:
-    """Returns the facts of *topology* at *at_ms*.
+    """Returns the facts of *topology* at *at_ms*, in tables of which some may be *stored* as others have opened them.
 
-    Each table is read when it is first needed. *recent_ms* and *last* are those of `FactTables`, *last* of the stream
-    with a name.
+    Each table but `batches` is opened when it is first needed. *recent_ms* is that of `FactTables`.
     """
     facts: dict[str, StreamFacts] = {}
+    opened = stored or StoredTables()
     for sub in topology.sub_topologies:
         home, control = layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name)
-        last_of_stream = None if last is None else partial(last, sub.name)
-        tables = FactTables(stored_in(home), at_ms, recent_ms=recent_ms, last=last_of_stream)
+        # A batch counts with its row in `batches`, which is written last: tables that are opened later have all of it.
+        opened.snapshot(home / BATCHES.name)
+        tables = FactTables(stored_in(home, opened), at_ms, recent_ms=recent_ms)
         facts[sub.name] = StreamFacts(tables, home, control, topology.trigger_ms)
     return Scene(topology, facts, at_ms)
 
@@ -128,6 +130,7 @@ class Walk:
         self._windows = HeldWindows(scene, self._inputs, self._watermarks)
         # Operators share upstreams.
         self._walked: dict[str, list[WhyFinding]] = {}
+        self._set_aside = cache(self._find_set_aside)
 
     def explain(self, operator: str | None = None) -> list[WhyFinding]:
         """Explains missing results, best reason first.
@@ -247,7 +250,7 @@ class Walk:
         quiet = [source for source in sources.values() if self._inputs.quiet_ms(source) > 0]
         silent_ms = {source.name: self._inputs.silent_ms(source) for source in quiet}
         came = f"{counted(rows['gave'].item(), 'result')} came, of the newest records that were read"
-        aside = list(self._set_aside(name))
+        aside = [*self._set_aside(name)]
         if silent_ms and len(silent_ms) == len(sources):
             newest, newest_ms = min(silent_ms.items(), key=itemgetter(1))
             subject = "it has" if len(sources) == 1 else f"{', '.join(sources)} have"
@@ -263,12 +266,12 @@ class Walk:
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
         return self._scene.finding(NOTHING_WRONG, name, observation, remedy)
 
-    def _set_aside(self, name: str) -> Iterator[tuple[str, str]]:
-        """Yields records that operators set aside lately, with remedies.
+    def _find_set_aside(self, name: str) -> list[tuple[str, str]]:
+        """Returns the records that operators set aside lately, with remedies.
 
         They are set aside by *name* and its upstreams while other records were good, or were processed again.
         """
-        operator = self._scene.operator(name)
+        operator, found = self._scene.operator(name), list[tuple[str, str]]()
         facts, what = self._scene.of(name), "records" if operator.reads_outside else "updates"
         rows = facts.outcomes.lately(name)
         last = counted(rows.height, "batch", "batches")
@@ -277,21 +280,20 @@ class Walk:
         if late := rows["late"].sum():
             longest_ms = facts.late_records(name, batches)["lateness_ms"].max() or 0
             observation = f"{late:,} {of} {'was' if late == 1 else 'were'} late, by up to {for_people(longest_ms)}"  # type: ignore[arg-type]
-            yield observation, requeue_late(self._scene, name)
+            found.append((observation, requeue_late(self._scene, name)))
         if bad := rows["quarantined"].sum():
             remedy = f"look at what is quarantined: {quarantine_query(self._scene, name)}"
             if isinstance(operator, Source):
                 remedy += f"; correct the producer or the topology; then {requeue(self._scene, operator)}"
             are = "is" if bad == 1 else "are"
-            yield f"{bad:,} {of} {are} quarantined{self._reasons(operator, batches)}", remedy
+            found.append((f"{bad:,} {of} {are} quarantined{self._reasons(operator, batches)}", remedy))
         if again := rows["reopened"].sum():
             were, them = ("was", "it") if again == 1 else ("were", "them")
-            yield (
-                f"{again:,} {of} {were} late, and closed windows processed {them} again",
-                "the table requeued lists them",
-            )
+            observation = f"{again:,} {of} {were} late, and closed windows processed {them} again"
+            found.append((observation, "the table requeued lists them"))
         for flow in operator.upstream_flows:
-            yield from self._set_aside(flow)
+            found += self._set_aside(flow)
+        return found
 
     def _reasons(self, operator: Operator, batches: pl.Series) -> str:
         """Returns why *operator* quarantined records of *batches*, in brackets; empty if no row of them is kept."""

@@ -74,8 +74,9 @@ from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
 from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
-from tidemark.reports.pages.page_model import REPORT, PageVerdict, page_model, subjects_of, unreadable
+from tidemark.reports.pages.page_model import REPORT, document, line_of, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
+from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import (
     history_page,
     operator_page,
@@ -83,6 +84,7 @@ from tidemark.reports.pages.topology_page import (
     start_page,
     topology_page,
 )
+from tidemark.reports.pages.topology_state import PageVerdict, TopologyState
 from tidemark.reports.promises import Promises, promises
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange
@@ -506,24 +508,26 @@ async def first_page(readable: Readable = READABLE) -> Response:
 @shared
 def show_page(name: str) -> Response:
     """Returns the page of a topology."""
-    tables = answers_over(_warehouse(), name)
-    model, topology = _model(name, tables), _known().get(name)
-    facts = None if topology is None else _facts_of(model, tables, topology)
-    return HTMLResponse(topology_page(model, facts, topology), headers=HEADERS)
+    if (invalid := _invalid(name)) is not None:
+        return HTMLResponse(topology_page(invalid, None, None), headers=HEADERS)
+    topology, tables = _named(name), answers_over(_warehouse(), name)
+    state = _state(topology, tables)
+    model = _document_of(state, tables)
+    return HTMLResponse(topology_page(model, topology_facts(tables, state.scene), topology), headers=HEADERS)
 
 
 @app.get("/pages/{name}/operators/{operator}")
 @shared
 def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
     """Returns the page of an operator: causes, partitions, history."""
-    topology, layout = _having(_named(name), operator), Layout(_warehouse())
-    tables, at_ms = answers_over(layout.warehouse, name), wall_clock_ms()
-    model = page_model(tables, layout, topology, _promised(topology), at_ms=at_ms, operator=operator)
+    topology, tables = _having(_named(name), operator), answers_over(_warehouse(), name)
+    state = _state(topology, tables)
+    model = document(tables, state, _promised(topology), operator)
     subjects = subjects_of(topology, operator)
-    past = history(tables, name, [operator], over, at_ms=at_ms, subjects=subjects)
+    past = history(tables, name, [operator], over, at_ms=state.at_ms, subjects=subjects)
     is_source = operator in names_in(topology.outside_sources)
     bounds = _bounds(topology, operator) if is_source and "operator_batches" in tables.tables else []
-    facts = _facts_of(model, tables, topology)
+    facts = topology_facts(tables, state.scene)
     return HTMLResponse(operator_page(model, facts, topology, operator, past, bounds), headers=HEADERS)
 
 
@@ -623,23 +627,33 @@ def _name_in(path: Path) -> str:
     return match[1] if match else path.stem
 
 
-def _model(name: str, tables: Tables | None = None) -> Row:
-    """Returns the page model of *name*, whose file may be invalid, from *tables* or from others that it opens."""
-    warehouse, errors = _warehouse(), _broken()
-    if name in errors:
-        return unreadable(Layout(warehouse), name, str(errors[name]), at_ms=wall_clock_ms())
-    topology = _named(name)
-    tables, promised = tables or answers_over(warehouse, name), _promised(topology)
-    # The page is of the instant at which the reading begins.
-    at_ms = wall_clock_ms()
-    model = page_model(tables, Layout(warehouse), topology, promised, at_ms=at_ms)
-    return {**model, "alerts": with_silences(model["alerts"], tables, topology.name, at_ms=at_ms)}
+def _model(name: str) -> Row:
+    """Returns the page model of *name*, whose file may be invalid."""
+    if (invalid := _invalid(name)) is not None:
+        return invalid
+    tables = answers_over(_warehouse(), name)
+    return _document_of(_state(_named(name), tables), tables)
 
 
-def _facts_of(model: Row, tables: Tables, topology: Topology) -> Row:
-    """Returns the facts of `tidemark topology` that belong to the page *model* of the same *tables*."""
-    at_ms = round(model["at"].timestamp() * 1_000)
-    return topology_command.document(_warehouse(), topology, at_ms=at_ms, tables=tables)
+def _invalid(name: str) -> Row | None:
+    """Returns the state of the topology *name* if its file is not valid."""
+    error = _broken().get(name)
+    return None if error is None else unreadable(Layout(_warehouse()), name, str(error), at_ms=wall_clock_ms())
+
+
+def _state(topology: Topology, tables: Tables) -> TopologyState:
+    """Returns the state of *topology* at the instant at which the reading begins."""
+    return TopologyState(tables.stored, Layout(_warehouse()), topology, at_ms=wall_clock_ms())
+
+
+def _document_of(state: TopologyState, tables: Tables) -> Row:
+    """Returns the page model of a *state* of the same *tables*, with the silences of its alerts."""
+    return _silenced(document(tables, state, _promised(state.topology)), state, tables)
+
+
+def _silenced(model: Row, state: TopologyState, tables: Tables) -> Row:
+    alerts = with_silences(model["alerts"], tables, state.topology.name, at_ms=state.at_ms)
+    return {**model, "alerts": alerts}
 
 
 def _promised(topology: Topology) -> Promises:
@@ -655,9 +669,13 @@ def _bounds(
 
 
 def _line(name: str) -> Row:
-    """Returns the page model of *name*, or the error that prevents it."""
+    """Returns what the start page says of *name*, or the error that prevents it."""
     try:
-        return _model(name)
+        if (invalid := _invalid(name)) is not None:
+            return invalid
+        topology, tables = _named(name), answers_over(_warehouse(), name)
+        state = _state(topology, tables)
+        return _silenced(line_of(tables, state), state, tables)
     except Exception as error:  # one topology that cannot be read must not hide the others
         log.exception("the state of %s cannot be read", name)
         at, verdict = utc(wall_clock_ms()), PageVerdict.UNREADABLE.value

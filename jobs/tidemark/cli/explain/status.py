@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tidemark.cli.shared.local import Home, airflow
@@ -18,18 +18,19 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.escaping import one_line
-from tidemark.facts.answers import Row, answers_over
+from tidemark.facts.answers import Row
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology, load_each, name_in
+from tidemark.query.stored_tables import StoredTables
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import FILE, load_each_recorded, read_query
-from tidemark.reports.pages.page_model import PageVerdict, broken_slas, page_model, told_cause
-from tidemark.reports.promises import promises
+from tidemark.reports.pages.topology_state import PageVerdict, TopologyState, broken_slas, told_cause
 from tidemark.semantics.liveness import Liveness
 from tidemark.sla.incidents.roots import OF_DRIVERS
+from tidemark.storage.delta.data_files import naming_damage
 from tidemark.storage.delta.format import refuse_older
 from tidemark.storage.location import is_missing
 
@@ -40,19 +41,6 @@ COLUMNS = ("stream", "state", "records", "first_latency", "page")
 FORMATS = ("table", "json")
 PAGES = "/tidemark/pages/"
 """Path below the address of Airflow, see airflow/pages/http.py."""
-FIRST_LATENCY = """
-    WITH since AS (SELECT unnest($3::VARCHAR[]) AS sub_topology, unnest($4::BIGINT[]) AS first_batch)
-    SELECT sub_topology, (sum(sum_ms) / sum(n))::BIGINT FROM (
-        SELECT sub_topology, sum_ms, n FROM operator_batches JOIN since USING (sub_topology)
-        WHERE topology = $1 AND operator IN (SELECT unnest($2::VARCHAR[])) AND n > 0 AND batch_id >= first_batch
-        QUALIFY batch_id = min(batch_id) OVER (PARTITION BY sub_topology)
-    ) GROUP BY 1
-"""
-AMBIGUOUS = """
-    SELECT sub_topology, arg_max(ambiguous_keys, beat_at) FROM (
-        FROM heartbeats WHERE topology = $1 QUALIFY epoch = max(epoch) OVER (PARTITION BY sub_topology)
-    ) GROUP BY 1
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +66,8 @@ def command(options: argparse.Namespace) -> int:
         listed = ", ".join(names_in(valid_topologies(layout))) or "none"
         msg = f"there is no topology {', '.join(unknown)}; known: {listed}"
         raise InvalidArgument(msg)
-    models = documents(Home(options.home.resolve()), place(options), chosen.values())
+    told = page_model if options.format == "json" else TopologyState.summary
+    models = documents(Home(options.home.resolve()), place(options), chosen.values(), told)
     broken = {label: str(each) for label, each in chosen.items() if not isinstance(each, Topology)}
     if options.format == "json":
         say_inert(as_document({"topologies": models, "broken": broken}))
@@ -95,20 +84,42 @@ def command(options: argparse.Namespace) -> int:
     return 1
 
 
-def documents(home: Home, warehouse: Path, topologies: Iterable[object]) -> list[Row]:
-    """Returns page models of valid *topologies*, each with `page` and `first_latency_ms`."""
+def page_model(state: TopologyState) -> Row:
+    """Returns the whole page model of *state*."""
+    # The text needs none of these, and to import them takes as long as to tell of two topologies.
+    from tidemark.query.sql import Warehouse
+    from tidemark.reports.pages.page_model import document
+    from tidemark.reports.promises import promises
+
+    tables = Warehouse(state.layout.warehouse, topology=state.topology.name, stored=state.stored)
+    return document(tables, state, promises(known_slas(state.topology).specs))
+
+
+def documents(
+    home: Home,
+    warehouse: Path,
+    topologies: Iterable[object],
+    told: Callable[[TopologyState], Row] = TopologyState.summary,
+) -> list[Row]:
+    """Returns what is *told* of valid *topologies*, each with `page` and `first_latency_ms`."""
     url = airflow.api(home.airflow).url if airflow.runs(home.airflow) else None
-    return [document(warehouse, each, url) for each in topologies if isinstance(each, Topology)]
+    return [document(warehouse, each, url, told=told) for each in topologies if isinstance(each, Topology)]
 
 
-def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row:
-    """Returns the page model of *topology*, with the address of its `page` below *url*.
+def document(
+    warehouse: Path,
+    topology: Topology,
+    url: str | None = None,
+    *,
+    told: Callable[[TopologyState], Row] = page_model,
+) -> Row:
+    """Returns what is *told* of *topology*, with the address of its `page` below *url*.
 
     If one of its tables is damaged, the model has the `error` and no streams.
     """
     page = None if url is None else f"{url}{PAGES}{topology.name}"
     try:
-        return {**_model(warehouse, topology), "page": page}
+        return {**_model(warehouse, topology, told), "page": page}
     except UnreadableFile as error:
         verdict, state = PageVerdict.UNREADABLE.value, Liveness.UNKNOWN.value
         return {
@@ -121,30 +132,27 @@ def document(warehouse: Path, topology: Topology, url: str | None = None) -> Row
         }
 
 
-def _model(warehouse: Path, topology: Topology) -> Row:
-    """Returns the page model of *topology*.
+def _model(warehouse: Path, topology: Topology, told: Callable[[TopologyState], Row]) -> Row:
+    """Returns what is *told* of *topology*.
 
     Each stream has its first latency, `first_latency_ms`, that of a query of a job of its present checkpoint, and how
     many keys have several rows in the Delta tables that it joins, `ambiguous_keys`; None where it joins none.
     """
-    tables = answers_over(warehouse, topology.name)
-    promised = promises(known_slas(topology).specs)
-    model = page_model(tables, Layout(warehouse), topology, promised, at_ms=wall_clock_ms())
-    ends: list[str] = []
-    since: dict[str, int] = {}
-    for sub in topology.sub_topologies:
+    state = TopologyState(StoredTables(), Layout(warehouse), topology, at_ms=wall_clock_ms())
+    model = told(state)
+    with naming_damage(state.scene.tables):
+        return {**model, "streams": [*_streams(state, model["streams"])]}
+
+
+def _streams(state: TopologyState, streams: Sequence[Row]) -> Iterator[Row]:
+    topology = state.topology
+    for sub, stream in zip(topology.sub_topologies, streams, strict=True):
+        facts = state.scene.facts[sub.name]
         # What a repartition sends on is no result, unless the stream has no other.
         results = [name for name in sub.terminals() if not topology.operators[name].hop_table]
-        ends += results or sub.terminals()
-        query = read_query(Layout(warehouse).control(topology.name, sub.name) / FILE) if topology.jobs else None
-        since[sub.name] = query.first_batch if query else 0
-    first = dict(tables.ask(FIRST_LATENCY, [topology.name, ends, [*since], [*since.values()]]).rows)
-    ambiguous = dict(tables.ask(AMBIGUOUS, [topology.name]).rows)
-    streams = []
-    for stream in model["streams"]:
-        name = stream["sub_topology"]
-        streams.append({**stream, "first_latency_ms": first.get(name), "ambiguous_keys": ambiguous.get(name)})
-    return {**model, "streams": streams}
+        query = read_query(facts.control / FILE) if topology.jobs else None
+        first_ms = facts.first_latency_ms(results or sub.terminals(), since=query.first_batch if query else 0)
+        yield {**stream, "first_latency_ms": first_ms, "ambiguous_keys": facts.driver.ambiguous_keys}
 
 
 def as_text(models: Iterable[Row]) -> str:

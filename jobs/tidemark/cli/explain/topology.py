@@ -14,12 +14,13 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
-from tidemark.facts.answers import Row, Tables, answers_over
+from tidemark.facts.answers import Row, answers_over
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.pages.topology_facts import topology_facts
+from tidemark.why.walk import scene
 
 SHOWN_AS = {
     "operator": "operator",
@@ -54,13 +55,10 @@ def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:
     return as_document(facts) if options.format == "json" else as_text(facts)
 
 
-def document(warehouse: Path, of: Topology, *, at_ms: int, tables: Tables | None = None) -> Row:
-    """Returns the state of a topology's operators at *at_ms* (epoch ms).
-
-    It is read from *tables*, which the caller has opened; None: from those of *warehouse* as they are now.
-    """
-    tables = tables or answers_over(warehouse, of.name)
-    return topology_facts(tables, Layout(warehouse), of, at_ms=at_ms)
+def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
+    """Returns the state of a topology's operators at *at_ms* (epoch ms)."""
+    tables = answers_over(warehouse, of.name)
+    return topology_facts(tables, scene(of, Layout(warehouse), at_ms, stored=tables.stored))
 
 
 def as_text(facts: Row) -> str:

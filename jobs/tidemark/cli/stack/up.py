@@ -41,7 +41,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import topologies_of_jobs
 from tidemark.model.topology import Topology, load_each
 from tidemark.recorded.queries import recorded_topology
-from tidemark.reports.pages.page_model import PageVerdict
+from tidemark.reports.pages.topology_state import PageVerdict
 
 RUN_AT_ONCE = frozenset({"sla_check", "maintenance"})
 """DAGs that run as soon as there are results.

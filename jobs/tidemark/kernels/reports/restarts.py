@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -78,11 +78,12 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
     is_long = (pl.col("started_at") - pl.col("finished_at").shift()).abs() > TRIGGERS * trigger_ms
     is_other = pl.col("epoch") != pl.col("epoch").shift()
     after = in_order.select((is_long | is_other).fill_null(value=True).alias("after"))["after"].arg_true()
-    for place in after.filter(after > 0):
-        before, batch = in_order.slice(place - 1, 2).iter_rows(named=True)
+    after = after.filter(after > 0)
+    for before, batch in zip(in_order[after - 1].to_dicts(), in_order[after].to_dicts(), strict=True):
         epoch, decided_ms, ended_ms = batch["epoch"], batch["decided_at"], before["finished_at"]
         if epoch == before["epoch"]:
-            times += _standstill(signs.get(epoch, []), ended_ms, batch, TRIGGERS * trigger_ms)
+            if epoch in signs:
+                times += _standstill(signs[epoch], ended_ms, batch, TRIGGERS * trigger_ms)
         elif decided_ms - idle_since_ms.get(epoch, decided_ms) <= IDLE_FOR_MS:
             # A driver reads nothing after its last batch or, where that is later, its last heartbeat.
             from_ms = max(ended_ms, last_beat_ms.get(before["epoch"], ended_ms))
@@ -90,29 +91,33 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
     return [each for each in times if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]
 
 
-class _Sign(NamedTuple):
-    """A beat at `at_ms` of a driver that worked at `worked_ms`."""
+class _Signs(NamedTuple):
+    """The beats of a driver in order, and by each of them when it worked last.
 
-    at_ms: int
-    worked_ms: int
-
-
-def _signs(running: pl.DataFrame) -> dict[int, list[_Sign]]:
-    """Returns signs of work from the beats of *running* drivers.
-
-    They are by epoch.
+    *lag_ms* is the longest time without work that a beat shows.
     """
+
+    at_ms: list[int]
+    worked_ms: list[int]
+    lag_ms: int
+
+
+def _signs(running: pl.DataFrame) -> dict[int, _Signs]:
+    """Returns signs of work from the beats of *running* drivers, by epoch."""
     # While a driver waits and nothing is due, `step_began_at` moves along (Pulse.waits); in a hang it does not.
     worked = pl.coalesce("batch_started_at", "step_began_at", "beat_at")
     # The beats of a driver continue while it hangs, its work does not.
-    by_epoch = running.sort("beat_at").select("epoch", "beat_at", worked).rows_by_key("epoch")
-    signs: dict[int, list[_Sign]] = {}
-    for epoch, beats in by_epoch.items():
-        signs[epoch] = [_Sign(*beat) for beat in beats]
-    return signs
+    in_order = running.sort("beat_at").select("epoch", "beat_at", worked.alias("worked_at"))
+    by_epoch = in_order.partition_by("epoch", as_dict=True, maintain_order=True)
+    return {epoch: _signs_of(beats["beat_at"], beats["worked_at"]) for (epoch,), beats in by_epoch.items()}
 
 
-def _standstill(signs: list[_Sign], ended_ms: int, batch: dict[str, int], short_ms: int) -> Iterator[Restart]:
+def _signs_of(at_ms: pl.Series, worked_ms: pl.Series) -> _Signs:
+    lag_ms = (at_ms - worked_ms).max()
+    return _Signs(at_ms.to_list(), worked_ms.to_list(), lag_ms if isinstance(lag_ms, int) else 0)
+
+
+def _standstill(signs: _Signs, ended_ms: int, batch: Mapping[str, Any], short_ms: int) -> Iterator[Restart]:
     """Yields the standstill before *batch*, if there was one.
 
     It came after the batch that ended at *ended_ms*. It lies between two signs of work, for longer than STILL_AFTER_MS
@@ -120,14 +125,16 @@ def _standstill(signs: list[_Sign], ended_ms: int, batch: dict[str, int], short_
     follows it within *short_ms*.
     """
     began_ms = batch["started_at"]
-    if not signs or began_ms is None:
+    longest_ms = max(STILL_AFTER_MS, short_ms)
+    # Most pauses of a stream that goes on are too short, and no beat shows a longer one.
+    if began_ms is None or (abs(began_ms - ended_ms) <= longest_ms and signs.lag_ms <= short_ms):
         return
-    first, last = (bisect_right(signs, at_ms, key=lambda sign: sign.at_ms) for at_ms in (ended_ms, began_ms))
-    between = signs[first:last]
-    worked = sorted({ended_ms, began_ms, *(sign.worked_ms for sign in between if sign.worked_ms > ended_ms)})
-    hung = {max(ended_ms, sign.worked_ms) for sign in between if sign.at_ms - max(ended_ms, sign.worked_ms) > short_ms}
+    first, last = bisect_right(signs.at_ms, ended_ms), bisect_right(signs.at_ms, began_ms)
+    between = [*zip(signs.at_ms[first:last], signs.worked_ms[first:last], strict=True)]
+    worked = sorted({ended_ms, began_ms, *(worked_ms for _, worked_ms in between if worked_ms > ended_ms)})
+    hung = {max(ended_ms, worked_ms) for at_ms, worked_ms in between if at_ms - max(ended_ms, worked_ms) > short_ms}
     for from_ms, to_ms in pairwise(worked):
         # Without later beats a driver is not assumed to have stood still: it may have been gone.
-        is_long = to_ms - from_ms > max(STILL_AFTER_MS, short_ms) and signs[-1].at_ms > from_ms
+        is_long = to_ms - from_ms > longest_ms and signs.at_ms[-1] > from_ms
         if (is_long or from_ms in hung) and began_ms - to_ms <= short_ms:
             yield Restart(batch["batch_id"], from_ms, to_ms, batch["records_in"], stood_still=True)

@@ -8,14 +8,11 @@ The names of the fields are a promise: docs/reports.md lists them. Lengths are m
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from enum import StrEnum
-from operator import itemgetter
 from typing import Any
 
-from tidemark.collecting import names_in, present
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.facts.alerts import budgets, open_alerts, silent_groups
 from tidemark.facts.answers import Row, Tables
@@ -24,26 +21,28 @@ from tidemark.facts.path_facts import windows_with_paths
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
-from tidemark.model.sla_spec import OF_LATENESS
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.live_path import known_ms, live_path
-from tidemark.reports.pages.partitions import partitions
-from tidemark.reports.pages.scenes import scene_of
+from tidemark.reports.pages.topology_state import (
+    CHECKS_MISSED,
+    PageVerdict,
+    TopologyState,
+    counts_of,
+    stream_row,
+    verdict_of,
+    worst,
+)
 from tidemark.reports.paths.path_text import PART_WORDS, mostly_before_source
 from tidemark.reports.paths.window_paths import STANDS_STILL
 from tidemark.reports.promises import Promises
 from tidemark.semantics.incidents import BROKEN
-from tidemark.semantics.liveness import WORKS, Liveness
+from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
-from tidemark.why.causes.drivers import DRAINED, FINISHED
-from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
+from tidemark.why.evidence.findings import NOTHING_WRONG, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
-from tidemark.why.walk import Walk, is_harmless
 
 HOUR_MS = Grain.HOUR.length_ms
-CHECKS_MISSED = 2
-"""An SLA check counts as overdue after so many intervals of `check_every`."""
 REPORT = re.compile(r"\d{4}-\d{2}-\d{2}[0-9TZ-]*")
 """Matches the name of a page about an interval, as in `page.name_of`."""
 
@@ -64,144 +63,66 @@ SET_ASIDE = """
         WHERE topology = $1 AND batches.finished_at <= make_timestamptz($2 * 1000)
     )
 """
-NEWEST_CHECK = """
-    SELECT sla, subject, measure, verdict, sla_results.message, culprit, blocked_by, observed_ms, warn_after_ms,
-           error_after_ms, excluded_because, objective, target, threshold_ms, window_ms, budget_left,
-           stale_groups, checked_at
-    FROM sla_results WHERE topology = $1 AND checked_at <= make_timestamptz($2 * 1000)
-    QUALIFY dense_rank() OVER (ORDER BY checked_at DESC, run_id DESC) = 1 ORDER BY sla
-"""
-
-
-class PageVerdict(StrEnum):
-    """The verdict on a topology or an operator, the worst first."""
-
-    UNREADABLE = "unreadable"
-    """Its file is not valid, or one of its tables is damaged.
-
-    Running streams use the file that they were started with.
-    """
-    BROKEN = "broken"
-    """An SLA is broken by the newest check."""
-    NOT_RUNNING = "not_running"
-    """A stream failed, hangs, was drained or was never started.
-
-    It is one that the topology or operator needs.
-    """
-    WARN = "warn"
-    """An SLA is above the threshold of its warning."""
-    LATE = "late"
-    """Results are late for a cause that `why` names."""
-    QUIET = "quiet"
-    """It keeps up, and no records come in."""
-    NOT_CHECKED = "not_checked"
-    """Nothing is known to be wrong, and no SLA about the age of results was measured lately."""
-    ON_TIME = "on_time"
-    """It keeps up, and every SLA that was measured holds; one of them is about the age of results."""
-
-
-NEEDS_SOMEONE = frozenset(
-    {PageVerdict.UNREADABLE, PageVerdict.BROKEN, PageVerdict.NOT_RUNNING, PageVerdict.WARN, PageVerdict.LATE}
-)
-"""The verdicts after which somebody should look."""
-VERDICT_WORDS = {
-    PageVerdict.UNREADABLE.value: "file not valid",
-    PageVerdict.BROKEN.value: "SLA broken",
-    PageVerdict.NOT_RUNNING.value: "not running",
-    PageVerdict.WARN.value: "SLA warning",
-    PageVerdict.LATE.value: "late",
-    PageVerdict.QUIET.value: "no new records",
-    PageVerdict.NOT_CHECKED.value: "age not judged",
-    PageVerdict.ON_TIME.value: "on time",
-}
-"""Verdicts for people."""
 
 
 def page_model(
     tables: Tables, layout: Layout, topology: Topology, promised: Promises, *, at_ms: int, operator: str | None = None
 ) -> Row:
-    """Returns *topology*'s state at *at_ms* of the drivers' clocks.
+    """Returns *topology*'s state at *at_ms* of the drivers' clocks, as one document.
 
     Its newest window is judged by what is *promised*. With an *operator*, `why` has the findings about it.
 
     Raises UnreadableFile if a table is damaged.
     """
-    at = scene_of(tables, layout, topology, at_ms=at_ms)
-    with naming_damage(at.tables):
-        return _page_model(tables, layout, at, promised, operator)
+    return document(tables, TopologyState(tables.stored, layout, topology, at_ms=at_ms), promised, operator)
 
 
-def _page_model(tables: Tables, layout: Layout, at: Scene, promised: Promises, operator: str | None) -> Row:
-    topology, at_ms = at.topology, at.at_ms
-    walk = Walk(at)
-    findings = walk.explain()
+def document(tables: Tables, state: TopologyState, promised: Promises, operator: str | None = None) -> Row:
+    """Returns the page model of a *state* of the same *tables*, see `page_model`."""
+    with naming_damage(state.scene.tables):
+        return _document(tables, state, promised, operator)
+
+
+def line_of(tables: Tables, state: TopologyState) -> Row:
+    """Returns the fields of the page model that a line of the start page shows, of a *state* of the same *tables*."""
+    topology, at_ms = state.topology, state.at_ms
+    with naming_damage(state.scene.tables):
+        alerts = open_alerts(tables, topology.name, at_ms=at_ms)
+        return {
+            **state.summary(),
+            "at": utc(at_ms),
+            **_newest_result(tables, topology, at_ms),
+            "alerts": alerts,
+            "slas": _with_recovering(state.slas, alerts),
+            "report": newest_report(state.layout, topology.name),
+        }
+
+
+def _document(tables: Tables, state: TopologyState, promised: Promises, operator: str | None) -> Row:
+    topology, at_ms, findings = state.topology, state.at_ms, state.findings
     alerts = open_alerts(tables, topology.name, at_ms=at_ms)
-    slas = _slas(tables, topology, at_ms, alerts)
-    # Findings come in the order of importance, but what is usual explains less than what is late.
-    reasons = [finding for finding in findings if finding.cause is not NOTHING_WRONG]
-    # What the facts of a drained stream show is from before, and waits for its start.
-    drained = {finding.sub_topology for finding in reasons if finding.cause in {DRAINED, FINISHED}}
-    faults = (finding for finding in reasons if not finding.cause.traits & HARMLESS)
-    late = [finding for finding in faults if finding.sub_topology not in drained]
-    culprits = {finding.sub_topology: finding.operator for finding in reversed(late)}
-    of_partitions = partitions(at, findings)
-    streams = []
-    for sub in topology.sub_topologies:
-        unread = present(row["unread"] for row in of_partitions if row["sub_topology"] == sub.name)
-        streams.append(_stream(at.facts[sub.name], sub.name, culprits.get(sub.name), unread))
-    verdict = _topology_verdict(streams, slas, findings)
-    quiet = [each for each in reasons if verdict == PageVerdict.QUIET and Trait.QUIET in each.cause.traits]
-    first = next(iter(late or quiet or reasons), None)
-    path = _path(tables, at, promised)
+    slas = _with_recovering(state.slas, alerts)
+    path = _path(tables, state.scene, promised)
     return {
         "topology": topology.name,
         "at": utc(at_ms),
-        "verdict": verdict,
-        "state": worst(map(itemgetter("state"), streams)),
+        "verdict": state.verdict,
+        "state": state.state,
         **_newest_result(tables, topology, at_ms),
-        "cause": first.row if first else None,
+        "cause": state.cause,
         "causes": [finding.row for finding in findings],
         "alerts": alerts,
         "budgets": budgets(slas["rows"]),
-        "streams": streams,
-        "partitions": of_partitions,
+        "streams": state.streams,
+        "partitions": state.partitions,
         "silent_groups": silent_groups(slas["rows"], at_ms=at_ms),
-        "operators": _operators(topology, streams, slas, findings, path),
+        "operators": _operators(topology, state.streams, slas, findings, path),
         "slas": slas,
         "path": path,
         **tables.ask(SET_ASIDE, [topology.name, at_ms, HOUR_MS, names_in(topology.outside_sources)]).objects[0],
-        "report": newest_report(layout, topology.name),
-        **({} if operator is None else {"why": [finding.row for finding in walk.explain(operator)]}),
+        "report": newest_report(state.layout, topology.name),
+        **({} if operator is None else {"why": [finding.row for finding in state.walk.explain(operator)]}),
     }
-
-
-def broken_slas(model: Row) -> str | None:
-    """Returns what the newest check measured of the broken SLAs in the page *model*; None: none is broken.
-
-    One with a warning is named as such: the verdict `broken` does not count it.
-    """
-    broken = [row for row in model["slas"]["rows"] if row["verdict"] in BROKEN]
-    if not broken:
-        return None
-    # With the verdict `broken` the SLAs in error come before those with a warning.
-    worst_sla, *others = sorted(broken, key=lambda row: row["verdict"] == Verdict.WARN)
-    also = [row["sla"] for row in others if row["verdict"] != Verdict.WARN]
-    warned = [row["sla"] for row in others if row["verdict"] == Verdict.WARN]
-    more = f"; also broken: {', '.join(also)}" if also else ""
-    more += f"; with a warning: {', '.join(warned)}" if warned else ""
-    return f"{worst_sla['sla']}: {worst_sla['message']}{more}"
-
-
-def told_cause(model: Row) -> Row | None:
-    """Returns the cause that is told beside the verdict of the page *model*; None: none is.
-
-    What is usual for a healthy stream is no reason for a broken SLA; but that a stream is drained is told with it.
-    """
-    cause: Row | None = model["cause"]
-    is_broken = any(row["verdict"] in BROKEN for row in model["slas"]["rows"])
-    if cause and is_broken and is_harmless(cause["cause"]) and model["state"] in WORKS:
-        return None
-    return cause
 
 
 def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
@@ -216,7 +137,7 @@ def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
             home = layout.stream(topology, path.name)
             tables = FactTables(stored_in(home), at_ms, recent_ms=RECENT_MS)
             facts = StreamFacts(tables, home, path, trigger_ms=0)
-            streams.append(_stream(facts, path.name))
+            streams.append(stream_row(facts, path.name))
     return {
         "topology": topology,
         "at": utc(at_ms),
@@ -228,48 +149,11 @@ def unreadable(layout: Layout, topology: str, error: str, *, at_ms: int) -> Row:
     }
 
 
-def worst(words: Iterable[str]) -> str:
-    """Returns the worst of *words*, which are of PageVerdict or of Liveness.
-
-    >>> worst(["running", "drained"]), worst(["on_time", "warn"])
-    ('drained', 'warn')
-    """
-    present, worst_first = set(words), map(str, [*PageVerdict, *Liveness])
-    return next(word for word in worst_first if word in present)
-
-
 def newest_report(layout: Layout, topology: str) -> str | None:
     """Returns the name of the newest interval's page; None: no page."""
     # Names sort by time.
     names = (file.name.removesuffix(".html") for file in layout.report_pages(topology).glob("*.html"))
     return max((name for name in names if REPORT.fullmatch(name)), default=None)
-
-
-def _stream(facts: StreamFacts, sub_topology: str, culprit: str | None = None, unread: Sequence[int] = ()) -> Row:
-    """Returns the state of a stream, and its driver's last heartbeat.
-
-    *culprit* is the operator of the first finding about it that is a fault, *unread* has the records that the newest
-    batch left unread in each partition. The number in a heartbeat is older; it counts where an estimate is made of it.
-    """
-    beat, state = facts.driver.beat, facts.driver.liveness
-    newest = facts.tables.batches.tail(1)
-    behind = beat.records_behind if beat else None
-    if unread and (beat is None or beat.eta_at_ms is None):
-        behind = sum(unread)
-    return {
-        "sub_topology": sub_topology,
-        "state": state.value,
-        "reason": beat.reason if beat else None,
-        "last_heartbeat_at": utc(beat.at_ms) if beat else None,
-        "since": utc(facts.driver.started_ms) if beat else None,
-        "last_batch_at": utc(newest["finished_at"].item()) if newest.height else None,
-        "records_in": int(facts.tables.every_batch["records_in"].sum()),
-        "records_behind": behind,
-        "arrival_per_s": beat.arrival_per_s if beat else None,
-        "working_per_s": beat.working_per_s if beat else None,
-        "culprit": culprit,
-        "eta_at": utc(beat.eta_at_ms) if beat and beat.eta_at_ms is not None else None,
-    }
 
 
 def _newest_result(tables: Tables, topology: Topology, at_ms: int) -> Row:
@@ -282,45 +166,12 @@ def _newest_result(tables: Tables, topology: Topology, at_ms: int) -> Row:
     return {"newest_result_at": newest_at, "newest_result_age_ms": age_ms}
 
 
-def _slas(tables: Tables, topology: Topology, at_ms: int, alerts: Sequence[Row]) -> Row:
-    """Returns the newest check of the SLAs: its time, counts and rows.
-
-    Those that are `recovering` hold again, and belong to *alerts*, which are open.
-    """
-    rows = tables.ask(NEWEST_CHECK, [topology.name, at_ms]).objects
-    checked_at = rows[0].pop("checked_at") if rows else None
-    # All rows are of one check: its time is returned once.
-    for row in rows[1:]:
-        del row["checked_at"]
-    age_ms = None if checked_at is None else at_ms - round(checked_at.timestamp() * 1000)
-    is_overdue = age_ms is None or age_ms > CHECKS_MISSED * topology.check_every_ms
+def _with_recovering(slas: Row, alerts: Sequence[Row]) -> Row:
+    """Returns *slas* with the number of those that hold again, and belong to *alerts*, which are open."""
     in_alerts = {sla for alert in alerts for sla in alert["slas"]}
+    rows = slas["rows"]
     recovering = sum(row["verdict"] == Verdict.PASS and row["sla"] in in_alerts for row in rows)
-    return {"checked_at": checked_at, "is_overdue": is_overdue, **_counts(rows), "recovering": recovering, "rows": rows}
-
-
-def _counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Counts SLAs by their verdict."""
-    counts = Counter(row["verdict"] for row in rows)
-    broken = sum(counts[verdict] for verdict in BROKEN - {Verdict.WARN})
-    return {"n": len(rows), "broken": broken, "warned": counts[Verdict.WARN], "unknown": counts[Verdict.UNKNOWN]}
-
-
-def _topology_verdict(streams: Sequence[Row], slas: Row, findings: Sequence[WhyFinding]) -> str:
-    """Returns the verdict on a topology."""
-    causes = {finding.cause for finding in findings}
-    ages = (row["verdict"] for row in slas["rows"] if row["measure"] in OF_LATENESS)
-    is_measured = not slas["is_overdue"] and any(verdict != Verdict.UNKNOWN for verdict in ages)
-    # The worst verdict comes first, and the first that applies counts.
-    rules = {
-        PageVerdict.BROKEN: slas["broken"] > 0,
-        PageVerdict.NOT_RUNNING: any(stream["state"] not in WORKS for stream in streams),
-        PageVerdict.WARN: slas["warned"] > 0,
-        PageVerdict.LATE: any(not cause.traits & HARMLESS for cause in causes - {NEVER_STARTED}),
-        PageVerdict.QUIET: any(Trait.QUIET in cause.traits for cause in causes),
-        PageVerdict.NOT_CHECKED: not is_measured,
-    }
-    return next((standing for standing, holds in rules.items() if holds), PageVerdict.ON_TIME).value
+    return {**slas, "recovering": recovering}
 
 
 def _operators(
@@ -366,7 +217,7 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
     *state* is that of its stream, *slas* are about it, and *findings* name it.
     """
     # An operator follows the rules of a topology with one stream.
-    return _topology_verdict([{"state": state}], {"is_overdue": False, **_counts(slas), "rows": slas}, findings)
+    return verdict_of([{"state": state}], {"is_overdue": False, **counts_of(slas), "rows": slas}, findings)
 
 
 def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:

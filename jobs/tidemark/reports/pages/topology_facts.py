@@ -14,14 +14,12 @@ from typing import Any
 from tidemark.collecting import in_order_of
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.path_facts import FINISHED_MS
-from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.tables.catalog import HOP_UPDATE
-from tidemark.model.topology import Topology
 from tidemark.reports.pages.live_path import known_ms, live_path
-from tidemark.reports.pages.scenes import scene_of
 from tidemark.reports.promises import Promises
 from tidemark.semantics.stram import LATENCY_SAMPLES
+from tidemark.why.evidence.snapshot import Scene
 
 RATED_OVER_S = 60
 
@@ -100,17 +98,16 @@ READ_TO = """
 """
 
 
-def topology_facts(tables: Tables, layout: Layout, topology: Topology, *, at_ms: int) -> Row:
-    """Returns the state of *topology* at *at_ms*.
+def topology_facts(tables: Tables, at: Scene) -> Row:
+    """Returns the state of the topology *at* an instant, whose scene is of the same *tables*.
 
-    *at_ms* is epoch ms of the drivers' clocks. `sub_topologies` and `operators` are lists of rows. Rates are those of
-    the minute before the instant, moving averages those of the last ten windows that were finished by then. Values that
-    were not measured are null.
+    `sub_topologies` and `operators` are lists of rows. Rates are those of the minute before the instant, moving
+    averages those of the last ten windows that were finished by then. Values that were not measured are null.
     """
-    facts = _Facts(tables, layout, topology, at_ms)
+    facts, topology = _Facts(tables, at), at.topology
     return {
         "topology": topology.name,
-        "at": iso(at_ms),
+        "at": iso(at.at_ms),
         "level": topology.level.value,
         "window_ms": topology.window_ms,
         **facts.newest_path(),
@@ -120,14 +117,11 @@ def topology_facts(tables: Tables, layout: Layout, topology: Topology, *, at_ms:
 
 
 class _Facts:
-    """The answers to the queries above, each asked once.
+    """The answers to the queries above, each asked once."""
 
-    *at_ms* is the instant that they are about, epoch ms.
-    """
-
-    def __init__(self, tables: Tables, layout: Layout, topology: Topology, at_ms: int) -> None:
-        self._scene = scene_of(tables, layout, topology, at_ms=at_ms)
-        self._tables, self._topology, self._at_ms = tables, topology, at_ms
+    def __init__(self, tables: Tables, at: Scene) -> None:
+        topology = at.topology
+        self._scene, self._tables, self._topology, self._at_ms = at, tables, topology, at.at_ms
         edges: list[tuple[str, str]] = []
         for name, names in topology.upstreams.items():
             edges += [(name, read) for read in names]

@@ -21,15 +21,15 @@ from tidemark.model.topology import Topology
 from tidemark.reports.pages.charts import latency_bands, length_lines, share_lines
 from tidemark.reports.pages.colors import BLUE, GREEN, ORANGE, PINK, RED, SILENT, SKY, YELLOW
 from tidemark.reports.pages.drawing import BOX, draw
-from tidemark.reports.pages.page_model import (
+from tidemark.reports.pages.page_model import subjects_of
+from tidemark.reports.pages.templates import REFRESH_S, length, template
+from tidemark.reports.pages.topology_state import (
     NEEDS_SOMEONE,
     VERDICT_WORDS,
     PageVerdict,
     broken_slas,
-    subjects_of,
     told_cause,
 )
-from tidemark.reports.pages.templates import REFRESH_S, length, template
 from tidemark.reports.paths.path_text import PARTS_ARE
 from tidemark.semantics.bounds import COUNTED_AS_LATE
 from tidemark.semantics.liveness import Liveness

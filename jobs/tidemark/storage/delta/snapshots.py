@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -191,6 +192,82 @@ def files_between(path: Path, before: str, newest: str) -> frozenset[str] | None
     return frozenset(names)
 
 
+class LogFile(NamedTuple):
+    """A file of a Delta log.
+
+    That of a table made anew is another one. `inode` is 0 in object stores, and `written_ns` is epoch ns.
+    """
+
+    name: str
+    inode: int
+    written_ns: int
+
+
+NO_TABLE = LogFile("", 0, 0)
+
+
+def newest_log_file(path: Path) -> LogFile:
+    """Returns the newest commit in the log of the table at *path*; NO_TABLE without one."""
+    try:
+        names = [file.name for file in (path / "_delta_log").iterdir() if file.suffix == ".json"]
+    except OSError:
+        return NO_TABLE
+    return log_file(path, max(names)) if names else NO_TABLE
+
+
+def log_file(path: Path, name: str) -> LogFile:
+    """Returns the file *name* of the log of the table at *path*; NO_TABLE: it is gone."""
+    try:
+        status = (path / "_delta_log" / name).stat()
+    except OSError:
+        return NO_TABLE
+    return LogFile(name, status.st_ino, status.st_mtime_ns)
+
+
+@dataclass(frozen=True)
+class ReadLog:
+    """A log up to its file `newest`, with the `snapshot` after it (None: delta-rs has to read the table)."""
+
+    newest: LogFile
+    snapshot: Snapshot | None
+    actions: _Actions
+
+
+def read_log(path: Path, before: ReadLog | None) -> ReadLog | None:
+    """Returns the log of the local table at *path*, of which only the commits after those of *before* are read.
+
+    None: delta-rs has to read it. Files of a log never change, so that the name, inode and time of its newest one
+    stand for all of it.
+    """
+    newest = newest_log_file(path)
+    if before is not None and newest == before.newest:
+        return before
+    try:
+        actions = None if before is None else _later(path, before, newest)
+        if actions is None:
+            actions = _actions_of(path)
+        snapshot = _snapshot(actions, path)
+    except (OSError, ValueError):  # delta-rs or `damage_of_log` has a better message for it
+        return None
+    # A commit that came after the look at the newest one is read again, to no effect.
+    return ReadLog(newest, snapshot, actions)
+
+
+def _later(path: Path, before: ReadLog, newest: LogFile) -> _Actions | None:
+    """Returns the actions of *before* and of the commits after it; None: not all of these are there."""
+    is_same_table = log_file(path, before.newest.name) == before.newest
+    number = COMMIT.fullmatch(newest.name)
+    if not is_same_table or number is None or int(number[1]) < before.actions.number:
+        return None
+    actions = before.actions.copy()
+    for version in range(actions.number + 1, int(number[1]) + 1):
+        file = path / "_delta_log" / f"{version:020d}.json"
+        if not file.exists():  # removed after a checkpoint
+            return None
+        _apply(actions, file, version, _of_commit(file))
+    return actions
+
+
 @dataclass
 class _Actions:
     """Applies the actions of a log in their order."""
@@ -221,13 +298,16 @@ class _Actions:
                 case "txn":
                     self.transactions[content["appId"]] = content["version"]
 
+    def copy(self) -> _Actions:
+        """Returns the same, to which further actions can be applied."""
+        return replace(self, files=dict(self.files), transactions=dict(self.transactions))
+
     def snapshot(self, path: Path) -> Snapshot | None:
         """Returns the snapshot of the table at *path* after all actions.
 
         None: a reader of the table needs more than a list of its files.
         """
-        schema = self.metadata["schemaString"]
-        columns = {each["name"]: each["type"] for each in json.loads(schema)["fields"]}
+        schema, columns = _columns(self.metadata["schemaString"])
         # A log has values of partitions as text; values of other types would have to be converted.
         partitioned_by = tuple(self.metadata["partitionColumns"])
         partition_types = {columns[name] for name in partitioned_by}
@@ -256,19 +336,39 @@ class _Actions:
         )
 
 
+@lru_cache(maxsize=256)
+def _columns(schema: str) -> tuple[str, Mapping[str, Any]]:
+    """Returns *schema*, and its columns' types by name. Tables of the same kind share both."""
+    return schema, {each["name"]: each["type"] for each in json.loads(schema)["fields"]}
+
+
 def _read(path: Path) -> Snapshot | None:
     """Returns the newest snapshot of the local table at *path*; None: its readers need more.
 
     Raises DamagedLog, or ValueError or OSError if this module cannot read such a log.
     """
+    return _snapshot(_actions_of(path), path)
+
+
+def _actions_of(path: Path) -> _Actions:
+    """Returns all actions of the log of the local table at *path*; raises as `_read` does."""
     state = _Actions()
     for file, number, actions in _commits(path / "_delta_log"):
-        state.number = number
-        try:
-            for action in actions:
-                state.apply(action)
-        except MALFORMED as error:
-            raise DamagedLog(file, _malformed(error)) from error
+        _apply(state, file, number, actions)
+    return state
+
+
+def _apply(state: _Actions, file: Path, number: int, actions: Iterable[Mapping[str, Any]]) -> None:
+    """Applies the *actions* of *file* to *state*, which has this *number* then."""
+    state.number = number
+    try:
+        for action in actions:
+            state.apply(action)
+    except MALFORMED as error:
+        raise DamagedLog(file, _malformed(error)) from error
+
+
+def _snapshot(state: _Actions, path: Path) -> Snapshot | None:
     try:
         return state.snapshot(path)
     except MALFORMED as error:

@@ -10,13 +10,14 @@ import io
 import json
 import re
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from tidemark.model.tables.catalog import BATCHES, CHANGES, DEAD_LETTERS, HEARTBEATS, TABLES
 from tidemark.semantics.dead_letters import DeadLetterKind
-from tidemark.storage.delta.snapshots import snapshot_of
+from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
 
 NOTES = "notes.json"
 """The file in an entry with all that is not rows."""
@@ -60,14 +61,15 @@ def journal_of(home: Path) -> Path:
     return home.parent.parent.parent / "control" / home.parent.name / home.name / "journal"
 
 
-def journal_with_facts(home: Path) -> Path | None:
+def journal_with_facts(home: Path, opened: Callable[[Path], Snapshot | None] = snapshot_of) -> Path | None:
     """Returns the stream's journal if tables may lack its facts.
 
-    The tables lie in *home*. None: they lack none, or this user may not read the control folder.
+    The tables lie in *home*, and *opened* opens one as `snapshot_of` does. None: they lack none, or this user may not
+    read the control folder.
     """
     journal = journal_of(home)
     with suppress(PermissionError):
-        if journal.is_dir() and not _is_at_rest(journal, home / BATCHES.name):
+        if journal.is_dir() and not _is_at_rest(journal, home / BATCHES.name, opened):
             return journal
     return None
 
@@ -94,7 +96,7 @@ def newest_batch(path: Path, table: OpenTable) -> int:
     return -1 if newest is None else int(newest)
 
 
-def _is_at_rest(journal: Path, batches: Path) -> bool:
+def _is_at_rest(journal: Path, batches: Path, opened: Callable[[Path], Snapshot | None]) -> bool:
     """Returns True if all tables have the newest decided batch.
 
     The table *batches* gets it last.
@@ -117,11 +119,11 @@ def _is_at_rest(journal: Path, batches: Path) -> bool:
     except Exception:
         return False
     # A flush of a part of the tables leaves the others behind.
-    return is_whole and _newest_batch_at(batches) >= newest[0]
+    return is_whole and _newest_batch_at(batches, opened(batches)) >= newest[0]
 
 
-def _newest_batch_at(path: Path) -> int:
-    if (snapshot := snapshot_of(path)) is not None:
+def _newest_batch_at(path: Path, snapshot: Snapshot | None) -> int:
+    if snapshot is not None:
         return newest_batch(path, snapshot)
     from deltalake import DeltaTable
 

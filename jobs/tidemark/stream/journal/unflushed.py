@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache, partial, reduce
+from functools import lru_cache, reduce
 from pathlib import Path
+from typing import Protocol
 
 import polars as pl
 import pyarrow as pa
@@ -34,7 +35,7 @@ from tidemark.model.tables.catalog import (
     STATE_CHANGES,
     SUPPRESSED,
 )
-from tidemark.storage.delta.datasets import dataset_of, open_to_read
+from tidemark.storage.delta.datasets import frame_of, open_to_read
 from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.files import Rows, frames
 from tidemark.stream.journal.entries import Entry, Journal
@@ -83,15 +84,18 @@ class UnflushedRows:
         newest = newest_batch(path, table or open_to_read(path))
         return newest, _after(newest, self.rows[path.name])
 
-    def scan(self, path: Path) -> pl.LazyFrame:
-        """Returns all rows of the table at *path*.
+    def scan(self, path: Path, snapshot: Snapshot | None = None) -> pl.LazyFrame:
+        """Returns all rows of the table at *path*, of which the *snapshot* may be at hand.
 
         They are its own, and those of later batches.
         """
-        table = open_to_read(path)
-        own = pl.scan_pyarrow_dataset(dataset_of(table))
+        table = open_to_read(path, snapshot)
+        own = frame_of(table)
         later = _after(newest_batch(path, table), self.rows.get(path.name, {}))
         return pl.concat([own, pl.DataFrame(as_table(later)).lazy()], how="diagonal_relaxed") if later else own
+
+
+NOTHING_UNFLUSHED = UnflushedRows()
 
 
 class ComingRows:
@@ -116,24 +120,23 @@ class ComingRows:
                 journal = Journal(self._journal, kind)
                 numbers = journal.batches()
                 for number in numbers:
-                    if number > read_to and (entry := _readable(journal, number, only=self._only)):
+                    if number > read_to and (entry := readable(journal, number, only=self._only)):
                         rows += entry.tables.values()
                 self._read_to[kind] = max(numbers, default=read_to)
         return as_table(dict(enumerate(rows))) if rows else None
 
 
-def unflushed_of(home: Path, names: Collection[str] = FACTS_TABLES) -> UnflushedRows:
-    """Returns what is unflushed in tables called *names*.
+def unflushed_of(home: Path) -> UnflushedRows:
+    """Returns what is unflushed in the tables of the stream in *home*.
 
-    The tables lie in *home*, which is that of a stream. Facts in damaged entries are left out, so this is for people
-    who look at a stream, and not for drivers.
+    Facts in damaged entries are left out, so this is for people who look at a stream, and not for drivers.
     """
     journal = journal_with_facts(home)
     if journal is not None:
         # A user who may not read the control folder gets nothing.
         with suppress(PermissionError):
-            return unflushed(journal, names, leaves_out_damaged=True)
-    return UnflushedRows()
+            return unflushed(journal, readable)
+    return NOTHING_UNFLUSHED
 
 
 def scan_facts(path: Path) -> pl.LazyFrame:
@@ -146,34 +149,37 @@ def scan_facts(path: Path) -> pl.LazyFrame:
     return (UnflushedRows() if journal is None else unflushed(journal)).scan(path)
 
 
-def unflushed(
-    journal: Path, names: Collection[str] = FACTS_TABLES, *, leaves_out_damaged: bool = False
-) -> UnflushedRows:
-    """Returns what is unflushed in a *journal*, in tables called *names*.
+class ReadsEntry(Protocol):
+    """Reads an entry of a journal, of its tables only some."""
 
-    Raises UnreadableFile if an entry is damaged, unless it *leaves_out_damaged* ones.
+    def __call__(self, journal: Journal, number: int, /, *, only: tuple[str, ...]) -> Entry | None:
+        """Returns the entry of the batch *number*; None: it is gone, or left out."""
+
+
+def unflushed(journal: Path, read: ReadsEntry = Journal.read) -> UnflushedRows:
+    """Returns what is unflushed in a *journal*, whose entries *read* reads.
+
+    Raises UnreadableFile if an entry is damaged, unless *read* leaves it out.
     """
-    only = (*names, *(f"{FACTS}{name}" for name in names))
+    only = (*FACTS_TABLES, *(f"{FACTS}{name}" for name in FACTS_TABLES))
     decided, measured = Journal(journal, "data"), Journal(journal, "facts")
-
-    read = partial(_readable if leaves_out_damaged else Journal.read, only=only)
     # The folder is listed before any table is opened: what is removed meanwhile is in its table by then.
     numbers = decided.batches()
-    newest = read(decided, numbers[-1]) if numbers else None
+    newest = read(decided, numbers[-1], only=only) if numbers else None
     if newest is None:
-        return UnflushedRows()
+        return NOTHING_UNFLUSHED
     flushed = flushed_before(newest)
     rows_of_tables: dict[str, dict[int, Rows]] = defaultdict(dict)
     for number in numbers:
         if number <= flushed:
             continue
-        entry = newest if number == newest.batch_id else read(decided, number)
+        entry = newest if number == newest.batch_id else read(decided, number, only=only)
         for name, batch_id, rows in _facts_in(entry) if entry else ():
             rows_of_tables[name][batch_id] = rows
     for number in measured.batches():
         if number <= flushed:
             continue
-        entry = read(measured, number)
+        entry = read(measured, number, only=only)
         for name, rows in entry.tables.items() if entry else ():
             rows_of_tables[name][number] = rows
     return UnflushedRows(flushed, {name: _after(flushed, rows) for name, rows in rows_of_tables.items()})
@@ -207,7 +213,8 @@ def as_table(by_batch: ByBatch) -> pa.Table:
     return pa.concat_tables(tables, promote_options="permissive")
 
 
-def _readable(journal: Journal, number: int, *, only: tuple[str, ...]) -> Entry | None:
+def readable(journal: Journal, number: int, /, *, only: tuple[str, ...]) -> Entry | None:
+    """Returns the entry of the batch *number*, only with some tables; None: it is gone, or damaged, which is logged."""
     try:
         return journal.read(number, only=only)
     except UnreadableFile as error:

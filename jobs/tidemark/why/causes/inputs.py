@@ -26,7 +26,6 @@ from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_w
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.liveness import HAS_DRIVER, Liveness
 from tidemark.semantics.watermark import Progress
-from tidemark.stream.operate.registry import step_of
 from tidemark.why.causes.producers import Producers
 from tidemark.why.causes.time_unit import plausible_unit
 from tidemark.why.causes.wrong_type import wrong_fields
@@ -432,7 +431,7 @@ class Inputs:
         # The offsets of a hop are batches of its writer. The sum is 0 where the hop was never read.
         until = int(self._scene.of(source.name).reads.of_partition(source.name, 0).tail(1)["until_offset"].sum())
         # What a batch reads that was planned does not wait.
-        until = max(until, self._planned_until(source, 0) or 0)
+        until = until if handed < until else max(until, self._planned_until(source, 0) or 0)
         unread = self._scene.of(source.repartition).tables.batches_from(until)
         unread = unread.filter(pl.col("batch_id").is_between(until, handed))
         since_ms = unread["finished_at"].min()
@@ -478,6 +477,8 @@ def reasons_at(operator: Operator, records: pl.DataFrame) -> str:
 
     The columns of a null key are named.
     """
+    from tidemark.stream.operate.registry import step_of
+
     # The start of its window, which is a part of an aggregate's key, is never null.
     return _counted_reasons(records, "null_key", outside(step_of(operator).key(operator) or (), {"window_start"}))
 

@@ -1,0 +1,262 @@
+"""Tells how a topology is at an instant, and why: verdict, streams, SLAs, causes.
+
+The start page, the topology page, the SLA page, `tidemark status` and the JSON of Airflow's API server show it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from functools import cached_property
+from operator import itemgetter
+
+from tidemark.collecting import present
+from tidemark.facts.answers import Row
+from tidemark.facts.checks import Check, newest_check
+from tidemark.facts.stream_facts import StreamFacts
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import utc
+from tidemark.model.sla_spec import OF_LATENESS
+from tidemark.model.tables.catalog import SLA_RESULTS
+from tidemark.model.topology import Topology
+from tidemark.query.stored_tables import StoredTables
+from tidemark.reports.pages.partitions import partitions
+from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.liveness import WORKS, Liveness
+from tidemark.semantics.sla import Verdict
+from tidemark.storage.delta.data_files import naming_damage
+from tidemark.why.causes.drivers import DRAINED, FINISHED
+from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
+from tidemark.why.walk import Walk, is_harmless, scene
+
+CHECKS_MISSED = 2
+"""An SLA check counts as overdue after so many intervals of `check_every`."""
+
+
+class PageVerdict(StrEnum):
+    """The verdict on a topology or an operator, the worst first."""
+
+    UNREADABLE = "unreadable"
+    """Its file is not valid, or one of its tables is damaged.
+
+    Running streams use the file that they were started with.
+    """
+    BROKEN = "broken"
+    """An SLA is broken by the newest check."""
+    NOT_RUNNING = "not_running"
+    """A stream failed, hangs, was drained or was never started.
+
+    It is one that the topology or operator needs.
+    """
+    WARN = "warn"
+    """An SLA is above the threshold of its warning."""
+    LATE = "late"
+    """Results are late for a cause that `why` names."""
+    QUIET = "quiet"
+    """It keeps up, and no records come in."""
+    NOT_CHECKED = "not_checked"
+    """Nothing is known to be wrong, and no SLA about the age of results was measured lately."""
+    ON_TIME = "on_time"
+    """It keeps up, and every SLA that was measured holds; one of them is about the age of results."""
+
+
+NEEDS_SOMEONE = frozenset(
+    {PageVerdict.UNREADABLE, PageVerdict.BROKEN, PageVerdict.NOT_RUNNING, PageVerdict.WARN, PageVerdict.LATE}
+)
+"""The verdicts after which somebody should look."""
+VERDICT_WORDS = {
+    PageVerdict.UNREADABLE.value: "file not valid",
+    PageVerdict.BROKEN.value: "SLA broken",
+    PageVerdict.NOT_RUNNING.value: "not running",
+    PageVerdict.WARN.value: "SLA warning",
+    PageVerdict.LATE.value: "late",
+    PageVerdict.QUIET.value: "no new records",
+    PageVerdict.NOT_CHECKED.value: "age not judged",
+    PageVerdict.ON_TIME.value: "on time",
+}
+"""Verdicts for people."""
+
+
+class TopologyState:
+    """A topology at an instant, as pages and commands show it.
+
+    Each part is read and computed when it is first asked for, of one scene, whose tables are *stored* ones. Lengths are
+    ms, instants are timestamps in UTC. Parts raise an error if a table is damaged.
+    """
+
+    def __init__(self, stored: StoredTables, layout: Layout, topology: Topology, *, at_ms: int) -> None:
+        self.topology, self.at_ms = topology, at_ms
+        self.scene = scene(topology, layout, at_ms, stored=stored)
+        self.walk = Walk(self.scene)
+        self.stored, self.layout = stored, layout
+
+    def summary(self) -> Row:
+        """Returns the fields of the page model that tell how the topology is, and why.
+
+        Raises UnreadableFile if a table is damaged.
+        """
+        with naming_damage(self.scene.tables):
+            return {
+                "topology": self.topology.name,
+                "verdict": self.verdict,
+                "state": self.state,
+                "cause": self.cause,
+                "streams": self.streams,
+                "slas": self.slas,
+            }
+
+    @cached_property
+    def findings(self) -> list[WhyFinding]:
+        """What `why` finds, best reason first."""
+        return self.walk.explain()
+
+    @cached_property
+    def slas(self) -> Row:
+        """The newest check of the SLAs: its time, counts and rows."""
+        path = self.layout.report_table(self.topology.name, SLA_RESULTS.name)
+        return _slas(newest_check(self.stored, path, at_ms=self.at_ms), self.topology, self.at_ms)
+
+    @cached_property
+    def streams(self) -> list[Row]:
+        """The state of each stream, with its driver's last heartbeat."""
+        culprits = {finding.sub_topology: finding.operator for finding in reversed(self._late)}
+        streams = []
+        for sub in self.topology.sub_topologies:
+            unread = present(row["unread"] for row in self.partitions if row["sub_topology"] == sub.name)
+            streams.append(stream_row(self.scene.facts[sub.name], sub.name, culprits.get(sub.name), unread))
+        return streams
+
+    @property
+    def state(self) -> str:
+        """The worst state of a stream."""
+        return worst(map(itemgetter("state"), self.streams))
+
+    @cached_property
+    def verdict(self) -> str:
+        """The worst verdict that applies, of PageVerdict."""
+        return verdict_of(self.streams, self.slas, self.findings)
+
+    @property
+    def cause(self) -> Row | None:
+        """The finding that explains the verdict; None: there is none."""
+        is_quiet = self.verdict == PageVerdict.QUIET
+        quiet = [each for each in self._reasons if is_quiet and Trait.QUIET in each.cause.traits]
+        first = next(iter(self._late or quiet or self._reasons), None)
+        return first.row if first else None
+
+    @property
+    def _reasons(self) -> list[WhyFinding]:
+        return [finding for finding in self.findings if finding.cause is not NOTHING_WRONG]
+
+    @property
+    def _late(self) -> list[WhyFinding]:
+        """The findings about why results are late."""
+        # Findings come in the order of importance, but what is usual explains less than what is late. And what the
+        # facts of a drained stream show is from before, and waits for its start.
+        drained = {finding.sub_topology for finding in self._reasons if finding.cause in {DRAINED, FINISHED}}
+        faults = (finding for finding in self._reasons if not finding.cause.traits & HARMLESS)
+        return [finding for finding in faults if finding.sub_topology not in drained]
+
+    @cached_property
+    def partitions(self) -> list[Row]:
+        """The partitions of the outside sources, as `partitions` describes them."""
+        return partitions(self.scene, self.findings)
+
+
+def broken_slas(model: Row) -> str | None:
+    """Returns what the newest check measured of the broken SLAs in the page *model*; None: none is broken.
+
+    One with a warning is named as such: the verdict `broken` does not count it.
+    """
+    broken = [row for row in model["slas"]["rows"] if row["verdict"] in BROKEN]
+    if not broken:
+        return None
+    # With the verdict `broken` the SLAs in error come before those with a warning.
+    worst_sla, *others = sorted(broken, key=lambda row: row["verdict"] == Verdict.WARN)
+    also = [row["sla"] for row in others if row["verdict"] != Verdict.WARN]
+    warned = [row["sla"] for row in others if row["verdict"] == Verdict.WARN]
+    more = f"; also broken: {', '.join(also)}" if also else ""
+    more += f"; with a warning: {', '.join(warned)}" if warned else ""
+    return f"{worst_sla['sla']}: {worst_sla['message']}{more}"
+
+
+def told_cause(model: Row) -> Row | None:
+    """Returns the cause that is told beside the verdict of the page *model*; None: none is.
+
+    What is usual for a healthy stream is no reason for a broken SLA; but that a stream is drained is told with it.
+    """
+    cause: Row | None = model["cause"]
+    is_broken = any(row["verdict"] in BROKEN for row in model["slas"]["rows"])
+    if cause and is_broken and is_harmless(cause["cause"]) and model["state"] in WORKS:
+        return None
+    return cause
+
+
+def worst(words: Iterable[str]) -> str:
+    """Returns the worst of *words*, which are of PageVerdict or of Liveness.
+
+    >>> worst(["running", "drained"]), worst(["on_time", "warn"])
+    ('drained', 'warn')
+    """
+    present, worst_first = set(words), map(str, [*PageVerdict, *Liveness])
+    return next(word for word in worst_first if word in present)
+
+
+def stream_row(facts: StreamFacts, sub_topology: str, culprit: str | None = None, unread: Sequence[int] = ()) -> Row:
+    """Returns the state of a stream, and its driver's last heartbeat.
+
+    *culprit* is the operator of the first finding about it that is a fault, *unread* has the records that the newest
+    batch left unread in each partition. The number in a heartbeat is older; it counts where an estimate is made of it.
+    """
+    beat, state = facts.driver.beat, facts.driver.liveness
+    newest = facts.tables.batches.tail(1)
+    behind = beat.records_behind if beat else None
+    if unread and (beat is None or beat.eta_at_ms is None):
+        behind = sum(unread)
+    return {
+        "sub_topology": sub_topology,
+        "state": state.value,
+        "reason": beat.reason if beat else None,
+        "last_heartbeat_at": utc(beat.at_ms) if beat else None,
+        "since": utc(facts.driver.started_ms) if beat else None,
+        "last_batch_at": utc(newest["finished_at"].item()) if newest.height else None,
+        "records_in": int(facts.tables.every_batch["records_in"].sum()),
+        "records_behind": behind,
+        "arrival_per_s": beat.arrival_per_s if beat else None,
+        "working_per_s": beat.working_per_s if beat else None,
+        "culprit": culprit,
+        "eta_at": utc(beat.eta_at_ms) if beat and beat.eta_at_ms is not None else None,
+    }
+
+
+def _slas(check: Check | None, topology: Topology, at_ms: int) -> Row:
+    """Returns the newest *check* of the SLAs: its time, counts and rows."""
+    checked_at, rows = (None, []) if check is None else (check.checked_at, check.rows)
+    age_ms = None if checked_at is None else at_ms - round(checked_at.timestamp() * 1000)
+    is_overdue = age_ms is None or age_ms > CHECKS_MISSED * topology.check_every_ms
+    return {"checked_at": checked_at, "is_overdue": is_overdue, **counts_of(rows), "rows": rows}
+
+
+def counts_of(rows: Sequence[Row]) -> dict[str, int]:
+    """Counts SLAs by their verdict."""
+    counts = Counter(row["verdict"] for row in rows)
+    broken = sum(counts[verdict] for verdict in BROKEN - {Verdict.WARN})
+    return {"n": len(rows), "broken": broken, "warned": counts[Verdict.WARN], "unknown": counts[Verdict.UNKNOWN]}
+
+
+def verdict_of(streams: Sequence[Row], slas: Row, findings: Sequence[WhyFinding]) -> str:
+    """Returns the verdict on a topology."""
+    causes = {finding.cause for finding in findings}
+    ages = (row["verdict"] for row in slas["rows"] if row["measure"] in OF_LATENESS)
+    is_measured = not slas["is_overdue"] and any(verdict != Verdict.UNKNOWN for verdict in ages)
+    # The worst verdict comes first, and the first that applies counts.
+    rules = {
+        PageVerdict.BROKEN: slas["broken"] > 0,
+        PageVerdict.NOT_RUNNING: any(stream["state"] not in WORKS for stream in streams),
+        PageVerdict.WARN: slas["warned"] > 0,
+        PageVerdict.LATE: any(not cause.traits & HARMLESS for cause in causes - {NEVER_STARTED}),
+        PageVerdict.QUIET: any(Trait.QUIET in cause.traits for cause in causes),
+        PageVerdict.NOT_CHECKED: not is_measured,
+    }
+    return next((standing for standing, holds in rules.items() if holds), PageVerdict.ON_TIME).value
