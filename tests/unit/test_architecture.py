@@ -153,7 +153,7 @@ IMPORTS = {
     ),
     "why": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model storage.delta "
-        "why.evidence why.causes facts query"
+        "why.evidence why.causes facts"
     ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
@@ -167,7 +167,7 @@ IMPORTS = {
     "reports.pages": (
         "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage "
         "storage.delta why.causes why.evidence why reports reports.paths kernels.columns reports.paths.windows "
-        "reports.paths.ages facts query"
+        "reports.paths.ages facts"
     ),
     "reports.what_if": (
         "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports facts query"
@@ -184,9 +184,7 @@ IMPORTS = {
         "storage.delta query why.evidence reports reports.pages sla.contracts sla.measures sla.incidents facts "
         "facts.measures"
     ),
-    "metrics": (
-        "clock collecting model.tables model.settings model semantics model.project storage.delta why.evidence facts"
-    ),
+    "metrics": "clock collecting model.tables model.settings model semantics model.project why.evidence facts",
     "cli.outside": (
         "clock collecting escaping errors model.settings model.project model.kinds model control query metrics "
         "cli.shared facts kernels.sql semantics"
@@ -245,6 +243,7 @@ OPEN_TABLES = (
     "duckdb",
     "tidemark.query.spark",
     "tidemark.query.sql.Warehouse",
+    "tidemark.query.stored_tables",
     "tidemark.storage.delta.datasets",
     "tidemark.storage.delta.log",
     "tidemark.storage.delta.snapshots",

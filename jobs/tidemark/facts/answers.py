@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.query.sql import MEMORY, Warehouse
+from tidemark.query.stored_tables import StoredTables
 
 Row = dict[str, Any]
 Tables = Warehouse
@@ -14,11 +15,16 @@ Tables = Warehouse
 
 
 def answers_over(
-    warehouse: Path, topology: str | None = None, *, only: Container[Path] | None = None, memory: str = MEMORY
+    warehouse: Path,
+    topology: str | None = None,
+    *,
+    only: Container[Path] | None = None,
+    memory: str = MEMORY,
+    stored: StoredTables | None = None,
 ) -> Tables:
     """Returns what answers SQL over the tables of *warehouse*.
 
     With a *topology*, or places *only*, the tables of others look empty. Queries use at most *memory* (a size of
-    DuckDB, for example 512MB).
+    DuckDB, for example 512MB). They are about the tables that were *stored* when others asked; None: as they are now.
     """
-    return Warehouse(warehouse, topology=topology, only=only, memory=memory)
+    return Warehouse(warehouse, topology=topology, only=only, memory=memory, stored=stored)

@@ -25,13 +25,15 @@ RECENT_MS = 2 * 86_400_000
 """Rows of so long before the instant are recent, in ms."""
 BATCH_COLUMNS = ("batch_id", "decided_at", "started_at", "finished_at", "duration_ms", "epoch", "records_in")
 
+Stored = StoredTables
+"""Tables and journals, each as it was when it was first asked for. SQL over the same ones: `answers_over`."""
 Opener = Callable[[Table, str], pl.LazyFrame]
 """Opens a table under its name; a missing one has no rows."""
 
 
-def stored_in(home: Path, stored: StoredTables | None = None) -> Opener:
+def stored_in(home: Path, stored: Stored | None = None) -> Opener:
     """Returns the opener of the tables in *home*, and of its journal, among the *stored* ones of a warehouse."""
-    tables = stored or StoredTables()
+    tables = stored or Stored()
 
     def open_table(table: Table, name: str) -> pl.LazyFrame:
         rows = tables.scan(home / name)

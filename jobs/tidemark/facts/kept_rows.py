@@ -93,6 +93,10 @@ COLUMNS: Mapping[str, frozenset[str]] = MappingProxyType(
 """Columns of wide tables that metrics need; of others all are read."""
 
 
+Version = LogFile
+"""The version of a table: the newest file of its log."""
+
+
 class _KeptTable(NamedTuple):
     """The needed *rows* of *files*, as of the first of *versions*.
 

@@ -33,7 +33,7 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.collecting import names_in, outside
 from tidemark.facts.alerts import budgets
 from tidemark.facts.fact_tables import FactTables
-from tidemark.facts.kept_rows import TableRows
+from tidemark.facts.kept_rows import TableRows, Version
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.metrics.catalog import METRICS, Metric, MetricType
 from tidemark.model.project.layout import Layout
@@ -55,7 +55,6 @@ from tidemark.semantics.buckets import GAMMA, quantile, value_of
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.sla import Verdict
-from tidemark.storage.delta.snapshots import LogFile
 from tidemark.why.evidence.snapshot import Scene
 
 log = logging.getLogger(__name__)
@@ -133,7 +132,7 @@ class Exporter(Collector):
     ) -> None:
         self._layout, self._topologies, self._clock = layout, topologies, clock
         self._rows, self._lock = TableRows(), Lock()
-        self._kept: dict[tuple[str, SamplesOf], tuple[list[LogFile], list[Sample]]] = {}
+        self._kept: dict[tuple[str, SamplesOf], tuple[list[Version], list[Sample]]] = {}
 
     def collect(self) -> Iterator[Family]:
         """Yields the metrics, each with the series of all topologies."""

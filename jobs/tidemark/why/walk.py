@@ -16,7 +16,7 @@ from typing import assert_never
 import polars as pl
 
 from tidemark.errors import InvalidArgument, UnreadableFile
-from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
+from tidemark.facts.fact_tables import RECENT_MS, FactTables, Stored, stored_in
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import Reading
@@ -27,7 +27,6 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.query.stored_tables import StoredTables
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import drivers, file_unreadable, restarts
 from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, reasons_at, reasons_of
@@ -103,14 +102,14 @@ def scene(
     at_ms: int,
     *,
     recent_ms: int = RECENT_MS,
-    stored: StoredTables | None = None,
+    stored: Stored | None = None,
 ) -> Scene:
     """Returns the facts of *topology* at *at_ms*, in tables of which some may be *stored* as others have opened them.
 
     Each table but `batches` is opened when it is first needed. *recent_ms* is that of `FactTables`.
     """
     facts: dict[str, StreamFacts] = {}
-    opened = stored or StoredTables()
+    opened = stored or Stored()
     for sub in topology.sub_topologies:
         home, control = layout.stream(topology.name, sub.name), layout.control(topology.name, sub.name)
         # A batch counts with its row in `batches`, which is written last: tables that are opened later have all of it.

@@ -19,12 +19,12 @@ from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidArgument, UnreadableFile
 from tidemark.escaping import one_line
 from tidemark.facts.answers import Row
+from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology, load_each, name_in
-from tidemark.query.stored_tables import StoredTables
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import FILE, load_each_recorded, read_query
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState, broken_slas, told_cause
@@ -87,11 +87,11 @@ def command(options: argparse.Namespace) -> int:
 def page_model(state: TopologyState) -> Row:
     """Returns the whole page model of *state*."""
     # The text needs none of these, and to import them takes as long as to tell of two topologies.
-    from tidemark.query.sql import Warehouse
+    from tidemark.facts.answers import answers_over
     from tidemark.reports.pages.page_model import document
     from tidemark.reports.promises import promises
 
-    tables = Warehouse(state.layout.warehouse, topology=state.topology.name, stored=state.stored)
+    tables = answers_over(state.layout.warehouse, state.topology.name, stored=state.stored)
     return document(tables, state, promises(known_slas(state.topology).specs))
 
 
@@ -138,7 +138,7 @@ def _model(warehouse: Path, topology: Topology, told: Callable[[TopologyState], 
     Each stream has its first latency, `first_latency_ms`, that of a query of a job of its present checkpoint, and how
     many keys have several rows in the Delta tables that it joins, `ambiguous_keys`; None where it joins none.
     """
-    state = TopologyState(StoredTables(), Layout(warehouse), topology, at_ms=wall_clock_ms())
+    state = TopologyState(Stored(), Layout(warehouse), topology, at_ms=wall_clock_ms())
     model = told(state)
     with naming_damage(state.scene.tables):
         return {**model, "streams": [*_streams(state, model["streams"])]}

@@ -14,13 +14,13 @@ from operator import itemgetter
 from tidemark.collecting import present
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import Check, newest_check
+from tidemark.facts.fact_tables import Stored
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import OF_LATENESS
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.model.topology import Topology
-from tidemark.query.stored_tables import StoredTables
 from tidemark.reports.pages.partitions import partitions
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import WORKS, Liveness
@@ -85,7 +85,7 @@ class TopologyState:
     ms, instants are timestamps in UTC. Parts raise an error if a table is damaged.
     """
 
-    def __init__(self, stored: StoredTables, layout: Layout, topology: Topology, *, at_ms: int) -> None:
+    def __init__(self, stored: Stored, layout: Layout, topology: Topology, *, at_ms: int) -> None:
         self.topology, self.at_ms = topology, at_ms
         self.scene = scene(topology, layout, at_ms, stored=stored)
         self.walk = Walk(self.scene)
