@@ -12,9 +12,10 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -210,20 +211,20 @@ def test_a_topology_and_its_operators_are_as_on_the_command_line(client: Client,
 def test_all_of_a_page_is_of_the_instant_that_it_names(
     client: Client, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    began_ms, asked_ms, document = wall_clock_ms(), list[int](), topology_command.document
+    began_ms, asked_ms, state = wall_clock_ms(), list[int](), page_api.TopologyState
 
     def slow_clock() -> int:
         """Ten seconds pass between two looks at it."""
         asked_ms.append(began_ms + 10_000 * len(asked_ms))
         return asked_ms[-1]
 
-    def noted(*arguments: Any, at_ms: int, **more: Any) -> Any:
+    def noted(*arguments: Any, at_ms: int) -> Any:
         facts.append(at_ms)
-        return document(*arguments, at_ms=at_ms, **more)
+        return state(*arguments, at_ms=at_ms)
 
     facts: list[int] = []
     monkeypatch.setattr(page_api, "wall_clock_ms", slow_clock)
-    monkeypatch.setattr(topology_command, "document", noted)
+    monkeypatch.setattr(page_api, "TopologyState", noted)
     (named,) = re.findall('At <time datetime="(.+?)">', client.get(url).text)
     assert facts == [instant_ms(named)]
 
@@ -530,12 +531,14 @@ def test_damaged_files_are_named_and_break_no_page(
     for route in ("/pages/flights", "/topologies/flights/why"):
         assert f"no driver of carriers can start: {control / 'meanings.json'}: it is damaged" in found[route].text
     reported_paths = commit_file(layout.report_table("flights", "critical_paths"), 0)
-    reported_paths.write_bytes(reported_paths.read_bytes()[:99])
+    whole = reported_paths.read_bytes()
+    reported_paths.write_bytes(whole[:99])
     ANSWERS.forget()
     for route in ("/pages/flights", "/topologies/flights/path"):
         answer = client.get(route)
         assert (answer.status_code, f"{reported_paths}: it is damaged (" in answer.text) == (500, True)
         assert "restore its table from a backup" in answer.text
+    reported_paths.write_bytes(whole)
     commit = commit_file(layout.stream_table("flights", "carriers", "batches"), 0)
     commit.parent.mkdir(parents=True)
     commit.write_bytes(b"")
@@ -914,20 +917,21 @@ async def answers(urls: list[str]) -> list[httpx.Response]:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many answers were being computed whenever one was begun."""
     running, seen, lock = 0, [], threading.Lock()
-    document = topology_command.document
 
-    def counted(*arguments: Any, **more: Any) -> Any:
+    def counted(compute: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
         nonlocal running
         with lock:
             running += 1
             seen.append(running)
         try:
-            return document(*arguments, **more)
+            return compute(*arguments, **more)
         finally:
             with lock:
                 running -= 1
 
-    monkeypatch.setattr(topology_command, "document", counted)
+    # The first computes JSON, the second a page.
+    for owner, name in ((topology_command, "document"), (page_api, "topology_facts")):
+        monkeypatch.setattr(owner, name, partial(counted, getattr(owner, name)))
     return seen
 
 
@@ -959,8 +963,8 @@ def test_a_new_version_of_incidents_or_alerts_ends_kept_answers(
     decided: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models: list[str] = []
-    model = page_api._model
-    monkeypatch.setattr(page_api, "_model", lambda name, *of: models.append(name) or model(name, *of))
+    state = page_api._state
+    monkeypatch.setattr(page_api, "_state", lambda of, *tables: models.append(of.name) or state(of, *tables))
     monkeypatch.setattr(page_answers, "KEPT_S", math.inf)
     monkeypatch.setattr(page_api, "LINES_WITHIN_S", page_answers.WAITS_S)
     for table in (INCIDENTS, ALERTS):

@@ -421,6 +421,9 @@ def test_a_check_waits_until_its_instant_is_passed(tmp_path):
 
     run(playing, range(3), {})
     beat(playing, at_s=19, batch_id=2)
+    assert behind_after(lambda: None) == (set(), 2.5)  # nobody holds the lease, which is asked after 3 s
+    lease = playing.control
+    lease.acquire()
     assert behind_after(lambda: None) == (set(), 14.5)  # the driver has not beaten since
     beat(playing, at_s=20, batch_id=2)
     assert behind_after(lambda: None) == ({SUB}, 15)

@@ -27,6 +27,7 @@ from tidemark.control.liveness import liveness_of
 from tidemark.facts.history import history
 from tidemark.facts.latency_places import ChartSpan
 from tidemark.facts.liveness import drivers_of
+from tidemark.facts.measures import sla_facts
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
@@ -51,7 +52,6 @@ from tidemark.semantics.liveness import (
     asks_for_lease,
     liveness,
 )
-from tidemark.sla.measures import facts as sla_facts
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.walk import why
 

@@ -49,7 +49,6 @@ def test_modules_need_only_packages_that_an_extra_has(plain: FreshEnvironment) -
     of_extras = [
         "airflow",
         "attr",  # of openlineage
-        "great_expectations",
         "openlineage",
         "opentelemetry",
         "pandas",
