@@ -39,6 +39,7 @@ from tidemark.reports.pages.topology_page import operator_page, start_page, topo
 from tidemark.reports.promises import Promises
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
 from tidemark.semantics.liveness import (
+    ENDED_WELL,
     HAS_DRIVER,
     LIMITS,
     REPLACED_WITHIN_MS,
@@ -53,7 +54,7 @@ from tidemark.semantics.liveness import (
     liveness,
 )
 from tidemark.stream.driver.heartbeats import Heartbeats
-from tidemark.why.walk import why
+from tidemark.why.walk import scene, why
 
 TOML = topology_of(events=source(idle_after="10 s"), board=sink("events", table="board"))
 SLA = {"subject": "board", "error_after": "1 h", "owner": "o", "ignore_when_idle": True}
@@ -231,7 +232,7 @@ def surfaces(place: Place) -> Iterator[tuple[str, str]]:
 
     yield "facts", word.value
     model = page_model(tables, layout, topology, Promises(), at_ms=at_ms)
-    facts = topology_facts(tables, layout, topology, at_ms=at_ms)
+    facts = topology_facts(tables, scene(topology, layout, at_ms, stored=tables.stored))
     (stream,), (of_topology,) = model["streams"], facts["sub_topologies"]
     yield "status of the stream", stream["state"]
     yield "status of the topology", model["state"]
@@ -266,7 +267,8 @@ def surfaces(place: Place) -> Iterator[tuple[str, str]]:
     specs = parse({"play": SLAS}, topology, file="slas.toml")
     found = sla_facts.facts(tables, topology, specs, drivers, at_ms=at_ms)
     idle = [row["idle"] for row in found if row["what"] == "source"]
-    looked_at = word in WORKS or drivers[sub].beat is None
+    # Of those that ended well, all did less than five minutes ago.
+    looked_at = word in WORKS | ENDED_WELL or drivers[sub].beat is None
     yield "idle sources, in a check", if_so(idle == [looked_at] * (stream["last_batch_at"] is not None))
     catches_up = any(row["what"] == "catching_up" for row in found)
     yield "catching up, in a check", if_so(catches_up is (word is Liveness.CATCHING_UP))
