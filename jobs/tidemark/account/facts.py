@@ -1,0 +1,160 @@
+"""What the account of time is made of: every fact that has to be recorded, as typed frames.
+
+Clocks: *boot* is ms of `CLOCK_BOOTTIME` of the driver's host, which goes on while the host is suspended and never
+steps; it is comparable within one driver only. *Wall* is epoch ms of the named host, as it was read, steps included.
+*Reference* is epoch ms of the clock that hosts are measured against, the brokers'. Event times are epoch ms of the
+producers' clocks, which nobody measures: a wrong one is a part of the producer. Lengths are ms.
+
+A row that is missing is a missing fact: the time that it would explain becomes `unknown`, and nothing else does. A row
+whose column says "null: ..." is complete.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import polars as pl
+
+TEXT, MS, COUNT = pl.String(), pl.Int64(), pl.Int64()
+
+SEGMENTS = pl.Schema(
+    {
+        "stream": TEXT,
+        "driver": COUNT,
+        "batch_id": COUNT,
+        "owner": TEXT,
+        "detail": TEXT,
+        "began_ms": MS,
+        "ended_ms": MS,
+    }
+)
+"""What the main thread of a stream did, without a gap: the list of phases of `batches`.
+
+`driver` is the epoch of the stream's driver, `owner` and `detail` those of `account.owners`, and the instants boot. A wait
+for the trigger and looks without news belong to the batch that comes after them. Segments that ended after the newest
+entry ride in heartbeats, so that those of a driver that died are there up to its last heartbeat.
+"""
+BATCHES = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": COUNT,
+        "driver": COUNT,
+        "host": TEXT,
+        "wall_ms": MS,
+        "boot_ms": MS,
+        "excluded_ms": MS,
+        "looked_ms": MS,
+        "worked_ms": MS,
+    }
+)
+"""The batches that were decided, a row of `batches` each.
+
+`driver` is the one that decided the batch. `wall_ms` is the batch's one reading of the wall clock of `host`, and
+`boot_ms` the same instant. The rest is boot, too: `looked_ms` is when the end offsets that the plan used were known,
+`excluded_ms` the look before that (null: the driver's first one), and `worked_ms` the end of the last operator.
+"""
+HEARTBEATS = pl.Schema(
+    {
+        "stream": TEXT,
+        "driver": COUNT,
+        "host": TEXT,
+        "began_ms": MS,
+        "ended_ms": MS,
+        "wall_ms": MS,
+        "gaps": pl.List(pl.Struct({"began_ms": MS, "ended_ms": MS, "cpu_ms": MS})),
+    }
+)
+"""The time for which the pulse vouches: from the heartbeat before (or the driver's first look) to this one, boot.
+
+`wall_ms` is the wall clock of `host` at `ended_ms`. `gaps` are the stretches between two beats of at least 1 s, with the CPU time that the process used in each.
+"""
+CLOCKS = pl.Schema({"stream": TEXT, "driver": COUNT, "host": TEXT, "at_ms": MS, "offset_ms": MS, "error_ms": MS})
+"""Measured clocks, the list of clock offsets of `heartbeats`.
+
+`offset_ms` added to the wall clock of `host` is the reference, give or take `error_ms`; negative where the host is
+ahead. `at_ms` is `ended_ms` of the heartbeat with it. For the host of a task the offset of the driver's host is added.
+"""
+PLANS = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": COUNT,
+        "input": TEXT,
+        "partition": COUNT,
+        "from_offset": COUNT,
+        "until_offset": COUNT,
+        "latest_offset": COUNT,
+        "cut_by": TEXT,
+        "cut_detail": TEXT,
+    }
+)
+"""What each plan took from an input partition, a row of `partition_batches`.
+
+Offsets are as there: exclusive ends. `cut_by` is the owner (`max_records`, `max_drift`) because of which a plan took less
+than there was, null: it took all, or nothing limited it; `cut_detail` is that owner's detail.
+"""
+READS = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": COUNT,
+        "input": TEXT,
+        "partition": COUNT,
+        "event_ms": MS,
+        "n": COUNT,
+        "arrived_ms": MS,
+        "arrival_error_ms": MS,
+        "readable_ms": MS,
+        "left_by": COUNT,
+        "writer": TEXT,
+        "writer_batch": COUNT,
+    }
+)
+"""What a batch read: `n` records of an input partition that arrived, waited and aged alike, in `partition_batches`.
+
+`event_ms` is their mean event time. `arrived_ms` is their arrival by the reference, with its error (both null: not
+known), and `readable_ms` the first look whose last stable offset was beyond them (null: they were in no transaction).
+`left_by` is the first batch whose plan saw them and left them behind (null: the first plan that saw them took them). Of
+a hop, `writer` and `writer_batch` are the stream and the batch that wrote them, and their arrival is null: it is the
+commit of that batch. They are null for other inputs.
+"""
+RESULTS = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": COUNT,
+        "driver": COUNT,
+        "place": TEXT,
+        "visible_ms": MS,
+        "visible_boot_ms": MS,
+        "read_batch": COUNT,
+        "input": TEXT,
+        "partition": COUNT,
+        "event_ms": MS,
+        "held_by": TEXT,
+        "held_detail": TEXT,
+        "due_ms": MS,
+    }
+)
+"""What a batch made visible at a place (an operator's table, hop or topic).
+
+`visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
+instant. `read_batch`, `input`, `partition` and `event_ms` name the row of READS. `held_by` is the setting because of which the result came later than its batch (null: none did), and `due_ms`
+until when it had to wait, the driver's wall clock.
+"""
+USUAL_LENGTHS = pl.Schema({"stream": TEXT, "owner": TEXT, "detail": TEXT, "usual_ms": pl.Float64()})
+"""How long an owner usually has of the time from one look to the next. Owners without a row: 0."""
+USUAL_ARRIVALS = pl.Schema({"stream": TEXT, "input": TEXT, "per_ms": pl.Float64(), "per_batch": pl.Float64()})
+"""How many records of an input usually arrive in a ms, and how many a batch usually reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All that is known of the streams of a topology, in frames with the schemas above."""
+
+    segments: pl.DataFrame = field(default_factory=SEGMENTS.to_frame)
+    batches: pl.DataFrame = field(default_factory=BATCHES.to_frame)
+    heartbeats: pl.DataFrame = field(default_factory=HEARTBEATS.to_frame)
+    clocks: pl.DataFrame = field(default_factory=CLOCKS.to_frame)
+    plans: pl.DataFrame = field(default_factory=PLANS.to_frame)
+    reads: pl.DataFrame = field(default_factory=READS.to_frame)
+    results: pl.DataFrame = field(default_factory=RESULTS.to_frame)
+    usual_lengths: pl.DataFrame = field(default_factory=USUAL_LENGTHS.to_frame)
+    usual_arrivals: pl.DataFrame = field(default_factory=USUAL_ARRIVALS.to_frame)

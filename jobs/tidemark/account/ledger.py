@@ -1,0 +1,58 @@
+"""What all accounts share, worked out once from the facts: clocks, timelines, batches and debts by the reference clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tidemark.account.clocks import DRIVER, driver_clocks
+from tidemark.account.facts import Facts
+from tidemark.account.timeline import timeline_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Facts by the reference clock.
+
+    Attributes:
+        facts: as they were recorded.
+        timeline: TIMELINE of all streams.
+        batches: `excluded_ms`, `looked_ms` and `worked_ms` by the reference, with `clock_error_ms`, of each `stream` and
+            `batch_id`.
+        clocks: of drivers, by `driver_clocks`.
+    """
+
+    facts: Facts
+    timeline: pl.DataFrame
+    batches: pl.DataFrame
+    clocks: pl.DataFrame
+
+    @classmethod
+    def of(cls, facts: Facts) -> Ledger:
+        """Returns the ledger of *facts*."""
+        return cls(facts=facts, timeline=timeline_of(facts), batches=_batches(facts), clocks=driver_clocks(facts))
+
+    def made_visible(self, results: pl.DataFrame) -> pl.DataFrame:
+        """Returns *results* with `end_ms`, their `visible_ms` by the reference, and with `ahead_ms`, by how much the wall
+        clock that they were read from was ahead; also with `host` and `clock_error_ms` of that clock.
+
+        A result has `stream`, `driver`, `visible_ms` and `visible_boot_ms`.
+        """
+        end_ms = pl.col("visible_boot_ms") + pl.col("to_reference_ms")
+        return (
+            results.join(self.clocks, on=DRIVER, how="left", maintain_order="left")
+            .with_columns(end_ms=end_ms, ahead_ms=pl.col("visible_ms") - end_ms)
+            .drop("to_reference_ms")
+        )
+
+
+def _batches(facts: Facts) -> pl.DataFrame:
+    instants = ["excluded_ms", "looked_ms", "worked_ms"]
+    placed = facts.batches.join(driver_clocks(facts).drop("host"), on=DRIVER, maintain_order="left")
+    return (
+        placed.with_columns(pl.col(instants) + pl.col("to_reference_ms"))
+        .sort("stream", "batch_id")
+        .with_columns(excluded_ms=pl.col("excluded_ms").fill_null(pl.col("looked_ms").shift().over("stream")))
+        .select("stream", "batch_id", "driver", *instants, "clock_error_ms")
+    )

@@ -1,0 +1,471 @@
+"""Simulates streams ms by ms, and knows to whom each ms of each result belongs.
+
+A Life is one random topology with its producers, brokers, drivers and faults. `Life.facts` has what a driver could have
+recorded, in rows by the name of their frame, and `Life.truth` the parts of each result's age. Both come from what happened:
+nothing here reads the account of time, or shares code with it. Instants are ms of the reference clock, `BASE_MS` at the
+beginning; hosts have boot clocks, and wall clocks that are wrong and step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, NamedTuple
+
+import numpy as np
+
+BASE_MS = 1_800_000_000_000
+BEFORE_MS, AFTER_MS = 40_000, 400_000
+"""The labels of a stream reach this far before and after BASE_MS."""
+BEAT_MS, PAUSE_MS = 250, 1_000
+Row = dict[str, Any]
+Owned = tuple[str, str]
+"""An owner and its detail."""
+UNKNOWN_SEGMENT: Owned = ("unknown", "segment")
+
+
+@dataclass
+class Host:
+    """A host, its wall clock ahead of the reference by `ahead_ms` and by all `steps` (instant, ms) before."""
+
+    name: str
+    ahead_ms: int
+    steps: list[tuple[int, int]]
+    booted_ms: int
+    error_ms: int | None
+    """Error of the measured offset; None: nobody measures it."""
+
+    def boot(self, at_ms: int) -> int:
+        return at_ms - self.booted_ms
+
+    def wall(self, at_ms: int) -> int:
+        return at_ms + self.ahead_ms + sum(by_ms for step_ms, by_ms in self.steps if step_ms <= at_ms)
+
+
+class Stretch(NamedTuple):
+    """Time until an instant: of an owner, or of a stream's life."""
+
+    owner: Owned | str
+    until_ms: int
+
+
+@dataclass
+class Record:
+    """A record of a source's partition or of a hop, and whose the time until it arrived is."""
+
+    event_ms: int
+    arrived_ms: int
+    path: list[Stretch]
+    writer: str | None = None
+    writer_batch: int | None = None
+    readable_ms: int | None = None
+    left_by: int | None = None
+    left_ms: int | None = None
+    taken_ms: int = 0
+
+
+@dataclass
+class Input:
+    """A source or a hop with the records of its partitions, in the order in which they arrived."""
+
+    name: str
+    partitions: dict[int | None, list[Record]]
+    max_records: int | None = None
+
+    def copy(self) -> Input:
+        """Returns the input for one more reader."""
+        partitions = {n: [replace(record) for record in records] for n, records in self.partitions.items()}
+        return Input(self.name, partitions, self.max_records)
+
+    def detail(self, partition: int | None) -> str:
+        return self.name if partition is None else f"{self.name}/{partition}"
+
+
+@dataclass
+class Result:
+    """A row that became visible: its age starts at `start_ms`, and `path` ends with the stream that wrote it."""
+
+    start_ms: int
+    visible_ms: int
+    wall_ms: int
+    host: str
+    producer: str
+    path: list[Stretch]
+    key: Row
+
+
+class CrashedError(Exception):
+    """The driver is gone."""
+
+
+@dataclass
+class Stream:
+    """One streaming query with its drivers, one after the other, each on a host of its own."""
+
+    life: Life
+    name: str
+    inputs: list[Input]
+    operators: list[str]
+    places: list[str]
+    hop: str | None
+    hosts: list[Host]
+    trigger_ms: int
+    pauses: list[tuple[int, int]]
+    crashes: list[tuple[int, int]]
+    """When a driver dies, and how long after that the next one starts."""
+    now_ms: int = BASE_MS
+    driver: int = 1
+    batch: int = 0
+    labels: Any = None
+    written: list[Record] = field(default_factory=list)
+    done: int = 0
+
+    def __post_init__(self) -> None:
+        self.labels = np.zeros(BEFORE_MS + AFTER_MS, np.int32)
+        self.inputs = [source.copy() for source in self.inputs]
+        self.segments: list[Row] = []
+        self.taken: dict[tuple[str, int | None], int] = {}
+        self.batches: list[tuple[int, int]] = []
+        self.began_ms, self.gil = self.now_ms, []
+
+    @property
+    def host(self) -> Host:
+        return self.hosts[min(self.driver, len(self.hosts)) - 1]
+
+    # What happens
+
+    def run(self, until_ms: int) -> None:
+        while self.now_ms < until_ms:
+            self.began_ms, self.gil, self.segments = self.now_ms, [], []
+            self.work_ms = self.decided_ms = None
+            self.open: list[Result] = []
+            try:
+                self._live(until_ms)
+                self._tell(self.now_ms)
+                return
+            except CrashedError:
+                dead_ms, pause_ms = self.crashes.pop(0)
+                last_ms = self._tell(dead_ms, crashed=True)
+                lost_ms = last_ms if self.work_ms is None else min(self.work_ms, last_ms)
+                self.batch = max((batch + 1 for batch, _ in self.batches), default=0)
+                self.driver += 1
+                self.now_ms = dead_ms + pause_ms
+                self._recover()
+                # The pulse of each driver beats at multiples of its rhythm, so that `aligned` means something.
+                self.now_ms += -self.now_ms % BEAT_MS
+                self._label(lost_ms, self.now_ms, ("absence", self.name))
+                until_ms = max(until_ms, self.now_ms + 5_000)
+
+    def _recover(self) -> None:
+        """The next driver carries out what the one before had decided and not done, before it looks for records."""
+        for place in self.places[self.done :] if self.open else ():
+            self.now_ms += self.life.draw.randint(20, 200)
+            self._make_visible(place)
+
+    def _live(self, until_ms: int) -> None:
+        draw, started_ms, looked_ms = self.life.draw, None, None
+        while self.now_ms < until_ms:
+            if started_ms is not None and self.now_ms < started_ms + self.trigger_ms:
+                self._spend("trigger", "", started_ms + self.trigger_ms - self.now_ms)
+            started_ms = self.work_ms = self.now_ms
+            self._spend("broker", self.inputs[0].name, draw.randint(3, 60))
+            excluded_ms, looked_ms = looked_ms, self.now_ms
+            plan = self._plan()
+            if any(until > start for _, _, start, until, _, _ in plan):
+                self._batch(plan, excluded_ms, looked_ms)
+            self.work_ms = None
+
+    def _plan(self) -> list[tuple[Input, int | None, int, int, int, str | None]]:
+        plan = []
+        for source in self.inputs:
+            room = source.max_records
+            for partition, records in source.partitions.items():
+                start = self.taken.get((source.name, partition), 0)
+                latest = start
+                while (
+                    latest < len(records) and (records[latest].readable_ms or records[latest].arrived_ms) <= self.now_ms
+                ):
+                    latest += 1
+                until = latest if room is None else min(latest, start + room)
+                room = None if room is None else room - (until - start)
+                plan.append((source, partition, start, until, latest, "max_records" if until < latest else None))
+        return plan
+
+    def _batch(self, plan: list[Any], excluded_ms: int | None, looked_ms: int) -> None:
+        draw, host = self.life.draw, self.host
+        records = [
+            (source, partition, record)
+            for source, partition, start, until, _, _ in plan
+            for record in source.partitions[partition][start:until]
+        ]
+        wall_at_ms = looked_ms
+        per_record_ms = 3
+        self._spend("spark", "", draw.randint(2, 40))
+        if draw.random() < 0.2:
+            self._spend("slots", f"t/{draw.choice('xyz')}", draw.randint(50, 1500))
+        self._spend("broker", self.inputs[0].name, draw.randint(5, 50) + per_record_ms * len(records))
+        for operator in self.operators:
+            slow_ms = draw.randint(1_000, 6_000) if draw.random() < 0.05 else 0
+            gil = slow_ms > 0 and draw.random() < 0.5
+            self._spend("operator", operator, draw.randint(5, 100) + per_record_ms * len(records) + slow_ms, gil=gil)
+        worked_ms = self.now_ms
+        self._spend("target", "journal", draw.randint(5, 60))
+        self.decided_ms, self.work_ms = self.now_ms, None
+        for source, partition, start, until, latest, cut_by in plan:
+            self.taken[source.name, partition] = until
+            for record in source.partitions[partition][until:latest]:
+                if record.left_by is None:
+                    record.left_by, record.left_ms = self.batch, looked_ms
+            self.life.row(
+                "plans", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
+                from_offset=start, until_offset=until, latest_offset=latest,
+                cut_by=cut_by, cut_detail=source.name if cut_by else None,
+            )  # fmt: skip
+        self.life.row(
+            "batches", stream=self.name, batch_id=self.batch, driver=self.driver, host=host.name,
+            wall_ms=host.wall(wall_at_ms), boot_ms=host.boot(wall_at_ms),
+            excluded_ms=None if excluded_ms is None else host.boot(excluded_ms),
+            looked_ms=host.boot(looked_ms), worked_ms=host.boot(worked_ms),
+        )  # fmt: skip
+        self.batches.append((self.batch, looked_ms))
+        self.open = [self._read(source, partition, record, looked_ms) for source, partition, record in records]
+        for self.done, place in enumerate(self.places):
+            slow_ms = draw.randint(1_000, 5_000) if draw.random() < 0.05 else 0
+            self._spend("target", place, draw.randint(20, 300) + len(records) + slow_ms)
+            self._make_visible(place, wall_at_ms)
+        self.open = []
+        self._spend("spark", "", draw.randint(5, 50))
+        self.batch += 1
+
+    def _read(self, source: Input, partition: int | None, record: Record, looked_ms: int) -> Result:
+        record.taken_ms = looked_ms
+        stamp = None if record.writer else record.arrived_ms
+        self.life.row(
+            "reads", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
+            event_ms=record.event_ms, n=1, arrived_ms=stamp, arrival_error_ms=None if stamp is None else 0,
+            readable_ms=record.readable_ms, left_by=record.left_by, writer=record.writer,
+            writer_batch=record.writer_batch,
+        )  # fmt: skip
+        path = record.path or [Stretch(("producer", source.detail(partition)), record.arrived_ms)]
+        path = [*path]
+        if record.left_ms is not None:
+            path.append(Stretch(self.name, record.left_ms))
+            path.append(Stretch(("max_records", source.name), looked_ms))
+        key = {"read_batch": self.batch, "input": source.name, "partition": partition}
+        return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key)
+
+    def _make_visible(self, place: str, wall_at_ms: int | None = None) -> None:
+        at_ms, host = self.now_ms, self.host
+        wall_ms = host.wall(at_ms) if wall_at_ms is None else host.wall(wall_at_ms) + at_ms - wall_at_ms
+        for result in self.open:
+            path = [*result.path, Stretch(self.name, at_ms)]
+            key = {
+                "stream": self.name, "batch_id": result.key["read_batch"], "driver": self.driver, "place": place,
+                "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms), **result.key, "event_ms": result.start_ms,
+                "held_by": None, "held_detail": None, "due_ms": None,
+            }  # fmt: skip
+            self.life.row("results", **key)
+            seen = Result(result.start_ms, at_ms, wall_ms, host.name, result.producer, path, key)
+            self.life.results.append(seen)
+            if place == self.hop:
+                self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"]))
+
+    # What is seen of it
+
+    def _spend(self, owner: str, detail: str, ms: int, *, gil: bool = False) -> None:
+        """Lets the main thread do one thing for *ms*; pauses of the process make it longer, a crash ends it."""
+        began_ms, left_ms = self.now_ms, ms
+        for pause_ms, resumed_ms in self.pauses:
+            if began_ms <= pause_ms < self.now_ms + left_ms:
+                gil = False
+                left_ms -= pause_ms - self.now_ms
+                self.now_ms = resumed_ms
+        self.now_ms += left_ms
+        dead_ms = self.crashes[0][0] if self.crashes else None
+        if dead_ms is not None and dead_ms <= self.now_ms:
+            self.now_ms = max(began_ms, dead_ms)
+        if gil:
+            self.gil.append((began_ms, self.now_ms))
+        self.segments.append(
+            {"owner": owner, "detail": detail, "batch_id": self.batch, "began_ms": began_ms, "ended_ms": self.now_ms}
+        )
+        if dead_ms is not None and dead_ms <= self.now_ms:
+            raise CrashedError
+
+    def _tell(self, end_ms: int, *, crashed: bool = False) -> int:
+        """Notes what the driver could tell of its life, and labels it; returns the last instant of which it could."""
+        stuck = sorted([*self.pauses, *self.gil])
+        stuck = [
+            (max(began, self.began_ms), ended) for began, ended in stuck if self.began_ms < ended and began < end_ms
+        ]
+        beats = self._beats(stuck, BEAT_MS, end_ms)
+        heartbeats = self._beats(stuck, 2_000, end_ms)
+        if not crashed and heartbeats[-1] < end_ms:
+            heartbeats.append(end_ms)
+        known_ms = heartbeats[-1] if crashed else end_ms
+        if self.decided_ms is not None:
+            known_ms = max(known_ms, self.decided_ms)
+        gaps = [pair for pair in zip(beats, beats[1:], strict=False) if pair[1] - pair[0] >= PAUSE_MS]
+        for segment in self.segments:
+            ended_ms = min(segment["ended_ms"], known_ms)
+            if segment["began_ms"] < ended_ms:
+                self._label(segment["began_ms"], ended_ms, (segment["owner"], segment["detail"]))
+                boots = {
+                    name: self.host.boot(at) for name, at in (("began_ms", segment["began_ms"]), ("ended_ms", ended_ms))
+                }
+                self.life.row("segments", stream=self.name, driver=self.driver, **{**segment, **boots})
+        for before_ms, sent_ms in zip(heartbeats, heartbeats[1:], strict=False):
+            told = []
+            for began_ms, ended_ms in gaps:
+                if before_ms < ended_ms <= sent_ms:
+                    paused = [pause for pause in self.pauses if began_ms <= pause[0] and pause[1] <= ended_ms]
+                    stood_ms = sum(until - since for since, until in paused)
+                    if 2 * (cpu_ms := ended_ms - began_ms - stood_ms) <= ended_ms - began_ms:
+                        for pause in paused:
+                            self._label(*pause, ("pause", self.name))
+                    told.append(
+                        {"began_ms": self.host.boot(began_ms), "ended_ms": self.host.boot(ended_ms), "cpu_ms": cpu_ms}
+                    )
+            self.life.row(
+                "heartbeats", stream=self.name, driver=self.driver, host=self.host.name,
+                began_ms=self.host.boot(before_ms), ended_ms=self.host.boot(sent_ms),
+                wall_ms=self.host.wall(sent_ms), gaps=told,
+            )  # fmt: skip
+            if self.host.error_ms is not None and self.life.draw.random() < 0.5:
+                error_ms = self.host.error_ms
+                noise_ms = self.life.draw.randint(-error_ms, error_ms)
+                self.life.row(
+                    "clocks", stream=self.name, driver=self.driver, host=self.host.name,
+                    at_ms=self.host.boot(sent_ms), offset_ms=sent_ms - self.host.wall(sent_ms) + noise_ms,
+                    error_ms=error_ms,
+                )  # fmt: skip
+        return known_ms
+
+    def _beats(self, stuck: list[tuple[int, int]], every_ms: int, end_ms: int) -> list[int]:
+        """Returns when something that is due *every_ms* was done; what was due while the process was stuck came after."""
+        done = set()
+        for due_ms in range(self.began_ms, end_ms + 1, every_ms):
+            until_ms = next((ended for began, ended in stuck if began < due_ms < ended), due_ms)
+            if until_ms <= end_ms:
+                done.add(until_ms)
+        return sorted(done)
+
+    def _label(self, began_ms: int, ended_ms: int, owned: Owned) -> None:
+        self.labels[began_ms - BASE_MS + BEFORE_MS : ended_ms - BASE_MS + BEFORE_MS] = self.life.code(owned)
+
+
+@dataclass
+class Life:
+    """A topology and what happens to it.
+
+    Args:
+        draw: makes the choices.
+    """
+
+    draw: Random
+    aligned: bool = True
+    """Whether pauses begin where the pulse is expected to have been stopped, so that nothing is uncertain."""
+
+    def __post_init__(self) -> None:
+        self.rows: dict[str, list[Row]] = {}
+        self.results: list[Result] = []
+        self.codes: dict[Owned, int] = {UNKNOWN_SEGMENT: 0}
+        self.streams: dict[str, Stream] = {}
+        self.events: set[int] = set()
+        self._build()
+
+    def row(self, frame: str, **columns: object) -> None:
+        self.rows.setdefault(frame, []).append(columns)
+
+    def code(self, owned: Owned) -> int:
+        return self.codes.setdefault(owned, len(self.codes))
+
+    # The topology
+
+    def _build(self) -> None:
+        draw = self.draw
+        sources = [self._source(f"source{n}") for n in range(draw.randint(1, 3))]
+        names = [f"t/s{n}" for n in range(draw.randint(1, 3))]
+        hops: list[Input] = []
+        for n, name in enumerate(names):
+            # Each source is read once: a row that came two ways could not be told apart behind the next hop.
+            here = sources[: 1 if n == 0 else draw.randint(0, 1)] if n < len(names) - 1 else sources
+            sources = sources[len(here) :]
+            inputs = [*here, *hops]
+            hop = f"hop{n}" if n < len(names) - 1 else None
+            places = [place for place in (f"sink{n}", hop) if place]
+            draw.shuffle(places)
+            stream = Stream(
+                self, name, inputs, [f"{name}/op{m}" for m in range(draw.randint(1, 3))], places, hop,
+                [self._host(f"host{n}{m}") for m in range(3)], draw.choice([0, 200, 1_000, 3_000]),
+                self._pauses(), self._crashes(),
+            )  # fmt: skip
+            self.streams[name] = stream
+            stream.run(BASE_MS + 40_000)
+            hops = [Input(hop, {None: stream.written})] if hop else []
+
+    def _host(self, name: str) -> Host:
+        draw = self.draw
+        wrong = draw.random() < 0.3
+        steps = [(BASE_MS + draw.randint(0, 40_000), draw.choice([-8_000, 8_000]))] if draw.random() < 0.15 else []
+        return Host(
+            name, draw.randint(-3_000, 3_000) if wrong else 0, steps, BASE_MS - draw.randint(10**6, 10**9),
+            draw.choice([0, 0, 0, 40]) if wrong or draw.random() < 0.5 else None,
+        )  # fmt: skip
+
+    def _pauses(self) -> list[tuple[int, int]]:
+        if self.draw.random() < 0.6:
+            return []
+        began_ms = BASE_MS + 250 * self.draw.randint(8, 120) + 125
+        if not self.aligned:
+            began_ms += self.draw.randint(-124, 124)
+        return [(began_ms, began_ms + self.draw.choice([300, 1_500, 5_000, 12_000]))]
+
+    def _crashes(self) -> list[tuple[int, int]]:
+        if self.draw.random() < 0.6:
+            return []
+        return [(BASE_MS + self.draw.randint(2_000, 30_000), self.draw.randint(500, 15_000))]
+
+    def _source(self, name: str) -> Input:
+        draw = self.draw
+        limit = draw.choice([None, None, 3, 10])
+        return Input(name, {n: self._records() for n in range(draw.randint(1, 3))}, limit)
+
+    def _records(self) -> list[Record]:
+        draw = self.draw
+        usual_ms = draw.randint(0, 300)
+        skew_ms = draw.choice([0, 0, 0, -500, 700])
+        records, at_ms = [], BASE_MS
+        every_ms = draw.choice([500, 2_000, 6_000])
+        while (at_ms := at_ms + draw.randint(every_ms // 2, every_ms)) < BASE_MS + 38_000:
+            delay_ms = usual_ms + (draw.randint(1_000, 20_000) if draw.random() < 0.1 else draw.randint(0, 50))
+            event_ms = at_ms + skew_ms
+            while event_ms in self.events:
+                event_ms += 1
+            self.events.add(event_ms)
+            records.append((event_ms, at_ms + delay_ms))
+        records.sort(key=lambda pair: pair[1])
+        return [Record(event_ms, arrived_ms, []) for event_ms, arrived_ms in records]
+
+    # The truth
+
+    def truth(self, result: Result) -> Counter[Owned]:
+        """Returns the true parts of a result's age."""
+        parts: Counter[Owned] = Counter()
+        parts["clock", result.host] += result.wall_ms - result.visible_ms
+        if result.visible_ms < result.start_ms:
+            parts["producer", result.producer] += result.visible_ms - result.start_ms
+            return parts
+        at_ms = result.start_ms
+        owners = {code: owned for owned, code in self.codes.items()}
+        for owner, until_ms in result.path:
+            until_ms = min(until_ms, result.visible_ms)
+            if at_ms < until_ms and isinstance(owner, str):
+                labels = self.streams[owner].labels[at_ms - BASE_MS + BEFORE_MS : until_ms - BASE_MS + BEFORE_MS]
+                for code, ms in zip(*np.unique(labels, return_counts=True), strict=True):
+                    parts[owners[int(code)]] += int(ms)
+            elif at_ms < until_ms:
+                parts[owner] += until_ms - at_ms
+            at_ms = max(at_ms, until_ms)
+        return parts

@@ -1,0 +1,43 @@
+"""The account of time agrees with a simulation that knows where each ms went."""
+
+from __future__ import annotations
+
+from random import Random
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+from reference.lives import Life, Owned
+
+from tidemark.account import facts as frames
+from tidemark.account.facts import Facts
+from tidemark.account.ledger import Ledger
+from tidemark.account.records import record_parts
+
+
+def facts_of(rows) -> Facts:
+    return Facts(
+        **{name: pl.DataFrame(of_frame, schema=getattr(frames, name.upper())) for name, of_frame in rows.items()}
+    )
+
+
+def booked(parts: pl.DataFrame) -> dict[int, dict[Owned, tuple[int, int | None]]]:
+    found: dict[int, dict[Owned, tuple[int, int | None]]] = {}
+    for row in parts.iter_rows(named=True):
+        found.setdefault(row["result"], {})[row["owner"], row["detail"]] = row["ms"], row["error_ms"]
+    return found
+
+
+@given(st.integers(0, 2**40))
+def test_each_part_of_a_records_age_is_what_happened(seed):
+    life = Life(Random(seed))
+    accounts = booked(record_parts(Ledger.of(facts_of(life.rows))))
+    for n, result in enumerate(life.results):
+        parts = accounts.get(n, {})
+        assert sum(ms for ms, _ in parts.values()) == result.wall_ms - result.start_ms, (n, parts, life.truth(result))
+        truth = life.truth(result)
+        errors = [error for _, error in parts.values()]
+        error_ms = 10**9 if None in errors else max(errors, default=0)
+        for owned in {*parts, *truth}:
+            assert abs(parts.get(owned, (0, 0))[0] - truth[owned]) <= error_ms, (n, owned, parts, truth)
+        assert None in errors or not any(owner == "unknown" for owner, _ in parts), (n, parts, truth)
