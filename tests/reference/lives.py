@@ -43,10 +43,19 @@ class Host:
         return at_ms + self.ahead_ms + sum(by_ms for step_ms, by_ms in self.steps if step_ms <= at_ms)
 
 
-class Stretch(NamedTuple):
-    """Time until an instant: of an owner, or of a stream's life."""
+class Unread(NamedTuple):
+    """Records that a stream's plan left behind, from then on."""
 
-    owner: Owned | str
+    stream: str
+    batch_id: int
+    source: str
+    since_ms: int
+
+
+class Stretch(NamedTuple):
+    """Time until an instant: of an owner, of a stream's life, or unread."""
+
+    owner: Owned | str | Unread
     until_ms: int
 
 
@@ -63,6 +72,18 @@ class Record:
     left_by: int | None = None
     left_ms: int | None = None
     taken_ms: int = 0
+
+
+@dataclass
+class Planned:
+    """A plan: what it read and left behind, and how many records had ever arrived at each input."""
+
+    batch_id: int
+    looked_ms: int
+    read: int
+    left: int = 0
+    latest: Counter[str] = field(default_factory=Counter)
+    done_ms: int = 2**62
 
 
 @dataclass
@@ -126,7 +147,7 @@ class Stream:
         self.inputs = [source.copy() for source in self.inputs]
         self.segments: list[Row] = []
         self.taken: dict[tuple[str, int | None], int] = {}
-        self.batches: list[tuple[int, int]] = []
+        self.batches: list[Planned] = []
         self.began_ms, self.gil = self.now_ms, []
 
     @property
@@ -148,11 +169,13 @@ class Stream:
                 dead_ms, pause_ms = self.crashes.pop(0)
                 last_ms = self._tell(dead_ms, crashed=True)
                 lost_ms = last_ms if self.work_ms is None else min(self.work_ms, last_ms)
-                self.batch = max((batch + 1 for batch, _ in self.batches), default=0)
+                self.batch = len(self.batches)
+                for planned in self.batches[-1:]:
+                    planned.done_ms = min(planned.done_ms, dead_ms)
                 self.driver += 1
                 self.now_ms = dead_ms + pause_ms
                 self._recover()
-                # The pulse of each driver beats at multiples of its rhythm, so that `aligned` means something.
+                # The pulse of each driver beats at multiples of its rhythm, so that `Life.exact` means something.
                 self.now_ms += -self.now_ms % BEAT_MS
                 self._label(lost_ms, self.now_ms, ("absence", self.name))
                 until_ms = max(until_ms, self.now_ms + 5_000)
@@ -168,13 +191,14 @@ class Stream:
         while self.now_ms < until_ms:
             if started_ms is not None and self.now_ms < started_ms + self.trigger_ms:
                 self._spend("trigger", "", started_ms + self.trigger_ms - self.now_ms)
-            started_ms = self.work_ms = self.now_ms
+            started_ms = self.now_ms
             self._spend("broker", self.inputs[0].name, draw.randint(3, 60))
             excluded_ms, looked_ms = looked_ms, self.now_ms
             plan = self._plan()
             if any(until > start for _, _, start, until, _, _ in plan):
+                self.work_ms = started_ms
                 self._batch(plan, excluded_ms, looked_ms)
-            self.work_ms = None
+                self.work_ms = None
 
     def _plan(self) -> list[tuple[Input, int | None, int, int, int, str | None]]:
         plan = []
@@ -207,7 +231,7 @@ class Stream:
         self._spend("broker", self.inputs[0].name, draw.randint(5, 50) + per_record_ms * len(records))
         for operator in self.operators:
             slow_ms = draw.randint(1_000, 6_000) if draw.random() < 0.05 else 0
-            gil = slow_ms > 0 and draw.random() < 0.5
+            gil = slow_ms > 0 and not self.pauses and draw.random() < 0.5
             self._spend("operator", operator, draw.randint(5, 100) + per_record_ms * len(records) + slow_ms, gil=gil)
         worked_ms = self.now_ms
         self._spend("target", "journal", draw.randint(5, 60))
@@ -228,7 +252,11 @@ class Stream:
             excluded_ms=None if excluded_ms is None else host.boot(excluded_ms),
             looked_ms=host.boot(looked_ms), worked_ms=host.boot(worked_ms),
         )  # fmt: skip
-        self.batches.append((self.batch, looked_ms))
+        planned = Planned(self.batch, looked_ms, sum(until - start for _, _, start, until, _, _ in plan))
+        for source, _, _, until, latest, _ in plan:
+            planned.left += latest - until
+            planned.latest[source.name] += latest
+        self.batches.append(planned)
         self.open = [self._read(source, partition, record, looked_ms) for source, partition, record in records]
         for self.done, place in enumerate(self.places):
             slow_ms = draw.randint(1_000, 5_000) if draw.random() < 0.05 else 0
@@ -236,6 +264,7 @@ class Stream:
             self._make_visible(place, wall_at_ms)
         self.open = []
         self._spend("spark", "", draw.randint(5, 50))
+        planned.done_ms = self.now_ms
         self.batch += 1
 
     def _read(self, source: Input, partition: int | None, record: Record, looked_ms: int) -> Result:
@@ -251,7 +280,7 @@ class Stream:
         path = [*path]
         if record.left_ms is not None:
             path.append(Stretch(self.name, record.left_ms))
-            path.append(Stretch(("max_records", source.name), looked_ms))
+            path.append(Stretch(Unread(self.name, record.left_by or 0, source.name, record.left_ms), looked_ms))
         key = {"read_batch": self.batch, "input": source.name, "partition": partition}
         return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key)
 
@@ -332,7 +361,7 @@ class Stream:
                 began_ms=self.host.boot(before_ms), ended_ms=self.host.boot(sent_ms),
                 wall_ms=self.host.wall(sent_ms), gaps=told,
             )  # fmt: skip
-            if self.host.error_ms is not None and self.life.draw.random() < 0.5:
+            if self.host.error_ms is not None and (self.life.exact or self.life.draw.random() < 0.5):
                 error_ms = self.host.error_ms
                 noise_ms = self.life.draw.randint(-error_ms, error_ms)
                 self.life.row(
@@ -341,6 +370,64 @@ class Stream:
                     error_ms=error_ms,
                 )  # fmt: skip
         return known_ms
+
+    # Who made records wait
+
+    def settle(self) -> None:
+        """Finds the debts at each plan, and books the work on more than a usual batch as theirs."""
+        self.debts: dict[int, dict[Owned, float]] = {}
+        if not self.life.exact:
+            return
+        usual_ms, rates, usual_read = self.life.usual(self)
+        debts: dict[Owned, float] = {}
+        moved: list[tuple[int, int, Owned]] = []
+        before, share, begun = None, 0.0, False
+        ends = Planned(-1, self.now_ms, 1)
+        for planned in [*self.batches, ends]:
+            if before is not None and begun:
+                lengths: dict[Owned, float] = {}
+                for began_ms, ended_ms, owned in self._pieces(before.looked_ms, planned.looked_ms):
+                    ms = float(ended_ms - began_ms)
+                    if share and owned[0] in ("operator", "target", "broker") and ended_ms <= before.done_ms:
+                        owing, at_ms, part = sum(debts.values()), began_ms + int(ms * (1 - share)), 0.0
+                        for owner, each in sorted(debts.items()):
+                            part += each
+                            until_ms = began_ms + int(ms * (1 - share + share * part / owing) + 1e-9)
+                            moved.append((at_ms, until_ms, owner))
+                            lengths[owner] = lengths.get(owner, 0) + ms * share * each / owing
+                            at_ms = until_ms
+                        ms *= 1 - share
+                    lengths[owned] = lengths.get(owned, 0) + ms
+                if planned is ends:
+                    break
+                debts = {owner: each * (1 - paid) for owner, each in debts.items()} if before.left else {}
+                for owned, ms in lengths.items():
+                    if ms > usual_ms.get(owned, 0):
+                        debts[owned] = debts.get(owned, 0) + (ms - usual_ms.get(owned, 0)) * sum(rates.values())
+                for source, rate in rates.items():
+                    more = (
+                        planned.latest[source] - before.latest[source] - rate * (planned.looked_ms - before.looked_ms)
+                    )
+                    debts["topic_volume", source] = max(0, debts.get(("topic_volume", source), 0) + more)
+                debts = {owner: each for owner, each in debts.items() if each}
+            elif not planned.left:
+                begun = True
+            self.debts[planned.batch_id] = dict(sorted(debts.items())) if begun else {("unknown", "backlog"): 1.0}
+            pays = min(max(0, planned.read - usual_read), sum(debts.values()))
+            share, paid = pays / planned.read, pays / sum(debts.values()) if pays else 0.0
+            before = planned
+        for began_ms, ended_ms, owned in moved:
+            self._label(began_ms, ended_ms, owned)
+
+    def _pieces(self, began_ms: int, ended_ms: int) -> Iterator[tuple[int, int, Owned]]:
+        """Yields the pieces of the stream's life between two instants, with their owners."""
+        owners = self.life.owners()
+        labels = self.labels[began_ms - BASE_MS + BEFORE_MS : ended_ms - BASE_MS + BEFORE_MS]
+        ends = [*(np.flatnonzero(np.diff(labels)) + 1), len(labels)]
+        first = 0
+        for last in map(int, ends):
+            yield began_ms + first, began_ms + last, owners[int(labels[first])]
+            first = last
 
     def _beats(self, stuck: list[tuple[int, int]], every_ms: int, end_ms: int) -> list[int]:
         """Returns when something that is due *every_ms* was done; what was due while the process was stuck came after."""
@@ -364,8 +451,9 @@ class Life:
     """
 
     draw: Random
-    aligned: bool = True
-    """Whether pauses begin where the pulse is expected to have been stopped, so that nothing is uncertain."""
+    exact: bool = True
+    """Whether all clocks are measured without error, and pauses begin where the pulse is taken to have stopped. If not, no
+    plan is cut: debts would multiply the errors."""
 
     def __post_init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
@@ -403,6 +491,7 @@ class Life:
             )  # fmt: skip
             self.streams[name] = stream
             stream.run(BASE_MS + 40_000)
+            stream.settle()
             hops = [Input(hop, {None: stream.written})] if hop else []
 
     def _host(self, name: str) -> Host:
@@ -411,25 +500,43 @@ class Life:
         steps = [(BASE_MS + draw.randint(0, 40_000), draw.choice([-8_000, 8_000]))] if draw.random() < 0.15 else []
         return Host(
             name, draw.randint(-3_000, 3_000) if wrong else 0, steps, BASE_MS - draw.randint(10**6, 10**9),
-            draw.choice([0, 0, 0, 40]) if wrong or draw.random() < 0.5 else None,
+            0 if self.exact else draw.choice([0, 0, 40, None]),
         )  # fmt: skip
 
     def _pauses(self) -> list[tuple[int, int]]:
         if self.draw.random() < 0.6:
             return []
         began_ms = BASE_MS + 250 * self.draw.randint(8, 120) + 125
-        if not self.aligned:
+        if not self.exact:
             began_ms += self.draw.randint(-124, 124)
         return [(began_ms, began_ms + self.draw.choice([300, 1_500, 5_000, 12_000]))]
 
     def _crashes(self) -> list[tuple[int, int]]:
         if self.draw.random() < 0.6:
             return []
-        return [(BASE_MS + self.draw.randint(2_000, 30_000), self.draw.randint(500, 15_000))]
+        return [(BASE_MS + self.draw.randint(2_500, 30_000), self.draw.randint(500, 15_000))]
+
+    def usual(self, stream: Stream) -> tuple[dict[Owned, float], dict[str, float], float]:
+        """Returns usual lengths from look to look, arrivals per ms by input, and records per batch; notes them, too."""
+        draw = self.draw
+        lengths: dict[Owned, float] = {("trigger", ""): 3_000.0, ("spark", ""): 45.0, ("target", "journal"): 30.0}
+        lengths |= {("broker", stream.inputs[0].name): 90.0}
+        lengths |= {("operator", name): 70.0 for name in stream.operators}
+        lengths |= {("target", name): 170.0 for name in stream.places}
+        rates = {source.name: len(source.partitions) / draw.choice([400, 1_500, 4_000]) for source in stream.inputs}
+        batch = draw.choice([2.0, 5.0])
+        for (owner, detail), usual_ms in lengths.items():
+            self.row("usual_lengths", stream=stream.name, owner=owner, detail=detail, usual_ms=usual_ms)
+        for source, per_ms in rates.items():
+            self.row("usual_arrivals", stream=stream.name, input=source, per_ms=per_ms, per_batch=batch)
+        return lengths, rates, batch * len(rates)
+
+    def owners(self) -> dict[int, Owned]:
+        return {code: owned for owned, code in self.codes.items()}
 
     def _source(self, name: str) -> Input:
         draw = self.draw
-        limit = draw.choice([None, None, 3, 10])
+        limit = draw.choice([None, None, 3, 10]) if self.exact else None
         return Input(name, {n: self._records() for n in range(draw.randint(1, 3))}, limit)
 
     def _records(self) -> list[Record]:
@@ -458,8 +565,8 @@ class Life:
             parts["producer", result.producer] += result.visible_ms - result.start_ms
             return parts
         at_ms = result.start_ms
-        owners = {code: owned for owned, code in self.codes.items()}
-        for owner, until_ms in result.path:
+        owners = self.owners()
+        for owner, until_ms in self._resolved(result.path):
             until_ms = min(until_ms, result.visible_ms)
             if at_ms < until_ms and isinstance(owner, str):
                 labels = self.streams[owner].labels[at_ms - BASE_MS + BEFORE_MS : until_ms - BASE_MS + BEFORE_MS]
@@ -469,3 +576,17 @@ class Life:
                 parts[owner] += until_ms - at_ms
             at_ms = max(at_ms, until_ms)
         return parts
+
+    def _resolved(self, path: list[Stretch]) -> Iterator[Stretch]:
+        """Yields the stretches of *path*, with the debts that made a record wait unread."""
+        for stretch in path:
+            if not isinstance(stretch.owner, Unread):
+                yield stretch
+                continue
+            stream, batch_id, source, since_ms = stretch.owner
+            debts = self.streams[stream].debts[batch_id] or {("max_records", source): 1.0}
+            sum_owed = 0.0
+            for owned, owed in debts.items():
+                sum_owed += owed
+                share = sum_owed / sum(debts.values())
+                yield Stretch(owned, since_ms + int((stretch.until_ms - since_ms) * share + 1e-9))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tidemark.account.clocks import DRIVER, driver_clocks
+from tidemark.account.debts import debts_of, with_extra_time
 from tidemark.account.facts import Facts
 from tidemark.account.timeline import timeline_of
 
@@ -20,18 +21,28 @@ class Ledger:
         timeline: TIMELINE of all streams.
         batches: `excluded_ms`, `looked_ms` and `worked_ms` by the reference, with `clock_error_ms`, of each `stream` and
             `batch_id`.
+        waiting: SHARES of the time for which records waited that a plan left behind.
         clocks: of drivers, by `driver_clocks`.
     """
 
     facts: Facts
     timeline: pl.DataFrame
     batches: pl.DataFrame
+    waiting: pl.DataFrame
     clocks: pl.DataFrame
 
     @classmethod
     def of(cls, facts: Facts) -> Ledger:
         """Returns the ledger of *facts*."""
-        return cls(facts=facts, timeline=timeline_of(facts), batches=_batches(facts), clocks=driver_clocks(facts))
+        lives, batches = timeline_of(facts), _batches(facts)
+        debts = debts_of(facts, lives, batches)
+        return cls(
+            facts=facts,
+            timeline=with_extra_time(lives, batches, debts.extra),
+            batches=batches,
+            waiting=debts.waiting,
+            clocks=driver_clocks(facts),
+        )
 
     def made_visible(self, results: pl.DataFrame) -> pl.DataFrame:
         """Returns *results* with `end_ms`, their `visible_ms` by the reference, and with `ahead_ms`, by how much the wall

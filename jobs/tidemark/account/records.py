@@ -12,6 +12,7 @@ import polars as pl
 
 from tidemark.account.ledger import Ledger
 from tidemark.account.owners.capacity import CAPACITY
+from tidemark.account.owners.max_drift import MAX_DRIFT
 from tidemark.account.owners.open_transaction import OPEN_TRANSACTION
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.unknown import UNKNOWN
@@ -115,11 +116,11 @@ def reading_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFram
     not_known = of_source.filter(pl.col("arrived_ms").is_null())
     excluded = not_known.filter(pl.col("is_read").is_not_null())
     error_ms = pl.col("arrival_error_ms") + pl.col("read_error_ms")
-    by_producer = {"owner": pl.lit(PRODUCER), "detail": input_partition()}
+    producer, whose = pl.lit(PRODUCER), input_partition()
     return pl.concat(
         [
-            step(arrived, depth, 1, "arrived_ms", **by_producer, error_ms=error_ms),
-            step(excluded, depth, 1, "excluded_ms", **by_producer, error_ms="read_error_ms"),
+            step(arrived, depth, 1, "arrived_ms", owner=producer, detail=whose, error_ms=error_ms),
+            step(excluded, depth, 1, "excluded_ms", owner=producer, detail=whose, error_ms="read_error_ms"),
             step(not_known, depth, 2, "seen_ms", owner=_UNKNOWN, detail=pl.lit("arrival")),
             step(rows, depth, 3, "readable_ms", owner=pl.lit(OPEN_TRANSACTION), detail=input_partition()),
             *_unread_steps(ledger, rows.filter(pl.col("left_by").is_not_null()), depth),
@@ -138,12 +139,19 @@ def _unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Dat
     )
     is_known = pl.all_horizontal(pl.col("left_ms", "looked_ms", "is_planned").is_not_null())
     known, unknown = rows.filter(is_known), rows.filter(~is_known)
-    until_ms = pl.col("looked_ms").fill_null(LAST_MS)
+    shares = ledger.waiting.rename({"batch_id": "left_by"})
+    # A plan that the slowest partition held back would have left them behind without any debt.
+    by_debts = known.filter(pl.col("cut_by").ne_missing(MAX_DRIFT)).join(shares, on=["stream", "left_by"])
+    without = known.join(by_debts.select("result"), on="result", how="anti", maintain_order="left")
+    share_ms = ((pl.col("looked_ms") - pl.col("left_ms")) * pl.col("until")).floor().cast(pl.Int64())
+    is_last = pl.col("until") > 1 - 1e-9
+    until_ms = pl.when(is_last).then("looked_ms").otherwise(pl.col("left_ms") + share_ms)
     owner, detail = pl.col("cut_by").fill_null(CAPACITY), pl.coalesce("cut_detail", "stream")
     return [
         step(known, depth, 4, "left_ms", stream="stream", error_ms=_between("left_driver", "left_error_ms")),
-        step(known, depth, 5, "looked_ms", owner=owner, detail=detail),
-        step(unknown, depth, 5, until_ms, owner=_UNKNOWN, detail=pl.lit("plan")),
+        step(by_debts.sort("until"), depth, 5, until_ms, owner=pl.col("owner"), detail=pl.col("detail")),
+        step(without, depth, 5, "looked_ms", owner=owner, detail=detail),
+        step(unknown, depth, 5, pl.col("looked_ms").fill_null(LAST_MS), owner=_UNKNOWN, detail=pl.lit("plan")),
     ]
 
 

@@ -12,6 +12,7 @@ import polars as pl
 from tidemark.account.clocks import DRIVER, driver_clocks
 from tidemark.account.facts import MS, TEXT, Facts
 from tidemark.account.owners.absence import ABSENCE
+from tidemark.account.owners.broker import BROKER
 from tidemark.account.owners.pause import PAUSE
 from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.owners.unknown import UNKNOWN
@@ -79,10 +80,11 @@ def _lives(segments: pl.DataFrame, beats: pl.DataFrame, batches: pl.DataFrame, c
     undecided = segments.join(decided, on=DRIVER, how="left").filter(
         pl.col("newest_batch").is_null() | (pl.col("batch_id") > pl.col("newest_batch"))
     )
-    waited_ms = pl.col("ended_ms").filter(pl.col("owner") == TRIGGER).max()
-    lost = undecided.group_by(DRIVER).agg(
-        lost_ms=pl.col("began_ms").filter(pl.col("began_ms") >= waited_ms.fill_null(FIRST_MS)).min()
-    )
+    # A batch begins with the look that found its records; looks that found nothing may come right before it.
+    is_work = ~pl.col("owner").is_in([TRIGGER, BROKER])
+    worked_ms = pl.col("began_ms").filter(is_work).min()
+    found_ms = pl.col("began_ms").filter((pl.col("owner") == BROKER) & (pl.col("ended_ms") == worked_ms)).min()
+    lost = undecided.group_by(DRIVER).agg(lost_ms=pl.coalesce(found_ms, worked_ms))
     return (
         signs.group_by(DRIVER)
         .agg(pl.min("began_ms"), pl.max("ended_ms"))
@@ -184,7 +186,16 @@ def _painted(layers: list[pl.DataFrame], near_pauses: pl.DataFrame, overlaps: pl
         .then(doubtful["error_ms_right"])
         .otherwise("error_ms")
     )
-    return pieces.rename({"at_ms": "began_ms", "until_ms": "ended_ms"}).select(TIMELINE.names())
+    of_one = ["stream", "owner", "detail", "batch_id"]
+    return (
+        pieces.group_by(pl.struct(of_one).rle_id().alias("piece"), *of_one, maintain_order=True)
+        .agg(
+            began_ms=pl.first("at_ms"),
+            ended_ms=pl.last("until_ms"),
+            error_ms=pl.when(pl.col("error_ms").is_not_null().all()).then(pl.sum("error_ms")),
+        )
+        .select(TIMELINE.names())
+    )
 
 
 def _under(pieces: pl.DataFrame, layer: pl.DataFrame) -> pl.DataFrame:
