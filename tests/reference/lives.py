@@ -93,11 +93,14 @@ class Input:
     name: str
     partitions: dict[int | None, list[Record]]
     max_records: int | None = None
+    bound_ms: int = 0
+    idle_after_ms: int | None = None
+    writer: Stream | None = None
 
     def copy(self) -> Input:
         """Returns the input for one more reader."""
         partitions = {n: [replace(record) for record in records] for n, records in self.partitions.items()}
-        return Input(self.name, partitions, self.max_records)
+        return replace(self, partitions=partitions)
 
     def detail(self, partition: int | None) -> str:
         return self.name if partition is None else f"{self.name}/{partition}"
@@ -114,6 +117,18 @@ class Result:
     producer: str
     path: list[Stretch]
     key: Row
+    record: Record
+
+
+@dataclass
+class Closing:
+    """A window that a batch closed, and whose its age is until that batch's look."""
+
+    end_ms: int
+    batch_id: int
+    producer: str
+    path: list[Stretch]
+    visible_ms: int = 0
 
 
 class CrashedError(Exception):
@@ -149,6 +164,13 @@ class Stream:
         self.taken: dict[tuple[str, int | None], int] = {}
         self.batches: list[Planned] = []
         self.began_ms, self.gil = self.now_ms, []
+        self.newest_ms: dict[tuple[str, int | None], int] = {}
+        self.read_ms: dict[tuple[str, int | None], int] = {}
+        self.idle: dict[tuple[str, int | None], int] = {}
+        """Partitions that the stream does not wait for, with the batch that stopped waiting."""
+        self.hop_batch = -1
+        self.closings: dict[int, Closing] = {}
+        self.closing: list[Closing] = []
 
     @property
     def host(self) -> Host:
@@ -161,6 +183,7 @@ class Stream:
             self.began_ms, self.gil, self.segments = self.now_ms, [], []
             self.work_ms = self.decided_ms = None
             self.open: list[Result] = []
+            self.closing = []
             try:
                 self._live(until_ms)
                 self._tell(self.now_ms)
@@ -182,7 +205,7 @@ class Stream:
 
     def _recover(self) -> None:
         """The next driver carries out what the one before had decided and not done, before it looks for records."""
-        for place in self.places[self.done :] if self.open else ():
+        for place in self.places[self.done :] if self.open or self.closing else ():
             self.now_ms += self.life.draw.randint(20, 200)
             self._make_visible(place)
 
@@ -195,7 +218,7 @@ class Stream:
             self._spend("broker", self.inputs[0].name, draw.randint(3, 60))
             excluded_ms, looked_ms = looked_ms, self.now_ms
             plan = self._plan()
-            if any(until > start for _, _, start, until, _, _ in plan):
+            if any(until > start for _, _, start, until, _, _ in plan) or self._newly_idle(plan, looked_ms):
                 self.work_ms = started_ms
                 self._batch(plan, excluded_ms, looked_ms)
                 self.work_ms = None
@@ -215,6 +238,94 @@ class Stream:
                 room = None if room is None else room - (until - start)
                 plan.append((source, partition, start, until, latest, "max_records" if until < latest else None))
         return plan
+
+    def _newly_idle(self, plan: list[Any], looked_ms: int) -> list[tuple[Input, int | None, int]]:
+        """Returns the partitions that have been silent for `idle_after`, with the instant since which it is enough."""
+        found = []
+        for source, partition, start, _, latest, _ in plan:
+            key = source.name, partition
+            if source.idle_after_ms is not None and start == latest and key not in self.idle:
+                due_ms = self.read_ms.get(key, BASE_MS) + source.idle_after_ms
+                if due_ms <= looked_ms:
+                    found.append((source, partition, due_ms))
+        return found
+
+    def _close(self, plan: list[Any], reads: list[tuple[Input, int | None, Result]], looked_ms: int) -> None:
+        """Closes the windows that the batch lets the watermark pass."""
+        was_idle = {*self.idle}
+        silent = self._newly_idle(plan, looked_ms)
+        for source, partition, due_ms in silent:
+            self.idle[source.name, partition] = self.batch
+            self.life.row(
+                "silences", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
+                setting="idle_after", due_ms=self.host.boot(due_ms),
+            )  # fmt: skip
+        before = dict(self.newest_ms), self.hop_batch
+        for source, partition, result in reads:
+            key = source.name, partition
+            self.idle.pop(key, None)
+            self.read_ms[key] = looked_ms
+            self.newest_ms[key] = max(self.newest_ms.get(key, 0), result.start_ms)
+            if source.writer:
+                self.hop_batch = max(self.hop_batch, result.record.writer_batch or 0)
+        self.closing = []
+        while closing := self._next_closing(
+            max(self.closings, default=BASE_MS) + 5_000, reads, silent, before, was_idle
+        ):
+            self.closings[closing.end_ms] = closing
+            if closing.path:
+                self.closing.append(closing)
+
+    def _next_closing(
+        self,
+        end_ms: int,
+        reads: list[tuple[Input, int | None, Result]],
+        silent: list[tuple[Input, int | None, int]],
+        before: tuple[dict[tuple[str, int | None], int], int],
+        was_idle: set[tuple[str, int | None]],
+    ) -> Closing | None:
+        """Returns how the window that ends then closes in this batch; None: the watermark has not passed it."""
+        newest_ms, hop_batch = before
+        passed: list[tuple[int, str, list[Stretch]]] = []
+        woken: list[tuple[int, str, list[Stretch]]] = []
+        awake = 0
+        for source in self.inputs:
+            for partition in source.partitions:
+                key, name = (source.name, partition), source.detail(partition)
+                bound = Stretch(("bound", source.name), end_ms + source.bound_ms)
+                if key in self.idle:
+                    due = [due_ms for of, n, due_ms in silent if (of.name, n) == key]
+                    if due and newest_ms.get(key, 0) < end_ms + source.bound_ms:
+                        passed.append((due[0], name, [bound, Stretch(("silence", f"{name} idle_after"), due[0])]))
+                    continue
+                awake += 1
+                if source.writer:
+                    written = source.writer.closings.get(end_ms)
+                    if written is None or written.batch_id > self.hop_batch:
+                        return None
+                    if not written.path:
+                        return Closing(end_ms, self.batch, "", [])
+                    if written.batch_id > hop_batch:
+                        row = next(
+                            r for of, _, r in reads if of is source and r.record.writer_batch >= written.batch_id
+                        )
+                        own = row.path[len(row.record.path) :]
+                        passed.append((written.visible_ms, name, [*written.path, *own]))
+                    continue
+                if self.newest_ms.get(key, 0) < end_ms + source.bound_ms:
+                    return None
+                if newest_ms.get(key, 0) < end_ms + source.bound_ms:
+                    row = next(
+                        r for of, n, r in reads
+                        if (of.name, n) == key and r.start_ms >= end_ms + source.bound_ms
+                    )  # fmt: skip
+                    path = [bound, Stretch(("next_record", name), row.start_ms), *row.path]
+                    (woken if key in was_idle else passed).append((row.record.arrived_ms, name, path))
+        if not awake:
+            return None
+        # Nobody waited for a partition that was idle, unless nobody was awake.
+        _, name, path = max(passed or woken, key=lambda each: each[:2], default=(0, "", []))
+        return Closing(end_ms, self.batch, name, path)
 
     def _batch(self, plan: list[Any], excluded_ms: int | None, looked_ms: int) -> None:
         draw, host = self.life.draw, self.host
@@ -257,12 +368,14 @@ class Stream:
             planned.left += latest - until
             planned.latest[source.name] += latest
         self.batches.append(planned)
-        self.open = [self._read(source, partition, record, looked_ms) for source, partition, record in records]
+        reads = [(*each, self._read(*each, looked_ms)) for each in records]
+        self.open = [result for _, _, _, result in reads]
+        self._close(plan, [(source, partition, result) for source, partition, _, result in reads], looked_ms)
         for self.done, place in enumerate(self.places):
             slow_ms = draw.randint(1_000, 5_000) if draw.random() < 0.05 else 0
             self._spend("target", place, draw.randint(20, 300) + len(records) + slow_ms)
             self._make_visible(place, wall_at_ms)
-        self.open = []
+        self.open, self.closing = [], []
         self._spend("spark", "", draw.randint(5, 50))
         planned.done_ms = self.now_ms
         self.batch += 1
@@ -282,7 +395,7 @@ class Stream:
             path.append(Stretch(self.name, record.left_ms))
             path.append(Stretch(Unread(self.name, record.left_by or 0, source.name, record.left_ms), looked_ms))
         key = {"read_batch": self.batch, "input": source.name, "partition": partition}
-        return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key)
+        return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key, record)
 
     def _make_visible(self, place: str, wall_at_ms: int | None = None) -> None:
         at_ms, host = self.now_ms, self.host
@@ -295,10 +408,23 @@ class Stream:
                 "held_by": None, "held_detail": None, "due_ms": None,
             }  # fmt: skip
             self.life.row("results", **key)
-            seen = Result(result.start_ms, at_ms, wall_ms, host.name, result.producer, path, key)
+            seen = Result(result.start_ms, at_ms, wall_ms, host.name, result.producer, path, key, result.record)
             self.life.results.append(seen)
             if place == self.hop:
                 self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"]))
+        for closing in self.closing:
+            path = [*closing.path, Stretch(self.name, at_ms)]
+            key = {
+                "stream": self.name, "batch_id": closing.batch_id, "driver": self.driver, "place": place,
+                "end_ms": closing.end_ms, "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms),
+            }  # fmt: skip
+            self.life.row("windows", **key)
+            record = Record(closing.end_ms, at_ms, path)
+            self.life.windows.append(
+                Result(closing.end_ms, at_ms, wall_ms, host.name, closing.producer, path, key, record)
+            )
+            if place == self.hop:
+                self.closings[closing.end_ms] = replace(closing, path=path, visible_ms=at_ms)
 
     # What is seen of it
 
@@ -414,7 +540,7 @@ class Stream:
                 begun = True
             self.debts[planned.batch_id] = dict(sorted(debts.items())) if begun else {("unknown", "backlog"): 1.0}
             pays = min(max(0, planned.read - usual_read), sum(debts.values()))
-            share, paid = pays / planned.read, pays / sum(debts.values()) if pays else 0.0
+            share, paid = (pays / planned.read, pays / sum(debts.values())) if pays else (0.0, 0.0)
             before = planned
         for began_ms, ended_ms, owned in moved:
             self._label(began_ms, ended_ms, owned)
@@ -458,6 +584,7 @@ class Life:
     def __post_init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
         self.results: list[Result] = []
+        self.windows: list[Result] = []
         self.codes: dict[Owned, int] = {UNKNOWN_SEGMENT: 0}
         self.streams: dict[str, Stream] = {}
         self.events: set[int] = set()
@@ -490,9 +617,11 @@ class Life:
                 self._pauses(), self._crashes(),
             )  # fmt: skip
             self.streams[name] = stream
+            for source in here:
+                self.row("bounds", stream=name, input=source.name, bound_ms=source.bound_ms)
             stream.run(BASE_MS + 40_000)
             stream.settle()
-            hops = [Input(hop, {None: stream.written})] if hop else []
+            hops = [Input(hop, {None: stream.written}, writer=stream)] if hop else []
 
     def _host(self, name: str) -> Host:
         draw = self.draw
@@ -537,7 +666,10 @@ class Life:
     def _source(self, name: str) -> Input:
         draw = self.draw
         limit = draw.choice([None, None, 3, 10]) if self.exact else None
-        return Input(name, {n: self._records() for n in range(draw.randint(1, 3))}, limit)
+        return Input(
+            name, {n: self._records() for n in range(draw.randint(1, 3))}, limit, draw.choice([0, 800, 3_000]),
+            draw.choice([None, None, 4_000]),
+        )  # fmt: skip
 
     def _records(self) -> list[Record]:
         draw = self.draw

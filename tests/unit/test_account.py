@@ -13,6 +13,7 @@ from tidemark.account import facts as frames
 from tidemark.account.facts import Facts
 from tidemark.account.ledger import Ledger
 from tidemark.account.records import record_parts
+from tidemark.account.windows import window_parts
 
 
 def facts_of(rows) -> Facts:
@@ -36,11 +37,19 @@ def test_each_part_of_a_records_age_is_what_happened(seed, exact):
         agrees(accounts.get(n, {}), life.truth(result), result.wall_ms - result.start_ms, exact=exact)
 
 
+@given(st.integers(0, 2**40), st.booleans())
+def test_each_part_of_a_windows_age_is_what_happened(seed, exact):
+    life = Life(Random(seed), exact=exact)
+    accounts = booked(window_parts(Ledger.of(facts_of(life.rows))))
+    for n, window in enumerate(life.windows):
+        agrees(accounts.get(n, {}), life.truth(window), window.wall_ms - window.start_ms, exact=exact)
+
+
 def agrees(parts: dict[Owned, tuple[int, int | None]], truth: Counter[Owned], age_ms: int, *, exact: bool) -> None:
     """The parts add up to the age, and each is true within the errors of the clocks."""
     assert sum(ms for ms, _ in parts.values()) == age_ms, (parts, truth)
     errors = [error for _, error in parts.values()]
-    error_ms = 10**9 if None in errors else max(errors, default=0)
+    error_ms = 10**9 if None in errors else max(errors, default=10**9)
     # Debts are fractions, which both sides cut to ms.
     error_ms = 3 if exact else error_ms
     for owned in {*parts, *truth}:

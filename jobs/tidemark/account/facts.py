@@ -139,6 +139,31 @@ RESULTS = pl.Schema(
 instant. `read_batch`, `input`, `partition` and `event_ms` name the row of READS. `held_by` is the setting because of which the result came later than its batch (null: none did), and `due_ms`
 until when it had to wait, the driver's wall clock.
 """
+WINDOWS = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": COUNT,
+        "driver": COUNT,
+        "place": TEXT,
+        "end_ms": MS,
+        "visible_ms": MS,
+        "visible_boot_ms": MS,
+    }
+)
+"""Windows, a row of `operator_windows` each: `batch_id` is the first batch whose watermark passed `end_ms`, record time.
+
+`visible_ms` and `visible_boot_ms` are when the place had the window's first result, as in RESULTS. Every stream has its
+streaming windows, and a hop is a place of its writer's.
+"""
+BOUNDS = pl.Schema({"stream": TEXT, "input": TEXT, "bound_ms": MS})
+"""The bound of each source that a stream reads."""
+SILENCES = pl.Schema(
+    {"stream": TEXT, "batch_id": COUNT, "input": TEXT, "partition": COUNT, "setting": TEXT, "due_ms": MS}
+)
+"""Partitions that a batch stopped waiting for, because of a setting (`idle_after`, `idle_advances`).
+
+`due_ms` is when the silence had lasted for long enough, boot. The partition holds nothing back until a batch reads from it.
+"""
 USUAL_LENGTHS = pl.Schema({"stream": TEXT, "owner": TEXT, "detail": TEXT, "usual_ms": pl.Float64()})
 """How long an owner usually has of the time from one look to the next. Owners without a row: 0."""
 USUAL_ARRIVALS = pl.Schema({"stream": TEXT, "input": TEXT, "per_ms": pl.Float64(), "per_batch": pl.Float64()})
@@ -156,5 +181,8 @@ class Facts:
     plans: pl.DataFrame = field(default_factory=PLANS.to_frame)
     reads: pl.DataFrame = field(default_factory=READS.to_frame)
     results: pl.DataFrame = field(default_factory=RESULTS.to_frame)
+    windows: pl.DataFrame = field(default_factory=WINDOWS.to_frame)
+    bounds: pl.DataFrame = field(default_factory=BOUNDS.to_frame)
+    silences: pl.DataFrame = field(default_factory=SILENCES.to_frame)
     usual_lengths: pl.DataFrame = field(default_factory=USUAL_LENGTHS.to_frame)
     usual_arrivals: pl.DataFrame = field(default_factory=USUAL_ARRIVALS.to_frame)

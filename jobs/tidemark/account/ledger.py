@@ -45,15 +45,15 @@ class Ledger:
         )
 
     def made_visible(self, results: pl.DataFrame) -> pl.DataFrame:
-        """Returns *results* with `end_ms`, their `visible_ms` by the reference, and with `ahead_ms`, by how much the wall
+        """Returns *results* with `until_ms`, their `visible_ms` by the reference, and with `ahead_ms`, by how much the wall
         clock that they were read from was ahead; also with `host` and `clock_error_ms` of that clock.
 
         A result has `stream`, `driver`, `visible_ms` and `visible_boot_ms`.
         """
-        end_ms = pl.col("visible_boot_ms") + pl.col("to_reference_ms")
+        until_ms = pl.col("visible_boot_ms") + pl.col("to_reference_ms")
         return (
             results.join(self.clocks, on=DRIVER, how="left", maintain_order="left")
-            .with_columns(end_ms=end_ms, ahead_ms=pl.col("visible_ms") - end_ms)
+            .with_columns(until_ms=until_ms, ahead_ms=pl.col("visible_ms") - until_ms)
             .drop("to_reference_ms")
         )
 

@@ -23,7 +23,7 @@ READ = ["stream", "read_batch", "input", "partition", "event_ms"]
 """What names a row of READS, where `batch_id` is the batch of a result."""
 _ORDERED = pl.Schema({**STEPS, "depth": pl.Int32(), "seq": pl.Int32()})
 """Steps with their order: those of the writers behind `depth` hops come first, then `seq` decides."""
-_VISIBLE = 9
+VISIBLE = 9
 """The `seq` of the last step of a result."""
 _UNKNOWN = pl.lit(UNKNOWN)
 
@@ -74,7 +74,7 @@ def record_steps(ledger: Ledger, visible: pl.DataFrame, depth: int = 0) -> pl.Da
                 owner=_UNKNOWN,
                 detail=pl.lit("hold"),
             ),
-            step(rows, depth, _VISIBLE, "end_ms", stream="stream", error_ms=_between("driver", "clock_error_ms")),
+            step(rows, depth, VISIBLE, "until_ms", stream="stream", error_ms=between("driver", "clock_error_ms")),
         ]
     )
 
@@ -123,14 +123,15 @@ def reading_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFram
             step(excluded, depth, 1, "excluded_ms", owner=producer, detail=whose, error_ms="read_error_ms"),
             step(not_known, depth, 2, "seen_ms", owner=_UNKNOWN, detail=pl.lit("arrival")),
             step(rows, depth, 3, "readable_ms", owner=pl.lit(OPEN_TRANSACTION), detail=input_partition()),
-            *_unread_steps(ledger, rows.filter(pl.col("left_by").is_not_null()), depth),
+            *unread_steps(ledger, rows, depth),
             *_hop_steps(ledger, rows.filter(pl.col("writer").is_not_null()), depth),
         ]
     )
 
 
-def _unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
-    """Returns the steps from the plan that left records behind to the look whose plan took them."""
+def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
+    """Returns the steps from the plan that left records behind, if one did, to the look whose plan took them."""
+    rows = rows.filter(pl.col("left_by").is_not_null())
     plans = ledger.facts.plans.select(
         "stream", "input", "partition", "cut_by", "cut_detail", left_by="batch_id", is_planned=pl.lit(value=True)
     )
@@ -148,7 +149,7 @@ def _unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Dat
     until_ms = pl.when(is_last).then("looked_ms").otherwise(pl.col("left_ms") + share_ms)
     owner, detail = pl.col("cut_by").fill_null(CAPACITY), pl.coalesce("cut_detail", "stream")
     return [
-        step(known, depth, 4, "left_ms", stream="stream", error_ms=_between("left_driver", "left_error_ms")),
+        step(known, depth, 4, "left_ms", stream="stream", error_ms=between("left_driver", "left_error_ms")),
         step(by_debts.sort("until"), depth, 5, until_ms, owner=pl.col("owner"), detail=pl.col("detail")),
         step(without, depth, 5, "looked_ms", owner=owner, detail=detail),
         step(unknown, depth, 5, pl.col("looked_ms").fill_null(LAST_MS), owner=_UNKNOWN, detail=pl.lit("plan")),
@@ -159,7 +160,6 @@ def _hop_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFr
     """Returns the steps of the batches that wrote records of hops, and of what their writers had read."""
     if rows.is_empty():
         return []
-    # Where a record went from one clock to another, both may be wrong.
     written = numbered(ledger.facts.results).rename({"result": "origin"}).sort("event_ms")
     links = rows.select(
         "result", "event_ms", "seen_ms", "read_error_ms", stream="writer", batch_id="writer_batch", place="input"
@@ -170,24 +170,32 @@ def _hop_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFr
         on="event_ms", by=["stream", "batch_id", "place"], strategy="nearest", check_sortedness=False,
     )  # fmt: skip
     known, unknown = found.filter(pl.col("origin").is_not_null()), found.filter(pl.col("origin").is_null())
-    origins = written.join(known.select("origin").unique(), on="origin").rename({"origin": "result"})
-    origins = ledger.made_visible(origins)
-    written_error_ms = origins.select(origin="result", written_error_ms="clock_error_ms")
-    steps = record_steps(ledger, origins, depth + 1).rename({"result": "origin"})
-    ends = (pl.col("seq") == _VISIBLE) & (pl.col("depth") == depth + 1)
-    error_ms = pl.sum_horizontal("error_ms", "read_error_ms", "written_error_ms", ignore_nulls=False)
-    steps = (
-        steps.join(known.select("origin", "result", "read_error_ms"), on="origin")
-        .join(written_error_ms, on="origin")
-        .with_columns(error_ms=pl.when(ends).then(error_ms).otherwise("error_ms"))
+    origins = ledger.made_visible(
+        written.join(known.select("origin").unique(), on="origin").rename({"origin": "result"})
     )
     return [
-        steps.select(_ORDERED.names()),
+        behind_hop(record_steps(ledger, origins, depth + 1), origins, known, depth),
         step(unknown, depth, 2, "seen_ms", owner=_UNKNOWN, detail=pl.lit("hop")),
     ]
 
 
-def _between(driver: str, error_ms: str) -> pl.Expr:
+def behind_hop(steps: pl.DataFrame, origins: pl.DataFrame, links: pl.DataFrame, depth: int) -> pl.DataFrame:
+    """Returns the steps of writers' results, *origins*, as those of the results that *links* says read them.
+
+    Where a record goes from one driver's clock to another's, both may be wrong.
+    """
+    ends = (pl.col("seq") == VISIBLE) & (pl.col("depth") == depth + 1)
+    error_ms = pl.sum_horizontal("error_ms", "read_error_ms", "written_error_ms", ignore_nulls=False)
+    return (
+        steps.rename({"result": "origin"})
+        .join(links.select("origin", "result", "read_error_ms"), on="origin")
+        .join(origins.select(origin="result", written_error_ms="clock_error_ms"), on="origin")
+        .with_columns(error_ms=pl.when(ends).then(error_ms).otherwise("error_ms"))
+        .select(_ORDERED.names())
+    )
+
+
+def between(driver: str, error_ms: str) -> pl.Expr:
     """Returns the error of an instant of *driver* beside those of the driver that read the record: 0 if it is the same."""
     is_same = pl.col(driver) == pl.col("read_driver")
     return pl.when(is_same).then(0).otherwise(pl.col(error_ms) + pl.col("read_error_ms"))
