@@ -84,6 +84,7 @@ class Planned:
     left: int = 0
     latest: Counter[str] = field(default_factory=Counter)
     done_ms: int = 2**62
+    empty_before: bool = False
 
 
 @dataclass
@@ -118,6 +119,9 @@ class Result:
     path: list[Stretch]
     key: Row
     record: Record
+    held_from_ms: int = 0
+    held_host: Host | None = None
+    due_ms: int = 2**62
 
 
 @dataclass
@@ -150,6 +154,10 @@ class Stream:
     pauses: list[tuple[int, int]]
     crashes: list[tuple[int, int]]
     """When a driver dies, and how long after that the next one starts."""
+    interval_ms: int | None
+    """How long results are held; None: they are not."""
+    shards: list[Host]
+    """The hosts of tasks that run the operators; none: the driver does."""
     now_ms: int = BASE_MS
     driver: int = 1
     batch: int = 0
@@ -171,6 +179,8 @@ class Stream:
         self.hop_batch = -1
         self.closings: dict[int, Closing] = {}
         self.closing: list[Closing] = []
+        self.held: list[Result] = []
+        self.open_batch = 0
 
     @property
     def host(self) -> Host:
@@ -180,7 +190,7 @@ class Stream:
 
     def run(self, until_ms: int) -> None:
         while self.now_ms < until_ms:
-            self.began_ms, self.gil, self.segments = self.now_ms, [], []
+            self.began_ms, self.gil, self.segments, self.tasks = self.now_ms, [], [], []
             self.work_ms = self.decided_ms = None
             self.open: list[Result] = []
             self.closing = []
@@ -218,7 +228,7 @@ class Stream:
             self._spend("broker", self.inputs[0].name, draw.randint(3, 60))
             excluded_ms, looked_ms = looked_ms, self.now_ms
             plan = self._plan()
-            if any(until > start for _, _, start, until, _, _ in plan) or self._newly_idle(plan, looked_ms):
+            if any(until > start for _, _, start, until, _, _ in plan) or self._is_due(plan, looked_ms):
                 self.work_ms = started_ms
                 self._batch(plan, excluded_ms, looked_ms)
                 self.work_ms = None
@@ -238,6 +248,9 @@ class Stream:
                 room = None if room is None else room - (until - start)
                 plan.append((source, partition, start, until, latest, "max_records" if until < latest else None))
         return plan
+
+    def _is_due(self, plan: list[Any], looked_ms: int) -> bool:
+        return bool(self._newly_idle(plan, looked_ms)) or any(result.due_ms <= looked_ms for result in self.held)
 
     def _newly_idle(self, plan: list[Any], looked_ms: int) -> list[tuple[Input, int | None, int]]:
         """Returns the partitions that have been silent for `idle_after`, with the instant since which it is enough."""
@@ -340,10 +353,7 @@ class Stream:
         if draw.random() < 0.2:
             self._spend("slots", f"t/{draw.choice('xyz')}", draw.randint(50, 1500))
         self._spend("broker", self.inputs[0].name, draw.randint(5, 50) + per_record_ms * len(records))
-        for operator in self.operators:
-            slow_ms = draw.randint(1_000, 6_000) if draw.random() < 0.05 else 0
-            gil = slow_ms > 0 and not self.pauses and draw.random() < 0.5
-            self._spend("operator", operator, draw.randint(5, 100) + per_record_ms * len(records) + slow_ms, gil=gil)
+        tasks = self._work(len(records))
         worked_ms = self.now_ms
         self._spend("target", "journal", draw.randint(5, 60))
         self.decided_ms, self.work_ms = self.now_ms, None
@@ -361,16 +371,22 @@ class Stream:
             "batches", stream=self.name, batch_id=self.batch, driver=self.driver, host=host.name,
             wall_ms=host.wall(wall_at_ms), boot_ms=host.boot(wall_at_ms),
             excluded_ms=None if excluded_ms is None else host.boot(excluded_ms),
-            looked_ms=host.boot(looked_ms), worked_ms=host.boot(worked_ms),
+            looked_ms=host.boot(looked_ms),
         )  # fmt: skip
         planned = Planned(self.batch, looked_ms, sum(until - start for _, _, start, until, _, _ in plan))
+        planned.empty_before = excluded_ms is not None and all(each.looked_ms < excluded_ms for each in self.batches)
         for source, _, _, until, latest, _ in plan:
             planned.left += latest - until
             planned.latest[source.name] += latest
         self.batches.append(planned)
         reads = [(*each, self._read(*each, looked_ms)) for each in records]
+        for row in tasks:
+            self.tasks.append(row)
+        self.open_batch = self.batch
         self.open = [result for _, _, _, result in reads]
         self._close(plan, [(source, partition, result) for source, partition, _, result in reads], looked_ms)
+        if self.interval_ms is not None:
+            self._hold(worked_ms, looked_ms)
         for self.done, place in enumerate(self.places):
             slow_ms = draw.randint(1_000, 5_000) if draw.random() < 0.05 else 0
             self._spend("target", place, draw.randint(20, 300) + len(records) + slow_ms)
@@ -379,6 +395,45 @@ class Stream:
         self._spend("spark", "", draw.randint(5, 50))
         planned.done_ms = self.now_ms
         self.batch += 1
+
+    def _work(self, records: int) -> list[tuple[int, int, Owned]]:
+        """Lets the operators work, in the driver or in tasks; returns the work of the task that ended last."""
+        draw, lengths_ms = self.life.draw, []
+        for operator in self.operators:
+            slow_ms = draw.randint(1_000, 6_000) if draw.random() < 0.05 else 0
+            gil = slow_ms > 0 and not self.pauses and draw.random() < 0.5
+            ms = draw.randint(5, 100) + 3 * records + slow_ms
+            lengths_ms.append(ms)
+            if not self.shards:
+                self._spend("operator", operator, ms, gil=gil)
+        if not self.shards:
+            return []
+        began_ms, of_tasks = self.now_ms, []
+        for n, host in enumerate(self.shards):
+            at_ms, rows = began_ms + draw.randint(1, 80), []
+            for operator, ms in zip(self.operators, lengths_ms, strict=True):
+                rows.append((at_ms, at_ms := at_ms + draw.randint(ms // 2, ms), ("operator", f"{operator} shard {n}")))
+            of_tasks.append((at_ms, rows, host))
+        self._spend("spark", "tasks", max(task[0] for task in of_tasks) - began_ms + draw.randint(1, 60))
+        for n, (_, rows, host) in enumerate(of_tasks):
+            for since_ms, until_ms, (_, detail) in rows:
+                self.life.row(
+                    "tasks", stream=self.name, driver=self.driver, batch_id=self.batch, host=host.name,
+                    task=f"shard {n}", operator=detail.split()[0], began_ms=host.wall(since_ms),
+                    ended_ms=host.wall(until_ms),
+                )  # fmt: skip
+        return max(enumerate(of_tasks), key=lambda each: (each[1][0], each[0]))[1][1]
+
+    def _hold(self, worked_ms: int, looked_ms: int) -> None:
+        """Holds the results of the batch until their interval is due, and gives those that were due."""
+        for result in self.open:
+            result.held_from_ms, result.held_host = worked_ms, self.host
+            result.due_ms = worked_ms + self.interval_ms - worked_ms % self.interval_ms
+            held = Stretch(("interval", self.operators[-1]), result.due_ms)
+            result.path = [*result.path, Stretch(self.name, worked_ms), held]
+        due = [result for result in self.held if result.due_ms <= looked_ms]
+        self.held = [*(result for result in self.held if result.due_ms > looked_ms), *self.open]
+        self.open = due
 
     def _read(self, source: Input, partition: int | None, record: Record, looked_ms: int) -> Result:
         record.taken_ms = looked_ms
@@ -403,10 +458,16 @@ class Stream:
         for result in self.open:
             path = [*result.path, Stretch(self.name, at_ms)]
             key = {
-                "stream": self.name, "batch_id": result.key["read_batch"], "driver": self.driver, "place": place,
+                "stream": self.name, "batch_id": self.open_batch, "driver": self.driver, "place": place,
                 "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms), **result.key, "event_ms": result.start_ms,
-                "held_by": None, "held_detail": None, "due_ms": None,
+                "held_by": None, "held_detail": None, "held_from_ms": None, "due_ms": None,
             }  # fmt: skip
+            if result.held_host:
+                key |= {
+                    "held_by": "interval", "held_detail": self.operators[-1],
+                    "held_from_ms": result.held_host.boot(result.held_from_ms),
+                    "due_ms": result.due_ms + wall_ms - at_ms,
+                }  # fmt: skip
             self.life.row("results", **key)
             seen = Result(result.start_ms, at_ms, wall_ms, host.name, result.producer, path, key, result.record)
             self.life.results.append(seen)
@@ -470,6 +531,15 @@ class Stream:
                     name: self.host.boot(at) for name, at in (("began_ms", segment["began_ms"]), ("ended_ms", ended_ms))
                 }
                 self.life.row("segments", stream=self.name, driver=self.driver, **{**segment, **boots})
+        for began_ms, ended_ms, owned in self.tasks:
+            self._label(began_ms, ended_ms, owned)
+        for host in self.shards:
+            if host.error_ms is not None:
+                self.life.row(
+                    "clocks", stream=self.name, driver=self.driver, host=host.name, at_ms=self.host.boot(end_ms),
+                    offset_ms=-host.ahead_ms + self.life.draw.randint(-host.error_ms, host.error_ms),
+                    error_ms=host.error_ms,
+                )  # fmt: skip
         for before_ms, sent_ms in zip(heartbeats, heartbeats[1:], strict=False):
             told = []
             for began_ms, ended_ms in gaps:
@@ -510,6 +580,7 @@ class Stream:
         before, share, begun = None, 0.0, False
         ends = Planned(-1, self.now_ms, 1)
         for planned in [*self.batches, ends]:
+            begun = begun or (before is None and planned.empty_before)
             if before is not None and begun:
                 lengths: dict[Owned, float] = {}
                 for began_ms, ended_ms, owned in self._pieces(before.looked_ms, planned.looked_ms):
@@ -614,7 +685,8 @@ class Life:
             stream = Stream(
                 self, name, inputs, [f"{name}/op{m}" for m in range(draw.randint(1, 3))], places, hop,
                 [self._host(f"host{n}{m}") for m in range(3)], draw.choice([0, 200, 1_000, 3_000]),
-                self._pauses(), self._crashes(),
+                self._pauses(), self._crashes(), draw.choice([None, None, None, 2_500]),
+                [self._host(f"worker{n}{m}", steps=False) for m in range(draw.choice([0, 0, 0, 3]))],
             )  # fmt: skip
             self.streams[name] = stream
             for source in here:
@@ -623,13 +695,14 @@ class Life:
             stream.settle()
             hops = [Input(hop, {None: stream.written}, writer=stream)] if hop else []
 
-    def _host(self, name: str) -> Host:
+    def _host(self, name: str, *, steps: bool = True) -> Host:
         draw = self.draw
         wrong = draw.random() < 0.3
-        steps = [(BASE_MS + draw.randint(0, 40_000), draw.choice([-8_000, 8_000]))] if draw.random() < 0.15 else []
+        stepped = [(BASE_MS + draw.randint(0, 40_000), draw.choice([-8_000, 8_000]))] if draw.random() < 0.15 else []
         return Host(
-            name, draw.randint(-3_000, 3_000) if wrong else 0, steps, BASE_MS - draw.randint(10**6, 10**9),
-            0 if self.exact else draw.choice([0, 0, 40, None]),
+            name, draw.randint(-3_000, 3_000) if wrong else 0, stepped if steps else [], BASE_MS - draw.randint(10**6, 10**9),
+            # Which of two tasks ended last cannot be told within the error of their clocks.
+            0 if self.exact else draw.choice([0, 0, 40, None] if steps else [0, None]),
         )  # fmt: skip
 
     def _pauses(self) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from tidemark.account.facts import MS, TEXT, Facts
 from tidemark.account.owners import WORK_ON_RECORDS
 from tidemark.account.owners.topic_volume import TOPIC_VOLUME
 from tidemark.account.owners.unknown import UNKNOWN
-from tidemark.account.timeline import TIMELINE, overlay
+from tidemark.account.timeline import FIRST_MS, TIMELINE, overlay
 
 Owned = tuple[str, str]
 """An owner and its detail."""
@@ -52,7 +52,10 @@ class Debts:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A batch's plan: when, what records it read and left behind, and arrivals since the plan before by input."""
+    """A batch's plan: when, what records it read and left behind, and arrivals since the plan before by input.
+
+    `found_nothing_before`: a look after the plan before found no records.
+    """
 
     batch_id: int
     looked_ms: int
@@ -60,6 +63,7 @@ class _Plan:
     left: int
     arrivals: Mapping[str, int]
     partitions: frozenset[tuple[str, int | None]]
+    found_nothing_before: bool
 
     def follows(self, before: _Plan) -> bool:
         """Returns False if a plan between the two is missing, or what this one did to a partition."""
@@ -101,8 +105,8 @@ def _followed(
     rate = sum(usual.per_ms.values())
     before: _Plan | None = None
     for plan in plans:
-        if before is not None and not plan.follows(before):
-            is_known, debts = False, {}
+        follows = before is None or plan.follows(before)
+        is_known = follows and (is_known or plan.found_nothing_before)
         if before is not None and is_known:
             took_ms = _own_lengths(lengths.get(plan.batch_id, {}), debts, share)
             debts = {} if before.left == 0 else {owned: owed * (1 - paid) for owned, owed in debts.items()}
@@ -114,8 +118,9 @@ def _followed(
                 owned = TOPIC_VOLUME, source
                 debts[owned] = max(0, debts.get(owned, 0) + arrived - expected)
             debts = {owned: owed for owned, owed in sorted(debts.items()) if owed > 0}
-        elif plan.left == 0:
-            is_known = True
+        else:
+            debts = {}
+            is_known = is_known or (follows and plan.left == 0)
         owed = sum(debts.values())
         pays = min(max(0, plan.read - usual.per_batch), owed)
         share, paid = (pays / plan.read, pays / owed) if pays else (0.0, 0.0)
@@ -196,11 +201,16 @@ def _usual(facts: Facts) -> dict[str, _Usual]:
 
 def _plans(plans: pl.DataFrame, batches: pl.DataFrame) -> dict[str, list[_Plan]]:
     """Returns the plans of each stream, in order."""
-    placed = plans.join(batches.select("stream", "batch_id", "looked_ms"), on=["stream", "batch_id"]).sort("batch_id")
+    before_ms = pl.col("looked_ms").shift().over("stream").fill_null(FIRST_MS)
+    looked = batches.sort("stream", "batch_id").select(
+        "stream", "batch_id", "looked_ms", nothing=(pl.col("excluded_ms") > before_ms).fill_null(value=False)
+    )
+    placed = plans.join(looked, on=["stream", "batch_id"]).sort("batch_id")
     arrived = pl.col("latest_offset") - pl.col("latest_offset").shift().over("stream", "input", "partition")
+    of_plan = ["stream", "batch_id", "looked_ms", "nothing"]
     by_input = (
         placed.with_columns(arrived=arrived.fill_null(0))
-        .group_by("stream", "batch_id", "looked_ms", "input", maintain_order=True)
+        .group_by(*of_plan, "input", maintain_order=True)
         .agg(
             pl.sum("arrived"),
             pl.col("partition"),
@@ -209,12 +219,10 @@ def _plans(plans: pl.DataFrame, batches: pl.DataFrame) -> dict[str, list[_Plan]]
         )
     )
     found: dict[str, list[_Plan]] = {}
-    for (stream, batch_id, looked_ms), rows in by_input.group_by(
-        "stream", "batch_id", "looked_ms", maintain_order=True
-    ):
+    for (stream, batch_id, looked_ms, nothing), rows in by_input.group_by(of_plan, maintain_order=True):
         arrivals = dict(rows.select("input", "arrived").iter_rows())
         partitions = frozenset(rows.select("input", "partition").explode("partition").iter_rows())
-        plan = _Plan(batch_id, looked_ms, rows["read"].sum(), rows["left"].sum(), arrivals, partitions)
+        plan = _Plan(batch_id, looked_ms, rows["read"].sum(), rows["left"].sum(), arrivals, partitions, nothing)
         found.setdefault(stream, []).append(plan)
     return found
 

@@ -34,6 +34,24 @@ SEGMENTS = pl.Schema(
 for the trigger and looks without news belong to the batch that comes after them. Segments that ended after the newest
 entry ride in heartbeats, so that those of a driver that died are there up to its last heartbeat.
 """
+TASKS = pl.Schema(
+    {
+        "stream": TEXT,
+        "driver": COUNT,
+        "batch_id": COUNT,
+        "host": TEXT,
+        "task": TEXT,
+        "operator": TEXT,
+        "began_ms": MS,
+        "ended_ms": MS,
+    }
+)
+"""What the tasks of a batch did within the driver's segments of TASKS_OF_SPARK, in the list of tasks of `operator_batches`.
+
+`task` names the shard, partition or hot key. The instants are the wall clock of the task's `host`.
+"""
+TASKS_OF_SPARK = "tasks"
+"""The detail of segments of Spark in which tasks work and the driver waits for them."""
 BATCHES = pl.Schema(
     {
         "stream": TEXT,
@@ -44,14 +62,13 @@ BATCHES = pl.Schema(
         "boot_ms": MS,
         "excluded_ms": MS,
         "looked_ms": MS,
-        "worked_ms": MS,
     }
 )
 """The batches that were decided, a row of `batches` each.
 
 `driver` is the one that decided the batch. `wall_ms` is the batch's one reading of the wall clock of `host`, and
-`boot_ms` the same instant. The rest is boot, too: `looked_ms` is when the end offsets that the plan used were known,
-`excluded_ms` the look before that (null: the driver's first one), and `worked_ms` the end of the last operator.
+`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known, and `excluded_ms` the
+look before that (null: it was the driver's first one). If that is not the look of the batch before, it found nothing.
 """
 HEARTBEATS = pl.Schema(
     {
@@ -130,14 +147,16 @@ RESULTS = pl.Schema(
         "event_ms": MS,
         "held_by": TEXT,
         "held_detail": TEXT,
+        "held_from_ms": MS,
         "due_ms": MS,
     }
 )
 """What a batch made visible at a place (an operator's table, hop or topic).
 
 `visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
-instant. `read_batch`, `input`, `partition` and `event_ms` name the row of READS. `held_by` is the setting because of which the result came later than its batch (null: none did), and `due_ms`
-until when it had to wait, the driver's wall clock.
+instant. `read_batch`, `input`, `partition` and `event_ms` name the row of READS. `held_by` is the setting because of which the result came later than its batch (null: none did). It waited from
+`held_from_ms` on, boot of the driver that read the record (the end of the operator; of a merge the end of the write), until
+`due_ms`, the wall clock of `driver`.
 """
 WINDOWS = pl.Schema(
     {
@@ -175,6 +194,7 @@ class Facts:
     """All that is known of the streams of a topology, in frames with the schemas above."""
 
     segments: pl.DataFrame = field(default_factory=SEGMENTS.to_frame)
+    tasks: pl.DataFrame = field(default_factory=TASKS.to_frame)
     batches: pl.DataFrame = field(default_factory=BATCHES.to_frame)
     heartbeats: pl.DataFrame = field(default_factory=HEARTBEATS.to_frame)
     clocks: pl.DataFrame = field(default_factory=CLOCKS.to_frame)

@@ -19,7 +19,7 @@ class Ledger:
     Attributes:
         facts: as they were recorded.
         timeline: TIMELINE of all streams.
-        batches: `excluded_ms`, `looked_ms` and `worked_ms` by the reference, with `clock_error_ms`, of each `stream` and
+        batches: `excluded_ms` and `looked_ms` by the reference, with their `driver` and its clock, of each `stream` and
             `batch_id`.
         waiting: SHARES of the time for which records waited that a plan left behind.
         clocks: of drivers, by `driver_clocks`.
@@ -59,11 +59,11 @@ class Ledger:
 
 
 def _batches(facts: Facts) -> pl.DataFrame:
-    instants = ["excluded_ms", "looked_ms", "worked_ms"]
+    instants = ["excluded_ms", "looked_ms"]
     placed = facts.batches.join(driver_clocks(facts).drop("host"), on=DRIVER, maintain_order="left")
     return (
         placed.with_columns(pl.col(instants) + pl.col("to_reference_ms"))
         .sort("stream", "batch_id")
         .with_columns(excluded_ms=pl.col("excluded_ms").fill_null(pl.col("looked_ms").shift().over("stream")))
-        .select("stream", "batch_id", "driver", *instants, "clock_error_ms")
+        .select("stream", "batch_id", "driver", *instants, "to_reference_ms", "clock_error_ms")
     )

@@ -55,16 +55,20 @@ def input_partition() -> pl.Expr:
 def record_steps(ledger: Ledger, visible: pl.DataFrame, depth: int = 0) -> pl.DataFrame:
     """Returns the steps of results, which `Ledger.made_visible` has placed on the reference clock."""
     rows = placed_reads(ledger, visible)
-    held = rows.filter(pl.col("held_by").is_not_null())
     emitted = ledger.batches.select("stream", "batch_id", emitted_ms="looked_ms")
-    held = held.join(emitted, on=["stream", "batch_id"], how="left", maintain_order="left").with_columns(
-        due_ms=pl.col("due_ms") - pl.col("ahead_ms")
+    held = (
+        rows.filter(pl.col("held_by").is_not_null())
+        .join(emitted, on=["stream", "batch_id"], how="left", maintain_order="left")
+        .with_columns(
+            held_from_ms=pl.col("held_from_ms") + pl.col("read_to_reference_ms"),
+            due_ms=pl.col("due_ms") - pl.col("ahead_ms"),
+        )
     )
-    is_known = pl.all_horizontal(pl.col("worked_ms", "due_ms").is_not_null())
+    is_known = pl.all_horizontal(pl.col("held_from_ms", "due_ms").is_not_null())
     return pl.concat(
         [
             reading_steps(ledger, rows, depth),
-            step(held.filter(is_known), depth, 6, "worked_ms", stream="stream"),
+            step(held.filter(is_known), depth, 6, "held_from_ms", stream="stream"),
             step(held.filter(is_known), depth, 7, "due_ms", owner=pl.col("held_by"), detail=pl.col("held_detail")),
             step(
                 held.filter(~is_known),
@@ -85,9 +89,8 @@ def placed_reads(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
     `excluded_ms` is the last look that did not see the records, and `seen_ms` the first plan that did.
     """
     reads = ledger.facts.reads.rename({"batch_id": "read_batch"}).with_columns(is_read=pl.lit(value=True))
-    batches = ledger.batches.rename(
-        {"batch_id": "read_batch", "clock_error_ms": "read_error_ms", "driver": "read_driver"}
-    )
+    of_read = {"driver": "read_driver", "clock_error_ms": "read_error_ms", "to_reference_ms": "read_to_reference_ms"}
+    batches = ledger.batches.rename({"batch_id": "read_batch", **of_read})
     seen = ledger.batches.select(
         "stream",
         left_by="batch_id",

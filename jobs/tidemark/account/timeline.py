@@ -10,10 +10,12 @@ import numpy as np
 import polars as pl
 
 from tidemark.account.clocks import DRIVER, driver_clocks
-from tidemark.account.facts import MS, TEXT, Facts
+from tidemark.account.facts import MS, TASKS_OF_SPARK, TEXT, Facts
 from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.owners.broker import BROKER
+from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.pause import PAUSE
+from tidemark.account.owners.spark import SPARK
 from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.owners.unknown import UNKNOWN
 
@@ -57,9 +59,10 @@ def timeline_of(facts: Facts) -> pl.DataFrame:
         .filter(pl.col("began_ms") < pl.col("ended_ms"))
     )
     pauses = _pauses(beats)
+    tasks, segments = _slowest_tasks(facts, segments)
     layers = [
         piece.select(_PIECE + [name for name in piece.columns if name == "error_ms"])
-        for piece in (_absences(lives), pauses, _not_vouched(beats), segments)
+        for piece in (_absences(lives), pauses, _not_vouched(beats, lives), tasks, segments)
     ]
     return _painted(layers, _near_pauses(pauses), _overlaps(lives))
 
@@ -143,11 +146,13 @@ def _near_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
     return pauses.select("stream", began_ms=began_ms, ended_ms=began_ms + BEAT_MS)
 
 
-def _not_vouched(beats: pl.DataFrame) -> pl.DataFrame:
-    """Returns the time between two heartbeats of a driver of which the one that tells about it is missing."""
-    before_ms = pl.col("ended_ms").shift().over(DRIVER)
+def _not_vouched(beats: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
+    """Returns the time of drivers before a heartbeat, of which the heartbeat that tells about it is missing."""
+    first_ms = lives.select(*DRIVER, first_ms="began_ms")
+    before_ms = pl.col("ended_ms").shift().over(DRIVER).fill_null(pl.col("first_ms"))
     return (
-        beats.with_columns(before_ms=before_ms)
+        beats.join(first_ms, on=DRIVER, maintain_order="left")
+        .with_columns(before_ms=before_ms)
         .filter(pl.col("before_ms") < pl.col("began_ms"))
         .select(
             "stream",
@@ -158,6 +163,47 @@ def _not_vouched(beats: pl.DataFrame) -> pl.DataFrame:
             batch_id=pl.lit(None, pl.Int64()),
         )
     )
+
+
+def _slowest_tasks(facts: Facts, segments: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Returns the work of the task that ended last in each segment in which tasks worked, and the segments.
+
+    Spark owns the rest of such a segment. Its error, and that of the work, is that of the tasks' clocks.
+    """
+    of_batch = [*DRIVER, "batch_id"]
+    offsets = facts.clocks.sort("error_ms", "at_ms").group_by(*DRIVER, "host").first()
+    tasks = facts.tasks.join(offsets.select(*DRIVER, "host", "offset_ms", "error_ms"), on=[*DRIVER, "host"], how="left")
+    tasks = tasks.with_columns(pl.col("began_ms", "ended_ms") + pl.col("offset_ms").fill_null(0))
+    # Where the clock of a task is not known, nor is it which of them ended last.
+    all_known = pl.col("error_ms").is_not_null().all()
+    errors = tasks.group_by(of_batch).agg(
+        has_tasks=pl.lit(value=True), error_ms=pl.when(all_known).then(pl.max("error_ms"))
+    )
+    waits = (pl.col("owner") == SPARK) & (pl.col("detail") == TASKS_OF_SPARK) & pl.col("has_tasks")
+    segments = segments.join(errors, on=of_batch, how="left", maintain_order="left").with_columns(
+        error_ms=pl.when(waits.fill_null(value=False)).then("error_ms").otherwise(0)
+    )
+    waited = segments.filter(waits).select(*of_batch, "error_ms", since_ms="began_ms", until_ms="ended_ms")
+    slowest = (
+        tasks.group_by(*of_batch, "task").agg(pl.max("ended_ms")).sort("ended_ms", "task").group_by(of_batch).last()
+    )
+    work = (
+        tasks.drop("error_ms")
+        .join(slowest.select(*of_batch, "task"), on=[*of_batch, "task"])
+        .join(waited, on=of_batch)
+        .select(
+            "stream",
+            began_ms=pl.col("began_ms").clip("since_ms", "until_ms"),
+            ended_ms=pl.col("ended_ms").clip("since_ms", "until_ms"),
+            owner=pl.lit(OPERATOR),
+            detail=pl.concat_str("operator", "task", separator=" "),
+            batch_id="batch_id",
+            error_ms="error_ms",
+        )
+        .filter(pl.col("began_ms") < pl.col("ended_ms"))
+        .sort("stream", "began_ms")
+    )
+    return work, segments
 
 
 def _painted(layers: list[pl.DataFrame], near_pauses: pl.DataFrame, overlaps: pl.DataFrame) -> pl.DataFrame:
