@@ -72,6 +72,7 @@ class Record:
     left_by: int | None = None
     left_ms: int | None = None
     taken_ms: int = 0
+    reading: list[Stretch] = field(default_factory=list)
 
 
 @dataclass
@@ -444,11 +445,13 @@ class Stream:
             readable_ms=record.readable_ms, left_by=record.left_by, writer=record.writer,
             writer_batch=record.writer_batch,
         )  # fmt: skip
+        self.life.read.append((self.name, record, looked_ms))
         path = record.path or [Stretch(("producer", source.detail(partition)), record.arrived_ms)]
         path = [*path]
         if record.left_ms is not None:
             path.append(Stretch(self.name, record.left_ms))
             path.append(Stretch(Unread(self.name, record.left_by or 0, source.name, record.left_ms), looked_ms))
+        record.reading = path
         key = {"read_batch": self.batch, "input": source.name, "partition": partition}
         return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key, record)
 
@@ -569,20 +572,29 @@ class Stream:
 
     # Who made records wait
 
-    def settle(self) -> None:
-        """Finds the debts at each plan, and books the work on more than a usual batch as theirs."""
+    def settle(self, lost: int | None = None, unplaced: int | None = None) -> None:
+        """Finds the debts at each plan, and books the work on more than a usual batch as theirs.
+
+        Something about the plan of the batch *lost* is not known, and nothing about that of *unplaced*.
+        """
         self.debts: dict[int, dict[Owned, float]] = {}
         if not self.life.exact:
             return
-        usual_ms, rates, usual_read = self.life.usual(self)
+        self.labels = self.raw.copy()
+        usual_ms, rates, usual_read = self.usual
         debts: dict[Owned, float] = {}
         moved: list[tuple[int, int, Owned]] = []
         before, share, begun = None, 0.0, False
         ends = Planned(-1, self.now_ms, 1)
         for planned in [*self.batches, ends]:
-            begun = begun or (before is None and planned.empty_before)
-            if before is not None and begun:
-                lengths: dict[Owned, float] = {}
+            if planned.batch_id == unplaced:
+                self.debts[planned.batch_id] = {("unknown", "plan"): 1.0}
+                continue
+            follows = before is None or planned is ends or planned.batch_id == before.batch_id + 1
+            follows = follows and planned.batch_id != lost
+            begun = follows and begun
+            lengths: dict[Owned, float] = {}
+            if before is not None:
                 for began_ms, ended_ms, owned in self._pieces(before.looked_ms, planned.looked_ms):
                     ms = float(ended_ms - began_ms)
                     if share and owned[0] in ("operator", "target", "broker") and ended_ms <= before.done_ms:
@@ -595,8 +607,9 @@ class Stream:
                             at_ms = until_ms
                         ms *= 1 - share
                     lengths[owned] = lengths.get(owned, 0) + ms
-                if planned is ends:
-                    break
+            if planned is ends:
+                break
+            if before is not None and begun:
                 debts = {owner: each * (1 - paid) for owner, each in debts.items()} if before.left else {}
                 for owned, ms in lengths.items():
                     if ms > usual_ms.get(owned, 0):
@@ -607,8 +620,8 @@ class Stream:
                     )
                     debts["topic_volume", source] = max(0, debts.get(("topic_volume", source), 0) + more)
                 debts = {owner: each for owner, each in debts.items() if each}
-            elif not planned.left:
-                begun = True
+            else:
+                debts, begun = {}, follows and (planned.empty_before or not planned.left)
             self.debts[planned.batch_id] = dict(sorted(debts.items())) if begun else {("unknown", "backlog"): 1.0}
             pays = min(max(0, planned.read - usual_read), sum(debts.values()))
             share, paid = (pays / planned.read, pays / sum(debts.values())) if pays else (0.0, 0.0)
@@ -655,6 +668,7 @@ class Life:
     def __post_init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
         self.results: list[Result] = []
+        self.read: list[tuple[str, Record, int]] = []
         self.windows: list[Result] = []
         self.codes: dict[Owned, int] = {UNKNOWN_SEGMENT: 0}
         self.streams: dict[str, Stream] = {}
@@ -692,6 +706,7 @@ class Life:
             for source in here:
                 self.row("bounds", stream=name, input=source.name, bound_ms=source.bound_ms)
             stream.run(BASE_MS + 40_000)
+            stream.raw, stream.usual = stream.labels, self.usual(stream)
             stream.settle()
             hops = [Input(hop, {None: stream.written}, writer=stream)] if hop else []
 
@@ -759,6 +774,117 @@ class Life:
             records.append((event_ms, at_ms + delay_ms))
         records.sort(key=lambda pair: pair[1])
         return [Record(event_ms, arrived_ms, []) for event_ms, arrived_ms in records]
+
+    # A missing fact
+
+    def lose(self, draw: Random) -> str:
+        """Removes a fact, and makes the time that it explains unknown; returns the name of its frame."""
+        frame = draw.choice(["segments", "heartbeats", "reads", "results", "plans", "batches"])
+        rows = self.rows.get(frame, [])
+        candidates = [n for n, row in enumerate(rows) if self._is_alone(frame, row)]
+        if not candidates:
+            return ""
+        place = draw.choice(candidates)
+        getattr(self, f"_lose_{frame}")(place, rows[place])
+        del rows[place]
+        return frame
+
+    def _is_alone(self, frame: str, row: Row) -> bool:
+        """Returns False for a fact of which others tell that it is missing, or of which nothing can tell."""
+        stream = self.streams[row["stream"]]
+        mine = {
+            name: [
+                other
+                for other in self.rows[name]
+                if other["stream"] == row["stream"] and other.get("driver") == row.get("driver")
+            ]
+            for name in ("heartbeats", "batches")
+        }
+        if frame == "segments":
+            # The work that a dead driver had not decided is one fact, and so is the last sign of it.
+            newest = max((other["batch_id"] for other in mine["batches"]), default=-1)
+            is_last = row["driver"] == stream.driver
+            vouched_ms = max(other["ended_ms"] for other in mine["heartbeats"])
+            return (is_last or row["batch_id"] <= newest) and row["ended_ms"] <= vouched_ms
+        if frame == "heartbeats":
+            return row["ended_ms"] < max(other["ended_ms"] for other in mine["heartbeats"])
+        if frame == "batches":
+            newest = max(other["batch_id"] for other in mine["batches"])
+            return (
+                0 < row["batch_id"]
+                and (row["batch_id"] < newest or row["driver"] == stream.driver)
+                and stream.interval_ms is None
+            )
+        if frame == "plans":
+            return row["batch_id"] > 0
+        if frame == "results":
+            near = [
+                other
+                for other in self.rows["results"]
+                if all(other[name] == row[name] for name in ("stream", "batch_id", "place"))
+            ]
+            return row["place"] == stream.hop and len(near) == 1
+        return True
+
+    def _lose_segments(self, place: int, row: Row) -> None:
+        self._unlabel(row, {"pause", "absence"})
+
+    def _lose_heartbeats(self, place: int, row: Row) -> None:
+        self._unlabel(row, {"absence"})
+        same = ("stream", "driver", "host")
+        self.rows["clocks"] = [
+            clock for clock in self.rows["clocks"]
+            if any(clock[name] != row[name] for name in same) or clock["at_ms"] != row["ended_ms"]
+        ]  # fmt: skip
+
+    def _unlabel(self, row: Row, but: set[str]) -> None:
+        stream = self.streams[row["stream"]]
+        booted_ms = stream.hosts[min(row["driver"], len(stream.hosts)) - 1].booted_ms
+        span = slice(*(row[name] + booted_ms - BASE_MS + BEFORE_MS for name in ("began_ms", "ended_ms")))
+        kept = [code for (owner, _), code in self.codes.items() if owner in but]
+        stream.raw[span] = np.where(np.isin(stream.raw[span], kept), stream.raw[span], 0)
+        stream.settle()
+
+    def _lose_reads(self, place: int, row: Row) -> None:
+        stream, record, looked_ms = self.read[place]
+        self._replace(record, record.reading, Stretch(("unknown", "read"), looked_ms))
+
+    def _lose_results(self, place: int, row: Row) -> None:
+        written = self.results.pop(place)
+        for stream in self.streams.values():
+            for source in stream.inputs:
+                for record in source.partitions.get(None, []):
+                    if record.path == written.path:
+                        seen_ms = record.left_ms or record.taken_ms
+                        self._replace(record, written.path, Stretch(("unknown", "hop"), seen_ms))
+
+    def _lose_plans(self, place: int, row: Row) -> None:
+        others = [o for o in self.rows["plans"] if (o["stream"], o["batch_id"]) == (row["stream"], row["batch_id"])]
+        lost = "unplaced" if len(others) == 1 else "lost"
+        self.streams[row["stream"]].settle(**{lost: row["batch_id"]})
+
+    def _lose_batches(self, place: int, row: Row) -> None:
+        """Without the batch it is not known when its plan left records behind, or took those that had been left."""
+        stream, batch_id = self.streams[row["stream"]], row["batch_id"]
+        stream.settle(unplaced=batch_id)
+        looked_ms = stream.batches[batch_id].looked_ms
+        for result in self.results:
+            path: list[Stretch] = []
+            was_taken = False
+            for owner, until_ms in result.path:
+                is_unread = isinstance(owner, Unread) and owner.stream == stream.name
+                was_left = is_unread and owner.batch_id == batch_id
+                if was_left:
+                    path.pop()
+                lost = was_left or was_taken or (is_unread and until_ms == looked_ms)
+                path.append(Stretch(("unknown", "batch") if lost else owner, until_ms))
+                was_taken = is_unread and until_ms == looked_ms
+            result.path = path
+
+    def _replace(self, record: Record, prefix: list[Stretch], other: Stretch) -> None:
+        for result in self.results:
+            if result.start_ms == record.event_ms and result.path[: len(prefix)] == prefix != result.path:
+                result.path = [other, *result.path[len(prefix) :]]
 
     # The truth
 

@@ -106,7 +106,7 @@ def _followed(
     before: _Plan | None = None
     for plan in plans:
         follows = before is None or plan.follows(before)
-        is_known = follows and (is_known or plan.found_nothing_before)
+        is_known = follows and is_known
         if before is not None and is_known:
             took_ms = _own_lengths(lengths.get(plan.batch_id, {}), debts, share)
             debts = {} if before.left == 0 else {owned: owed * (1 - paid) for owned, owed in debts.items()}
@@ -120,7 +120,7 @@ def _followed(
             debts = {owned: owed for owned, owed in sorted(debts.items()) if owed > 0}
         else:
             debts = {}
-            is_known = is_known or (follows and plan.left == 0)
+            is_known = follows and (plan.found_nothing_before or plan.left == 0)
         owed = sum(debts.values())
         pays = min(max(0, plan.read - usual.per_batch), owed)
         share, paid = (pays / plan.read, pays / owed) if pays else (0.0, 0.0)

@@ -17,7 +17,7 @@ from tidemark.account.owners.open_transaction import OPEN_TRANSACTION
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.unknown import UNKNOWN
 from tidemark.account.steps import AGES, STEPS, parts_of
-from tidemark.account.timeline import LAST_MS
+from tidemark.semantics.buckets import RELATIVE_ERROR
 
 READ = ["stream", "read_batch", "input", "partition", "event_ms"]
 """What names a row of READS, where `batch_id` is the batch of a result."""
@@ -107,6 +107,8 @@ def placed_reads(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             excluded_ms=pl.when(was_left).then("left_excluded_ms").otherwise("excluded_ms"),
             seen_ms=pl.when(was_left).then("left_ms").otherwise("looked_ms"),
+            read_driver=pl.coalesce("read_driver", "driver"),
+            read_error_ms=pl.when(pl.col("read_driver").is_null()).then("clock_error_ms").otherwise("read_error_ms"),
         )
     )
 
@@ -152,10 +154,10 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
     until_ms = pl.when(is_last).then("looked_ms").otherwise(pl.col("left_ms") + share_ms)
     owner, detail = pl.col("cut_by").fill_null(CAPACITY), pl.coalesce("cut_detail", "stream")
     return [
-        step(known, depth, 4, "left_ms", stream="stream", error_ms=between("left_driver", "left_error_ms")),
+        step(rows, depth, 4, "left_ms", stream="stream", error_ms=between("left_driver", "left_error_ms")),
         step(by_debts.sort("until"), depth, 5, until_ms, owner=pl.col("owner"), detail=pl.col("detail")),
         step(without, depth, 5, "looked_ms", owner=owner, detail=detail),
-        step(unknown, depth, 5, pl.col("looked_ms").fill_null(LAST_MS), owner=_UNKNOWN, detail=pl.lit("plan")),
+        step(unknown, depth, 5, pl.coalesce("looked_ms", "until_ms"), owner=_UNKNOWN, detail=pl.lit("plan")),
     ]
 
 
@@ -167,11 +169,15 @@ def _hop_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFr
     links = rows.select(
         "result", "event_ms", "seen_ms", "read_error_ms", stream="writer", batch_id="writer_batch", place="input"
     )
-    # Records that were read together have one mean event time on either side of the hop, to 1 % of their age.
+    # Records of a bucket have one mean event time on either side of the hop, as nearly as a bucket has one age.
     found = links.sort("event_ms").join_asof(
-        written.select("origin", "event_ms", "stream", "batch_id", "place"),
+        written.select("origin", "stream", "batch_id", "place", "event_ms", written_event_ms="event_ms"),
         on="event_ms", by=["stream", "batch_id", "place"], strategy="nearest", check_sortedness=False,
     )  # fmt: skip
+    # Without the batch that read them their age is not known, and the nearest are taken for the same.
+    apart_ms = (pl.col("written_event_ms") - pl.col("event_ms")).abs()
+    is_same = apart_ms <= RELATIVE_ERROR * (pl.col("seen_ms") - pl.col("event_ms")).abs() + 1
+    found = found.with_columns(origin=pl.when(is_same.fill_null(value=True)).then("origin"))
     known, unknown = found.filter(pl.col("origin").is_not_null()), found.filter(pl.col("origin").is_null())
     origins = ledger.made_visible(
         written.join(known.select("origin").unique(), on="origin").rename({"origin": "result"})
