@@ -202,7 +202,10 @@ class Stream:
             except CrashedError:
                 dead_ms, pause_ms = self.crashes.pop(0)
                 last_ms = self._tell(dead_ms, crashed=True)
-                lost_ms = last_ms if self.work_ms is None else min(self.work_ms, last_ms)
+                # Of a batch that had begun after the last sign nobody knows.
+                planned = [row["began_ms"] for row in self.segments if row["owner"] == "spark"]
+                is_known = self.work_ms is not None and any(self.work_ms < at_ms < last_ms for at_ms in planned)
+                lost_ms = self.work_ms if is_known else last_ms
                 self.batch = len(self.batches)
                 for planned in self.batches[-1:]:
                     planned.done_ms = min(planned.done_ms, dead_ms)
@@ -706,7 +709,7 @@ class Life:
             for source in here:
                 self.row("bounds", stream=name, input=source.name, bound_ms=source.bound_ms)
             stream.run(BASE_MS + 40_000)
-            stream.raw, stream.usual = stream.labels, self.usual(stream)
+            stream.raw, stream.usual = stream.labels, self.usual(stream) if self.exact else None
             stream.settle()
             hops = [Input(hop, {None: stream.written}, writer=stream)] if hop else []
 

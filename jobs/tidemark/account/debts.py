@@ -147,9 +147,10 @@ def _own_lengths(
 def _in_turn(debts: Mapping[Owned, float], since: float) -> Iterator[tuple[str, str, float, float]]:
     """Yields the shares of *debts* in the time from the share *since* to its end, one after the other."""
     owed, sum_owed, first = sum(debts.values()), 0.0, since
-    for (owner, detail), each in debts.items():
+    for n, ((owner, detail), each) in enumerate(debts.items(), 1):
         sum_owed += each
-        until = first + (1 - first) * sum_owed / owed
+        # The last one ends at the very end, so that the shares tile the time also when it is cut to ms.
+        until = first + (1 - first) * sum_owed / owed if n < len(debts) else 1.0
         yield owner, detail, since, until
         since = until
 
@@ -169,9 +170,7 @@ def with_extra_time(timeline: pl.DataFrame, batches: pl.DataFrame, extra: pl.Dat
     length_ms = pl.col("ended_ms") - pl.col("began_ms")
     of_split = pl.concat([own, owed], how="diagonal").with_columns(
         began_ms=pl.col("began_ms") + (length_ms * pl.col("since")).floor().cast(MS),
-        ended_ms=pl.when(pl.col("until") > 1 - 1e-9)
-        .then("ended_ms")
-        .otherwise(pl.col("began_ms") + (length_ms * pl.col("until")).floor().cast(MS)),
+        ended_ms=pl.col("began_ms") + (length_ms * pl.col("until")).floor().cast(MS),
     )
     return (
         pl.concat(

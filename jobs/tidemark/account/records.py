@@ -150,8 +150,7 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
     by_debts = known.filter(pl.col("cut_by").ne_missing(MAX_DRIFT)).join(shares, on=["stream", "left_by"])
     without = known.join(by_debts.select("result"), on="result", how="anti", maintain_order="left")
     share_ms = ((pl.col("looked_ms") - pl.col("left_ms")) * pl.col("until")).floor().cast(pl.Int64())
-    is_last = pl.col("until") > 1 - 1e-9
-    until_ms = pl.when(is_last).then("looked_ms").otherwise(pl.col("left_ms") + share_ms)
+    until_ms = pl.col("left_ms") + share_ms
     owner, detail = pl.col("cut_by").fill_null(CAPACITY), pl.coalesce("cut_detail", "stream")
     return [
         step(rows, depth, 4, "left_ms", stream="stream", error_ms=between("left_driver", "left_error_ms")),
