@@ -40,6 +40,7 @@ _PASSING = pl.Schema(
         "partition": pl.Int64(),
         "bound_ms": MS,
         "at_ms": MS,
+        "at_error_ms": MS,
         "event_ms": MS,
         "whose": TEXT,
         "origin": pl.Int64(),
@@ -47,7 +48,7 @@ _PASSING = pl.Schema(
     }
 )
 """What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the writer's window behind a `hop` (`origin`),
-or `unknown`. `at_ms` is when it was there, reference, and `whose` names partition and setting."""
+or `unknown`. `at_ms` is when it was there, reference, with its error, and `whose` names partition and setting."""
 
 
 def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -71,6 +72,8 @@ def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, 
     silent = rows.filter(is_silent)
     unknown = rows.filter((pl.col("kind") == "unknown") | pl.col("kind").is_null())
     of_hops = rows.filter(is_hop)
+    # Which of several passed last is not known where their clocks are not.
+    is_sure, error_ms = ~pl.col("is_doubtful").fill_null(value=False), between("driver", "clock_error_ms")
     at_bound_ms = pl.col("end_ms") + pl.col("bound_ms")
     return pl.concat(
         [
@@ -81,7 +84,7 @@ def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, 
             reading_steps(ledger, by_record, depth),
             *_behind_hops(ledger, of_hops, depth),
             *unread_steps(ledger, of_hops, depth),
-            step(rows, depth, VISIBLE, "until_ms", stream="stream", error_ms=between("driver", "clock_error_ms")),
+            step(rows, depth, VISIBLE, "until_ms", stream="stream", error_ms=pl.when(is_sure).then(error_ms)),
         ]
     )
 
@@ -102,7 +105,17 @@ def _passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
     found = [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _not_known(ledger, asked)]
     # What is not known may have come last.
     last = ["result", pl.col("kind") == "unknown", "was_awake", "at_ms", "whose"]
-    return pl.concat(found).sort(last).group_by("result", maintain_order=True).last().select(_PASSING.names())
+    passed = pl.concat(found).sort(last)
+    latest_ms, earliest_ms = pl.col("at_ms") + pl.col("at_error_ms"), pl.col("at_ms") - pl.col("at_error_ms")
+    may_be_last = (latest_ms >= earliest_ms.last()) & ((pl.col("at_error_ms") + pl.col("at_error_ms").last()) > 0)
+    is_doubtful = may_be_last.fill_null(value=True).sum() > may_be_last.fill_null(value=True).last().cast(pl.Int64())
+    doubts = passed.group_by("result").agg(is_doubtful=is_doubtful)
+    return (
+        passed.group_by("result", maintain_order=True)
+        .last()
+        .select(_PASSING.names())
+        .join(doubts, on="result", maintain_order="left")
+    )
 
 
 def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
@@ -122,6 +135,7 @@ def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             kind=pl.lit("record"),
             at_ms=pl.coalesce("arrived_ms", "looked_ms"),
+            at_error_ms="arrival_error_ms",
             whose=input_partition(),
             origin=pl.lit(None, pl.Int64()),
             was_awake=~was_idle.fill_null(value=False),
@@ -151,6 +165,7 @@ def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
             "bound_ms",
             kind=pl.lit("silence"),
             at_ms=pl.col("due_ms") + pl.col("to_reference_ms"),
+            at_error_ms="clock_error_ms",
             event_ms=pl.lit(None, MS),
             whose=pl.concat_str(input_partition(), "setting", separator=" "),
             origin=pl.lit(None, pl.Int64()),
@@ -169,7 +184,13 @@ def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
         .select("stream", "input", "batch_id", read_until=pl.col("writer_batch").cum_max().over("stream", "input"))
     )
     written = ledger.made_visible(numbered(ledger.facts.windows).rename({"result": "origin"})).select(
-        "origin", "end_ms", writer="stream", input="place", written_batch="batch_id", at_ms="until_ms"
+        "origin",
+        "end_ms",
+        writer="stream",
+        input="place",
+        written_batch="batch_id",
+        at_ms="until_ms",
+        at_error_ms="clock_error_ms",
     )
     rows = asked.join(reads, on=["stream", "batch_id"]).join(written, on=["writer", "input", "end_ms"])
     before = rows.sort("batch_id").join_asof(
@@ -218,6 +239,7 @@ def _not_known(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
         .with_columns(
             kind=pl.lit("unknown"),
             at_ms=pl.lit(None, MS),
+            at_error_ms=pl.lit(None, MS),
             event_ms=pl.lit(None, MS),
             whose=input_partition(),
             origin=pl.lit(None, pl.Int64()),
