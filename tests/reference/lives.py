@@ -591,11 +591,10 @@ class Stream:
         ends = Planned(-1, self.now_ms, 1)
         for planned in [*self.batches, ends]:
             if planned.batch_id == unplaced:
-                self.debts[planned.batch_id] = {("unknown", "plan"): 1.0}
                 continue
             follows = before is None or planned is ends or planned.batch_id == before.batch_id + 1
             follows = follows and planned.batch_id != lost
-            begun = follows and begun
+            was_begun = begun = follows and begun
             lengths: dict[Owned, float] = {}
             if before is not None:
                 for began_ms, ended_ms, owned in self._pieces(before.looked_ms, planned.looked_ms):
@@ -625,7 +624,7 @@ class Stream:
                 debts = {owner: each for owner, each in debts.items() if each}
             else:
                 debts, begun = {}, follows and (planned.empty_before or not planned.left)
-            self.debts[planned.batch_id] = dict(sorted(debts.items())) if begun else {("unknown", "backlog"): 1.0}
+            self.debts[planned.batch_id] = dict(sorted(debts.items())) if was_begun else {("unknown", "backlog"): 1.0}
             pays = min(max(0, planned.read - usual_read), sum(debts.values()))
             share, paid = (pays / planned.read, pays / sum(debts.values())) if pays else (0.0, 0.0)
             before = planned
@@ -917,10 +916,14 @@ class Life:
             if not isinstance(stretch.owner, Unread):
                 yield stretch
                 continue
-            stream, batch_id, source, since_ms = stretch.owner
-            debts = self.streams[stream].debts[batch_id] or {("max_records", source): 1.0}
-            sum_owed = 0.0
-            for owned, owed in debts.items():
-                sum_owed += owed
-                share = sum_owed / sum(debts.values())
-                yield Stretch(owned, since_ms + int((stretch.until_ms - since_ms) * share + 1e-9))
+            stream, batch_id, source, at_ms = stretch.owner
+            for planned in self.streams[stream].batches[batch_id + 1 :]:
+                debts = self.streams[stream].debts.get(planned.batch_id)
+                if debts is None or at_ms >= stretch.until_ms:
+                    continue
+                sum_owed, since_ms = 0.0, at_ms
+                for owned, owed in (debts or {("max_records", source): 1.0}).items():
+                    sum_owed += owed
+                    share = sum_owed / (sum(debts.values()) or 1.0)
+                    at_ms = since_ms + int((planned.looked_ms - since_ms) * share + 1e-9)
+                    yield Stretch(owned, at_ms)

@@ -5,7 +5,9 @@ records. More arrivals than usual are the debt of their topic. A batch that read
 the time that it takes for that belongs to those whose debts it pays. A plan that leaves nothing behind ends all debts.
 
 So a catch-up after an absence is the absence's, however many batches it takes. (With the debts of the moment alone, a slow
-one would be blamed on the volume or on `max_records`.)
+one would be blamed on the volume or on `max_records`.) Records that a plan left behind wait for the next look, and then
+for the one after it: each of these stretches belongs to the debts at its end, so that an operator that hangs meanwhile owns
+what it caused.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ class Debts:
     """The debts of streams.
 
     Attributes:
-        waiting: SHARES of the time for which records waited that the plan of a batch left behind. No row: nothing had
-            slowed the stream down. One row of `unknown`: the beginning of the backlog is not known.
+        waiting: SHARES of the time from the look before to a batch's own, for records that the plan before left behind. No
+            row: nothing had slowed the stream down. One row of `unknown`: the beginning of the backlog is not known.
         extra: SHARES of a batch's work, from the share of it that a usual batch would have taken.
     """
 
@@ -106,7 +108,7 @@ def _followed(
     before: _Plan | None = None
     for plan in plans:
         follows = before is None or plan.follows(before)
-        is_known = follows and is_known
+        was_known = is_known = follows and is_known
         if before is not None and is_known:
             took_ms = _own_lengths(lengths.get(plan.batch_id, {}), debts, share)
             debts = {} if before.left == 0 else {owned: owed * (1 - paid) for owned, owed in debts.items()}
@@ -124,7 +126,7 @@ def _followed(
         owed = sum(debts.values())
         pays = min(max(0, plan.read - usual.per_batch), owed)
         share, paid = (pays / plan.read, pays / owed) if pays else (0.0, 0.0)
-        yield plan.batch_id, debts if is_known else {(UNKNOWN, "backlog"): 1.0}, share
+        yield plan.batch_id, debts if was_known else {(UNKNOWN, "backlog"): 1.0}, share
         before = plan
 
 

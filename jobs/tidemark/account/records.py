@@ -21,8 +21,8 @@ from tidemark.semantics.buckets import RELATIVE_ERROR
 
 READ = ["stream", "read_batch", "input", "partition", "event_ms"]
 """What names a row of READS, where `batch_id` is the batch of a result."""
-_ORDERED = pl.Schema({**STEPS, "depth": pl.Int32(), "seq": pl.Int32()})
-"""Steps with their order: those of the writers behind `depth` hops come first, then `seq` decides."""
+_ORDERED = pl.Schema({**STEPS, "depth": pl.Int32(), "seq": pl.Int32(), "nth": pl.Int64()})
+"""Steps with their order: those of the writers behind `depth` hops come first, then `seq` decides, and then `nth`."""
 VISIBLE = 9
 """The `seq` of the last step of a result."""
 _UNKNOWN = pl.lit(UNKNOWN)
@@ -44,7 +44,7 @@ def numbered(results: pl.DataFrame) -> pl.DataFrame:
 
 def in_order(steps: pl.DataFrame) -> pl.DataFrame:
     """Returns ordered steps as STEPS."""
-    return steps.sort("result", -pl.col("depth"), "seq", maintain_order=True).select(STEPS.names())
+    return steps.sort("result", -pl.col("depth"), "seq", "nth").select(STEPS.names())
 
 
 def input_partition() -> pl.Expr:
@@ -145,17 +145,24 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
     )
     is_known = pl.all_horizontal(pl.col("left_ms", "looked_ms", "is_planned").is_not_null())
     known, unknown = rows.filter(is_known), rows.filter(~is_known)
-    shares = ledger.waiting.rename({"batch_id": "left_by"})
+    before_ms = pl.col("looked_ms").shift().over("stream")
+    looks = ledger.batches.select("stream", look="batch_id", look_ms="looked_ms", before_ms=before_ms)
+    stretches = (
+        known.with_columns(look=pl.int_ranges(pl.col("left_by") + 1, pl.col("read_batch") + 1))
+        .explode("look")
+        .join(looks, on=["stream", "look"])
+        .join(ledger.waiting.rename({"batch_id": "look"}), on=["stream", "look"], how="left")
+        .sort("result", "look", "since", "until")
+    )
     # A plan that the slowest partition held back would have left them behind without any debt.
-    by_debts = known.filter(pl.col("cut_by").ne_missing(MAX_DRIFT)).join(shares, on=["stream", "left_by"])
-    without = known.join(by_debts.select("result"), on="result", how="anti", maintain_order="left")
-    share_ms = ((pl.col("looked_ms") - pl.col("left_ms")) * pl.col("until")).floor().cast(pl.Int64())
-    until_ms = pl.col("left_ms") + share_ms
-    owner, detail = pl.col("cut_by").fill_null(CAPACITY), pl.coalesce("cut_detail", "stream")
+    is_owed = pl.col("owner").is_not_null() & pl.col("cut_by").ne_missing(MAX_DRIFT)
+    share_ms = ((pl.col("look_ms") - pl.col("before_ms")) * pl.col("until")).floor().cast(pl.Int64())
+    until_ms = pl.when(is_owed).then(pl.col("before_ms") + share_ms).otherwise("look_ms")
+    owner = pl.when(is_owed).then("owner").otherwise(pl.col("cut_by").fill_null(CAPACITY))
+    detail = pl.when(is_owed).then("detail").otherwise(pl.coalesce("cut_detail", "stream"))
     return [
         step(rows, depth, 4, "left_ms", stream="stream", error_ms=between("left_driver", "left_error_ms")),
-        step(by_debts.sort("until"), depth, 5, until_ms, owner=pl.col("owner"), detail=pl.col("detail")),
-        step(without, depth, 5, "looked_ms", owner=owner, detail=detail),
+        step(stretches, depth, 5, until_ms, owner=owner, detail=detail, nth=pl.int_range(pl.len())),
         step(unknown, depth, 5, pl.coalesce("looked_ms", "until_ms"), owner=_UNKNOWN, detail=pl.lit("plan")),
     ]
 
@@ -219,6 +226,7 @@ def step(
     detail: pl.Expr | None = None,
     stream: str | None = None,
     error_ms: str | pl.Expr | None = None,
+    nth: pl.Expr | None = None,
 ) -> pl.DataFrame:
     """Returns a step of each of *rows* that knows the instant: of *owner* and *detail*, or of a stream's timeline."""
     none = pl.lit(None, pl.String())
@@ -231,4 +239,5 @@ def step(
         stream=none if stream is None else stream,
         depth=pl.lit(depth, pl.Int32()),
         seq=pl.lit(seq, pl.Int32()),
+        nth=pl.lit(0, pl.Int64()) if nth is None else nth,
     ).filter(pl.col("until_ms").is_not_null())
