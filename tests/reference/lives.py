@@ -1,15 +1,17 @@
 """Simulates streams ms by ms, and knows to whom each ms of each result belongs.
 
 A Life is one random topology with its producers, brokers, drivers and faults. `Life.facts` has what a driver could have
-recorded, in rows by the name of their frame, and `Life.truth` the parts of each result's age. Both come from what happened:
-nothing here reads the account of time, or shares code with it. Instants are ms of the reference clock, `BASE_MS` at the
-beginning; hosts have boot clocks, and wall clocks that are wrong and step.
+recorded, in rows by the name of their frame, and `Life.truth` the parts of each result's age. Both come from what
+happened: nothing here reads the account of time, or shares code with it. Instants are ms of the reference clock,
+`BASE_MS` at the beginning; hosts have boot clocks, and wall clocks that are wrong and step.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
 
@@ -134,6 +136,28 @@ class Closing:
     producer: str
     path: list[Stretch]
     visible_ms: int = 0
+
+
+class Passed(NamedTuple):
+    """A partition that passed a window; nobody waited for one that was not awake, unless no other passed."""
+
+    was_awake: bool
+    arrived_ms: int
+    name: str
+    path: list[Stretch]
+
+
+class Moment(NamedTuple):
+    """A batch, and what was before it: newest event times, the newest batch read of a hop, and silent partitions.
+
+    `due_ms` is of the partitions that the batch stops waiting for.
+    """
+
+    reads: list[tuple[Input, int | None, Result]]
+    due_ms: dict[tuple[str, int | None], int]
+    newest_ms: dict[tuple[str, int | None], int]
+    hop_batch: int
+    was_idle: set[tuple[str, int | None]]
 
 
 class CrashedError(Exception):
@@ -277,7 +301,9 @@ class Stream:
                 "silences", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
                 setting="idle_after", due_ms=self.host.boot(due_ms),
             )  # fmt: skip
-        before = dict(self.newest_ms), self.hop_batch
+        moment = Moment(
+            reads, {(of.name, n): due_ms for of, n, due_ms in silent}, dict(self.newest_ms), self.hop_batch, was_idle
+        )
         for source, partition, result in reads:
             key = source.name, partition
             self.idle.pop(key, None)
@@ -286,63 +312,53 @@ class Stream:
             if source.writer:
                 self.hop_batch = max(self.hop_batch, result.record.writer_batch or 0)
         self.closing = []
-        while closing := self._next_closing(
-            max(self.closings, default=BASE_MS) + 5_000, reads, silent, before, was_idle
-        ):
+        while closing := self._next_closing(max(self.closings, default=BASE_MS) + 5_000, moment):
             self.closings[closing.end_ms] = closing
             if closing.path:
                 self.closing.append(closing)
 
-    def _next_closing(
-        self,
-        end_ms: int,
-        reads: list[tuple[Input, int | None, Result]],
-        silent: list[tuple[Input, int | None, int]],
-        before: tuple[dict[tuple[str, int | None], int], int],
-        was_idle: set[tuple[str, int | None]],
-    ) -> Closing | None:
+    def _next_closing(self, end_ms: int, moment: Moment) -> Closing | None:
         """Returns how the window that ends then closes in this batch; None: the watermark has not passed it."""
-        newest_ms, hop_batch = before
-        passed: list[tuple[int, str, list[Stretch]]] = []
-        woken: list[tuple[int, str, list[Stretch]]] = []
-        awake = 0
-        for source in self.inputs:
-            for partition in source.partitions:
-                key, name = (source.name, partition), source.detail(partition)
-                bound = Stretch(("bound", source.name), end_ms + source.bound_ms)
-                if key in self.idle:
-                    due = [due_ms for of, n, due_ms in silent if (of.name, n) == key]
-                    if due and newest_ms.get(key, 0) < end_ms + source.bound_ms:
-                        passed.append((due[0], name, [bound, Stretch(("silence", f"{name} idle_after"), due[0])]))
-                    continue
-                awake += 1
-                if source.writer:
-                    written = source.writer.closings.get(end_ms)
-                    if written is None or written.batch_id > self.hop_batch:
-                        return None
-                    if not written.path:
-                        return Closing(end_ms, self.batch, "", [])
-                    if written.batch_id > hop_batch:
-                        row = next(
-                            r for of, _, r in reads if of is source and r.record.writer_batch >= written.batch_id
-                        )
-                        own = row.path[len(row.record.path) :]
-                        passed.append((written.visible_ms, name, [*written.path, *own]))
-                    continue
-                if self.newest_ms.get(key, 0) < end_ms + source.bound_ms:
-                    return None
-                if newest_ms.get(key, 0) < end_ms + source.bound_ms:
-                    row = next(
-                        r for of, n, r in reads
-                        if (of.name, n) == key and r.start_ms >= end_ms + source.bound_ms
-                    )  # fmt: skip
-                    path = [bound, Stretch(("next_record", name), row.start_ms), *row.path]
-                    (woken if key in was_idle else passed).append((row.record.arrived_ms, name, path))
-        if not awake:
+        passed: list[Passed] = []
+        partitions = [(source, partition) for source in self.inputs for partition in source.partitions]
+        if all((source.name, partition) in self.idle for source, partition in partitions):
             return None
-        # Nobody waited for a partition that was idle, unless nobody was awake.
-        _, name, path = max(passed or woken, key=lambda each: each[:2], default=(0, "", []))
+        for source, partition in partitions:
+            if (source.name, partition) in self.idle:
+                passed += self._by_silence(source, partition, end_ms, moment)
+            elif source.writer:
+                written = source.writer.closings.get(end_ms)
+                if written is None or written.batch_id > self.hop_batch:
+                    return None
+                if not written.path:
+                    return Closing(end_ms, self.batch, "", [])
+                passed += self._by_hop(source, written, moment)
+            elif self.newest_ms.get((source.name, partition), 0) < end_ms + source.bound_ms:
+                return None
+            else:
+                passed += self._by_record(source, partition, end_ms, moment)
+        _, _, name, path = max(passed, key=lambda each: each[:3], default=(True, 0, "", []))
         return Closing(end_ms, self.batch, name, path)
+
+    def _by_silence(self, source: Input, partition: int | None, end_ms: int, moment: Moment) -> Iterator[Passed]:
+        key, name, needed_ms = (source.name, partition), source.detail(partition), end_ms + source.bound_ms
+        if key in moment.due_ms and moment.newest_ms.get(key, 0) < needed_ms:
+            silence = Stretch(("silence", f"{name} idle_after"), moment.due_ms[key])
+            path = [Stretch(("bound", source.name), needed_ms), silence]
+            yield Passed(was_awake=True, arrived_ms=moment.due_ms[key], name=name, path=path)
+
+    def _by_hop(self, source: Input, written: Closing, moment: Moment) -> Iterator[Passed]:
+        if written.batch_id > moment.hop_batch:
+            row = next(r for of, _, r in moment.reads if of is source and r.record.writer_batch >= written.batch_id)
+            path = [*written.path, *row.path[len(row.record.path) :]]
+            yield Passed(was_awake=True, arrived_ms=written.visible_ms, name=source.name, path=path)
+
+    def _by_record(self, source: Input, partition: int | None, end_ms: int, moment: Moment) -> Iterator[Passed]:
+        key, name, needed_ms = (source.name, partition), source.detail(partition), end_ms + source.bound_ms
+        if moment.newest_ms.get(key, 0) < needed_ms:
+            row = next(r for of, n, r in moment.reads if (of.name, n) == key and r.start_ms >= needed_ms)
+            waited = [Stretch(("bound", source.name), needed_ms), Stretch(("next_record", name), row.start_ms)]
+            yield Passed(key not in moment.was_idle, row.record.arrived_ms, name, [*waited, *row.path])
 
     def _batch(self, plan: list[Any], excluded_ms: int | None, looked_ms: int) -> None:
         draw, host = self.life.draw, self.host
@@ -391,7 +407,8 @@ class Stream:
         self._close(plan, [(source, partition, result) for source, partition, _, result in reads], looked_ms)
         if self.interval_ms is not None:
             self._hold(worked_ms, looked_ms)
-        for self.done, place in enumerate(self.places):
+        for done, place in enumerate(self.places):
+            self.done = done
             slow_ms = draw.randint(1_000, 5_000) if draw.random() < 0.05 else 0
             self._spend("target", place, draw.randint(20, 300) + len(records) + slow_ms)
             self._make_visible(place, wall_at_ms)
@@ -528,50 +545,48 @@ class Stream:
         known_ms = heartbeats[-1] if crashed else end_ms
         if self.decided_ms is not None:
             known_ms = max(known_ms, self.decided_ms)
-        gaps = [pair for pair in zip(beats, beats[1:], strict=False) if pair[1] - pair[0] >= PAUSE_MS]
-        for segment in self.segments:
-            ended_ms = min(segment["ended_ms"], known_ms)
-            if segment["began_ms"] < ended_ms:
-                self._label(segment["began_ms"], ended_ms, (segment["owner"], segment["detail"]))
-                boots = {
-                    name: self.host.boot(at) for name, at in (("began_ms", segment["began_ms"]), ("ended_ms", ended_ms))
-                }
-                self.life.row("segments", stream=self.name, driver=self.driver, **{**segment, **boots})
-        for began_ms, ended_ms, owned in self.tasks:
-            self._label(began_ms, ended_ms, owned)
+        self._tell_segments(known_ms)
         for host in self.shards:
-            if host.error_ms is not None:
-                self.life.row(
-                    "clocks", stream=self.name, driver=self.driver, host=host.name, at_ms=self.host.boot(end_ms),
-                    offset_ms=-host.ahead_ms + self.life.draw.randint(-host.error_ms, host.error_ms),
-                    error_ms=host.error_ms,
-                )  # fmt: skip
-        for before_ms, sent_ms in zip(heartbeats, heartbeats[1:], strict=False):
-            told = []
-            for began_ms, ended_ms in gaps:
-                if before_ms < ended_ms <= sent_ms:
-                    paused = [pause for pause in self.pauses if began_ms <= pause[0] and pause[1] <= ended_ms]
-                    stood_ms = sum(until - since for since, until in paused)
-                    if 2 * (cpu_ms := ended_ms - began_ms - stood_ms) <= ended_ms - began_ms:
-                        for pause in paused:
-                            self._label(*pause, ("pause", self.name))
-                    told.append(
-                        {"began_ms": self.host.boot(began_ms), "ended_ms": self.host.boot(ended_ms), "cpu_ms": cpu_ms}
-                    )
+            self._measure(host, end_ms, end_ms)
+        gaps = [(since, until) for since, until in pairwise(beats) if until - since >= PAUSE_MS]
+        for before_ms, sent_ms in pairwise(heartbeats):
             self.life.row(
                 "heartbeats", stream=self.name, driver=self.driver, host=self.host.name,
                 began_ms=self.host.boot(before_ms), ended_ms=self.host.boot(sent_ms),
-                wall_ms=self.host.wall(sent_ms), gaps=told,
+                wall_ms=self.host.wall(sent_ms),
+                gaps=[self._gap(*gap) for gap in gaps if before_ms < gap[1] <= sent_ms],
             )  # fmt: skip
-            if self.host.error_ms is not None and (self.life.exact or self.life.draw.random() < 0.5):
-                error_ms = self.host.error_ms
-                noise_ms = self.life.draw.randint(-error_ms, error_ms)
-                self.life.row(
-                    "clocks", stream=self.name, driver=self.driver, host=self.host.name,
-                    at_ms=self.host.boot(sent_ms), offset_ms=sent_ms - self.host.wall(sent_ms) + noise_ms,
-                    error_ms=error_ms,
-                )  # fmt: skip
+            if self.life.exact or self.life.draw.random() < 0.5:
+                self._measure(self.host, sent_ms, sent_ms)
         return known_ms
+
+    def _tell_segments(self, known_ms: int) -> None:
+        for segment in self.segments:
+            span = segment["began_ms"], min(segment["ended_ms"], known_ms)
+            if span[0] < span[1]:
+                self._label(*span, (segment["owner"], segment["detail"]))
+                boots = {"began_ms": self.host.boot(span[0]), "ended_ms": self.host.boot(span[1])}
+                self.life.row("segments", stream=self.name, driver=self.driver, **{**segment, **boots})
+        for began_ms, ended_ms, owned in self.tasks:
+            self._label(began_ms, ended_ms, owned)
+
+    def _gap(self, began_ms: int, ended_ms: int) -> Row:
+        """Returns a gap of the pulse; if the process did not use CPU for over half of it, it paused."""
+        paused = [pause for pause in self.pauses if began_ms <= pause[0] and pause[1] <= ended_ms]
+        cpu_ms = ended_ms - began_ms - sum(until - since for since, until in paused)
+        if 2 * cpu_ms <= ended_ms - began_ms:
+            for pause in paused:
+                self._label(*pause, ("pause", self.name))
+        return {"began_ms": self.host.boot(began_ms), "ended_ms": self.host.boot(ended_ms), "cpu_ms": cpu_ms}
+
+    def _measure(self, host: Host, at_ms: int, told_ms: int) -> None:
+        """Notes how far the clock of *host* is off, if anybody measures it."""
+        if host.error_ms is not None:
+            noise_ms = self.life.draw.randint(-host.error_ms, host.error_ms)
+            self.life.row(
+                "clocks", stream=self.name, driver=self.driver, host=host.name, at_ms=self.host.boot(told_ms),
+                offset_ms=at_ms - host.wall(at_ms) + noise_ms, error_ms=host.error_ms,
+            )  # fmt: skip
 
     # Who made records wait
 
@@ -584,52 +599,69 @@ class Stream:
         if not self.life.exact:
             return
         self.labels = self.raw.copy()
-        usual_ms, rates, usual_read = self.usual
         debts: dict[Owned, float] = {}
         moved: list[tuple[int, int, Owned]] = []
-        before, share, begun = None, 0.0, False
-        ends = Planned(-1, self.now_ms, 1)
-        for planned in [*self.batches, ends]:
+        before, share, paid, begun = None, 0.0, 0.0, False
+        for planned in self.batches:
             if planned.batch_id == unplaced:
                 continue
-            follows = before is None or planned is ends or planned.batch_id == before.batch_id + 1
-            follows = follows and planned.batch_id != lost
-            was_begun = begun = follows and begun
-            lengths: dict[Owned, float] = {}
+            follows = before is None or planned.batch_id == before.batch_id + 1
+            was_begun = begun and follows and planned.batch_id != lost
+            took: Counter[Owned] = Counter()
             if before is not None:
-                for began_ms, ended_ms, owned in self._pieces(before.looked_ms, planned.looked_ms):
-                    ms = float(ended_ms - began_ms)
-                    if share and owned[0] in ("operator", "target", "broker") and ended_ms <= before.done_ms:
-                        owing, at_ms, part = sum(debts.values()), began_ms + int(ms * (1 - share)), 0.0
-                        for owner, each in sorted(debts.items()):
-                            part += each
-                            until_ms = began_ms + int(ms * (1 - share + share * part / owing) + 1e-9)
-                            moved.append((at_ms, until_ms, owner))
-                            lengths[owner] = lengths.get(owner, 0) + ms * share * each / owing
-                            at_ms = until_ms
-                        ms *= 1 - share
-                    lengths[owned] = lengths.get(owned, 0) + ms
-            if planned is ends:
-                break
-            if before is not None and begun:
-                debts = {owner: each * (1 - paid) for owner, each in debts.items()} if before.left else {}
-                for owned, ms in lengths.items():
-                    if ms > usual_ms.get(owned, 0):
-                        debts[owned] = debts.get(owned, 0) + (ms - usual_ms.get(owned, 0)) * sum(rates.values())
-                for source, rate in rates.items():
-                    more = (
-                        planned.latest[source] - before.latest[source] - rate * (planned.looked_ms - before.looked_ms)
-                    )
-                    debts["topic_volume", source] = max(0, debts.get(("topic_volume", source), 0) + more)
-                debts = {owner: each for owner, each in debts.items() if each}
+                took = self._took(before, planned.looked_ms, debts, share, moved)
+            if was_begun and before is not None:
+                kept = {owner: each * (1 - paid) for owner, each in debts.items()} if before.left else {}
+                debts = self._grown(kept, took, before, planned)
             else:
-                debts, begun = {}, follows and (planned.empty_before or not planned.left)
-            self.debts[planned.batch_id] = dict(sorted(debts.items())) if was_begun else {("unknown", "backlog"): 1.0}
-            pays = min(max(0, planned.read - usual_read), sum(debts.values()))
+                debts = {}
+                begun = follows and planned.batch_id != lost and (planned.empty_before or not planned.left)
+            self.debts[planned.batch_id] = debts if was_begun else {("unknown", "backlog"): 1.0}
+            pays = min(max(0, planned.read - self.usual[2]), sum(debts.values()))
             share, paid = (pays / planned.read, pays / sum(debts.values())) if pays else (0.0, 0.0)
             before = planned
+        if before is not None:
+            self._took(before, self.now_ms, debts, share, moved)
         for began_ms, ended_ms, owned in moved:
             self._label(began_ms, ended_ms, owned)
+
+    def _took(
+        self,
+        before: Planned,
+        until_ms: int,
+        debts: Mapping[Owned, float],
+        share: float,
+        moved: list[tuple[int, int, Owned]],
+    ) -> Counter[Owned]:
+        """Returns whose the time was from a look on; a *share* of the work of its batch is moved to *debts*."""
+        took: Counter[Owned] = Counter()
+        owing = sum(debts.values())
+        for began_ms, ended_ms, owned in self._pieces(before.looked_ms, until_ms):
+            ms: float = ended_ms - began_ms
+            if share and owned[0] in ("operator", "target", "broker") and ended_ms <= before.done_ms:
+                at_ms, part = began_ms + int(ms * (1 - share)), 0.0
+                for owner, each in debts.items():
+                    part += each
+                    next_ms = began_ms + int(ms * (1 - share + share * part / owing) + 1e-9)
+                    moved.append((at_ms, next_ms, owner))
+                    took[owner] += ms * share * each / owing
+                    at_ms = next_ms
+                ms *= 1 - share
+            took[owned] += ms
+        return took
+
+    def _grown(
+        self, debts: dict[Owned, float], took: Counter[Owned], before: Planned, planned: Planned
+    ) -> dict[Owned, float]:
+        usual_ms, rates, _ = self.usual
+        for owned, ms in took.items():
+            if ms > usual_ms.get(owned, 0):
+                debts[owned] = debts.get(owned, 0) + (ms - usual_ms.get(owned, 0)) * sum(rates.values())
+        for source, rate in rates.items():
+            volume = "topic_volume", source
+            more = planned.latest[source] - before.latest[source] - rate * (planned.looked_ms - before.looked_ms)
+            debts[volume] = max(0, debts.get(volume, 0) + more)
+        return {owner: each for owner, each in sorted(debts.items()) if each}
 
     def _pieces(self, began_ms: int, ended_ms: int) -> Iterator[tuple[int, int, Owned]]:
         """Yields the pieces of the stream's life between two instants, with their owners."""
@@ -642,7 +674,7 @@ class Stream:
             first = last
 
     def _beats(self, stuck: list[tuple[int, int]], every_ms: int, end_ms: int) -> list[int]:
-        """Returns when something that is due *every_ms* was done; what was due while the process was stuck came after."""
+        """Returns when something that is due *every_ms* was done: after the process was stuck, if it was due then."""
         done = set()
         for due_ms in range(self.began_ms, end_ms + 1, every_ms):
             until_ms = next((ended for began, ended in stuck if began < due_ms < ended), due_ms)
@@ -664,7 +696,8 @@ class Life:
 
     draw: Random
     exact: bool = True
-    """Whether all clocks are measured without error, and pauses begin where the pulse is taken to have stopped. If not, no
+    """Whether all clocks are measured without error, and pauses begin where the pulse is taken to have stopped. If
+    not, no
     plan is cut: debts would multiply the errors."""
 
     def __post_init__(self) -> None:
@@ -717,7 +750,8 @@ class Life:
         wrong = draw.random() < 0.3
         stepped = [(BASE_MS + draw.randint(0, 40_000), draw.choice([-8_000, 8_000]))] if draw.random() < 0.15 else []
         return Host(
-            name, draw.randint(-3_000, 3_000) if wrong else 0, stepped if steps else [], BASE_MS - draw.randint(10**6, 10**9),
+            name, draw.randint(-3_000, 3_000) if wrong else 0, stepped if steps else [],
+            BASE_MS - draw.randint(10**6, 10**9),
             # Which of two tasks ended last cannot be told within the error of their clocks.
             0 if self.exact else draw.choice([0, 0, 40, None] if steps else [0, None]),
         )  # fmt: skip
@@ -813,7 +847,7 @@ class Life:
         if frame == "batches":
             newest = max(other["batch_id"] for other in mine["batches"])
             return (
-                0 < row["batch_id"]
+                row["batch_id"] > 0
                 and (row["batch_id"] < newest or row["driver"] == stream.driver)
                 and stream.interval_ms is None
             )
@@ -848,7 +882,7 @@ class Life:
         stream.settle()
 
     def _lose_reads(self, place: int, row: Row) -> None:
-        stream, record, looked_ms = self.read[place]
+        _, record, looked_ms = self.read[place]
         self._replace(record, record.reading, Stretch(("unknown", "read"), looked_ms))
 
     def _lose_results(self, place: int, row: Row) -> None:

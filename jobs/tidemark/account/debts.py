@@ -1,13 +1,14 @@
 """What made records wait unread: the debts of a stream.
 
-An owner that has more time than usual lets records pile up: its debt is its excess time × the usual number of arrivals, in
-records. More arrivals than usual are the debt of their topic. A batch that reads more than a usual one pays debts off, and
-the time that it takes for that belongs to those whose debts it pays. A plan that leaves nothing behind ends all debts.
+An owner that has more time than usual lets records pile up: its debt is its excess time × the usual number of
+arrivals, in records. More arrivals than usual are the debt of their topic. A batch that reads more than a usual one
+pays debts off, and the time that it takes for that belongs to those whose debts it pays. A plan that leaves nothing
+behind ends all debts.
 
-So a catch-up after an absence is the absence's, however many batches it takes. (With the debts of the moment alone, a slow
-one would be blamed on the volume or on `max_records`.) Records that a plan left behind wait for the next look, and then
-for the one after it: each of these stretches belongs to the debts at its end, so that an operator that hangs meanwhile owns
-what it caused.
+So a catch-up after an absence is the absence's, however many batches it takes. (With the debts of the moment alone, a
+slow one would be blamed on the volume or on `max_records`.) Records that a plan left behind wait for the next look,
+and then for the one after it: each of these stretches belongs to the debts at its end, so that an operator that hangs
+meanwhile owns what it caused.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Debts:
     """The debts of streams.
 
     Attributes:
-        waiting: SHARES of the time from the look before to a batch's own, for records that the plan before left behind. No
+        waiting: SHARES of the time from the look before to a batch's own, for records that the plan before left
+        behind. No
             row: nothing had slowed the stream down. One row of `unknown`: the beginning of the backlog is not known.
         extra: SHARES of a batch's work, from the share of it that a usual batch would have taken.
     """
@@ -103,23 +105,17 @@ def _followed(
 ) -> Iterator[tuple[int, dict[Owned, float], float]]:
     """Yields each batch with the debts at its plan, and the share of its work that pays them off."""
     debts: dict[Owned, float] = {}
-    is_known, share = False, 0.0
-    rate = sum(usual.per_ms.values())
+    is_known = False
+    share = paid = 0.0
     before: _Plan | None = None
     for plan in plans:
         follows = before is None or plan.follows(before)
-        was_known = is_known = follows and is_known
-        if before is not None and is_known:
+        was_known = follows and is_known
+        if was_known and before is not None:
             took_ms = _own_lengths(lengths.get(plan.batch_id, {}), debts, share)
-            debts = {} if before.left == 0 else {owned: owed * (1 - paid) for owned, owed in debts.items()}
-            for owned, ms in took_ms.items():
-                if (excess_ms := ms - usual.lengths_ms.get(owned, 0)) > 0:
-                    debts[owned] = debts.get(owned, 0) + excess_ms * rate
-            for source, arrived in plan.arrivals.items():
-                expected = usual.per_ms.get(source, 0) * (plan.looked_ms - before.looked_ms)
-                owned = TOPIC_VOLUME, source
-                debts[owned] = max(0, debts.get(owned, 0) + arrived - expected)
-            debts = {owned: owed for owned, owed in sorted(debts.items()) if owed > 0}
+            kept = {owned: owed * (1 - paid) for owned, owed in debts.items()} if before.left else {}
+            debts = _grown(kept, took_ms, plan, plan.looked_ms - before.looked_ms, usual)
+            is_known = True
         else:
             debts = {}
             is_known = follows and (plan.found_nothing_before or plan.left == 0)
@@ -130,10 +126,25 @@ def _followed(
         before = plan
 
 
+def _grown(
+    debts: Mapping[Owned, float], took_ms: Mapping[Owned, float], plan: _Plan, since_ms: int, usual: _Usual
+) -> dict[Owned, float]:
+    """Returns *debts* with those of the last *since_ms*, in which each owner took its time, in order of owners."""
+    rate = sum(usual.per_ms.values())
+    grown = dict(debts)
+    for owned, ms in took_ms.items():
+        excess_ms = max(0, ms - usual.lengths_ms.get(owned, 0))
+        grown[owned] = grown.get(owned, 0) + excess_ms * rate
+    for source, arrived in plan.arrivals.items():
+        volume = TOPIC_VOLUME, source
+        grown[volume] = max(0, grown.get(volume, 0) + arrived - usual.per_ms.get(source, 0) * since_ms)
+    return {owned: owed for owned, owed in sorted(grown.items()) if owed > 0}
+
+
 def _own_lengths(
     lengths: Mapping[tuple[str, str, bool], int], debts: Mapping[Owned, float], share: float
 ) -> dict[Owned, float]:
-    """Returns the time of each owner from a look to the next, where a *share* of the batch's work belonged to *debts*."""
+    """Returns the time of each owner from look to look, where a *share* of the batch's work belonged to *debts*."""
     took_ms: dict[Owned, float] = {}
     extra_ms = 0.0
     for (owner, detail, works), ms in lengths.items():
@@ -223,7 +234,9 @@ def _plans(plans: pl.DataFrame, batches: pl.DataFrame) -> dict[str, list[_Plan]]
     for (stream, batch_id, looked_ms, nothing), rows in by_input.group_by(of_plan, maintain_order=True):
         arrivals = dict(rows.select("input", "arrived").iter_rows())
         partitions = frozenset(rows.select("input", "partition").explode("partition").iter_rows())
-        plan = _Plan(batch_id, looked_ms, rows["read"].sum(), rows["left"].sum(), arrivals, partitions, nothing)
+        plan = _Plan(
+            batch_id, looked_ms, int(rows["read"].sum()), int(rows["left"].sum()), arrivals, partitions, nothing
+        )
         found.setdefault(stream, []).append(plan)
     return found
 

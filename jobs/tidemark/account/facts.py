@@ -30,9 +30,9 @@ SEGMENTS = pl.Schema(
 )
 """What the main thread of a stream did, without a gap: the list of phases of `batches`.
 
-`driver` is the epoch of the stream's driver, `owner` and `detail` those of `account.owners`, and the instants boot. A wait
-for the trigger and looks without news belong to the batch that comes after them. Segments that ended after the newest
-entry ride in heartbeats, so that those of a driver that died are there up to its last heartbeat.
+`driver` is the epoch of the stream's driver, `owner` and `detail` those of `account.owners`, and the instants boot. A
+wait for the trigger and looks without news belong to the batch that comes after them. Segments that ended after the
+newest entry ride in heartbeats, so that those of a driver that died are there up to its last heartbeat.
 """
 TASKS = pl.Schema(
     {
@@ -46,7 +46,8 @@ TASKS = pl.Schema(
         "ended_ms": MS,
     }
 )
-"""What the tasks of a batch did within the driver's segments of TASKS_OF_SPARK, in the list of tasks of `operator_batches`.
+"""What the tasks of a batch did within the driver's segments of TASKS_OF_SPARK, in the list of tasks of
+`operator_batches`.
 
 `task` names the shard, partition or hot key. The instants are the wall clock of the task's `host`.
 """
@@ -67,8 +68,9 @@ BATCHES = pl.Schema(
 """The batches that were decided, a row of `batches` each.
 
 `driver` is the one that decided the batch. `wall_ms` is the batch's one reading of the wall clock of `host`, and
-`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known, and `excluded_ms` the
-look before that (null: it was the driver's first one). If that is not the look of the batch before, it found nothing.
+`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known, and `excluded_ms`
+the look before that (null: it was the driver's first one). If that is not the look of the batch before, it found
+nothing.
 """
 HEARTBEATS = pl.Schema(
     {
@@ -83,7 +85,8 @@ HEARTBEATS = pl.Schema(
 )
 """The time for which the pulse vouches: from the heartbeat before (or the driver's first look) to this one, boot.
 
-`wall_ms` is the wall clock of `host` at `ended_ms`. `gaps` are the stretches between two beats of at least 1 s, with the CPU time that the process used in each.
+`wall_ms` is the wall clock of `host` at `ended_ms`. `gaps` are the stretches between two beats of at least 1 s, with
+the CPU time that the process used in each.
 """
 CLOCKS = pl.Schema({"stream": TEXT, "driver": COUNT, "host": TEXT, "at_ms": MS, "offset_ms": MS, "error_ms": MS})
 """Measured clocks, the list of clock offsets of `heartbeats`.
@@ -106,8 +109,8 @@ PLANS = pl.Schema(
 )
 """What each plan took from an input partition, a row of `partition_batches`.
 
-Offsets are as there: exclusive ends. `cut_by` is the owner (`max_records`, `max_drift`) because of which a plan took less
-than there was, null: it took all, or nothing limited it; `cut_detail` is that owner's detail.
+Offsets are as there: exclusive ends. `cut_by` is the owner (`max_records`, `max_drift`) because of which a plan took
+less than there was, null: it took all, or nothing limited it; `cut_detail` is that owner's detail.
 """
 READS = pl.Schema(
     {
@@ -154,9 +157,9 @@ RESULTS = pl.Schema(
 """What a batch made visible at a place (an operator's table, hop or topic).
 
 `visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
-instant. `read_batch`, `input`, `partition` and `event_ms` name the row of READS. `held_by` is the setting because of which the result came later than its batch (null: none did). It waited from
-`held_from_ms` on, boot of the driver that read the record (the end of the operator; of a merge the end of the write), until
-`due_ms`, the wall clock of `driver`.
+instant. `read_batch`, `input`, `partition` and `event_ms` name the row of READS. `held_by` is the setting because of
+which the result came later than its batch (null: none did). It waited from `held_from_ms` on, boot of the driver that
+read the record (the end of the operator; of a merge the end of the write), until `due_ms`, the wall clock of `driver`.
 """
 WINDOWS = pl.Schema(
     {
@@ -169,7 +172,8 @@ WINDOWS = pl.Schema(
         "visible_boot_ms": MS,
     }
 )
-"""Windows, a row of `operator_windows` each: `batch_id` is the first batch whose watermark passed `end_ms`, record time.
+"""Windows, a row of `operator_windows` each: `batch_id` is the first batch whose watermark passed `end_ms`, record
+time.
 
 `visible_ms` and `visible_boot_ms` are when the place had the window's first result, as in RESULTS. Every stream has its
 streaming windows, and a hop is a place of its writer's.
@@ -181,7 +185,8 @@ SILENCES = pl.Schema(
 )
 """Partitions that a batch stopped waiting for, because of a setting (`idle_after`, `idle_advances`).
 
-`due_ms` is when the silence had lasted for long enough, boot. The partition holds nothing back until a batch reads from it.
+`due_ms` is when the silence had lasted for long enough, boot. The partition holds nothing back until a batch reads
+from it.
 """
 USUAL_LENGTHS = pl.Schema({"stream": TEXT, "owner": TEXT, "detail": TEXT, "usual_ms": pl.Float64()})
 """How long an owner usually has of the time from one look to the next. Owners without a row: 0."""

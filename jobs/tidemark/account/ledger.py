@@ -1,4 +1,4 @@
-"""What all accounts share, worked out once from the facts: clocks, timelines, batches and debts by the reference clock."""
+"""What all accounts share, worked out once from the facts: clocks, timelines, batches and debts."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ class Ledger:
         )
 
     def made_visible(self, results: pl.DataFrame) -> pl.DataFrame:
-        """Returns *results* with `until_ms`, their `visible_ms` by the reference, and with `ahead_ms`, by how much the wall
-        clock that they were read from was ahead; also with `host` and `clock_error_ms` of that clock.
+        """Returns *results* with `until_ms`, their `visible_ms` by the reference, and with `ahead_ms`, by how much the
+        wall clock that they were read from was ahead; also with `host` and `clock_error_ms` of that clock.
 
-        A result has `stream`, `driver`, `visible_ms` and `visible_boot_ms`.
+        A result has `stream`, `driver`, `visible_ms` and `visible_boot_ms`. A wall clock that nothing places is taken
+        for the reference, with an error that is not known.
         """
-        until_ms = pl.col("visible_boot_ms") + pl.col("to_reference_ms")
+        until_ms = pl.coalesce(pl.col("visible_boot_ms") + pl.col("to_reference_ms"), "visible_ms")
         return (
             results.join(self.clocks, on=DRIVER, how="left", maintain_order="left")
             .with_columns(until_ms=until_ms, ahead_ms=pl.col("visible_ms") - until_ms)

@@ -1,9 +1,9 @@
 """The account of a record's age, from its event time to the instant at which its row is visible.
 
-The instants in order: the record arrived; a transaction ended; the first plan that saw it, which may have left it behind;
-the look whose plan took it; and for a held result the end of the operator that held it and the instant at which it was
-due. Between them the time belongs to the producer, the transaction, the stream's timeline, what made the record wait
-unread, and the setting that held it.
+The instants in order: the record arrived; a transaction ended; the first plan that saw it, which may have left it
+behind; the look whose plan took it; and for a held result the end of the operator that held it and the instant at
+which it was due. Between them the time belongs to the producer, the transaction, the stream's timeline, what made the
+record wait unread, and the setting that held it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNKNOWN = pl.lit(UNKNOWN)
 
 
 def record_parts(ledger: Ledger, results: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Returns the PARTS of *results*, rows of RESULTS; None: of all that the facts have. `result` is the row's number."""
+    """Returns the PARTS of *results*, rows of RESULTS; None: of all in the facts. `result` is the row's number."""
     visible = ledger.made_visible(numbered(ledger.facts.results if results is None else results))
     ages = visible.select(
         "result", "visible_ms", "ahead_ms", "clock_error_ms", "host", start_ms="event_ms", producer=input_partition()
@@ -211,7 +211,7 @@ def behind_hop(steps: pl.DataFrame, origins: pl.DataFrame, links: pl.DataFrame, 
 
 
 def between(driver: str, error_ms: str) -> pl.Expr:
-    """Returns the error of an instant of *driver* beside those of the driver that read the record: 0 if it is the same."""
+    """Returns the error of an instant of *driver* beside those of the driver that read: 0 if it is the same."""
     is_same = pl.col(driver) == pl.col("read_driver")
     return pl.when(is_same).then(0).otherwise(pl.col(error_ms) + pl.col("read_error_ms"))
 

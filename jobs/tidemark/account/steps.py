@@ -25,8 +25,8 @@ STEPS = pl.Schema(
 )
 """Steps of results, in their order: to whom the time belongs until an instant, reference.
 
-`error_ms` is by how much that instant may be wrong. Where `stream` is given, the time belongs to whoever has the stream's
-timeline then, and `owner` and `detail` are null.
+`error_ms` is by how much that instant may be wrong. Where `stream` is given, the time belongs to whoever has the
+stream's timeline then, and `owner` and `detail` are null.
 """
 AGES = pl.Schema(
     {
@@ -41,8 +41,8 @@ AGES = pl.Schema(
 )
 """What is aged: from `start_ms`, an event time or a window's end, to `visible_ms`, wall clock of `host`.
 
-That clock is `ahead_ms` ahead of the reference, give or take `clock_error_ms`; null: not measured. `producer` is the detail
-of a negative part.
+That clock is `ahead_ms` ahead of the reference, give or take `clock_error_ms`; null: not measured. `producer` is the
+detail of a negative part.
 """
 PARTS = pl.Schema({"result": pl.Int64(), "owner": TEXT, "detail": TEXT, "ms": MS, "error_ms": MS})
 """Parts of ages. The `ms` of a result add up to its age, and `error_ms` is by how much a part may be wrong; null: a

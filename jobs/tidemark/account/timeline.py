@@ -38,8 +38,8 @@ TIMELINE = pl.Schema(
 )
 """Pieces of streams' lives by the reference clock, in order, from FIRST_MS to LAST_MS without a gap.
 
-`error_ms` is by how much the piece may be longer or shorter, null where a clock was not measured. `batch_id` is null for a
-piece that belongs to no batch.
+`error_ms` is by how much the piece may be longer or shorter, null where a clock was not measured. `batch_id` is null
+for a piece that belongs to no batch.
 """
 _PIECE = ["stream", "began_ms", "ended_ms", "owner", "detail", "batch_id"]
 
@@ -47,8 +47,8 @@ _PIECE = ["stream", "began_ms", "ended_ms", "owner", "detail", "batch_id"]
 def timeline_of(facts: Facts) -> pl.DataFrame:
     """Returns the TIMELINE of all streams.
 
-    A batch that its driver did not decide was for nothing: the absence of a driver owns it from its look on, because the
-    next driver does that work again.
+    A batch that its driver did not decide was for nothing: the absence of a driver owns it from its look on, because
+    the next driver does that work again.
     """
     clocks = driver_clocks(facts)
     segments, beats = _by_reference(facts.segments, clocks), _by_reference(facts.heartbeats, clocks)
@@ -141,7 +141,7 @@ def _pauses(beats: pl.DataFrame) -> pl.DataFrame:
 
 
 def _near_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
-    """Returns the stretches of a beat in which pauses began: time before the middle may be the pause's, and after it not."""
+    """Returns the stretches in which pauses began, a beat each: what is booked there may belong to the neighbour."""
     began_ms = pl.col("began_ms") - BEAT_MS // 2
     return pauses.select("stream", began_ms=began_ms, ended_ms=began_ms + BEAT_MS)
 
@@ -273,20 +273,27 @@ def overlay(spans: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:
 
     A span has `stream`, `began_ms` and `ended_ms`, reference, and perhaps an `error_ms`, which its pieces share.
     """
-    found: list[pl.DataFrame] = []
+    by_stream = {stream: pieces for (stream,), pieces in timeline.group_by("stream", maintain_order=True)}
+    found = [_within(spans.clear(), timeline.clear())]
     for (stream,), of_stream in spans.group_by("stream", maintain_order=True):
-        pieces = timeline.filter(pl.col("stream") == stream)
-        began, ended = (of_stream[name].to_numpy() for name in ("began_ms", "ended_ms"))
-        first = np.searchsorted(pieces["ended_ms"].to_numpy(), began, side="right")
-        last = np.searchsorted(pieces["began_ms"].to_numpy(), ended, side="left")
-        counts = np.maximum(0, last - first)
-        rows = np.repeat(np.arange(of_stream.height), counts)
-        places = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
-        piece = pieces[places].rename({"began_ms": "piece_began_ms", "ended_ms": "piece_ended_ms"})
-        span = of_stream[rows].drop("stream", "owner", "detail", "batch_id", strict=False)
-        found.append(pl.concat([span.rename({"error_ms": "span_error_ms"}), piece], how="horizontal"))
-    if not found:
-        found = [spans.head(0).with_columns(ms=pl.lit(0, MS))]
-        return found[0]
+        found.append(_within(of_stream, by_stream.get(stream, _NOTHING_KNOWN)))
     ms = pl.min_horizontal("ended_ms", "piece_ended_ms") - pl.max_horizontal("began_ms", "piece_began_ms")
     return pl.concat(found).with_columns(ms=ms, error_ms=pl.col("error_ms") + pl.col("span_error_ms"))
+
+
+_NOTHING_KNOWN = pl.DataFrame(
+    [{"began_ms": FIRST_MS, "ended_ms": LAST_MS, "owner": UNKNOWN, "detail": "segment", "error_ms": 0}], schema=TIMELINE
+)
+"""The timeline of a stream without a segment."""
+
+
+def _within(spans: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Returns each of *spans* beside each of *pieces*, in order and all of one stream, that overlaps it."""
+    first = np.searchsorted(pieces["ended_ms"].to_numpy(), spans["began_ms"].to_numpy(), side="right")
+    last = np.searchsorted(pieces["began_ms"].to_numpy(), spans["ended_ms"].to_numpy(), side="left")
+    counts = np.maximum(0, last - first)
+    rows = np.repeat(np.arange(spans.height), counts)
+    places = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
+    span = spans[rows].drop("stream", "owner", "detail", "batch_id", strict=False).rename({"error_ms": "span_error_ms"})
+    piece = pieces[places].rename({"began_ms": "piece_began_ms", "ended_ms": "piece_ended_ms"})
+    return span.hstack(piece)

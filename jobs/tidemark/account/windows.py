@@ -1,10 +1,10 @@
 """The account of a window's age, from its end to the instant at which its first result is visible.
 
-A window waits for the bound, then for the record, or the silence, that let the last partition pass; then that record's own
-account goes on. Of a partition it is the first record to arrive at or beyond end + bound, because from then on nothing was
-missing that the partition could give. Of several partitions that passed in the batch it is the one whose record arrived
-last; names decide between equal arrivals. Nobody waited for a partition that counted as silent, so that one whose first
-record came in the same batch decides only if no other partition passed.
+A window waits for the bound, then for the record, or the silence, that let the last partition pass; then that record's
+own account goes on. Of a partition it is the first record to arrive at or beyond end + bound, because from then on
+nothing was missing that the partition could give. Of several partitions that passed in the batch it is the one whose
+record arrived last; names decide between equal arrivals. Nobody waited for a partition that counted as silent, so that
+one whose first record came in the same batch decides only if no other partition passed.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ _PASSING = pl.Schema(
         "was_awake": pl.Boolean(),
     }
 )
-"""What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the writer's window behind a `hop` (`origin`),
+"""What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the writer's window behind a `hop`
+(`origin`),
 or `unknown`. `at_ms` is when it was there, reference, with its error, and `whose` names partition and setting."""
 
 
 def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Returns the PARTS of *windows*, rows of WINDOWS; None: of all that the facts have. `result` is the row's number."""
+    """Returns the PARTS of *windows*, rows of WINDOWS; None: of all in the facts. `result` is the row's number."""
     visible = ledger.made_visible(numbered(ledger.facts.windows if windows is None else windows))
     passing = _passing(ledger, visible)
     producer = visible.join(
@@ -100,7 +101,7 @@ def _behind_hops(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
 
 
 def _passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
-    """Returns what let the last partition pass each of *windows*, a row of _PASSING each; none for windows without facts."""
+    """Returns what let the last partition pass each of *windows*, in rows of _PASSING; no row: nothing is known."""
     asked = windows.select("result", "stream", "batch_id", "end_ms")
     found = [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _not_known(ledger, asked)]
     # What is not known may have come last.
@@ -217,7 +218,8 @@ def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
 
 def _not_known(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
     """Returns the partitions of which what the batch read is not known, the hops without their writer's window, and the
-    sources without a bound."""
+    sources without a bound.
+    """
     read = _of_sources(ledger).group_by(*PARTITION, "batch_id").agg(known=pl.sum("n"))
     hops = ledger.facts.reads.filter(pl.col("writer").is_not_null()).select("stream", "input", "writer").unique()
     written = ledger.facts.windows.select("end_ms", writer="stream", input="place", is_written=pl.lit(value=True))

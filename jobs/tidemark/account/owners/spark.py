@@ -8,7 +8,7 @@ SPARK = register(
     Owner(
         name="spark",
         parent="driver",
-        detail=(),
+        detail="nothing",
         proof="the stream's segments",
         remedy="give the driver more cores, or fewer streams; `tidemark logs` has Spark's messages",
     )

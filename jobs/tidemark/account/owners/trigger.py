@@ -7,7 +7,7 @@ from tidemark.account.owners.registry import Owner, register
 TRIGGER = register(
     Owner(
         name="trigger",
-        detail=(),
+        detail="nothing",
         proof="the stream's segments",
         remedy="shorten `trigger`; `tidemark whatif --trigger` estimates what that saves",
     )
