@@ -74,6 +74,7 @@ class Record:
     left_by: int | None = None
     left_ms: int | None = None
     taken_ms: int = 0
+    """The look whose plan took it; `readable_ms` is when its transaction ended, None: it was in none."""
     reading: list[Stretch] = field(default_factory=list)
 
 
@@ -100,6 +101,8 @@ class Input:
     bound_ms: int = 0
     idle_after_ms: int | None = None
     writer: Stream | None = None
+    created_ms: int | None = None
+    """The usual delay of a topic with CreateTime; None: the broker stamps records when they arrive."""
 
     def copy(self) -> Input:
         """Returns the input for one more reader."""
@@ -204,6 +207,7 @@ class Stream:
         self.hop_batch = -1
         self.closings: dict[int, Closing] = {}
         self.closing: list[Closing] = []
+        self.looks: list[int] = []
         self.held: list[Result] = []
         self.open_batch = 0
 
@@ -255,6 +259,7 @@ class Stream:
             started_ms = self.now_ms
             self._spend("broker", self.inputs[0].name, draw.randint(3, 60))
             excluded_ms, looked_ms = looked_ms, self.now_ms
+            self.looks.append(looked_ms)
             plan = self._plan()
             if any(until > start for _, _, start, until, _, _ in plan) or self._is_due(plan, looked_ms):
                 self.work_ms = started_ms
@@ -458,22 +463,36 @@ class Stream:
 
     def _read(self, source: Input, partition: int | None, record: Record, looked_ms: int) -> Result:
         record.taken_ms = looked_ms
-        stamp = None if record.writer else record.arrived_ms
+        seen_ms, detail = record.left_ms or looked_ms, source.detail(partition)
+        in_transaction = any(record.arrived_ms <= at_ms < (record.readable_ms or 0) for at_ms in self.looks)
+        stamp_ms, error_ms = self._stamp(source, record)
         self.life.row(
             "reads", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
-            event_ms=record.event_ms, n=1, arrived_ms=stamp, arrival_error_ms=None if stamp is None else 0,
-            readable_ms=record.readable_ms, left_by=record.left_by, writer=record.writer,
+            event_ms=record.event_ms, n=1, arrived_ms=stamp_ms, arrival_error_ms=error_ms,
+            in_transaction=in_transaction, left_by=record.left_by, writer=record.writer,
             writer_batch=record.writer_batch,
         )  # fmt: skip
         self.life.read.append((self.name, record, looked_ms))
-        path = record.path or [Stretch(("producer", source.detail(partition)), record.arrived_ms)]
-        path = [*path]
+        path = [*record.path] or [Stretch(("producer", detail), record.arrived_ms)]
+        if in_transaction:
+            path.append(Stretch(("open_transaction", detail), seen_ms))
         if record.left_ms is not None:
             path.append(Stretch(self.name, record.left_ms))
             path.append(Stretch(Unread(self.name, record.left_by or 0, source.name, record.left_ms), looked_ms))
         record.reading = path
         key = {"read_batch": self.batch, "input": source.name, "partition": partition}
         return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key, record)
+
+    def _stamp(self, source: Input, record: Record) -> tuple[int | None, int | None]:
+        """Returns what is known of a record's arrival, with the error."""
+        if record.writer:
+            return None, None
+        if source.created_ms is None:
+            return record.arrived_ms, 0
+        excluded_ms = max((at_ms for at_ms in self.looks if at_ms < record.arrived_ms), default=BASE_MS)
+        included_ms = min(at_ms for at_ms in self.looks if at_ms >= record.arrived_ms)
+        stamp_ms = max(excluded_ms, min(included_ms, record.event_ms + source.created_ms))
+        return stamp_ms, max(stamp_ms - excluded_ms, included_ms - stamp_ms)
 
     def _make_visible(self, place: str, wall_at_ms: int | None = None) -> None:
         at_ms, host = self.now_ms, self.host
@@ -792,7 +811,7 @@ class Life:
         limit = draw.choice([None, None, 3, 10]) if self.exact else None
         return Input(
             name, {n: self._records() for n in range(draw.randint(1, 3))}, limit, draw.choice([0, 800, 3_000]),
-            draw.choice([None, None, 4_000]),
+            draw.choice([None, None, 4_000]), created_ms=None if self.exact else draw.choice([None, None, 150]),
         )  # fmt: skip
 
     def _records(self) -> list[Record]:
@@ -809,7 +828,12 @@ class Life:
             self.events.add(event_ms)
             records.append((event_ms, at_ms + delay_ms))
         records.sort(key=lambda pair: pair[1])
-        return [Record(event_ms, arrived_ms, []) for event_ms, arrived_ms in records]
+        since_ms = BASE_MS + draw.randint(0, 30_000) if draw.random() < 0.2 else 2**62
+        until_ms = since_ms + draw.randint(500, 6_000)
+        return [
+            Record(event_ms, arrived_ms, [], readable_ms=until_ms if since_ms <= arrived_ms < until_ms else None)
+            for event_ms, arrived_ms in records
+        ]
 
     # A missing fact
 

@@ -31,19 +31,13 @@ def booked(parts: pl.DataFrame) -> dict[int, dict[Owned, tuple[int, int | None]]
 
 
 @given(st.integers(0, 2**40), st.booleans())
-def test_each_part_of_a_records_age_is_what_happened(seed, exact):
+def test_each_part_of_an_age_is_what_happened(seed, exact):
     life = Life(Random(seed), exact=exact)
-    accounts = booked(record_parts(Ledger.of(facts_of(life.rows))))
-    for n, result in enumerate(life.results):
-        agrees(accounts.get(n, {}), life.truth(result), result.wall_ms - result.start_ms, exact=exact)
-
-
-@given(st.integers(0, 2**40), st.booleans())
-def test_each_part_of_a_windows_age_is_what_happened(seed, exact):
-    life = Life(Random(seed), exact=exact)
-    accounts = booked(window_parts(Ledger.of(facts_of(life.rows))))
-    for n, window in enumerate(life.windows):
-        agrees(accounts.get(n, {}), life.truth(window), window.wall_ms - window.start_ms, exact=exact)
+    ledger = Ledger.of(facts_of(life.rows))
+    for found, results in (record_parts(ledger), life.results), (window_parts(ledger), life.windows):
+        accounts = booked(found)
+        for n, result in enumerate(results):
+            agrees(accounts.get(n, {}), life.truth(result), result.wall_ms - result.start_ms, exact=exact)
 
 
 @given(st.integers(0, 2**40))

@@ -122,7 +122,7 @@ READS = pl.Schema(
         "n": COUNT,
         "arrived_ms": MS,
         "arrival_error_ms": MS,
-        "readable_ms": MS,
+        "in_transaction": pl.Boolean(),
         "left_by": COUNT,
         "writer": TEXT,
         "writer_batch": COUNT,
@@ -131,10 +131,10 @@ READS = pl.Schema(
 """What a batch read: `n` records of an input partition that arrived, waited and aged alike, in `partition_batches`.
 
 `event_ms` is their mean event time. `arrived_ms` is their arrival by the reference, with its error (both null: not
-known), and `readable_ms` the first look whose last stable offset was beyond them (null: they were in no transaction).
-`left_by` is the first batch whose plan saw them and left them behind (null: the first plan that saw them took them). Of
-a hop, `writer` and `writer_batch` are the stream and the batch that wrote them, and their arrival is null: it is the
-commit of that batch. They are null for other inputs.
+known). `in_transaction`: a look had seen them beyond the last stable offset. `left_by` is the first batch whose plan
+saw them and left them behind (null: the first plan that saw them took them). Of a hop, `writer` and `writer_batch` are
+the stream and the batch that wrote them, and their arrival is null: it is the commit of that batch. They are null for
+other inputs.
 """
 RESULTS = pl.Schema(
     {

@@ -121,13 +121,14 @@ def reading_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFram
     not_known = of_source.filter(pl.col("arrived_ms").is_null())
     excluded = not_known.filter(pl.col("is_read").is_not_null())
     error_ms = pl.col("arrival_error_ms") + pl.col("read_error_ms")
+    waited = rows.filter(pl.col("in_transaction"))
     producer, whose = pl.lit(PRODUCER), input_partition()
     return pl.concat(
         [
             step(arrived, depth, 1, "arrived_ms", owner=producer, detail=whose, error_ms=error_ms),
             step(excluded, depth, 1, "excluded_ms", owner=producer, detail=whose, error_ms="read_error_ms"),
             step(not_known, depth, 2, "seen_ms", owner=_UNKNOWN, detail=pl.lit("arrival")),
-            step(rows, depth, 3, "readable_ms", owner=pl.lit(OPEN_TRANSACTION), detail=input_partition()),
+            step(waited, depth, 3, "seen_ms", owner=pl.lit(OPEN_TRANSACTION), detail=whose),
             *unread_steps(ledger, rows, depth),
             *_hop_steps(ledger, rows.filter(pl.col("writer").is_not_null()), depth),
         ]
