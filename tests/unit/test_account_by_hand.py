@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
@@ -83,6 +85,34 @@ def test_the_example_of_the_decision(example):
     assert (sum(of_record.values()), sum(of_window.values())) == (2_760, 5_060)
 
 
+def test_a_window_whose_passing_record_is_missing_is_unknown_until_the_look(example):
+    """The plan took one record of the partition, and no row of READS tells of it."""
+    found = window_parts(Ledger.of(replace(example, reads=rows("reads"))))
+    since_look = {owned: ms for owned, ms in WORK.items() if owned[0] not in {"trigger", "broker"}}
+    of_window = {("bound", "orders"): 2_000, ("unknown", "passing"): 2_050, ("broker", "orders"): 100} | since_look
+    assert parts(found) == of_window
+
+
+def test_records_that_the_slowest_partition_held_back_wait_for_it(example):
+    """The record arrives at 12,900. The plan of 13,040 leaves it behind, because partition 1 is slow."""
+    was_left = {"arrived_ms": pl.lit(12_900, pl.Int64), "left_by": pl.lit(6, pl.Int64)}
+    looks = {"wall_ms": 13_080, "boot_ms": 13_040, "looked_ms": 13_040}
+    before = STREAM | {"batch_id": 6, "input": "orders", "partition": 0} | {"host": "host-a"} | looks
+    cut = {"from_offset": 40, "until_offset": 40, "latest_offset": 41, "cut_by": "max_drift", "cut_detail": "orders/1"}
+    facts = replace(
+        example,
+        batches=pl.concat([rows("batches", before), example.batches]),
+        plans=pl.concat([rows("plans", before | cut), example.plans]),
+        reads=example.reads.with_columns(**was_left),
+    )
+    assert parts(record_parts(Ledger.of(facts))) == WORK | {
+        ("producer", "orders/0"): 600,
+        ("trigger", ""): 100,
+        ("broker", "orders"): 140,
+        ("max_drift", "orders/1"): 1_010,
+    }
+
+
 def test_without_facts_nothing_has_parts():
     ledger = Ledger.of(Facts())
     assert record_parts(ledger).is_empty()
@@ -96,9 +126,9 @@ def test_a_result_of_which_nothing_else_is_known_is_unknown(example):
 
 def test_a_record_from_the_future_has_one_negative_part(example):
     """Its producer's clock is ahead: it was visible at 15,020 by the reference, with an event time of 16,000."""
-    moved = [getattr(example, name).with_columns(event_ms=pl.lit(16_000)) for name in ("reads", "results")]
-    future = Facts(**{**vars(example), "reads": moved[0], "results": moved[1]})
-    assert parts(record_parts(Ledger.of(future))) == {("producer", "orders/0"): -980, ("clock", "host-a"): 40}
+    reads, results = (rows.with_columns(event_ms=pl.lit(16_000, pl.Int64)) for rows in (example.reads, example.results))
+    future = Ledger.of(replace(example, reads=reads, results=results))
+    assert parts(record_parts(future)) == {("producer", "orders/0"): -980, ("clock", "host-a"): 40}
 
 
 def test_an_unfinished_window_ages_in_the_segment_that_runs(example):
