@@ -89,6 +89,7 @@ class Planned:
     latest: Counter[str] = field(default_factory=Counter)
     done_ms: int = 2**62
     empty_before: bool = False
+    excluded_ms: int | None = None
 
 
 @dataclass
@@ -399,6 +400,7 @@ class Stream:
             looked_ms=host.boot(looked_ms),
         )  # fmt: skip
         planned = Planned(self.batch, looked_ms, sum(until - start for _, _, start, until, _, _ in plan))
+        planned.excluded_ms = excluded_ms
         planned.empty_before = excluded_ms is not None and all(each.looked_ms < excluded_ms for each in self.batches)
         for source, _, _, until, latest, _ in plan:
             planned.left += latest - until
@@ -839,14 +841,15 @@ class Life:
 
     def lose(self, draw: Random) -> str:
         """Removes a fact, and makes the time that it explains unknown; returns the name of its frame."""
-        frame = draw.choice(["segments", "heartbeats", "reads", "results", "plans", "batches"])
-        rows = self.rows.get(frame, [])
+        frame = draw.choice(["segments", "heartbeats", "reads", "arrivals", "results", "plans", "batches"])
+        rows = self.rows.get("reads" if frame == "arrivals" else frame, [])
         candidates = [n for n, row in enumerate(rows) if self._is_alone(frame, row)]
         if not candidates:
             return ""
         place = draw.choice(candidates)
         getattr(self, f"_lose_{frame}")(place, rows[place])
-        del rows[place]
+        if frame != "arrivals":
+            del rows[place]
         return frame
 
     def _is_alone(self, frame: str, row: Row) -> bool:
@@ -877,6 +880,8 @@ class Life:
             )
         if frame == "plans":
             return row["batch_id"] > 0
+        if frame == "arrivals":
+            return row["arrived_ms"] is not None
         if frame == "results":
             near = [
                 other
@@ -907,7 +912,18 @@ class Life:
 
     def _lose_reads(self, place: int, row: Row) -> None:
         _, record, looked_ms = self.read[place]
-        self._replace(record, record.reading, Stretch(("unknown", "read"), looked_ms))
+        self._replace(record, record.reading, [Stretch(("unknown", "read"), looked_ms)])
+
+    def _lose_arrivals(self, place: int, row: Row) -> None:
+        """Without its stamp a record has arrived between the looks around it."""
+        row["arrived_ms"] = row["arrival_error_ms"] = None
+        name, record, _ = self.read[place]
+        seen = record.left_by if record.left_by is not None else row["batch_id"]
+        batches = self.streams[name].batches
+        excluded_ms = batches[seen].excluded_ms or (batches[seen - 1].looked_ms if seen else None)
+        producer = [Stretch(record.reading[0].owner, excluded_ms)] if excluded_ms else []
+        unknown = Stretch(("unknown", "arrival"), batches[seen].looked_ms)
+        self._replace(record, record.reading, [*producer, unknown, *record.reading[1:]])
 
     def _lose_results(self, place: int, row: Row) -> None:
         written = self.results.pop(place)
@@ -916,7 +932,7 @@ class Life:
                 for record in source.partitions.get(None, []):
                     if record.path == written.path:
                         seen_ms = record.left_ms or record.taken_ms
-                        self._replace(record, written.path, Stretch(("unknown", "hop"), seen_ms))
+                        self._replace(record, written.path, [Stretch(("unknown", "hop"), seen_ms)])
 
     def _lose_plans(self, place: int, row: Row) -> None:
         others = [o for o in self.rows["plans"] if (o["stream"], o["batch_id"]) == (row["stream"], row["batch_id"])]
@@ -941,10 +957,10 @@ class Life:
                 was_taken = is_unread and until_ms == looked_ms
             result.path = path
 
-    def _replace(self, record: Record, prefix: list[Stretch], other: Stretch) -> None:
+    def _replace(self, record: Record, prefix: list[Stretch], other: list[Stretch]) -> None:
         for result in self.results:
             if result.start_ms == record.event_ms and result.path[: len(prefix)] == prefix != result.path:
-                result.path = [other, *result.path[len(prefix) :]]
+                result.path = [*other, *result.path[len(prefix) :]]
 
     # The truth
 
