@@ -45,11 +45,16 @@ _PASSING = pl.Schema(
         "whose": TEXT,
         "origin": pl.Int64(),
         "was_awake": pl.Boolean(),
+        "is_first": pl.Boolean(),
     }
 )
 """What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the writer's window behind a `hop`
-(`origin`),
-or `unknown`. `at_ms` is when it was there, reference, with its error, and `whose` names partition and setting."""
+(`origin`), or `unknown`.
+
+`at_ms` is when it was there, reference, with its error, and `whose` names partition and setting. `was_awake` is False
+for the record of a partition that counted as silent before, and `is_first` for one that may have come after another
+one.
+"""
 
 
 def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -107,9 +112,9 @@ def _passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
     # What is not known may have come last.
     last = ["result", pl.col("kind") == "unknown", "was_awake", "at_ms", "whose"]
     passed = pl.concat(found).sort(last)
-    latest_ms, earliest_ms = pl.col("at_ms") + pl.col("at_error_ms"), pl.col("at_ms") - pl.col("at_error_ms")
-    may_be_last = (latest_ms >= earliest_ms.last()) & ((pl.col("at_error_ms") + pl.col("at_error_ms").last()) > 0)
-    is_doubtful = may_be_last.fill_null(value=True).sum() > may_be_last.fill_null(value=True).last().cast(pl.Int64())
+    is_doubtful = (
+        _may_differ(pl.col("at_ms").last(), pl.col("at_error_ms").last(), later=True) | ~pl.col("is_first").last()
+    )
     doubts = passed.group_by("result").agg(is_doubtful=is_doubtful)
     return (
         passed.group_by("result", maintain_order=True)
@@ -117,6 +122,15 @@ def _passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
         .select(_PASSING.names())
         .join(doubts, on="result", maintain_order="left")
     )
+
+
+def _may_differ(at_ms: pl.Expr, error_ms: pl.Expr, *, later: bool) -> pl.Expr:
+    """Returns True if another of a group may have come after (or before) the chosen one, by their clocks' errors."""
+    errors_ms = pl.col("at_error_ms") + error_ms
+    distance_ms = at_ms - pl.col("at_ms") if later else pl.col("at_ms") - at_ms
+    is_near = ((distance_ms <= errors_ms) & (errors_ms > 0)).fill_null(value=True)
+    # The chosen one is near itself, unless its own error is 0.
+    return is_near.sum() > ((error_ms > 0).fill_null(value=True)).cast(pl.Int64())
 
 
 def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
@@ -142,6 +156,11 @@ def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
             was_awake=~was_idle.fill_null(value=False),
         )
         .sort("at_ms", "event_ms")
+        .with_columns(
+            is_first=~_may_differ(pl.col("at_ms").first(), pl.col("at_error_ms").first(), later=False).over(
+                "result", "input", "partition"
+            )
+        )
         .group_by("result", "input", "partition", maintain_order=True)
         .first()
         .select(_PASSING.names())
@@ -171,6 +190,7 @@ def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
             whose=pl.concat_str(input_partition(), "setting", separator=" "),
             origin=pl.lit(None, pl.Int64()),
             was_awake=pl.lit(value=True),
+            is_first=pl.lit(value=True),
         )
         .select(_PASSING.names())
     )
@@ -210,7 +230,11 @@ def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
         .group_by("result", "input", maintain_order=True)
         .first()
         .with_columns(
-            kind=pl.lit("hop"), bound_ms=pl.lit(None, MS), whose=input_partition(), was_awake=pl.lit(value=True)
+            kind=pl.lit("hop"),
+            bound_ms=pl.lit(None, MS),
+            whose=input_partition(),
+            was_awake=pl.lit(value=True),
+            is_first=pl.lit(value=True),
         )
         .select(_PASSING.names())
     )
@@ -246,6 +270,7 @@ def _not_known(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
             whose=input_partition(),
             origin=pl.lit(None, pl.Int64()),
             was_awake=pl.lit(value=True),
+            is_first=pl.lit(value=True),
         )
         .select(_PASSING.names())
     )
