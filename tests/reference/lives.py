@@ -682,7 +682,7 @@ class Stream:
             volume = "topic_volume", source
             more = planned.latest[source] - before.latest[source] - rate * (planned.looked_ms - before.looked_ms)
             debts[volume] = max(0, debts.get(volume, 0) + more)
-        return {owner: each for owner, each in sorted(debts.items()) if each}
+        return {owner: each for owner, each in sorted(debts.items()) if each > 1e-6}
 
     def _pieces(self, began_ms: int, ended_ms: int) -> Iterator[tuple[int, int, Owned]]:
         """Yields the pieces of the stream's life between two instants, with their owners."""

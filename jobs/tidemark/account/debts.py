@@ -24,6 +24,8 @@ from tidemark.account.owners.topic_volume import TOPIC_VOLUME
 from tidemark.account.owners.unknown import UNKNOWN
 from tidemark.account.timeline import FIRST_MS, TIMELINE, overlay
 
+PAID_OFF = 1e-6
+"""What is left of a debt that was paid off, records: fractions do not add up exactly."""
 Owned = tuple[str, str]
 """An owner and its detail."""
 SHARES = pl.Schema(
@@ -138,7 +140,7 @@ def _grown(
     for source, arrived in plan.arrivals.items():
         volume = TOPIC_VOLUME, source
         grown[volume] = max(0, grown.get(volume, 0) + arrived - usual.per_ms.get(source, 0) * since_ms)
-    return {owned: owed for owned, owed in sorted(grown.items()) if owed > 0}
+    return {owned: owed for owned, owed in sorted(grown.items()) if owed > PAID_OFF}
 
 
 def _own_lengths(
