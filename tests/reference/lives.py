@@ -503,7 +503,8 @@ class Stream:
             path = [*result.path, Stretch(self.name, at_ms)]
             key = {
                 "stream": self.name, "batch_id": self.open_batch, "driver": self.driver, "place": place,
-                "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms), **result.key, "event_ms": result.start_ms,
+                "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms), **result.key,
+                "event_ms": result.start_ms, "n": 1,
                 "held_by": None, "held_detail": None, "held_from_ms": None, "due_ms": None,
             }  # fmt: skip
             if result.held_host:
@@ -521,7 +522,7 @@ class Stream:
             path = [*closing.path, Stretch(self.name, at_ms)]
             key = {
                 "stream": self.name, "batch_id": closing.batch_id, "driver": self.driver, "place": place,
-                "end_ms": closing.end_ms, "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms),
+                "end_ms": closing.end_ms, "allowed_ms": None, "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms),
             }  # fmt: skip
             self.life.row("windows", **key)
             record = Record(closing.end_ms, at_ms, path)

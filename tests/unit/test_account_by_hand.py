@@ -93,6 +93,14 @@ def test_a_window_whose_passing_record_is_missing_is_unknown_until_the_look(exam
     assert parts(found) == of_window
 
 
+def test_a_window_that_is_sent_when_it_is_closed_waits_for_late_records(example):
+    """The record of 12,300 closes the window of 9,300 with 1 s of `allowed_lateness` and a bound of 2 s."""
+    closed = {"end_ms": pl.lit(9_300, pl.Int64), "allowed_ms": pl.lit(1_000, pl.Int64)}
+    found = window_parts(Ledger.of(replace(example, windows=example.windows.with_columns(**closed))))
+    waits = {("allowed_lateness", "revenue"): 1_000, ("bound", "orders"): 2_000, ("producer", "orders/0"): 800}
+    assert parts(found) == waits | WORK
+
+
 def test_records_that_the_slowest_partition_held_back_wait_for_it(example):
     """The record arrives at 12,900. The plan of 13,040 leaves it behind, because partition 1 is slow."""
     was_left = {"arrived_ms": pl.lit(12_900, pl.Int64), "left_by": pl.lit(6, pl.Int64)}

@@ -148,13 +148,14 @@ RESULTS = pl.Schema(
         "input": TEXT,
         "partition": COUNT,
         "event_ms": MS,
+        "n": COUNT,
         "held_by": TEXT,
         "held_detail": TEXT,
         "held_from_ms": MS,
         "due_ms": MS,
     }
 )
-"""What a batch made visible at a place (an operator's table, hop or topic).
+"""What a batch made visible at a place (an operator's table, hop or topic): `n` rows that came about alike.
 
 `visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
 instant. `read_batch`, `input`, `partition` and `event_ms` name the row of READS. `held_by` is the setting because of
@@ -168,15 +169,17 @@ WINDOWS = pl.Schema(
         "driver": COUNT,
         "place": TEXT,
         "end_ms": MS,
+        "allowed_ms": MS,
         "visible_ms": MS,
         "visible_boot_ms": MS,
     }
 )
-"""Windows, a row of `operator_windows` each: `batch_id` is the first batch whose watermark passed `end_ms`, record
-time.
+"""Windows, a row of `operator_windows` each.
 
-`visible_ms` and `visible_boot_ms` are when the place had the window's first result, as in RESULTS. Every stream has its
-streaming windows, and a hop is a place of its writer's.
+`batch_id` is the first batch whose watermark passed `end_ms`, record time, and `allowed_ms` beyond it: that is the
+`allowed_lateness` of an operator that sends a window only when it is closed (null: it sends it at its end). A session
+ends at its merged end. `visible_ms` and `visible_boot_ms` are when the place had the window's first result, as in
+RESULTS. Every stream has its streaming windows, and a hop is a place of its writer's.
 """
 BOUNDS = pl.Schema({"stream": TEXT, "input": TEXT, "bound_ms": MS})
 """The bound of each source that a stream reads."""

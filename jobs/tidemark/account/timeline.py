@@ -59,7 +59,7 @@ def timeline_of(facts: Facts) -> pl.DataFrame:
         .filter(pl.col("began_ms") < pl.col("ended_ms"))
     )
     pauses = _pauses(beats)
-    tasks, segments = _slowest_tasks(facts, segments)
+    tasks, segments = _slowest_tasks(facts, segments, clocks)
     layers = [
         piece.select(_PIECE + [name for name in piece.columns if name == "error_ms"])
         for piece in (_absences(lives), pauses, _not_vouched(beats, lives), tasks, segments)
@@ -165,10 +165,11 @@ def _not_vouched(beats: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _slowest_tasks(facts: Facts, segments: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _slowest_tasks(facts: Facts, segments: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns the work of the task that ended last in each segment in which tasks worked, and the segments.
 
-    Spark owns the rest of such a segment. Its error, and that of the work, is that of the tasks' clocks.
+    Spark owns the rest of such a segment. Its error, and that of the work, is that of the tasks' and the driver's
+    clocks.
     """
     of_batch = [*DRIVER, "batch_id"]
     offsets = facts.clocks.sort("error_ms", "at_ms").group_by(*DRIVER, "host").first()
@@ -176,8 +177,12 @@ def _slowest_tasks(facts: Facts, segments: pl.DataFrame) -> tuple[pl.DataFrame, 
     tasks = tasks.with_columns(pl.col("began_ms", "ended_ms") + pl.col("offset_ms").fill_null(0))
     # Where the clock of a task is not known, nor is it which of them ended last.
     all_known = pl.col("error_ms").is_not_null().all()
-    errors = tasks.group_by(of_batch).agg(
-        has_tasks=pl.lit(value=True), error_ms=pl.when(all_known).then(pl.max("error_ms"))
+    errors = (
+        tasks.group_by(of_batch)
+        .agg(has_tasks=pl.lit(value=True), error_ms=pl.when(all_known).then(pl.max("error_ms")))
+        .join(clocks.select(*DRIVER, "clock_error_ms"), on=DRIVER)
+        .with_columns(error_ms=pl.col("error_ms") + pl.col("clock_error_ms"))
+        .drop("clock_error_ms")
     )
     waits = (pl.col("owner") == SPARK) & (pl.col("detail") == TASKS_OF_SPARK) & pl.col("has_tasks")
     segments = segments.join(errors, on=of_batch, how="left", maintain_order="left").with_columns(

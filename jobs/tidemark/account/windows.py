@@ -1,10 +1,11 @@
 """The account of a window's age, from its end to the instant at which its first result is visible.
 
-A window waits for the bound, then for the record, or the silence, that let the last partition pass; then that record's
-own account goes on. Of a partition it is the first record to arrive at or beyond end + bound, because from then on
-nothing was missing that the partition could give. Of several partitions that passed in the batch it is the one whose
-record arrived last; names decide between equal arrivals. Nobody waited for a partition that counted as silent, so that
-one whose first record came in the same batch decides only if no other partition passed.
+A window waits for the bound (and before it for `allowed_lateness`, if it is sent when it is closed), then for the
+record, or the silence, that let the last partition pass; then that record's own account goes on. Of a partition it is
+the first record to arrive at or beyond end + bound, because from then on nothing was missing that the partition could
+give. Of several partitions that passed in the batch it is the one whose record arrived last; names decide between
+equal arrivals. Nobody waited for a partition that counted as silent, so that one whose first record came in the same
+batch decides only if no other partition passed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import polars as pl
 
 from tidemark.account.facts import MS, TEXT
 from tidemark.account.ledger import Ledger
+from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
 from tidemark.account.owners.bound import BOUND
 from tidemark.account.owners.next_record import NEXT_RECORD
 from tidemark.account.owners.silence import SILENCE
@@ -31,6 +33,8 @@ from tidemark.account.records import (
 )
 from tidemark.account.steps import AGES, parts_of
 
+_BEFORE_ALL = 1_000
+"""A depth that no hop has: its steps come first."""
 PARTITION = ["stream", "input", "partition"]
 _PASSING = pl.Schema(
     {
@@ -65,7 +69,11 @@ def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.Data
         passing.select("result", producer=input_partition()), on="result", how="left", maintain_order="left"
     )
     ages = producer.with_columns(start_ms="end_ms")
-    steps = _window_steps(ledger, visible, passing, 0)
+    allowed = pl.lit(ALLOWED_LATENESS), pl.col("place")
+    closed_ms = pl.col("end_ms") + pl.col("allowed_ms")
+    # The window itself waits before anything upstream does.
+    waited = step(visible, _BEFORE_ALL, 0, closed_ms, owner=allowed[0], detail=allowed[1])
+    steps = pl.concat([waited, _window_steps(ledger, visible, passing, 0)])
     return parts_of(ages.select(AGES.names()), in_order(steps), ledger.timeline)
 
 
@@ -80,7 +88,8 @@ def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, 
     of_hops = rows.filter(is_hop)
     # Which of several passed last is not known where their clocks are not.
     is_sure, error_ms = ~pl.col("is_doubtful").fill_null(value=False), between("driver", "clock_error_ms")
-    at_bound_ms = pl.col("end_ms") + pl.col("bound_ms")
+    closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
+    at_bound_ms = closed_ms + pl.col("bound_ms")
     return pl.concat(
         [
             step(rows.filter(~is_hop), depth, -3, at_bound_ms, owner=pl.lit(BOUND), detail=pl.col("input")),
@@ -107,7 +116,8 @@ def _behind_hops(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
 
 def _passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
     """Returns what let the last partition pass each of *windows*, in rows of _PASSING; no row: nothing is known."""
-    asked = windows.select("result", "stream", "batch_id", "end_ms")
+    closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
+    asked = windows.select("result", "stream", "batch_id", end_ms=closed_ms)
     found = [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _not_known(ledger, asked)]
     # What is not known may have come last.
     last = ["result", pl.col("kind") == "unknown", "was_awake", "at_ms", "whose"]
