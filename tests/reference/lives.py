@@ -522,7 +522,8 @@ class Stream:
             path = [*closing.path, Stretch(self.name, at_ms)]
             key = {
                 "stream": self.name, "batch_id": closing.batch_id, "driver": self.driver, "place": place,
-                "end_ms": closing.end_ms, "allowed_ms": None, "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms),
+                "end_ms": closing.end_ms, "allowed_ms": None, "visible_ms": wall_ms,
+                "visible_boot_ms": host.boot(at_ms),
             }  # fmt: skip
             self.life.row("windows", **key)
             record = Record(closing.end_ms, at_ms, path)

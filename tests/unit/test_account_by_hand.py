@@ -101,23 +101,43 @@ def test_a_window_that_is_sent_when_it_is_closed_waits_for_late_records(example)
     assert parts(found) == waits | WORK
 
 
-def test_records_that_the_slowest_partition_held_back_wait_for_it(example):
-    """The record arrives at 12,900. The plan of 13,040 leaves it behind, because partition 1 is slow."""
+USUAL = {
+    "usual_arrivals": [{"input": "orders", "per_ms": 0.001, "per_batch": 1.0}],
+    "usual_lengths": [
+        {"owner": "trigger", "detail": "", "usual_ms": 2_000.0},
+        {"owner": "broker", "detail": "orders", "usual_ms": 100.0},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("cut", "usual", "owned"),
+    [
+        (("max_drift", "orders/1"), {}, ("max_drift", "orders/1")),
+        (("max_records", "orders"), USUAL, ("max_records", "orders")),
+        ((None, None), USUAL, ("capacity", "shop/revenue")),
+        (("max_records", "orders"), {}, ("unknown", "usual")),
+    ],
+)
+def test_a_record_that_a_plan_left_behind_waits_for_the_next_look(example, cut, usual, owned):
+    """The record arrives at 12,900. The plan of 13,040, whose look before found nothing, leaves it behind."""
     was_left = {"arrived_ms": pl.lit(12_900, pl.Int64), "left_by": pl.lit(6, pl.Int64)}
-    looks = {"wall_ms": 13_080, "boot_ms": 13_040, "looked_ms": 13_040}
+    looks = {"wall_ms": 13_080, "boot_ms": 13_040, "excluded_ms": 12_000, "looked_ms": 13_040}
     before = STREAM | {"batch_id": 6, "input": "orders", "partition": 0} | {"host": "host-a"} | looks
-    cut = {"from_offset": 40, "until_offset": 40, "latest_offset": 41, "cut_by": "max_drift", "cut_detail": "orders/1"}
+    offsets = {"from_offset": 40, "until_offset": 40, "latest_offset": 41}
+    offsets |= dict(zip(("cut_by", "cut_detail"), cut, strict=True))
     facts = replace(
         example,
         batches=pl.concat([rows("batches", before), example.batches]),
-        plans=pl.concat([rows("plans", before | cut), example.plans]),
+        plans=pl.concat([rows("plans", before | offsets), example.plans]),
         reads=example.reads.with_columns(**was_left),
+        **{name: rows(name, *({"stream": "shop/revenue"} | row for row in of_name)) for name, of_name in usual.items()},
     )
     assert parts(record_parts(Ledger.of(facts))) == WORK | {
         ("producer", "orders/0"): 600,
         ("trigger", ""): 100,
         ("broker", "orders"): 140,
-        ("max_drift", "orders/1"): 1_010,
+        owned: 1_010,
     }
 
 

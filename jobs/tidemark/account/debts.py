@@ -93,7 +93,7 @@ def debts_of(facts: Facts, timeline: pl.DataFrame, batches: pl.DataFrame) -> Deb
     lengths = _lengths(timeline, batches)
     for stream, plans in _plans(facts.plans, batches).items():
         if stream not in usual:
-            waiting += [(stream, plan.batch_id, UNKNOWN, "usual", 0.0, 1.0) for plan in plans if plan.left]
+            waiting += [(stream, plan.batch_id, UNKNOWN, "usual", 0.0, 1.0) for plan in plans]
             continue
         for batch_id, debts, share in _followed(plans, usual[stream], lengths.get(stream, {})):
             waiting += [(stream, batch_id, *row) for row in _in_turn(debts, 0.0)]
