@@ -69,10 +69,9 @@ def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.Data
         passing.select("result", producer=input_partition()), on="result", how="left", maintain_order="left"
     )
     ages = producer.with_columns(start_ms="end_ms")
-    allowed = pl.lit(ALLOWED_LATENESS), pl.col("place")
-    closed_ms = pl.col("end_ms") + pl.col("allowed_ms")
+    closed_ms, allowed = pl.col("end_ms") + pl.col("allowed_ms"), pl.lit(ALLOWED_LATENESS)
     # The window itself waits before anything upstream does.
-    waited = step(visible, _BEFORE_ALL, 0, closed_ms, owner=allowed[0], detail=allowed[1])
+    waited = step(visible, _BEFORE_ALL, 0, closed_ms, owner=allowed, detail=pl.col("place"))
     steps = pl.concat([waited, _window_steps(ledger, visible, passing, 0)])
     return parts_of(ages.select(AGES.names()), in_order(steps), ledger.timeline)
 
@@ -81,18 +80,22 @@ def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, 
     """Returns the steps of windows, which `Ledger.made_visible` has placed on the reference clock."""
     rows = visible.join(passing, on="result", how="left", maintain_order="left").with_columns(read_batch="batch_id")
     rows = placed_reads(ledger, rows)
-    is_hop, is_silent = pl.col("kind") == "hop", pl.col("kind") == "silence"
-    by_record = rows.filter(pl.col("kind") == "record")
-    silent = rows.filter(is_silent)
+    by_record, silent, of_hops = (rows.filter(pl.col("kind") == kind) for kind in ("record", "silence", "hop"))
     unknown = rows.filter((pl.col("kind") == "unknown") | pl.col("kind").is_null())
-    of_hops = rows.filter(is_hop)
     # Which of several passed last is not known where their clocks are not.
     is_sure, error_ms = ~pl.col("is_doubtful").fill_null(value=False), between("driver", "clock_error_ms")
     closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
     at_bound_ms = closed_ms + pl.col("bound_ms")
     return pl.concat(
         [
-            step(rows.filter(~is_hop), depth, -3, at_bound_ms, owner=pl.lit(BOUND), detail=pl.col("input")),
+            step(
+                rows.filter(pl.col("kind") != "hop"),
+                depth,
+                -3,
+                at_bound_ms,
+                owner=pl.lit(BOUND),
+                detail=pl.col("input"),
+            ),
             step(by_record, depth, -2, "event_ms", owner=pl.lit(NEXT_RECORD), detail=input_partition()),
             step(silent, depth, -2, "at_ms", owner=pl.lit(SILENCE), detail=pl.col("whose"), error_ms="read_error_ms"),
             step(unknown, depth, -2, "looked_ms", owner=pl.lit(UNKNOWN), detail=pl.lit("passing")),
