@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -18,6 +19,7 @@ from tidemark.account.records import record_parts
 from tidemark.account.timeline import TIMELINE
 from tidemark.account.unfinished import OPEN, RUNNING, open_parts, until_now
 from tidemark.account.windows import window_parts
+from tidemark.cli.main import COMMANDS
 
 SEGMENTS = [
     ("trigger", "", 11_000, 13_000),
@@ -247,6 +249,12 @@ def test_owners_form_trees():
     for owner in OWNERS.values():
         assert owner.parent is None or owner.parent in OWNERS
     assert {name for name, owner in OWNERS.items() if not owner.has_time} == {"topic", "partition", "key", "driver"}
+
+
+def test_remedies_name_commands_that_exist():
+    named = {command for owner in OWNERS.values() for command in re.findall(r"`tidemark (\w+)", owner.remedy)}
+    assert named <= {name for name, _, _ in COMMANDS}
+    assert named >= {"bound", "logs", "path", "whatif"}
 
 
 def test_two_owners_cannot_have_one_name():
