@@ -945,7 +945,7 @@ class Life:
         """Without the batch it is not known when its plan left records behind, or took those that had been left."""
         stream, batch_id = self.streams[row["stream"]], row["batch_id"]
         stream.settle(unplaced=batch_id)
-        looked_ms = stream.batches[batch_id].looked_ms
+        looked_ms, mine = stream.batches[batch_id].looked_ms, {source.name for source in stream.inputs}
         for result in self.results:
             path: list[Stretch] = []
             was_taken = False
@@ -954,9 +954,10 @@ class Life:
                 was_left = is_unread and owner.batch_id == batch_id
                 if was_left:
                     path.pop()
-                lost = was_left or was_taken or (is_unread and until_ms == looked_ms)
+                was_open = owner[0] == "open_transaction" and owner[1].split("/")[0] in mine
+                lost = was_left or was_taken or ((is_unread or was_open) and until_ms == looked_ms)
                 path.append(Stretch(("unknown", "batch") if lost else owner, until_ms))
-                was_taken = is_unread and until_ms == looked_ms
+                was_taken = (is_unread or was_open) and until_ms == looked_ms
             result.path = path
 
     def _replace(self, record: Record, prefix: list[Stretch], other: list[Stretch]) -> None:

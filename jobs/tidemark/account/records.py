@@ -122,6 +122,7 @@ def reading_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFram
     excluded = not_known.filter(pl.col("is_read").is_not_null())
     error_ms = pl.col("arrival_error_ms") + pl.col("read_error_ms")
     waited = rows.filter(pl.col("in_transaction"))
+    unseen = waited.filter(pl.col("seen_ms").is_null())
     producer, whose = pl.lit(PRODUCER), input_partition()
     return pl.concat(
         [
@@ -129,6 +130,7 @@ def reading_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFram
             step(excluded, depth, 1, "excluded_ms", owner=producer, detail=whose, error_ms="read_error_ms"),
             step(not_known, depth, 2, "seen_ms", owner=_UNKNOWN, detail=pl.lit("arrival")),
             step(waited, depth, 3, "seen_ms", owner=pl.lit(OPEN_TRANSACTION), detail=whose),
+            step(unseen, depth, 3, pl.coalesce("looked_ms", "until_ms"), owner=_UNKNOWN, detail=pl.lit("look")),
             *unread_steps(ledger, rows, depth),
             *_hop_steps(ledger, rows.filter(pl.col("writer").is_not_null()), depth),
         ]
