@@ -1,0 +1,73 @@
+"""When records arrived, where nobody stamped them, and how far a broker's stamps are off.
+
+A look with an offset included shows that the record had arrived, and one without that it had not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import polars as pl
+
+USUAL_DELAY = 0.02
+"""The quantile of (including look − event time) that is a usual delay: those records hardly waited for a look."""
+STAMPED = 5
+"""The offset of a broker's clock is bounded by the stamps of this many batches."""
+
+
+class Offset(NamedTuple):
+    """A clock's offset: ms to take off its stamps for the clock that looked, give or take `error_ms`."""
+
+    offset_ms: int
+    error_ms: int
+
+
+def usual_delays(reads: pl.DataFrame) -> pl.DataFrame:
+    """Returns `usual_ms`, the usual delay of each `stream`, `input` and `partition`.
+
+    A row has these columns, `event_ms`, and `seen_ms`, the first look that included the records.
+    """
+    delay_ms = pl.col("seen_ms") - pl.col("event_ms")
+    return reads.group_by("stream", "input", "partition").agg(
+        usual_ms=delay_ms.quantile(USUAL_DELAY, interpolation="lower").cast(pl.Int64())
+    )
+
+
+def with_created_arrivals(reads: pl.DataFrame, usual: pl.DataFrame) -> pl.DataFrame:
+    """Returns records of topics with CreateTime with `arrived_ms` and `arrival_error_ms`.
+
+    They arrived the usual delay after their event time, or at the end of the range that the looks around them leave:
+    `excluded_ms` (null: nobody had looked before) and `seen_ms`. The error reaches to both ends of that range.
+    """
+    first_ms = pl.col("excluded_ms").fill_null(pl.min_horizontal("event_ms", "seen_ms"))
+    arrived_ms = (pl.col("event_ms") + pl.col("usual_ms")).clip(first_ms, pl.col("seen_ms"))
+    found = reads.join(usual, on=["stream", "input", "partition"], how="left", maintain_order="left")
+    return (
+        found.with_columns(arrived_ms=arrived_ms)
+        .with_columns(
+            arrival_error_ms=pl.max_horizontal(
+                pl.col("seen_ms") - pl.col("arrived_ms"), pl.col("arrived_ms") - first_ms
+            )
+        )
+        .drop("usual_ms")
+    )
+
+
+def stamped_offset(stamps: Iterable[tuple[int, int, int]]) -> Offset | None:
+    """Returns by how much a broker's clock is ahead of the one that looked; None: no offset agrees with all looks.
+
+    A stamp is one of a record of each of the newest STAMPED batches, with the last look without it and the first one
+    with it, by the clock that looked. An offset that may be 0 is taken for 0.
+    """
+    newest = list(stamps)[-STAMPED:]
+    if not newest:
+        return None
+    least_ms = max(stamp_ms - seen_ms for stamp_ms, _, seen_ms in newest)
+    most_ms = min(stamp_ms - excluded_ms for stamp_ms, excluded_ms, _ in newest)
+    if least_ms > most_ms:
+        return None
+    if least_ms <= 0 <= most_ms:
+        return Offset(0, max(-least_ms, most_ms))
+    middle_ms = (least_ms + most_ms) // 2
+    return Offset(middle_ms, max(middle_ms - least_ms, most_ms - middle_ms))

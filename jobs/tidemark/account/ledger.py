@@ -1,0 +1,70 @@
+"""What all accounts share, worked out once from the facts: clocks, timelines, batches and debts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tidemark.account.clocks import DRIVER, driver_clocks
+from tidemark.account.debts import debts_of, with_extra_time
+from tidemark.account.facts import Facts
+from tidemark.account.timeline import timeline_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Facts by the reference clock.
+
+    Attributes:
+        facts: as they were recorded.
+        timeline: TIMELINE of all streams.
+        batches: `excluded_ms` and `looked_ms` by the reference, with their `driver` and its clock, of each `stream` and
+            `batch_id`.
+        waiting: SHARES of the time for which records waited that a plan left behind.
+        clocks: of drivers, by `driver_clocks`.
+    """
+
+    facts: Facts
+    timeline: pl.DataFrame
+    batches: pl.DataFrame
+    waiting: pl.DataFrame
+    clocks: pl.DataFrame
+
+    @classmethod
+    def of(cls, facts: Facts) -> Ledger:
+        """Returns the ledger of *facts*."""
+        lives, batches = timeline_of(facts), _batches(facts)
+        debts = debts_of(facts, lives, batches)
+        return cls(
+            facts=facts,
+            timeline=with_extra_time(lives, batches, debts.extra),
+            batches=batches,
+            waiting=debts.waiting,
+            clocks=driver_clocks(facts),
+        )
+
+    def made_visible(self, results: pl.DataFrame) -> pl.DataFrame:
+        """Returns *results* with `until_ms`, their `visible_ms` by the reference, and with `ahead_ms`, by how much the
+        wall clock that they were read from was ahead; also with `host` and `clock_error_ms` of that clock.
+
+        A result has `stream`, `driver`, `visible_ms` and `visible_boot_ms`. A wall clock that nothing places is taken
+        for the reference, with an error that is not known.
+        """
+        until_ms = pl.coalesce(pl.col("visible_boot_ms") + pl.col("to_reference_ms"), "visible_ms")
+        return (
+            results.join(self.clocks, on=DRIVER, how="left", maintain_order="left")
+            .with_columns(until_ms=until_ms, ahead_ms=pl.col("visible_ms") - until_ms)
+            .drop("to_reference_ms")
+        )
+
+
+def _batches(facts: Facts) -> pl.DataFrame:
+    instants = ["excluded_ms", "looked_ms"]
+    placed = facts.batches.join(driver_clocks(facts).drop("host"), on=DRIVER, maintain_order="left")
+    return (
+        placed.with_columns(pl.col(instants) + pl.col("to_reference_ms"))
+        .sort("stream", "batch_id")
+        .with_columns(excluded_ms=pl.col("excluded_ms").fill_null(pl.col("looked_ms").shift().over("stream")))
+        .select("stream", "batch_id", "driver", *instants, "to_reference_ms", "clock_error_ms")
+    )

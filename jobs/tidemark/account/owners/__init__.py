@@ -1,0 +1,16 @@
+"""The owners of time, each in a file of this folder; importing the folder registers them all."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from tidemark.account.owners.registry import registered
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")
+
+OWNERS = registered()
+"""All owners by name."""
+WORK_ON_RECORDS = frozenset(name for name, owner in OWNERS.items() if owner.works_on_records)
+"""The owners whose time grows with the number of records."""

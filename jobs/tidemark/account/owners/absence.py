@@ -1,0 +1,15 @@
+"""The time without a driver, with the work that an ended driver had not decided."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+ABSENCE = register(
+    Owner(
+        name="absence",
+        parent="driver",
+        detail="the stream",
+        proof="the last sign of the driver before, and the first look of the next one",
+        remedy="`tidemark logs` of the driver before says why it ended; no action is needed after a deployment",
+    )
+)

@@ -1,0 +1,14 @@
+"""The wait for records that are out of order."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+BOUND = register(
+    Owner(
+        name="bound",
+        detail="the source",
+        proof="the bound of the source",
+        remedy="shorten `bound`: `tidemark bound` prints the cost of each bound",
+    )
+)

@@ -1,0 +1,15 @@
+"""Looking for records and reading them."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+BROKER = register(
+    Owner(
+        name="broker",
+        detail="the source",
+        proof="the stream's segments",
+        remedy="look at the load and the network of the brokers, or of the store that the source reads",
+        works_on_records=True,
+    )
+)

@@ -1,0 +1,15 @@
+"""The process of a stream: its absence, its pauses, its work."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+DRIVER = register(
+    Owner(
+        name="driver",
+        detail="the stream",
+        proof="the stream's segments",
+        remedy="`tidemark logs` shows what the driver did",
+        has_time=False,
+    )
+)

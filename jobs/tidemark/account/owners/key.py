@@ -1,0 +1,16 @@
+"""One key of a partition, such as a phone that sends what it kept."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+KEY = register(
+    Owner(
+        name="key",
+        parent="partition",
+        detail="the key",
+        proof="the three keys with most records beyond the promise",
+        remedy="look for what sends so many records of the key, or so old ones: `tidemark trace`",
+        has_time=False,
+    )
+)

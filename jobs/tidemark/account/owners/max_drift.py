@@ -1,0 +1,14 @@
+"""Records of a partition that was ahead, and waited for the slowest one."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+MAX_DRIFT = register(
+    Owner(
+        name="max_drift",
+        detail="the slow partition, SOURCE/PARTITION",
+        proof="the plans, with the partition that held them back",
+        remedy="look why that partition is slow, give its source an `idle_after`, or allow a longer `max_drift`",
+    )
+)

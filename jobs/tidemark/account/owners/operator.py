@@ -1,0 +1,19 @@
+"""An operator's own work."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+OPERATOR = register(
+    Owner(
+        name="operator",
+        parent="driver",
+        detail="the operator; with shards OPERATOR shard N",
+        proof="the stream's segments, and with shards the tasks",
+        remedy=(
+            "compare its work with its usual work (`tidemark path`); `tidemark whatif` estimates what a "
+            "faster operator saves"
+        ),
+        works_on_records=True,
+    )
+)

@@ -1,0 +1,16 @@
+"""One partition of a source, of which other partitions are ahead."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+PARTITION = register(
+    Owner(
+        name="partition",
+        parent="topic",
+        detail="SOURCE/PARTITION",
+        proof="the records that it let pass",
+        remedy="check the producers that write to the partition",
+        has_time=False,
+    )
+)

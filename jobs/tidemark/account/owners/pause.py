@@ -1,0 +1,15 @@
+"""The whole process stood still."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+PAUSE = register(
+    Owner(
+        name="pause",
+        parent="driver",
+        detail="the host",
+        proof="the heartbeats, with the gaps of the pulse and the CPU time in them",
+        remedy="find out whether the driver's host was suspended, paused or short of memory",
+    )
+)

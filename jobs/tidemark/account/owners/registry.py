@@ -1,0 +1,51 @@
+"""Owners of time, an open list: a file of this folder that registers an Owner is all that a new one needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """Who owns a part of an age.
+
+    Attributes:
+        name: its word in the column `owner`.
+        parent: the owner that it is a part of, in the tree in which a cause is looked for; None for one that stands
+            alone.
+        detail: what the column `detail` names.
+        proof: the facts without which its time is `unknown`.
+        remedy: what shortens its time, with the setting or the command that does.
+        has_time: False for an owner that only holds others together, and for which no part is booked.
+        works_on_records: whether its time grows with the number of records, so that the time spent on more records
+            than usual belongs to what made them wait.
+    """
+
+    name: str
+    parent: str | None = None
+    detail: str
+    proof: str
+    remedy: str
+    has_time: bool = True
+    works_on_records: bool = False
+
+
+_OWNERS: dict[str, Owner] = {}
+
+
+def register(owner: Owner) -> str:
+    """Adds *owner* to the list, and returns its name.
+
+    Raises:
+        ValueError: another owner has the name.
+    """
+    if owner.name in _OWNERS:
+        msg = f"two files of account/owners/ register {owner.name}: rename one"
+        raise ValueError(msg)
+    _OWNERS[owner.name] = owner
+    return owner.name
+
+
+def registered() -> dict[str, Owner]:
+    """Returns the owners by name."""
+    return dict(sorted(_OWNERS.items()))

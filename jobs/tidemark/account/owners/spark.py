@@ -1,0 +1,15 @@
+"""Spark's own work: planning, starting tasks, its commits."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+SPARK = register(
+    Owner(
+        name="spark",
+        parent="driver",
+        detail="nothing",
+        proof="the stream's segments",
+        remedy="give the driver more cores, or fewer streams; `tidemark logs` has Spark's messages",
+    )
+)

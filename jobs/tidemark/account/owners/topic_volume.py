@@ -1,0 +1,15 @@
+"""More records than usual: the time for which they, and the records behind them, waited."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+TOPIC_VOLUME = register(
+    Owner(
+        name="topic_volume",
+        parent="topic",
+        detail="the source",
+        proof="the offsets of each plan, and the usual number of records per ms",
+        remedy="run the stream in shards (`shards`), give it more cores, or send fewer records",
+    )
+)

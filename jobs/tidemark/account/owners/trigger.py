@@ -1,0 +1,14 @@
+"""A stream's wait for its next batch, while nothing was due."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+TRIGGER = register(
+    Owner(
+        name="trigger",
+        detail="nothing",
+        proof="the stream's segments",
+        remedy="shorten `trigger`; `tidemark whatif --trigger` estimates what that saves",
+    )
+)

@@ -1,0 +1,14 @@
+"""Time for which a named fact is missing, and nothing else."""
+
+from __future__ import annotations
+
+from tidemark.account.owners.registry import Owner, register
+
+UNKNOWN = register(
+    Owner(
+        name="unknown",
+        detail="the missing fact",
+        proof="nothing: a fact is missing",
+        remedy="find out why facts are missing: `tidemark why`",
+    )
+)

@@ -1,0 +1,246 @@
+"""The account of a record's age, from its event time to the instant at which its row is visible.
+
+The instants in order: the record arrived; a transaction ended; the first plan that saw it, which may have left it
+behind; the look whose plan took it; and for a held result the end of the operator that held it and the instant at
+which it was due. Between them the time belongs to the producer, the transaction, the stream's timeline, what made the
+record wait unread, and the setting that held it.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tidemark.account.ledger import Ledger
+from tidemark.account.owners.capacity import CAPACITY
+from tidemark.account.owners.max_drift import MAX_DRIFT
+from tidemark.account.owners.open_transaction import OPEN_TRANSACTION
+from tidemark.account.owners.producer import PRODUCER
+from tidemark.account.owners.unknown import UNKNOWN
+from tidemark.account.steps import AGES, STEPS, parts_of
+from tidemark.semantics.buckets import RELATIVE_ERROR
+
+READ = ["stream", "read_batch", "input", "partition", "event_ms"]
+"""What names a row of READS, where `batch_id` is the batch of a result."""
+_ORDERED = pl.Schema({**STEPS, "depth": pl.Int32(), "seq": pl.Int32(), "nth": pl.Int64()})
+"""Steps with their order: those of the writers behind `depth` hops come first, then `seq` decides, and then `nth`."""
+VISIBLE = 9
+"""The `seq` of the last step of a result."""
+_UNKNOWN = pl.lit(UNKNOWN)
+
+
+def record_parts(ledger: Ledger, results: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Returns the PARTS of *results*, rows of RESULTS; None: of all in the facts. `result` is the row's number."""
+    visible = ledger.made_visible(numbered(ledger.facts.results if results is None else results))
+    ages = visible.select(
+        "result", "visible_ms", "ahead_ms", "clock_error_ms", "host", start_ms="event_ms", producer=input_partition()
+    )
+    return parts_of(ages.select(AGES.names()), in_order(record_steps(ledger, visible)), ledger.timeline)
+
+
+def numbered(results: pl.DataFrame) -> pl.DataFrame:
+    """Returns *results* with the number of each, `result`."""
+    return results.with_row_index("result").cast({"result": pl.Int64()})
+
+
+def in_order(steps: pl.DataFrame) -> pl.DataFrame:
+    """Returns ordered steps as STEPS."""
+    return steps.sort("result", -pl.col("depth"), "seq", "nth").select(STEPS.names())
+
+
+def input_partition() -> pl.Expr:
+    """Returns INPUT/PARTITION; of a hop its name alone."""
+    return pl.concat_str(["input", "partition"], separator="/", ignore_nulls=True)
+
+
+def record_steps(ledger: Ledger, visible: pl.DataFrame, depth: int = 0) -> pl.DataFrame:
+    """Returns the steps of results, which `Ledger.made_visible` has placed on the reference clock."""
+    rows = placed_reads(ledger, visible)
+    emitted = ledger.batches.select("stream", "batch_id", emitted_ms="looked_ms")
+    held = (
+        rows.filter(pl.col("held_by").is_not_null())
+        .join(emitted, on=["stream", "batch_id"], how="left", maintain_order="left")
+        .with_columns(
+            held_from_ms=pl.col("held_from_ms") + pl.col("read_to_reference_ms"),
+            due_ms=pl.col("due_ms") - pl.col("ahead_ms"),
+        )
+    )
+    is_known = pl.all_horizontal(pl.col("held_from_ms", "due_ms").is_not_null())
+    return pl.concat(
+        [
+            reading_steps(ledger, rows, depth),
+            step(held.filter(is_known), depth, 6, "held_from_ms", stream="stream"),
+            step(held.filter(is_known), depth, 7, "due_ms", owner=pl.col("held_by"), detail=pl.col("held_detail")),
+            step(
+                held.filter(~is_known),
+                depth,
+                7,
+                pl.coalesce("due_ms", "emitted_ms"),
+                owner=_UNKNOWN,
+                detail=pl.lit("hold"),
+            ),
+            step(rows, depth, VISIBLE, "until_ms", stream="stream", error_ms=between("driver", "clock_error_ms")),
+        ]
+    )
+
+
+def placed_reads(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows*, which have READ, with the other columns of READS and the instants of the batch that read them.
+
+    `excluded_ms` is the last look that did not see the records, and `seen_ms` the first plan that did.
+    """
+    reads = ledger.facts.reads.rename({"batch_id": "read_batch"}).with_columns(is_read=pl.lit(value=True))
+    of_read = {"driver": "read_driver", "clock_error_ms": "read_error_ms", "to_reference_ms": "read_to_reference_ms"}
+    batches = ledger.batches.rename({"batch_id": "read_batch", **of_read})
+    seen = ledger.batches.select(
+        "stream",
+        left_by="batch_id",
+        left_ms="looked_ms",
+        left_excluded_ms="excluded_ms",
+        left_driver="driver",
+        left_error_ms="clock_error_ms",
+    )
+    was_left = pl.col("left_by").is_not_null()
+    return (
+        rows.join(reads, on=READ, how="left", maintain_order="left", nulls_equal=True)
+        .join(batches, on=["stream", "read_batch"], how="left", maintain_order="left")
+        .join(seen, on=["stream", "left_by"], how="left", maintain_order="left")
+        .with_columns(
+            excluded_ms=pl.when(was_left).then("left_excluded_ms").otherwise("excluded_ms"),
+            seen_ms=pl.when(was_left).then("left_ms").otherwise("looked_ms"),
+            read_driver=pl.coalesce("read_driver", "driver"),
+            read_error_ms=pl.when(pl.col("read_driver").is_null()).then("clock_error_ms").otherwise("read_error_ms"),
+        )
+    )
+
+
+def reading_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFrame:
+    """Returns the steps until the look whose plan took the records of *rows*, which `placed_reads` has placed."""
+    # A record of a hop arrives with the commit of its writer's batch: there its writer's steps end.
+    of_source = rows.filter(pl.col("writer").is_null())
+    arrived = of_source.filter(pl.col("arrived_ms").is_not_null())
+    not_known = of_source.filter(pl.col("arrived_ms").is_null())
+    excluded = not_known.filter(pl.col("is_read").is_not_null())
+    error_ms = pl.col("arrival_error_ms") + pl.col("read_error_ms")
+    waited = rows.filter(pl.col("in_transaction"))
+    unseen = waited.filter(pl.col("seen_ms").is_null())
+    producer, whose = pl.lit(PRODUCER), input_partition()
+    return pl.concat(
+        [
+            step(arrived, depth, 1, "arrived_ms", owner=producer, detail=whose, error_ms=error_ms),
+            step(excluded, depth, 1, "excluded_ms", owner=producer, detail=whose, error_ms="read_error_ms"),
+            step(not_known, depth, 2, "seen_ms", owner=_UNKNOWN, detail=pl.lit("arrival")),
+            step(waited, depth, 3, "seen_ms", owner=pl.lit(OPEN_TRANSACTION), detail=whose),
+            step(unseen, depth, 3, pl.coalesce("looked_ms", "until_ms"), owner=_UNKNOWN, detail=pl.lit("look")),
+            *unread_steps(ledger, rows, depth),
+            *_hop_steps(ledger, rows.filter(pl.col("writer").is_not_null()), depth),
+        ]
+    )
+
+
+def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
+    """Returns the steps from the plan that left records behind, if one did, to the look whose plan took them."""
+    rows = rows.filter(pl.col("left_by").is_not_null())
+    plans = ledger.facts.plans.select(
+        "stream", "input", "partition", "cut_by", "cut_detail", left_by="batch_id", is_planned=pl.lit(value=True)
+    )
+    rows = rows.join(
+        plans, on=["stream", "left_by", "input", "partition"], how="left", maintain_order="left", nulls_equal=True
+    )
+    is_known = pl.all_horizontal(pl.col("left_ms", "looked_ms", "is_planned").is_not_null())
+    known, unknown = rows.filter(is_known), rows.filter(~is_known)
+    before_ms = pl.col("looked_ms").shift().over("stream")
+    looks = ledger.batches.select("stream", look="batch_id", look_ms="looked_ms", before_ms=before_ms)
+    stretches = (
+        known.with_columns(look=pl.int_ranges(pl.col("left_by") + 1, pl.col("read_batch") + 1))
+        .explode("look")
+        .join(looks, on=["stream", "look"])
+        .join(ledger.waiting.rename({"batch_id": "look"}), on=["stream", "look"], how="left")
+        .sort("result", "look", "since", "until")
+    )
+    # A plan that the slowest partition held back would have left them behind without any debt.
+    is_owed = pl.col("owner").is_not_null() & pl.col("cut_by").ne_missing(MAX_DRIFT)
+    share_ms = ((pl.col("look_ms") - pl.col("before_ms")) * pl.col("until")).floor().cast(pl.Int64())
+    until_ms = pl.when(is_owed).then(pl.col("before_ms") + share_ms).otherwise("look_ms")
+    owner = pl.when(is_owed).then("owner").otherwise(pl.col("cut_by").fill_null(CAPACITY))
+    detail = pl.when(is_owed).then("detail").otherwise(pl.coalesce("cut_detail", "stream"))
+    return [
+        step(rows, depth, 4, "left_ms", stream="stream", error_ms=between("left_driver", "left_error_ms")),
+        step(stretches, depth, 5, until_ms, owner=owner, detail=detail, nth=pl.int_range(pl.len())),
+        step(unknown, depth, 5, pl.coalesce("looked_ms", "until_ms"), owner=_UNKNOWN, detail=pl.lit("plan")),
+    ]
+
+
+def _hop_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
+    """Returns the steps of the batches that wrote records of hops, and of what their writers had read."""
+    if rows.is_empty():
+        return []
+    written = numbered(ledger.facts.results).rename({"result": "origin"}).sort("event_ms")
+    links = rows.select(
+        "result", "event_ms", "seen_ms", "read_error_ms", stream="writer", batch_id="writer_batch", place="input"
+    )
+    # Records of a bucket have one mean event time on either side of the hop, as nearly as a bucket has one age.
+    found = links.sort("event_ms").join_asof(
+        written.select("origin", "stream", "batch_id", "place", "event_ms", written_event_ms="event_ms"),
+        on="event_ms", by=["stream", "batch_id", "place"], strategy="nearest", check_sortedness=False,
+    )  # fmt: skip
+    # Without the batch that read them their age is not known, and the nearest are taken for the same.
+    apart_ms = (pl.col("written_event_ms") - pl.col("event_ms")).abs()
+    is_same = apart_ms <= RELATIVE_ERROR * (pl.col("seen_ms") - pl.col("event_ms")).abs() + 1
+    found = found.with_columns(origin=pl.when(is_same.fill_null(value=True)).then("origin"))
+    known, unknown = found.filter(pl.col("origin").is_not_null()), found.filter(pl.col("origin").is_null())
+    origins = ledger.made_visible(
+        written.join(known.select("origin").unique(), on="origin").rename({"origin": "result"})
+    )
+    return [
+        behind_hop(record_steps(ledger, origins, depth + 1), origins, known, depth),
+        step(unknown, depth, 2, "seen_ms", owner=_UNKNOWN, detail=pl.lit("hop")),
+    ]
+
+
+def behind_hop(steps: pl.DataFrame, origins: pl.DataFrame, links: pl.DataFrame, depth: int) -> pl.DataFrame:
+    """Returns the steps of writers' results, *origins*, as those of the results that *links* says read them.
+
+    Where a record goes from one driver's clock to another's, both may be wrong.
+    """
+    ends = (pl.col("seq") == VISIBLE) & (pl.col("depth") == depth + 1)
+    error_ms = pl.sum_horizontal("error_ms", "read_error_ms", "written_error_ms", ignore_nulls=False)
+    return (
+        steps.rename({"result": "origin"})
+        .join(links.select("origin", "result", "read_error_ms"), on="origin")
+        .join(origins.select(origin="result", written_error_ms="clock_error_ms"), on="origin")
+        .with_columns(error_ms=pl.when(ends).then(error_ms).otherwise("error_ms"))
+        .select(_ORDERED.names())
+    )
+
+
+def between(driver: str, error_ms: str) -> pl.Expr:
+    """Returns the error of an instant of *driver* beside those of the driver that read: 0 if it is the same."""
+    is_same = pl.col(driver) == pl.col("read_driver")
+    return pl.when(is_same).then(0).otherwise(pl.col(error_ms) + pl.col("read_error_ms"))
+
+
+def step(
+    rows: pl.DataFrame,
+    depth: int,
+    seq: int,
+    until_ms: str | pl.Expr,
+    *,
+    owner: pl.Expr | None = None,
+    detail: pl.Expr | None = None,
+    stream: str | None = None,
+    error_ms: str | pl.Expr | None = None,
+    nth: pl.Expr | None = None,
+) -> pl.DataFrame:
+    """Returns a step of each of *rows* that knows the instant: of *owner* and *detail*, or of a stream's timeline."""
+    none = pl.lit(None, pl.String())
+    return rows.select(
+        "result",
+        until_ms=until_ms,
+        error_ms=pl.lit(0, pl.Int64()) if error_ms is None else error_ms,
+        owner=none if owner is None else owner,
+        detail=none if detail is None else detail,
+        stream=none if stream is None else stream,
+        depth=pl.lit(depth, pl.Int32()),
+        seq=pl.lit(seq, pl.Int32()),
+        nth=pl.lit(0, pl.Int64()) if nth is None else nth,
+    ).filter(pl.col("until_ms").is_not_null())

@@ -1,0 +1,305 @@
+"""The life of a stream as a row of pieces without a gap, each with one owner.
+
+Layers lie over each other: absences of a driver on top, then pauses of the process, then time for which no heartbeat
+vouches, then the work of the slowest task, and at the bottom the segments that the main thread recorded. What no layer
+covers is `unknown`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tidemark.account.clocks import DRIVER, driver_clocks
+from tidemark.account.facts import MS, TASKS_OF_SPARK, TEXT, Facts
+from tidemark.account.owners.absence import ABSENCE
+from tidemark.account.owners.broker import BROKER
+from tidemark.account.owners.operator import OPERATOR
+from tidemark.account.owners.pause import PAUSE
+from tidemark.account.owners.spark import SPARK
+from tidemark.account.owners.trigger import TRIGGER
+from tidemark.account.owners.unknown import UNKNOWN
+
+BEAT_MS = 250
+"""The pulse beats this often. A pause began up to one beat after the last one."""
+PAUSE_MS = 1_000
+"""A gap between two beats counts from this length on."""
+FIRST_MS, LAST_MS = -(2**60), 2**60
+"""Before and after everything: a stream's timeline reaches from one to the other."""
+TIMELINE = pl.Schema(
+    {
+        "stream": TEXT,
+        "began_ms": MS,
+        "ended_ms": MS,
+        "owner": TEXT,
+        "detail": TEXT,
+        "error_ms": MS,
+        "batch_id": pl.Int64(),
+    }
+)
+"""Pieces of streams' lives by the reference clock, in order, from FIRST_MS to LAST_MS without a gap.
+
+`error_ms` is by how much the piece may be longer or shorter, null where a clock was not measured. `batch_id` is null
+for a piece that belongs to no batch.
+"""
+_PIECE = ["stream", "began_ms", "ended_ms", "owner", "detail", "batch_id"]
+
+
+def timeline_of(facts: Facts) -> pl.DataFrame:
+    """Returns the TIMELINE of all streams.
+
+    A batch that its driver did not decide was for nothing: the absence of a driver owns it from its look on, because
+    the next driver does that work again.
+    """
+    clocks = driver_clocks(facts)
+    segments, beats = _by_reference(facts.segments, clocks), _by_reference(facts.heartbeats, clocks)
+    lives = _lives(segments, beats, facts.batches, clocks)
+    segments = (
+        segments.join(lives.select(*DRIVER, "next_ms"), on=DRIVER, maintain_order="left")
+        .with_columns(ended_ms=pl.min_horizontal("ended_ms", "next_ms"))
+        .filter(pl.col("began_ms") < pl.col("ended_ms"))
+    )
+    pauses = _pauses(beats)
+    tasks, segments = _slowest_tasks(facts, segments, clocks)
+    layers = [
+        piece.select(_PIECE + [name for name in piece.columns if name == "error_ms"])
+        for piece in (_absences(lives), pauses, _not_vouched(beats, lives), tasks, segments)
+    ]
+    return _painted(layers, _near_pauses(pauses), _overlaps(lives))
+
+
+def _by_reference(rows: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* of drivers with `began_ms` and `ended_ms` by the reference clock, in order."""
+    return (
+        rows.join(clocks.select(*DRIVER, "to_reference_ms"), on=DRIVER, maintain_order="left")
+        .with_columns(pl.col("began_ms", "ended_ms") + pl.col("to_reference_ms"))
+        .sort("stream", "began_ms", "ended_ms")
+    )
+
+
+def _lives(segments: pl.DataFrame, beats: pl.DataFrame, batches: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
+    """Returns when each driver was first and last heard of, when its absence starts, and when the next one began."""
+    signs = pl.concat([frame.select(*DRIVER, "began_ms", "ended_ms") for frame in (segments, beats)])
+    decided = batches.group_by(DRIVER).agg(newest_batch=pl.max("batch_id"))
+    undecided = segments.join(decided, on=DRIVER, how="left").filter(
+        pl.col("newest_batch").is_null() | (pl.col("batch_id") > pl.col("newest_batch"))
+    )
+    # A batch begins with the look that found its records; looks that found nothing may come right before it.
+    is_work = ~pl.col("owner").is_in([TRIGGER, BROKER])
+    worked_ms = pl.col("began_ms").filter(is_work).min()
+    found_ms = pl.col("began_ms").filter((pl.col("owner") == BROKER) & (pl.col("ended_ms") == worked_ms)).min()
+    lost = undecided.group_by(DRIVER).agg(lost_ms=pl.coalesce(found_ms, worked_ms))
+    return (
+        signs.group_by(DRIVER)
+        .agg(pl.min("began_ms"), pl.max("ended_ms"))
+        .join(lost, on=DRIVER, how="left")
+        .join(clocks.select(*DRIVER, "clock_error_ms"), on=DRIVER, how="left")
+        .sort(DRIVER)
+        .with_columns(
+            next_ms=pl.col("began_ms").shift(-1).over("stream"),
+            next_error_ms=pl.col("clock_error_ms").shift(-1).over("stream"),
+            absent_ms=pl.min_horizontal("lost_ms", "ended_ms"),
+        )
+    )
+
+
+def _absences(lives: pl.DataFrame) -> pl.DataFrame:
+    return lives.filter(pl.col("absent_ms") < pl.col("next_ms")).select(
+        "stream",
+        began_ms="absent_ms",
+        ended_ms="next_ms",
+        owner=pl.lit(ABSENCE),
+        detail="stream",
+        batch_id=pl.lit(None, pl.Int64()),
+        error_ms=pl.col("clock_error_ms") + pl.col("next_error_ms"),
+    )
+
+
+def _overlaps(lives: pl.DataFrame) -> pl.DataFrame:
+    """Returns where two drivers seem to live at once: one of their clocks is wrong."""
+    error_ms = pl.col("clock_error_ms") + pl.col("next_error_ms")
+    return lives.filter(pl.col("next_ms") < pl.col("ended_ms")).select(
+        "stream", "ended_ms", began_ms="next_ms", error_ms=error_ms
+    )
+
+
+def _pauses(beats: pl.DataFrame) -> pl.DataFrame:
+    """Returns the gaps of the pulse in which the process did not run.
+
+    In a gap in which it used CPU for over half of the time, an operator kept the pulse from beating, and worked.
+    """
+    gaps = beats.explode("gaps").filter(pl.col("gaps").is_not_null())
+    length_ms = pl.col("gaps").struct["ended_ms"] - pl.col("gaps").struct["began_ms"]
+    return gaps.filter(length_ms >= PAUSE_MS, 2 * pl.col("gaps").struct["cpu_ms"] <= length_ms).select(
+        "stream",
+        began_ms=pl.col("gaps").struct["began_ms"] + pl.col("to_reference_ms") + BEAT_MS // 2,
+        ended_ms=pl.col("gaps").struct["ended_ms"] + pl.col("to_reference_ms"),
+        owner=pl.lit(PAUSE),
+        detail="stream",
+        batch_id=pl.lit(None, pl.Int64()),
+        error_ms=pl.lit(BEAT_MS // 2, MS),
+    )
+
+
+def _near_pauses(pauses: pl.DataFrame) -> pl.DataFrame:
+    """Returns the stretches in which pauses began, a beat each: what is booked there may belong to the neighbour."""
+    began_ms = pl.col("began_ms") - BEAT_MS // 2
+    return pauses.select("stream", began_ms=began_ms, ended_ms=began_ms + BEAT_MS)
+
+
+def _not_vouched(beats: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
+    """Returns the time of drivers before a heartbeat, of which the heartbeat that tells about it is missing."""
+    first_ms = lives.select(*DRIVER, first_ms="began_ms")
+    before_ms = pl.col("ended_ms").shift().over(DRIVER).fill_null(pl.col("first_ms"))
+    return (
+        beats.join(first_ms, on=DRIVER, maintain_order="left")
+        .with_columns(before_ms=before_ms)
+        .filter(pl.col("before_ms") < pl.col("began_ms"))
+        .select(
+            "stream",
+            began_ms="before_ms",
+            ended_ms="began_ms",
+            owner=pl.lit(UNKNOWN),
+            detail=pl.lit("heartbeat"),
+            batch_id=pl.lit(None, pl.Int64()),
+        )
+    )
+
+
+def _slowest_tasks(facts: Facts, segments: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Returns the work of the task that ended last in each segment in which tasks worked, and the segments.
+
+    Spark owns the rest of such a segment. Its error, and that of the work, is that of the tasks' and the driver's
+    clocks.
+    """
+    of_batch = [*DRIVER, "batch_id"]
+    offsets = facts.clocks.sort("error_ms", "at_ms").group_by(*DRIVER, "host").first()
+    tasks = facts.tasks.join(offsets.select(*DRIVER, "host", "offset_ms", "error_ms"), on=[*DRIVER, "host"], how="left")
+    tasks = tasks.with_columns(pl.col("began_ms", "ended_ms") + pl.col("offset_ms").fill_null(0))
+    # Where the clock of a task is not known, nor is it which of them ended last.
+    all_known = pl.col("error_ms").is_not_null().all()
+    errors = (
+        tasks.group_by(of_batch)
+        .agg(has_tasks=pl.lit(value=True), error_ms=pl.when(all_known).then(pl.max("error_ms")))
+        .join(clocks.select(*DRIVER, "clock_error_ms"), on=DRIVER)
+        .with_columns(error_ms=pl.col("error_ms") + pl.col("clock_error_ms"))
+        .drop("clock_error_ms")
+    )
+    waits = (pl.col("owner") == SPARK) & (pl.col("detail") == TASKS_OF_SPARK) & pl.col("has_tasks")
+    segments = segments.join(errors, on=of_batch, how="left", maintain_order="left").with_columns(
+        error_ms=pl.when(waits.fill_null(value=False)).then("error_ms").otherwise(0)
+    )
+    waited = segments.filter(waits).select(*of_batch, "error_ms", since_ms="began_ms", until_ms="ended_ms")
+    slowest = (
+        tasks.group_by(*of_batch, "task").agg(pl.max("ended_ms")).sort("ended_ms", "task").group_by(of_batch).last()
+    )
+    work = (
+        tasks.drop("error_ms")
+        .join(slowest.select(*of_batch, "task"), on=[*of_batch, "task"])
+        .join(waited, on=of_batch)
+        .select(
+            "stream",
+            began_ms=pl.col("began_ms").clip("since_ms", "until_ms"),
+            ended_ms=pl.col("ended_ms").clip("since_ms", "until_ms"),
+            owner=pl.lit(OPERATOR),
+            detail=pl.concat_str("operator", "task", separator=" "),
+            batch_id="batch_id",
+            error_ms="error_ms",
+        )
+        .filter(pl.col("began_ms") < pl.col("ended_ms"))
+        .sort("stream", "began_ms")
+    )
+    return work, segments
+
+
+def _painted(layers: list[pl.DataFrame], near_pauses: pl.DataFrame, overlaps: pl.DataFrame) -> pl.DataFrame:
+    """Returns the TIMELINE in which the first of *layers* that covers an instant owns it."""
+    spans = pl.concat([frame.select("stream", "began_ms", "ended_ms") for frame in [*layers, near_pauses, overlaps]])
+    streams = spans.select(pl.col("stream").unique())
+    ends = streams.join(pl.DataFrame({"at_ms": [FIRST_MS, LAST_MS]}), how="cross")
+    points = pl.concat(
+        [ends, *(spans.select("stream", at_ms=pl.col(name)) for name in ("began_ms", "ended_ms"))]
+    ).unique()
+    pieces = points.sort("stream", "at_ms").with_columns(until_ms=pl.col("at_ms").shift(-1).over("stream"))
+    pieces = pieces.filter(pl.col("until_ms").is_not_null()).with_columns(
+        owner=pl.lit(None, TEXT), detail=pl.lit(None, TEXT), batch_id=pl.lit(None, pl.Int64()), error_ms=pl.lit(0, MS)
+    )
+    for layer in layers:
+        pieces = _under(pieces, layer)
+    near, doubtful = _covering(pieces, near_pauses), _asof(pieces, overlaps)
+    length_ms = pl.col("until_ms") - pl.col("at_ms")
+    pieces = pieces.with_columns(
+        owner=pl.col("owner").fill_null(UNKNOWN),
+        detail=pl.when(pl.col("owner").is_null()).then(pl.lit("segment")).otherwise("detail"),
+        error_ms=pl.when(near & (pl.col("owner") != PAUSE)).then(length_ms).otherwise("error_ms"),
+    )
+    pieces = pieces.with_columns(
+        error_ms=pl.when((doubtful["at_ms"] < doubtful["ended_ms"]).fill_null(value=False))
+        .then(doubtful["error_ms_right"])
+        .otherwise("error_ms")
+    )
+    of_one = ["stream", "owner", "detail", "batch_id"]
+    return (
+        pieces.group_by(pl.struct(of_one).rle_id().alias("piece"), *of_one, maintain_order=True)
+        .agg(
+            began_ms=pl.first("at_ms"),
+            ended_ms=pl.last("until_ms"),
+            error_ms=pl.when(pl.col("error_ms").is_not_null().all()).then(pl.sum("error_ms")),
+        )
+        .select(TIMELINE.names())
+    )
+
+
+def _under(pieces: pl.DataFrame, layer: pl.DataFrame) -> pl.DataFrame:
+    """Returns *pieces* in which those without an owner have that of *layer*."""
+    found = _asof(pieces, layer)
+    is_found = pl.col("owner").is_null() & (pl.col("at_ms") < pl.col("ended_ms"))
+    columns = [name for name in ("owner", "detail", "batch_id", "error_ms") if name in layer.columns]
+    return found.with_columns(
+        pl.when(is_found).then(f"{name}_right").otherwise(name).alias(name) for name in columns
+    ).select(pieces.columns)
+
+
+def _covering(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    return _asof(pieces, spans).select((pl.col("at_ms") < pl.col("ended_ms")).fill_null(value=False)).to_series()
+
+
+def _asof(pieces: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    return pieces.join_asof(
+        spans.sort("stream", "began_ms"),
+        left_on="at_ms",
+        right_on="began_ms",
+        by="stream",
+        check_sortedness=False,
+    )
+
+
+def overlay(spans: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:
+    """Returns *spans* with the pieces of the timeline in each: `owner`, `detail`, `ms`, and the errors added.
+
+    A span has `stream`, `began_ms` and `ended_ms`, reference, and perhaps an `error_ms`, which its pieces share.
+    """
+    by_stream = {stream: pieces for (stream,), pieces in timeline.group_by("stream", maintain_order=True)}
+    found = [_within(spans.clear(), timeline.clear())]
+    for (stream,), of_stream in spans.group_by("stream", maintain_order=True):
+        found.append(_within(of_stream, by_stream.get(stream, _NOTHING_KNOWN)))
+    ms = pl.min_horizontal("ended_ms", "piece_ended_ms") - pl.max_horizontal("began_ms", "piece_began_ms")
+    return pl.concat(found).with_columns(ms=ms, error_ms=pl.col("error_ms") + pl.col("span_error_ms"))
+
+
+_NOTHING_KNOWN = pl.DataFrame(
+    [{"began_ms": FIRST_MS, "ended_ms": LAST_MS, "owner": UNKNOWN, "detail": "segment", "error_ms": 0}], schema=TIMELINE
+)
+"""The timeline of a stream without a segment."""
+
+
+def _within(spans: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Returns each of *spans* beside each of *pieces*, in order and all of one stream, that overlaps it."""
+    first = np.searchsorted(pieces["ended_ms"].to_numpy(), spans["began_ms"].to_numpy(), side="right")
+    last = np.searchsorted(pieces["began_ms"].to_numpy(), spans["ended_ms"].to_numpy(), side="left")
+    counts = np.maximum(0, last - first)
+    rows = np.repeat(np.arange(spans.height), counts)
+    places = np.arange(rows.size) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(first, counts)
+    span = spans[rows].drop("stream", "owner", "detail", "batch_id", strict=False).rename({"error_ms": "span_error_ms"})
+    piece = pieces[places].rename({"began_ms": "piece_began_ms", "ended_ms": "piece_ended_ms"})
+    return span.hstack(piece)

@@ -1,0 +1,86 @@
+"""The account of results that are not visible yet: they age until now.
+
+What happened after the last look is not known to be silence. So from that look on, or from the first one that saw
+unread records, the time belongs to the segment that runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+
+from tidemark.account.clocks import DRIVER
+from tidemark.account.facts import MS, SEGMENTS, TEXT, Facts
+from tidemark.account.ledger import Ledger
+from tidemark.account.owners.bound import BOUND
+from tidemark.account.owners.next_record import NEXT_RECORD
+from tidemark.account.owners.producer import PRODUCER
+from tidemark.account.records import VISIBLE, in_order, input_partition, numbered, step
+from tidemark.account.steps import AGES, parts_of
+
+RUNNING = pl.Schema(
+    {
+        "stream": TEXT,
+        "driver": pl.Int64(),
+        "owner": TEXT,
+        "detail": TEXT,
+        "now_ms": MS,
+    }
+)
+"""What each stream does now, boot of its driver: the segment that its newest heartbeat names, or the absence of a
+driver
+that is known to have ended."""
+OPEN = pl.Schema(
+    {
+        "stream": TEXT,
+        "driver": pl.Int64(),
+        "input": TEXT,
+        "partition": pl.Int64(),
+        "start_ms": MS,
+        "waited_until_ms": MS,
+        "bound_ms": MS,
+        "visible_ms": MS,
+        "visible_boot_ms": MS,
+    }
+)
+"""Results that are not visible yet.
+
+`start_ms` is the end of a window, or the event time of a record. A window (`bound_ms` is not null) has waited for the
+partition until `waited_until_ms`, reference: the last look, or the first one that saw unread records of it. A record
+arrived at that instant. `visible_ms` and `visible_boot_ms` are now, by the clocks of the stream's newest driver.
+"""
+
+
+def until_now(facts: Facts, running: pl.DataFrame) -> Facts:
+    """Returns *facts* with what runs now, as segments from the last sign of each driver in *running* (RUNNING)."""
+    signs = pl.concat([frame.select(*DRIVER, "ended_ms") for frame in (facts.segments, facts.heartbeats)])
+    last = signs.group_by(DRIVER).agg(began_ms=pl.max("ended_ms"))
+    newest = facts.segments.group_by(DRIVER).agg(pl.max("batch_id"))
+    segments = (
+        running.join(last, on=DRIVER, maintain_order="left")
+        .join(newest, on=DRIVER, how="left", maintain_order="left")
+        .rename({"now_ms": "ended_ms"})
+        .filter(pl.col("began_ms") < pl.col("ended_ms"))
+    )
+    return replace(facts, segments=pl.concat([facts.segments, segments.select(SEGMENTS.names())]))
+
+
+def open_parts(ledger: Ledger, unfinished: pl.DataFrame) -> pl.DataFrame:
+    """Returns the PARTS of results that are not visible yet (OPEN). `result` is the row's number.
+
+    The facts of *ledger* are those of `until_now`.
+    """
+    rows = ledger.made_visible(numbered(unfinished))
+    windows, records = rows.filter(pl.col("bound_ms").is_not_null()), rows.filter(pl.col("bound_ms").is_null())
+    at_bound_ms = pl.col("start_ms") + pl.col("bound_ms")
+    steps = pl.concat(
+        [
+            step(windows, 0, 1, at_bound_ms, owner=pl.lit(BOUND), detail=pl.col("input")),
+            step(windows, 0, 2, "waited_until_ms", owner=pl.lit(NEXT_RECORD), detail=input_partition()),
+            step(records, 0, 2, "waited_until_ms", owner=pl.lit(PRODUCER), detail=input_partition()),
+            step(rows, 0, VISIBLE, "until_ms", stream="stream", error_ms="clock_error_ms"),
+        ]
+    )
+    ages = rows.with_columns(producer=input_partition())
+    return parts_of(ages.select(AGES.names()), in_order(steps), ledger.timeline)

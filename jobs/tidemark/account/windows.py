@@ -1,0 +1,316 @@
+"""The account of a window's age, from its end to the instant at which its first result is visible.
+
+A window waits for the bound (and before it for `allowed_lateness`, if it is sent when it is closed), then for the
+record, or the silence, that let the last partition pass; then that record's own account goes on. Of a partition it is
+the first record to arrive at or beyond end + bound, because from then on nothing was missing that the partition could
+give. Of several partitions that passed in the batch it is the one whose record arrived last; names decide between
+equal arrivals. Nobody waited for a partition that counted as silent, so that one whose first record came in the same
+batch decides only if no other partition passed.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tidemark.account.facts import MS, TEXT
+from tidemark.account.ledger import Ledger
+from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
+from tidemark.account.owners.bound import BOUND
+from tidemark.account.owners.next_record import NEXT_RECORD
+from tidemark.account.owners.silence import SILENCE
+from tidemark.account.owners.unknown import UNKNOWN
+from tidemark.account.records import (
+    VISIBLE,
+    behind_hop,
+    between,
+    in_order,
+    input_partition,
+    numbered,
+    placed_reads,
+    reading_steps,
+    step,
+    unread_steps,
+)
+from tidemark.account.steps import AGES, parts_of
+
+_BEFORE_ALL = 1_000
+"""A depth that no hop has: its steps come first."""
+PARTITION = ["stream", "input", "partition"]
+_PASSING = pl.Schema(
+    {
+        "result": pl.Int64(),
+        "kind": TEXT,
+        "input": TEXT,
+        "partition": pl.Int64(),
+        "bound_ms": MS,
+        "at_ms": MS,
+        "at_error_ms": MS,
+        "event_ms": MS,
+        "whose": TEXT,
+        "origin": pl.Int64(),
+        "was_awake": pl.Boolean(),
+        "is_first": pl.Boolean(),
+    }
+)
+"""What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the writer's window behind a `hop`
+(`origin`), or `unknown`.
+
+`at_ms` is when it was there, reference, with its error, and `whose` names partition and setting. `was_awake` is False
+for the record of a partition that counted as silent before, and `is_first` for one that may have come after another
+one.
+"""
+
+
+def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Returns the PARTS of *windows*, rows of WINDOWS; None: of all in the facts. `result` is the row's number."""
+    visible = ledger.made_visible(numbered(ledger.facts.windows if windows is None else windows))
+    passing = _passing(ledger, visible)
+    producer = visible.join(
+        passing.select("result", producer=input_partition()), on="result", how="left", maintain_order="left"
+    )
+    ages = producer.with_columns(start_ms="end_ms")
+    closed_ms, allowed = pl.col("end_ms") + pl.col("allowed_ms"), pl.lit(ALLOWED_LATENESS)
+    # The window itself waits before anything upstream does.
+    waited = step(visible, _BEFORE_ALL, 0, closed_ms, owner=allowed, detail=pl.col("place"))
+    steps = pl.concat([waited, _window_steps(ledger, visible, passing, 0)])
+    return parts_of(ages.select(AGES.names()), in_order(steps), ledger.timeline)
+
+
+def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, depth: int) -> pl.DataFrame:
+    """Returns the steps of windows, which `Ledger.made_visible` has placed on the reference clock."""
+    rows = visible.join(passing, on="result", how="left", maintain_order="left").with_columns(read_batch="batch_id")
+    rows = placed_reads(ledger, rows)
+    by_record, silent, of_hops = (rows.filter(pl.col("kind") == kind) for kind in ("record", "silence", "hop"))
+    unknown = rows.filter((pl.col("kind") == "unknown") | pl.col("kind").is_null())
+    # Which of several passed last is not known where their clocks are not.
+    is_sure, error_ms = ~pl.col("is_doubtful").fill_null(value=False), between("driver", "clock_error_ms")
+    closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
+    at_bound_ms = closed_ms + pl.col("bound_ms")
+    return pl.concat(
+        [
+            step(
+                rows.filter(pl.col("kind") != "hop"),
+                depth,
+                -3,
+                at_bound_ms,
+                owner=pl.lit(BOUND),
+                detail=pl.col("input"),
+            ),
+            step(by_record, depth, -2, "event_ms", owner=pl.lit(NEXT_RECORD), detail=input_partition()),
+            step(silent, depth, -2, "at_ms", owner=pl.lit(SILENCE), detail=pl.col("whose"), error_ms="read_error_ms"),
+            step(unknown, depth, -2, "looked_ms", owner=pl.lit(UNKNOWN), detail=pl.lit("passing")),
+            reading_steps(ledger, by_record, depth),
+            *_behind_hops(ledger, of_hops, depth),
+            *unread_steps(ledger, of_hops, depth),
+            step(rows, depth, VISIBLE, "until_ms", stream="stream", error_ms=pl.when(is_sure).then(error_ms)),
+        ]
+    )
+
+
+def _behind_hops(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
+    if rows.is_empty():
+        return []
+    written = numbered(ledger.facts.windows).rename({"result": "origin"})
+    origins = written.join(rows.select("origin").unique(), on="origin", how="semi").rename({"origin": "result"})
+    origins = ledger.made_visible(origins)
+    steps = _window_steps(ledger, origins, _passing(ledger, origins), depth + 1)
+    return [behind_hop(steps, origins, rows, depth)]
+
+
+def _passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
+    """Returns what let the last partition pass each of *windows*, in rows of _PASSING; no row: nothing is known."""
+    closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
+    asked = windows.select("result", "stream", "batch_id", end_ms=closed_ms)
+    found = [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _not_known(ledger, asked)]
+    # What is not known may have come last.
+    last = ["result", pl.col("kind") == "unknown", "was_awake", "at_ms", "whose"]
+    passed = pl.concat(found).sort(last)
+    is_doubtful = (
+        _may_differ(pl.col("at_ms").last(), pl.col("at_error_ms").last(), later=True) | ~pl.col("is_first").last()
+    )
+    doubts = passed.group_by("result").agg(is_doubtful=is_doubtful)
+    return (
+        passed.group_by("result", maintain_order=True)
+        .last()
+        .select(_PASSING.names())
+        .join(doubts, on="result", maintain_order="left")
+    )
+
+
+def _may_differ(at_ms: pl.Expr, error_ms: pl.Expr, *, later: bool) -> pl.Expr:
+    """Returns True if another of a group may have come after (or before) the chosen one, by their clocks' errors."""
+    errors_ms = pl.col("at_error_ms") + error_ms
+    distance_ms = at_ms - pl.col("at_ms") if later else pl.col("at_ms") - at_ms
+    is_near = ((distance_ms <= errors_ms) & (errors_ms > 0)).fill_null(value=True)
+    # The chosen one is near itself, unless its own error is 0.
+    return is_near.sum() > ((error_ms > 0).fill_null(value=True)).cast(pl.Int64())
+
+
+def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
+    """Returns the first record of each partition with which it passed."""
+    looked = ledger.batches.select("stream", "batch_id", "looked_ms")
+    rows = (
+        asked.join(_of_sources(ledger).drop("writer"), on=["stream", "batch_id"])
+        .join(ledger.facts.bounds, on=["stream", "input"])
+        .filter(pl.col("event_ms") >= pl.col("end_ms") + pl.col("bound_ms"))
+        .join(looked, on=["stream", "batch_id"], how="left")
+    )
+    silences = ledger.facts.silences.select(*PARTITION, "batch_id", silent_batch="batch_id")
+    rows = _before(_before(rows, _newest(ledger)), silences)
+    was_idle = pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)
+    return (
+        rows.filter(_is_missing())
+        .with_columns(
+            kind=pl.lit("record"),
+            at_ms=pl.coalesce("arrived_ms", "looked_ms"),
+            at_error_ms="arrival_error_ms",
+            whose=input_partition(),
+            origin=pl.lit(None, pl.Int64()),
+            was_awake=~was_idle.fill_null(value=False),
+        )
+        .sort("at_ms", "event_ms")
+        .with_columns(
+            is_first=~_may_differ(pl.col("at_ms").first(), pl.col("at_error_ms").first(), later=False).over(
+                "result", "input", "partition"
+            )
+        )
+        .group_by("result", "input", "partition", maintain_order=True)
+        .first()
+        .select(_PASSING.names())
+    )
+
+
+def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
+    """Returns the partitions for which the batch stopped waiting."""
+    rows = (
+        asked.join(ledger.facts.silences, on=["stream", "batch_id"])
+        .join(ledger.facts.bounds, on=["stream", "input"])
+        .join(ledger.batches.select("stream", "batch_id", "driver"), on=["stream", "batch_id"])
+        .join(ledger.clocks, on=["stream", "driver"])
+    )
+    return (
+        _before(rows, _newest(ledger))
+        .filter(_is_missing())
+        .select(
+            "result",
+            "input",
+            "partition",
+            "bound_ms",
+            kind=pl.lit("silence"),
+            at_ms=pl.col("due_ms") + pl.col("to_reference_ms"),
+            at_error_ms="clock_error_ms",
+            event_ms=pl.lit(None, MS),
+            whose=pl.concat_str(input_partition(), "setting", separator=" "),
+            origin=pl.lit(None, pl.Int64()),
+            was_awake=pl.lit(value=True),
+            is_first=pl.lit(value=True),
+        )
+        .select(_PASSING.names())
+    )
+
+
+def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
+    """Returns the hops whose writer's watermark passed in a batch that this one was the first to read."""
+    reads = ledger.facts.reads.filter(pl.col("writer").is_not_null()).sort("batch_id", "writer_batch", "event_ms")
+    newest = (
+        reads.group_by("stream", "input", "batch_id", maintain_order=True)
+        .agg(pl.max("writer_batch"))
+        .select("stream", "input", "batch_id", read_until=pl.col("writer_batch").cum_max().over("stream", "input"))
+    )
+    written = ledger.made_visible(numbered(ledger.facts.windows).rename({"result": "origin"})).select(
+        "origin",
+        "end_ms",
+        writer="stream",
+        input="place",
+        written_batch="batch_id",
+        at_ms="until_ms",
+        at_error_ms="clock_error_ms",
+    )
+    rows = asked.join(reads, on=["stream", "batch_id"]).join(written, on=["writer", "input", "end_ms"])
+    before = rows.sort("batch_id").join_asof(
+        newest.sort("batch_id"),
+        on="batch_id",
+        by=["stream", "input"],
+        allow_exact_matches=False,
+        check_sortedness=False,
+    )
+    return (
+        before.filter(
+            pl.col("read_until").is_null() | (pl.col("read_until") < pl.col("written_batch")),
+            pl.col("written_batch") <= pl.col("writer_batch"),
+        )
+        .sort("writer_batch", "event_ms")
+        .group_by("result", "input", maintain_order=True)
+        .first()
+        .with_columns(
+            kind=pl.lit("hop"),
+            bound_ms=pl.lit(None, MS),
+            whose=input_partition(),
+            was_awake=pl.lit(value=True),
+            is_first=pl.lit(value=True),
+        )
+        .select(_PASSING.names())
+    )
+
+
+def _not_known(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
+    """Returns the partitions of which what the batch read is not known, the hops without their writer's window, and the
+    sources without a bound.
+    """
+    read = _of_sources(ledger).group_by(*PARTITION, "batch_id").agg(known=pl.sum("n"))
+    hops = ledger.facts.reads.filter(pl.col("writer").is_not_null()).select("stream", "input", "writer").unique()
+    written = ledger.facts.windows.select("end_ms", writer="stream", input="place", is_written=pl.lit(value=True))
+    rows = (
+        asked.join(ledger.facts.plans, on=["stream", "batch_id"])
+        .join(read, on=[*PARTITION, "batch_id"], how="left", nulls_equal=True)
+        .join(ledger.facts.bounds, on=["stream", "input"], how="left")
+        .join(hops, on=["stream", "input"], how="left")
+        .join(written.unique(), on=["writer", "input", "end_ms"], how="left")
+    )
+    rows = _before(rows, _newest(ledger))
+    planned = pl.col("until_offset") - pl.col("from_offset")
+    is_hop = pl.col("writer").is_not_null()
+    is_lost = _is_missing() & (planned != pl.col("known").fill_null(0))
+    return (
+        rows.filter(
+            pl.when(is_hop).then(pl.col("is_written").is_null()).otherwise(pl.col("bound_ms").is_null() | is_lost)
+        )
+        .with_columns(
+            kind=pl.lit("unknown"),
+            at_ms=pl.lit(None, MS),
+            at_error_ms=pl.lit(None, MS),
+            event_ms=pl.lit(None, MS),
+            whose=input_partition(),
+            origin=pl.lit(None, pl.Int64()),
+            was_awake=pl.lit(value=True),
+            is_first=pl.lit(value=True),
+        )
+        .select(_PASSING.names())
+    )
+
+
+def _of_sources(ledger: Ledger) -> pl.DataFrame:
+    return ledger.facts.reads.filter(pl.col("writer").is_null())
+
+
+def _newest(ledger: Ledger) -> pl.DataFrame:
+    """Returns the newest event time of each partition after each batch that read from it."""
+    return (
+        _of_sources(ledger)
+        .group_by(*PARTITION, "batch_id")
+        .agg(pl.max("event_ms"))
+        .sort("batch_id")
+        .select(*PARTITION, "batch_id", newest_batch="batch_id", newest_ms=pl.col("event_ms").cum_max().over(PARTITION))
+    )
+
+
+def _before(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with the newest of *facts* about their partition that is older than their batch."""
+    return rows.sort("batch_id").join_asof(
+        facts.sort("batch_id"), on="batch_id", by=PARTITION, allow_exact_matches=False, check_sortedness=False
+    )
+
+
+def _is_missing() -> pl.Expr:
+    """Returns True for a partition that had not passed the window before."""
+    return pl.col("newest_ms").is_null() | (pl.col("newest_ms") < pl.col("end_ms") + pl.col("bound_ms"))
