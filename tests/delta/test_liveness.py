@@ -68,7 +68,7 @@ CAUSES = {
     Liveness.UNKNOWN: {"driver_unknown"},
     Liveness.NEVER_STARTED: {"never_started"},
     Liveness.STARTING: {"driver_starting", "broker_silent"},
-    Liveness.ROTATED: {"driver_dead"},
+    Liveness.ROTATED: {"driver_starting"},
     Liveness.DRAINED: {"drained"},
     Liveness.FINISHED: {"finished"},
 }

@@ -28,7 +28,7 @@ from tidemark.why.evidence.findings import (
 from tidemark.why.evidence.snapshot import Scene
 
 DRIVER_DEAD = Cause("driver_dead", Trait.FAULT | Trait.SILENCE)
-"""Its driver failed or was killed, or a rotated one has no successor yet."""
+"""Its driver failed or was killed, or a rotated one still has no successor after five minutes."""
 DRIVER_STUCK = Cause("driver_stuck", Trait.FAULT | Trait.SILENCE)
 """Its driver holds the lease, and sends no heartbeat or has been starting for minutes."""
 DRIVER_UNKNOWN = Cause("driver_unknown", Trait.FAULT | Trait.SILENCE)
@@ -62,7 +62,7 @@ WAITS_FOR_SCHEMA = "waits for the schema"
 WAITS_FOR_KAFKA = re.compile(r"waits for Kafka: .* since (\S+)")
 """The reason of a driver whose brokers do not answer."""
 FREE_SPACE = "free space (`tidemark tables` shows large tables), or make the disk writable"
-ENDS = {Liveness.DRAINED: DRAINED, Liveness.FINISHED: FINISHED}
+ENDS = {Liveness.DRAINED: DRAINED, Liveness.FINISHED: FINISHED, Liveness.ROTATED: DRIVER_STARTING}
 """Causes of drivers that ended as they should."""
 RESTARTED_WITHIN_MS = 60_000
 """For so long after a restart's first batch, it explains results."""
