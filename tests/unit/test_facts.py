@@ -28,6 +28,13 @@ def test_latency_is_measured_per_task_and_keeps_its_sign():
     }
 
 
+def test_times_keep_the_order_of_their_records():
+    """In this order they take a third of the bytes in a journal entry."""
+    rows = [(at_ms, task) for task in range(4) for at_ms in range(1_000, 3_000, 2)]
+    found = times(*rows, *rows[:10]).select("_timestamp_ms", "_task", "n").rows()
+    assert found == [(at_ms, task, 2 if place < 10 else 1) for place, (at_ms, task) in enumerate(rows)]
+
+
 def test_millions_of_records_add_up():
     # Ten million of them at epoch time are beyond 64 bits when added.
     frame = pl.DataFrame({"_newest_ms": [1_700_000_000_000], "_task": [0], "n": [10_000_000]})

@@ -37,7 +37,9 @@ def times_of(records: pl.DataFrame) -> pl.DataFrame:
         records = records.with_columns(_newest_ms="_timestamp_ms", _repeated=pl.lit(value=False))
     # A repeated record has finished before.
     fresh = records.select("_timestamp_ms", "_newest_ms", "_task", "_repeated").filter(~pl.col("_repeated"))
-    return fresh.group_by("_timestamp_ms", "_newest_ms", "_task").agg(n=pl.len()).select(*TIMES)
+    # Times in the order of their records take a third of the bytes in a journal entry.
+    by_time = fresh.group_by("_timestamp_ms", "_newest_ms", "_task", maintain_order=True)
+    return by_time.agg(n=pl.len()).select(*TIMES)
 
 
 def latency_stats(times: pl.DataFrame | pl.LazyFrame, *, finished_at_ms: int) -> dict[int, dict[str, int | None]]:
