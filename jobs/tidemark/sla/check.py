@@ -171,7 +171,7 @@ def _facts(
 ) -> list[Row]:
     """Returns all facts by which *specs* are judged at *at_ms*."""
     later = sla_facts.later(tables, topology.name, at_ms=at_ms)
-    drivers = _drivers(layout, topology, readable, at_ms=at_ms)
+    drivers = _drivers(layout, topology, tables, readable, at_ms=at_ms)
     facts = sla_facts.facts(tables, topology, specs, drivers, at_ms=at_ms)
     # Tables whose record times SLAs of staleness ask for.
     timed_tables = set()
@@ -186,7 +186,7 @@ def _facts(
 
 
 def _drivers(
-    layout: Layout, topology: Topology, readable: Collection[Path], *, at_ms: int
+    layout: Layout, topology: Topology, tables: Tables, readable: Collection[Path], *, at_ms: int
 ) -> dict[str, HeartbeatFacts]:
     """Returns the facts about the drivers at *at_ms*, of the streams whose tables about them are *readable*."""
 
@@ -194,7 +194,7 @@ def _drivers(
         paths = (layout.stream_table(topology.name, name, table.name) for table in (BATCHES, HEARTBEATS))
         return all(path in readable or is_missing(path) for path in paths)
 
-    drivers = drivers_of(layout, topology, at_ms=at_ms)
+    drivers = drivers_of(layout, topology, at_ms=at_ms, stored=tables.stored)
     return {name: driver for name, driver in drivers.items() if may_be_read(name)}
 
 

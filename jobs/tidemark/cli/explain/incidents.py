@@ -122,12 +122,12 @@ def incidents(options: argparse.Namespace, warehouse: Path, of_topology: Topolog
     listed = FORMATS[options.format](answer.columns, answer.rows)
     if not answer.rows:
         listed = "No incidents." if options.all else "No open incidents."
-    return "\n".join([listed, *_drained(of_topology, Layout(warehouse), clock())])
+    return "\n".join([listed, *_drained(of_topology, Layout(warehouse), tables, clock())])
 
 
-def _drained(topology: Topology, layout: Layout, at_ms: int) -> Iterator[str]:
+def _drained(topology: Topology, layout: Layout, tables: Tables, at_ms: int) -> Iterator[str]:
     """Yields a line for each stream that was drained: nobody is told of one by an alert."""
-    for finding in drained(scene(topology, layout, at_ms)):
+    for finding in drained(scene(topology, layout, at_ms, stored=tables.stored)):
         yield one_line(f"{topology.name}/{finding.sub_topology}: {finding.seen}; {finding.remedy}")
 
 

@@ -97,7 +97,11 @@ class _Explainer:
 
     @cached_property
     def _scene(self) -> Scene:
-        return scene(self._topology, self._layout, self._at_ms)
+        return self._scene_over(RECENT_MS)
+
+    def _scene_over(self, recent_ms: int) -> Scene:
+        stored = self._tables.stored
+        return scene(self._topology, self._layout, self._at_ms, recent_ms=recent_ms, stored=stored)
 
     @cached_property
     def _walk(self) -> Walk:
@@ -188,8 +192,7 @@ class _Explainer:
             return None
         # A scene knows the restarts of half of its recent time.
         longer_ms = 2 * spec.over_ms
-        is_known = longer_ms <= RECENT_MS
-        of = self._scene if is_known else scene(self._topology, self._layout, self._at_ms, recent_ms=longer_ms)
+        of = self._scene if longer_ms <= RECENT_MS else self._scene_over(longer_ms)
         return restarted_driver(of, operator, within_ms=spec.over_ms)
 
 
