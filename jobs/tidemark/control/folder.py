@@ -75,10 +75,6 @@ class StreamState(StrEnum):
     FAILED = "failed"
 
 
-ALIVE = frozenset({StreamState.STARTING, StreamState.RUNNING})
-"""The states of a driver that has not ended."""
-
-
 class AlreadyRunning(TidemarkError):
     """Raised when a stream already has a driver that holds its lease."""
 

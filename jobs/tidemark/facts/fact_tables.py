@@ -37,13 +37,14 @@ def stored_in(home: Path, stored: Stored | None = None) -> Opener:
 
     def open_table(table: Table, name: str) -> pl.LazyFrame:
         rows = tables.scan(home / name)
-        return _nothing_in(table) if rows is None else rows
+        return nothing_in(table) if rows is None else rows
 
     return open_table
 
 
 @cache
-def _nothing_in(table: Table) -> pl.LazyFrame:
+def nothing_in(table: Table) -> pl.LazyFrame:
+    """Returns the columns of *table* as they are declared, without rows."""
     return pl.DataFrame(arrow_schema(table).empty_table()).lazy()
 
 

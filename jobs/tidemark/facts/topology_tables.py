@@ -8,9 +8,8 @@ from typing import NamedTuple, Protocol
 
 import polars as pl
 
-from tidemark.facts.fact_tables import stored_in
+from tidemark.facts.fact_tables import nothing_in, stored_in
 from tidemark.facts.report_rows import lies_in
-from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, LATENCY_MINUTES, PARTITION_BATCHES, Table
@@ -33,10 +32,9 @@ def tables_of(layout: Layout, topology: str) -> Scan:
     open_stream = cache(stored_in)
 
     def scan(table: Table, *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
-        none = pl.DataFrame(arrow_schema(table).empty_table())
         paths = stream_tables(layout, topology, table.name)
         parts = [open_stream(path.parent)(table, table.name).filter(*where) for path in paths]
-        return pl.concat([none.lazy(), *parts], how="diagonal_relaxed").select(none.columns)
+        return pl.concat([nothing_in(table), *parts], how="diagonal_relaxed").select(table.names)
 
     return scan
 

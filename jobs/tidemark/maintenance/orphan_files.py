@@ -6,8 +6,10 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from tidemark.control.folder import ALIVE, Control
+from tidemark.control.folder import Control
+from tidemark.control.liveness import sign_of
 from tidemark.maintenance.progress import ReachedBatch
+from tidemark.semantics.liveness import REPORTED_ALIVE
 from tidemark.storage.files import batch_of
 
 HOUR_MS = 3_600_000
@@ -53,5 +55,5 @@ def uncommitted_since_ms(control: Control, reached: ReachedBatch) -> int | None:
     out, and its last heartbeat. None if it commits no file any more.
     """
     beat = control.heartbeat()
-    heard = [beat.at_ms - BETWEEN_BEATS_MS] if beat and beat.state in ALIVE else []
+    heard = [beat.at_ms - BETWEEN_BEATS_MS] if beat and sign_of(beat).reported in REPORTED_ALIVE else []
     return min([*heard, *([reached.decided_at_ms] if reached.is_in_flight else [])], default=None)

@@ -101,7 +101,7 @@ NOTHING_UNFLUSHED = UnflushedRows()
 class ComingRows:
     """Reads the rows of the table *name* that come to a stream's journal, each entry once.
 
-    The tables of the stream lie in *home*. Damaged entries are left out, as by `unflushed_of`.
+    The tables of the stream lie in *home*. Damaged entries are left out.
     """
 
     def __init__(self, home: Path, name: str) -> None:
@@ -126,19 +126,6 @@ class ComingRows:
         return as_table(dict(enumerate(rows))) if rows else None
 
 
-def unflushed_of(home: Path) -> UnflushedRows:
-    """Returns what is unflushed in the tables of the stream in *home*.
-
-    Facts in damaged entries are left out, so this is for people who look at a stream, and not for drivers.
-    """
-    journal = journal_with_facts(home)
-    if journal is not None:
-        # A user who may not read the control folder gets nothing.
-        with suppress(PermissionError):
-            return unflushed(journal, readable)
-    return NOTHING_UNFLUSHED
-
-
 def scan_facts(path: Path) -> pl.LazyFrame:
     """Returns the rows of the table of facts at *path*.
 
@@ -146,7 +133,7 @@ def scan_facts(path: Path) -> pl.LazyFrame:
     of the journal is damaged.
     """
     journal = journal_with_facts(path.parent)
-    return (UnflushedRows() if journal is None else unflushed(journal)).scan(path)
+    return (NOTHING_UNFLUSHED if journal is None else unflushed(journal)).scan(path)
 
 
 class ReadsEntry(Protocol):
