@@ -23,17 +23,7 @@ MILLION = 1_000_000
 SIZES = tuple(int(float(size) * MILLION) for size in os.environ.get("MILLIONS", "1 3").split())
 PARTITIONS, KEYS, CHANGES_PERCENT = 4, 20_000, 15
 PATIENCE_S = 600
-TOPOLOGY = """
-name = "bench"
-level = "info"
-
-[operators.readings]
-kind = "source"
-topic = "readings_{records}"
-fields = "id string, status string, amount bigint, note string, at bigint"
-timestamp = "at"
-bound = "3 s"
-
+TO_BOARD = """
 [operators.latest]
 kind = "table"
 input = "readings"
@@ -45,6 +35,21 @@ kind = "sink"
 input = "latest"
 table = "board"
 """
+"""The operators after the source `readings`."""
+TOPOLOGY = (
+    """
+name = "bench"
+level = "info"
+
+[operators.readings]
+kind = "source"
+topic = "readings_{records}"
+fields = "id string, status string, amount bigint, note string, at bigint"
+timestamp = "at"
+bound = "3 s"
+"""
+    + TO_BOARD
+)
 
 
 def figures(runs: int) -> Iterator[Figure]:

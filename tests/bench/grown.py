@@ -168,7 +168,7 @@ class Grown:
             self._add_batches(range(first, min(first + step, self.batches)))
 
     def goes_on(self) -> Grown:
-        """Writes NEWS batches, a file of each, and merges them into `board`; returns what is there then."""
+        """Writes NEWS batches, each as one file, and merges them into `board`. Returns the tables as they are then."""
         later = Grown(self.folder, self.records + NEWS * BATCH, self.now_ms + NEWS * EVERY_MS)
         for batch in range(self.batches, later.batches):
             later._add_batches(range(batch, batch + 1))

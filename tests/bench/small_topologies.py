@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.cost import TO_BOARD
 from bench.idle import cpu_s
 from bench.ratios import Figure
 from confluent_kafka import Producer
@@ -25,7 +26,8 @@ WARM_BATCHES = 24
 MEASURED_S = 60
 CHANGES = 3
 """Records of a key with the same value, one after the other."""
-TOPOLOGY = """
+TOPOLOGY = (
+    """
 name = "small_{number}"
 level = "info"
 trigger = "{trigger} s"
@@ -36,18 +38,9 @@ topic = "readings_{number}"
 fields = "id string, status string, amount bigint, at bigint"
 timestamp = "at"
 bound = "3 s"
-
-[operators.latest]
-kind = "table"
-input = "readings"
-key = ["id"]
-columns = ["status", "amount"]
-
-[operators.board]
-kind = "sink"
-input = "latest"
-table = "board"
 """
+    + TO_BOARD
+)
 
 
 def figures(runs: int) -> Iterator[Figure]:
