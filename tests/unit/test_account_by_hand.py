@@ -122,7 +122,7 @@ USUAL = {
     ],
 )
 def test_a_record_that_a_plan_left_behind_waits_for_the_next_look(example, cut, usual, owned):
-    """The record arrives at 12,900. The plan of 13,040, whose look before found nothing, leaves it behind."""
+    """It arrives at 12,900. The look before had found nothing, and the plan of 13,040 leaves the record behind."""
     was_left = {"arrived_ms": pl.lit(12_900, pl.Int64), "left_by": pl.lit(6, pl.Int64)}
     looks = {"wall_ms": 13_080, "boot_ms": 13_040, "excluded_ms": 12_000, "looked_ms": 13_040}
     before = STREAM | {"batch_id": 6, "input": "orders", "partition": 0} | {"host": "host-a"} | looks

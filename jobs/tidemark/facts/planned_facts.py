@@ -63,7 +63,7 @@ class PlannedFacts:
 
     @cached_property
     def _later(self) -> pl.DataFrame:
-        """What batches read of each partition that were planned by the instant and finished later."""
+        """How far batches that were planned by the instant, and finished after it, read each partition."""
         is_later = pl.col("batch_id") > self._tables.newest
         rows = self._tables.scan(PARTITION_BATCHES, where=[is_later]).filter(pl.col("decided_at") <= self._tables.at_ms)
         return (

@@ -1,4 +1,4 @@
-"""A batch's wait for slots of Spark, while another stream of the process held them."""
+"""A batch waits for Spark's task slots, which another stream of its process holds."""
 
 from __future__ import annotations
 

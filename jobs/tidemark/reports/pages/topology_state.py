@@ -172,7 +172,7 @@ def broken_slas(model: Row) -> str | None:
     broken = [row for row in model["slas"]["rows"] if row["verdict"] in BROKEN]
     if not broken:
         return None
-    # With the verdict `broken` the SLAs in error come before those with a warning.
+    # SLAs in error come first: the verdict `broken` is about them, and not about warnings.
     worst_sla, *others = sorted(broken, key=lambda row: row["verdict"] == Verdict.WARN)
     also = [row["sla"] for row in others if row["verdict"] != Verdict.WARN]
     warned = [row["sla"] for row in others if row["verdict"] == Verdict.WARN]
