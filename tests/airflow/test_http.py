@@ -430,7 +430,7 @@ def test_a_line_that_takes_long_does_not_hold_up_the_first_page(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = threading.Event()
-    monkeypatch.setattr(page_api, "_model", lambda name: free.wait(60))
+    monkeypatch.setattr(page_api, "_line", lambda name: free.wait(60))
     monkeypatch.setattr(page_api, "LINES_WITHIN_S", 0.05)
     try:
         text = client.get("/").text
