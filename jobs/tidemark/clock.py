@@ -18,3 +18,8 @@ def since_boot_s() -> float:
     """Returns the seconds since this machine was started."""
     # Unlike time.monotonic() this clock advances while the machine sleeps.
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def boot_clock_ms() -> int:
+    """Returns the ms since this machine was started."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

@@ -680,7 +680,7 @@ def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
     assert shop.rows("batches", "batch_id", "records_in")[:2] == [(0, 2), (1, 1)]
     ((_, states, phases), *_) = shop.rows("batches", "batch_id", "states", "phases")
     assert [(state["rows"], state["updated"]) for state in states] == [(1, 1)]
-    assert "addBatch" in {each["phase"] for each in phases}
+    assert "addBatch" in {each["detail"] for each in phases}
     # The latencies differ by the distance of the record times, whatever the clock was.
     measured = ("batch_id", "operator", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
     rows = shop.rows("operator_batches", *measured)

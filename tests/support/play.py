@@ -30,6 +30,7 @@ from tidemark.model.settings.intervals import utc
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import TASKS
 from tidemark.model.topology import EVERY, Topology, parse
+from tidemark.semantics.segments import SegmentOwner
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import WriteRepeater, at_once
 from tidemark.storage.fence import Fence
@@ -37,6 +38,7 @@ from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.driver.heartbeats import ClockOffsets, Heartbeats
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
+from tidemark.stream.journal.timeline import NEXT, Timeline
 from tidemark.stream.read.data_loss import Reread, nothing_to_reread
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
 from tidemark.stream.wiring import build_engine
@@ -44,6 +46,9 @@ from tidemark.stream.write.measurement import Host
 
 NOON = 1_399_982_400_000
 """2014-05-13 12:00 UTC: the times of a play are seconds after it."""
+
+BOOTED_MS = NOON - 3_600_000
+"""The host of a play was started an hour before NOON."""
 
 CLOCKS = {
     "epoch", "started_at", "batch_started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
@@ -93,6 +98,7 @@ class Play:
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)
         self._batches: dict[str, int] = defaultdict(int)
         self._engines: dict[str, Engine] = {}
+        self._timelines: dict[str, Timeline] = {}
         self.now_ms = 0
         self.executors: Callable[[pl.DataFrame], Executors] | None = None
         self.slow_ms: dict[str, int] = {}
@@ -204,7 +210,11 @@ class Play:
         sub = sub or self.sub
         if sub not in self._engines:
             self.start(sub)
+        timeline = self._timelines[sub]
+        # Between batches the query waits for its trigger; a play has no look or plan that takes time.
+        timeline.begin(SegmentOwner.TRIGGER, batch_id=NEXT)
         self.now_ms = at_ms if now_ms is None else now_ms
+        timeline.begin(SegmentOwner.ENGINE, batch_id=NEXT)
         frame = self.frame(rows, sub)
         for source in self.topology.sub_topology(sub).operators:
             if isinstance(source, Source) and source.topic:
@@ -262,11 +272,13 @@ class Play:
                 self.now_ms += self.output_ms
             reached(name)
 
+        self._timelines[sub] = Timeline(lambda: self.now_ms - BOOTED_MS)
         self._engines[sub] = build_engine(
             self.stream(sub), self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms,
             fence=Fence(lambda: self._writes(check_lease), until_written, step, self._clock),
             host=self.hosts.get(sub, Host(platform.node())),
             clock_offsets=self.clock_offsets, queued=self.queued, reread=self.reread,
+            timeline=self._timelines[sub],
         )  # fmt: skip
 
     def settle(self) -> None:

@@ -24,6 +24,7 @@ BEGAN = "2026-03-01T12:00:00.250Z"
 
 def progress(*sources: dict[str, Any], **event_time: str) -> dict[str, Any]:
     return {
+        "batchId": 3,
         "timestamp": BEGAN,
         "durationMs": {"addBatch": 400, "triggerExecution": 700},
         "numInputRows": 12,
@@ -52,6 +53,8 @@ def test_a_batch_finished_when_its_trigger_had_run():
     began_ms = instant_ms(BEGAN)
     assert (row["started_at"], row["finished_at"], row["duration_ms"]) == (began_ms, began_ms + 700, 700)
     assert row["records_in"] == 12
+    # The sum of the phases is no phase.
+    assert row["phases"] == [{"owner": "operator", "detail": "addBatch", "batch_id": 3, "ms": 400}]
 
 
 def test_the_backlog_is_the_latest_offset_less_the_end():

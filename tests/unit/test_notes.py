@@ -15,6 +15,7 @@ from tidemark.kernels.sql.constraints import Constraint
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import InputProgress, PartitionProgress, SentMark, StreamProgress
 from tidemark.semantics.schema_watch import FieldSeen, SourceFields, TypeSeen
+from tidemark.semantics.segments import Segment
 from tidemark.storage.files import Files
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.notes import (
@@ -96,6 +97,9 @@ BATCH = {
     "epoch": 1,
     "decided_at_ms": T + 1_000,
     "started_at_ms": T + 1_000,
+    "started_boot_ms": 8_000,
+    "looked_boot_ms": 7_900,
+    "excluded_boot_ms": 6_800,
     "read_at_ms": T + 1_200,
     "ends": {"events": {"0": 1}},
     "versions": {},
@@ -149,6 +153,7 @@ DECIDED = {
     },
     "states": [RUNS, {"batch_id": -1, "runs": [], "held": {}}],
     "tasks": [TASK],
+    "segments": [["trigger", "", 0, 6_900, 7_880], ["operator", "events", 0, 7_880, 8_100]],
 }
 WRITTEN = {"decided": DECIDED, "facts": {"batch_id": None, "flushed": -1, "newest_batches": {"changes": 0}}}
 NOTES = EntryNotes(
@@ -158,6 +163,9 @@ NOTES = EntryNotes(
             epoch=1,
             decided_at_ms=T + 1_000,
             started_at_ms=T + 1_000,
+            started_boot_ms=8_000,
+            looked_boot_ms=7_900,
+            excluded_boot_ms=6_800,
             read_at_ms=T + 1_200,
             ends={"events": {0: 1}},
             queued=QueueWait(150, ("play/up",)),
@@ -236,6 +244,7 @@ NOTES = EntryNotes(
                 skew_error_ms=0,
             ),
         ),
+        segments=(Segment("trigger", "", 0, 6_900, 7_880), Segment("operator", "events", 0, 7_880, 8_100)),
     ),
     facts=FactsNotes(batch_id=None, flushed=-1, newest_batches={"changes": 0}),
 )

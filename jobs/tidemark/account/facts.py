@@ -51,8 +51,6 @@ TASKS = pl.Schema(
 
 `task` names the shard, partition or hot key. The instants are the wall clock of the task's `host`.
 """
-TASKS_OF_SPARK = "tasks"
-"""The detail of segments of Spark in which tasks work and the driver waits for them."""
 BATCHES = pl.Schema(
     {
         "stream": TEXT,

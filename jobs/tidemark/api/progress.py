@@ -14,7 +14,16 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.segments import SegmentOwner
 
+OWNERS = {
+    "latestOffset": SegmentOwner.BROKER,
+    "walCommit": SegmentOwner.TARGET,
+    "commitOffsets": SegmentOwner.TARGET,
+    "commitBatch": SegmentOwner.TARGET,
+    "addBatch": SegmentOwner.OPERATOR,
+}
+"""Who has the time of a phase; Spark itself has that of the others. addBatch reads, calculates and writes in one."""
 MOST_WINDOWS = 1_000
 """Most streaming windows of a batch that are recorded: the newest."""
 _DESCRIPTION = re.compile(
@@ -68,9 +77,24 @@ def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
         "duration_ms": duration_ms,
         "records_in": progress["numInputRows"],
         "watermark": watermark_ms(progress),
-        "phases": [{"phase": phase, "ms": ms} for phase, ms in progress["durationMs"].items()],
+        "phases": phases_of(progress),
         "states": [*map(_state, progress.get("stateOperators", ()))],
     }
+
+
+def phases_of(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the phases of a batch, in Spark's words, with who has the time of each."""
+    # triggerExecution is the sum of the others, and stands in `duration_ms`.
+    return [
+        {
+            "owner": OWNERS.get(phase, SegmentOwner.SPARK).value,
+            "detail": phase,
+            "batch_id": progress["batchId"],
+            "ms": ms,
+        }
+        for phase, ms in progress["durationMs"].items()
+        if phase != "triggerExecution"
+    ]
 
 
 class Reads(NamedTuple):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tidemark.account.owners.registry import Owner, register
+from tidemark.semantics.segments import SegmentOwner
 
 SPARK = register(
     Owner(
-        name="spark",
+        name=SegmentOwner.SPARK.value,
         parent="driver",
         detail="nothing",
         proof="the stream's segments",

@@ -137,6 +137,13 @@ BATCHES = Table(
             ("epoch", "bigint", "lease under which the batch was decided; grows with each driver"),
             ("level", "string", "off | info | debug | trace"),
             ("started_at", "timestamp", "driver clock when the batch began"),
+            (
+                "started_boot_ms",
+                "bigint",
+                "the same instant by the boot clock: ms since the driver's host was started; never steps",
+            ),
+            ("looked_boot_ms", "bigint", "boot clock when the plan knew which records there were"),
+            ("excluded_boot_ms", "bigint", "boot clock of the look before it; null: the first look of a driver"),
             ("finished_at", "timestamp", "driver clock when its data was committed"),
             ("duration_ms", "bigint", "finished_at − started_at, ms"),
             ("records_in", "bigint", "records read by the sources"),
@@ -145,9 +152,11 @@ BATCHES = Table(
             ("queued_behind", "string", "streams that ran batches during this wait: topology/sub-topology; null: none"),
             (
                 "phases",
-                "array<struct<phase:string,ms:bigint>>",
-                "of a query that a listener records: ms of the phases of its batch, in Spark's words; null: others",
+                "array<struct<owner:string,detail:string,batch_id:bigint,ms:bigint>>",
+                "what the driver did since the entry before in the journal, in order and without a gap: who has the "
+                "time (docs/why.md), for which batch, ms; of a query that a listener records: Spark's phases",
             ),
+            ("phases_boot_ms", "bigint", "boot clock at the end of the last phase; null: not known"),
             (
                 "states",
                 "array<struct<operator:string,rows:bigint,updated:bigint,late:bigint,bytes:bigint>>",
@@ -202,6 +211,8 @@ OPERATOR_BATCHES = Table(
                 "timestamp",
                 "driver clock when it had its result; of a terminal operator: when its rows were committed",
             ),
+            ("finished_boot_ms", "bigint", "the same instant by the boot clock of the driver finished_epoch, ms"),
+            ("finished_epoch", "bigint", "lease of the driver whose clock finished_at is"),
             ("queued_ms", "bigint", "ms it waited for siblings, other streams of its process, or the journal"),
             _RECOVERED,
             ("records_in", "bigint", "updates read"),
@@ -291,6 +302,8 @@ OPERATOR_WINDOWS = Table(
             ("window_start", "timestamp", "record time, inclusive"),
             ("window_end", "timestamp", "record time, exclusive"),
             ("ewt_at", "timestamp", "driver clock when the operator finished the batch that closed the window"),
+            ("ewt_boot_ms", "bigint", "ewt_at by the boot clock of the driver ewt_epoch, ms"),
+            ("ewt_epoch", "bigint", "lease of the driver whose clock ewt_at is"),
             ("ewt_adjusted_at", "timestamp", "ewt_at + skew_ms: on the brokers' clock if the skew is known"),
             ("queued_ms", "bigint", "ms of it waiting for siblings, other streams of the process, or the journal"),
             (
@@ -609,6 +622,23 @@ HEARTBEATS = Table(
                 "found_at:timestamp>>",
                 "transactions that stay open: input partition, its name as topic/number, last stable offset, and the "
                 "driver's first look that found it there; null: none, or it reads no topic",
+            ),
+            (
+                "pulse_from_boot_ms",
+                "bigint",
+                "boot clock of the driver's host from which this row tells of its pulse, ms",
+            ),
+            ("pulse_boot_ms", "bigint", "beat_at by the boot clock, ms"),
+            (
+                "gaps",
+                "array<struct<began_ms:bigint,ended_ms:bigint,cpu_ms:bigint>>",
+                "stretches of at least 1 s between two beats of the pulse, which beats each 250 ms, and the CPU time "
+                "that the process used in them; boot clock; null: none",
+            ),
+            (
+                "segments",
+                "array<struct<owner:string,detail:string,batch_id:bigint,began_ms:bigint,ended_ms:bigint>>",
+                "as batches.phases, what no row of batches has yet, boot clock; the last one still ran",
             ),
             ("adopted_by", "string", "task of Airflow that took over its supervision last; null: none did"),
             (

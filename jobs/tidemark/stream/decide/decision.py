@@ -29,6 +29,7 @@ from tidemark.semantics.completeness import NEVER, IntervalCount, Intervals, idl
 from tidemark.semantics.event_time import PartitionReading, watermark_over_inputs
 from tidemark.semantics.progress import STREAMING, InputProgress, SentMark, StreamProgress
 from tidemark.semantics.schema_watch import NO_SAMPLE, FieldSample
+from tidemark.semantics.segments import SegmentOwner
 from tidemark.semantics.watermark import is_window_late
 from tidemark.storage.files import Rows
 from tidemark.stream.decide.completeness import Completeness
@@ -41,6 +42,7 @@ from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
 from tidemark.stream.journal.place import table_of
 from tidemark.stream.journal.streaming_windows import ClosedWindow, StreamingWindows
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck
@@ -205,7 +207,9 @@ class Decider:
         pipeline: Pipeline,
         steps: Steps,
         reopenings: Reopenings,
+        timeline: Timeline,
     ) -> None:
+        self._timeline = timeline
         self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
         self.reopenings = reopenings
         self.window_ms = topology.window_ms
@@ -242,6 +246,7 @@ class Decider:
         clock: Clock,
         *,
         slow_ms: Mapping[str, int],
+        timeline: Timeline | None = None,
     ) -> Decider:
         """Builds the decider of *stream*.
 
@@ -253,7 +258,9 @@ class Decider:
             table_marks: marks of time in the commits of Delta tables.
             clock: epoch ms.
             slow_ms: per operator how long it sleeps, ms.
+            timeline: records what the driver does. None: nobody reads it.
         """
+        timeline = timeline or Timeline()
         topology, sub, control = stream.topology, stream.sub, Control(stream.control)
         reader = Reader(
             sub.outside_sources,
@@ -266,8 +273,9 @@ class Decider:
             processing_time=topology.time is Time.PROCESSING,
             max_held=topology.max_held,
         )
-        pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
-        return cls(topology, sub, reader, pipeline, steps, Reopenings(sub, stream.home, control, steps.schemas))
+        pipeline = Pipeline(sub, steps, clock, timeline, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
+        reopenings = Reopenings(sub, stream.home, control, steps.schemas)
+        return cls(topology, sub, reader, pipeline, steps, reopenings, timeline)
 
     def decide_rows(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> BatchDecision | None:
         """Takes in the rows *raw* of *batch*, and decides it as `decide` does."""
@@ -361,6 +369,7 @@ class Decider:
         # All sources were ready to be taken in when the batch had been read.
         turn_ms = batch.read_at_ms
         for operator in self.sources:
+            self._timeline.begin(SegmentOwner.OPERATOR, operator.name)
             intake = intakes[operator.name] = self.reader.take(
                 operator,
                 raw,
@@ -372,6 +381,7 @@ class Decider:
             # Sources take in one after the other: each waits for those before it.
             intake.run.queued_ms = batch.queued.ms + max(0, turn_ms - batch.read_at_ms)
             turn_ms = intake.run.finished_at_ms
+        self._timeline.begin(SegmentOwner.ENGINE)
         return intakes
 
     def is_news(self, was: StreamProgress, now: StreamProgress, batch: MicroBatch, records: int) -> bool:

@@ -21,6 +21,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
+from tidemark.semantics.segments import TASKS_OF_SPARK, SegmentOwner
 from tidemark.storage.disk import trouble_of
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows, files_of
@@ -36,6 +37,7 @@ from tidemark.stream.driver.versions import Versions
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.broker import Answers, Publishers, TopicState, TopicWriter
 from tidemark.stream.kafka.numbering import with_places
 from tidemark.stream.operate.steps import Steps
@@ -107,8 +109,9 @@ class Shards:
         *,
         slow_ms: Mapping[str, int],
         queued: Callable[[int], QueueWait],
+        timeline: Timeline,
     ) -> None:
-        self._fence, self._queued = fence, queued
+        self._fence, self._queued, self._timeline = fence, queued, timeline
         self._stream, self._reference, self._journal = stream, reference, journal
         self._broker, self._table_marks = broker, table_marks
         self._decider, self._host_clocks = decider, host_clocks
@@ -184,7 +187,8 @@ class Shards:
         if self._is_any_hop_cut(was):
             executors = DriverIntake(executors)
         intake_task = IntakeTask(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was), hops=self._hops)
-        results = executors.run(intake_task, shard_task)
+        self._timeline.begin(SegmentOwner.SPARK, TASKS_OF_SPARK)
+        working_ms, results = self._timeline.clock(), executors.run(intake_task, shard_task)
         taken_in = results[0].taken_in
         # A topic that was recreated while tasks read it has given them records of two topics.
         is_recreated = task.answers.of_topics != self._topics_now(was)
@@ -194,12 +198,16 @@ class Shards:
                 "the driver reads this batch"
             )
             taken_in, dealt = self._read_by_driver(collect, task)
+            self._timeline.begin(SegmentOwner.SPARK, TASKS_OF_SPARK)
             results = executors.work(replace(shard_task, taken_in=taken_in), dealt)
         ended_ms = self._fence.clock()
+        queued = self._queued(began_ms)
+        self._timeline.book(SegmentOwner.SLOTS, ", ".join(queued.behind), until_ms=working_ms + queued.ms)
+        self._timeline.begin(SegmentOwner.ENGINE)
         self._fence.reached("worked on")
         if not any(shard.is_news for shard in results):
             return None
-        batch = replace(batch, read_at_ms=ended_ms, queued=self._queued(began_ms))
+        batch = replace(batch, read_at_ms=ended_ms, queued=queued)
         runs, moved, state_bytes = [*taken_in.task_runs], dict[str, pa.Table](), 0
         for shard in results:
             runs += shard.task_runs

@@ -34,6 +34,7 @@ from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress, PartitionProgress
+from tidemark.semantics.segments import Segment
 from tidemark.semantics.skew import Skew
 from tidemark.semantics.skip_rate import per_second
 from tidemark.storage.files import Files, Rows, lazy
@@ -47,6 +48,7 @@ Clocks = Mapping[str, int]
 """The clocks of an operator in a batch, epoch ms UTC.
 
 They are `started_at_ms`, `finished_at_ms`, `queued_ms` (a duration), and whether these were `recovered`.
+`finished_boot_ms` is `finished_at_ms` by the boot clock of the driver `finished_epoch`, ms.
 """
 Fields = Mapping[str, Any]
 """Columns, or fields of a struct, by name."""
@@ -201,6 +203,8 @@ class Measurer:
                     "window_start": window.start_ms,
                     "window_end": window.start_ms + self._topology.window_ms,
                     "ewt_at": clock["finished_at_ms"],
+                    "ewt_boot_ms": clock["finished_boot_ms"],
+                    "ewt_epoch": clock["finished_epoch"],
                     # The driver's clock plus its skew is the clock of the reference host.
                     "ewt_adjusted_at": clock["finished_at_ms"] + (skew_ms or 0),
                     "queued_ms": clock["queued_ms"],
@@ -254,14 +258,29 @@ class Measurer:
             "epoch": batch.epoch,
             "level": self._topology.level.value,
             "started_at": batch.started_at_ms,
+            "started_boot_ms": batch.started_boot_ms,
+            "looked_boot_ms": batch.looked_boot_ms,
+            "excluded_boot_ms": batch.excluded_boot_ms,
             "finished_at": finished_at_ms,
             "duration_ms": finished_at_ms - batch.started_at_ms,
             "records_in": sum(notes.operators[name].counts.get("records_in", 0) for name in names),
             "watermark": notes.progress.watermark_ms,
             "queued_ms": queued.ms,
             "queued_behind": ", ".join(queued.behind) or None,
+            "phases": [*map(_phase, notes.segments)] or None,
+            "phases_boot_ms": notes.segments[-1].ended_ms if notes.segments else None,
             "read_traces": sorted({trace for part in notes.sources for trace in part.seen.traces}) or None,
         }
+
+
+def _phase(segment: Segment) -> dict[str, Any]:
+    """Returns the element of `batches.phases` of *segment*."""
+    return {
+        "owner": segment.owner,
+        "detail": segment.detail,
+        "batch_id": segment.batch_id,
+        "ms": segment.ended_ms - segment.began_ms,
+    }
 
 
 def _of_run(run: TaskRun | None) -> Fields:

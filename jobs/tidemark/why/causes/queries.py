@@ -100,8 +100,8 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
     batch_ms = last["duration_ms"].median()
     if last.height < LATELY or not isinstance(batch_ms, float) or batch_ms <= limit_ms:
         return
-    phases = last.explode("phases").unnest("phases").filter(pl.col("phase") != "triggerExecution")
-    by_phase = phases.group_by("phase").agg(pl.col("ms").median()).sort(-pl.col("ms"), "phase")
+    phases = last.select("phases").explode("phases").unnest("phases").drop_nulls("detail")
+    by_phase = phases.group_by("detail").agg(pl.col("ms").median()).sort(-pl.col("ms"), "detail")
     if not by_phase.height:
         return
     phase, phase_ms = by_phase.row(0)
