@@ -52,7 +52,8 @@ BOOTED_MS = NOON - 3_600_000
 
 CLOCKS = {
     "epoch", "started_at", "batch_started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
-    "recovered",
+    "recovered", "started_boot_ms", "looked_boot_ms", "excluded_boot_ms", "phases", "phases_boot_ms",
+    "finished_boot_ms", "finished_epoch", "ewt_boot_ms", "ewt_epoch",
 }  # fmt: skip
 """Columns that differ from run to run: times and writers."""
 MEASURED = CLOCKS | {"min_ms", "max_ms", "sum_ms", "negative_n"}
@@ -79,7 +80,8 @@ class Play:
     Facts are in their tables with each batch, unless *facts_every_ms* says otherwise.
 
     Its clock stands still within a batch, unless each reading of it takes `reading_ms`, or each write of a journal
-    entry, a table or a topic takes `write_ms`, or each commit of changes or of an output takes `output_ms`.
+    entry, a table or a topic takes `write_ms`, or each commit of changes or of an output takes `output_ms`. The wall
+    clock of its hosts was set by `set_ms`, which the boot clock does not show.
     """
 
     def __init__(
@@ -98,14 +100,14 @@ class Play:
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)
         self._batches: dict[str, int] = defaultdict(int)
         self._engines: dict[str, Engine] = {}
-        self._timelines: dict[str, Timeline] = {}
+        self._timelines = defaultdict[str, Timeline](lambda: Timeline(lambda: self.now_ms - BOOTED_MS))
         self.now_ms = 0
         self.executors: Callable[[pl.DataFrame], Executors] | None = None
         self.slow_ms: dict[str, int] = {}
         self.hosts: dict[str, Host] = {}
         self.clock_offsets = ClockOffsets()
         self.queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED
-        self.reading_ms = self.write_ms = self.output_ms = 0
+        self.reading_ms = self.write_ms = self.output_ms = self.set_ms = 0
         self.reread: Reread = nothing_to_reread
 
     def in_shards(self, n: int, executors: Callable[[pl.DataFrame], Executors]) -> Play:
@@ -212,7 +214,8 @@ class Play:
             self.start(sub)
         timeline = self._timelines[sub]
         # Between batches the query waits for its trigger; a play has no look or plan that takes time.
-        timeline.begin(SegmentOwner.TRIGGER, batch_id=NEXT)
+        if timeline.open():
+            timeline.begin(SegmentOwner.TRIGGER, batch_id=NEXT)
         self.now_ms = at_ms if now_ms is None else now_ms
         timeline.begin(SegmentOwner.ENGINE, batch_id=NEXT)
         frame = self.frame(rows, sub)
@@ -272,7 +275,7 @@ class Play:
                 self.now_ms += self.output_ms
             reached(name)
 
-        self._timelines[sub] = Timeline(lambda: self.now_ms - BOOTED_MS)
+        self._timelines.pop(sub, None)
         self._engines[sub] = build_engine(
             self.stream(sub), self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms,
             fence=Fence(lambda: self._writes(check_lease), until_written, step, self._clock),
@@ -296,7 +299,7 @@ class Play:
 
     def _clock(self) -> int:
         self.now_ms += self.reading_ms
-        return self.now_ms
+        return self.now_ms + self.set_ms
 
     def _writes(self, check_lease: Callable[[], None]) -> None:
         self.now_ms += self.write_ms

@@ -317,7 +317,9 @@ class Engine:
             self._timeline.begin(SegmentOwner.ENGINE)
             self._committing.refused = {}  # these are in the entry
             self._committing.carry_out(entry, executors)
+            self._timeline.begin(SegmentOwner.TARGET, JOURNAL)
             self._journal.record_carried_out(entry)
+            self._timeline.begin(SegmentOwner.ENGINE)
             # If committing fails, memory is still as the last committed batch left it.
             if decision.moves is not None:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
@@ -432,6 +434,7 @@ class Engine:
             )
             raise Contradiction(msg)
         if not self._flushing.has_facts_of(newest):
+            self._timeline.work_on(newest.batch_id)
             done_at_ms = self._journal.carried_out_at_ms(newest)
             # Spark plans the next batch only after this one was done.
             if done_at_ms is None and progress.planned_id < batch_id:

@@ -97,7 +97,11 @@ class Timeline:
         running = self._running
         if running is None or at_ms <= running.began_ms:
             return at_ms if running is None else running.began_ms
-        self._ended.append(running._replace(ended_ms=at_ms))
+        before = self._ended[-1] if self._ended else None
+        if before is not None and before[:3] == running[:3]:
+            self._ended[-1] = before._replace(ended_ms=at_ms)
+        else:
+            self._ended.append(running._replace(ended_ms=at_ms))
         return at_ms
 
     def _number(self, batch_id: int | None) -> int:
