@@ -70,6 +70,7 @@ class Record:
     path: list[Stretch]
     writer: str | None = None
     writer_batch: int | None = None
+    writer_row: int | None = None
     readable_ms: int | None = None
     left_by: int | None = None
     left_ms: int | None = None
@@ -320,8 +321,21 @@ class Stream:
         self.closing = []
         while closing := self._next_closing(max(self.closings, default=BASE_MS) + 5_000, moment):
             self.closings[closing.end_ms] = closing
+            self._tell_firsts(closing.end_ms, moment)
             if closing.path:
                 self.closing.append(closing)
+
+    def _tell_firsts(self, end_ms: int, moment: Moment) -> None:
+        """Notes the first record of each partition for which the window had waited."""
+        for source in self.inputs:
+            for partition in source.partitions if source.writer is None else ():
+                of_partition = [r for of, n, r in moment.reads if of is source and n == partition]
+                needed_ms = end_ms + source.bound_ms
+                if moment.newest_ms.get((source.name, partition), 0) < needed_ms:
+                    for row, result in enumerate(of_partition):
+                        if result.start_ms >= needed_ms:
+                            self.life.first(self, source, partition, row, result.record)
+                            break
 
     def _next_closing(self, end_ms: int, moment: Moment) -> Closing | None:
         """Returns how the window that ends then closes in this batch; None: the watermark has not passed it."""
@@ -391,7 +405,8 @@ class Stream:
             self.life.row(
                 "plans", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
                 from_offset=start, until_offset=until, latest_offset=latest,
-                cut_by=cut_by, cut_detail=source.name if cut_by else None,
+                cut_by=cut_by, cut_detail=source.name if cut_by else None, n=until - start,
+                newest_ms=max((record.event_ms for record in source.partitions[partition][:until]), default=None),
             )  # fmt: skip
         self.life.row(
             "batches", stream=self.name, batch_id=self.batch, driver=self.driver, host=host.name,
@@ -406,7 +421,12 @@ class Stream:
             planned.left += latest - until
             planned.latest[source.name] += latest
         self.batches.append(planned)
-        reads = [(*each, self._read(*each, looked_ms)) for each in records]
+        rows: Counter[tuple[str, int | None]] = Counter()
+        reads = []
+        for source, partition, record in records:
+            result = self._read(source, partition, record, looked_ms, rows[source.name, partition])
+            rows[source.name, partition] += 1
+            reads.append((source, partition, record, result))
         for row in tasks:
             self.tasks.append(row)
         self.open_batch = self.batch
@@ -463,16 +483,16 @@ class Stream:
         self.held = [*(result for result in self.held if result.due_ms > looked_ms), *self.open]
         self.open = due
 
-    def _read(self, source: Input, partition: int | None, record: Record, looked_ms: int) -> Result:
+    def _read(self, source: Input, partition: int | None, record: Record, looked_ms: int, row: int) -> Result:
         record.taken_ms = looked_ms
         seen_ms, detail = record.left_ms or looked_ms, source.detail(partition)
         in_transaction = any(record.arrived_ms <= at_ms < (record.readable_ms or 0) for at_ms in self.looks)
         stamp_ms, error_ms = self._stamp(source, record)
         self.life.row(
-            "reads", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
+            "reads", stream=self.name, batch_id=self.batch, input=source.name, partition=partition, row=row,
             event_ms=record.event_ms, n=1, arrived_ms=stamp_ms, arrival_error_ms=error_ms,
             in_transaction=in_transaction, left_by=record.left_by, writer=record.writer,
-            writer_batch=record.writer_batch,
+            writer_batch=record.writer_batch, writer_row=record.writer_row,
         )  # fmt: skip
         self.life.read.append((self.name, record, looked_ms))
         path = [*record.path] or [Stretch(("producer", detail), record.arrived_ms)]
@@ -482,7 +502,7 @@ class Stream:
             path.append(Stretch(self.name, record.left_ms))
             path.append(Stretch(Unread(self.name, record.left_by or 0, source.name, record.left_ms), looked_ms))
         record.reading = path
-        key = {"read_batch": self.batch, "input": source.name, "partition": partition}
+        key = {"read_batch": self.batch, "input": source.name, "partition": partition, "read_row": row}
         return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key, record)
 
     def _stamp(self, source: Input, record: Record) -> tuple[int | None, int | None]:
@@ -499,10 +519,10 @@ class Stream:
     def _make_visible(self, place: str, wall_at_ms: int | None = None) -> None:
         at_ms, host = self.now_ms, self.host
         wall_ms = host.wall(at_ms) if wall_at_ms is None else host.wall(wall_at_ms) + at_ms - wall_at_ms
-        for result in self.open:
+        for row, result in enumerate(self.open):
             path = [*result.path, Stretch(self.name, at_ms)]
             key = {
-                "stream": self.name, "batch_id": self.open_batch, "driver": self.driver, "place": place,
+                "stream": self.name, "batch_id": self.open_batch, "driver": self.driver, "place": place, "row": row,
                 "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms), **result.key,
                 "event_ms": result.start_ms, "n": 1,
                 "held_by": None, "held_detail": None, "held_from_ms": None, "due_ms": None,
@@ -517,7 +537,7 @@ class Stream:
             seen = Result(result.start_ms, at_ms, wall_ms, host.name, result.producer, path, key, result.record)
             self.life.results.append(seen)
             if place == self.hop:
-                self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"]))
+                self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"], row))
         for closing in self.closing:
             path = [*closing.path, Stretch(self.name, at_ms)]
             key = {
@@ -735,6 +755,16 @@ class Life:
 
     def row(self, frame: str, **columns: object) -> None:
         self.rows.setdefault(frame, []).append(columns)
+
+    def first(self, stream: Stream, source: Input, partition: int | None, row: int, record: Record) -> None:
+        """Notes a single record of what the newest batch of *stream* has read, as it noted it in `reads`."""
+        key = stream.name, stream.batch, source.name, partition, row
+        names = "stream", "batch_id", "input", "partition", "row"
+        read = next(read for read in reversed(self.rows["reads"]) if tuple(read[name] for name in names) == key)
+        columns = ("event_ms", "arrived_ms", "arrival_error_ms", "in_transaction", "left_by")
+        first = {name: read[name] for name in (*names, *columns)}
+        if first not in self.rows.setdefault("firsts", []):
+            self.rows["firsts"].append(first)
 
     def code(self, owned: Owned) -> int:
         return self.codes.setdefault(owned, len(self.codes))
