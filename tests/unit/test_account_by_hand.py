@@ -228,7 +228,7 @@ def test_a_created_record_arrived_after_the_usual_delay_unless_a_look_says_other
     asked = pl.DataFrame(
         [partition | {"event_ms": event, "excluded_ms": excluded, "seen_ms": seen} for event, excluded, seen in looks]
     )
-    seen = pl.DataFrame([partition | {"event_ms": 0, "seen_ms": 100 + n} for n in range(50)])
+    seen = pl.DataFrame([partition | {"event_ms": 0, "seen_ms": 100 + n, "n": 1} for n in range(50)])
     found = with_created_arrivals(asked, usual_delays(seen))
     assert found.select("arrived_ms", "arrival_error_ms").rows() == [(100, 100), (1_100, 900), (3_000, 1_000)]
 

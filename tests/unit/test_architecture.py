@@ -43,7 +43,7 @@ IMPORTS = {
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "account.owners": "",
-    "account": "account.owners semantics",
+    "account": "account.owners",
     "storage": "errors clock model.project model.settings",
     "storage.delta": (
         "collecting errors clock model.tables model.settings kernels.columns kernels.sql kernels.updates storage model"

@@ -137,10 +137,10 @@ READS = pl.Schema(
 """What a batch read: `n` records of an input partition that arrived, waited and aged alike, in `partition_batches`.
 
 `row` numbers the rows of a batch and partition. `event_ms` is the mean event time, and `arrived_ms` the mean arrival by
-the reference, with its error (both null: not known). `in_transaction`: a look had seen them beyond the last stable offset. `left_by` is the first batch whose plan
-saw them and left them behind (null: the first plan that saw them took them). Of a hop, `writer` and `writer_batch` are
-the stream and the batch that wrote them, `writer_row` is their row in its RESULTS, and their arrival is null: it is the
-commit of that batch. They are null for other inputs.
+the reference, with its error (both null: not known). `in_transaction`: a look had seen them beyond the last stable
+offset. `left_by` is the first batch whose plan saw them and left them behind (null: the first plan that saw them took
+them). Of a hop, `writer` and `writer_batch` are the stream and the batch that wrote them, `writer_row` is their row in
+its RESULTS, and their arrival is null: it is the commit of that batch. They are null for other inputs.
 """
 FIRSTS = pl.Schema(
     {
@@ -175,6 +175,7 @@ RESULTS = pl.Schema(
         "partition": COUNT,
         "read_row": COUNT,
         "event_ms": MS,
+        "arrived_ms": MS,
         "n": COUNT,
         "held_by": TEXT,
         "held_detail": TEXT,
@@ -186,7 +187,8 @@ RESULTS = pl.Schema(
 
 `visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
 instant. `row` numbers the rows of a batch and place. `read_batch`, `input`, `partition` and `read_row` name the row of
-READS; `event_ms` is the mean event time of these results. `held_by` is the setting because of
+READS; `event_ms` is the mean event time of these results, and `arrived_ms` their mean arrival, where it is known better
+than from that row (null). `held_by` is the setting because of
 which the result came later than its batch (null: none did). It waited from `held_from_ms` on, boot of the driver that
 read the record (the end of the operator; of a merge the end of the write), until `due_ms`, the wall clock of `driver`.
 """

@@ -87,13 +87,16 @@ def placed_reads(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
 
     A row may be about some of the records of READS: these waited as all of them did.
     """
-    reads = ledger.facts.reads.rename({"batch_id": "read_batch", "row": "read_row", "event_ms": "mean_event_ms"})
-    found = rows.join(
-        reads.drop("n").with_columns(is_read=pl.lit(value=True)),
-        on=READ, how="left", maintain_order="left", nulls_equal=True,
-    )  # fmt: skip
-    arrived_ms = pl.col("event_ms") + pl.col("arrived_ms") - pl.col("mean_event_ms")
-    return placed(ledger, found.with_columns(arrived_ms=arrived_ms).drop("mean_event_ms"))
+    reads = ledger.facts.reads.select(
+        pl.all().exclude("batch_id", "row", "n", "event_ms", "arrived_ms"),
+        read_batch="batch_id",
+        read_row="row",
+        delay_ms=pl.col("arrived_ms") - pl.col("event_ms"),
+        is_read=pl.lit(value=True),
+    )
+    found = rows.join(reads, on=READ, how="left", maintain_order="left", nulls_equal=True)
+    arrived_ms = pl.coalesce("arrived_ms", pl.col("event_ms") + pl.col("delay_ms"))
+    return placed(ledger, found.with_columns(arrived_ms=arrived_ms).drop("delay_ms"))
 
 
 def placed(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:

@@ -81,7 +81,9 @@ def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.Data
 def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, depth: int) -> pl.DataFrame:
     """Returns the steps of windows, which `Ledger.made_visible` has placed on the reference clock."""
     rows = visible.join(passing, on="result", how="left", maintain_order="left")
-    rows = placed(ledger, rows.with_columns(read_batch="batch_id", writer=pl.lit(None, TEXT), is_read=pl.lit(value=True)))
+    rows = placed(
+        ledger, rows.with_columns(read_batch="batch_id", writer=pl.lit(None, TEXT), is_read=pl.lit(value=True))
+    )
     by_record, silent, of_hops = (rows.filter(pl.col("kind") == kind) for kind in ("record", "silence", "hop"))
     unknown = rows.filter((pl.col("kind") == "unknown") | pl.col("kind").is_null())
     # Which of several passed last is not known where their clocks are not.
@@ -128,11 +130,7 @@ def _passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
     last = ["result", pl.col("kind") == "unknown", "was_awake", "at_ms", "whose"]
     passed = pl.concat([_of_passing(frame) for frame in found]).sort(last)
     doubts = passed.group_by("result").agg(is_doubtful=_may_be_later())
-    return (
-        passed.group_by("result", maintain_order=True)
-        .last()
-        .join(doubts, on="result", maintain_order="left")
-    )
+    return passed.group_by("result", maintain_order=True).last().join(doubts, on="result", maintain_order="left")
 
 
 def _of_passing(rows: pl.DataFrame) -> pl.DataFrame:
@@ -260,11 +258,11 @@ def _not_known(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
         .join(hops, on=["stream", "input"], how="left")
         .join(written.unique(), on=["writer", "input", "end_ms"], how="left")
     )
-    is_hop = pl.col("writer").is_not_null()
-    return rows.filter(pl.when(is_hop).then(pl.col("is_written").is_null()).otherwise(pl.col("bound_ms").is_null())).select(
-        "result", "input", "partition", "bound_ms",
-        kind=pl.lit("unknown"), whose=input_partition(), was_awake=pl.lit(value=True),
-    )  # fmt: skip
+    is_hop, has_bound = pl.col("writer").is_not_null(), pl.col("bound_ms").is_not_null()
+    is_known = pl.when(is_hop).then(pl.col("is_written").is_not_null()).otherwise(has_bound)
+    return rows.filter(~is_known).with_columns(
+        kind=pl.lit("unknown"), whose=input_partition(), was_awake=pl.lit(value=True)
+    )
 
 
 def _newest(ledger: Ledger) -> pl.DataFrame:

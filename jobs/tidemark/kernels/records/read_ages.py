@@ -51,8 +51,8 @@ READS = pl.Schema(
 nobody stamped it, or the record is of a hop). `left_by` is the first batch whose plan saw the records and left them
 behind (null: none did). `in_transaction`: a look had seen them beyond the last stable offset. Without a stamp
 `seen_before_ms` is how long before this batch's look the first one was that saw the records, and `excluded_before_ms`
-the last one that did not (null: there was none, or there is a stamp). Behind a hop `writer_batch` wrote the records, and
-`writer_row` is their row, from 0, in `results` of the operator that wrote them.
+the last one that did not (null: there was none, or there is a stamp). Behind a hop `writer_batch` wrote the records,
+and `writer_row` is their row, from 0, in `results` of the operator that wrote them.
 """
 FIRSTS = pl.Schema({"age_ms": pl.Int64(), **_KNOWN})
 """Fields of `partition_batches.firsts`, as in READS but of one record each.
@@ -68,6 +68,7 @@ RESULTS = pl.Schema(
         "read_row": pl.Int32(),
         "n": pl.Int64(),
         "age_ms": pl.Int64(),
+        "wait_ms": pl.Int64(),
         "held_by": pl.String(),
         "held_detail": pl.String(),
         "held_from_ms": pl.Int64(),
@@ -77,11 +78,12 @@ RESULTS = pl.Schema(
 """Fields of the rows of what a batch made visible at an operator: `operator_batches.results`.
 
 The newest record that each of `n` results reflects is in the row `read_row`, from 0, of `reads` of `read_batch`,
-`source` and `partition`. `age_ms` is the sum of decided_at of this batch − record time. `held_by` is the setting because of which
-they came later than the batch that read the record (null: none did), and `held_detail` whose it is. They waited from
-`held_from_ms`, boot clock of the driver that read the record, until `due_ms`, epoch ms.
+`source` and `partition`. `age_ms` is the sum of decided_at of this batch − record time, and `wait_ms` that of
+decided_at − arrival (null: it is not known of each of them, and that of the row of `reads` holds). `held_by` is the
+setting because of which they came later than the batch that read the record (null: none did), and `held_detail` whose
+it is. They waited from `held_from_ms`, boot clock of the driver that read the record, until `due_ms`, epoch ms.
 """
-_OF_RESULT = [name for name in RESULTS if name not in {"n", "age_ms"}]
+_OF_RESULT = [name for name in RESULTS if name not in {"n", "age_ms", "wait_ms"}]
 
 
 def cell_of(length_ms: pl.Expr) -> pl.Expr:
@@ -122,25 +124,37 @@ def source_reads(
         .join(runs.with_row_index("run").cast({"run": pl.Int64()}), on="run", maintain_order="left")
         .with_columns(row=pl.int_range(pl.len(), dtype=pl.Int32()).over("partition"))
     )
-    numbers = keyed.select("key").join(rows.select("key", "row"), on="key", how="left", maintain_order="left")["row"]
-    return _as_fields(rows, {"partition": pl.Int32(), **READS}), numbers
+    return _as_fields(rows, {"partition": pl.Int32(), **READS}), _numbers(keyed, rows)
 
 
-def hop_reads(records: pl.DataFrame, decided_at_ms: int, *, plans: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Returns the fields of READS of a hop, in order: a row for each row of its writer.
+def hop_reads(
+    records: pl.DataFrame, decided_at_ms: int, *, plans: pl.DataFrame | None = None
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns the fields of READS of a hop, a row for each row of its writer, and the number of each record's row.
 
     Args:
         records: HOP_RECORDS.
         decided_at_ms: decision time of the batch, epoch ms.
         plans: PLANS; None: no plan had left records behind.
     """
-    rows = (
-        records.group_by("writer_batch", "writer_row")
-        .agg(n=pl.len().cast(pl.Int64()), age_ms=(decided_at_ms - pl.col("event_ms")).sum())
-        .sort("writer_batch", "writer_row")
-        .with_columns(partition=0, offset="writer_batch", in_transaction=pl.lit(value=False))
+    keyed = records.select(
+        key=pl.col("writer_batch") * 2**32 + pl.col("writer_row"), age_ms=decided_at_ms - pl.col("event_ms")
     )
-    return _as_fields(_with_plans(rows, plans), READS)
+    rows = (
+        keyed.group_by("key")
+        .agg(n=pl.len(), age_ms=pl.sum("age_ms"))
+        .sort("key")
+        .with_columns(
+            partition=0,
+            offset=pl.col("key") // 2**32,
+            writer_batch=pl.col("key") // 2**32,
+            writer_row=pl.col("key") % 2**32,
+            in_transaction=pl.lit(value=False),
+        )
+        .with_row_index("row")
+        .cast({"row": pl.Int32()})
+    )
+    return _as_fields(_with_plans(rows, plans), READS), _numbers(keyed, rows)
 
 
 def first_records(
@@ -173,49 +187,49 @@ def first_records(
         places = np.unique(np.searchsorted(reached_ms, missing))
         found.append(start + places[places < length])
     firsts = records[np.concatenate(found)]
-    rows = firsts.with_columns(
-        age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms")
-    )
+    rows = firsts.with_columns(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms"))
     rows = _with_looks(_with_spans(_with_plans(rows, plans), open_spans), looks)
     return _as_fields(rows, {"partition": pl.Int32(), **FIRSTS})
 
 
-def rows_at(records: pl.DataFrame, rows: pl.Series, asked: pl.DataFrame) -> pl.Series:
-    """Returns for each `partition` and `offset` of *asked* the number of the record's row; null: it was not read now.
+def places_of(records: pl.DataFrame, asked: pl.DataFrame) -> pl.Series:
+    """Returns the place among *records* of each `partition` and `offset` of *asked*; null: it is none of them.
 
-    *rows* are the numbers that `source_reads` has found for *records*.
+    So results find the row and the arrival of the record that they reflect, if this batch read it. *records* are in the
+    order of partition and offset.
     """
     if records.is_empty():
-        return pl.repeat(None, asked.height, dtype=pl.Int32(), eager=True)
-    places, wanted = _places(records), _places(asked)
-    at = np.searchsorted(places, wanted).clip(max=records.height - 1)
-    return rows[at].set(pl.Series(places[at] != wanted), None)
+        return pl.repeat(None, asked.height, dtype=pl.UInt32(), eager=True)
+    known, wanted = _places(records), _places(asked)
+    at = np.searchsorted(known, wanted).clip(max=records.height - 1)
+    return pl.Series(at, dtype=pl.UInt32()).set(pl.Series(known[at] != wanted), None)
 
 
 def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> tuple[pl.DataFrame, pl.Series]:
     """Returns the RESULTS of an operator, a row each, in order, and for each of *results* the number of its row.
 
     Args:
-        results: what the batch made visible: `event_ms`, the record time, and the fields of RESULTS but `n` and
-            `age_ms`.
+        results: what the batch made visible: `event_ms` and `arrived_ms` of the newest record that each reflects, as in
+            SOURCE_RECORDS (null: the arrival is not known), and the fields of RESULTS but for numbers and sums.
         decided_at_ms: decision time of the batch, epoch ms.
     """
     # Neighbours have most in common: one number for it makes grouping three times as fast.
     in_common = [name for name in _OF_RESULT if name != "read_row"]
     is_new = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in in_common)
     keyed = results.select(
-        key=is_new.cum_sum().cast(pl.Int64()) * 2**32 + pl.col("read_row").fill_null(-1), age_ms=decided_at_ms - pl.col("event_ms")
+        key=is_new.cum_sum().cast(pl.Int64()) * 2**32 + pl.col("read_row").fill_null(-1),
+        age_ms=decided_at_ms - pl.col("event_ms"),
+        wait_ms=decided_at_ms - pl.col("arrived_ms"),
     )
-    pieces = keyed.with_row_index("first").group_by("key").agg(pl.first("first"), pl.len().alias("n"), pl.sum("age_ms"))
+    pieces = (
+        keyed.with_row_index("first")
+        .group_by("key")
+        .agg(pl.first("first"), n=pl.len(), age_ms=pl.sum("age_ms"), wait_ms=_sum("wait_ms"))
+    )
     pieces = pieces.hstack(results[pieces["first"]].select(_OF_RESULT))
-    rows = pieces.group_by(_OF_RESULT).agg(pl.sum("n", "age_ms")).sort(_OF_RESULT)
-    of_pieces = pieces.join(
-        rows.with_row_index("number").cast({"number": pl.Int32()}), on=_OF_RESULT, nulls_equal=True
-    )
-    numbers = keyed.select("key").join(
-        of_pieces.select("key", "number"), on="key", how="left", maintain_order="left"
-    )["number"]
-    return _as_fields(rows, RESULTS), numbers
+    rows = pieces.group_by(_OF_RESULT).agg(pl.sum("n", "age_ms"), wait_ms=_sum("wait_ms")).sort(_OF_RESULT)
+    numbered = rows.select(_OF_RESULT).with_row_index("row").cast({"row": pl.Int32()})
+    return _as_fields(rows, RESULTS), _numbers(keyed, pieces.join(numbered, on=_OF_RESULT, nulls_equal=True))
 
 
 def in_lists(rows: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -227,6 +241,11 @@ def in_lists(rows: pl.DataFrame, name: str) -> pl.DataFrame:
 def _as_fields(rows: pl.DataFrame, schema: dict[str, pl.DataType] | pl.Schema) -> pl.DataFrame:
     missing = [pl.lit(None, kind).alias(name) for name, kind in schema.items() if name not in rows.columns]
     return rows.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in schema.items())
+
+
+def _numbers(keyed: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+    """Returns the `row` of each `key`."""
+    return keyed.select("key").join(rows.select("key", "row"), on="key", how="left", maintain_order="left")["row"]
 
 
 def _as_number(cell: pl.Expr) -> pl.Expr:
@@ -253,7 +272,9 @@ def _runs(
     records: pl.DataFrame, plans: pl.DataFrame | None, open_spans: pl.DataFrame | None, looks: pl.DataFrame | None
 ) -> pl.DataFrame:
     """Returns stretches of *records* of a partition that the same plans and looks saw, with their `length`."""
-    edges = [frame.select("partition", edge="until_offset") for frame in (plans, open_spans, looks) if frame is not None]
+    edges = [
+        frame.select("partition", edge="until_offset") for frame in (plans, open_spans, looks) if frame is not None
+    ]
     if open_spans is not None:
         edges.append(open_spans.select("partition", edge="from_offset"))
     by_partition = pl.concat(edges).partition_by("partition", as_dict=True) if edges else {}
