@@ -8,6 +8,7 @@ happened: nothing here reads the account of time, or shares code with it. Instan
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,9 @@ Row = dict[str, Any]
 Owned = tuple[str, str]
 """An owner and its detail."""
 UNKNOWN_SEGMENT: Owned = ("unknown", "segment")
+FIRST = ("stream", "batch_id", "input", "partition", "row", "event_ms", "arrived_ms", "arrival_error_ms")
+FIRST += ("in_transaction", "left_by")
+"""What is noted of the first record that passed a window."""
 
 
 @dataclass
@@ -70,6 +74,7 @@ class Record:
     path: list[Stretch]
     writer: str | None = None
     writer_batch: int | None = None
+    writer_row: int | None = None
     readable_ms: int | None = None
     left_by: int | None = None
     left_ms: int | None = None
@@ -211,6 +216,8 @@ class Stream:
         self.looks: list[int] = []
         self.held: list[Result] = []
         self.open_batch = 0
+        self.told: dict[tuple[str, int | None, int], Row] = {}
+        """What the newest batch noted of the records that it read."""
 
     @property
     def host(self) -> Host:
@@ -262,6 +269,8 @@ class Stream:
             excluded_ms, looked_ms = looked_ms, self.now_ms
             self.looks.append(looked_ms)
             plan = self._plan()
+            if self.life.dense:
+                self._tell_look(plan, looked_ms)
             if any(until > start for _, _, start, until, _, _ in plan) or self._is_due(plan, looked_ms):
                 self.work_ms = started_ms
                 self._batch(plan, excluded_ms, looked_ms)
@@ -282,6 +291,14 @@ class Stream:
                 room = None if room is None else room - (until - start)
                 plan.append((source, partition, start, until, latest, "max_records" if until < latest else None))
         return plan
+
+    def _tell_look(self, plan: list[Any], looked_ms: int) -> None:
+        for source, partition, _, _, stable, _ in plan:
+            arrived = bisect(source.partitions[partition], looked_ms, key=lambda record: record.arrived_ms)
+            self.life.row(
+                "looks", stream=self.name, driver=self.driver, looked_ms=self.host.boot(looked_ms), input=source.name,
+                partition=partition, until_offset=arrived, stable_offset=stable,
+            )  # fmt: skip
 
     def _is_due(self, plan: list[Any], looked_ms: int) -> bool:
         return bool(self._newly_idle(plan, looked_ms)) or any(result.due_ms <= looked_ms for result in self.held)
@@ -320,8 +337,23 @@ class Stream:
         self.closing = []
         while closing := self._next_closing(max(self.closings, default=BASE_MS) + 5_000, moment):
             self.closings[closing.end_ms] = closing
+            self._tell_firsts(closing.end_ms, moment)
             if closing.path:
                 self.closing.append(closing)
+
+    def _tell_firsts(self, end_ms: int, moment: Moment) -> None:
+        """Notes the first record of each partition for which the window had waited."""
+        for source in self.inputs:
+            for partition in source.partitions if source.writer is None else ():
+                of_partition = [r for of, n, r in moment.reads if of is source and n == partition]
+                needed_ms = end_ms + source.bound_ms
+                if moment.newest_ms.get((source.name, partition), 0) < needed_ms:
+                    for row, result in enumerate(of_partition):
+                        if result.start_ms >= needed_ms:
+                            first = {name: self.told[source.name, partition, row][name] for name in FIRST}
+                            if first not in self.life.rows.setdefault("firsts", []):
+                                self.life.row("firsts", **first)
+                            break
 
     def _next_closing(self, end_ms: int, moment: Moment) -> Closing | None:
         """Returns how the window that ends then closes in this batch; None: the watermark has not passed it."""
@@ -374,11 +406,10 @@ class Stream:
             for record in source.partitions[partition][start:until]
         ]
         wall_at_ms = looked_ms
-        per_record_ms = 3
         self._spend("spark", "", draw.randint(2, 40))
         if draw.random() < 0.2:
             self._spend("slots", f"t/{draw.choice('xyz')}", draw.randint(50, 1500))
-        self._spend("broker", self.inputs[0].name, draw.randint(5, 50) + per_record_ms * len(records))
+        self._spend("broker", self.inputs[0].name, draw.randint(5, 50) + 3 * len(records) // self.life.many)
         tasks = self._work(len(records))
         worked_ms = self.now_ms
         self._spend("target", "journal", draw.randint(5, 60))
@@ -391,7 +422,8 @@ class Stream:
             self.life.row(
                 "plans", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
                 from_offset=start, until_offset=until, latest_offset=latest,
-                cut_by=cut_by, cut_detail=source.name if cut_by else None,
+                cut_by=cut_by, cut_detail=source.name if cut_by else None, n=until - start,
+                newest_ms=max((record.event_ms for record in source.partitions[partition][:until]), default=None),
             )  # fmt: skip
         self.life.row(
             "batches", stream=self.name, batch_id=self.batch, driver=self.driver, host=host.name,
@@ -406,7 +438,12 @@ class Stream:
             planned.left += latest - until
             planned.latest[source.name] += latest
         self.batches.append(planned)
-        reads = [(*each, self._read(*each, looked_ms)) for each in records]
+        rows: Counter[tuple[str, int | None]] = Counter()
+        reads, self.told = [], {}
+        for source, partition, record in records:
+            result = self._read(source, partition, record, looked_ms, rows[source.name, partition])
+            rows[source.name, partition] += 1
+            reads.append((source, partition, record, result))
         for row in tasks:
             self.tasks.append(row)
         self.open_batch = self.batch
@@ -417,7 +454,7 @@ class Stream:
         for done, place in enumerate(self.places):
             self.done = done
             slow_ms = draw.randint(1_000, 5_000) if draw.random() < 0.05 else 0
-            self._spend("target", place, draw.randint(20, 300) + len(records) + slow_ms)
+            self._spend("target", place, draw.randint(20, 300) + len(records) // self.life.many + slow_ms)
             self._make_visible(place, wall_at_ms)
         self.open, self.closing = [], []
         self._spend("spark", "", draw.randint(5, 50))
@@ -430,7 +467,7 @@ class Stream:
         for operator in self.operators:
             slow_ms = draw.randint(1_000, 6_000) if draw.random() < 0.05 else 0
             gil = slow_ms > 0 and not self.pauses and draw.random() < 0.5
-            ms = draw.randint(5, 100) + 3 * records + slow_ms
+            ms = draw.randint(5, 100) + 3 * records // self.life.many + slow_ms
             lengths_ms.append(ms)
             if not self.shards:
                 self._spend("operator", operator, ms, gil=gil)
@@ -463,16 +500,19 @@ class Stream:
         self.held = [*(result for result in self.held if result.due_ms > looked_ms), *self.open]
         self.open = due
 
-    def _read(self, source: Input, partition: int | None, record: Record, looked_ms: int) -> Result:
+    def _read(self, source: Input, partition: int | None, record: Record, looked_ms: int, row: int) -> Result:
         record.taken_ms = looked_ms
         seen_ms, detail = record.left_ms or looked_ms, source.detail(partition)
-        in_transaction = any(record.arrived_ms <= at_ms < (record.readable_ms or 0) for at_ms in self.looks)
+        readable_ms = record.readable_ms
+        in_transaction = readable_ms is not None and any(
+            record.arrived_ms <= at_ms < readable_ms for at_ms in self.looks
+        )
         stamp_ms, error_ms = self._stamp(source, record)
-        self.life.row(
-            "reads", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
+        self.told[source.name, partition, row] = self.life.row(
+            "reads", stream=self.name, batch_id=self.batch, input=source.name, partition=partition, row=row,
             event_ms=record.event_ms, n=1, arrived_ms=stamp_ms, arrival_error_ms=error_ms,
             in_transaction=in_transaction, left_by=record.left_by, writer=record.writer,
-            writer_batch=record.writer_batch,
+            writer_batch=record.writer_batch, writer_row=record.writer_row,
         )  # fmt: skip
         self.life.read.append((self.name, record, looked_ms))
         path = [*record.path] or [Stretch(("producer", detail), record.arrived_ms)]
@@ -482,7 +522,7 @@ class Stream:
             path.append(Stretch(self.name, record.left_ms))
             path.append(Stretch(Unread(self.name, record.left_by or 0, source.name, record.left_ms), looked_ms))
         record.reading = path
-        key = {"read_batch": self.batch, "input": source.name, "partition": partition}
+        key = {"read_batch": self.batch, "input": source.name, "partition": partition, "read_row": row}
         return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key, record)
 
     def _stamp(self, source: Input, record: Record) -> tuple[int | None, int | None]:
@@ -499,10 +539,12 @@ class Stream:
     def _make_visible(self, place: str, wall_at_ms: int | None = None) -> None:
         at_ms, host = self.now_ms, self.host
         wall_ms = host.wall(at_ms) if wall_at_ms is None else host.wall(wall_at_ms) + at_ms - wall_at_ms
-        for result in self.open:
+        filters = self.life.dense and place != self.hop
+        kept = [result for result in self.open if result.start_ms % 3 == 0] if filters else self.open
+        for row, result in enumerate(kept):
             path = [*result.path, Stretch(self.name, at_ms)]
             key = {
-                "stream": self.name, "batch_id": self.open_batch, "driver": self.driver, "place": place,
+                "stream": self.name, "batch_id": self.open_batch, "driver": self.driver, "place": place, "row": row,
                 "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms), **result.key,
                 "event_ms": result.start_ms, "n": 1,
                 "held_by": None, "held_detail": None, "held_from_ms": None, "due_ms": None,
@@ -517,7 +559,7 @@ class Stream:
             seen = Result(result.start_ms, at_ms, wall_ms, host.name, result.producer, path, key, result.record)
             self.life.results.append(seen)
             if place == self.hop:
-                self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"]))
+                self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"], row))
         for closing in self.closing:
             path = [*closing.path, Stretch(self.name, at_ms)]
             key = {
@@ -720,8 +762,10 @@ class Life:
     draw: Random
     exact: bool = True
     """Whether all clocks are measured without error, and pauses begin where the pulse is taken to have stopped. If
-    not, no
-    plan is cut: debts would multiply the errors."""
+    not, no plan is cut: debts would multiply the errors."""
+    dense: bool = False
+    """Whether partitions have many records in a batch, and sinks filter them. What a look saw of a partition is then
+    noted, too, in rows of `looks`."""
 
     def __post_init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
@@ -731,10 +775,12 @@ class Life:
         self.codes: dict[Owned, int] = {UNKNOWN_SEGMENT: 0}
         self.streams: dict[str, Stream] = {}
         self.events: set[int] = set()
+        self.many, self.length_ms = (100, 20_000) if self.dense else (1, 40_000)
         self._build()
 
-    def row(self, frame: str, **columns: object) -> None:
+    def row(self, frame: str, **columns: object) -> Row:
         self.rows.setdefault(frame, []).append(columns)
+        return columns
 
     def code(self, owned: Owned) -> int:
         return self.codes.setdefault(owned, len(self.codes))
@@ -743,7 +789,7 @@ class Life:
 
     def _build(self) -> None:
         draw = self.draw
-        sources = [self._source(f"source{n}") for n in range(draw.randint(1, 3))]
+        sources = [self._source(f"source{n}") for n in range(draw.randint(1, 2 if self.dense else 3))]
         names = [f"t/s{n}" for n in range(draw.randint(1, 3))]
         hops: list[Input] = []
         for n, name in enumerate(names):
@@ -763,7 +809,7 @@ class Life:
             self.streams[name] = stream
             for source in here:
                 self.row("bounds", stream=name, input=source.name, bound_ms=source.bound_ms)
-            stream.run(BASE_MS + 40_000)
+            stream.run(BASE_MS + self.length_ms)
             stream.raw, stream.usual = stream.labels, self.usual(stream) if self.exact else None
             stream.settle()
             hops = [Input(hop, {None: stream.written}, writer=stream)] if hop else []
@@ -771,7 +817,9 @@ class Life:
     def _host(self, name: str, *, steps: bool = True) -> Host:
         draw = self.draw
         wrong = draw.random() < 0.3
-        stepped = [(BASE_MS + draw.randint(0, 40_000), draw.choice([-8_000, 8_000]))] if draw.random() < 0.15 else []
+        stepped = (
+            [(BASE_MS + draw.randint(0, self.length_ms), draw.choice([-8_000, 8_000]))] if draw.random() < 0.15 else []
+        )
         return Host(
             name, draw.randint(-3_000, 3_000) if wrong else 0, stepped if steps else [],
             BASE_MS - draw.randint(10**6, 10**9),
@@ -782,7 +830,7 @@ class Life:
     def _pauses(self) -> list[tuple[int, int]]:
         if self.draw.random() < 0.6:
             return []
-        began_ms = BASE_MS + 250 * self.draw.randint(8, 120) + 125
+        began_ms = BASE_MS + 250 * self.draw.randint(8, self.length_ms // 333) + 125
         if not self.exact:
             began_ms += self.draw.randint(-124, 124)
         return [(began_ms, began_ms + self.draw.choice([300, 1_500, 5_000, 12_000]))]
@@ -790,7 +838,7 @@ class Life:
     def _crashes(self) -> list[tuple[int, int]]:
         if self.draw.random() < 0.6:
             return []
-        return [(BASE_MS + self.draw.randint(2_500, 30_000), self.draw.randint(500, 15_000))]
+        return [(BASE_MS + self.draw.randint(2_500, self.length_ms * 3 // 4), self.draw.randint(500, 15_000))]
 
     def usual(self, stream: Stream) -> tuple[dict[Owned, float], dict[str, float], float]:
         """Returns usual lengths from look to look, arrivals per ms by input, and records per batch; notes them, too."""
@@ -799,8 +847,11 @@ class Life:
         lengths |= {("broker", stream.inputs[0].name): 90.0}
         lengths |= {("operator", name): 70.0 for name in stream.operators}
         lengths |= {("target", name): 170.0 for name in stream.places}
-        rates = {source.name: len(source.partitions) / draw.choice([400, 1_500, 4_000]) for source in stream.inputs}
-        batch = draw.choice([2.0, 5.0])
+        rates = {
+            source.name: len(source.partitions) * self.many / draw.choice([400, 1_500, 4_000])
+            for source in stream.inputs
+        }
+        batch = draw.choice([2.0, 5.0]) * self.many
         for (owner, detail), usual_ms in lengths.items():
             self.row("usual_lengths", stream=stream.name, owner=owner, detail=detail, usual_ms=usual_ms)
         for source, per_ms in rates.items():
@@ -812,9 +863,10 @@ class Life:
 
     def _source(self, name: str) -> Input:
         draw = self.draw
-        limit = draw.choice([None, None, 3, 10]) if self.exact else None
+        limit = draw.choice([None, None, 3 * self.many, 10 * self.many]) if self.exact else None
+        partitions = range(draw.randint(1, 2 if self.dense else 3))
         return Input(
-            name, {n: self._records() for n in range(draw.randint(1, 3))}, limit, draw.choice([0, 800, 3_000]),
+            name, {n: self._records() for n in partitions}, limit, draw.choice([0, 800, 3_000]),
             draw.choice([None, None, 4_000]), created_ms=None if self.exact else draw.choice([None, None, 150]),
         )  # fmt: skip
 
@@ -823,8 +875,8 @@ class Life:
         usual_ms = draw.randint(0, 300)
         skew_ms = draw.choice([0, 0, 0, -500, 700])
         records, at_ms = [], BASE_MS
-        every_ms = draw.choice([500, 2_000, 6_000])
-        while (at_ms := at_ms + draw.randint(every_ms // 2, every_ms)) < BASE_MS + 38_000:
+        every_ms = draw.choice([1_000 if self.dense else 500, 2_000, 6_000]) // self.many
+        while (at_ms := at_ms + draw.randint(every_ms // 2, every_ms)) < BASE_MS + self.length_ms - 2_000:
             delay_ms = usual_ms + (draw.randint(1_000, 20_000) if draw.random() < 0.1 else draw.randint(0, 50))
             event_ms = at_ms + skew_ms
             while event_ms in self.events:
@@ -832,7 +884,7 @@ class Life:
             self.events.add(event_ms)
             records.append((event_ms, at_ms + delay_ms))
         records.sort(key=lambda pair: pair[1])
-        since_ms = BASE_MS + draw.randint(0, 30_000) if draw.random() < 0.2 else 2**62
+        since_ms = BASE_MS + draw.randint(0, self.length_ms * 3 // 4) if draw.random() < 0.2 else 2**62
         until_ms = since_ms + draw.randint(500, 6_000)
         return [
             Record(event_ms, arrived_ms, [], readable_ms=until_ms if since_ms <= arrived_ms < until_ms else None)

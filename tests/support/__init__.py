@@ -49,6 +49,7 @@
 | `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |
 | `postgres` | `served`: an empty PostgreSQL on loopback, which can be killed |
 | `replayed_days` | `Days`: two days of three partitions, replayed by a process that can be killed; their oracle |
+| `stored_facts` | facts of a simulated life as drivers store them: counted in rows, and read back |
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 | `yarn_cluster` | `YarnCluster`: Hadoop's ResourceManager and two NodeManagers on loopback, which can be killed |
 | `schemas` | `disagreement`: how the JSON Schema of a file and its parser differ about one file |

@@ -36,6 +36,7 @@ SEGMENTS = [
 """Batch 7 of the example, boot clock, which happens to agree with the reference. The wall clock is 40 ms ahead."""
 STREAM = {"stream": "shop/revenue", "driver": 1}
 READ = {"input": "orders", "partition": 0, "event_ms": 12_300}
+ARRIVED = {"row": 0, "arrived_ms": 13_100, "arrival_error_ms": 0}
 VISIBLE = {"place": "revenue", "visible_ms": 15_060, "visible_boot_ms": 15_020}
 WORK = {
     ("trigger", ""): 900,
@@ -59,15 +60,16 @@ def example() -> Facts:
     segments = [STREAM | {"batch_id": 7} | dict(zip(columns, segment, strict=True)) for segment in SEGMENTS]
     looks = {"wall_ms": 14_090, "boot_ms": 14_050, "excluded_ms": 13_040, "looked_ms": 14_050}
     measured = {"at_ms": 14_050, "offset_ms": -40, "error_ms": 0}
-    offsets = {"from_offset": 40, "until_offset": 41, "latest_offset": 41}
-    of_read = {"n": 1, "arrived_ms": 13_100, "arrival_error_ms": 0}
+    offsets = {"from_offset": 40, "until_offset": 41, "latest_offset": 41, "n": 1, "newest_ms": 12_300}
+    of_result = {"batch_id": 7, "read_batch": 7, "row": 0, "read_row": 0, "n": 1}
     return Facts(
         segments=rows("segments", *segments),
         batches=rows("batches", STREAM | {"batch_id": 7, "host": "host-a"} | looks),
         clocks=rows("clocks", STREAM | {"host": "host-a"} | measured),
         plans=rows("plans", STREAM | {"batch_id": 7, "input": "orders", "partition": 0} | offsets),
-        reads=rows("reads", STREAM | READ | of_read | {"batch_id": 7}),
-        results=rows("results", STREAM | READ | VISIBLE | {"batch_id": 7, "read_batch": 7}),
+        reads=rows("reads", STREAM | READ | ARRIVED | {"batch_id": 7, "n": 1}),
+        firsts=rows("firsts", STREAM | READ | ARRIVED | {"batch_id": 7}),
+        results=rows("results", STREAM | READ | VISIBLE | of_result),
         windows=rows("windows", STREAM | VISIBLE | {"batch_id": 7, "end_ms": 10_000}),
         bounds=rows("bounds", {"stream": "shop/revenue", "input": "orders", "bound_ms": 2_000}),
     )
@@ -88,8 +90,8 @@ def test_the_example_of_the_decision(example):
 
 
 def test_a_window_whose_passing_record_is_missing_is_unknown_until_the_look(example):
-    """The plan took one record of the partition, and no row of READS tells of it."""
-    found = window_parts(Ledger.of(replace(example, reads=rows("reads"))))
+    """The partition reached 12,300 in the batch, and no row of FIRSTS tells with which record."""
+    found = window_parts(Ledger.of(replace(example, firsts=rows("firsts"))))
     since_look = {owned: ms for owned, ms in WORK.items() if owned[0] not in {"trigger", "broker"}}
     of_window = {("bound", "orders"): 2_000, ("unknown", "passing"): 2_050, ("broker", "orders"): 100} | since_look
     assert parts(found) == of_window
@@ -226,7 +228,7 @@ def test_a_created_record_arrived_after_the_usual_delay_unless_a_look_says_other
     asked = pl.DataFrame(
         [partition | {"event_ms": event, "excluded_ms": excluded, "seen_ms": seen} for event, excluded, seen in looks]
     )
-    seen = pl.DataFrame([partition | {"event_ms": 0, "seen_ms": 100 + n} for n in range(50)])
+    seen = pl.DataFrame([partition | {"event_ms": 0, "seen_ms": 100 + n, "n": 1} for n in range(50)])
     found = with_created_arrivals(asked, usual_delays(seen))
     assert found.select("arrived_ms", "arrival_error_ms").rows() == [(100, 100), (1_100, 900), (3_000, 1_000)]
 

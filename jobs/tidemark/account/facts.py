@@ -103,10 +103,14 @@ PLANS = pl.Schema(
         "latest_offset": COUNT,
         "cut_by": TEXT,
         "cut_detail": TEXT,
+        "n": COUNT,
+        "newest_ms": MS,
     }
 )
 """What each plan took from an input partition, a row of `partition_batches`.
 
+`n` is the number of records that the batch read there, and `newest_ms` the newest event time of the partition with
+these (null: it has had no record).
 Offsets are as there: exclusive ends. `cut_by` is the owner (`max_records`, `max_drift`) because of which a plan took
 less than there was, null: it took all, or nothing limited it; `cut_detail` is that owner's detail.
 """
@@ -116,6 +120,7 @@ READS = pl.Schema(
         "batch_id": COUNT,
         "input": TEXT,
         "partition": COUNT,
+        "row": COUNT,
         "event_ms": MS,
         "n": COUNT,
         "arrived_ms": MS,
@@ -124,15 +129,35 @@ READS = pl.Schema(
         "left_by": COUNT,
         "writer": TEXT,
         "writer_batch": COUNT,
+        "writer_row": COUNT,
     }
 )
 """What a batch read: `n` records of an input partition that arrived, waited and aged alike, in `partition_batches`.
 
-`event_ms` is their mean event time. `arrived_ms` is their arrival by the reference, with its error (both null: not
-known). `in_transaction`: a look had seen them beyond the last stable offset. `left_by` is the first batch whose plan
-saw them and left them behind (null: the first plan that saw them took them). Of a hop, `writer` and `writer_batch` are
-the stream and the batch that wrote them, and their arrival is null: it is the commit of that batch. They are null for
-other inputs.
+`row` numbers the rows of a batch and partition. `event_ms` is the mean event time, and `arrived_ms` the mean arrival by
+the reference, with its error (both null: not known). `in_transaction`: a look had seen them beyond the last stable
+offset. `left_by` is the first batch whose plan saw them and left them behind (null: the first plan that saw them took
+them). Of a hop, `writer` and `writer_batch` are the stream and the batch that wrote them, `writer_row` is their row in
+its RESULTS, and their arrival is null: it is the commit of that batch. They are null for other inputs.
+"""
+FIRSTS = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": COUNT,
+        "input": TEXT,
+        "partition": COUNT,
+        "row": COUNT,
+        "event_ms": MS,
+        "arrived_ms": MS,
+        "arrival_error_ms": MS,
+        "in_transaction": pl.Boolean(),
+        "left_by": COUNT,
+    }
+)
+"""Single records, in the order of arrival by `row`: of each partition of a source, and for each instant for which a
+window that the batch closed had waited (its end, `allowed_ms` and the bound), the first record at or beyond it.
+
+They are among those of READS, and the columns are as there.
 """
 RESULTS = pl.Schema(
     {
@@ -140,12 +165,15 @@ RESULTS = pl.Schema(
         "batch_id": COUNT,
         "driver": COUNT,
         "place": TEXT,
+        "row": COUNT,
         "visible_ms": MS,
         "visible_boot_ms": MS,
         "read_batch": COUNT,
         "input": TEXT,
         "partition": COUNT,
+        "read_row": COUNT,
         "event_ms": MS,
+        "arrived_ms": MS,
         "n": COUNT,
         "held_by": TEXT,
         "held_detail": TEXT,
@@ -156,7 +184,9 @@ RESULTS = pl.Schema(
 """What a batch made visible at a place (an operator's table, hop or topic): `n` rows that came about alike.
 
 `visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
-instant. `read_batch`, `input`, `partition` and `event_ms` name the row of READS. `held_by` is the setting because of
+instant. `row` numbers the rows of a batch and place. `read_batch`, `input`, `partition` and `read_row` name the row of
+READS; `event_ms` is the mean event time of these results, and `arrived_ms` their mean arrival, where it is known better
+than from that row (null). `held_by` is the setting because of
 which the result came later than its batch (null: none did). It waited from `held_from_ms` on, boot of the driver that
 read the record (the end of the operator; of a merge the end of the write), until `due_ms`, the wall clock of `driver`.
 """
@@ -206,6 +236,7 @@ class Facts:
     clocks: pl.DataFrame = field(default_factory=CLOCKS.to_frame)
     plans: pl.DataFrame = field(default_factory=PLANS.to_frame)
     reads: pl.DataFrame = field(default_factory=READS.to_frame)
+    firsts: pl.DataFrame = field(default_factory=FIRSTS.to_frame)
     results: pl.DataFrame = field(default_factory=RESULTS.to_frame)
     windows: pl.DataFrame = field(default_factory=WINDOWS.to_frame)
     bounds: pl.DataFrame = field(default_factory=BOUNDS.to_frame)

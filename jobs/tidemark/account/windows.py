@@ -26,7 +26,7 @@ from tidemark.account.records import (
     in_order,
     input_partition,
     numbered,
-    placed_reads,
+    placed,
     reading_steps,
     step,
     unread_steps,
@@ -46,18 +46,20 @@ _PASSING = pl.Schema(
         "at_ms": MS,
         "at_error_ms": MS,
         "event_ms": MS,
+        "arrived_ms": MS,
+        "arrival_error_ms": MS,
+        "in_transaction": pl.Boolean(),
+        "left_by": pl.Int64(),
         "whose": TEXT,
         "origin": pl.Int64(),
         "was_awake": pl.Boolean(),
-        "is_first": pl.Boolean(),
     }
 )
 """What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the writer's window behind a `hop`
 (`origin`), or `unknown`.
 
 `at_ms` is when it was there, reference, with its error, and `whose` names partition and setting. `was_awake` is False
-for the record of a partition that counted as silent before, and `is_first` for one that may have come after another
-one.
+for the record of a partition that counted as silent before. What is known of the record is as in FIRSTS.
 """
 
 
@@ -78,8 +80,10 @@ def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.Data
 
 def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, depth: int) -> pl.DataFrame:
     """Returns the steps of windows, which `Ledger.made_visible` has placed on the reference clock."""
-    rows = visible.join(passing, on="result", how="left", maintain_order="left").with_columns(read_batch="batch_id")
-    rows = placed_reads(ledger, rows)
+    rows = visible.join(passing, on="result", how="left", maintain_order="left")
+    rows = placed(
+        ledger, rows.with_columns(read_batch="batch_id", writer=pl.lit(None, TEXT), is_read=pl.lit(value=True))
+    )
     by_record, silent, of_hops = (rows.filter(pl.col("kind") == kind) for kind in ("record", "silence", "hop"))
     unknown = rows.filter((pl.col("kind") == "unknown") | pl.col("kind").is_null())
     # Which of several passed last is not known where their clocks are not.
@@ -124,59 +128,57 @@ def _passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
     found = [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _not_known(ledger, asked)]
     # What is not known may have come last.
     last = ["result", pl.col("kind") == "unknown", "was_awake", "at_ms", "whose"]
-    passed = pl.concat(found).sort(last)
-    is_doubtful = (
-        _may_differ(pl.col("at_ms").last(), pl.col("at_error_ms").last(), later=True) | ~pl.col("is_first").last()
-    )
-    doubts = passed.group_by("result").agg(is_doubtful=is_doubtful)
-    return (
-        passed.group_by("result", maintain_order=True)
-        .last()
-        .select(_PASSING.names())
-        .join(doubts, on="result", maintain_order="left")
-    )
+    passed = pl.concat([_of_passing(frame) for frame in found]).sort(last)
+    doubts = passed.group_by("result").agg(is_doubtful=_may_be_later())
+    return passed.group_by("result", maintain_order=True).last().join(doubts, on="result", maintain_order="left")
 
 
-def _may_differ(at_ms: pl.Expr, error_ms: pl.Expr, *, later: bool) -> pl.Expr:
-    """Returns True if another of a group may have come after (or before) the chosen one, by their clocks' errors."""
+def _of_passing(rows: pl.DataFrame) -> pl.DataFrame:
+    missing = [pl.lit(None, kind).alias(name) for name, kind in _PASSING.items() if name not in rows.columns]
+    return rows.with_columns(missing).select(_PASSING.names())
+
+
+def _may_be_later() -> pl.Expr:
+    """Returns True if another of a group may have come after the last one, by their clocks' errors."""
+    at_ms, error_ms = pl.col("at_ms").last(), pl.col("at_error_ms").last()
     errors_ms = pl.col("at_error_ms") + error_ms
-    distance_ms = at_ms - pl.col("at_ms") if later else pl.col("at_ms") - at_ms
-    is_near = ((distance_ms <= errors_ms) & (errors_ms > 0)).fill_null(value=True)
-    # The chosen one is near itself, unless its own error is 0.
+    is_near = ((at_ms - pl.col("at_ms") <= errors_ms) & (errors_ms > 0)).fill_null(value=True)
+    # The last one is near itself, unless its own error is 0.
     return is_near.sum() > ((error_ms > 0).fill_null(value=True)).cast(pl.Int64())
 
 
 def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the first record of each partition with which it passed."""
+    """Returns the first record of each partition with which it passed; `unknown` where that record is missing."""
     looked = ledger.batches.select("stream", "batch_id", "looked_ms")
+    plans = ledger.facts.plans.select(*PARTITION, "batch_id", reached_ms="newest_ms")
+    needed_ms = pl.col("end_ms") + pl.col("bound_ms")
     rows = (
-        asked.join(_of_sources(ledger).drop("writer"), on=["stream", "batch_id"])
+        asked.join(plans, on=["stream", "batch_id"])
         .join(ledger.facts.bounds, on=["stream", "input"])
-        .filter(pl.col("event_ms") >= pl.col("end_ms") + pl.col("bound_ms"))
+        .filter(pl.col("reached_ms") >= needed_ms)
         .join(looked, on=["stream", "batch_id"], how="left")
     )
     silences = ledger.facts.silences.select(*PARTITION, "batch_id", silent_batch="batch_id")
-    rows = _before(_before(rows, _newest(ledger)), silences)
-    was_idle = pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)
-    return (
-        rows.filter(_is_missing())
-        .with_columns(
-            kind=pl.lit("record"),
-            at_ms=pl.coalesce("arrived_ms", "looked_ms"),
-            at_error_ms="arrival_error_ms",
-            whose=input_partition(),
-            origin=pl.lit(None, pl.Int64()),
-            was_awake=~was_idle.fill_null(value=False),
-        )
-        .sort("at_ms", "event_ms")
-        .with_columns(
-            is_first=~_may_differ(pl.col("at_ms").first(), pl.col("at_error_ms").first(), later=False).over(
-                "result", "input", "partition"
-            )
-        )
+    passed = _before(_before(rows, _newest(ledger)), silences).filter(_is_missing())
+    firsts = passed.select("result", *PARTITION, "batch_id", needed_ms=needed_ms).join(
+        ledger.facts.firsts, on=[*PARTITION, "batch_id"]
+    )
+    firsts = (
+        firsts.filter(pl.col("event_ms") >= pl.col("needed_ms"))
+        .sort("row")
         .group_by("result", "input", "partition", maintain_order=True)
         .first()
-        .select(_PASSING.names())
+        .drop("stream", "batch_id", "needed_ms")
+    )
+    was_idle = pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)
+    found = passed.join(firsts, on=["result", "input", "partition"], how="left")
+    is_found = pl.col("event_ms").is_not_null()
+    return found.with_columns(
+        kind=pl.when(is_found).then(pl.lit("record")).otherwise(pl.lit("unknown")),
+        at_ms=pl.when(is_found).then(pl.coalesce("arrived_ms", "looked_ms")),
+        at_error_ms="arrival_error_ms",
+        whose=input_partition(),
+        was_awake=~(is_found & was_idle).fill_null(value=False),
     )
 
 
@@ -199,13 +201,9 @@ def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
             kind=pl.lit("silence"),
             at_ms=pl.col("due_ms") + pl.col("to_reference_ms"),
             at_error_ms="clock_error_ms",
-            event_ms=pl.lit(None, MS),
             whose=pl.concat_str(input_partition(), "setting", separator=" "),
-            origin=pl.lit(None, pl.Int64()),
             was_awake=pl.lit(value=True),
-            is_first=pl.lit(value=True),
         )
-        .select(_PASSING.names())
     )
 
 
@@ -244,63 +242,33 @@ def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
         .first()
         .with_columns(
             kind=pl.lit("hop"),
-            bound_ms=pl.lit(None, MS),
             whose=input_partition(),
             was_awake=pl.lit(value=True),
-            is_first=pl.lit(value=True),
         )
-        .select(_PASSING.names())
     )
 
 
 def _not_known(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the partitions of which what the batch read is not known, the hops without their writer's window, and the
-    sources without a bound.
-    """
-    read = _of_sources(ledger).group_by(*PARTITION, "batch_id").agg(known=pl.sum("n"))
+    """Returns the hops without their writer's window, and the partitions of sources without a bound."""
     hops = ledger.facts.reads.filter(pl.col("writer").is_not_null()).select("stream", "input", "writer").unique()
     written = ledger.facts.windows.select("end_ms", writer="stream", input="place", is_written=pl.lit(value=True))
     rows = (
         asked.join(ledger.facts.plans, on=["stream", "batch_id"])
-        .join(read, on=[*PARTITION, "batch_id"], how="left", nulls_equal=True)
         .join(ledger.facts.bounds, on=["stream", "input"], how="left")
         .join(hops, on=["stream", "input"], how="left")
         .join(written.unique(), on=["writer", "input", "end_ms"], how="left")
     )
-    rows = _before(rows, _newest(ledger))
-    planned = pl.col("until_offset") - pl.col("from_offset")
-    is_hop = pl.col("writer").is_not_null()
-    is_lost = _is_missing() & (planned != pl.col("known").fill_null(0))
-    return (
-        rows.filter(
-            pl.when(is_hop).then(pl.col("is_written").is_null()).otherwise(pl.col("bound_ms").is_null() | is_lost)
-        )
-        .with_columns(
-            kind=pl.lit("unknown"),
-            at_ms=pl.lit(None, MS),
-            at_error_ms=pl.lit(None, MS),
-            event_ms=pl.lit(None, MS),
-            whose=input_partition(),
-            origin=pl.lit(None, pl.Int64()),
-            was_awake=pl.lit(value=True),
-            is_first=pl.lit(value=True),
-        )
-        .select(_PASSING.names())
+    is_hop, has_bound = pl.col("writer").is_not_null(), pl.col("bound_ms").is_not_null()
+    is_known = pl.when(is_hop).then(pl.col("is_written").is_not_null()).otherwise(has_bound)
+    return rows.filter(~is_known).with_columns(
+        kind=pl.lit("unknown"), whose=input_partition(), was_awake=pl.lit(value=True)
     )
-
-
-def _of_sources(ledger: Ledger) -> pl.DataFrame:
-    return ledger.facts.reads.filter(pl.col("writer").is_null())
 
 
 def _newest(ledger: Ledger) -> pl.DataFrame:
     """Returns the newest event time of each partition after each batch that read from it."""
-    return (
-        _of_sources(ledger)
-        .group_by(*PARTITION, "batch_id")
-        .agg(pl.max("event_ms"))
-        .sort("batch_id")
-        .select(*PARTITION, "batch_id", newest_batch="batch_id", newest_ms=pl.col("event_ms").cum_max().over(PARTITION))
+    return ledger.facts.plans.filter(pl.col("n") > 0).select(
+        *PARTITION, "batch_id", "newest_ms", newest_batch="batch_id"
     )
 
 

@@ -1,0 +1,333 @@
+"""Counts what a batch read, and what it made visible, in rows of records that came about alike: none per record.
+
+The records of a row are of one input partition, have nearly one age and nearly one wait, and the same plans had left
+them behind. The account of time takes the mean of a row for a record. A row's parts are the means of its records' parts
+unless the time passed from one owner to another between their arrivals. Then a part is off by a quarter of the distance
+of these at most, which is 1 % of the wait and 10 ms (`cell_of`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tidemark.kernels.columns.buckets import bucket_of
+
+LEAST_MS = 1_000
+"""Lengths are told apart as if they were longer by this. Nobody asks for 1 % of 100 ms: clocks differ by more."""
+BUCKETS = 2
+"""Neighbouring buckets of latencies that make a cell."""
+SOURCE_RECORDS = pl.Schema(
+    {"partition": pl.Int32(), "offset": pl.Int64(), "event_ms": pl.Int64(), "arrived_ms": pl.Int64()}
+)
+"""Records that a batch read of a source, in the order of partition and offset.
+
+`event_ms` is the record time, and `arrived_ms` the stamp of the broker, of a file or of a table's version, both epoch
+ms. The stamp is null for a topic with CreateTime: nobody stamps arrivals there.
+"""
+HOP_RECORDS = pl.Schema({"writer_batch": pl.Int64(), "writer_row": pl.Int32(), "event_ms": pl.Int64()})
+"""Records that a batch read of a hop, with the batch that wrote them and their row in the `results` of that batch."""
+PLANS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "left_by": pl.Int64()})
+"""Plans of earlier batches (`left_by`) that left records behind; they saw those before `until_offset`. Of a hop the
+partition is 0, and offsets are batches of its writer."""
+OPEN_SPANS = pl.Schema({"partition": pl.Int32(), "from_offset": pl.Int64(), "until_offset": pl.Int64()})
+"""Offsets that a look saw beyond the last stable offset, the end excluded: records of open transactions."""
+LOOKS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "before_ms": pl.Int64()})
+"""Looks at a topic with CreateTime, the pulse's and this batch's: they saw the records before `until_offset`, and were
+`before_ms` before this batch's look, by the driver's boot clock."""
+_KNOWN = {
+    "wait_ms": pl.Int64(),
+    "left_by": pl.Int64(),
+    "in_transaction": pl.Boolean(),
+    "seen_before_ms": pl.Int64(),
+    "excluded_before_ms": pl.Int64(),
+}
+READS = pl.Schema(
+    {"n": pl.Int64(), "age_ms": pl.Int64(), **_KNOWN, "writer_batch": pl.Int64(), "writer_row": pl.Int32()}
+)
+"""Fields of the rows of what a batch read of a partition: `partition_batches.reads`.
+
+`age_ms` is the sum of decided_at − record time over `n` records, and `wait_ms` that of decided_at − arrival (null:
+nobody stamped it, or the record is of a hop). `left_by` is the first batch whose plan saw the records and left them
+behind (null: none did). `in_transaction`: a look had seen them beyond the last stable offset. Without a stamp
+`seen_before_ms` is how long before this batch's look the first one was that saw the records, and `excluded_before_ms`
+the last one that did not (null: there was none, or there is a stamp). Behind a hop `writer_batch` wrote the records,
+and `writer_row` is their row, from 0, in `results` of the operator that wrote them.
+"""
+FIRSTS = pl.Schema({"age_ms": pl.Int64(), **_KNOWN})
+"""Fields of `partition_batches.firsts`, as in READS but of one record each.
+
+In order of arrival they are the first records of the partition at or beyond each instant for which a window that the
+batch closed had waited: its end, its `allowed_lateness` and the bound of the source.
+"""
+RESULTS = pl.Schema(
+    {
+        "read_batch": pl.Int64(),
+        "source": pl.String(),
+        "partition": pl.Int32(),
+        "read_row": pl.Int32(),
+        "n": pl.Int64(),
+        "age_ms": pl.Int64(),
+        "wait_ms": pl.Int64(),
+        "held_by": pl.String(),
+        "held_detail": pl.String(),
+        "held_from_ms": pl.Int64(),
+        "due_ms": pl.Int64(),
+    }
+)
+"""Fields of the rows of what a batch made visible at an operator: `operator_batches.results`.
+
+The newest record that each of `n` results reflects is in the row `read_row`, from 0, of `reads` of `read_batch`,
+`source` and `partition`. `age_ms` is the sum of decided_at of this batch − record time, and `wait_ms` that of
+decided_at − arrival (null: it is not known of each of them, and that of the row of `reads` holds). `held_by` is the
+setting because of which they came later than the batch that read the record (null: none did), and `held_detail` whose
+it is. They waited from `held_from_ms`, boot clock of the driver that read the record, until `due_ms`, epoch ms.
+"""
+_OF_RESULT = [name for name in RESULTS if name not in {"n", "age_ms", "wait_ms"}]
+
+
+def cell_of(length_ms: pl.Expr) -> pl.Expr:
+    """Returns the cell of each signed length in ms, as Int16; those of one cell differ by 4 % and 40 ms at most."""
+    magnitude = bucket_of(length_ms.abs() + LEAST_MS) // BUCKETS
+    return pl.when(length_ms < 0).then(-magnitude).otherwise(magnitude)
+
+
+def source_reads(
+    records: pl.DataFrame,
+    decided_at_ms: int,
+    *,
+    plans: pl.DataFrame | None = None,
+    open_spans: pl.DataFrame | None = None,
+    looks: pl.DataFrame | None = None,
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns what a batch read of a source: `partition` and the fields of READS, a row each, in order, and for each of
+    *records* the number of its row among those of its partition.
+
+    Args:
+        records: SOURCE_RECORDS.
+        decided_at_ms: decision time of the batch, epoch ms.
+        plans: PLANS; None: no plan had left records behind.
+        open_spans: OPEN_SPANS; None: no transaction was open.
+        looks: LOOKS; None: arrivals are stamped.
+    """
+    runs = _runs(records, plans, open_spans, looks)
+    run = np.repeat(np.arange(runs.height), runs["length"].to_numpy())
+    lengths = records.select(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms"))
+    # One number is the key of a row: to group by three columns takes four times as long.
+    cells = _as_number(cell_of(pl.col("age_ms"))) * 2**16 + _as_number(cell_of(pl.col("wait_ms")).fill_null(0))
+    keyed = lengths.with_columns(key=pl.lit(pl.Series(run)) * 2**32 + cells)
+    rows = (
+        keyed.group_by("key")
+        .agg(n=pl.len().cast(pl.Int64()), age_ms=pl.sum("age_ms"), wait_ms=_sum("wait_ms"))
+        .sort("key")
+        .with_columns(run=pl.col("key") // 2**32)
+        .join(runs.with_row_index("run").cast({"run": pl.Int64()}), on="run", maintain_order="left")
+        .with_columns(row=pl.int_range(pl.len(), dtype=pl.Int32()).over("partition"))
+    )
+    return _as_fields(rows, {"partition": pl.Int32(), **READS}), _numbers(keyed, rows)
+
+
+def hop_reads(
+    records: pl.DataFrame, decided_at_ms: int, *, plans: pl.DataFrame | None = None
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns the fields of READS of a hop, a row for each row of its writer, and the number of each record's row.
+
+    Args:
+        records: HOP_RECORDS.
+        decided_at_ms: decision time of the batch, epoch ms.
+        plans: PLANS; None: no plan had left records behind.
+    """
+    keyed = records.select(
+        key=pl.col("writer_batch") * 2**32 + pl.col("writer_row"), age_ms=decided_at_ms - pl.col("event_ms")
+    )
+    rows = (
+        keyed.group_by("key")
+        .agg(n=pl.len(), age_ms=pl.sum("age_ms"))
+        .sort("key")
+        .with_columns(
+            partition=0,
+            offset=pl.col("key") // 2**32,
+            writer_batch=pl.col("key") // 2**32,
+            writer_row=pl.col("key") % 2**32,
+            in_transaction=pl.lit(value=False),
+        )
+        .with_row_index("row")
+        .cast({"row": pl.Int32()})
+    )
+    return _as_fields(_with_plans(rows, plans), READS), _numbers(keyed, rows)
+
+
+def first_records(
+    records: pl.DataFrame,
+    instants_ms: pl.Series,
+    newest_ms: pl.DataFrame,
+    decided_at_ms: int,
+    *,
+    plans: pl.DataFrame | None = None,
+    open_spans: pl.DataFrame | None = None,
+    looks: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """Returns `partition` and the fields of FIRSTS of a source, a row each, in the order of partition and arrival.
+
+    Args:
+        records: SOURCE_RECORDS.
+        instants_ms: for which the windows that the batch closed had waited, record time, epoch ms.
+        newest_ms: `newest_ms`, the newest record time of each `partition` before the batch; none: it had no record.
+        decided_at_ms: as for `source_reads`, and so are the others.
+        plans: PLANS.
+        open_spans: OPEN_SPANS.
+        looks: LOOKS.
+    """
+    asked = np.unique(instants_ms.to_numpy())
+    before = dict(newest_ms.select("partition", "newest_ms").iter_rows())
+    event_ms, found = records["event_ms"].to_numpy(), [np.empty(0, np.int64)]
+    for partition, start, length in _partitions(records):
+        reached_ms = np.maximum.accumulate(event_ms[start : start + length])
+        missing = asked[asked > before.get(partition, np.iinfo(np.int64).min)]
+        places = np.unique(np.searchsorted(reached_ms, missing))
+        found.append(start + places[places < length])
+    firsts = records[np.concatenate(found)]
+    rows = firsts.with_columns(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms"))
+    rows = _with_looks(_with_spans(_with_plans(rows, plans), open_spans), looks)
+    return _as_fields(rows, {"partition": pl.Int32(), **FIRSTS})
+
+
+def places_of(records: pl.DataFrame, asked: pl.DataFrame) -> pl.Series:
+    """Returns the place among *records* of each `partition` and `offset` of *asked*; null: it is none of them.
+
+    So results find the row and the arrival of the record that they reflect, if this batch read it. *records* are in the
+    order of partition and offset.
+    """
+    if records.is_empty():
+        return pl.repeat(None, asked.height, dtype=pl.UInt32(), eager=True)
+    known, wanted = _places(records), _places(asked)
+    at = np.searchsorted(known, wanted).clip(max=records.height - 1)
+    return pl.Series(at, dtype=pl.UInt32()).set(pl.Series(known[at] != wanted), None)
+
+
+def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns the RESULTS of an operator, a row each, in order, and for each of *results* the number of its row.
+
+    Args:
+        results: what the batch made visible: `event_ms` and `arrived_ms` of the newest record that each reflects, as in
+            SOURCE_RECORDS (null: the arrival is not known), and the fields of RESULTS but for numbers and sums.
+        decided_at_ms: decision time of the batch, epoch ms.
+    """
+    # Neighbours have most in common: one number for it makes grouping three times as fast.
+    in_common = [name for name in _OF_RESULT if name != "read_row"]
+    is_new = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in in_common)
+    keyed = results.select(
+        key=is_new.cum_sum().cast(pl.Int64()) * 2**32 + pl.col("read_row").fill_null(-1),
+        age_ms=decided_at_ms - pl.col("event_ms"),
+        wait_ms=decided_at_ms - pl.col("arrived_ms"),
+    )
+    pieces = (
+        keyed.with_row_index("first")
+        .group_by("key")
+        .agg(pl.first("first"), n=pl.len(), age_ms=pl.sum("age_ms"), wait_ms=_sum("wait_ms"))
+    )
+    pieces = pieces.hstack(results[pieces["first"]].select(_OF_RESULT))
+    rows = pieces.group_by(_OF_RESULT).agg(pl.sum("n", "age_ms"), wait_ms=_sum("wait_ms")).sort(_OF_RESULT)
+    numbered = rows.select(_OF_RESULT).with_row_index("row").cast({"row": pl.Int32()})
+    return _as_fields(rows, RESULTS), _numbers(keyed, pieces.join(numbered, on=_OF_RESULT, nulls_equal=True))
+
+
+def in_lists(rows: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Returns *rows* as a list *name* of structs for each `partition`, in order."""
+    fields = pl.struct(pl.exclude("partition"))
+    return rows.group_by("partition", maintain_order=True).agg(fields.alias(name))
+
+
+def _as_fields(rows: pl.DataFrame, schema: dict[str, pl.DataType] | pl.Schema) -> pl.DataFrame:
+    missing = [pl.lit(None, kind).alias(name) for name, kind in schema.items() if name not in rows.columns]
+    return rows.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in schema.items())
+
+
+def _numbers(keyed: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+    """Returns the `row` of each `key`."""
+    return keyed.select("key").join(rows.select("key", "row"), on="key", how="left", maintain_order="left")["row"]
+
+
+def _as_number(cell: pl.Expr) -> pl.Expr:
+    return cell.cast(pl.Int64()) + 2**15
+
+
+def _sum(name: str) -> pl.Expr:
+    """Returns the sum of a column; null if it has nulls."""
+    return pl.when(pl.col(name).has_nulls()).then(None).otherwise(pl.sum(name))
+
+
+def _partitions(records: pl.DataFrame) -> list[tuple[int, int, int]]:
+    """Returns each partition of *records* with its first place and its number of records."""
+    lengths, partitions = records["partition"].rle().struct.unnest().get_columns()
+    return list(zip(partitions, lengths.cum_sum() - lengths, lengths, strict=True))
+
+
+def _places(rows: pl.DataFrame) -> np.ndarray:
+    """Returns partition and offset of each of *rows* as one number, in their order. Offsets are below 2⁴⁸."""
+    return rows.select(pl.col("partition").cast(pl.Int64()) * 2**48 + pl.col("offset")).to_series().to_numpy()
+
+
+def _runs(
+    records: pl.DataFrame, plans: pl.DataFrame | None, open_spans: pl.DataFrame | None, looks: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Returns stretches of *records* of a partition that the same plans and looks saw, with their `length`."""
+    edges = [
+        frame.select("partition", edge="until_offset") for frame in (plans, open_spans, looks) if frame is not None
+    ]
+    if open_spans is not None:
+        edges.append(open_spans.select("partition", edge="from_offset"))
+    by_partition = pl.concat(edges).partition_by("partition", as_dict=True) if edges else {}
+    offsets, places = records["offset"].to_numpy(), [np.empty(0, np.int64)]
+    for partition, start, length in _partitions(records):
+        places.append(np.array([start]))
+        if (partition,) in by_partition:
+            ends = np.searchsorted(offsets[start : start + length], by_partition[partition,]["edge"].to_numpy())
+            places.append(start + ends[ends < length])
+    first = np.unique(np.concatenate(places))
+    runs = records.select("partition", "offset")[first].with_columns(
+        length=pl.Series(np.diff(np.append(first, records.height)))
+    )
+    return _with_looks(_with_spans(_with_plans(runs, plans), open_spans), looks)
+
+
+def _with_plans(rows: pl.DataFrame, plans: pl.DataFrame | None) -> pl.DataFrame:
+    """Returns *rows*, which have `partition` and `offset`, with `left_by`."""
+    if plans is None:
+        return rows.with_columns(left_by=pl.lit(None, pl.Int64()))
+    return _joined(rows, plans.sort("left_by", descending=True), ends_after=True)
+
+
+def _with_spans(rows: pl.DataFrame, open_spans: pl.DataFrame | None) -> pl.DataFrame:
+    if open_spans is None:
+        return rows.with_columns(in_transaction=pl.lit(value=False))
+    is_open = (pl.col("from_offset") <= pl.col("offset")).fill_null(value=False)
+    found = _joined(rows, open_spans.sort("from_offset", descending=True), ends_after=True)
+    return found.with_columns(in_transaction=is_open).drop("from_offset")
+
+
+def _with_looks(rows: pl.DataFrame, looks: pl.DataFrame | None) -> pl.DataFrame:
+    if looks is None:
+        return rows
+    oldest_last = looks.sort("before_ms")
+    seen = _joined(rows, oldest_last.rename({"before_ms": "seen_before_ms"}), ends_after=True)
+    newest_last = looks.sort("before_ms", descending=True)
+    return _joined(seen, newest_last.rename({"before_ms": "excluded_before_ms"}), ends_after=False)
+
+
+def _joined(rows: pl.DataFrame, sights: pl.DataFrame, *, ends_after: bool) -> pl.DataFrame:
+    """Returns *rows* with the nearest of *sights* that saw the row's offset, or that did not.
+
+    Of several that saw the same offsets it is the last in the order of *sights*.
+    """
+    one_each = sights.unique(["partition", "until_offset"], keep="last", maintain_order=True)
+    # Those that saw an offset end after it, the others at or before it.
+    return rows.join_asof(
+        one_each.sort("until_offset"),
+        left_on="offset",
+        right_on="until_offset",
+        by="partition",
+        strategy="forward" if ends_after else "backward",
+        allow_exact_matches=not ends_after,
+        check_sortedness=False,
+    ).drop("until_offset")

@@ -1,0 +1,178 @@
+"""Facts of a simulated life as drivers store them: counted by `kernels.records.read_ages`, and read back."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import polars as pl
+from reference.lives import Life, Row
+
+from tidemark.account import facts as frames
+from tidemark.account.facts import Facts
+from tidemark.account.ledger import batches_of
+from tidemark.account.stored import STORED_READS, STORED_RESULTS, reads_of, results_of
+from tidemark.kernels.records.read_ages import (
+    FIRSTS,
+    HOP_RECORDS,
+    LOOKS,
+    OPEN_SPANS,
+    PLANS,
+    READS,
+    RESULTS,
+    SOURCE_RECORDS,
+    first_records,
+    hop_reads,
+    results_by_row,
+    source_reads,
+)
+
+COUNTED = {"reads", "firsts", "results", "looks"}
+"""Frames of a life that are stored in lists, or are needed for that."""
+RESULT = {name: kind for name, kind in RESULTS.items() if name not in {"n", "age_ms", "wait_ms"}}
+of_batch = itemgetter("stream", "batch_id")
+of_partition = itemgetter("stream", "input", "partition")
+of_read = itemgetter("stream", "read_batch", "input", "partition", "read_row")
+
+
+def facts_of(rows: dict[str, list[Row]]) -> Facts:
+    """Returns *rows* by frame as frames."""
+    return Facts(
+        **{name: pl.DataFrame(of_frame, schema=getattr(frames, name.upper())) for name, of_frame in rows.items()}
+    )
+
+
+def stored_facts(life: Life) -> tuple[Facts, list[list[int]]]:
+    """Returns the facts of *life* as they were stored, and for each of their results those of `life.results` in it."""
+    stored = _Stored(life)
+    for batch in life.rows["batches"]:
+        stored.count(batch)
+    facts = facts_of({name: rows for name, rows in life.rows.items() if name not in COUNTED})
+    reads, firsts = reads_of(_stored(stored.reads, STORED_READS, reads=READS, firsts=FIRSTS), batches_of(facts))
+    results = results_of(_stored(stored.results, STORED_RESULTS, results=RESULTS))
+    return Facts(**{**vars(facts), "reads": reads, "firsts": firsts, "results": results}), stored.members
+
+
+class _Stored:
+    """What the batches of a life stored.
+
+    Attributes:
+        reads: rows of `partition_batches`.
+        results: rows of `operator_batches`.
+        members: the numbers of the results in each row of a list of `results`.
+    """
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self.reads: list[Row] = []
+        self.results: list[Row] = []
+        self.members: list[list[int]] = []
+        self._read = _grouped(life.rows.get("reads", []), itemgetter("stream", "batch_id", "input", "partition"))
+        self._made = _grouped(enumerate(life.rows.get("results", [])), lambda made: of_batch(made[1]))
+        self._planned = _grouped(life.rows["plans"], of_batch)
+        self._plans = _grouped(life.rows["plans"], of_partition)
+        self._looks = _grouped(life.rows["looks"], of_partition)
+        self._windows = _grouped(life.rows.get("windows", []), of_batch)
+        self._bounds = {(row["stream"], row["input"]): row["bound_ms"] for row in life.rows["bounds"]}
+        self._created = {
+            (name, source.name)
+            for name, stream in life.streams.items()
+            for source in stream.inputs
+            if source.created_ms
+        }
+        self._row_of_read: dict[tuple[Any, ...], int] = {}
+        self._row_of_result: dict[tuple[Any, ...], int] = {}
+        self._arrived_ms: dict[tuple[Any, ...], int | None] = {}
+
+    def count(self, batch: Row) -> None:
+        """Counts what a batch read and made visible."""
+        for plan in self._planned[of_batch(batch)]:
+            read = (*of_batch(batch), plan["input"], plan["partition"])
+            lists, rows = (self._of_hop if plan["partition"] is None else self._of_source)(
+                batch, plan, self._read[read]
+            )
+            self._row_of_read |= {(*read, n): row for n, row in enumerate(rows)}
+            writer = next((row["writer"] for row in self._read[read]), None)
+            self.reads.append({**plan, "writer": writer, "decided_at_ms": batch["wall_ms"], **lists})
+        for place, made in groupby(self._made[of_batch(batch)], key=lambda each: each[1]["place"]):
+            self._count_results(batch, place, list(made))
+
+    def _of_hop(self, batch: Row, plan: Row, rows: list[Row]) -> tuple[Row, pl.Series]:
+        written = [itemgetter("writer", "writer_batch", "input", "writer_row")(row) for row in rows]
+        records = [
+            (row["writer_batch"], self._row_of_result[origin], row["event_ms"])
+            for row, origin in zip(rows, written, strict=True)
+        ]
+        reads, numbers = hop_reads(pl.DataFrame(records, schema=HOP_RECORDS, orient="row"), batch["wall_ms"])
+        return {"reads": reads.to_dicts(), "firsts": []}, numbers
+
+    def _of_source(self, batch: Row, plan: Row, rows: list[Row]) -> tuple[Row, pl.Series]:
+        partition, is_created = plan["partition"], (plan["stream"], plan["input"]) in self._created
+        records = [
+            (partition, plan["from_offset"] + n, row["event_ms"], None if is_created else row["arrived_ms"])
+            for n, row in enumerate(rows)
+        ]
+        for n, (_, _, _, arrived_ms) in enumerate(records):
+            self._arrived_ms[(*of_batch(batch), plan["input"], partition, n)] = arrived_ms
+        before = [each for each in self._plans[of_partition(plan)] if each["batch_id"] < batch["batch_id"]]
+        looks = self._looks[of_partition(plan)]
+        seen = [
+            (partition, look["until_offset"], batch["looked_ms"] - look["looked_ms"])
+            for look in looks
+            if look["driver"] == batch["driver"] and look["looked_ms"] <= batch["looked_ms"]
+        ]
+        left = [(partition, each["latest_offset"], each["batch_id"]) for each in before]
+        spans = [(partition, look["stable_offset"], look["until_offset"]) for look in looks]
+        spans = [span for span in spans if span[1] < span[2]]
+        known = {
+            "plans": pl.DataFrame(left, schema=PLANS, orient="row"),
+            "open_spans": pl.DataFrame(spans, schema=OPEN_SPANS, orient="row"),
+            "looks": pl.DataFrame(seen, schema=LOOKS, orient="row") if is_created else None,
+        }
+        bound_ms = self._bounds[plan["stream"], plan["input"]]
+        instants_ms = [row["end_ms"] + bound_ms for row in self._windows[of_batch(batch)]]
+        newest_ms = [(partition, each["newest_ms"]) for each in before[-1:] if each["newest_ms"] is not None]
+        frame = pl.DataFrame(records, schema=SOURCE_RECORDS, orient="row")
+        reads, numbers = source_reads(frame, batch["wall_ms"], **known)
+        firsts = first_records(
+            frame,
+            pl.Series(instants_ms, dtype=pl.Int64()),
+            pl.DataFrame(newest_ms, schema={"partition": pl.Int32(), "newest_ms": pl.Int64()}, orient="row"),
+            batch["wall_ms"],
+            **known,
+        )
+        return {"reads": reads.to_dicts(), "firsts": firsts.to_dicts()}, numbers
+
+    def _count_results(self, batch: Row, place: str, made: list[tuple[int, Row]]) -> None:
+        results = [
+            row
+            | {
+                "source": row["input"],
+                "read_row": self._row_of_read[of_read(row)],
+                "arrived_ms": self._arrived_ms.get(of_read(row)),
+            }
+            for _, row in made
+        ]
+        schema = {"event_ms": pl.Int64(), "arrived_ms": pl.Int64(), **RESULT}
+        stored, rows = results_by_row(pl.DataFrame(results, schema=schema), batch["wall_ms"])
+        members: list[list[int]] = [[] for _ in range(stored.height)]
+        for (number, result), row in zip(made, rows, strict=True):
+            members[row].append(number)
+            self._row_of_result[(*of_batch(batch), place, result["row"])] = row
+        self.members += members
+        self.results.append(made[0][1] | {"decided_at_ms": batch["wall_ms"], "results": stored.to_dicts()})
+
+
+def _grouped(rows: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = defaultdict(list)
+    for row in rows:
+        found[key(row)].append(row)
+    return found
+
+
+def _stored(rows: list[Row], schema: pl.Schema, **lists: pl.Schema) -> pl.DataFrame:
+    kinds = {**schema, **{name: pl.List(pl.Struct(fields)) for name, fields in lists.items()}}
+    return pl.DataFrame(rows, schema=kinds)
