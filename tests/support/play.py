@@ -385,6 +385,7 @@ HOP = pl.Struct(
         "idle": pl.Boolean(),
         "newest_ms": pl.Int64(),
         "repeated": pl.Boolean(),
+        "result_row": pl.Int32(),
         "idle_watermark_ms": pl.Int64(),
     }
 )

@@ -80,8 +80,8 @@ IMPORTS = {
     ),
     "stream.decide": (
         "collecting clock semantics model.tables model.settings model.kinds model kernels.columns "
-        "kernels.updates storage storage.delta control stream.journal stream.kafka stream.state "
-        "stream.updates stream.operate stream.read"
+        "kernels.updates kernels.records storage storage.delta control stream.journal stream.kafka "
+        "stream.state stream.updates stream.operate stream.read"
     ),
     "stream.write": (
         "collecting errors semantics model.tables model.settings model.kinds model kernels.columns "

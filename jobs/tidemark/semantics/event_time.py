@@ -37,6 +37,7 @@ class PartitionReading:
         went_back: a mark was read that the writer sent after its time was set back.
         traces: `traceparent` headers of its records; empty: none, or the source does not note them.
         has_open_transaction: records of an open transaction follow `latest_offset`, and will be read when it ends.
+        left_offset: the end of the records that the plan saw and left behind; None: it left none behind.
     """
 
     from_offset: int
@@ -50,6 +51,7 @@ class PartitionReading:
     went_back: bool = False
     traces: tuple[str, ...] = ()
     has_open_transaction: bool = False
+    left_offset: int | None = None
 
     @property
     def silent(self) -> bool:

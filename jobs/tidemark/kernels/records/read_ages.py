@@ -12,6 +12,8 @@ import numpy as np
 import polars as pl
 
 from tidemark.kernels.columns.buckets import bucket_of
+from tidemark.kernels.columns.schemas import fields_schema
+from tidemark.model.tables import catalog
 
 LEAST_MS = 1_000
 """Lengths are told apart as if they were longer by this. Nobody asks for 1 % of 100 ms: clocks differ by more."""
@@ -35,54 +37,11 @@ OPEN_SPANS = pl.Schema({"partition": pl.Int32(), "from_offset": pl.Int64(), "unt
 LOOKS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "before_ms": pl.Int64()})
 """Looks at a topic with CreateTime, the pulse's and this batch's: they saw the records before `until_offset`, and were
 `before_ms` before this batch's look, by the driver's boot clock."""
-_KNOWN = {
-    "wait_ms": pl.Int64(),
-    "left_by": pl.Int64(),
-    "in_transaction": pl.Boolean(),
-    "seen_before_ms": pl.Int64(),
-    "excluded_before_ms": pl.Int64(),
-}
-READS = pl.Schema(
-    {"n": pl.Int64(), "age_ms": pl.Int64(), **_KNOWN, "writer_batch": pl.Int64(), "writer_row": pl.Int32()}
-)
-"""Fields of the rows of what a batch read of a partition: `partition_batches.reads`.
-
-`age_ms` is the sum of decided_at − record time over `n` records, and `wait_ms` that of decided_at − arrival (null:
-nobody stamped it, or the record is of a hop). `left_by` is the first batch whose plan saw the records and left them
-behind (null: none did). `in_transaction`: a look had seen them beyond the last stable offset. Without a stamp
-`seen_before_ms` is how long before this batch's look the first one was that saw the records, and `excluded_before_ms`
-the last one that did not (null: there was none, or there is a stamp). Behind a hop `writer_batch` wrote the records,
-and `writer_row` is their row, from 0, in `results` of the operator that wrote them.
-"""
-FIRSTS = pl.Schema({"age_ms": pl.Int64(), **_KNOWN})
-"""Fields of `partition_batches.firsts`, as in READS but of one record each.
-
-In order of arrival they are the first records of the partition at or beyond each instant for which a window that the
-batch closed had waited: its end, its `allowed_lateness` and the bound of the source.
-"""
-RESULTS = pl.Schema(
-    {
-        "read_batch": pl.Int64(),
-        "source": pl.String(),
-        "partition": pl.Int32(),
-        "read_row": pl.Int32(),
-        "n": pl.Int64(),
-        "age_ms": pl.Int64(),
-        "wait_ms": pl.Int64(),
-        "held_by": pl.String(),
-        "held_detail": pl.String(),
-        "held_from_ms": pl.Int64(),
-        "due_ms": pl.Int64(),
-    }
-)
-"""Fields of the rows of what a batch made visible at an operator: `operator_batches.results`.
-
-The newest record that each of `n` results reflects is in the row `read_row`, from 0, of `reads` of `read_batch`,
-`source` and `partition`. `age_ms` is the sum of decided_at of this batch − record time, and `wait_ms` that of
-decided_at − arrival (null: it is not known of each of them, and that of the row of `reads` holds). `held_by` is the
-setting because of which they came later than the batch that read the record (null: none did), and `held_detail` whose
-it is. They waited from `held_from_ms`, boot clock of the driver that read the record, until `due_ms`, epoch ms.
-"""
+READS = fields_schema(catalog.READS)
+FIRSTS = fields_schema(catalog.FIRSTS)
+"""In order of arrival they are the first records of a partition at or beyond each instant for which a window that the
+batch closed had waited: its end, its `allowed_lateness` and the bound of the source."""
+RESULTS = fields_schema(catalog.RESULTS)
 _OF_RESULT = [name for name in RESULTS if name not in {"n", "age_ms", "wait_ms"}]
 
 

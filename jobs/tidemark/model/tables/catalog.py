@@ -193,6 +193,41 @@ TASKS = _columns(
     ("hot_share", "double", "share of the shard's records with that key, 0 to 1"),
 )
 """Fields of `operator_batches.tasks`."""
+_WAITED = _columns(
+    ("wait_ms", "bigint", "sum of decided_at − arrival, ms; null: nobody stamped it, or a record of a hop"),
+    ("left_by", "bigint", "first batch whose plan saw the records and left them behind; null: none did"),
+    ("in_transaction", "boolean", "whether a look had seen them beyond the last stable offset"),
+    ("seen_before_ms", "bigint", "without a stamp: ms from the first look that saw them to that of the batch"),
+    ("excluded_before_ms", "bigint", "without a stamp: ms from the last look that did not; null: there was none"),
+)
+READS = (
+    *_columns(
+        ("n", "bigint", "records"),
+        ("age_ms", "bigint", "sum of decided_at − record time, ms"),
+    ),
+    *_WAITED,
+    *_columns(
+        ("writer_batch", "bigint", "behind a hop: batch that wrote them; null: a source"),
+        ("writer_row", "int", "behind a hop: their row, from 0, in results of the operator that wrote them"),
+    ),
+)
+"""Fields of `partition_batches.reads`: records of a partition that waited alike."""
+FIRSTS = (*_columns(("age_ms", "bigint", "decided_at − record time, ms")), *_WAITED)
+"""Fields of `partition_batches.firsts`, of one record each."""
+RESULTS = _columns(
+    ("read_batch", "bigint", "batch that read the newest record that they reflect; null: not known"),
+    ("source", "string", "its source; null: not known"),
+    ("partition", "int", "its input partition"),
+    ("read_row", "int", "its row, from 0, in reads of that batch and partition; null: not known"),
+    ("n", "bigint", "results"),
+    ("age_ms", "bigint", "sum of decided_at − time of that record, ms"),
+    ("wait_ms", "bigint", "sum of decided_at − its arrival, ms; null: that of read_row holds"),
+    ("held_by", "string", "setting because of which they came later than the batch that read it; null: none"),
+    ("held_detail", "string", "whose setting it is"),
+    ("held_from_ms", "bigint", "since when they were held, boot clock of the driver that read it, ms"),
+    ("due_ms", "bigint", "until when, driver clock, epoch ms"),
+)
+"""Fields of `operator_batches.results`: what a batch made visible that came about alike."""
 OPERATOR_BATCHES = Table(
     "operator_batches",
     "batch and operator: its updates by outcome (records_in + held_before = the sum of the outcomes), the end-to-end "
@@ -251,6 +286,12 @@ OPERATOR_BATCHES = Table(
             "of a source: n records by log-scaled bucket, relative error ≤ 1 %, of their lag behind the time that it "
             "had reached: watermark + bound + 1 ms − record time, ms, which is the bound with which they are on time; "
             "bucket 0: no bound needed",
+        ),
+        Column(
+            "results",
+            _list_of(RESULTS),
+            "of a terminal operator or a repartition: its results that came about alike; null: none. "
+            f"{_fields_of(RESULTS)}",
         ),
     ),
     key=("batch_id", "operator"),
@@ -368,6 +409,18 @@ PARTITION_BATCHES = Table(
             ("newest_timestamp", "timestamp", "largest record timestamp seen; null: none yet, or combined"),
             ("activity", "string", "active | idle | backlogged"),
             ("blocked_by", "string", "partition or source that blocks the combined watermark; null: none"),
+            ("left_offset", "bigint", "end of what the plan saw and left behind; null: it left nothing"),
+        ),
+        Column(
+            "reads",
+            _list_of(READS),
+            f"the records that were read, as rows of those that waited alike; null: none. {_fields_of(READS)}",
+        ),
+        Column(
+            "firsts",
+            _list_of(FIRSTS),
+            "the first records at or beyond the end, plus the bound, of each streaming window that the batch closed, "
+            "in order of arrival: fields as in reads; null: none",
         ),
     ),
     key=("batch_id", "source", "partition"),
@@ -681,6 +734,11 @@ HOP = Table(
             ("idle", "boolean", "of a watermark row: whether all upstream is idle; null: an update"),
             ("newest", "timestamp", "record time of the newest record that it reflects; null: a watermark row"),
             ("repeated", "boolean", "whether all its content was emitted before; null: a watermark row"),
+            (
+                "result_row",
+                "int",
+                "row of it in results of operator_batches, from 0; null: a watermark row, or not known",
+            ),
             (
                 "idle_watermark",
                 "timestamp",

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import polars as pl
@@ -20,7 +21,7 @@ from tidemark.collecting import in_order_of, index_by_name, names_in, omit, with
 from tidemark.control.folder import Control
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import per_interval, records_per_window
-from tidemark.model.kinds.operator import latency_level
+from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS, HOP, SCHEMA_CHANGES, TABLES, Table
 from tidemark.model.topology import SubTopology, Time, Topology
@@ -37,6 +38,7 @@ from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
 from tidemark.stream.decide.schema_watch import SchemaWatch
+from tidemark.stream.decide.waits import FIRSTS, READS, RESULTS, BatchWaits, Results
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
@@ -140,8 +142,10 @@ class RunTables:
         self.hops = [o.name for o in sub.operators if o.hop_table]
         self._has_intervals, self._table_inputs = topology.has_intervals, sub.table_inputs()
 
-    def tables(self, batch: MicroBatch, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
-        """Returns the rows of *runs* by name.
+    def tables(
+        self, batch: MicroBatch, runs: Mapping[str, Run], results: Results = MappingProxyType({})
+    ) -> dict[str, pa.Table]:
+        """Returns the rows of *runs* by name, those of hops with the row of their result in *results*.
 
         They are rows of the design's tables (without rows: left out), the record times of measured operators, and the
         outputs of repartitions and sinks.
@@ -162,6 +166,8 @@ class RunTables:
         for name, operator in self._committing.items():
             if name in runs:
                 rows = runs[name].rows[name]
+                if operator.hop_table and name in results:
+                    rows = rows.with_columns(result_row=results[name][1])
                 tables[name] = self.rows_of(HOP, rows, batch) if operator.hop_table else rows.to_arrow()
         return tables
 
@@ -220,6 +226,7 @@ class Decider:
         self.sources = sub.sources
         self._due = DueTimes(topology, sub, steps.keeps_states)
         self._leading = self._due.leading
+        self._waits = BatchWaits(sub, window_ms=topology.window_ms, is_off=topology.level is Level.OFF)
         self._judging = {o.name for o in sub.operators if o.emission}
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
@@ -299,12 +306,23 @@ class Decider:
             readings[name], runs_of_sources[name] = intake.seen, intake.run
             if intake.waiting is not None:
                 moves.waiting[name], moves.held[name] = intake.waiting, intake.waiting.n
+        reads = self._waits.read(intakes, batch)
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)
-        tables = self.for_tables.tables(batch, runs)
+        results = self._waits.results(reads, runs, batch)
+        tables: dict[str, Rows] = {**self.for_tables.tables(batch, runs, results)}
+        tables |= {f"{READS}{name}": read.rows.to_arrow() for name, read in reads.items() if read.rows.height}
+        tables |= {f"{RESULTS}{name}": rows.to_arrow() for name, (rows, _) in results.items()}
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
-        return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join), moves)
+
+        def firsts(closed: list[ClosedWindow]) -> dict[str, Rows]:
+            found = self._waits.firsts(reads, intakes, was, closed, batch)
+            return {f"{FIRSTS}{name}": rows.to_arrow() for name, rows in found.items()}
+
+        entry, now = self.conclude(batch, was, now, readings, tallies, tables, last, _join, firsts)
+        self._waits.remember(intakes, batch)
+        return BatchDecision(entry, now, moves)
 
     def conclude(
         self,
@@ -316,6 +334,7 @@ class Decider:
         tables: Mapping[str, Rows],
         last: Mapping[str, int],
         join: Callable[[str, Rows, pa.Table], Rows],
+        firsts: Callable[[list[ClosedWindow]], Mapping[str, Rows]] = lambda closed: {},
     ) -> tuple[Entry, StreamProgress]:
         """Returns the journal entry of *batch* and the progress after it.
 
@@ -328,8 +347,10 @@ class Decider:
             tables: rows by name.
             last: per hop, the `seq` of the mark that ends it.
             join: adds the mark to the rows of a hop.
+            firsts: returns, by name, rows about the windows that the batch closes.
         """
         now, closed = self.count_windows(now, tallies)
+        tables = {**tables, **firsts(closed)}
         counts = {name: tally.intervals for name, tally in tallies.items()}
         held = {name: tally.counts.get("held_after", 0) for name, tally in tallies.items()}
         now, completed = self._completeness.decided(batch, was, now, counts, held)

@@ -39,6 +39,7 @@ from tidemark.semantics.skew import Skew
 from tidemark.semantics.skip_rate import per_second
 from tidemark.storage.files import Files, Rows, lazy
 from tidemark.stream.decide.decision import DISORDER, TIMES
+from tidemark.stream.decide.waits import FIRSTS, READS, RESULTS
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes
 from tidemark.stream.journal.task_run import TaskRun
@@ -89,7 +90,7 @@ class Measurer:
             OPERATOR_BATCHES.name: self._operators(entry, clocks, latencies),
             LATENCY_MINUTES.name: minutes,
             OPERATOR_WINDOWS.name: self._windows(notes, clocks) if self._topology.level is not Level.OFF else [],
-            PARTITION_BATCHES.name: _partitions(notes),
+            PARTITION_BATCHES.name: _partitions(notes, entry.tables),
             BATCHES.name: [self._batch(notes, finished_at_ms)],
         }
         return {name: self.of_batch(TABLES[name], part, entry.batch_id) for name, part in rows.items() if len(part)}
@@ -164,6 +165,8 @@ class Measurer:
                 row |= {"kind": operator.kind, **_as_columns(clocks[name])}
                 row["level"] = latency_level(operator, self._terminals)
                 row["disorder"] = _disorder(entry.tables.get(f"{DISORDER}{name}"))
+                results = entry.tables.get(f"{RESULTS}{name}")
+                row["results"] = None if results is None else as_frame(results).to_dicts()
                 if isinstance(operator, Sink) and operator.table:
                     row["newest_ms"] = _newest_ms(operator, entry.tables.get(name))
             rows.append(row)
@@ -344,8 +347,8 @@ def _newest_by_statistics(files: Files) -> int | None:
     return max(round(datetime.fromisoformat(bound).timestamp() * 1_000) for bound in bounds) if all(bounds) else None
 
 
-def _partitions(notes: DecisionNotes) -> list[dict[str, Any]]:
-    """Returns the rows of `partition_batches`."""
+def _partitions(notes: DecisionNotes, tables: Mapping[str, Rows]) -> list[dict[str, Any]]:
+    """Returns the rows of `partition_batches`; *tables* are those of the entry."""
     was, now = notes.was, notes.progress
     readings: dict[str, dict[int, PartitionReading]] = defaultdict(dict)
     for read in notes.sources:
@@ -353,7 +356,9 @@ def _partitions(notes: DecisionNotes) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for source, part in now.inputs.items():
         before = was.inputs.get(source)
-        rows += _of_source(source, before or InputProgress(), part, readings[source])
+        lists = {name: _by_partition(tables.get(f"{prefix}{source}")) for name, prefix in _LISTS.items()}
+        for row in _of_source(source, before or InputProgress(), part, readings[source]):
+            rows.append({**row, **{name: by_partition.get(row["partition"]) for name, by_partition in lists.items()}})
         # Partitions have rows of their own, so they are masked out of the comparison.
         if before is None or replace(part, partitions={}) != replace(before, partitions={}):
             activity = Activity.IDLE if part.idle else Activity.ACTIVE
@@ -378,6 +383,19 @@ def _of_source(
             yield {"source": source, "partition": number, **_place(now, number), **_offsets(reading), **time}
 
 
+_LISTS = {"reads": READS, "firsts": FIRSTS}
+"""Columns of `partition_batches` that are lists, with the prefix of their rows in the entry."""
+
+
+def _by_partition(rows: Rows | None) -> dict[int, list[dict[str, Any]]]:
+    """Returns *rows* without their column `partition`, by its value."""
+    frame = pl.DataFrame(schema={"partition": pl.Int32}) if rows is None else as_frame(rows)
+    return {
+        partition: part.drop("partition").to_dicts()
+        for (partition,), part in frame.partition_by("partition", as_dict=True, maintain_order=True).items()
+    }
+
+
 def _place(part: InputProgress, number: int) -> dict[str, str]:
     """Returns the column with the place of a partition of several topics."""
     return {"topic_partition": str(part.places[number])} if part.places else {}
@@ -394,6 +412,7 @@ def _offsets(reading: PartitionReading | None) -> dict[str, int | None]:
         "latest_offset": reading.latest_offset,
         "lost_from_offset": lost_from,
         "lost_until_offset": lost_until,
+        "left_offset": reading.left_offset,
     }
 
 
