@@ -178,6 +178,10 @@ def played(toml: str, home: Path, shards: int, executors: type[Apart] = Apart) -
     return play
 
 
+OF_ONE_SHARD = ("reads", "firsts", "results", "result_row", "phases", "phases_boot_ms")
+"""Columns that streams in shards do not fill yet, and what a driver did, whose tasks do the work in shards."""
+
+
 def told(play: Play) -> dict[str, Any]:
     """Returns comparable table rows, each key's changes and hops in order.
 
@@ -190,7 +194,7 @@ def told(play: Play) -> dict[str, Any]:
         frame = scan(path).collect()
         if path.name == OPERATOR_BATCHES.name:
             frame = without_spark(frame)
-        frame = frame.with_columns(cs.datetime().dt.epoch("ms")).drop("queued_ms", strict=False)
+        frame = frame.with_columns(cs.datetime().dt.epoch("ms")).drop("queued_ms", *OF_ONE_SHARD, strict=False)
         name = f"{path.parent.name}/{path.name}"
         if "seq" in frame.columns:
             by = ["operator", "key"] if path.name == "changes" else ["partition", "id", "key"]

@@ -185,6 +185,7 @@ def _partition(
         told_idle=told_idle,
         newest_ms=later(was.newest_ms, reading.newest_ms),
         set_back_from_ms=None if reading.went_back else was.set_back_from_ms,
+        left_behind=was.left_behind,
         activity=Activity.IDLE
         if told_idle and reading.caught_up
         else activity(
@@ -242,6 +243,7 @@ def processing_time(was: InputProgress, readings: Mapping[int, PartitionReading]
             watermark_ms=now_ms - 1,
             active_at_ms=now_ms,
             until_offset=part.until_offset,
+            left_behind=was.partitions.get(number, PartitionProgress()).left_behind,
         )
     return replace(was, partitions=partitions, watermark_ms=now_ms - 1, held_by=None, idle=False)
 

@@ -306,7 +306,7 @@ class Decider:
             readings[name], runs_of_sources[name] = intake.seen, intake.run
             if intake.waiting is not None:
                 moves.waiting[name], moves.held[name] = intake.waiting, intake.waiting.n
-        reads = self._waits.read(intakes, batch)
+        reads = self._waits.read(intakes, was, batch)
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)
         results = self._waits.results(reads, runs, batch)
@@ -317,12 +317,10 @@ class Decider:
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
 
         def firsts(closed: list[ClosedWindow]) -> dict[str, Rows]:
-            found = self._waits.firsts(reads, intakes, was, closed, batch)
+            found = self._waits.firsts(reads, was, closed, batch)
             return {f"{FIRSTS}{name}": rows.to_arrow() for name, rows in found.items()}
 
-        entry, now = self.conclude(batch, was, now, readings, tallies, tables, last, _join, firsts)
-        self._waits.remember(intakes, batch)
-        return BatchDecision(entry, now, moves)
+        return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join, firsts), moves)
 
     def conclude(
         self,

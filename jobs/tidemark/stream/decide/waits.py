@@ -3,16 +3,14 @@
 Purpose: whoever explains why a result was late needs its records, and no table has a row for each. So records that
 waited alike are one row (`kernels.records.read_ages`), and a result names the row of the record that it reflects.
 
-What it does not know: in which batch a record was read that a driver before this one held back, which records its
-plans left behind, and results of operators that run in shards. The rows that would say so are null, or are missing.
+What it does not know: the row of a record that an earlier batch read, such as the newest one of a window that is sent
+when it closes; and anything of a stream in shards.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -20,7 +18,7 @@ from tidemark.kernels.records import read_ages
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.progress import StreamProgress
+from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.streaming_windows import ClosedWindow
 from tidemark.stream.read.intake import Intake
@@ -29,29 +27,10 @@ from tidemark.stream.updates.step import Run
 OF_HOP = {"source_partition": "_partition", "source_offset": "_offset", "newest": "_newest_ms"}
 READS, FIRSTS, RESULTS = "reads_of_", "firsts_of_", "results_of_"
 """Prefixes of the entry's tables of a source and of an operator, with the columns of `read_ages`."""
-MOST_BATCHES = 1_000
-"""So many batches are remembered for records that are held back."""
 
 
 Results = Mapping[str, tuple[pl.DataFrame, pl.Series]]
 """By operator, its RESULTS, and for each of its rows the number of its result."""
-
-
-@dataclass
-class PartitionMemory:
-    """What earlier batches of this driver did with a partition.
-
-    `ends` and `batches` say up to which offset each batch read, and `left` has the PLANS that left records behind.
-    """
-
-    ends: list[int] = field(default_factory=list)
-    batches: list[int] = field(default_factory=list)
-    left: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def reader_of(self, offset: int) -> int | None:
-        """Returns the batch that read *offset*; None: it is not remembered."""
-        at = bisect_right(self.ends, offset)
-        return self.batches[at] if 0 < at < len(self.ends) else None
 
 
 @dataclass(frozen=True)
@@ -72,16 +51,15 @@ class BatchWaits:
     def __init__(self, sub: SubTopology, *, window_ms: int, is_off: bool) -> None:
         self._window_ms, self._is_off = window_ms, is_off
         self._places = {operator.name for operator in sub.handing_out} | sub.terminals()
-        self._memory: dict[tuple[str, int], PartitionMemory] = defaultdict(PartitionMemory)
         leading = [source for source in sub.sources if source.name not in sub.table_inputs()]
         self._sources = {source.name: source for source in leading}
 
-    def read(self, intakes: Mapping[str, Intake], batch: MicroBatch) -> dict[str, SourceReads]:
-        """Returns what *batch* read, by source."""
+    def read(self, intakes: Mapping[str, Intake], was: StreamProgress, batch: MicroBatch) -> dict[str, SourceReads]:
+        """Returns what *batch* read after the progress *was*, by source."""
         reads: dict[str, SourceReads] = {}
         for name, source in () if self._is_off else self._sources.items():
             records = intakes[name].read
-            plans = self._plans(name, intakes[name])
+            plans = self._plans(was.inputs.get(name, InputProgress()))
             if isinstance(source, HopSource):
                 rows, numbers = read_ages.hop_reads(records, batch.decided_at_ms, plans=plans)
                 rows = rows.with_columns(partition=pl.lit(0, pl.Int32))
@@ -93,7 +71,6 @@ class BatchWaits:
     def firsts(
         self,
         reads: Mapping[str, SourceReads],
-        intakes: Mapping[str, Intake],
         was: StreamProgress,
         closed: Iterable[ClosedWindow],
         batch: MicroBatch,
@@ -104,14 +81,14 @@ class BatchWaits:
         for name, source in self._sources.items():
             if not ends_ms or name not in reads or not isinstance(source, Source):
                 continue
-            before = was.inputs[name].partitions if name in was.inputs else {}
-            newest_ms = [(n, part.max_timestamp_ms) for n, part in before.items() if part.max_timestamp_ms is not None]
+            before = was.inputs.get(name, InputProgress())
+            newest = [(n, part.max_timestamp_ms) for n, part in before.partitions.items()]
             found = read_ages.first_records(
                 reads[name].records,
                 pl.Series([end_ms + source.bound_ms for end_ms in ends_ms], dtype=pl.Int64),
-                pl.DataFrame(newest_ms, schema={"partition": pl.Int32, "newest_ms": pl.Int64}, orient="row"),
+                pl.DataFrame(newest, {"partition": pl.Int32, "newest_ms": pl.Int64}, orient="row").drop_nulls(),
                 batch.decided_at_ms,
-                plans=self._plans(name, intakes[name]),
+                plans=self._plans(before),
             )
             if found.height:
                 firsts[name] = found
@@ -129,22 +106,9 @@ class BatchWaits:
                 made[name] = read_ages.results_by_row(self._reflected(rows, reads, batch), batch.decided_at_ms)
         return made
 
-    def remember(self, intakes: Mapping[str, Intake], batch: MicroBatch) -> None:
-        """Remembers what *batch*, which was decided, read and left behind."""
-        for name, intake in intakes.items():
-            source = self._sources.get(name)
-            for partition, seen in intake.seen.items():
-                memory = self._memory[name, partition]
-                memory.ends.append(seen.until_offset)
-                memory.batches.append(batch.batch_id)
-                del memory.ends[:-MOST_BATCHES], memory.batches[:-MOST_BATCHES]
-                memory.left = [plan for plan in memory.left if plan[1] > seen.until_offset]
-                if source is not None and seen.left_offset is not None:
-                    memory.left.append((partition, seen.left_offset, batch.batch_id))
-
-    def _plans(self, name: str, intake: Intake) -> pl.DataFrame | None:
-        """Returns the plans that left records of a source behind; None: none did."""
-        left = [plan for partition in sorted(intake.seen) for plan in self._memory[name, partition].left]
+    def _plans(self, was: InputProgress) -> pl.DataFrame | None:
+        """Returns the plans that left records behind which *was* has not read; None: none did."""
+        left = [(n, *plan) for n, part in sorted(was.partitions.items()) for plan in part.left_behind]
         return pl.DataFrame(left, schema=read_ages.PLANS, orient="row") if left else None
 
     def _reflected(self, rows: pl.DataFrame, reads: Mapping[str, SourceReads], batch: MicroBatch) -> pl.DataFrame:
@@ -167,7 +131,6 @@ class BatchWaits:
                 source=pl.when(is_its).then(pl.lit(name)).otherwise("source"),
                 read_row=pl.when(is_its).then(read.numbers[place]).otherwise("read_row"),
             )
-        found = self._of_earlier(found)
         is_hop = pl.col("source").is_in([n for n, source in self._sources.items() if isinstance(source, HopSource)])
         return found.select(
             "event_ms",
@@ -185,21 +148,3 @@ class BatchWaits:
     @staticmethod
     def _arrival(records: pl.DataFrame) -> list[pl.Expr]:
         return [pl.col("arrived_ms") if "arrived_ms" in records.columns else pl.lit(None, pl.Int64).alias("arrived_ms")]
-
-    def _of_earlier(self, found: pl.DataFrame) -> pl.DataFrame:
-        """Returns *found* with the batches that read what this batch did not, where they are remembered."""
-        missing = found["source"].is_null()
-        if not missing.any() or len(self._sources) != 1:
-            return found
-        ((name, _),) = self._sources.items()
-        places = found.filter(missing).select("partition", "offset").unique()
-        readers = [
-            self._memory[name, place[0]].reader_of(place[1]) if None not in place else None for place in places.rows()
-        ]
-        known = places.with_columns(earlier=pl.Series(readers, dtype=pl.Int64))
-        joined = found.join(known, on=["partition", "offset"], how="left", maintain_order="left")
-        is_known = pl.col("earlier").is_not_null()
-        return joined.with_columns(
-            read_batch=pl.coalesce("read_batch", "earlier"),
-            source=pl.when(is_known & pl.col("source").is_null()).then(pl.lit(name)).otherwise("source"),
-        ).drop("earlier")

@@ -60,7 +60,7 @@ from tidemark.stream.journal.entries import MANY
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Offsets, nothing_to_reread
-from tidemark.stream.read.intake import ids_of, seen_of, seen_of_hop, source_rows, without_records
+from tidemark.stream.read.intake import ids_of, seen_of, seen_of_hop, source_rows, with_left, without_records
 from tidemark.stream.read.joined_tables import COPIES
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
@@ -416,7 +416,8 @@ class ShardTask(Task):
         # What is left of a deleted topic is judged by the driver, too.
         if source.reads_several and topic and not all(map(topic.has, {*before.partitions, *parts, *ends})):
             return None
-        read = decider.reader.with_open_transactions(source, seen_of(parts, read_to, offsets, ends, {}), topic)
+        seen = with_left(seen_of(parts, read_to, offsets, ends, {}), source, is_last=batch.is_last)
+        read = decider.reader.with_open_transactions(source, seen, topic)
         readings = dict(decider.reader.marked(source, before, read, batch))
         ids = ids_of(readings, topic, before)
         return Input(decider.reader.progress(source, before, readings, writers, ids, batch), readings)

@@ -259,6 +259,7 @@ class Reader:
             # Of a topic that is deleted later, this is all that is known about its end.
             progress = progress.with_latest_offsets({number: part.latest_offset for number, part in readings.items()})
         progress = progress.with_files(batch.files[source.name]) if source.name in batch.files else progress
+        progress = progress.with_left({n: part.left_offset for n, part in readings.items()}, batch.batch_id)
         return progress.with_writers(trusted_positions(writers, source.written_by)).with_topic_ids(topic_ids)
 
     def topic(self, source: Source) -> TopicState | None:
