@@ -178,8 +178,8 @@ def played(toml: str, home: Path, shards: int, executors: type[Apart] = Apart) -
     return play
 
 
-OF_ONE_SHARD = ("reads", "firsts", "results", "result_row", "phases", "phases_boot_ms")
-"""Columns that streams in shards do not fill yet, and what a driver did, whose tasks do the work in shards."""
+NOT_ALIKE = ("reads", "firsts", "results", "result_row", "phases", "phases_boot_ms", "excluded_boot_ms")
+"""Columns that streams in shards do not fill yet, and those about the life of one driver."""
 
 
 def told(play: Play) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def told(play: Play) -> dict[str, Any]:
         frame = scan(path).collect()
         if path.name == OPERATOR_BATCHES.name:
             frame = without_spark(frame)
-        frame = frame.with_columns(cs.datetime().dt.epoch("ms")).drop("queued_ms", *OF_ONE_SHARD, strict=False)
+        frame = frame.with_columns(cs.datetime().dt.epoch("ms")).drop("queued_ms", *NOT_ALIKE, strict=False)
         name = f"{path.parent.name}/{path.name}"
         if "seq" in frame.columns:
             by = ["operator", "key"] if path.name == "changes" else ["partition", "id", "key"]
