@@ -197,6 +197,8 @@ class Stream:
     batch: int = 0
     labels: Any = None
     written: list[Record] = field(default_factory=list)
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """When a batch was visible in the hop, with records or without: how far it is complete is told there, too."""
     done: int = 0
 
     def __post_init__(self) -> None:
@@ -271,7 +273,8 @@ class Stream:
             plan = self._plan()
             if self.life.dense:
                 self._tell_look(plan, looked_ms)
-            if any(until > start for _, _, start, until, _, _ in plan) or self._is_due(plan, looked_ms):
+            has_news = any(until > start for _, _, start, until, _, _ in plan) or self._told() > self.hop_batch
+            if has_news or self._is_due(plan, looked_ms):
                 self.work_ms = started_ms
                 self._batch(plan, excluded_ms, looked_ms)
                 self.work_ms = None
@@ -291,6 +294,11 @@ class Stream:
                 room = None if room is None else room - (until - start)
                 plan.append((source, partition, start, until, latest, "max_records" if until < latest else None))
         return plan
+
+    def _told(self) -> int:
+        """Returns the newest batch that is visible in a hop; −1: there is none."""
+        marks = [mark for source in self.inputs if source.writer for mark in source.writer.marks]
+        return max((batch for at_ms, batch in marks if at_ms <= self.now_ms), default=-1)
 
     def _tell_look(self, plan: list[Any], looked_ms: int) -> None:
         for source, partition, _, _, stable, _ in plan:
@@ -314,8 +322,10 @@ class Stream:
                     found.append((source, partition, due_ms))
         return found
 
-    def _close(self, plan: list[Any], reads: list[tuple[Input, int | None, Result]], looked_ms: int) -> None:
-        """Closes the windows that the batch lets the watermark pass."""
+    def _close(
+        self, plan: list[Any], reads: list[tuple[Input, int | None, Result]], looked_ms: int, told_batch: int
+    ) -> None:
+        """Closes the windows that the batch lets the watermark pass; it has read hops until *told_batch*."""
         was_idle = {*self.idle}
         silent = self._newly_idle(plan, looked_ms)
         for source, partition, due_ms in silent:
@@ -332,8 +342,7 @@ class Stream:
             self.idle.pop(key, None)
             self.read_ms[key] = looked_ms
             self.newest_ms[key] = max(self.newest_ms.get(key, 0), result.start_ms)
-            if source.writer:
-                self.hop_batch = max(self.hop_batch, result.record.writer_batch or 0)
+        self.hop_batch = told_batch
         self.closing = []
         while closing := self._next_closing(max(self.closings, default=BASE_MS) + 5_000, moment):
             self.closings[closing.end_ms] = closing
@@ -387,9 +396,8 @@ class Stream:
 
     def _by_hop(self, source: Input, written: Closing, moment: Moment) -> Iterator[Passed]:
         if written.batch_id > moment.hop_batch:
-            row = next(r for of, _, r in moment.reads if of is source and r.record.writer_batch >= written.batch_id)
-            path = [*written.path, *row.path[len(row.record.path) :]]
-            yield Passed(was_awake=True, arrived_ms=written.visible_ms, name=source.name, path=path)
+            # A hop is read to its end.
+            yield Passed(was_awake=True, arrived_ms=written.visible_ms, name=source.name, path=written.path)
 
     def _by_record(self, source: Input, partition: int | None, end_ms: int, moment: Moment) -> Iterator[Passed]:
         key, name, needed_ms = (source.name, partition), source.detail(partition), end_ms + source.bound_ms
@@ -406,6 +414,7 @@ class Stream:
             for record in source.partitions[partition][start:until]
         ]
         wall_at_ms = looked_ms
+        told_batch = self._told()
         self._spend("spark", "", draw.randint(2, 40))
         if draw.random() < 0.2:
             self._spend("slots", f"t/{draw.choice('xyz')}", draw.randint(50, 1500))
@@ -419,9 +428,12 @@ class Stream:
             for record in source.partitions[partition][until:latest]:
                 if record.left_by is None:
                     record.left_by, record.left_ms = self.batch, looked_ms
+            newest = told_batch + 1
+            offsets = (self.hop_batch + 1, newest, newest) if source.writer else (start, until, latest)
             self.life.row(
                 "plans", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
-                from_offset=start, until_offset=until, latest_offset=latest,
+                from_offset=offsets[0], until_offset=offsets[1], latest_offset=offsets[2],
+                writer=source.writer.name if source.writer else None,
                 cut_by=cut_by, cut_detail=source.name if cut_by else None, n=until - start,
                 newest_ms=max((record.event_ms for record in source.partitions[partition][:until]), default=None),
             )  # fmt: skip
@@ -448,7 +460,8 @@ class Stream:
             self.tasks.append(row)
         self.open_batch = self.batch
         self.open = [result for _, _, _, result in reads]
-        self._close(plan, [(source, partition, result) for source, partition, _, result in reads], looked_ms)
+        read = [(source, partition, result) for source, partition, _, result in reads]
+        self._close(plan, read, looked_ms, told_batch)
         if self.interval_ms is not None:
             self._hold(worked_ms, looked_ms)
         for done, place in enumerate(self.places):
@@ -560,6 +573,8 @@ class Stream:
             self.life.results.append(seen)
             if place == self.hop:
                 self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"], row))
+        if place == self.hop and (kept or self.closing):
+            self.marks.append((at_ms, self.open_batch))
         for closing in self.closing:
             path = [*closing.path, Stretch(self.name, at_ms)]
             key = {
