@@ -50,11 +50,11 @@ class Host:
 
 
 class Unread(NamedTuple):
-    """Records that a stream's plan left behind, from then on."""
+    """Records that a stream's plan left behind, from then on, and who made it do so if the stream owes nothing."""
 
     stream: str
     batch_id: int
-    source: str
+    owner: Owned
     since_ms: int
 
 
@@ -78,6 +78,7 @@ class Record:
     readable_ms: int | None = None
     left_by: int | None = None
     left_ms: int | None = None
+    left_to: Owned | None = None
     taken_ms: int = 0
     """The look whose plan took it; `readable_ms` is when its transaction ended, None: it was in none."""
     reading: list[Stretch] = field(default_factory=list)
@@ -190,6 +191,8 @@ class Stream:
     """When a driver dies, and how long after that the next one starts."""
     interval_ms: int | None
     """How long results are held; None: they are not."""
+    most: int | None
+    """A batch with more records is carried out in parts of so many of each partition; None: it is not."""
     shards: list[Host]
     """The hosts of tasks that run the operators; none: the driver does."""
     now_ms: int = BASE_MS
@@ -276,7 +279,11 @@ class Stream:
             has_news = any(until > start for _, _, start, until, _, _ in plan) or self._told() > self.hop_batch
             if has_news or self._is_due(plan, looked_ms):
                 self.work_ms = started_ms
-                self._batch(plan, excluded_ms, looked_ms)
+                began_ms = looked_ms
+                for part in self._parts(plan):
+                    self._batch(part, excluded_ms, began_ms)
+                    # The same look has seen the next part, which begins now.
+                    excluded_ms, began_ms, self.work_ms = looked_ms, self.now_ms, self.now_ms
                 self.work_ms = None
 
     def _plan(self) -> list[tuple[Input, int | None, int, int, int, str | None]]:
@@ -294,6 +301,19 @@ class Stream:
                 room = None if room is None else room - (until - start)
                 plan.append((source, partition, start, until, latest, "max_records" if until < latest else None))
         return plan
+
+    def _parts(self, plan: list[Any]) -> Iterator[list[Any]]:
+        """Yields the parts of a plan."""
+        starts = [start for _, _, start, _, _, _ in plan]
+        while True:
+            ends = [
+                until if self.most is None or source.writer else min(until, start + self.most)
+                for (source, _, _, until, _, _), start in zip(plan, starts, strict=True)
+            ]
+            yield [(*planned[:2], *span, *planned[4:]) for planned, *span in zip(plan, starts, ends, strict=True)]
+            if ends == [planned[3] for planned in plan]:
+                return
+            starts = ends
 
     def _told(self) -> int:
         """Returns the newest batch that is visible in a hop; −1: there is none."""
@@ -428,6 +448,7 @@ class Stream:
             for record in source.partitions[partition][until:latest]:
                 if record.left_by is None:
                     record.left_by, record.left_ms = self.batch, looked_ms
+                    record.left_to = (cut_by, source.name) if cut_by else ("capacity", self.name)
             newest = told_batch + 1
             offsets = (self.hop_batch + 1, newest, newest) if source.writer else (start, until, latest)
             self.life.row(
@@ -533,7 +554,8 @@ class Stream:
             path.append(Stretch(("open_transaction", detail), seen_ms))
         if record.left_ms is not None:
             path.append(Stretch(self.name, record.left_ms))
-            path.append(Stretch(Unread(self.name, record.left_by or 0, source.name, record.left_ms), looked_ms))
+            left_to = record.left_to or UNKNOWN_SEGMENT
+            path.append(Stretch(Unread(self.name, record.left_by or 0, left_to, record.left_ms), looked_ms))
         record.reading = path
         key = {"read_batch": self.batch, "input": source.name, "partition": partition, "read_row": row}
         return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key, record)
@@ -790,6 +812,8 @@ class Life:
         self.codes: dict[Owned, int] = {UNKNOWN_SEGMENT: 0}
         self.streams: dict[str, Stream] = {}
         self.events: set[int] = set()
+        self.is_stamped = True
+        """Whether brokers stamp all records when they arrive."""
         self.many, self.length_ms = (100, 20_000) if self.dense else (1, 40_000)
         self._build()
 
@@ -819,6 +843,7 @@ class Life:
                 self, name, inputs, [f"{name}/op{m}" for m in range(draw.randint(1, 3))], places, hop,
                 [self._host(f"host{n}{m}") for m in range(3)], draw.choice([0, 200, 1_000, 3_000]),
                 self._pauses(), self._crashes(), draw.choice([None, None, None, 2_500]),
+                draw.choice([None, None, None, 4 * self.many]) if self.exact else None,
                 [self._host(f"worker{n}{m}", steps=False) for m in range(draw.choice([0, 0, 0, 3]))],
             )  # fmt: skip
             self.streams[name] = stream
@@ -880,9 +905,11 @@ class Life:
         draw = self.draw
         limit = draw.choice([None, None, 3 * self.many, 10 * self.many]) if self.exact else None
         partitions = range(draw.randint(1, 2 if self.dense else 3))
+        created_ms = draw.choice([None, None, 150]) if self.dense or not self.exact else None
+        self.is_stamped &= created_ms is None
         return Input(
             name, {n: self._records() for n in partitions}, limit, draw.choice([0, 800, 3_000]),
-            draw.choice([None, None, 4_000]), created_ms=None if self.exact else draw.choice([None, None, 150]),
+            draw.choice([None, None, 4_000]), created_ms=created_ms,
         )  # fmt: skip
 
     def _records(self) -> list[Record]:
@@ -1060,13 +1087,13 @@ class Life:
             if not isinstance(stretch.owner, Unread):
                 yield stretch
                 continue
-            stream, batch_id, source, at_ms = stretch.owner
+            stream, batch_id, owner, at_ms = stretch.owner
             for planned in self.streams[stream].batches[batch_id + 1 :]:
                 debts = self.streams[stream].debts.get(planned.batch_id)
                 if debts is None or at_ms >= stretch.until_ms:
                     continue
                 sum_owed, since_ms = 0.0, at_ms
-                for owned, owed in (debts or {("max_records", source): 1.0}).items():
+                for owned, owed in (debts or {owner: 1.0}).items():
                     sum_owed += owed
                     share = sum_owed / (sum(debts.values()) or 1.0)
                     at_ms = since_ms + int((planned.looked_ms - since_ms) * share + 1e-9)
