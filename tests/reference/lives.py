@@ -50,11 +50,11 @@ class Host:
 
 
 class Unread(NamedTuple):
-    """Records that a stream's plan left behind, from then on."""
+    """Records that a stream's plan left behind, from then on, and who made it do so if the stream owes nothing."""
 
     stream: str
     batch_id: int
-    source: str
+    owner: Owned
     since_ms: int
 
 
@@ -78,6 +78,7 @@ class Record:
     readable_ms: int | None = None
     left_by: int | None = None
     left_ms: int | None = None
+    left_to: Owned | None = None
     taken_ms: int = 0
     """The look whose plan took it; `readable_ms` is when its transaction ended, None: it was in none."""
     reading: list[Stretch] = field(default_factory=list)
@@ -190,6 +191,8 @@ class Stream:
     """When a driver dies, and how long after that the next one starts."""
     interval_ms: int | None
     """How long results are held; None: they are not."""
+    most: int | None
+    """A batch with more records is carried out in parts of so many of each partition; None: it is not."""
     shards: list[Host]
     """The hosts of tasks that run the operators; none: the driver does."""
     now_ms: int = BASE_MS
@@ -197,6 +200,8 @@ class Stream:
     batch: int = 0
     labels: Any = None
     written: list[Record] = field(default_factory=list)
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """When a batch was visible in the hop, with records or without: how far it is complete is told there, too."""
     done: int = 0
 
     def __post_init__(self) -> None:
@@ -271,9 +276,14 @@ class Stream:
             plan = self._plan()
             if self.life.dense:
                 self._tell_look(plan, looked_ms)
-            if any(until > start for _, _, start, until, _, _ in plan) or self._is_due(plan, looked_ms):
+            has_news = any(until > start for _, _, start, until, _, _ in plan) or self._told() > self.hop_batch
+            if has_news or self._is_due(plan, looked_ms):
                 self.work_ms = started_ms
-                self._batch(plan, excluded_ms, looked_ms)
+                began_ms = looked_ms
+                for part in self._parts(plan):
+                    self._batch(part, excluded_ms, began_ms)
+                    # The same look has seen the next part, which begins now.
+                    excluded_ms, began_ms, self.work_ms = looked_ms, self.now_ms, self.now_ms
                 self.work_ms = None
 
     def _plan(self) -> list[tuple[Input, int | None, int, int, int, str | None]]:
@@ -291,6 +301,24 @@ class Stream:
                 room = None if room is None else room - (until - start)
                 plan.append((source, partition, start, until, latest, "max_records" if until < latest else None))
         return plan
+
+    def _parts(self, plan: list[Any]) -> Iterator[list[Any]]:
+        """Yields the parts of a plan."""
+        starts = [start for _, _, start, _, _, _ in plan]
+        while True:
+            ends = [
+                until if self.most is None or source.writer else min(until, start + self.most)
+                for (source, _, _, until, _, _), start in zip(plan, starts, strict=True)
+            ]
+            yield [(*planned[:2], *span, *planned[4:]) for planned, *span in zip(plan, starts, ends, strict=True)]
+            if ends == [planned[3] for planned in plan]:
+                return
+            starts = ends
+
+    def _told(self) -> int:
+        """Returns the newest batch that is visible in a hop; −1: there is none."""
+        marks = [mark for source in self.inputs if source.writer for mark in source.writer.marks]
+        return max((batch for at_ms, batch in marks if at_ms <= self.now_ms), default=-1)
 
     def _tell_look(self, plan: list[Any], looked_ms: int) -> None:
         for source, partition, _, _, stable, _ in plan:
@@ -314,8 +342,10 @@ class Stream:
                     found.append((source, partition, due_ms))
         return found
 
-    def _close(self, plan: list[Any], reads: list[tuple[Input, int | None, Result]], looked_ms: int) -> None:
-        """Closes the windows that the batch lets the watermark pass."""
+    def _close(
+        self, plan: list[Any], reads: list[tuple[Input, int | None, Result]], looked_ms: int, told_batch: int
+    ) -> None:
+        """Closes the windows that the batch lets the watermark pass; it has read hops until *told_batch*."""
         was_idle = {*self.idle}
         silent = self._newly_idle(plan, looked_ms)
         for source, partition, due_ms in silent:
@@ -332,8 +362,7 @@ class Stream:
             self.idle.pop(key, None)
             self.read_ms[key] = looked_ms
             self.newest_ms[key] = max(self.newest_ms.get(key, 0), result.start_ms)
-            if source.writer:
-                self.hop_batch = max(self.hop_batch, result.record.writer_batch or 0)
+        self.hop_batch = told_batch
         self.closing = []
         while closing := self._next_closing(max(self.closings, default=BASE_MS) + 5_000, moment):
             self.closings[closing.end_ms] = closing
@@ -387,9 +416,8 @@ class Stream:
 
     def _by_hop(self, source: Input, written: Closing, moment: Moment) -> Iterator[Passed]:
         if written.batch_id > moment.hop_batch:
-            row = next(r for of, _, r in moment.reads if of is source and r.record.writer_batch >= written.batch_id)
-            path = [*written.path, *row.path[len(row.record.path) :]]
-            yield Passed(was_awake=True, arrived_ms=written.visible_ms, name=source.name, path=path)
+            # A hop is read to its end.
+            yield Passed(was_awake=True, arrived_ms=written.visible_ms, name=source.name, path=written.path)
 
     def _by_record(self, source: Input, partition: int | None, end_ms: int, moment: Moment) -> Iterator[Passed]:
         key, name, needed_ms = (source.name, partition), source.detail(partition), end_ms + source.bound_ms
@@ -406,6 +434,7 @@ class Stream:
             for record in source.partitions[partition][start:until]
         ]
         wall_at_ms = looked_ms
+        told_batch = self._told()
         self._spend("spark", "", draw.randint(2, 40))
         if draw.random() < 0.2:
             self._spend("slots", f"t/{draw.choice('xyz')}", draw.randint(50, 1500))
@@ -419,9 +448,13 @@ class Stream:
             for record in source.partitions[partition][until:latest]:
                 if record.left_by is None:
                     record.left_by, record.left_ms = self.batch, looked_ms
+                    record.left_to = (cut_by, source.name) if cut_by else ("capacity", self.name)
+            newest = told_batch + 1
+            offsets = (self.hop_batch + 1, newest, newest) if source.writer else (start, until, latest)
             self.life.row(
                 "plans", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
-                from_offset=start, until_offset=until, latest_offset=latest,
+                from_offset=offsets[0], until_offset=offsets[1], latest_offset=offsets[2],
+                writer=source.writer.name if source.writer else None,
                 cut_by=cut_by, cut_detail=source.name if cut_by else None, n=until - start,
                 newest_ms=max((record.event_ms for record in source.partitions[partition][:until]), default=None),
             )  # fmt: skip
@@ -448,7 +481,8 @@ class Stream:
             self.tasks.append(row)
         self.open_batch = self.batch
         self.open = [result for _, _, _, result in reads]
-        self._close(plan, [(source, partition, result) for source, partition, _, result in reads], looked_ms)
+        read = [(source, partition, result) for source, partition, _, result in reads]
+        self._close(plan, read, looked_ms, told_batch)
         if self.interval_ms is not None:
             self._hold(worked_ms, looked_ms)
         for done, place in enumerate(self.places):
@@ -520,7 +554,8 @@ class Stream:
             path.append(Stretch(("open_transaction", detail), seen_ms))
         if record.left_ms is not None:
             path.append(Stretch(self.name, record.left_ms))
-            path.append(Stretch(Unread(self.name, record.left_by or 0, source.name, record.left_ms), looked_ms))
+            left_to = record.left_to or UNKNOWN_SEGMENT
+            path.append(Stretch(Unread(self.name, record.left_by or 0, left_to, record.left_ms), looked_ms))
         record.reading = path
         key = {"read_batch": self.batch, "input": source.name, "partition": partition, "read_row": row}
         return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key, record)
@@ -560,6 +595,8 @@ class Stream:
             self.life.results.append(seen)
             if place == self.hop:
                 self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"], row))
+        if place == self.hop and (kept or self.closing):
+            self.marks.append((at_ms, self.open_batch))
         for closing in self.closing:
             path = [*closing.path, Stretch(self.name, at_ms)]
             key = {
@@ -775,6 +812,8 @@ class Life:
         self.codes: dict[Owned, int] = {UNKNOWN_SEGMENT: 0}
         self.streams: dict[str, Stream] = {}
         self.events: set[int] = set()
+        self.is_stamped = True
+        """Whether brokers stamp all records when they arrive."""
         self.many, self.length_ms = (100, 20_000) if self.dense else (1, 40_000)
         self._build()
 
@@ -804,6 +843,7 @@ class Life:
                 self, name, inputs, [f"{name}/op{m}" for m in range(draw.randint(1, 3))], places, hop,
                 [self._host(f"host{n}{m}") for m in range(3)], draw.choice([0, 200, 1_000, 3_000]),
                 self._pauses(), self._crashes(), draw.choice([None, None, None, 2_500]),
+                draw.choice([None, None, None, 4 * self.many]) if self.exact else None,
                 [self._host(f"worker{n}{m}", steps=False) for m in range(draw.choice([0, 0, 0, 3]))],
             )  # fmt: skip
             self.streams[name] = stream
@@ -865,9 +905,11 @@ class Life:
         draw = self.draw
         limit = draw.choice([None, None, 3 * self.many, 10 * self.many]) if self.exact else None
         partitions = range(draw.randint(1, 2 if self.dense else 3))
+        created_ms = draw.choice([None, None, 150]) if self.dense or not self.exact else None
+        self.is_stamped &= created_ms is None
         return Input(
             name, {n: self._records() for n in partitions}, limit, draw.choice([0, 800, 3_000]),
-            draw.choice([None, None, 4_000]), created_ms=None if self.exact else draw.choice([None, None, 150]),
+            draw.choice([None, None, 4_000]), created_ms=created_ms,
         )  # fmt: skip
 
     def _records(self) -> list[Record]:
@@ -1045,13 +1087,13 @@ class Life:
             if not isinstance(stretch.owner, Unread):
                 yield stretch
                 continue
-            stream, batch_id, source, at_ms = stretch.owner
+            stream, batch_id, owner, at_ms = stretch.owner
             for planned in self.streams[stream].batches[batch_id + 1 :]:
                 debts = self.streams[stream].debts.get(planned.batch_id)
                 if debts is None or at_ms >= stretch.until_ms:
                     continue
                 sum_owed, since_ms = 0.0, at_ms
-                for owned, owed in (debts or {("max_records", source): 1.0}).items():
+                for owned, owed in (debts or {owner: 1.0}).items():
                     sum_owed += owed
                     share = sum_owed / (sum(debts.values()) or 1.0)
                     at_ms = since_ms + int((planned.looked_ms - since_ms) * share + 1e-9)

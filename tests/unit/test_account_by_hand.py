@@ -188,7 +188,7 @@ def test_a_catch_up_belongs_to_the_absence_that_made_it_necessary():
     read = {-1: 0} | {n: until for n, _, until, _ in looks}
     plans = [
         {"stream": "s", "batch_id": n, "input": "orders", "partition": 0, "from_offset": read[n - 1]}
-        | {"until_offset": until, "latest_offset": latest}
+        | {"until_offset": until, "latest_offset": latest, "n": until - read[n - 1]}
         for n, _, until, latest in looks
     ]
     pieces = [

@@ -105,12 +105,14 @@ PLANS = pl.Schema(
         "cut_detail": TEXT,
         "n": COUNT,
         "newest_ms": MS,
+        "writer": TEXT,
     }
 )
 """What each plan took from an input partition, a row of `partition_batches`.
 
 `n` is the number of records that the batch read there, and `newest_ms` the newest event time of the partition with
-these (null: it has had no record).
+these (null: it has had no record). Of a hop offsets are batches of `writer`, the stream that writes it (null: the input
+is a source). A batch may also have told how far the hop is complete, and have written no record.
 Offsets are as there: exclusive ends. `cut_by` is the owner (`max_records`, `max_drift`) because of which a plan took
 less than there was, null: it took all, or nothing limited it; `cut_detail` is that owner's detail.
 """

@@ -209,12 +209,7 @@ def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
 
 def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
     """Returns the hops whose writer's watermark passed in a batch that this one was the first to read."""
-    reads = ledger.facts.reads.filter(pl.col("writer").is_not_null()).sort("batch_id", "writer_batch", "event_ms")
-    newest = (
-        reads.group_by("stream", "input", "batch_id", maintain_order=True)
-        .agg(pl.max("writer_batch"))
-        .select("stream", "input", "batch_id", read_until=pl.col("writer_batch").cum_max().over("stream", "input"))
-    )
+    plans = ledger.facts.plans.filter(pl.col("writer").is_not_null())
     written = ledger.made_visible(numbered(ledger.facts.windows).rename({"result": "origin"})).select(
         "origin",
         "end_ms",
@@ -224,38 +219,33 @@ def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
         at_ms="until_ms",
         at_error_ms="clock_error_ms",
     )
-    rows = asked.join(reads, on=["stream", "batch_id"]).join(written, on=["writer", "input", "end_ms"])
-    before = rows.sort("batch_id").join_asof(
-        newest.sort("batch_id"),
-        on="batch_id",
-        by=["stream", "input"],
-        allow_exact_matches=False,
-        check_sortedness=False,
+    earlier = plans.select(*PARTITION, left_by="batch_id", seen_batch="latest_offset").sort("left_by")
+    rows = (
+        asked.join(plans, on=["stream", "batch_id"])
+        .join(written, on=["writer", "input", "end_ms"])
+        .filter(pl.col("written_batch").is_between("from_offset", "until_offset", closed="left"))
     )
-    return (
-        before.filter(
-            pl.col("read_until").is_null() | (pl.col("read_until") < pl.col("written_batch")),
-            pl.col("written_batch") <= pl.col("writer_batch"),
-        )
-        .sort("writer_batch", "event_ms")
-        .group_by("result", "input", maintain_order=True)
-        .first()
-        .with_columns(
-            kind=pl.lit("hop"),
-            whose=input_partition(),
-            was_awake=pl.lit(value=True),
-        )
+    left = (
+        rows.select("result", *PARTITION, "batch_id", "written_batch")
+        .join(earlier, on=PARTITION, nulls_equal=True)
+        .filter(pl.col("left_by") < pl.col("batch_id"), pl.col("written_batch") < pl.col("seen_batch"))
+        .group_by("result", "input")
+        .agg(pl.min("left_by"))
+    )
+    return rows.join(left, on=["result", "input"], how="left", maintain_order="left").with_columns(
+        kind=pl.lit("hop"),
+        bound_ms=pl.lit(None, MS),
+        whose=input_partition(),
+        was_awake=pl.lit(value=True),
     )
 
 
 def _not_known(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
     """Returns the hops without their writer's window, and the partitions of sources without a bound."""
-    hops = ledger.facts.reads.filter(pl.col("writer").is_not_null()).select("stream", "input", "writer").unique()
     written = ledger.facts.windows.select("end_ms", writer="stream", input="place", is_written=pl.lit(value=True))
     rows = (
         asked.join(ledger.facts.plans, on=["stream", "batch_id"])
         .join(ledger.facts.bounds, on=["stream", "input"], how="left")
-        .join(hops, on=["stream", "input"], how="left")
         .join(written.unique(), on=["writer", "input", "end_ms"], how="left")
     )
     is_hop, has_bound = pl.col("writer").is_not_null(), pl.col("bound_ms").is_not_null()
