@@ -30,7 +30,7 @@ from tidemark.model.settings.intervals import utc
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import TASKS
 from tidemark.model.topology import EVERY, Topology, parse
-from tidemark.semantics.segments import SegmentOwner
+from tidemark.semantics.segments import NEXT, SegmentOwner
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import WriteRepeater, at_once
 from tidemark.storage.fence import Fence
@@ -38,7 +38,7 @@ from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.driver.heartbeats import ClockOffsets, Heartbeats
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
-from tidemark.stream.journal.timeline import NEXT, Timeline
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.read.data_loss import Reread, nothing_to_reread
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
 from tidemark.stream.wiring import build_engine
@@ -213,9 +213,6 @@ class Play:
         if sub not in self._engines:
             self.start(sub)
         timeline = self._timelines[sub]
-        # Between batches the query waits for its trigger; a play has no look or plan that takes time.
-        if timeline.open():
-            timeline.begin(SegmentOwner.TRIGGER, batch_id=NEXT)
         self.now_ms = at_ms if now_ms is None else now_ms
         timeline.begin(SegmentOwner.ENGINE, batch_id=NEXT)
         frame = self.frame(rows, sub)
@@ -227,6 +224,8 @@ class Play:
             batch_id, lambda: frame, self.broker.read_to(), executors, planned_at_ms=at_ms,
             versions=self._versions(sub), read_part=lambda part: self._part(frame, part), passed_over=passed_over,
         )  # fmt: skip
+        # Until the next one the query waits for its trigger; a play has no look or plan that takes time.
+        timeline.begin(SegmentOwner.TRIGGER, batch_id=NEXT)
 
     def frame(self, rows: Sequence[Row], sub: str | None = None) -> pl.DataFrame:
         """Returns *rows* as the readers of *sub* have them."""
@@ -296,6 +295,10 @@ class Play:
     def engine(self, sub: str) -> Engine:
         """The newest driver's of *sub*."""
         return self._engines[sub]
+
+    def timeline(self, sub: str) -> Timeline:
+        """What the newest driver of *sub* does."""
+        return self._timelines[sub]
 
     def _clock(self) -> int:
         self.now_ms += self.reading_ms
@@ -367,6 +370,7 @@ RAW = {
     "headers": HEADERS,
     "deleted": pl.Boolean(),
     "timestamp_ms": pl.Int64(),
+    "stamped_ms": pl.Int64(),
     "reason": pl.String(),
     "sampled": pl.String(),
 }

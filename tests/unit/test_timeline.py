@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidemark.semantics.segments import Segment, SegmentOwner
-from tidemark.stream.journal.timeline import NEXT, Timeline
+from tidemark.semantics.segments import NEXT, Segment, SegmentOwner
+from tidemark.stream.journal.timeline import Timeline
 
 BROKER, ENGINE, OPERATOR, SLOTS, SPARK, TARGET, TRIGGER = (
     SegmentOwner.BROKER,

@@ -29,6 +29,8 @@ class SegmentOwner(StrEnum):
     """What Tidemark does for a batch around the operators and the writes."""
 
 
+NEXT = -1
+"""The number of a batch that has none yet."""
 JOURNAL, FACTS = "journal", "facts"
 TASKS_OF_SPARK = "tasks"
 """The detail of segments of Spark in which tasks work and the driver waits for them."""

@@ -29,7 +29,7 @@ from tidemark.model.project.secrets import read_given
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time
 from tidemark.semantics.progress import InputProgress, StreamProgress
-from tidemark.semantics.segments import SegmentOwner
+from tidemark.semantics.segments import NEXT, SegmentOwner
 from tidemark.spark_session import have_checkpoints_written
 from tidemark.storage.disk import Disk, Work
 from tidemark.storage.fence import Fence
@@ -46,7 +46,6 @@ from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, W
 from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
 from tidemark.stream.journal.checkpoint import Plan, last_tick, make_plan_durable, read_plan
-from tidemark.stream.journal.timeline import NEXT
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
 from tidemark.stream.kafka.transactions import TransactionWatch, row_of
 from tidemark.stream.kafka.watch import BrokerWatch

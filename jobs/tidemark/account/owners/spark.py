@@ -9,7 +9,7 @@ SPARK = register(
     Owner(
         name=SegmentOwner.SPARK.value,
         parent="driver",
-        detail="nothing",
+        detail="what it did: planning, tasks, commit",
         proof="the stream's segments",
         remedy="give the driver more cores, or fewer streams; `tidemark logs` has Spark's messages",
     )

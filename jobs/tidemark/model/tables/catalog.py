@@ -217,7 +217,7 @@ FIRSTS = (*_columns(("age_ms", "bigint", "decided_at − record time, ms")), *_W
 RESULTS = _columns(
     ("read_batch", "bigint", "batch that read the newest record that they reflect; null: not known"),
     ("source", "string", "its source; null: not known"),
-    ("partition", "int", "its input partition"),
+    ("partition", "int", "its input partition; null: a hop"),
     ("read_row", "int", "its row, from 0, in reads of that batch and partition; null: not known"),
     ("n", "bigint", "results"),
     ("age_ms", "bigint", "sum of decided_at − time of that record, ms"),

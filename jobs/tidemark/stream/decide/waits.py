@@ -137,7 +137,7 @@ class BatchWaits:
             "arrived_ms",
             "read_batch",
             "source",
-            pl.when(is_hop).then(0).otherwise("partition").cast(pl.Int32).alias("partition"),
+            pl.when(~is_hop).then("partition").cast(pl.Int32).alias("partition"),
             "read_row",
             held_by=pl.lit(None, pl.String),
             held_detail=pl.lit(None, pl.String),

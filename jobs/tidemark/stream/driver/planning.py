@@ -13,10 +13,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.clock import Clock
-from tidemark.semantics.segments import SegmentOwner
+from tidemark.semantics.segments import NEXT, SegmentOwner
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.checkpoint import committed_at_ms
-from tidemark.stream.journal.timeline import NEXT, Timeline
+from tidemark.stream.journal.timeline import Timeline
 
 log = logging.getLogger("tidemark.stream")
 

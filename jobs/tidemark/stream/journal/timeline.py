@@ -12,10 +12,8 @@ from collections.abc import Sequence
 from threading import Lock
 
 from tidemark.clock import Clock, boot_clock_ms
-from tidemark.semantics.segments import Segment, SegmentOwner
+from tidemark.semantics.segments import NEXT, Segment, SegmentOwner
 
-NEXT = -1
-"""The number of a batch that has none yet."""
 SHORT_MS = 250
 """Of batches that changed nothing, shorter segments become part of the wait before them: a night is one segment."""
 
