@@ -247,11 +247,10 @@ def _with_earlier_reads(
     rows = reads.select(*OF_READ, "event_ms", found_batch="batch_id", found_row="row").sort("event_ms")
     earlier = results.with_row_index("order").filter(pl.col("read_row").is_null()).sort("event_ms")
     of_any = earlier.filter(pl.col("partition").is_null()).drop("partition")
-    nearest = {"on": "event_ms", "strategy": "nearest", "check_sortedness": False}
     found = pl.concat(
         [
-            earlier.filter(pl.col("partition").is_not_null()).join_asof(rows, by=OF_READ, **nearest),
-            of_any.join_asof(rows, by=OF_READ[:2], **nearest),
+            _nearest(earlier.filter(pl.col("partition").is_not_null()), rows, OF_READ),
+            _nearest(of_any, rows, OF_READ[:2]),
         ],
         how="diagonal",
     )
@@ -273,6 +272,10 @@ def _with_earlier_reads(
     )
     here = results.with_row_index("order").filter(pl.col("read_row").is_not_null())
     return pl.concat([here, held.select(here.columns)]).sort("order").drop("order")
+
+
+def _nearest(results: pl.DataFrame, rows: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    return results.join_asof(rows, on="event_ms", by=by, strategy="nearest", check_sortedness=False)
 
 
 def _holders(topology: Topology) -> dict[str, str]:
