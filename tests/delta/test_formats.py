@@ -86,13 +86,13 @@ def test_the_first_driver_stamps_the_warehouse(tmp_path: Path) -> None:
     play = Play(EVENTS, tmp_path / "warehouse")
     play.start()
     assert json.loads((tmp_path / "warehouse" / "tidemark.json").read_text()) == {"format": 3, "tidemark": "0.1.0"}
-    assert warehouse_stamp(tmp_path / "warehouse") == Stamp(2, "0.1.0")
+    assert warehouse_stamp(tmp_path / "warehouse") == Stamp(3, "0.1.0")
 
 
 def test_a_stamp_is_written_once(tmp_path: Path) -> None:
     (tmp_path / "tidemark.json").write_text('{"format": 3, "tidemark": "0.0.9"}')
     stamp_warehouse(tmp_path)
-    assert warehouse_stamp(tmp_path) == Stamp(2, "0.0.9")
+    assert warehouse_stamp(tmp_path) == Stamp(3, "0.0.9")
 
 
 def test_a_driver_refuses_a_newer_warehouse(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from tidemark.collecting import index_by_name, names_in
 from tidemark.semantics.blame import AgeCause, Compared
 from tidemark.semantics.dead_letters import DeadLetterKind
+from tidemark.semantics.segments import SegmentOwner
 
 
 @dataclass(frozen=True)
@@ -153,8 +154,9 @@ BATCHES = Table(
             (
                 "phases",
                 "array<struct<owner:string,detail:string,batch_id:bigint,ms:bigint>>",
-                "what the driver did since the entry before in the journal, in order and without a gap: who has the "
-                "time (docs/why.md), for which batch, ms; of a query that a listener records: Spark's phases",
+                "what the driver did since the entry before in the journal, in order and without a gap. owner: "
+                f"{', '.join(SegmentOwner)}; detail: which; batch_id: for which batch; of a query that a listener "
+                "records: Spark's phases",
             ),
             ("phases_boot_ms", "bigint", "boot clock at the end of the last phase; null: not known"),
             (
