@@ -6,6 +6,7 @@ The clock of these plays stands still but for writes, which take 10 ms each, and
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -117,6 +118,17 @@ def test_nothing_is_unknown_but_the_time_before_the_first_batch(facts: Facts) ->
     unknown = record_parts(ledger).filter(pl.col("owner") == "unknown")
     results = facts.results.with_row_index("result").cast({"result": pl.Int64})
     assert {*unknown.join(results, on="result")["read_batch"]} == {0}
+
+
+def test_records_that_nobody_stamped_arrived_between_looks(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    # The look of the batch is at 10 s. Looks 3 s and 1 s before it saw the ends 1 and 2 of the partition.
+    play.looks = lambda at_ms, source: [(0, 1, 3_000), (0, 2, 1_000)] if source == "events" else []
+    play.batch([play.row("events", ms(n), key="a", id="a", v=n) for n in range(3)], at_ms=ms(10))
+    ((row,),) = play.reads().values()
+    assert [(read["n"], read["seen_before_ms"], read["excluded_before_ms"]) for read in row["reads"]] == [
+        (1, 3_000, None), (1, 1_000, 3_000), (1, None, 1_000),
+    ]  # fmt: skip
 
 
 def test_a_stream_without_rows_has_no_facts(play: Play) -> None:

@@ -34,6 +34,7 @@ from tidemark.semantics.segments import NEXT, SegmentOwner
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import WriteRepeater, at_once
 from tidemark.storage.fence import Fence
+from tidemark.stream.decide.waits import LooksBefore
 from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.driver.heartbeats import ClockOffsets, Heartbeats
 from tidemark.stream.engine import Engine
@@ -109,6 +110,7 @@ class Play:
         self.queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED
         self.reading_ms = self.write_ms = self.output_ms = self.set_ms = 0
         self.reread: Reread = nothing_to_reread
+        self.looks: LooksBefore = lambda at_ms, source: ()
 
     def in_shards(self, n: int, executors: Callable[[pl.DataFrame], Executors]) -> Play:
         """Makes later drivers run operators in *n* shards on *executors*."""
@@ -280,7 +282,7 @@ class Play:
             fence=Fence(lambda: self._writes(check_lease), until_written, step, self._clock),
             host=self.hosts.get(sub, Host(platform.node())),
             clock_offsets=self.clock_offsets, queued=self.queued, reread=self.reread,
-            timeline=self._timelines[sub],
+            timeline=self._timelines[sub], looks=self.looks,
         )  # fmt: skip
 
     def settle(self) -> None:

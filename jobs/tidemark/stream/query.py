@@ -47,6 +47,7 @@ from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
 from tidemark.stream.journal.checkpoint import Plan, last_tick, make_plan_durable, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
+from tidemark.stream.kafka.looks import ArrivalLooks
 from tidemark.stream.kafka.transactions import TransactionWatch, row_of
 from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
@@ -263,6 +264,7 @@ class StreamQuery:
         )
         # Streams without topics need it, too: an offset that is known at one end of a hop alone is of no use.
         self._clock_skew.start()
+        self._looks = ArrivalLooks(broker, pulse.timeline, self._inputs)
         self._engine: Engine = build_engine(
             stream_of,
             broker,
@@ -275,6 +277,7 @@ class StreamQuery:
             clock_offsets=pulse.clock_offsets,
             queued=partial(session_of.slots.queued, self._name, self._spark.sparkContext),
             timeline=pulse.timeline,
+            looks=self._looks.before,
         )
         self._sources = ", ".join(names_in(sub.sources))
         self._planning = Planning(
@@ -319,6 +322,7 @@ class StreamQuery:
         timer = FlushTimer(self._engine, wall_clock_ms, partial(self._disk.work, Work.FLUSH))
         hops = self._session_of.hops.running(self._stream.home, upstreams(self._stream), self._waking)
         self._watch.start()
+        self._looks.start()
         try:
             self._source_tables.look()
             self._source_tables.refuse_other_columns()
@@ -342,6 +346,7 @@ class StreamQuery:
             # The timer flushes a last time, so it ends after the last batch was carried out.
             timer.end()
             self._clock_skew.end()
+            self._looks.end()
             self._watch.end()
 
     def _error_of_query(self, rows: DataFrame, ticks: Ticks) -> Exception:

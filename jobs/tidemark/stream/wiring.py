@@ -17,6 +17,7 @@ from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.stream.decide.decision import Decider
 from tidemark.stream.decide.due import DueTimes
 from tidemark.stream.decide.time_resets import TimeResets
+from tidemark.stream.decide.waits import LooksBefore
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.shards import Shards
 from tidemark.stream.driver.heartbeats import ClockOffsets
@@ -53,6 +54,7 @@ def build_engine(
     clock_offsets: ClockOffsets | None = None,
     queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED,
     timeline: Timeline | None = None,
+    looks: LooksBefore = lambda at_ms, source: (),
 ) -> Engine:
     """Returns the engine of *stream*.
 
@@ -70,6 +72,7 @@ def build_engine(
         clock_offsets: Gets estimates of the clocks of executors' hosts. None: nobody reads them.
         queued: Measures how long the batch that began at an instant waited for other streams of the process.
         timeline: Records what the driver does. None: only the engine does.
+        looks: Returns those at a source while batches worked, before an instant.
 
     Raises:
         InvalidArgument: *slow_ms* names an operator that the topology does not have.
@@ -102,7 +105,9 @@ def build_engine(
         hops_begin_at[source.name] = begins_at(hop, stream.control)
     intact = LossCheck(f"{topology.name} {sub.name}", control.accepted_loss, reread, hops_begin_at)
     table_marks = TableMarks(stream.layout.warehouse)
-    decider = Decider.of(stream, steps, broker, intact, table_marks, fence.clock, slow_ms=slow_ms, timeline=timeline)
+    decider = Decider.of(
+        stream, steps, broker, intact, table_marks, fence.clock, slow_ms=slow_ms, timeline=timeline, looks=looks
+    )
     journal_home = stream.control / "journal"
     committer = Committer(
         f"{topology.name}/{sub.name}",

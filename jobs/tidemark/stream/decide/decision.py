@@ -38,7 +38,7 @@ from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
 from tidemark.stream.decide.schema_watch import SchemaWatch
-from tidemark.stream.decide.waits import FIRSTS, READS, RESULTS, BatchWaits, Results
+from tidemark.stream.decide.waits import FIRSTS, READS, RESULTS, BatchWaits, LooksBefore, Results
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
@@ -214,6 +214,7 @@ class Decider:
         steps: Steps,
         reopenings: Reopenings,
         timeline: Timeline,
+        looks: LooksBefore,
     ) -> None:
         self._timeline = timeline
         self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
@@ -226,7 +227,7 @@ class Decider:
         self.sources = sub.sources
         self._due = DueTimes(topology, sub, steps.keeps_states)
         self._leading = self._due.leading
-        self._waits = BatchWaits(sub, window_ms=topology.window_ms, is_off=topology.level is Level.OFF)
+        self._waits = BatchWaits(sub, looks, window_ms=topology.window_ms, is_off=topology.level is Level.OFF)
         self._judging = {o.name for o in sub.operators if o.emission}
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
@@ -254,6 +255,7 @@ class Decider:
         *,
         slow_ms: Mapping[str, int],
         timeline: Timeline | None = None,
+        looks: LooksBefore = lambda at_ms, source: (),
     ) -> Decider:
         """Builds the decider of *stream*.
 
@@ -266,6 +268,7 @@ class Decider:
             clock: epoch ms.
             slow_ms: per operator how long it sleeps, ms.
             timeline: records what the driver does. None: nobody reads it.
+            looks: those at sources while batches worked.
         """
         timeline = timeline or Timeline()
         topology, sub, control = stream.topology, stream.sub, Control(stream.control)
@@ -282,7 +285,7 @@ class Decider:
         )
         pipeline = Pipeline(sub, steps, clock, timeline, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
         reopenings = Reopenings(sub, stream.home, control, steps.schemas)
-        return cls(topology, sub, reader, pipeline, steps, reopenings, timeline)
+        return cls(topology, sub, reader, pipeline, steps, reopenings, timeline, looks)
 
     def decide_rows(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> BatchDecision | None:
         """Takes in the rows *raw* of *batch*, and decides it as `decide` does."""

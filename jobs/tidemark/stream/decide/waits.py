@@ -9,7 +9,7 @@ when it closes; and anything of a stream in shards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -29,6 +29,8 @@ READS, FIRSTS, RESULTS = "reads_of_", "firsts_of_", "results_of_"
 """Prefixes of the entry's tables of a source and of an operator, with the columns of `read_ages`."""
 
 
+LooksBefore = Callable[[int, str], Sequence[tuple[int, int, int]]]
+"""Returns the looks at a source before an instant (boot): partition, its end then, and how long before it was, ms."""
 Results = Mapping[str, tuple[pl.DataFrame, pl.Series]]
 """By operator, its RESULTS, and for each of its rows the number of its result."""
 
@@ -45,11 +47,12 @@ class SourceReads:
 class BatchWaits:
     """Counts the batches of *sub*, one after the other.
 
-    `window_ms` is the length of its streaming windows; with *is_off* nothing is counted.
+    *looks* returns those at a source before an instant. `window_ms` is the length of the streaming windows; with
+    *is_off* nothing is counted.
     """
 
-    def __init__(self, sub: SubTopology, *, window_ms: int, is_off: bool) -> None:
-        self._window_ms, self._is_off = window_ms, is_off
+    def __init__(self, sub: SubTopology, looks: LooksBefore, *, window_ms: int, is_off: bool) -> None:
+        self._looks, self._window_ms, self._is_off = looks, window_ms, is_off
         self._places = {operator.name for operator in sub.handing_out} | sub.terminals()
         leading = [source for source in sub.sources if source.name not in sub.table_inputs()]
         self._sources = {source.name: source for source in leading}
@@ -64,7 +67,8 @@ class BatchWaits:
                 rows, numbers = read_ages.hop_reads(records, batch.decided_at_ms, plans=plans)
                 rows = rows.with_columns(partition=pl.lit(0, pl.Int32))
             else:
-                rows, numbers = read_ages.source_reads(records, batch.decided_at_ms, plans=plans)
+                looks = self._looks_at(name, records, batch)
+                rows, numbers = read_ages.source_reads(records, batch.decided_at_ms, plans=plans, looks=looks)
             reads[name] = SourceReads(records, rows, numbers)
         return reads
 
@@ -89,6 +93,7 @@ class BatchWaits:
                 pl.DataFrame(newest, {"partition": pl.Int32, "newest_ms": pl.Int64}, orient="row").drop_nulls(),
                 batch.decided_at_ms,
                 plans=self._plans(before),
+                looks=self._looks_at(name, reads[name].records, batch),
             )
             if found.height:
                 firsts[name] = found
@@ -105,6 +110,13 @@ class BatchWaits:
             if rows.height:
                 made[name] = read_ages.results_by_row(self._reflected(rows, reads, batch), batch.decided_at_ms)
         return made
+
+    def _looks_at(self, source: str, records: pl.DataFrame, batch: MicroBatch) -> pl.DataFrame | None:
+        """Returns the LOOKS at *source* before *batch*; None: there were none, or the broker has stamped *records*."""
+        if records["arrived_ms"].null_count() < records.height:
+            return None
+        looks = self._looks(batch.looked_boot_ms, source)
+        return pl.DataFrame(looks, schema=read_ages.LOOKS, orient="row") if looks else None
 
     def _plans(self, was: InputProgress) -> pl.DataFrame | None:
         """Returns the plans that left records behind which *was* has not read; None: none did."""

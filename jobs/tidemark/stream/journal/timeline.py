@@ -84,6 +84,12 @@ class Timeline:
                     kept.append(segment._replace(batch_id=NEXT))
             self._ended = kept
 
+    @property
+    def is_at_work(self) -> bool:
+        """True unless the stream waits for its next batch, or has not begun to."""
+        running = self._running
+        return running is not None and running.owner != SegmentOwner.TRIGGER
+
     def open(self) -> tuple[Segment, ...]:
         """Returns the segments that no entry has yet; the last one runs, and ends now."""
         with self._lock:
