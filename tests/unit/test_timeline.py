@@ -85,16 +85,20 @@ def test_waits_belong_to_the_batch_after_them() -> None:
     ]  # fmt: skip
 
 
-def test_heartbeats_have_what_no_entry_has() -> None:
+def test_heartbeats_have_what_no_row_of_a_batch_has() -> None:
     timeline, clock = lived((OPERATOR, "a", 100))
     clock.now_ms = 130
     entry = timeline.since_entry()
     clock.now_ms = 140
     running = Segment("engine", "", NEXT, 130, 140)
-    # The entry may not have been written.
+    # The entry may not have been written, and then its batch is carried out, which may take long.
     assert timeline.open() == (*entry, running)
     timeline.recorded(entry)
-    assert timeline.open() == (running,)
+    assert timeline.open() == (*entry, running)
+    # The next entry has the row of the batch before.
+    timeline.recorded(timeline.since_entry())
+    clock.now_ms = 150
+    assert timeline.open() == (running, running._replace(began_ms=140, ended_ms=150))
     assert Timeline(clock).open() == ()
 
 

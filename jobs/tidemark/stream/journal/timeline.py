@@ -2,8 +2,8 @@
 
 Purpose: whoever explains why a result was late must know what the stream did at each instant.
 How it works: the thread says what it begins, and that ends what it did before. An entry of the journal takes the
-segments since the entry before; the heartbeats have those that no entry has yet, since a driver may die before the next
-one.
+segments since the entry before; the heartbeats have those that no row of a batch has yet, since a driver may die, or
+hang, before there is one.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Timeline:
         self.clock = clock
         self._lock = Lock()
         self._batch_id = NEXT
+        self._in_entry: tuple[Segment, ...] = ()
         self._ended: list[Segment] = []
         self._running: Segment | None = None
 
@@ -67,8 +68,13 @@ class Timeline:
             return tuple(self._ended)
 
     def recorded(self, segments: Sequence[Segment]) -> None:
-        """Forgets *segments*, the oldest ones: an entry has them now."""
+        """Takes *segments*, the oldest ones, for those of the newest entry.
+
+        Readers find them in the row of its batch, which comes with the next entry; so the segments of the entry before
+        are forgotten.
+        """
         with self._lock:
+            self._in_entry = tuple(segments)
             del self._ended[: len(segments)]
 
     def changed_nothing(self) -> None:
@@ -91,10 +97,12 @@ class Timeline:
         return running is not None and running.owner != SegmentOwner.TRIGGER
 
     def open(self) -> tuple[Segment, ...]:
-        """Returns the segments that no entry has yet; the last one runs, and ends now."""
+        """Returns the segments that no row of a batch has yet; the last one runs, and ends now."""
         with self._lock:
             running = self._running
-            return () if running is None else (*self._ended, running._replace(ended_ms=self._not_before(running)))
+            if running is None:
+                return ()
+            return (*self._in_entry, *self._ended, running._replace(ended_ms=self._not_before(running)))
 
     def _end(self, at_ms: int) -> int:
         """Ends the running segment at *at_ms*, or when it began if that is later, and returns this instant."""
