@@ -322,6 +322,25 @@ def test_whatif_compares_the_median_and_p90_of_windows(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_whatif_of_a_source_compares_ages_since_no_path_has_its_work(tmp_path: Path) -> None:
+    play = Play(PLAY, tmp_path)
+    window = {"topology": "play", "window_start": NOON, "window_end": NOON + 5_000}
+    path = {**window, "leaf": "out", "latency_ms": 500, "before_source_ms": 3_300}
+    spent = {("bound", "bound"): 3_000, ("events", "source"): 300, ("counts", "aggregate"): 500}
+    parts = [
+        {**window, "subject": "out", "operator": name, "kind": kind, "ms": ms, "age_ms": 3_800}
+        for (name, kind), ms in spent.items()
+    ]
+    for written, rows in ((CRITICAL_PATHS, [path]), (WINDOW_PARTS, parts)):
+        write_deltalake(Layout(tmp_path).report_table("play", written.name), rows_of(written, rows))
+    assert told_whatif(play, "--operator", "events", "--scale", "0.5").split("\n\n")[0] == (
+        "play, events working 0.5 times as long: 1 window"
+    )
+    told = json.loads(told_whatif(play, "--operator", "events", "--less", "100 ms", "--format", "json"))
+    assert (told["operator"], told["less_ms"], told["windows"][0]["part_ms"]) == ("events", 100, 300)
+    assert (told["before"]["median_ms"], told["after"]["median_ms"]) == (3_800, 3_700)
+
+
 def test_whatif_refuses_operators_that_it_cannot_compare(tmp_path: Path) -> None:
     play = Play(PLAY, tmp_path)
     with pytest.raises(InvalidArgument, match="no operator nobody; known: by_v"):
@@ -356,10 +375,11 @@ def test_the_work_of_an_input_is_its_part_of_the_age(tmp_path: Path) -> None:
     assert window["steps"][0]["worked_ms"] == told.operators["A"]["worked_ms"] == of_hints["A"] == 40
     assert told.operators["C"]["worked_ms"] == of_hints["C"] == 70
     assert told.slowest[0]["longest_part"] == {"operator": "bound", "kind": "bound", "ms": 1_460}
-    # Without a part of the age it is not known.
-    DeltaTable(Layout(home / "warehouse").report_table("flights", WINDOW_PARTS.name)).delete("operator = 'A'")
-    (window,) = windows_with_paths(Warehouse(home / "warehouse"), "flights")
-    assert window["steps"][0]["worked_ms"] is None
+    # A part of 0 ms has no row, and without any part of the age it is not known.
+    for removed, worked_ms in (("operator = 'A'", 0), ("true", None)):
+        DeltaTable(Layout(home / "warehouse").report_table("flights", WINDOW_PARTS.name)).delete(removed)
+        (window,) = windows_with_paths(Warehouse(home / "warehouse"), "flights")
+        assert window["steps"][0]["worked_ms"] == worked_ms
 
 
 def test_a_page_says_how_many_windows_an_sla_did_not_judge(tmp_path: Path) -> None:

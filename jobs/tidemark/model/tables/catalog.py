@@ -797,7 +797,8 @@ CRITICAL_PATH_STEPS = Table(
 )
 WINDOW_PARTS = Table(
     "window_parts",
-    "topology, streaming window, operator at which its path ends, and part of its age there",
+    "topology, streaming window, operator at which its path ends, and part of its age there; only the bound has a row "
+    "where it took 0 ms",
     (
         *_WINDOW,
         *_columns(
