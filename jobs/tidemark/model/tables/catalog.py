@@ -121,7 +121,7 @@ _BUCKETS_COMMENT = (
     "log-scaled histogram: signed index of each bucket with records, in order, and their number; relative error ≤ 1 %; "
     "histograms merge by the sum of n per bucket"
 )
-_QUANTILE_COMMENT = "ms, of rank ⌊q · (n − 1)⌋ in the buckets, relative error ≤ 1 %, within min_ms and max_ms"
+_QUANTILE_COMMENT = "ms, the ⌈q · n⌉-th record in the buckets, relative error ≤ 1 %, within min_ms and max_ms"
 
 BATCHES = Table(
     "batches",
