@@ -581,8 +581,8 @@ def test_silent_groups_of_the_newest_check_are_listed(tmp_path: Path) -> None:
     found = model(play, 62)["silent_groups"]
     of_sla = {"sla": "each_key", "subject": "newest"}
     assert found == [
-        {**of_sla, "group": "b", "newest_at": utc(ms(2)), "silent_ms": 60_000},
-        {**of_sla, "group": "a", "newest_at": utc(ms(5)), "silent_ms": 57_000},
+        {**of_sla, "group": "b", "newest_at": utc(ms(2)), "silent_ms": 58_000},
+        {**of_sla, "group": "a", "newest_at": utc(ms(5)), "silent_ms": 55_000},
     ]
 
 

@@ -36,7 +36,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.query.sql import Warehouse
 from tidemark.reports.batch_job import topology
-from tidemark.reports.pages.interval_page import write_pages
+from tidemark.reports.pages.interval_page import page, write_pages
 from tidemark.reports.paths.path_text import judged_windows_text
 from tidemark.reports.what_if.facts import STEPS
 from tidemark.stream.driver.heartbeats import Heartbeats
@@ -154,6 +154,31 @@ def test_the_last_line_names_the_culprit(tmp_path: Path) -> None:
     assert kept.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and it keeps the limit of each SLA"
     unjudged = told_path(reported(tmp_path / "unjudged", PATH | {"over_sla": None, "verdicts": None}))
     assert unjudged.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and no SLA judges it"
+
+
+def test_a_window_that_stands_still_is_not_said_to_be_finished(tmp_path: Path) -> None:
+    stuck = told_path(reported(tmp_path, PATH | {"state": "stuck", "over_sla": None, "verdicts": None}))
+    assert stuck.splitlines()[0].endswith(": at least 2,120 ms old, and E has not finished it")
+    assert stuck.splitlines()[-1].strip() == (
+        "no operator is to blame: E has not finished it, at least 2,120 ms after the window's end, and no SLA judges it"
+    )
+
+
+def test_nobody_is_said_to_take_as_long_as_usual_where_the_parts_of_the_age_are_unknown(tmp_path: Path) -> None:
+    home = reported(tmp_path)
+    interval, parts = (
+        Interval(NOON, NOON + 10_000),
+        Layout(home / "warehouse").report_table("flights", WINDOW_PARTS.name),
+    )
+    said = {}
+    for removed in ("excess_ms > 0", "true"):
+        DeltaTable(parts).delete(removed)
+        of_page = page(page_facts(Warehouse(home / "warehouse"), topology("flights"), interval))
+        said[removed] = (told_path(home).splitlines()[-1].strip().partition(":")[0], "ook longer than usual" in of_page)
+    assert said == {
+        "excess_ms > 0": ("no operator took longer than usual", True),
+        "true": ("what it waited for is not known", False),
+    }
 
 
 def test_a_path_says_which_slas_judged_it_with_limit_and_value(tmp_path: Path) -> None:
@@ -354,7 +379,7 @@ def test_a_page_has_paths_and_culprits_only_of_its_interval(tmp_path: Path) -> N
     told = page_facts(tables, topology("flights"), Interval(NOON + 5_000, NOON + 6_000))
     assert told.summary == {
         "windows": 1, "over_sla": 1, "promised": 1, "median_ms": 2_120, "p90_ms": 2_120, "max_ms": 2_120,
-        "before_source_ms": 2_000.0, "skew_error_ms": 3,
+        "before_source_ms": 2_000.0, "skew_error_ms": 3, "in_parts": 1,
     }  # fmt: skip
     assert told.paths == [{"path": ["A", "C", "E"], "windows": 1, "median_ms": 120.0, "p90_ms": 120, "max_ms": 120}]
     assert [(row["operator"], row["excess_ms"], row["first_in"]) for row in told.blame] == [("C", 10.0, 1)]

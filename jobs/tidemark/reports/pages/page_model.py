@@ -33,8 +33,8 @@ from tidemark.reports.pages.topology_state import (
     worst,
 )
 from tidemark.reports.paths.path_text import PART_WORDS, mostly_before_source
-from tidemark.reports.paths.window_paths import STANDS_STILL
 from tidemark.reports.promises import Promises
+from tidemark.semantics.critical_path import STANDS_STILL
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.sla import Verdict
@@ -115,7 +115,7 @@ def _document(tables: Tables, state: TopologyState, promised: Promises, operator
         "budgets": budgets(slas["rows"]),
         "streams": state.streams,
         "partitions": state.partitions,
-        "silent_groups": silent_groups(slas["rows"], at_ms=at_ms),
+        "silent_groups": silent_groups(slas["rows"], checked_at=slas["checked_at"]),
         "operators": _operators(topology, state.streams, slas, findings, path),
         "slas": slas,
         "path": path,

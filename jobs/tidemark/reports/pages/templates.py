@@ -21,7 +21,14 @@ from tidemark.escaping import inert
 from tidemark.facts.alerts import state_in_words
 from tidemark.model.settings.intervals import utc
 from tidemark.model.settings.lengths import for_people
-from tidemark.reports.paths.path_text import blame_text, compared_text, judged_text, judged_windows_text, limiting_slas
+from tidemark.reports.paths.path_text import (
+    age_text,
+    blame_text,
+    compared_text,
+    judged_text,
+    judged_windows_text,
+    limiting_slas,
+)
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
 """Matches commands in remedies, as `escaping.as_code` writes them.
@@ -85,6 +92,7 @@ def _environment() -> Environment:
         "words": lambda name: str(name).replace("_", " "),
         "state_in_words": state_in_words,
         "code": code,
+        "window_age": lambda window: age_text(window, length),
         "judged": lambda verdict: judged_text(verdict, length),
         "blamed": lambda blamed, judged: blame_text(
             blamed,

@@ -234,7 +234,8 @@ def _operator(standing: Row, moving: Row | None) -> Row:
 
     *standing* is its row in the page model, *moving* that in the facts, with its moving average.
     """
-    latency_ms = moving["moving_average_ms"] if moving else None
+    # The latency of an input is 0 by definition, and was not measured.
+    latency_ms = moving["moving_average_ms"] if moving and moving["upstreams"] else None
     is_down, stuck_ms = standing["verdict"] == PageVerdict.NOT_RUNNING, standing["stuck_ms"]
     verdict = standing["state"] if is_down else standing["verdict"] if stuck_ms is None else "stuck"
     word = standing["state"].replace("_", " ") if is_down else VERDICT_WORDS[standing["verdict"]]

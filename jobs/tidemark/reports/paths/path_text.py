@@ -11,6 +11,7 @@ from typing import Any
 from tidemark.facts.path_facts import physical_name
 from tidemark.model.settings.lengths import counted, for_people
 from tidemark.semantics.blame import AgeCause, Compared
+from tidemark.semantics.critical_path import STANDS_STILL
 
 PART_WORDS = {
     AgeCause.BOUND: "the source's bound",
@@ -51,6 +52,14 @@ def task_text(step: Mapping[str, Any]) -> str | None:
         return None
     late = f"{physical_name(step)} finished {for_people(step['behind_tasks_ms'])} after the median of its other tasks"
     return f"{late}; {step['hot_share']:.0%} of its records are of {step['hot_key']}" if step["hot_key"] else late
+
+
+def age_text(window: Mapping[str, Any], length: Callable[[float], str]) -> str:
+    """Returns how old *window* was at the end of its path, or so far, if an operator stands still before it."""
+    age, leaf = length(window["age_ms"]), window["leaf"]
+    if window["state"] in STANDS_STILL:
+        return f"at least {age} old, and {leaf} has not finished it"
+    return f"{age} old when {leaf} had finished it"
 
 
 PARTS_ARE = (
