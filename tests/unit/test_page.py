@@ -89,10 +89,11 @@ def page_that_says(text, **changes):
     told = {"operators": [{**operator, "operator": name} for name in ("events", "slow", text)]}
     step = dict.fromkeys(("latency_ms", "waited_ms", "queued_ms", "worked_ms"), 1) | {
         "share": None,
+        "state": "measured",
         "task": None,
     }
     window = {
-        "window_end": utc(0), "leaf": text, "state": "measured", "age_ms": 2,
+        "window_end": utc(0), "leaf": text, "is_finished": True, "age_ms": 2,
         "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
         "verdicts": None,
         "path": ["events", "slow"], "steps": [{**step, "operator": text}], "spent": [{"part": text, "ms": 2}],

@@ -88,7 +88,7 @@ def as_text(topology: str, window: Row) -> str:
     off_path = [[*_columns(row), row["slack_ms"], row["state"]] for row in window["off_path"]]
     parts = [
         f"{topology}, window {_clock(window['window_start'])} to {_clock(window['window_end'])} (record time): "
-        f"{one_line(age_text(window, _milliseconds))}",
+        f"{one_line(age_text(window))}",
         *([_fill(_parts(window["parts"])), _fill(PARTS_ARE)] if window["parts"] else []),
         _fill(window["path_text"]),
         indent(format_table((*STEPS, "share", "state"), steps), "  "),
@@ -109,10 +109,9 @@ def _columns(step: Row) -> list[Any]:
 
 def verdict(window: Mapping[str, Any]) -> str:
     """Returns the sentence on the operator to blame for *window*, if any."""
-    age_ms, leaf = window["age_ms"], window["leaf"]
-    age = f"it took {age_ms:,} ms from the window's end to {leaf}"
+    age = f"it took {window['age_ms']:,} ms from the window's end to {window['leaf']}"
     if window["state"] in STANDS_STILL:
-        age = f"{leaf} has not finished it, at least {age_ms:,} ms after the window's end"
+        age = f"{window['leaf']} has not finished it"
     if not window["over_sla"]:
         kept = "it keeps the limit of each SLA" if window["verdicts"] else "no SLA judges it"
         return f"no operator is to blame: {age}, and {kept}"

@@ -68,7 +68,7 @@ def as_text(facts: Row) -> str:
     path = " → ".join(facts["critical_path"]) if facts["critical_path"] else "no window is closed yet"
     when = ""
     if facts["age_ms"] is not None:
-        when = f" of a window that was {one_line(age_text(facts, '{:,} ms'.format))}"
+        when = f" of a window that was {one_line(age_text(facts))}"
         when += "" if facts["state"] in STANDS_STILL else f", {facts['finished_ago_ms'] / 1000:,.0f} s ago"
     head = f"{facts['topology']} at {facts['at']}: level {facts['level']}, windows of {facts['window_ms']:,} ms"
     parts = [f"{head}\ncritical path{when}: {one_line(path)}"]

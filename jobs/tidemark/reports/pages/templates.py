@@ -22,7 +22,6 @@ from tidemark.facts.alerts import state_in_words
 from tidemark.model.settings.intervals import utc
 from tidemark.model.settings.lengths import for_people
 from tidemark.reports.paths.path_text import (
-    age_text,
     blame_text,
     compared_text,
     judged_text,
@@ -92,7 +91,6 @@ def _environment() -> Environment:
         "words": lambda name: str(name).replace("_", " "),
         "state_in_words": state_in_words,
         "code": code,
-        "window_age": lambda window: age_text(window, length),
         "judged": lambda verdict: judged_text(verdict, length),
         "blamed": lambda blamed, judged: blame_text(
             blamed,

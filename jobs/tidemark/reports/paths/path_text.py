@@ -54,12 +54,11 @@ def task_text(step: Mapping[str, Any]) -> str | None:
     return f"{late}; {step['hot_share']:.0%} of its records are of {step['hot_key']}" if step["hot_key"] else late
 
 
-def age_text(window: Mapping[str, Any], length: Callable[[float], str]) -> str:
-    """Returns how old *window* was at the end of its path, or so far, if an operator stands still before it."""
-    age, leaf = length(window["age_ms"]), window["leaf"]
+def age_text(window: Mapping[str, Any]) -> str:
+    """Returns how old *window* was at the end of its path, or that an operator stands still before it."""
     if window["state"] in STANDS_STILL:
-        return f"at least {age} old, and {leaf} has not finished it"
-    return f"{age} old when {leaf} had finished it"
+        return f"not finished by {window['leaf']}"
+    return f"{window['age_ms']:,} ms old when {window['leaf']} had finished it"
 
 
 PARTS_ARE = (
