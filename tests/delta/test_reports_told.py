@@ -137,7 +137,7 @@ def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
         "before the source: 2,000 ms from the window's end, not in the sum",
         "of the sum: 0 ms waited, 30 ms queued, 90 ms worked",
         "clocks: right to within 3 ms",
-        "moving averages of ten windows: A (0 ms) → C (110 ms) = 110 ms",
+        "moving averages of up to ten windows: A (0 ms) → C (110 ms) = 110 ms",
     ]
     assert [line.split()[0] for line in lines[15:18]] == ["B", "D", "F"]
 

@@ -153,7 +153,7 @@ def _beside_the_sum(window: Row) -> Iterator[str]:
         yield f"of the sum: {', '.join(parts)}"
     yield f"clocks: {_clocks_text(window['skew_error_ms'])}"
     if window["moving_average_ms"] is not None:
-        yield f"moving averages of ten windows: {window['moving_average_path']}"
+        yield f"moving averages of up to ten windows: {window['moving_average_path']}"
 
 
 def _clocks_text(error_ms: int | None) -> str:
