@@ -32,6 +32,7 @@ from tidemark.reports.pages.topology_state import (
 )
 from tidemark.reports.paths.path_text import PARTS_ARE
 from tidemark.semantics.bounds import COUNTED_AS_LATE
+from tidemark.semantics.critical_path import STANDS_STILL
 from tidemark.semantics.liveness import Liveness
 
 SOON_S = 3
@@ -113,6 +114,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         operators={name: _operator(row, moving.get(name)) for name, row in model.get("operators", {}).items()},
         words=VERDICT_WORDS,
         colors=COLORS,
+        stands_still=STANDS_STILL,
         stuck=[name for name, row in model.get("operators", {}).items() if row["stuck_ms"] is not None],
         **_told(model),
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
