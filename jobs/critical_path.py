@@ -30,11 +30,11 @@ from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import interval_parser, load_usable_slas, parse, report_lock
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.paths.path_groups import PathGroups
-from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, looks_back_ms
+from tidemark.reports.paths.window_paths import DriverFacts, looks_back_ms
 from tidemark.reports.paths.window_verdicts import with_verdicts
 from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.promises import promises
-from tidemark.semantics.critical_path import LatencyState
+from tidemark.semantics.critical_path import STANDS_STILL, LatencyState
 from tidemark.storage.delta.report_tables import replace_rows
 from tidemark.storage.location import location
 

@@ -164,6 +164,6 @@ def _largest_error(warehouse: Warehouse, raw: str) -> float:
     errors = []
     for operator, day, *values_ms in warehouse.ask(ROLLUPS["days"]).rows:
         if operator == "operator_0":
-            exact_ms = np.quantile(by_day[day.date(),]["latency_ms"], list(QUANTILES.values()), method="lower")
+            exact_ms = np.quantile(by_day[day.date(),]["latency_ms"], list(QUANTILES.values()), method="inverted_cdf")
             errors += list(np.abs(np.array(values_ms) - exact_ms) / exact_ms * 100)
     return max(errors)

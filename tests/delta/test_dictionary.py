@@ -29,13 +29,34 @@ def test_the_data_dictionary_explains_each_column_and_is_short():
     text = dictionary()
     assert len(text.split()) <= 9_000
     sections = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL))
-    (shared,) = re.findall(r"^## Columns of many tables\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    (shared,) = re.findall(r"^## Columns of several tables\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     for table in (*TABLES.values(), HOP):
         (named,) = re.findall(r"^Shared: (.*)\.$", sections[table.name], re.MULTILINE) or [""]
         for column in table.columns:
             explained = shared if f"`{column.name}`" in named.split(", ") else sections[table.name]
             lines = [line for line in explained.splitlines() if line.endswith(f": {column.comment}")]
             assert any(f"`{column.name}`" in line.partition(":")[0] for line in lines), (table.name, column.name)
+
+
+def test_the_type_of_each_column_stands_behind_its_name_or_follows_from_it():
+    """The words behind names, and the endings that the page's head explains, give the types of the catalog."""
+    sections = dict(re.findall(r"^##+ ([\w ]+)\n(.*?)(?=^##|\Z)", dictionary(), re.MULTILINE | re.DOTALL))
+
+    def types(section: str) -> list[tuple[str, str]]:
+        found = []
+        for names, shown in re.findall(r"^\* ((?:`\w+`(?:, )?)+)(?: ([^:]*|array<.*>>?))?: ", section, re.MULTILINE):
+            for name in re.findall(r"\w+", names):
+                is_instant = name.endswith(("_at", "_start", "_end", "timestamp", "watermark"))
+                implied = "timestamp" if is_instant else "bigint" if name.endswith("_ms") else "string"
+                found.append((name, shown or implied))
+        return found
+
+    shared = types(sections["Columns of several tables"])
+    assert len(dict(shared)) == len(shared), "a name has two meanings"
+    for table in (*TABLES.values(), HOP):
+        (named,) = re.findall(r"^Shared: (.*)\.$", sections[table.name], re.MULTILINE) or [""]
+        of_many = {name: dict(shared)[name] for name in re.findall(r"\w+", named)}
+        assert of_many | dict(types(sections[table.name])) == {c.name: c.type for c in table.columns}, table.name
 
 
 def test_the_data_dictionary_names_the_columns_and_fields_that_are_not_negative():

@@ -405,10 +405,20 @@ def test_a_stream_that_stands_still_is_stuck_on_the_path(tmp_path: Path) -> None
     assert (found["path"]["state"], found["path"]["is_live"]) == ("stuck", True)
     assert found["operators"]["newest"]["stuck_ms"] is None
     # The window until 50 s waited from 51 s, its end and the bound, for the record of 55 s, whose batch began at 56 s.
-    # The hop stands still since.
-    spent = [("source", 45_000), ("blocking_partition", 4_000), ("bound", 1_000), ("trigger", 1_000)]
+    # The hop stands still since, and the window is 10 s old.
+    spent = [("blocking_partition", 4_000), ("source", 4_000), ("bound", 1_000), ("trigger", 1_000)]
     assert [(row["kind"], row["ms"]) for row in found["path"]["spent"]] == spent
-    assert found["path"]["age_ms"] == 51_000
+    assert (found["path"]["age_ms"], found["path"]["is_finished"]) == (10_000, False)
+    facts = topology_document(tmp_path, play.topology, at_ms=ms(60))
+    assert (
+        topology_as_text(facts)
+        .splitlines()[1]
+        .startswith("critical path of a window that was not finished by ever_board: events → newest")
+    )
+    page = topology_page(found, facts, play.topology)
+    assert "It is 10 s old, and ever_board has not finished it: 6 s before the path" in page
+    assert "4 s on it" in page
+    assert ">45 s behind<" in page
 
 
 def test_each_partition_has_its_lag_and_its_backlog(tmp_path: Path) -> None:
@@ -581,8 +591,8 @@ def test_silent_groups_of_the_newest_check_are_listed(tmp_path: Path) -> None:
     found = model(play, 62)["silent_groups"]
     of_sla = {"sla": "each_key", "subject": "newest"}
     assert found == [
-        {**of_sla, "group": "b", "newest_at": utc(ms(2)), "silent_ms": 60_000},
-        {**of_sla, "group": "a", "newest_at": utc(ms(5)), "silent_ms": 57_000},
+        {**of_sla, "group": "b", "newest_at": utc(ms(2)), "silent_ms": 58_000},
+        {**of_sla, "group": "a", "newest_at": utc(ms(5)), "silent_ms": 55_000},
     ]
 
 

@@ -36,7 +36,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.query.sql import Warehouse
 from tidemark.reports.batch_job import topology
-from tidemark.reports.pages.interval_page import write_pages
+from tidemark.reports.pages.interval_page import page, write_pages
 from tidemark.reports.paths.path_text import judged_windows_text
 from tidemark.reports.what_if.facts import STEPS
 from tidemark.stream.driver.heartbeats import Heartbeats
@@ -137,7 +137,7 @@ def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
         "before the source: 2,000 ms from the window's end, not in the sum",
         "of the sum: 0 ms waited, 30 ms queued, 90 ms worked",
         "clocks: right to within 3 ms",
-        "moving averages of ten windows: A (0 ms) → C (110 ms) = 110 ms",
+        "moving averages of up to ten windows: A (0 ms) → C (110 ms) = 110 ms",
     ]
     assert [line.split()[0] for line in lines[15:18]] == ["B", "D", "F"]
 
@@ -154,6 +154,29 @@ def test_the_last_line_names_the_culprit(tmp_path: Path) -> None:
     assert kept.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and it keeps the limit of each SLA"
     unjudged = told_path(reported(tmp_path / "unjudged", PATH | {"over_sla": None, "verdicts": None}))
     assert unjudged.splitlines()[-1].strip() == f"no operator is to blame: {seen}, and no SLA judges it"
+
+
+def test_a_window_that_stands_still_is_not_said_to_be_finished(tmp_path: Path) -> None:
+    stuck = told_path(reported(tmp_path, PATH | {"state": "stuck", "over_sla": None, "verdicts": None}))
+    assert stuck.splitlines()[0].endswith(": not finished by E")
+    assert stuck.splitlines()[-1].strip() == ("no operator is to blame: E has not finished it, and no SLA judges it")
+
+
+def test_nobody_is_said_to_take_as_long_as_usual_where_the_parts_of_the_age_are_unknown(tmp_path: Path) -> None:
+    home = reported(tmp_path)
+    interval, parts = (
+        Interval(NOON, NOON + 10_000),
+        Layout(home / "warehouse").report_table("flights", WINDOW_PARTS.name),
+    )
+    said = {}
+    for removed in ("excess_ms > 0", "true"):
+        DeltaTable(parts).delete(removed)
+        of_page = page(page_facts(Warehouse(home / "warehouse"), topology("flights"), interval))
+        said[removed] = (told_path(home).splitlines()[-1].strip().partition(":")[0], "ook longer than usual" in of_page)
+    assert said == {
+        "excess_ms > 0": ("no operator took longer than usual", True),
+        "true": ("what it waited for is not known", False),
+    }
 
 
 def test_a_path_says_which_slas_judged_it_with_limit_and_value(tmp_path: Path) -> None:
@@ -303,9 +326,9 @@ def test_whatif_compares_the_median_and_p90_of_windows(tmp_path: Path) -> None:
         }
         finished(tmp_path, window, names)
     told = json.loads(told_whatif(play, "--operator", "counts", "--scale", "0.5", "--format", "json"))
-    # From events to out: 40 ms and what counts worked; of three windows the lower median and p90 are the second.
+    # From events to out: 40 ms and what counts worked; of three windows the median is the second, and p90 the third.
     assert (told["compared"], told["other_path"]) == (3, 0)
-    assert (told["before"], told["after"]) == ({"median_ms": 340, "p90_ms": 340}, {"median_ms": 190, "p90_ms": 190})
+    assert (told["before"], told["after"]) == ({"median_ms": 340, "p90_ms": 540}, {"median_ms": 190, "p90_ms": 290})
     assert [window["then_latency_ms"] for window in told["windows"]] == [90, 190, 290]
     text = told_whatif(play, "--operator", "counts", "--less", "200 ms", "--to", "2026-01-01T12:00:15Z").splitlines()
     assert text[0] == "play, counts working 200 ms less: 2 windows, 0 with another path"
@@ -318,8 +341,27 @@ def test_whatif_compares_the_median_and_p90_of_windows(tmp_path: Path) -> None:
     ) in longer
     assert "the estimate includes" not in told_whatif(play, "--operator", "counts", "--scale", "1")
     assert [line.split() for line in text[2:5]] == [
-        ["latency", "median_ms", "p90_ms"], ["as", "it", "was", "140", "140"], ["then", "40", "40"],
+        ["latency", "median_ms", "p90_ms"], ["as", "it", "was", "140", "340"], ["then", "40", "140"],
     ]  # fmt: skip
+
+
+def test_whatif_of_a_source_compares_ages_since_no_path_has_its_work(tmp_path: Path) -> None:
+    play = Play(PLAY, tmp_path)
+    window = {"topology": "play", "window_start": NOON, "window_end": NOON + 5_000}
+    path = {**window, "leaf": "out", "latency_ms": 500, "before_source_ms": 3_300}
+    spent = {("bound", "bound"): 3_000, ("events", "source"): 300, ("counts", "aggregate"): 500}
+    parts = [
+        {**window, "subject": "out", "operator": name, "kind": kind, "ms": ms, "age_ms": 3_800}
+        for (name, kind), ms in spent.items()
+    ]
+    for written, rows in ((CRITICAL_PATHS, [path]), (WINDOW_PARTS, parts)):
+        write_deltalake(Layout(tmp_path).report_table("play", written.name), rows_of(written, rows))
+    assert told_whatif(play, "--operator", "events", "--scale", "0.5").split("\n\n")[0] == (
+        "play, events working 0.5 times as long: 1 window"
+    )
+    told = json.loads(told_whatif(play, "--operator", "events", "--less", "100 ms", "--format", "json"))
+    assert (told["operator"], told["less_ms"], told["windows"][0]["part_ms"]) == ("events", 100, 300)
+    assert (told["before"]["median_ms"], told["after"]["median_ms"]) == (3_800, 3_700)
 
 
 def test_whatif_refuses_operators_that_it_cannot_compare(tmp_path: Path) -> None:
@@ -335,7 +377,7 @@ def test_a_page_has_paths_and_culprits_only_of_its_interval(tmp_path: Path) -> N
     told = page_facts(tables, topology("flights"), Interval(NOON + 5_000, NOON + 6_000))
     assert told.summary == {
         "windows": 1, "over_sla": 1, "promised": 1, "median_ms": 2_120, "p90_ms": 2_120, "max_ms": 2_120,
-        "before_source_ms": 2_000.0, "skew_error_ms": 3,
+        "before_source_ms": 2_000.0, "skew_error_ms": 3, "in_parts": 1,
     }  # fmt: skip
     assert told.paths == [{"path": ["A", "C", "E"], "windows": 1, "median_ms": 120.0, "p90_ms": 120, "max_ms": 120}]
     assert [(row["operator"], row["excess_ms"], row["first_in"]) for row in told.blame] == [("C", 10.0, 1)]
@@ -356,10 +398,11 @@ def test_the_work_of_an_input_is_its_part_of_the_age(tmp_path: Path) -> None:
     assert window["steps"][0]["worked_ms"] == told.operators["A"]["worked_ms"] == of_hints["A"] == 40
     assert told.operators["C"]["worked_ms"] == of_hints["C"] == 70
     assert told.slowest[0]["longest_part"] == {"operator": "bound", "kind": "bound", "ms": 1_460}
-    # Without a part of the age it is not known.
-    DeltaTable(Layout(home / "warehouse").report_table("flights", WINDOW_PARTS.name)).delete("operator = 'A'")
-    (window,) = windows_with_paths(Warehouse(home / "warehouse"), "flights")
-    assert window["steps"][0]["worked_ms"] is None
+    # A part of 0 ms has no row, and without any part of the age it is not known.
+    for removed, worked_ms in (("operator = 'A'", 0), ("true", None)):
+        DeltaTable(Layout(home / "warehouse").report_table("flights", WINDOW_PARTS.name)).delete(removed)
+        (window,) = windows_with_paths(Warehouse(home / "warehouse"), "flights")
+        assert window["steps"][0]["worked_ms"] == worked_ms
 
 
 def test_a_page_says_how_many_windows_an_sla_did_not_judge(tmp_path: Path) -> None:
@@ -465,8 +508,8 @@ def test_tiles_and_charts_of_a_page_have_the_same_medians(tmp_path: Path) -> Non
     day = Interval(NOON - 43_200_000, NOON + 43_200_000)
     told = page_facts(Warehouse(home / "warehouse"), topology("flights"), day)
     summary, (spent,) = told.summary, told.spent
-    # Of four windows the rank of the median is 1, and that of p90 is 2, from 0.
-    assert [summary[f"{name}_ms"] for name in ("median", "p90", "max", "before_source")] == [2_300, 2_700, 9_000, 2_180]
+    # Of four windows the median is the second, and p90 the fourth: three would be 75 %.
+    assert [summary[f"{name}_ms"] for name in ("median", "p90", "max", "before_source")] == [2_300, 9_000, 9_000, 2_180]
     assert (spent["age_ms"], spent["longest_ms"]) == (summary["median_ms"], summary["max_ms"])
 
 

@@ -161,7 +161,7 @@ def test_the_page_says_when_an_incident_will_be_resolved(layout: Layout) -> None
     # The verdict alone would let a reader think that the alert is over.
     ((_, verdict, measured, *_),) = cells(sla_page(layout.warehouse, "flights"), "slas")
     assert (verdict, measured) == (
-        "pass", "Too slow. Its incident passes since 12:03, resolves at 12:13 if it holds"
+        "pass", "Too slow. Its incident is open: passes since 12:03, resolves at 12:13 if it holds"
     )  # fmt: skip
 
 

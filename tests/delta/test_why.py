@@ -1180,6 +1180,16 @@ def test_rows_that_a_hop_has_not_read_are_a_backlog(tmp_path: Path) -> None:
     assert finding.seen == "2 batches that by_amount sent on wait unread"
 
 
+def test_a_watermark_that_a_hop_has_not_read_is_no_backlog(tmp_path: Path) -> None:
+    """The newest batch suppressed its update, so that it sent nothing on but how far time has come."""
+    toml = SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS
+    play = ExplainedPlay(tmp_path, toml)
+    play.batch(10, record(5), sub="reads")
+    play.batch(11, sub="sums")
+    play.batch(20, record(20), sub="reads")
+    assert "backlog" not in {finding.cause for finding in play.why(60, "totals")}
+
+
 @pytest.mark.parametrize("facts_every_ms", [0, HOUR_MS])
 def test_rows_of_a_hop_that_a_planned_batch_reads_are_no_backlog(tmp_path: Path, facts_every_ms: int) -> None:
     """The batch that reads them is planned at 32 s and finishes at 36 s."""

@@ -148,7 +148,7 @@ def test_paths_by_hour_count_windows_and_name_the_slowest(ask):
     text = """SELECT hour, leaf, windows, avg_ms, p50_ms, p90_ms, max_ms, queued_ms, waited_ms, over_sla_windows,
               slowest_operator, slowest_share"""
     assert ask(f"{text} FROM paths_by_hour") == [
-        (TEN, "x", 2, 50.0, 40, 40, 60, 2, 4, 1, "b", 0.8),
+        (TEN, "x", 2, 50.0, 40, 60, 60, 2, 4, 1, "b", 0.8),
         (TEN, "y", 1, 0.0, 0, 0, 0, 1, 2, None, "a", None),
         (TEN + HOUR, "x", 1, 14.0, 14, 14, 14, 1, 2, 0, "b", 0.5),
     ]

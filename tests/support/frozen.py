@@ -251,7 +251,51 @@ _ONE_WORD = (
     "The state of a stream is the word of one rule: a driver that was killed is dead everywhere, which was failed or "
     "silent, a driver that hangs is stuck, and batches without a heartbeat do not say that a stream never started."
 )
+_RANK = "A quantile is the nearest rank (decision 148): of few values it is the longest, or nearer to it than before."
+_KNOWN = "A page says if the newest window is finished, and of how many late windows it is known what they waited for."
+_ALL_SLAS = "SLAs with a warning are counted beside broken ones."
+_INPUT = "The latency of an input is 0 by definition, and no average of measurements."
 CHANGED: Sequence[Changed] = (
+    # Ranks of quantiles
+    *(
+        Changed(scene, f"page of the {page}", length, _RANK)
+        for page, scenes in (
+            ("report", ("flights", "kinds", "ticking", "job")),
+            ("history", ("flights", "kinds", "ticking")),
+        )
+        for scene in scenes
+        for length in (("[0-9]* s", "[0-9]* min*") if scene in {"flights", "kinds"} else ("[0-9]* [ms]*",))
+    ),
+    Changed("*", "facts of the report", "summary.p90_ms", _RANK),
+    Changed("*", "facts of the report", "judged*.worst_ms", _RANK),
+    Changed("*", "text of whatif", "as it was *", _RANK),
+    Changed("*", "text of whatif", "then *", _RANK),
+    Changed("*", "metrics", "tidemark_recent_latency_seconds*", _RANK),
+    *(
+        Changed("kinds", question, column, _RANK)
+        for question, column in (
+            ("table sla_results", "observed_ms"),
+            ("table sla_results", "message"),
+            ("view incident_history", "worst_observed"),
+            ("view sla_history", "worst_observed_ms"),
+            ("cookbook 20", "worst_observed_ms"),
+            ("command status", "topologies*.path.verdicts*.value_ms"),
+            ("command status", "topologies*.slas.rows*.message"),
+            ("command status", "topologies*.slas.rows*.observed_ms"),
+            ("command incidents", "[[]2].worst"),
+            ("text of incidents", "totals_in_time-*"),
+            ("metrics", "tidemark_sla_observed_seconds*latency_p99*"),
+            ("page of the SLAs", "Latency p99 of totals is *"),
+            ("page of the SLAs", "warn after 1 s, observed *"),
+            ("page of the SLAs", "warn: 15* s"),
+        )
+    ),
+    # Unfinished windows, and what is not known
+    Changed("*", "facts of the report", "summary.in_parts", _KNOWN),
+    Changed("*", "command status", "topologies*.path.is_finished", _KNOWN),
+    Changed("kinds", "start page", "3 of 7 broken*", _ALL_SLAS),
+    Changed("kinds", "page of the topology", "3 of 7 broken*", _ALL_SLAS),
+    Changed("*", "page of the topology", "*: source, moving average *", _INPUT),
     # States of streams
     Changed("*", "command topology", "*.state", _ONE_WORD),
     Changed("*", "text of topology", "*: never_started", _ONE_WORD),

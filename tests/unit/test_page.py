@@ -89,10 +89,12 @@ def page_that_says(text, **changes):
     told = {"operators": [{**operator, "operator": name} for name in ("events", "slow", text)]}
     step = dict.fromkeys(("latency_ms", "waited_ms", "queued_ms", "worked_ms"), 1) | {
         "share": None,
+        "state": "measured",
         "task": None,
     }
     window = {
-        "window_end": utc(0), "leaf": text, "age_ms": 2, "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
+        "window_end": utc(0), "leaf": text, "is_finished": True, "age_ms": 2,
+        "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
         "verdicts": None,
         "path": ["events", "slow"], "steps": [{**step, "operator": text}], "spent": [{"part": text, "ms": 2}],
         "finished_ago_ms": 5_000, "is_current": True, "is_live": False, "mostly_before_source": None,
@@ -334,10 +336,10 @@ def test_partitions_have_lag_backlog_and_silence():
         (1, {"is_overdue": True}, "1 of 1 held when last checked"),
         # Of a stream that never started nothing is measured, and after its first results its alert stays open.
         (1, {"unknown": 1}, "1 of 1 not measured yet"),
-        (1, {"recovering": 1}, "1 of 1 hold, 1 with an alert that is still open"),
+        (1, {"recovering": 1}, "1 of 1 hold, 1 recovering, with an alert that is still open"),
         (3, {"unknown": 1}, "2 of 3 hold, 1 not measured"),
-        (3, {"broken": 1, "warned": 1, "unknown": 1}, "1 of 3 broken, 1 not measured"),
-        (4, {"warned": 1, "recovering": 2}, "1 of 4 with a warning, 2 with an alert that is still open"),
+        (3, {"broken": 1, "warned": 1, "unknown": 1}, "1 of 3 broken, 1 with a warning, 1 not measured"),
+        (4, {"warned": 1, "recovering": 2}, "1 of 4 with a warning, 2 recovering, with an alert that is still open"),
     ],
 )
 def test_slas_are_counted_in_words_that_fit_the_alerts_beside_them(n, counts, said):

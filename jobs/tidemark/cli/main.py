@@ -57,8 +57,8 @@ examples:
   tidemark serve-metrics --port 9477            serves metrics to a Prometheus on this machine
   tidemark whatif flights --operator carrier_state --scale 0.5
   tidemark trace flights --record flight_events/0/1234   shows what became of a record at each operator, and since when
-  tidemark trace flights --row flight_board UA753-2013-06-27-EWR   shows a row's records, and makes it again
-  tidemark reconcile flight_events --day 2013-06-27   compares counts per hour, from the broker to the tables
+  tidemark trace flights --row flight_board UA753   shows the records of a flight of the demo, and makes its row again
+  tidemark reconcile flight_events --day "$(date -u +%F)"   compares today's counts per hour, from broker to tables
   tidemark complete flight_board --at 14:00     says if an hour of a table is complete; while it is not, why
   tidemark bound flights                        compares bounds: share of late records, and delay of results
   tidemark doctor flights                       checks that its streams can continue, and shows remedies

@@ -6,6 +6,7 @@ They are those of the newest check. Instants are timestamps in UTC, lengths ms.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from itertools import chain
 from operator import itemgetter
 
@@ -118,16 +119,21 @@ def state_in_words(state: str) -> str:
     return _STATE_WORDS.get(state, state)
 
 
-def silent_groups(slas: Iterable[Row], *, at_ms: int) -> list[Row]:
+def silent_groups(slas: Iterable[Row], *, checked_at: datetime | None) -> list[Row]:
     """Returns the stale groups that *slas* name, by SLA, the stalest first.
 
-    *slas* are rows of sla_results. `silent_ms` is the length from a group's newest record to *at_ms*.
+    *slas* are rows of sla_results of the check at *checked_at*; None: there was none, and *slas* is empty. `silent_ms`
+    is the length from a group's newest record to this check, as nobody has looked for a newer one since.
     """
-    rows = []
+    rows: list[Row] = []
+    if checked_at is None:
+        return rows
     for row in slas:
         for group in row["stale_groups"] or ():
-            of_group = {"group": group["name"], "newest_at": utc(group["newest_ms"])}
-            rows.append({**in_order_of(("sla", "subject"), row), **of_group, "silent_ms": at_ms - group["newest_ms"]})
+            newest_at = utc(group["newest_ms"])
+            silent_ms = round((checked_at - newest_at).total_seconds() * 1_000)
+            of_group = {"group": group["name"], "newest_at": newest_at, "silent_ms": silent_ms}
+            rows.append({**in_order_of(("sla", "subject"), row), **of_group})
     return rows
 
 

@@ -39,9 +39,13 @@ SUMMARY = f"""
            {median_sql("before_source_ms + latency_ms")} AS median_ms,
            {quantile_sql("before_source_ms + latency_ms", 0.9)} AS p90_ms,
            max(before_source_ms + latency_ms) AS max_ms, {median_sql("before_source_ms")} AS before_source_ms,
-           CASE WHEN count(skew_error_ms) = count(*) THEN max(skew_error_ms) END AS skew_error_ms
+           CASE WHEN count(skew_error_ms) = count(*) THEN max(skew_error_ms) END AS skew_error_ms,
+           count(*) FILTER (over_sla AND window_end IN (
+               SELECT window_end FROM window_parts WHERE topology = $1 AND {ENDS} AND over_sla
+           )) AS in_parts
     FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
 """
+"""Selects what is said of all windows. `in_parts`: those over an SLA of whose age the parts are known."""
 _WINDOW = """
     epoch_ms(window_end) AS end_ms, latency_ms, coalesce(waited_ms, 0) AS waited_ms,
     coalesce(queued_ms, 0) AS queued_ms, latency_ms - coalesce(waited_ms, 0) - coalesce(queued_ms, 0) AS worked_ms,

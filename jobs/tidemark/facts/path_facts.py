@@ -33,17 +33,25 @@ WINDOWS = """
     ORDER BY window_end DESC LIMIT $3
 """
 MEASURED_STEPS = """(
-    SELECT s.* REPLACE (CASE WHEN s.state = 'input' THEN p.ms ELSE s.worked_ms END AS worked_ms)
+    SELECT s.* REPLACE (
+        CASE WHEN s.state != 'input' THEN s.worked_ms
+             WHEN s.step IS NOT NULL AND bound.ms IS NOT NULL THEN coalesce(p.ms, 0)
+             ELSE p.ms END AS worked_ms
+    )
     FROM critical_path_steps AS s
     LEFT JOIN critical_paths AS w
         ON w.topology = s.topology AND w.window_start = s.window_start AND w.window_end = s.window_end
     LEFT JOIN window_parts AS p
         ON p.topology = s.topology AND p.window_start = s.window_start AND p.window_end = s.window_end
         AND p.subject = w.leaf AND p.operator = s.operator AND p.kind = s.kind
+    LEFT JOIN window_parts AS bound
+        ON bound.topology = s.topology AND bound.window_start = s.window_start AND bound.window_end = s.window_end
+        AND bound.subject = w.leaf AND bound.kind = 'bound'
 )"""
 """The rows of critical_path_steps, with the work of inputs.
 
-The latency of an input is 0, as in Apex, and its work on a window is a part of the window's age; null: it is not known.
+The latency of an input is 0, as in Apex, and its work on a window is a part of the window's age: 0 where the age has
+parts and none is the input's on the path, as a part of 0 ms has no row. Null: it is not known.
 """
 STEPS = f"""
     SELECT window_end, operator, step, sub_topology, kind, slowest_upstream, latency_ms, waited_ms, queued_ms,

@@ -21,6 +21,7 @@ from tidemark.model.tables.catalog import (
     COMPLETENESS,
     DEAD_LETTERS,
     HOP,
+    HOP_MARK,
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
     PARTITION_BATCHES,
@@ -204,16 +205,12 @@ class StreamFacts:
         newest = states.sort("batch_id", maintain_order=True).unique("key", keep="last", maintain_order=True)
         return newest.filter("held").drop("held").collect()
 
-    def handed_on(self, repartition: str) -> int:
-        """Returns the newest batch in which *repartition* sent rows on; −1: none."""
-
-        def read(first: int) -> pl.DataFrame:
-            between = pl.col("batch_id").is_between(first, self.tables.newest)
-            hop = self.tables.scan(HOP, f"hop_{repartition}", where=[between])
-            return hop.select(pl.col("batch_id").max()).drop_nulls().collect()
-
-        newest = self.tables.recent_first(read)
-        return newest.item() if newest.height else -1
+    def sent_on(self, repartition: str, first: int) -> pl.Series:
+        """Returns the batches from *first* on in which *repartition* sent updates on, and not only a watermark."""
+        between = pl.col("batch_id").is_between(first, self.tables.newest)
+        hop = self.tables.scan(HOP, f"hop_{repartition}", where=[between])
+        is_update = pl.all_horizontal(pl.col(*HOP_MARK).is_null())
+        return hop.filter(is_update).select(pl.col("batch_id").unique().sort()).collect()["batch_id"]
 
 
 def _with_work(rows: pl.DataFrame) -> pl.DataFrame:

@@ -45,9 +45,8 @@ def quantile(
 ) -> float | None:
     """Returns the *q*-quantile in milliseconds of values counted as (bucket, n).
 
-    It is the value of rank ⌊*q* · (N − 1)⌋ from 0, the lower of two neighbours, as `numpy.quantile(...,
-    method="lower")` and DDSketch take it, with a relative error of at most 1 %. A bucket may come more than once. None
-    without values.
+    It is the ⌈*q* · N⌉-th value (`quantiles`), with a relative error of at most 1 %. DDSketch takes another rank,
+    ⌊*q* · (N − 1)⌋ from 0. A bucket may come more than once. None without values.
 
     *min_ms* and *max_ms* are the smallest and the largest of the values, if they are known. A value of their bucket
     that lies beyond them is replaced by them. The exact value lies between them, so the error never grows.

@@ -49,6 +49,10 @@ class LatencyState(StrEnum):
     """
 
 
+STANDS_STILL = frozenset({LatencyState.STUCK, LatencyState.ESTIMATED})
+"""States of an operator that has not finished the window, and whose latency so far is known."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PathStep:
     """The measurement of an operator in one window."""

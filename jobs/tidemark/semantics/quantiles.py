@@ -1,9 +1,11 @@
-"""The rule for a quantile of windows: which of some measured lengths it is.
+"""The rule for a quantile: which of some measured lengths it is.
 
-The *q*-quantile of N lengths is the one of rank ⌊*q* · (N − 1)⌋, counted from 0 in ascending order. So it is always a
-length that was measured, of two neighbours the lower one, as `numpy.quantile(..., method="lower")` takes it. The median
-is the quantile 0.5. Quantiles that come from buckets (`buckets.quantile`), as those of SLAs do, have the same rank, and
-are within 1 % of the length.
+The *q*-quantile of N lengths is the ⌈*q* · N⌉-th in ascending order (nearest rank, the inverse of the empirical
+distribution: Hyndman and Fan 1996, definition 1). So it is always a length that was measured, a share of at least *q*
+is no longer, and less than *q* is shorter. An SLA on a quantile and an objective that counts slow records therefore
+agree, also about few records: of two the 99th percentile is the longer one. The median is the quantile 0.5, of an even
+number the lower of the two in the middle. Quantiles that come from buckets (`buckets.quantile`), as those of SLAs do,
+have the same rank, and are within 1 % of the length.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import math
 from collections.abc import Iterable
 
 MEDIAN = 0.5
+DIGITS = 9
+"""Digits of *q* · N that count: 0.07 · 100 is 7.000000000000001 as a double, and means 7."""
 
 
 def rank(n: int, q: float) -> int:
     """Returns the place of the *q*-quantile of *n* lengths, counted from 0 in ascending order."""
-    return math.floor(q * (n - 1))
+    return max(0, math.ceil(round(q * n, DIGITS)) - 1)
 
 
 def quantile_of(lengths_ms: Iterable[int], q: float) -> int:
@@ -31,7 +35,7 @@ def quantile_sql(column: str, q: float) -> str:
     DuckDB's own `quantile_disc` has another rank, and its `median` is the mean of two neighbours. *column* becomes part
     of the text: pass only names and expressions that you wrote, never user input.
     """
-    place = f"1 + floor({q!r}::DOUBLE * (count({column}) - 1))::BIGINT"
+    place = f"greatest(1, ceil(round({q!r}::DOUBLE * count({column}), {DIGITS}))::BIGINT)"
     return f"(list({column} ORDER BY {column}) FILTER ({column} IS NOT NULL))[{place}]"
 
 

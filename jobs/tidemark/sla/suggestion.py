@@ -7,7 +7,7 @@ finished records. The percentiles of such an hour, and those of the seven days, 
 days come from the merged buckets of the hours.
 
 The worst hour is the clock hour (UTC) within the seven days that has the largest p99, the first of equal ones. A
-percentile is the lower of two neighbours, as in `buckets.quantile`. Instants are epoch ms, lengths ms.
+percentile is that of `buckets.quantile`. Instants are epoch ms, lengths ms.
 """
 
 from __future__ import annotations

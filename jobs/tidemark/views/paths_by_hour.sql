@@ -1,11 +1,11 @@
 -- topology, hour of the windows' end (record time) and leaf. It has the critical paths that ended at the leaf, ms, and the operator
--- with the largest share. p50_ms and p90_ms are the lower of two neighbours. over_sla_windows null: no SLA
+-- with the largest share. At least 50 % and 90 % of them took at most p50_ms and p90_ms. over_sla_windows null: no SLA
 SELECT paths.topology, paths.hour, paths.leaf, paths.windows, paths.avg_ms, paths.p50_ms, paths.p90_ms, paths.max_ms,
        paths.queued_ms, paths.waited_ms, paths.over_sla_windows, slowest.operator AS slowest_operator, slowest.share AS slowest_share
 FROM (
     SELECT topology, date_trunc('hour', window_end) AS hour, leaf, count(*) AS windows, avg(latency_ms) AS avg_ms,
-           max(CASE WHEN place <= 1 + floor(0.5 * (n - 1)) THEN latency_ms END) AS p50_ms,
-           max(CASE WHEN place <= 1 + floor(0.9 * (n - 1)) THEN latency_ms END) AS p90_ms,
+           max(CASE WHEN place <= ceil(0.5 * n) THEN latency_ms END) AS p50_ms,
+           max(CASE WHEN place <= ceil(0.9 * n) THEN latency_ms END) AS p90_ms,
            max(latency_ms) AS max_ms, cast(sum(queued_ms) AS bigint) AS queued_ms,
            cast(sum(waited_ms) AS bigint) AS waited_ms,
            cast(sum(CASE WHEN over_sla THEN 1 WHEN NOT over_sla THEN 0 END) AS bigint) AS over_sla_windows

@@ -22,7 +22,7 @@ COLUMNS = ("hour", "partition", "stage", "records", *OUTCOME_WORDS)
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument("source", metavar="SOURCE", help="source operator, or its topic")
-    parser.add_argument("--day", metavar="DAY", help="the hours of this day of record time, UTC; such as 2013-06-27")
+    parser.add_argument("--day", metavar="DAY", help="the hours of this day of record time, UTC; such as 2026-01-31")
     parser.add_argument("--from", dest="first", metavar="T", help="in place of --day: records at or after this instant")
     parser.add_argument("--to", dest="until", metavar="T", help="and before this instant")
     add_topology(parser)
@@ -56,7 +56,7 @@ def span_of(options: argparse.Namespace) -> tuple[int, int]:
         start_ms = instant_ms(f"{iso_day(options.day).isoformat()}T00:00:00Z")
         return start_ms, start_ms + Grain.DAY.length_ms
     if options.day or not (options.first and options.until):
-        msg = "name the span: --day 2013-06-27, or --from and --to"
+        msg = "name the span: --day 2026-01-31, or --from and --to"
         raise InvalidArgument(msg)
     start_ms, end_ms = instant_ms(options.first), instant_ms(options.until)
     if start_ms >= end_ms:

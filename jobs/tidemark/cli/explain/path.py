@@ -23,12 +23,14 @@ from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.paths.path_text import (
     PART_WORDS,
     PARTS_ARE,
+    age_text,
     blame_text,
     judged_text,
     limiting_slas,
     mostly_before_source,
     task_text,
 )
+from tidemark.semantics.critical_path import STANDS_STILL
 
 STEPS = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
 WIDTH = 118
@@ -86,7 +88,7 @@ def as_text(topology: str, window: Row) -> str:
     off_path = [[*_columns(row), row["slack_ms"], row["state"]] for row in window["off_path"]]
     parts = [
         f"{topology}, window {_clock(window['window_start'])} to {_clock(window['window_end'])} (record time): "
-        f"{window['age_ms']:,} ms old when {one_line(window['leaf'])} had finished it",
+        f"{one_line(age_text(window))}",
         *([_fill(_parts(window["parts"])), _fill(PARTS_ARE)] if window["parts"] else []),
         _fill(window["path_text"]),
         indent(format_table((*STEPS, "share", "state"), steps), "  "),
@@ -108,9 +110,13 @@ def _columns(step: Row) -> list[Any]:
 def verdict(window: Mapping[str, Any]) -> str:
     """Returns the sentence on the operator to blame for *window*, if any."""
     age = f"it took {window['age_ms']:,} ms from the window's end to {window['leaf']}"
+    if window["state"] in STANDS_STILL:
+        age = f"{window['leaf']} has not finished it"
     if not window["over_sla"]:
         kept = "it keeps the limit of each SLA" if window["verdicts"] else "no SLA judges it"
         return f"no operator is to blame: {age}, and {kept}"
+    if not window["parts"]:
+        return f"what it waited for is not known: {age}"
     if not window["blame"]:
         return f"no operator took longer than usual: {age}"
     first = window["blame"][0]
@@ -147,7 +153,7 @@ def _beside_the_sum(window: Row) -> Iterator[str]:
         yield f"of the sum: {', '.join(parts)}"
     yield f"clocks: {_clocks_text(window['skew_error_ms'])}"
     if window["moving_average_ms"] is not None:
-        yield f"moving averages of ten windows: {window['moving_average_path']}"
+        yield f"moving averages of up to ten windows: {window['moving_average_path']}"
 
 
 def _clocks_text(error_ms: int | None) -> str:

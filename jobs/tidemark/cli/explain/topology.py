@@ -20,6 +20,8 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.pages.topology_facts import topology_facts
+from tidemark.reports.paths.path_text import age_text
+from tidemark.semantics.critical_path import STANDS_STILL
 from tidemark.why.walk import scene
 
 SHOWN_AS = {
@@ -64,12 +66,10 @@ def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
 def as_text(facts: Row) -> str:
     """Formats the topology for people, with a table per sub-topology."""
     path = " → ".join(facts["critical_path"]) if facts["critical_path"] else "no window is closed yet"
-    when = (
-        ""
-        if facts["age_ms"] is None
-        else f" of a window that was {facts['age_ms']:,} ms old when {one_line(facts['leaf'])} had finished it, "
-        f"{facts['finished_ago_ms'] / 1000:,.0f} s ago"
-    )
+    when = ""
+    if facts["age_ms"] is not None:
+        when = f" of a window that was {one_line(age_text(facts))}"
+        when += "" if facts["state"] in STANDS_STILL else f", {facts['finished_ago_ms'] / 1000:,.0f} s ago"
     head = f"{facts['topology']} at {facts['at']}: level {facts['level']}, windows of {facts['window_ms']:,} ms"
     parts = [f"{head}\ncritical path{when}: {one_line(path)}"]
     for driver in facts["sub_topologies"]:

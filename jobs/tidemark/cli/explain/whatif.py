@@ -15,12 +15,13 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, answers_over
+from tidemark.model.settings.lengths import counted
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.facts import what_if_facts
-from tidemark.reports.what_if.parts import PartChange, what_if_setting
+from tidemark.reports.what_if.parts import PartChange, what_if_part
 from tidemark.semantics.blame import AgeCause
 
 AGES = ("window_end", "age_ms", "then_age_ms")
@@ -72,7 +73,7 @@ def whatif(options: argparse.Namespace, warehouse: Path, topology: Topology) -> 
     comparison = document(warehouse, topology, change, start_ms=start_ms, end_ms=end_ms)
     if options.format == "json":
         return as_document(comparison)
-    as_text = _setting_as_text if isinstance(change, PartChange) else _work_as_text
+    as_text = _path_as_text if "other_path" in comparison else _age_as_text
     return as_text(comparison, windows=options.windows)
 
 
@@ -97,17 +98,15 @@ def document(
         InvalidArgument: as `whatif` does.
     """
     tables = answers_over(warehouse, topology.name)
-    if isinstance(change, PartChange):
-        return what_if_setting(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
-    return what_if_facts(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
+    # A path begins when its source has finished, so what comes before is in no path.
+    if isinstance(change, WorkChange) and topology.upstreams.get(change.operator) != ():
+        return what_if_facts(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
+    return what_if_part(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
 
 
-def _work_as_text(comparison: Row, *, windows: bool) -> str:
-    scaled = (
-        f"{comparison['scale']:g} times as long" if comparison["scale"] != 1 else f"{comparison['less_ms']:,} ms less"
-    )
+def _path_as_text(comparison: Row, *, windows: bool) -> str:
     parts = [
-        f"{comparison['topology']}, {comparison['operator']} working {scaled}: {comparison['compared']:,} windows, "
+        f"{comparison['topology']}, {_work(comparison)}: {counted(comparison['compared'], 'window')}, "
         f"{comparison['other_path']:,} with another path",
         _spreads_as_text("latency", comparison),
     ]
@@ -140,10 +139,18 @@ def _change(options: argparse.Namespace) -> WorkChange | PartChange:
     return WorkChange(operator=options.operator, scale=options.scale, less_ms=options.less)
 
 
-def _setting_as_text(comparison: Row, *, windows: bool) -> str:
+def _work(comparison: Row) -> str:
+    scaled = (
+        f"{comparison['scale']:g} times as long" if comparison["scale"] != 1 else f"{comparison['less_ms']:,} ms less"
+    )
+    return f"{comparison['operator']} working {scaled}"
+
+
+def _age_as_text(comparison: Row, *, windows: bool) -> str:
+    is_setting = "setting" in comparison
+    changed = f"a {comparison['setting']} of {comparison['length_ms']:,} ms" if is_setting else _work(comparison)
     parts = [
-        f"{comparison['topology']}, a {comparison['setting']} of {comparison['length_ms']:,} ms: "
-        f"{comparison['compared']:,} windows",
+        f"{comparison['topology']}, {changed}: {counted(comparison['compared'], 'window')}",
         _spreads_as_text("age", comparison),
         "an estimate: all else takes as long as it did",
     ]

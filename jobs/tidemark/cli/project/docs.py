@@ -26,24 +26,25 @@ HEAD = """\
 `tidemark docs` writes this page from `jobs/tidemark/model/tables/catalog.py` and `jobs/tidemark/views/`; change those
 files instead of this page. [cookbook.md](cookbook.md) has questions with their SQL, and shows how to attach a reader.
 
-Instants are timestamps in UTC. The text of each column names its clock: *record time* comes from the record;
-*driver clock*, *finish clock* and *decision time* come from the machine that ran the stream. Lengths of time are whole
-milliseconds, `_ms`. Null means unknown or none, never zero. Types have Spark's names; a column without one is a
-string. A condition under *holds* is true of each row in which none of its columns is null, and a text that lists words
-with bars lists all of them. Delta enforces this in reports. In tables of streams the SLA check validates it, and the
-unique keys, and writes `expectation_results` (docs/alerts.md, Contracts).
+Instants are timestamps in UTC. The text of each column names its clock: *record time* comes from the record; *driver
+clock*, *finish clock* and *decision time* come from the machine that ran the stream. Lengths of time are whole
+milliseconds, `_ms`. Null means unknown or none, never zero. Types have Spark's names. Where a column shows none, the
+end of its name says it: `_at`, `_start`, `_end`, `timestamp` and `watermark` are timestamps, `_ms` is a bigint, and
+anything else is a string. A condition under *holds* is true of each row in which none of its columns is null, and a
+text that lists words with bars lists all of them. Delta enforces this in reports. In tables of streams the SLA check
+validates it, and the unique keys, and writes `expectation_results` (docs/alerts.md, Contracts).
 
 `changes`, hops and tables of sinks get each batch at once. The other tables of streams are facts. While a stream runs,
 they get a batch together, up to ten seconds later (`facts_every`, docs/reliability.md); `latency_minutes`
 and `partition_batches` up to a minute later. `tidemark sql` also reads facts that are not in tables yet.
 """
 SHARED = """\
-## Columns of many tables
+## Columns of several tables
 
 Each table names those that it has under *shared*, and explains its others.
 """
-SHARED_BY = 5
-"""Tables that have a column, with one meaning, from which on it is explained once."""
+_TYPE_BY_ENDING = {**dict.fromkeys(("_at", "_start", "_end", "timestamp", "watermark"), "timestamp"), "_ms": "bigint"}
+"""Types that the page leaves out, by the end of a column's name, as HEAD says."""
 _OR_NULL = re.compile(r"^(\w+ is null or )+")
 OF_SINKS = """\
 ## Tables of sinks and hops
@@ -102,22 +103,22 @@ def dictionary() -> str:
 
 
 def _shared_columns() -> list[Column]:
-    """Returns the columns that mean the same in many tables, the most frequent first."""
+    """Returns the columns that mean the same in several tables, the most frequent first."""
     tables = Counter(column for table in (*TABLES.values(), HOP) for column in table.columns)
-    return [column for column, n in tables.most_common() if n >= SHARED_BY]
+    return [column for column, n in tables.most_common() if n > 1]
 
 
 def _sink_section() -> str:
     text = ""
     for name, meaning in {**BOUNDS, **TIDEMARKS_OWN}.items():
         kind, why = WHY[name]
-        text += f"* `{name}`{_type(kind)}: {meaning}. Purpose: {why}\n"
+        text += f"* `{name}`{_type(name, kind)}: {meaning}. Purpose: {why}\n"
     return text
 
 
 def _view(view: View, empty: Tables) -> str:
     described = empty.ask(f"DESCRIBE {view.name}").rows
-    columns = ", ".join(f"`{name}`{_type(_word(kind))}" for name, kind, *_ in described)
+    columns = ", ".join(f"`{name}`{_type(name, _word(kind))}" for name, kind, *_ in described)
     only = " It exists in `tidemark sql` alone." if view is kafka_metrics.VIEW else ""
     return f"### {view.name}\n\nOne row per {view.row}.{only}\n\n{columns}\n"
 
@@ -136,8 +137,8 @@ def _table(table: Table, shared: Collection[Column]) -> str:
 def _column_list(columns: Iterable[Column]) -> str:
     """Returns a line for each column; columns with one meaning, one after the other, have a line together."""
     text = ""
-    for (ddl, comment), alike in groupby(columns, key=lambda column: (column.type, column.comment)):
-        text += f"* {_named(column.name for column in alike)}{_type(ddl)}: {comment}\n"
+    for (shown, comment), alike in groupby(columns, key=lambda each: (_type(each.name, each.type), each.comment)):
+        text += f"* {_named(column.name for column in alike)}{shown}: {comment}\n"
     return text
 
 
@@ -170,8 +171,10 @@ def _named(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _type(ddl: str) -> str:
-    return "" if ddl == "string" else f" {ddl}"
+def _type(name: str, ddl: str) -> str:
+    """Returns the type as the page shows it behind the column's name, which may say it already."""
+    implied = next((kind for ending, kind in _TYPE_BY_ENDING.items() if name.endswith(ending)), "string")
+    return "" if ddl == implied else f" {ddl}"
 
 
 def _word(kind: str) -> str:

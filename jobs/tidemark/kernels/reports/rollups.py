@@ -15,6 +15,7 @@ import polars as pl
 from tidemark.kernels.columns.buckets import STATISTICS, in_rows, merged
 from tidemark.model.settings.intervals import Grain, Interval, Scope
 from tidemark.semantics.buckets import value_of
+from tidemark.semantics.quantiles import DIGITS
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,10 @@ def _of_buckets(lists: pl.LazyFrame, by: list[str]) -> pl.DataFrame:
     stands_for = {bucket: value_of(bucket) for bucket in counts["bucket"].unique()}
     value_ms = pl.col("bucket").replace_strict(stands_for, return_dtype=pl.Float64)
     up_to, total = pl.col("n").cum_sum(), pl.col("n").sum()
-    # The rank is that of `buckets.quantile`, ⌊q · (N − 1)⌋.
-    quantiles = {name: value_ms.filter(up_to > (q * (total - 1)).floor()).min() for name, q in QUANTILES.items()}
+    # The rank is that of `semantics.quantiles`.
+    quantiles = {
+        name: value_ms.filter(up_to >= (q * total).round(DIGITS).ceil()).min() for name, q in QUANTILES.items()
+    }
     over_n = pl.col("n").filter(value_ms > pl.col("sla_ms")).sum()
     over_sla_n = pl.when(pl.col("sla_ms").first().is_not_null()).then(over_n)
     return counts.sort("bucket").group_by(by).agg(**quantiles, over_sla_n=over_sla_n)

@@ -122,7 +122,7 @@ _BUCKETS_COMMENT = (
     "log-scaled histogram: signed index of each bucket with records, in order, and their number; relative error ≤ 1 %; "
     "histograms merge by the sum of n per bucket"
 )
-_QUANTILE_COMMENT = "ms, of rank ⌊q · (n − 1)⌋ in the buckets, relative error ≤ 1 %, within min_ms and max_ms"
+_QUANTILE_COMMENT = "ms, the ⌈q · n⌉-th record in the buckets, relative error ≤ 1 %, within min_ms and max_ms"
 
 BATCHES = Table(
     "batches",
@@ -379,9 +379,8 @@ PARTITION_BATCHES = Table(
     "batch, source and input partition that the batch looked at or whose time it moved: what was read, and how far its "
     "time is after the batch; partition null: the source, or all sources, combined, in batches that changed them",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
-            ("decided_at", "timestamp", "decision time of the batch"),
             ("source", "string", "source operator; null: the whole sub-topology"),
             ("partition", "int", "input partition; null: combined"),
             (
@@ -446,8 +445,8 @@ CHANGES = Table(
                 "string",
                 "identity of the value: SHA-256 of the canonical bytes of what is compared, hex; null: deleted",
             ),
-            ("source_partition", "int", "input partition of the record that caused the update"),
-            ("source_offset", "bigint", "its offset there"),
+            ("source_partition", "int", "input partition of the record that caused the row"),
+            ("source_offset", "bigint", "offset in source_partition of the record that caused the row"),
         ),
     ),
     key=("batch_id", "operator", "seq"),
@@ -475,9 +474,8 @@ DEAD_LETTERS = Table(
     "dead_letters",
     "record that did not go on: it was late, could not be used, or was refused by the topic or table of a sink",
     (
-        *_BATCH,
+        *_DECIDED,
         *_columns(
-            ("decided_at", "timestamp", "decision time of the batch"),
             ("kind", "string", " | ".join(DeadLetterKind)),
             (
                 "operator",
@@ -568,9 +566,13 @@ STATE_CHANGES = Table(
             ("window_start", "timestamp", "record time, inclusive; null: no window"),
             ("window_end", "timestamp", "record time, exclusive"),
             ("partition", "int", "partition of the sub-topology whose record changed it"),
-            ("source_partition", "int", "input partition of that record"),
-            ("source_offset", "bigint", "its offset there"),
-            ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
+            ("source_partition", "int", "input partition of the record that caused the row"),
+            ("source_offset", "bigint", "offset in source_partition of the record that caused the row"),
+            (
+                "headers",
+                "array<struct<key:string,value:binary>>",
+                "Kafka headers of the record that caused the row; null: none",
+            ),
             ("newest_timestamp", "timestamp", "record time of the newest record that it reflects; null: deleted"),
             ("repeated", "boolean", "whether all its content was emitted before; null: deleted"),
         ),
@@ -728,10 +730,14 @@ HOP = Table(
             ("value", "string", "JSON object to add; null: nothing"),
             ("value_hash", "string", "identity of the value, as in changes"),
             ("timestamp", "timestamp", "record time of the update"),
-            ("old_timestamp", "timestamp", "record time of the value it replaced"),
-            ("source_partition", "int", "input partition of the record that caused it"),
-            ("source_offset", "bigint", "its offset there"),
-            ("headers", "array<struct<key:string,value:binary>>", "Kafka headers of that record; null: none"),
+            ("old_timestamp", "timestamp", "record time of the value it replaced; null: it replaced none"),
+            ("source_partition", "int", "input partition of the record that caused the row"),
+            ("source_offset", "bigint", "offset in source_partition of the record that caused the row"),
+            (
+                "headers",
+                "array<struct<key:string,value:binary>>",
+                "Kafka headers of the record that caused the row; null: none",
+            ),
             ("watermark", "timestamp", "watermark, record time; only on a row without an update"),
             ("idle", "boolean", "of a watermark row: whether all upstream is idle; null: an update"),
             ("newest", "timestamp", "record time of the newest record that it reflects; null: a watermark row"),
@@ -759,11 +765,16 @@ Before the first watermark a mark may have `idle` alone.
 HOP_UPDATE = " AND ".join(f"{column} IS NULL" for column in HOP_MARK)
 """SQL condition: a row of a hop is an update."""
 _ROLLED_UP = _columns(
-    ("scope", "string", "operator | task | topology (its terminal operators) | path (its terminal operator)"),
+    (
+        "scope",
+        "string",
+        "operator | task | topology (its terminal operators) | path (its terminal operator); of a topology or a path "
+        "sub_topology, operator and kind are null",
+    ),
     ("topology", "string", "name of the topology"),
-    ("sub_topology", "string", "the operators that run in one streaming query; null in scopes topology and path"),
-    ("operator", "string", "name of the operator; null in scopes topology and path"),
-    ("kind", "string", "kind of the operator, as in the topology file; null in scopes topology and path"),
+    ("sub_topology", "string", "the operators that run in one streaming query"),
+    ("operator", "string", "name of the operator"),
+    ("kind", "string", "kind of the operator, as in the topology file"),
     ("task_id", "string", "<sub_topology>_<input partition>; null in other scopes than task"),
     ("path", "string", "source → … → terminal operator; null in other scopes than path"),
     ("grain", "string", "minute | hour | day"),
@@ -805,7 +816,7 @@ CRITICAL_PATHS = Table(
         *_WINDOW,
         *_columns(
             ("latency_ms", "bigint", "sum of the operator latencies along the path, ms"),
-            ("queued_ms", "bigint", "ms of it waiting, as in operator_windows"),
+            ("queued_ms", "bigint", "ms of latency_ms waiting, as in operator_windows"),
             ("before_source_ms", "bigint", "EWT of the path's source − window_end, ms: age before the first operator"),
             ("leaf", "string", "terminal operator at which the path ends"),
             ("path", "string", "A (0 ms) → C (100 ms) → E (20 ms) = 120 ms"),
@@ -842,7 +853,7 @@ CRITICAL_PATH_STEPS = Table(
             ("step", "int", "place on the path from its source, from 0; null: not on the path"),
             ("slowest_upstream", "string", "upstream that finished last; null: an input"),
             ("latency_ms", "bigint", "EWT − latest upstream EWT, ms = waited_ms + queued_ms + worked_ms"),
-            ("queued_ms", "bigint", "ms of it waiting, as in operator_windows"),
+            ("queued_ms", "bigint", "ms of latency_ms waiting, as in operator_windows"),
             ("share", "double", "latency_ms / the path's, 0 to 1; null: not on the path"),
             ("slack_ms", "bigint", "ms by which it may grow without slowing the topology"),
             (
@@ -851,7 +862,7 @@ CRITICAL_PATH_STEPS = Table(
                 "input | measured | no_window_yet | upstream_missing | estimated | stuck | clamped_negative",
             ),
             ("sub_topology", "string", "sub-topology whose driver runs it"),
-            ("kind", "string", "as in operator_windows"),
+            ("kind", "string", "kind of the operator, as in the topology file"),
             ("waited_ms", "bigint", "ms of it before the driver's batch began: trigger, or a batch before it"),
             ("worked_ms", "bigint", "ms of it that the operator worked: latency_ms − waited_ms − queued_ms"),
             ("promised_ms", "bigint", "its operator_latency_p50 SLA, ms of work; null: none"),
@@ -876,7 +887,8 @@ CRITICAL_PATH_STEPS = Table(
 )
 WINDOW_PARTS = Table(
     "window_parts",
-    "topology, streaming window, operator at which its path ends, and part of its age there",
+    "topology, streaming window, operator at which its path ends, and part of its age there; only the bound has a row "
+    "where it took 0 ms",
     (
         *_WINDOW,
         *_columns(
@@ -1009,7 +1021,7 @@ INCIDENTS = Table(
         ("sla", "string", "name of the SLA"),
         ("change", "string", "opened | escalated | acknowledged | resolved; each at most once"),
         ("changed_at", "timestamp", "instant of the check that changed it, or clock of the acknowledgement"),
-        ("opened_at", "timestamp", "instant of the check that opened it"),
+        ("opened_at", "timestamp", "instant of the check that opened the incident or alert"),
         (
             "broken_since",
             "timestamp",
@@ -1043,7 +1055,7 @@ ALERTS = Table(
         ("alert", "string", "cause, place and opening instant, or the only incident; unique in its topology"),
         ("change", "string", "as in incidents; each at most once"),
         ("changed_at", "timestamp", "instant of the check or clock of the acknowledgement that changed it"),
-        ("opened_at", "timestamp", "instant of the check that opened it"),
+        ("opened_at", "timestamp", "instant of the check that opened the incident or alert"),
         ("broken_since", "timestamp", "instant of the first breach of its SLAs, as in incidents"),
         ("run_id", "string", "Airflow run that wrote it; null: a deadline passed"),
         ("cause", "string", "as in sla_results; null: an incident without a cause"),

@@ -27,11 +27,11 @@ from tidemark.model.tables.catalog import (
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts
 from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
-from tidemark.reports.paths.window_paths import STANDS_STILL, DriverFacts, window_paths
+from tidemark.reports.paths.window_paths import DriverFacts, window_paths
 from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.promises import Promises
-from tidemark.semantics.critical_path import LatencyState
+from tidemark.semantics.critical_path import STANDS_STILL, LatencyState
 from tidemark.why.evidence.snapshot import Scene
 
 WINDOWS_READ = 10
@@ -73,7 +73,8 @@ MINUTES = """
 def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     """Returns the newest closed window at an instant, as `windows_with_paths` does.
 
-    It is judged by what is *promised*. None: no window is closed.
+    It is judged by what is *promised*. The age of a window that an operator has not finished is that of the instant.
+    None: no window is closed.
     """
     topology, at_ms = at.topology, at.at_ms
     ends = tables.ask(ENDS, [topology.name, at_ms]).objects
@@ -109,7 +110,9 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     )
     del window["topology"]
     window["path_text"] = window.pop("path")
-    own_parts = _parts(parts, steps, closed, finished)
+    if window["state"] in STANDS_STILL:
+        window["age_ms"] = at_ms - round(window["window_end"].timestamp() * 1000)
+    own_parts = _parts(parts, steps, closed, finished, window["age_ms"])
     worked_ms = {(part["operator"], part["kind"]): part["ms"] for part in own_parts}
     of_steps = _objects(steps.sort("step", "operator", nulls_last=True))
     for step in of_steps:
@@ -126,22 +129,25 @@ def known_ms(window: Row) -> int:
     return end_ms + known_age_ms
 
 
-def _parts(parts: WindowParts, steps: pl.DataFrame, closed: pl.DataFrame, finished: pl.DataFrame) -> list[Row]:
+def _parts(
+    parts: WindowParts, steps: pl.DataFrame, closed: pl.DataFrame, finished: pl.DataFrame, age_ms: int
+) -> list[Row]:
     """Returns the parts of the age of the window *closed* at its leaf, the longest first.
 
-    Where an operator stands still they are the parts until the last operator before it had finished the window, and the
-    time of each operator from there on. *steps* and *finished* are about this window.
+    Where an operator stands still they are the parts until the operator before it had finished the window, and the
+    time since then, which is that of the operator. *steps* and *finished* are about this window, whose age is *age_ms*.
     """
     on_path = steps.drop_nulls("step").sort("step")
     is_measured = pl.col("operator").is_in(finished["operator"].implode()) & pl.col("worked_ms").is_not_null()
     measured = on_path.filter(is_measured.cum_min())
-    behind = on_path.filter(~is_measured.cum_min()).drop_nulls("latency_ms")
+    behind = on_path.filter(~is_measured.cum_min()).filter(pl.col("state").is_in([*STANDS_STILL])).head(1)
     if measured.is_empty():
         return []
     reached = measured["operator"][-1]
     rows = parts.rows(steps, closed.with_columns(leaf=pl.lit(reached)), finished)
     own = rows.filter(pl.col("subject") == reached).select(OF_PARTS)
-    others = behind.select(subject=pl.lit(reached), operator="operator", kind="kind", ms="latency_ms")
+    since_ms = age_ms - own["ms"].sum()
+    others = behind.select(subject=pl.lit(reached), operator="operator", kind="kind", ms=pl.lit(since_ms, pl.Int64))
     whole = pl.concat([own, others], how="diagonal_relaxed").with_columns(subject=pl.lit(closed["leaf"].item()))
     return whole.sort(-pl.col("ms"), "operator").to_dicts()
 

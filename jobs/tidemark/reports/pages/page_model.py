@@ -33,8 +33,8 @@ from tidemark.reports.pages.topology_state import (
     worst,
 )
 from tidemark.reports.paths.path_text import PART_WORDS, mostly_before_source
-from tidemark.reports.paths.window_paths import STANDS_STILL
 from tidemark.reports.promises import Promises
+from tidemark.semantics.critical_path import STANDS_STILL
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.sla import Verdict
@@ -115,7 +115,7 @@ def _document(tables: Tables, state: TopologyState, promised: Promises, operator
         "budgets": budgets(slas["rows"]),
         "streams": state.streams,
         "partitions": state.partitions,
-        "silent_groups": silent_groups(slas["rows"], at_ms=at_ms),
+        "silent_groups": silent_groups(slas["rows"], checked_at=slas["checked_at"]),
         "operators": _operators(topology, state.streams, slas, findings, path),
         "slas": slas,
         "path": path,
@@ -230,11 +230,10 @@ def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     window, is_live = live_path(tables, at, promised), True
     with suppress(InvalidArgument):
         (reported,) = windows_with_paths(tables, topology.name)
-        # Of one window the report knows more, but the parts only of one that every operator has finished.
-        if window is None or reported["window_end"] >= window["window_end"]:
-            is_same = window is not None and reported["window_end"] == window["window_end"]
-            parts = reported["parts"] or (window["parts"] if window and is_same else [])
-            window, is_live = {**reported, "parts": parts}, False
+        # Of one window the report knows more, but not how old one is that an operator has not finished.
+        is_finished = reported["state"] not in STANDS_STILL
+        if window is None or (is_finished and reported["window_end"] >= window["window_end"]):
+            window, is_live = reported, False
     if window is None:
         return None
     finished_ms = known_ms(window)
@@ -244,6 +243,7 @@ def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
         "finished_at": utc(finished_ms),
         "finished_ago_ms": ago_ms,
         "is_live": is_live,
+        "is_finished": window["state"] not in STANDS_STILL,
         "is_current": ago_ms <= CHECKS_MISSED * topology.check_every_ms,
         "mostly_before_source": mostly_before_source(window),
         "spent": [*_parts_of_age(window)],

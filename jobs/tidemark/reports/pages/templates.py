@@ -21,7 +21,13 @@ from tidemark.escaping import inert
 from tidemark.facts.alerts import state_in_words
 from tidemark.model.settings.intervals import utc
 from tidemark.model.settings.lengths import for_people
-from tidemark.reports.paths.path_text import blame_text, compared_text, judged_text, judged_windows_text, limiting_slas
+from tidemark.reports.paths.path_text import (
+    blame_text,
+    compared_text,
+    judged_text,
+    judged_windows_text,
+    limiting_slas,
+)
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
 """Matches commands in remedies, as `escaping.as_code` writes them.

@@ -32,6 +32,7 @@ from tidemark.reports.pages.topology_state import (
 )
 from tidemark.reports.paths.path_text import PARTS_ARE
 from tidemark.semantics.bounds import COUNTED_AS_LATE
+from tidemark.semantics.critical_path import STANDS_STILL
 from tidemark.semantics.liveness import Liveness
 
 SOON_S = 3
@@ -113,6 +114,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         operators={name: _operator(row, moving.get(name)) for name, row in model.get("operators", {}).items()},
         words=VERDICT_WORDS,
         colors=COLORS,
+        stands_still=STANDS_STILL,
         stuck=[name for name, row in model.get("operators", {}).items() if row["stuck_ms"] is not None],
         **_told(model),
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
@@ -234,7 +236,8 @@ def _operator(standing: Row, moving: Row | None) -> Row:
 
     *standing* is its row in the page model, *moving* that in the facts, with its moving average.
     """
-    latency_ms = moving["moving_average_ms"] if moving else None
+    # The latency of an input is 0 by definition, and was not measured.
+    latency_ms = moving["moving_average_ms"] if moving and moving["upstreams"] else None
     is_down, stuck_ms = standing["verdict"] == PageVerdict.NOT_RUNNING, standing["stuck_ms"]
     verdict = standing["state"] if is_down else standing["verdict"] if stuck_ms is None else "stuck"
     word = standing["state"].replace("_", " ") if is_down else VERDICT_WORDS[standing["verdict"]]

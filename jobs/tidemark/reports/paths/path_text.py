@@ -11,6 +11,7 @@ from typing import Any
 from tidemark.facts.path_facts import physical_name
 from tidemark.model.settings.lengths import counted, for_people
 from tidemark.semantics.blame import AgeCause, Compared
+from tidemark.semantics.critical_path import STANDS_STILL
 
 PART_WORDS = {
     AgeCause.BOUND: "the source's bound",
@@ -51,6 +52,13 @@ def task_text(step: Mapping[str, Any]) -> str | None:
         return None
     late = f"{physical_name(step)} finished {for_people(step['behind_tasks_ms'])} after the median of its other tasks"
     return f"{late}; {step['hot_share']:.0%} of its records are of {step['hot_key']}" if step["hot_key"] else late
+
+
+def age_text(window: Mapping[str, Any]) -> str:
+    """Returns how old *window* was at the end of its path, or that an operator stands still before it."""
+    if window["state"] in STANDS_STILL:
+        return f"not finished by {window['leaf']}"
+    return f"{window['age_ms']:,} ms old when {window['leaf']} had finished it"
 
 
 PARTS_ARE = (

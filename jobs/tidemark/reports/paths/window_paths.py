@@ -39,7 +39,14 @@ from tidemark.reports.paths.windows.window_graph import windows_finished
 from tidemark.reports.paths.windows.window_group import WindowGroup
 from tidemark.reports.promises import Promises
 from tidemark.semantics import stram
-from tidemark.semantics.critical_path import EstimateLimits, LatencyState, leading_to, leaves, path_text
+from tidemark.semantics.critical_path import (
+    STANDS_STILL,
+    EstimateLimits,
+    LatencyState,
+    leading_to,
+    leaves,
+    path_text,
+)
 
 FINISHED = {
     **dict.fromkeys(WINDOW[1:], pl.Int64()),
@@ -47,7 +54,6 @@ FINISHED = {
     **dict.fromkeys(("ewt_ms", "began_ms", "skew_ms", "batch_id"), pl.Int64()),
 }
 """The columns of Paths.finished."""
-STANDS_STILL = frozenset({LatencyState.STUCK, LatencyState.ESTIMATED})
 
 
 class Paths(NamedTuple):

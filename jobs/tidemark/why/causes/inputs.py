@@ -423,17 +423,18 @@ class Inputs:
         return [finding]
 
     def hop(self, source: HopSource) -> list[WhyFinding]:
-        """Returns a finding if *source* has not read its hop.
+        """Returns a finding if *source* has not read updates of its hop.
 
         They were sent on more than UNREAD_AFTER_MS ago.
         """
-        handed = self._scene.of(source.repartition).handed_on(source.repartition)
+        writer = self._scene.of(source.repartition)
         # The offsets of a hop are batches of its writer. The sum is 0 where the hop was never read.
         until = int(self._scene.of(source.name).reads.of_partition(source.name, 0).tail(1)["until_offset"].sum())
-        # What a batch reads that was planned does not wait.
-        until = until if handed < until else max(until, self._planned_until(source, 0) or 0)
-        unread = self._scene.of(source.repartition).tables.batches_from(until)
-        unread = unread.filter(pl.col("batch_id").is_between(until, handed))
+        sent = writer.sent_on(source.repartition, until)
+        if sent.len():
+            # What a batch reads that was planned does not wait.
+            sent = sent.filter(sent >= (self._planned_until(source, 0) or 0))
+        unread = writer.tables.batches_of(sent).filter(pl.col("batch_id").is_in(sent.implode()))
         since_ms = unread["finished_at"].min()
         if not isinstance(since_ms, int) or self._scene.at_ms - since_ms <= UNREAD_AFTER_MS:
             return []
