@@ -54,7 +54,7 @@ BOOTED_MS = NOON - 3_600_000
 CLOCKS = {
     "epoch", "started_at", "batch_started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
     "recovered", "started_boot_ms", "looked_boot_ms", "excluded_boot_ms", "phases", "phases_boot_ms",
-    "finished_boot_ms", "finished_epoch", "ewt_boot_ms", "ewt_epoch",
+    "finished_boot_ms", "finished_epoch",
 }  # fmt: skip
 """Columns that differ from run to run: times and writers."""
 MEASURED = CLOCKS | {"min_ms", "max_ms", "sum_ms", "negative_n"}

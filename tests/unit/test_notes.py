@@ -13,7 +13,7 @@ import pytest
 
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.semantics.event_time import PartitionReading
-from tidemark.semantics.progress import InputProgress, PartitionProgress, SentMark, StreamProgress
+from tidemark.semantics.progress import InputProgress, LeftBehind, PartitionProgress, SentMark, StreamProgress
 from tidemark.semantics.schema_watch import FieldSeen, SourceFields, TypeSeen
 from tidemark.semantics.segments import Segment
 from tidemark.storage.files import Files
@@ -68,6 +68,7 @@ PARTITION = {
     "set_back_from_ms": None,
     "topic_id": "OHJqyBA9Rk2oh5JIjSP9xw",
     "latest_offset": None,
+    "left_behind": [[9, 0]],
 }
 PROGRESS = BEFORE | {
     "batch_id": 0,
@@ -121,6 +122,7 @@ SEEN = {
     "went_back": False,
     "traces": [],
     "has_open_transaction": False,
+    "left_offset": 9,
 }
 TASK = {
     "operator": "events",
@@ -186,6 +188,7 @@ NOTES = EntryNotes(
                             done_until_offset=1,
                             newest_ms=T,
                             topic_id="OHJqyBA9Rk2oh5JIjSP9xw",
+                            left_behind=(LeftBehind(9, 0),),
                         )
                     },
                     watermark_ms=T - 1_001,
@@ -220,6 +223,7 @@ NOTES = EntryNotes(
                     lost=(3, 5),
                     told_idle=False,
                     newest_ms=T,
+                    left_offset=9,
                 ),
             ),
         ),

@@ -189,11 +189,11 @@ class Recorded:
         return _as(
             self.operator_windows.with_columns(
                 STREAM,
-                driver="ewt_epoch",
+                driver="finished_epoch",
                 place="operator",
                 end_ms=_ms("window_end"),
                 visible_ms=_ms("ewt_at"),
-                visible_boot_ms="ewt_boot_ms",
+                visible_boot_ms="finished_boot_ms",
             ),
             facts.WINDOWS,
         )

@@ -110,6 +110,10 @@ _RECOVERED = (
     "whether the previous driver was killed during the batch; then instants are those of the recovery by the driver's "
     "clock, or of an earlier commit by the log's clock; null: unknown",
 )
+_BY_BOOT_CLOCK = (
+    ("finished_boot_ms", "bigint", "boot clock when it had finished, ms"),
+    ("finished_epoch", "bigint", "lease of the driver whose clock that is"),
+)
 _STATS = _columns(
     ("n", "bigint", "records measured, without results that a periodic operator repeated"),
     ("min_ms", "bigint", "smallest e2e latency, ms: finish clock − time of the newest record reflected, signed"),
@@ -141,10 +145,10 @@ BATCHES = Table(
             (
                 "started_boot_ms",
                 "bigint",
-                "the same instant by the boot clock: ms since the driver's host was started; never steps",
+                "started_at by the boot clock, which never steps: ms since the driver's host was started",
             ),
-            ("looked_boot_ms", "bigint", "boot clock when the plan knew which records there were"),
-            ("excluded_boot_ms", "bigint", "boot clock of the look before it; null: the first look of a driver"),
+            ("looked_boot_ms", "bigint", "boot clock when Spark knew the records that it planned, ms"),
+            ("excluded_boot_ms", "bigint", "boot clock of the look before, ms; null: none"),
             ("finished_at", "timestamp", "driver clock when its data was committed"),
             ("duration_ms", "bigint", "finished_at − started_at, ms"),
             ("records_in", "bigint", "records read by the sources"),
@@ -154,11 +158,10 @@ BATCHES = Table(
             (
                 "phases",
                 "array<struct<owner:string,detail:string,batch_id:bigint,ms:bigint>>",
-                "what the driver did since the entry before in the journal, in order and without a gap. owner: "
-                f"{', '.join(SegmentOwner)}; detail: which; batch_id: for which batch; of a query that a listener "
-                "records: Spark's phases",
+                f"what the driver did since the entry before in the journal, without a gap. owner: "
+                f"{', '.join(SegmentOwner)}; batch_id: for which batch; of a query that a listener records: Spark's",
             ),
-            ("phases_boot_ms", "bigint", "boot clock at the end of the last phase; null: not known"),
+            ("phases_boot_ms", "bigint", "boot clock at the end of the last phase, ms"),
             (
                 "states",
                 "array<struct<operator:string,rows:bigint,updated:bigint,late:bigint,bytes:bigint>>",
@@ -196,11 +199,11 @@ TASKS = _columns(
 )
 """Fields of `operator_batches.tasks`."""
 _WAITED = _columns(
-    ("wait_ms", "bigint", "sum of decided_at − arrival, ms; null: nobody stamped it, or a record of a hop"),
-    ("left_by", "bigint", "first batch whose plan saw the records and left them behind; null: none did"),
-    ("in_transaction", "boolean", "whether a look had seen them beyond the last stable offset"),
-    ("seen_before_ms", "bigint", "without a stamp: ms from the first look that saw them to that of the batch"),
-    ("excluded_before_ms", "bigint", "without a stamp: ms from the last look that did not; null: there was none"),
+    ("wait_ms", "bigint", "sum of decided_at − arrival, ms; null: not stamped, or of a hop"),
+    ("left_by", "bigint", "first batch whose plan left them behind; null: none"),
+    ("in_transaction", "boolean", "whether they waited for a transaction to end"),
+    ("seen_before_ms", "bigint", "without a stamp: ms from the first look that saw them to the batch's"),
+    ("excluded_before_ms", "bigint", "the same of the last look that did not"),
 )
 READS = (
     *_columns(
@@ -209,24 +212,24 @@ READS = (
     ),
     *_WAITED,
     *_columns(
-        ("writer_batch", "bigint", "behind a hop: batch that wrote them; null: a source"),
-        ("writer_row", "int", "behind a hop: their row, from 0, in results of the operator that wrote them"),
+        ("writer_batch", "bigint", "behind a hop: batch that wrote them"),
+        ("writer_row", "int", "their row, from 0, in its results"),
     ),
 )
 """Fields of `partition_batches.reads`: records of a partition that waited alike."""
 FIRSTS = (*_columns(("age_ms", "bigint", "decided_at − record time, ms")), *_WAITED)
 """Fields of `partition_batches.firsts`, of one record each."""
 RESULTS = _columns(
-    ("read_batch", "bigint", "batch that read the newest record that they reflect; null: not known"),
-    ("source", "string", "its source; null: not known"),
+    ("read_batch", "bigint", "batch that read the newest record that they reflect"),
+    ("source", "string", "its source"),
     ("partition", "int", "its input partition; null: a hop"),
-    ("read_row", "int", "its row, from 0, in reads of that batch and partition; null: not known"),
+    ("read_row", "int", "its row, from 0, in reads there"),
     ("n", "bigint", "results"),
     ("age_ms", "bigint", "sum of decided_at − time of that record, ms"),
-    ("wait_ms", "bigint", "sum of decided_at − its arrival, ms; null: that of read_row holds"),
-    ("held_by", "string", "setting because of which they came later than the batch that read it; null: none"),
+    ("wait_ms", "bigint", "sum of decided_at − its arrival, ms; null: as read_row"),
+    ("held_by", "string", "setting because of which they came later; null: none"),
     ("held_detail", "string", "whose setting it is"),
-    ("held_from_ms", "bigint", "since when they were held, boot clock of the driver that read it, ms"),
+    ("held_from_ms", "bigint", "since when, boot clock, ms"),
     ("due_ms", "bigint", "until when, driver clock, epoch ms"),
 )
 """Fields of `operator_batches.results`: what a batch made visible that came about alike."""
@@ -248,8 +251,7 @@ OPERATOR_BATCHES = Table(
                 "timestamp",
                 "driver clock when it had its result; of a terminal operator: when its rows were committed",
             ),
-            ("finished_boot_ms", "bigint", "the same instant by the boot clock of the driver finished_epoch, ms"),
-            ("finished_epoch", "bigint", "lease of the driver whose clock finished_at is"),
+            *_BY_BOOT_CLOCK,
             ("queued_ms", "bigint", "ms it waited for siblings, other streams of its process, or the journal"),
             _RECOVERED,
             ("records_in", "bigint", "updates read"),
@@ -292,7 +294,7 @@ OPERATOR_BATCHES = Table(
         Column(
             "results",
             _list_of(RESULTS),
-            "of a terminal operator or a repartition: its results that came about alike; null: none. "
+            "of a terminal operator or a repartition: its results that came about alike; null: none, or not known. "
             f"{_fields_of(RESULTS)}",
         ),
     ),
@@ -345,8 +347,7 @@ OPERATOR_WINDOWS = Table(
             ("window_start", "timestamp", "record time, inclusive"),
             ("window_end", "timestamp", "record time, exclusive"),
             ("ewt_at", "timestamp", "driver clock when the operator finished the batch that closed the window"),
-            ("ewt_boot_ms", "bigint", "ewt_at by the boot clock of the driver ewt_epoch, ms"),
-            ("ewt_epoch", "bigint", "lease of the driver whose clock ewt_at is"),
+            *_BY_BOOT_CLOCK,
             ("ewt_adjusted_at", "timestamp", "ewt_at + skew_ms: on the brokers' clock if the skew is known"),
             ("queued_ms", "bigint", "ms of it waiting for siblings, other streams of the process, or the journal"),
             (
@@ -410,18 +411,18 @@ PARTITION_BATCHES = Table(
             ("newest_timestamp", "timestamp", "largest record timestamp seen; null: none yet, or combined"),
             ("activity", "string", "active | idle | backlogged"),
             ("blocked_by", "string", "partition or source that blocks the combined watermark; null: none"),
-            ("left_offset", "bigint", "end of what the plan saw and left behind; null: it left nothing"),
+            ("left_offset", "bigint", "end of what the plan saw and left behind; null: nothing"),
         ),
         Column(
             "reads",
             _list_of(READS),
-            f"the records that were read, as rows of those that waited alike; null: none. {_fields_of(READS)}",
+            f"records that were read, those that waited alike in a row; null: none. {_fields_of(READS)}",
         ),
         Column(
             "firsts",
             _list_of(FIRSTS),
-            "the first records at or beyond the end, plus the bound, of each streaming window that the batch closed, "
-            "in order of arrival: fields as in reads; null: none",
+            "first records at or beyond the end, plus the bound, of each window that the batch closed: fields as in "
+            "reads; null: none",
         ),
     ),
     key=("batch_id", "source", "partition"),
@@ -683,19 +684,18 @@ HEARTBEATS = Table(
             (
                 "pulse_from_boot_ms",
                 "bigint",
-                "boot clock of the driver's host from which this row tells of its pulse, ms",
+                "boot clock since which this row tells of the pulse, ms",
             ),
             ("pulse_boot_ms", "bigint", "beat_at by the boot clock, ms"),
             (
                 "gaps",
                 "array<struct<began_ms:bigint,ended_ms:bigint,cpu_ms:bigint>>",
-                "stretches of at least 1 s between two beats of the pulse, which beats each 250 ms, and the CPU time "
-                "that the process used in them; boot clock; null: none",
+                "stretches of 1 s and more without a beat of the pulse, boot clock, and CPU time in them; null: none",
             ),
             (
                 "segments",
                 "array<struct<owner:string,detail:string,batch_id:bigint,began_ms:bigint,ended_ms:bigint>>",
-                "as batches.phases, what no row of batches has yet, boot clock; the last one still ran",
+                "phases that no row of batches has yet, boot clock; the last one still ran",
             ),
             ("adopted_by", "string", "task of Airflow that took over its supervision last; null: none did"),
             (
@@ -745,7 +745,7 @@ HOP = Table(
             (
                 "result_row",
                 "int",
-                "row of it in results of operator_batches, from 0; null: a watermark row, or not known",
+                "its row, from 0, in results of operator_batches",
             ),
             (
                 "idle_watermark",

@@ -206,8 +206,8 @@ class Measurer:
                     "window_start": window.start_ms,
                     "window_end": window.start_ms + self._topology.window_ms,
                     "ewt_at": clock["finished_at_ms"],
-                    "ewt_boot_ms": clock["finished_boot_ms"],
-                    "ewt_epoch": clock["finished_epoch"],
+                    "finished_boot_ms": clock["finished_boot_ms"],
+                    "finished_epoch": clock["finished_epoch"],
                     # The driver's clock plus its skew is the clock of the reference host.
                     "ewt_adjusted_at": clock["finished_at_ms"] + (skew_ms or 0),
                     "queued_ms": clock["queued_ms"],
