@@ -30,7 +30,7 @@ _AS_DECLARED = pl.ScanCastOptions(datetime_cast=["nanosecond-downcast", "convert
 
 
 @dataclass(frozen=True)
-class Facts:
+class LatencyFacts:
     """The facts about latency of one sub-topology.
 
     Attributes:
@@ -73,7 +73,7 @@ class Facts:
             return large_facts.by_minute(files["path"].to_list(), minutes)
         return by_minute(_rows(files).select(FACTS), minutes, engine="streaming")
 
-    def marks(self, rollup: DeltaTable, now: Collection[Facts]) -> dict[str, int]:
+    def marks(self, rollup: DeltaTable, now: Collection[LatencyFacts]) -> dict[str, int]:
         """Returns the transactions by which *rollup* has counted these facts.
 
         There are none if it has counted newer facts of *now*.
@@ -125,14 +125,14 @@ def counted_batches(layout: Layout, topology: str, sub_topologies: Iterable[str]
     return {name: batch_id for name, batch_id in marks.items() if batch_id is not None}
 
 
-def facts_of(layout: Layout, topology: str) -> list[Facts]:
+def facts_of(layout: Layout, topology: str) -> list[LatencyFacts]:
     """Returns the facts of each sub-topology of *topology* that has any."""
     by_sub_topology = []
     for path in stream_tables(layout, topology, LATENCY_MINUTES.name):
         files = _files(path)
         if not files.is_empty():
             newest, oldest = files.select(pl.max("max.batch_id")).item(), files.select(pl.min("min.batch_id")).item()
-            by_sub_topology.append(Facts(topology, path.parent.name, files, newest=newest, oldest=oldest))
+            by_sub_topology.append(LatencyFacts(topology, path.parent.name, files, newest=newest, oldest=oldest))
     return by_sub_topology
 
 
