@@ -177,7 +177,7 @@ class TableSnapshot:
 @cache
 def _none(table: str) -> pl.DataFrame:
     """Returns the columns of *table* that metrics need, without rows."""
-    whole = pl.DataFrame(arrow_schema(TABLES[table]).empty_table())
+    whole = pl.DataFrame(schema=pl.Schema(arrow_schema(TABLES[table])))
     return whole.select(within(whole.columns, COLUMNS[table])) if table in COLUMNS else whole
 
 

@@ -150,7 +150,7 @@ def _files(table: Path) -> pl.DataFrame:
 
 def _rows(files: pl.DataFrame) -> pl.LazyFrame:
     """Reads the rows of `latency_minutes` in *files*."""
-    schema = pl.DataFrame(arrow_schema(LATENCY_MINUTES).empty_table()).schema
+    schema = pl.Schema(arrow_schema(LATENCY_MINUTES))
     if files.is_empty():
         return pl.LazyFrame(schema=schema)
     return pl.scan_parquet(

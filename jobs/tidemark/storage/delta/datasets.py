@@ -84,8 +84,7 @@ def frame_of(table: DeltaTable | Snapshot) -> pl.LazyFrame:
 @lru_cache(maxsize=256)
 def _columns_of(schema: str) -> pl.Schema:
     """Returns polars' types of the columns in a *schema* of Delta (JSON)."""
-    empty = pl.DataFrame(pa.schema(Schema.from_json(schema).to_arrow()).empty_table())
-    return empty.schema
+    return pl.Schema(Schema.from_json(schema))
 
 
 def schema_of(table: DeltaTable | Snapshot) -> Schema:
