@@ -10,10 +10,9 @@ Of the facts that are still in a journal it reads those of tables that drivers w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from datetime import timedelta
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -43,14 +42,7 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.storage.delta.datasets import dataset_of
-from tidemark.storage.delta.snapshots import (
-    NO_TABLE,
-    LogFile,
-    files_between,
-    log_file,
-    newest_log_file,
-    snapshot_of,
-)
+from tidemark.storage.delta.snapshots import NO_TABLE, LogFile, ReadLog, log_file, read_log
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.unflushed import ComingRows
 
@@ -105,7 +97,7 @@ class _KeptTable(NamedTuple):
     """
 
     versions: tuple[LogFile, ...]
-    files: frozenset[str] | None
+    files: Set[str] | None
     rows: pl.DataFrame
     coming: ComingRows | None = None
 
@@ -114,21 +106,30 @@ class TableRows:
     """Keeps the rows of tables that metrics need."""
 
     def __init__(self) -> None:
-        self._kept: dict[Path, _KeptTable] = {}
+        self._kept, self._logs = dict[Path, _KeptTable](), dict[Path, ReadLog]()
 
     def snapshot(self) -> TableSnapshot:
         """Returns the tables as they are now."""
-        return TableSnapshot(self._kept)
+        return TableSnapshot(self._kept, self._logs)
 
 
 class TableSnapshot:
     """Reads the rows of tables that metrics need, each file once.
 
-    A table is seen in one version, the newest when it is first asked for. *kept* has the rows of earlier ones.
+    A table is seen in one version, the newest when it is first asked for. *kept* has the rows of earlier ones, and
+    *logs* what was read of logs.
     """
 
-    def __init__(self, kept: dict[Path, _KeptTable]) -> None:
-        self._kept, self.version = kept, cache(newest_log_file)
+    def __init__(self, kept: dict[Path, _KeptTable], logs: dict[Path, ReadLog]) -> None:
+        self._kept, self._logs, self._log = kept, logs, cache(self._read_log)
+
+    def version(self, path: Path) -> Version:
+        """Returns the version of the table at *path*."""
+        return self._log(path).newest
+
+    def _read_log(self, path: Path) -> ReadLog:
+        self._logs[path] = read_log(path, self._logs.get(path))
+        return self._logs[path]
 
     def opener_of_kept(self, home: Path) -> Opener:
         """Returns the opener of kept rows of the stream in *home*."""
@@ -157,7 +158,9 @@ class TableSnapshot:
             return nothing
         if kept is not None and kept.versions[0] != log_file(path, kept.versions[0].name):
             kept = None  # the table was made anew
-        files = _files(path, version, kept)
+        snapshot = self._log(path).snapshot
+        # These tables have no partition columns.
+        files = None if snapshot is None else snapshot.data_files.keys()
         known = None if kept is None else kept.files
         # Rows of a removed file are in others, or nowhere any more.
         is_longer = known is not None and files is not None and known <= files
@@ -179,18 +182,6 @@ def _none(table: str) -> pl.DataFrame:
     """Returns the columns of *table* that metrics need, without rows."""
     whole = pl.DataFrame(schema=pl.Schema(arrow_schema(TABLES[table])))
     return whole.select(within(whole.columns, COLUMNS[table])) if table in COLUMNS else whole
-
-
-def _files(path: Path, version: LogFile, kept: _KeptTable | None) -> frozenset[str] | None:
-    """Returns the files at *version*; None: delta-rs has to read them."""
-    # The log since its checkpoint may have a hundred commits. Of a known table only the last ones are read.
-    if kept is not None and kept.files:
-        later = files_between(path, kept.versions[0].name, version.name)
-        if later is not None:
-            return kept.files | later
-    snapshot = snapshot_of(path)
-    # These tables have no partition columns.
-    return None if snapshot is None else frozenset(chain.from_iterable(snapshot.files.values()))
 
 
 def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache, reduce
-from itertools import chain
 from operator import and_
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -54,7 +53,7 @@ def open_to_read(path: Path, snapshot: Snapshot | None = None) -> DeltaTable | S
     """
     # delta-rs needs ten times as long for a small table.
     snapshot = snapshot or snapshot_of(path)
-    if snapshot is None or snapshot.file_count > MOST_FILES or snapshot.partitioned_by:
+    if snapshot is None or len(snapshot.data_files) > MOST_FILES or snapshot.partitioned_by:
         return DeltaTable(str(path))
     return snapshot
 
@@ -67,7 +66,7 @@ def frame_of(table: DeltaTable | Snapshot) -> pl.LazyFrame:
         return pl.scan_pyarrow_dataset(dataset_of(table))
     columns = _columns_of(table.schema)
     folder = table.path.absolute()
-    files = [folder / name for name in chain.from_iterable(table.files.values())]
+    files = [folder / name for name in table.data_files]
     if not files:
         return pl.LazyFrame(schema=columns)
     return pl.scan_parquet(
@@ -111,7 +110,7 @@ def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
 
     if isinstance(table, Snapshot):
         folder = fs.SubTreeFileSystem(str(table.path.absolute()), fs.LocalFileSystem())
-        return _dataset(chain.from_iterable(table.files.values()), schema_of(table), folder, {})
+        return _dataset(table.data_files, schema_of(table), folder, {})
     place = local_folder(table)
     if place is None:
         return table.to_pyarrow_dataset()
