@@ -21,12 +21,11 @@ from tidemark.kernels.reports.rollups import FACTS, by_minute
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import LATENCY_MINUTES, LATENCY_ROLLUP
+from tidemark.storage.delta.datasets import rows_of_files
 from tidemark.storage.warehouse import is_table, stream_tables
 
 SPARK_ABOVE = 200_000
 """Most rows of an hour that one process counts by itself; a row has about a hundred buckets."""
-_AS_DECLARED = pl.ScanCastOptions(datetime_cast=["nanosecond-downcast", "convert-timezone"])
-"""Casts timestamps, which other programs that rewrite files may change."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +149,4 @@ def _files(table: Path) -> pl.DataFrame:
 
 def _rows(files: pl.DataFrame) -> pl.LazyFrame:
     """Reads the rows of `latency_minutes` in *files*."""
-    schema = pl.Schema(arrow_schema(LATENCY_MINUTES))
-    if files.is_empty():
-        return pl.LazyFrame(schema=schema)
-    return pl.scan_parquet(
-        files["path"].to_list(),
-        schema=schema,
-        cast_options=_AS_DECLARED,
-        missing_columns="insert",
-        extra_columns="ignore",
-        glob=False,
-    )
+    return rows_of_files(files["path"].to_list(), pl.Schema(arrow_schema(LATENCY_MINUTES)))

@@ -64,9 +64,15 @@ def frame_of(table: DeltaTable | Snapshot) -> pl.LazyFrame:
     # bounds by which most are left out.
     if not isinstance(table, Snapshot):
         return pl.scan_pyarrow_dataset(dataset_of(table))
-    columns = _columns_of(table.schema)
     folder = table.path.absolute()
-    files = [folder / name for name in table.data_files]
+    return rows_of_files([f"{folder}/{name}" for name in table.data_files], _columns_of(table.schema))
+
+
+def rows_of_files(files: list[str], columns: pl.Schema) -> pl.LazyFrame:
+    """Returns the rows of data *files* of a local table as an unread frame with the *columns* that it declares.
+
+    Other programs that rewrite files may change their types, and a file may be older than a column.
+    """
     if not files:
         return pl.LazyFrame(schema=columns)
     return pl.scan_parquet(
