@@ -176,15 +176,15 @@ def test_a_scrape_of_an_unchanged_warehouse_reads_no_file(
     own = Layout(shutil.copytree(warehouse.warehouse, tmp_path / "own"))
     exporter = Exporter(own, lambda: [flights], clock=lambda: NOW)
     first = exporter.samples()
-    read: list[Path] = []
+    read: list[str] = []
 
-    whole = kept_rows._file
+    whole = kept_rows.rows_of_files
 
-    def counted(path: Path, none: pl.DataFrame) -> pl.DataFrame:
-        read.append(path)
-        return whole(path, none)
+    def counted(files: list[str], columns: pl.Schema) -> pl.LazyFrame:
+        read.extend(files)
+        return whole(files, columns)
 
-    monkeypatch.setattr(kept_rows, "_file", counted)
+    monkeypatch.setattr(kept_rows, "rows_of_files", counted)
     # The log of a known table is not read anew.
     monkeypatch.delattr(snapshots, "_actions_of")
     assert exporter.samples() == first
@@ -215,7 +215,7 @@ def test_a_scrape_asks_little_of_files_logs_and_frames(
         monkeypatch.setattr(owner, name, counted)
 
     # A query of a frame, also an eager one, begins with `lazy`.
-    for owner, name in ((pl.DataFrame, "lazy"), (kept_rows, "_file"), (kept_rows, "read_log")):
+    for owner, name in ((pl.DataFrame, "lazy"), (kept_rows, "rows_of_files"), (kept_rows, "read_log")):
         count(owner, name)
     exporter.samples()
     # Five tables and the heartbeats of two streams, and two reports.
@@ -228,7 +228,7 @@ def test_a_scrape_asks_little_of_files_logs_and_frames(
     counts.clear()
     exporter.samples()
     # Nothing asks for the watermarks of a stream without partitions.
-    assert counts == {**logs, "_file": 9, "lazy": 15}
+    assert counts == {**logs, "rows_of_files": 9, "lazy": 15}
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])

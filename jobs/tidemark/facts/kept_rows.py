@@ -18,7 +18,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import polars as pl
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tidemark.collecting import omit, within
@@ -41,7 +40,7 @@ from tidemark.model.tables.catalog import (
     TABLES,
     Table,
 )
-from tidemark.storage.delta.datasets import dataset_of
+from tidemark.storage.delta.datasets import dataset_of, rows_of_files
 from tidemark.storage.delta.snapshots import NO_TABLE, LogFile, ReadLog, log_file, read_log
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.unflushed import ComingRows
@@ -168,9 +167,11 @@ class TableSnapshot:
         rows_of_journal = old.coming.take() if old.coming else None
         new = [] if rows_of_journal is None else [_as(none, pl.DataFrame(rows_of_journal))]
         if files is None:  # delta-rs has to read it
-            new.append(_flat(_as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))))
+            stored = _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
         else:
-            new += (_flat(_file(path / name, none)) for name in sorted(files - (old.files or no_files)))
+            names = sorted(files - (old.files or no_files))
+            stored = rows_of_files([f"{path}/{name}" for name in names], none.schema).collect()
+        new.append(_flat(stored))
         # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
         rows = pl.concat([old.rows, *new], rechunk=True)
         batches = partial(self.rows, BATCHES, path.with_name(BATCHES.name))
@@ -184,20 +185,10 @@ def _none(table: str) -> pl.DataFrame:
     return whole.select(within(whole.columns, COLUMNS[table])) if table in COLUMNS else whole
 
 
-def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
-    # `read_table` would make a dataset of the one file first, which takes as long as to read it.
-    with pq.ParquetFile(path) as file:
-        rows = file.read(within(none.columns, file.schema_arrow.names), use_threads=False)
-    # No rechunk: `_read` rechunks the whole frame.
-    frame = pl.from_arrow(rows, rechunk=False)
-    assert isinstance(frame, pl.DataFrame)
-    return _as(none, frame)
-
-
 def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Returns *rows* with the columns of *none*.
 
-    A file that was written before a column was added lacks it.
+    Those that were written before a column was added lack it.
     """
     if rows.schema == none.schema:
         return rows
