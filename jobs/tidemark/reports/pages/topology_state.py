@@ -19,7 +19,6 @@ from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import OF_LATENESS
-from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.partitions import partitions
 from tidemark.semantics.incidents import BROKEN
@@ -114,8 +113,8 @@ class TopologyState:
     @cached_property
     def slas(self) -> Row:
         """The newest check of the SLAs: its time, counts and rows."""
-        path = self.layout.report_table(self.topology.name, SLA_RESULTS.name)
-        return _slas(newest_check(self.stored, path, at_ms=self.at_ms), self.topology, self.at_ms)
+        check = newest_check(self.stored, self.layout, self.topology.name, at_ms=self.at_ms)
+        return _slas(check, self.topology, self.at_ms)
 
     @cached_property
     def streams(self) -> list[Row]:
