@@ -15,6 +15,9 @@ Row = dict[str, Any]
 Tables: TypeAlias = "Warehouse"
 """What answers SQL. It reads a table in the version that its first query over the table has found."""
 
+FINISHED = "(FROM batches WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)) AS batches"
+"""SQL: the batches of the topology $1 that count at the instant $2 (epoch ms). A batch does from `finished_at` on."""
+
 
 def answers_over(
     warehouse: Path,
