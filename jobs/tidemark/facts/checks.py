@@ -10,7 +10,6 @@ import polars as pl
 
 from tidemark.facts.answers import Row
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.stored_tables import StoredTables
 
@@ -30,31 +29,27 @@ class Check:
     run_id: str
     rows: Sequence[Row]
 
+    @property
+    def at_ms(self) -> int:
+        """Its instant, epoch ms."""
+        return round(self.checked_at.timestamp() * 1_000)
+
 
 def newest_check(
-    stored: StoredTables,
-    layout: Layout,
-    topology: str,
-    *,
-    at_ms: int | None = None,
-    sla: str | None = None,
-    columns: Sequence[str] = MEASURED,
+    stored: StoredTables, layout: Layout, topology: str, *where: pl.Expr, columns: Sequence[str] = MEASURED
 ) -> Check | None:
-    """Returns the newest check of *topology*, with *columns* of its results; None: there is none.
+    """Returns the newest check of *topology* with results for which *where* is true; None: there is none.
 
-    With *at_ms* (epoch ms) it is the newest until then, and with an *sla* the newest that has a result of it, and that
-    result alone.
+    It has *columns* of these results.
     """
     results = stored.scan(layout.report_table(topology, SLA_RESULTS.name))
     if results is None:
         return None
-    of_sla = pl.lit(value=True) if sla is None else pl.col("sla").cast(pl.String) == sla
     # Files without the newest check are not read.
-    until = pl.lit(value=True) if at_ms is None else pl.col("checked_at") <= utc(at_ms)
-    checked_at = results.filter(until, of_sla).select(pl.col("checked_at").max()).collect().item()
+    checked_at = results.filter(*where).select(pl.col("checked_at").max()).collect().item()
     if checked_at is None:
         return None
-    of_instant = results.filter(pl.col("checked_at") == checked_at, of_sla)
+    of_instant = results.filter(pl.col("checked_at") == checked_at, *where)
     own = of_newest(of_instant.select({*columns, "sla", "checked_at", "run_id"}).collect())
     return Check(checked_at, own["run_id"][0], own.sort("sla", maintain_order=True).select(columns).to_dicts())
 

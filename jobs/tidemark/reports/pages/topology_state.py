@@ -11,6 +11,8 @@ from enum import StrEnum
 from functools import cached_property
 from operator import itemgetter
 
+import polars as pl
+
 from tidemark.collecting import present
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import Check, newest_check
@@ -113,7 +115,8 @@ class TopologyState:
     @cached_property
     def slas(self) -> Row:
         """The newest check of the SLAs: its time, counts and rows."""
-        check = newest_check(self.stored, self.layout, self.topology.name, at_ms=self.at_ms)
+        until = pl.col("checked_at") <= utc(self.at_ms)
+        check = newest_check(self.stored, self.layout, self.topology.name, until)
         return _slas(check, self.topology, self.at_ms)
 
     @cached_property
@@ -232,8 +235,7 @@ def stream_row(facts: StreamFacts, sub_topology: str, culprit: str | None = None
 def _slas(check: Check | None, topology: Topology, at_ms: int) -> Row:
     """Returns the newest *check* of the SLAs: its time, counts and rows."""
     checked_at, rows = (None, []) if check is None else (check.checked_at, check.rows)
-    age_ms = None if checked_at is None else at_ms - round(checked_at.timestamp() * 1000)
-    is_overdue = age_ms is None or age_ms > CHECKS_MISSED * topology.check_every_ms
+    is_overdue = check is None or at_ms - check.at_ms > CHECKS_MISSED * topology.check_every_ms
     return {"checked_at": checked_at, "is_overdue": is_overdue, **counts_of(rows), "rows": rows}
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import polars as pl
+
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
@@ -113,7 +115,7 @@ def decision_facts(
     return DecisionFacts(
         kind=kind,
         incidents=of_subject,
-        checked=newest_check(tables.stored, layout, topology, sla=subject) if is_sla_in_order else None,
+        checked=newest_check(tables.stored, layout, topology, pl.col("sla") == subject) if is_sla_in_order else None,
         silences=[*own, *others],
         is_silenced=bool(own),
     )
