@@ -325,6 +325,13 @@ def test_facts_are_opened_in_one_room():
     assert opens == []
 
 
+def test_incidents_are_asked_for_in_one_module():
+    asks = [
+        path.relative_to(PACKAGE).as_posix() for _, path in product() if "FROM incident_history" in path.read_text()
+    ]
+    assert asks == ["facts/incidents.py"]
+
+
 def test_semantics_holds_only_what_the_product_runs():
     used = Counter(name for _, path in product() for name in names_read(nodes(path)))
     for path in PACKAGE.glob("semantics/*.py"):

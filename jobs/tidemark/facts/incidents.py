@@ -20,10 +20,11 @@ INCIDENTS = f"""
                 ELSE verdict END AS now
     FROM incident_history WHERE topology = $1
 """
-"""Selects incidents with `since`, when the SLA broke; `now`, their state, which is null where the newest check is later
-than $2; and `is_found`: of the incident only the check that found the SLA broken is known, and no crossing.
+"""Selects the incidents of the topology $1.
 
-That checks are missed is known to begin when one was due.
+`since` is when the SLA broke; `is_found` is true where only the check that found it broken is known, and no crossing
+of a limit. That checks are missed is known to begin when one was due. `now` is the state by the newest check, and null
+where that is later than $2 (epoch ms).
 """
 OPEN = """
     AND coalesce(epoch_ms(opened_at) <= $2, true) AND coalesce(epoch_ms(resolved_at) > $2, resolved_at IS NULL)

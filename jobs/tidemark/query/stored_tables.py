@@ -68,7 +68,7 @@ def newest_snapshot(path: Path) -> Snapshot | None:
         return None
     before = _LOGS.get(path)
     now = read_log(path, before)
-    if now is not before:
+    if now is not before and now.actions is not None:  # there may be no table
         _LOGS.put(path, now)
     return now.snapshot
 
