@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from reference.lives import Life, Owned, Result
 
 from tidemark.account import facts as frames
-from tidemark.account.facts import Facts
+from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.records import record_parts
 from tidemark.account.windows import window_parts
 
 
-def facts_of(rows) -> Facts:
-    return Facts(
+def facts_of(rows) -> AccountFacts:
+    return AccountFacts(
         **{name: pl.DataFrame(of_frame, schema=getattr(frames, name.upper())) for name, of_frame in rows.items()}
     )
 

@@ -35,7 +35,7 @@ IMPORTS = {
     "kernels": "",
     "kernels.columns": "collecting errors semantics model.tables model.settings",
     "kernels.aggregates": "collecting errors semantics model.settings model.kinds kernels.columns",
-    "kernels.reports": "kernels.columns semantics model.settings",
+    "kernels.reports": "semantics model.settings kernels.columns",
     "kernels.sql": "errors model.settings kernels.columns",
     "kernels.updates": (
         "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
@@ -43,193 +43,195 @@ IMPORTS = {
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "account.owners": "",
-    "account": "account.owners semantics",
-    "storage": "errors clock model.project model.settings",
+    "account": "semantics account.owners",
+    "storage": "errors clock model.settings model.project",
     "storage.delta": (
-        "collecting errors clock model.tables model.settings kernels.columns kernels.sql kernels.updates storage model"
+        "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"
     ),
-    "control": "errors clock storage semantics",
-    "recorded": "collecting control errors escaping model model.kinds model.project storage",
+    "control": "errors clock semantics storage",
+    "recorded": "collecting escaping errors model.project model.kinds model storage control",
     "spark_session": "errors model.project storage control",
     "stream.journal": (
-        "collecting control errors semantics model.tables kernels.records kernels.sql storage storage.delta"
+        "collecting errors semantics model.tables kernels.sql kernels.records storage storage.delta control"
     ),
     "stream.driver": (
         "collecting escaping errors clock semantics model.tables model.project model kernels.columns storage "
         "storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
-        "errors clock semantics model.project model.kinds model.settings model kernels kernels.columns kernels.updates "
-        "kernels.records storage stream.journal"
+        "errors clock semantics model.settings model.project model.kinds model kernels kernels.columns "
+        "kernels.updates kernels.records storage stream.journal"
     ),
-    "stream.state": "collecting control errors kernels.records kernels.updates storage stream.journal",
+    "stream.state": "collecting errors kernels.updates kernels.records storage control stream.journal",
     "stream.updates": (
         "collecting errors semantics model.tables model.settings model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.sql kernels.records kernels.updates stream.journal stream.state"
+        "kernels.aggregates kernels.sql kernels.updates kernels.records stream.journal stream.state"
     ),
     "stream.operate": (
-        "collecting errors semantics model.settings model.tables model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.formats kernels.sql kernels.records kernels.updates storage.delta stream.journal "
-        "stream.kafka stream.state stream.updates"
+        "collecting errors semantics model.tables model.settings model.kinds model kernels kernels.columns "
+        "kernels.aggregates kernels.sql kernels.updates kernels.records kernels.formats storage.delta "
+        "stream.journal stream.kafka stream.state stream.updates"
     ),
-    "stream.schemas": "bounded_http errors clock model.project model.kinds kernels.formats storage",
+    "stream.schemas": "errors clock bounded_http model.project model.kinds kernels.formats storage",
     "stream.read": (
-        "collecting errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.updates kernels.records kernels.formats storage storage.delta control spark_session stream.journal "
-        "stream.driver stream.kafka stream.state stream.updates stream.operate"
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
+        "kernels.columns kernels.updates kernels.records kernels.formats storage storage.delta control "
+        "spark_session stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate"
     ),
     "stream.decide": (
-        "collecting clock semantics model.tables model.settings model.kinds model kernels.columns kernels.updates "
-        "storage storage.delta control stream.journal stream.kafka stream.state stream.updates stream.operate "
-        "stream.read"
+        "collecting clock semantics model.tables model.settings model.kinds model kernels.columns "
+        "kernels.updates storage storage.delta control stream.journal stream.kafka stream.state "
+        "stream.updates stream.operate stream.read"
     ),
     "stream.write": (
-        "collecting errors semantics model.tables model.settings model.kinds model kernels.columns kernels.sql "
-        "kernels.updates kernels.records storage storage.delta stream.journal stream.kafka stream.operate "
-        "stream.decide"
+        "collecting errors semantics model.tables model.settings model.kinds model kernels.columns "
+        "kernels.sql kernels.updates kernels.records storage storage.delta stream.journal stream.kafka "
+        "stream.operate stream.decide"
     ),
     "stream.startup": (
         "collecting errors semantics model.tables model.project model.kinds model kernels kernels.columns "
-        "kernels.updates storage storage.delta control stream.journal stream.kafka stream.state stream.operate "
-        "stream.read stream.schemas stream.write kernels.records stream.driver"
+        "kernels.updates kernels.records storage storage.delta control stream.journal stream.driver "
+        "stream.kafka stream.state stream.operate stream.schemas stream.read stream.write"
     ),
     "stream.distributed": (
-        "collecting control errors clock semantics model.tables model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.updates kernels.records kernels.formats storage spark_session stream.journal "
-        "stream.driver stream.kafka stream.state stream.updates stream.operate stream.read stream.schemas "
-        "stream.decide stream.write stream.startup"
+        "collecting errors clock semantics model.tables model.kinds model kernels kernels.columns "
+        "kernels.aggregates kernels.updates kernels.records kernels.formats storage control spark_session "
+        "stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate stream.schemas "
+        "stream.read stream.decide stream.write stream.startup"
     ),
     "stream": (
-        "collecting errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.sql storage storage.delta control spark_session stream.journal stream.driver stream.kafka "
-        "stream.state stream.operate stream.read stream.schemas stream.decide stream.write stream.startup "
-        "stream.distributed escaping"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "model kernels.columns kernels.sql storage storage.delta control spark_session stream.journal "
+        "stream.driver stream.kafka stream.state stream.operate stream.schemas stream.read stream.decide "
+        "stream.write stream.startup stream.distributed"
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
     "facts": (
-        "collecting errors semantics model.tables model.settings model kernels.columns kernels.reports storage "
-        "storage.delta control stream.journal stream.startup escaping model.project spark_session query"
+        "collecting escaping errors semantics model.tables model.settings model.project model "
+        "kernels.columns kernels.reports storage storage.delta control spark_session stream.journal "
+        "stream.startup query"
     ),
     "facts.measures": (
         "semantics model.tables model.settings model.project model.kinds model storage storage.delta control facts"
     ),
     "sampling": (
-        "collecting errors model.settings model.project model.kinds model kernels.columns kernels.records stream.kafka "
-        "stream.read stream.write"
+        "collecting errors model.settings model.project model.kinds model kernels.columns kernels.records "
+        "stream.kafka stream.read stream.write"
     ),
     "reports": (
-        "collecting errors semantics model.tables model.settings model.project model storage storage.delta control "
-        "recorded spark_session kernels.reports"
+        "collecting errors semantics model.tables model.settings model.project model kernels.reports storage "
+        "storage.delta control recorded spark_session"
     ),
     "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
     "reports.paths.ages": (
-        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports reports facts"
+        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports facts reports"
     ),
     "sla.contracts": (
-        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage storage.delta "
-        "query"
+        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage "
+        "storage.delta query"
     ),
     "maintenance": (
-        "semantics model.tables model.project model.kinds model kernels.records storage storage.delta control "
-        "stream.journal stream.read stream.write stream.startup"
+        "semantics model.tables model.project model.kinds model kernels.records storage storage.delta "
+        "control stream.journal stream.read stream.write stream.startup"
     ),
     "api": (
-        "collecting errors clock semantics model model.tables model.settings model.project model.kinds kernels.columns "
-        "kernels.updates kernels.records spark_session storage storage.delta control recorded stream.journal "
-        "stream.driver stream.state stream stream.distributed"
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
+        "kernels.columns kernels.updates kernels.records storage storage.delta control recorded "
+        "spark_session stream.journal stream.driver stream.state stream.distributed stream"
     ),
-    "embedded": "bounded_http collecting errors clock model.project model control semantics",
+    "embedded": "collecting errors clock bounded_http semantics model.project model control",
     "feed": "errors model.settings model.project embedded",
     "cli.shared": (
-        "clock collecting escaping errors semantics model.settings model.project model storage storage.delta control "
-        "recorded reports embedded"
+        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
+        "control recorded reports embedded"
     ),
     "airflow": "model.project",
     "dags": "airflow",
     "arrow": "model.project",
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
-    "why.evidence": "collecting escaping model.settings model.kinds model facts semantics",
+    "why.evidence": "collecting escaping semantics model.settings model.kinds model facts",
     "why.causes": (
-        "collecting errors semantics model.settings model.project model.kinds model kernels.records kernels.reports "
-        "control recorded storage stream.operate why.evidence facts"
+        "collecting errors semantics model.settings model.project model.kinds model kernels.reports "
+        "kernels.records storage control recorded stream.operate facts why.evidence"
     ),
     "why": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model storage.delta "
-        "why.evidence why.causes facts"
+        "collecting errors semantics model.tables model.settings model.project model.kinds model "
+        "storage.delta facts why.evidence why.causes"
     ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.reports kernels.records stream.journal stream.kafka stream.state "
-        "stream.updates stream.operate stream.read stream.startup facts"
+        "kernels.columns kernels.aggregates kernels.reports kernels.records stream.journal stream.kafka "
+        "stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
     "reports.paths": (
         "collecting semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.reports spark_session reports reports.paths.windows reports.paths.ages facts"
+        "kernels.reports spark_session facts reports reports.paths.windows reports.paths.ages"
     ),
     "reports.pages": (
-        "collecting escaping errors semantics model.tables model.settings model.project model.kinds model storage "
-        "storage.delta why.causes why.evidence why reports reports.paths kernels.columns reports.paths.windows "
-        "reports.paths.ages facts"
+        "collecting escaping errors semantics model.tables model.settings model.project model.kinds model "
+        "kernels.columns storage storage.delta facts reports reports.paths.windows reports.paths.ages "
+        "why.evidence why.causes why reports.paths"
     ),
     "reports.what_if": (
-        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports facts query"
+        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query facts"
     ),
     "sla.measures": (
-        "collecting clock semantics model.tables model.project model.kinds model control facts.measures facts"
+        "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
     ),
     "sla.incidents": (
-        "collecting escaping errors semantics model.tables model.settings model.project model storage storage.delta "
-        "why.evidence why.causes why reports sla.measures facts"
+        "collecting escaping errors semantics model.tables model.settings model.project model storage "
+        "storage.delta facts reports why.evidence why.causes why sla.measures"
     ),
     "sla": (
-        "collecting clock escaping semantics model.tables model.settings model.project model.kinds model storage "
-        "storage.delta query why.evidence reports reports.pages sla.contracts sla.measures sla.incidents facts "
-        "facts.measures"
+        "collecting escaping clock semantics model.tables model.settings model.project model.kinds model "
+        "storage storage.delta query facts facts.measures reports sla.contracts why.evidence reports.pages "
+        "sla.measures sla.incidents"
     ),
-    "metrics": "clock collecting model.tables model.settings model semantics model.project why.evidence facts",
+    "metrics": "collecting clock semantics model.tables model.settings model.project model facts why.evidence",
     "cli.outside": (
-        "clock collecting escaping errors model.settings model.project model.kinds model control query metrics "
-        "cli.shared facts kernels.sql semantics"
+        "collecting escaping errors clock semantics model.settings model.project model.kinds model "
+        "kernels.sql control query facts cli.shared metrics"
     ),
     "cli.explain": (
-        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta recorded "
-        "query why.evidence why.causes why reports reports.paths reports.pages reports.what_if sla.incidents sla "
-        "cli.shared facts"
+        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
+        "recorded query facts reports cli.shared why.evidence why.causes why reports.paths reports.pages "
+        "reports.what_if sla.incidents sla"
     ),
     "cli.audit": (
-        "clock errors escaping semantics model.settings model.project model.kinds model query why stream.schemas trace "
-        "reports cli.shared facts"
+        "escaping errors clock semantics model.settings model.project model.kinds model stream.schemas query "
+        "facts reports cli.shared why trace"
     ),
     "cli.project": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds model "
-        "storage stream.kafka stream.operate stream.schemas stream.read stream.write stream.distributed query sampling "
-        "why.causes reports recorded cli.shared facts"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "model storage recorded stream.kafka stream.operate stream.schemas stream.read stream.write "
+        "stream.distributed query facts sampling reports cli.shared why.causes"
     ),
     "cli.repair": (
-        "collecting errors clock semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.aggregates kernels.records storage storage.delta control stream.journal stream.read stream.kafka "
-        "stream.state stream.operate stream.decide stream.startup stream.distributed reports cli.shared trace "
-        "cli.audit facts"
+        "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
+        "kernels.columns kernels.aggregates kernels.records storage storage.delta control stream.journal "
+        "stream.kafka stream.state stream.operate stream.read stream.decide stream.startup "
+        "stream.distributed facts reports cli.shared trace cli.audit"
     ),
     "cli.stack": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model storage control "
-        "query recorded reports reports.pages sampling why.evidence cli.shared cli.explain cli.project facts"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
+        "control recorded query facts sampling reports cli.shared why.evidence reports.pages cli.explain "
+        "cli.project"
     ),
     "airflow.tasks": (
-        "bounded_http collecting escaping errors clock semantics model.tables model.settings model.project model "
-        "storage control query reports sla.incidents facts"
+        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
+        "model storage control query facts reports sla.incidents"
     ),
     "airflow.dags": "errors model.project model airflow.tasks",
     "airflow.pages": (
-        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project model "
-        "storage storage.delta recorded query reports reports.pages reports.what_if sla.incidents sla metrics "
-        "cli.explain airflow.tasks airflow.dags facts"
+        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
+        "model storage storage.delta recorded query facts reports reports.pages reports.what_if "
+        "sla.incidents sla metrics cli.explain airflow.tasks airflow.dags"
     ),
     "plugins": "airflow.tasks",
     "jobs": (
         "escaping errors clock semantics model.tables model.settings model.project model kernels.columns "
-        "kernels.reports storage storage.delta control stream.driver stream query reports reports.paths.windows "
-        "reports.paths reports.pages sla maintenance feed cli.shared arrow api facts"
+        "kernels.reports storage storage.delta control stream.driver stream query facts reports "
+        "reports.paths.windows maintenance api feed cli.shared arrow reports.paths reports.pages sla"
     ),
 }
 """Maps each room to all rooms that it imports.
@@ -323,6 +325,13 @@ def test_facts_are_opened_in_one_room():
         if any(f"{name}.".startswith(f"{opener}.") for opener in OPEN_TABLES)
     ]
     assert opens == []
+
+
+def test_incidents_are_asked_for_in_one_module():
+    asks = [
+        path.relative_to(PACKAGE).as_posix() for _, path in product() if "FROM incident_history" in path.read_text()
+    ]
+    assert asks == ["facts/incidents.py"]
 
 
 def test_semantics_holds_only_what_the_product_runs():
