@@ -83,15 +83,6 @@ def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> l
     return [alert for _, alert in sorted(alerts, key=itemgetter(0))]
 
 
-def state_in_words(state: str) -> str:
-    """Returns what STATE_TEXT says, as it follows the name of an SLA.
-
-    >>> state_in_words("error"), state_in_words("passes since 12:02, resolves at 12:12 if it holds")
-    ('is broken', 'passes since 12:02, resolves at 12:12 if it holds')
-    """
-    return _STATE_WORDS.get(state, state)
-
-
 def silent_groups(slas: Iterable[Row], *, checked_at: datetime | None) -> list[Row]:
     """Returns the stale groups that *slas* name, by SLA, the stalest first.
 
