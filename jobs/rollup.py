@@ -18,7 +18,7 @@ import polars as pl
 
 import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.errors import InvalidArgument
-from tidemark.facts.latency_facts import SPARK_ABOVE, Facts, facts_of
+from tidemark.facts.latency_facts import SPARK_ABOVE, LatencyFacts, facts_of
 from tidemark.facts.report_rows import lies_in, rows_in
 from tidemark.kernels.reports.rollups import (
     NO_OUTLINE,
@@ -111,7 +111,9 @@ class _Job:
         """The place of the rollup."""
         return self.layout.report_table(self.topology, LATENCY_ROLLUP.name)
 
-    def replace(self, minutes_ms: Sequence[int], requested: Interval | None, read_facts: Sequence[Facts]) -> None:
+    def replace(
+        self, minutes_ms: Sequence[int], requested: Interval | None, read_facts: Sequence[LatencyFacts]
+    ) -> None:
         """Rolls up the minutes *minutes_ms* (epoch ms) of one hour.
 
         The commit marks all of *read_facts* as read. Raises InvalidArgument if minutes whose facts are gone are
@@ -161,7 +163,7 @@ def _replaced_predicate(minutes: Sequence[Interval], hour: Interval) -> str:
     return " or ".join(conditions)
 
 
-def _refuse_or_warn(gone: Sequence[int], requested: Interval | None, facts: Sequence[Facts]) -> None:
+def _refuse_or_warn(gone: Sequence[int], requested: Interval | None, facts: Sequence[LatencyFacts]) -> None:
     """Refuses minutes *gone* that are *requested* for; logs that others stay.
 
     Raises:

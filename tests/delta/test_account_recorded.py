@@ -13,7 +13,7 @@ import pytest
 
 from support.play import BOOTED_MS, Play, ms
 from support.topologies import NEWEST, aggregate, operators, repartition, sink
-from tidemark.account.facts import Facts
+from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.recorded import Recorded
 from tidemark.account.records import record_parts
@@ -56,7 +56,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 
 @pytest.fixture(scope="module")
-def facts(play: Play) -> Facts:
+def facts(play: Play) -> AccountFacts:
     names = ("batches", "operator_batches", "partition_batches", "operator_windows", "heartbeats")
     subs = [sub.name for sub in play.topology.sub_topologies]
     tables = {name: pl.concat(scan(play.table(name, sub)).collect() for sub in subs) for name in names}
@@ -80,7 +80,7 @@ PRODUCED = {"producer events/0": 500}
 WAITED = {"trigger": 1_020, "target journal": 10, "target changes": 10}
 
 
-def test_a_record_is_accounted_for_from_its_producer_to_its_table(facts: Facts) -> None:
+def test_a_record_is_accounted_for_from_its_producer_to_its_table(facts: AccountFacts) -> None:
     parts = record_parts(Ledger.of(facts))
     assert account(parts, facts.results, "by_v", 2) == PRODUCED | WAITED | {"target hop_by_v": 10}
     assert account(parts, facts.results, "board", 2) == PRODUCED | WAITED | {
@@ -88,7 +88,7 @@ def test_a_record_is_accounted_for_from_its_producer_to_its_table(facts: Facts) 
     }  # fmt: skip
 
 
-def test_behind_a_hop_the_account_goes_on_in_the_batch_that_wrote(facts: Facts) -> None:
+def test_behind_a_hop_the_account_goes_on_in_the_batch_that_wrote(facts: AccountFacts) -> None:
     # The hop had the record at 50 ms after the look of its writer, and `far` looked at 500.
     assert account(record_parts(Ledger.of(facts)), facts.results, "far", 2) == PRODUCED | {
         "trigger": 1_020 + 450, "target journal": 10 + 10, "target changes": 10, "target hop_by_v": 10,
@@ -96,7 +96,7 @@ def test_behind_a_hop_the_account_goes_on_in_the_batch_that_wrote(facts: Facts) 
     }  # fmt: skip
 
 
-def test_a_result_of_a_window_was_held_until_its_window_closed(facts: Facts) -> None:
+def test_a_result_of_a_window_was_held_until_its_window_closed(facts: AccountFacts) -> None:
     # The record of 13.5 s came with batch 1, whose work ended at 15.02 s, in the window until 15 s. The look at 20 s
     # found the record that let it close.
     held = {"window sums": 4_980}
@@ -105,14 +105,14 @@ def test_a_result_of_a_window_was_held_until_its_window_closed(facts: Facts) -> 
     assert found == PRODUCED | {"trigger": 1_020 + 20} | held | written
 
 
-def test_a_window_is_accounted_for_from_its_end(facts: Facts) -> None:
+def test_a_window_is_accounted_for_from_its_end(facts: AccountFacts) -> None:
     # The bound ends at 11 s, and the first record after it is that of 13.5 s.
     assert account(window_parts(Ledger.of(facts)), facts.windows, "board", 1) == {
         "bound events": 1_000, "next_record events/0": 2_500,
     } | PRODUCED | WAITED | {"target hop_by_v": 10, "target changes_of_board": 10}  # fmt: skip
 
 
-def test_nothing_is_unknown_but_the_time_before_the_first_batch(facts: Facts) -> None:
+def test_nothing_is_unknown_but_the_time_before_the_first_batch(facts: AccountFacts) -> None:
     ledger = Ledger.of(facts)
     assert window_parts(ledger).filter(pl.col("owner") == "unknown").is_empty()
     unknown = record_parts(ledger).filter(pl.col("owner") == "unknown")

@@ -10,13 +10,13 @@ from support.crashes import Crash, crash_at
 from support.play import NOON, Play, Row, ms
 from support.topologies import NEWEST_SENT
 from tidemark.errors import InvalidSpec
-from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.limits import TopicLimits
 
 HOUR_MS = 3_600_000
 WIDE = NEWEST_SENT.replace("v int", "v int, note string").replace('columns = ["v"]', 'columns = ["v", "note"]')
 
 
-def play_with(home: Path, limits: Limits) -> Play:
+def play_with(home: Path, limits: TopicLimits) -> Play:
     play = Play(WIDE, home)
     play.broker.topic_limits["out"] = limits
     return play
@@ -38,14 +38,14 @@ def outcome(play: Play, operator: str) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     ("note", "second", "limits", "reason"),
     [
-        ("x" * 3_000, 3, Limits(max_bytes=2_048), "too_large_for_topic"),
-        ("\x00" * 300, 3, Limits(max_bytes=2_048), "too_large_for_topic"),  # six bytes each in JSON
-        ("", 4_000, Limits(after_ms=HOUR_MS), "time_refused_by_topic"),
-        ("", -4_000, Limits(before_ms=HOUR_MS), "time_refused_by_topic"),
+        ("x" * 3_000, 3, TopicLimits(max_bytes=2_048), "too_large_for_topic"),
+        ("\x00" * 300, 3, TopicLimits(max_bytes=2_048), "too_large_for_topic"),  # six bytes each in JSON
+        ("", 4_000, TopicLimits(after_ms=HOUR_MS), "time_refused_by_topic"),
+        ("", -4_000, TopicLimits(before_ms=HOUR_MS), "time_refused_by_topic"),
     ],
 )
 def test_records_that_a_topic_would_refuse_are_quarantined(
-    tmp_path: Path, note: str, second: float, limits: Limits, reason: str
+    tmp_path: Path, note: str, second: float, limits: TopicLimits, reason: str
 ) -> None:
     play = play_with(tmp_path, limits)
     play.batch([row(play, "a", 1), row(play, "b", second, note), row(play, "c", 2)], at_ms=NOON)
@@ -58,7 +58,7 @@ def test_records_that_a_topic_would_refuse_are_quarantined(
 
 
 def test_headers_count_and_a_record_at_the_limit_is_sent(tmp_path: Path) -> None:
-    play = play_with(tmp_path, Limits(max_bytes=2_048, after_ms=HOUR_MS, before_ms=HOUR_MS))
+    play = play_with(tmp_path, TopicLimits(max_bytes=2_048, after_ms=HOUR_MS, before_ms=HOUR_MS))
     large = [{"key": "trace", "value": b"t" * 2_000}]
     play.batch([{**row(play, "a", 1), "headers": large}, row(play, "b", 2, "x" * 1_400)], at_ms=NOON)
     play.batch([row(play, "c", 3_600)], at_ms=NOON)
@@ -66,12 +66,12 @@ def test_headers_count_and_a_record_at_the_limit_is_sent(tmp_path: Path) -> None
 
 
 def test_current_limits_apply_and_a_replay_sends_decided_rows(tmp_path: Path) -> None:
-    play = play_with(tmp_path, Limits())
+    play = play_with(tmp_path, TopicLimits())
     play.start(reached=crash_at("decided"))
     rows = [row(play, "a", 1), row(play, "b", 2, "x" * 3_000)]
     with pytest.raises(Crash):
         play.batch(rows, at_ms=NOON)
-    play.broker.topic_limits["out"] = Limits(max_bytes=1_024)
+    play.broker.topic_limits["out"] = TopicLimits(max_bytes=1_024)
     play.start(epoch=2)
     play.batch(rows, at_ms=NOON)
     assert sent(play) == ["a", "b"]

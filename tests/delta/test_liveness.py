@@ -44,7 +44,7 @@ from tidemark.semantics.liveness import (
     LIMITS,
     REPLACED_WITHIN_MS,
     WORKS,
-    Evidence,
+    DriverEvidence,
     EvidenceKind,
     Liveness,
     RightToKill,
@@ -291,19 +291,19 @@ OLD_ROW = replace(OLD_BEAT, kind=EvidenceKind.ROWS)
 @pytest.mark.parametrize(
     ("evidence", "at_s", "word", "asks"),
     [
-        (Evidence(store=StoreKind.OBJECT_STORE, control=OLD_BEAT), 60, Liveness.RUNNING, False),
-        (Evidence(store=StoreKind.OBJECT_STORE, control=OLD_BEAT), 60.001, Liveness.UNKNOWN, True),
-        (Evidence(store=StoreKind.OBJECT_STORE, control=OLD_BEAT, is_held=False), 60, Liveness.RUNNING, False),
-        (Evidence(store=StoreKind.OBJECT_STORE, control=OLD_BEAT, is_held=False), 60.001, Liveness.DEAD, True),
-        (Evidence(store=StoreKind.OBJECT_STORE, control=OLD_BEAT, is_held=True), 60.001, Liveness.STUCK, True),
-        (Evidence(store=StoreKind.OBJECT_STORE, row=OLD_ROW), 300, Liveness.RUNNING, False),
-        (Evidence(store=StoreKind.OBJECT_STORE, row=OLD_ROW), 300.001, Liveness.UNKNOWN, True),
-        (Evidence(store=StoreKind.DISK, control=OLD_BEAT, is_held=False), 3, Liveness.RUNNING, False),
-        (Evidence(store=StoreKind.DISK, control=OLD_BEAT, is_held=False), 3.001, Liveness.DEAD, True),
+        (DriverEvidence(store=StoreKind.OBJECT_STORE, control=OLD_BEAT), 60, Liveness.RUNNING, False),
+        (DriverEvidence(store=StoreKind.OBJECT_STORE, control=OLD_BEAT), 60.001, Liveness.UNKNOWN, True),
+        (DriverEvidence(store=StoreKind.OBJECT_STORE, control=OLD_BEAT, is_held=False), 60, Liveness.RUNNING, False),
+        (DriverEvidence(store=StoreKind.OBJECT_STORE, control=OLD_BEAT, is_held=False), 60.001, Liveness.DEAD, True),
+        (DriverEvidence(store=StoreKind.OBJECT_STORE, control=OLD_BEAT, is_held=True), 60.001, Liveness.STUCK, True),
+        (DriverEvidence(store=StoreKind.OBJECT_STORE, row=OLD_ROW), 300, Liveness.RUNNING, False),
+        (DriverEvidence(store=StoreKind.OBJECT_STORE, row=OLD_ROW), 300.001, Liveness.UNKNOWN, True),
+        (DriverEvidence(store=StoreKind.DISK, control=OLD_BEAT, is_held=False), 3, Liveness.RUNNING, False),
+        (DriverEvidence(store=StoreKind.DISK, control=OLD_BEAT, is_held=False), 3.001, Liveness.DEAD, True),
     ],
 )
 def test_a_heartbeat_in_an_object_store_may_be_older(
-    evidence: Evidence, at_s: float, word: Liveness, *, asks: bool
+    evidence: DriverEvidence, at_s: float, word: Liveness, *, asks: bool
 ) -> None:
     at_ms = round(at_s * 1_000)
     assert (liveness(evidence, at_ms), asks_for_lease(evidence, at_ms)) == (word, asks)

@@ -51,6 +51,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import known_slas, parse
 from tidemark.model.tables.catalog import COMPLETENESS, HEARTBEATS, LATENCY_MINUTES, LATENCY_ROLLUP
 from tidemark.model.topology import Topology, load
+from tidemark.storage.delta import snapshots
+from tidemark.storage.delta.snapshots import ReadLog, newest_log_file
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 NOW = NOON + GOES_ON_MS
@@ -175,17 +177,17 @@ def test_a_scrape_of_an_unchanged_warehouse_reads_no_file(
     own = Layout(shutil.copytree(warehouse.warehouse, tmp_path / "own"))
     exporter = Exporter(own, lambda: [flights], clock=lambda: NOW)
     first = exporter.samples()
-    read: list[Path] = []
+    read: list[str] = []
 
-    whole = kept_rows._file
+    whole = kept_rows.rows_of_files
 
-    def counted(path: Path, none: pl.DataFrame) -> pl.DataFrame:
-        read.append(path)
-        return whole(path, none)
+    def counted(files: list[str], columns: pl.Schema) -> pl.LazyFrame:
+        read.extend(files)
+        return whole(files, columns)
 
-    monkeypatch.setattr(kept_rows, "_file", counted)
+    monkeypatch.setattr(kept_rows, "rows_of_files", counted)
     # The log of a known table is not read anew.
-    monkeypatch.delattr(kept_rows, "snapshot_of")
+    monkeypatch.delattr(snapshots, "_actions_of")
     assert exporter.samples() == first
     assert read == []
     beats = own.stream_table("flights", "status", "heartbeats")
@@ -214,11 +216,11 @@ def test_a_scrape_asks_little_of_files_logs_and_frames(
         monkeypatch.setattr(owner, name, counted)
 
     # A query of a frame, also an eager one, begins with `lazy`.
-    for owner, name in ((pl.DataFrame, "lazy"), (kept_rows, "_file"), (kept_rows, "newest_log_file")):
+    for owner, name in ((pl.DataFrame, "lazy"), (kept_rows, "rows_of_files"), (kept_rows, "read_log")):
         count(owner, name)
     exporter.samples()
     # Five tables and the heartbeats of two streams, and two reports.
-    logs = {"newest_log_file": 2 * 6 + 2}
+    logs = {"read_log": 2 * 6 + 2}
     assert counts == {**logs, "lazy": 2}
     for name in ("status", "carriers"):
         for table in ("batches", "operator_batches", "latency_minutes", "partition_batches", "heartbeats"):
@@ -227,7 +229,7 @@ def test_a_scrape_asks_little_of_files_logs_and_frames(
     counts.clear()
     exporter.samples()
     # Nothing asks for the watermarks of a stream without partitions.
-    assert counts == {**logs, "_file": 9, "lazy": 15}
+    assert counts == {**logs, "rows_of_files": 9, "lazy": 15}
 
 
 @pytest.mark.parametrize("commits", [1, 2, 3])
@@ -258,7 +260,7 @@ def test_rows_that_delta_rs_had_to_read_are_not_counted_twice(tmp_path: Path, mo
 
     beat(1)
     with monkeypatch.context() as racing:
-        racing.setattr(kept_rows, "snapshot_of", lambda _: None)
+        racing.setattr(kept_rows, "read_log", lambda path, _: ReadLog(newest_log_file(path)))
         assert kept.snapshot().rows(HEARTBEATS, path)["epoch"].to_list() == [1]
     beat(2)
     assert sorted(kept.snapshot().rows(HEARTBEATS, path)["epoch"]) == [1, 2]

@@ -177,7 +177,7 @@ def test_records_of_a_rollup_that_died_count_once(
     records.roll_up()
     records.add(30 * MINUTE, 1_000, slow=2)
     with monkeypatch.context() as died:
-        died.setattr(latency_facts.Facts, "marks", lambda *of: {})
+        died.setattr(latency_facts.LatencyFacts, "marks", lambda *of: {})
         records.roll_up()
     found = check()
     assert {(row["window_records"], row["window_slow"]) for row in found.values()} == {(2_000, 7)}

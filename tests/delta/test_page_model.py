@@ -642,7 +642,7 @@ def test_a_topology_is_told_by_one_reading_of_each_log_and_entry_and_its_text_wi
     opened, read, asked = Counter[Path](), Counter[str](), list[str]()
     read_log, readable, ask = stored_tables.read_log, unflushed.readable, Warehouse.ask
 
-    def counted_log(path: Path, before: ReadLog | None) -> ReadLog | None:
+    def counted_log(path: Path, before: ReadLog | None) -> ReadLog:
         opened[path] += 1
         return read_log(path, before)
 

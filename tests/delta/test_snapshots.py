@@ -26,7 +26,6 @@ from tidemark.storage.delta.snapshots import (
     ReadLog,
     added_files,
     damage_of_log,
-    files_between,
     snapshot_of,
 )
 
@@ -101,8 +100,7 @@ def test_a_snapshot_has_the_files_and_columns_of_delta_rs(make: Callable[[Path],
     make(path)
     found, table = snapshot_of(path), DeltaTable(path)
     assert found is not None
-    names = {name for names in found.files.values() for name in names}
-    assert names == {fragment.path for fragment in table.to_pyarrow_dataset().get_fragments()}
+    assert found.data_files.keys() == {fragment.path for fragment in table.to_pyarrow_dataset().get_fragments()}
     assert [*found.columns] == [field.name for field in table.schema().fields]
     assert schema_of(found).to_arrow() == table.schema().to_arrow()
     assert (found.version(), found.properties) == (table.version(), table.metadata().configuration)
@@ -181,11 +179,11 @@ def test_a_damaged_log_is_told_with_its_file(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_names_no_file_outside_of_its_table(tmp_path: Path) -> None:
-    appended(tmp_path / "t")
-    log = tmp_path / "t" / "_delta_log" / f"{3:020d}.json"
-    add = {"path": "..%2Fother.parquet", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
-    log.write_text(json.dumps({"add": add}))
-    assert snapshot_of(tmp_path / "t") is None
+    appended(tmp_path)
+    a_file_elsewhere(tmp_path)
+    assert snapshot_of(tmp_path) is None
+    a_file_elsewhere_for_a_while(tmp_path)
+    assert snapshot_of(tmp_path) is not None
 
 
 def test_a_snapshot_knows_the_newest_batch_of_an_application(tmp_path: Path) -> None:
@@ -209,7 +207,7 @@ def test_rows_of_replaced_files_in_a_checkpoint_are_passed_over(tmp_path: Path) 
     assert len(snapshots._of_checkpoint(checkpoint)) <= 2 * snapshots.AT_ONCE
     found = snapshot_of(tmp_path)
     assert found is not None
-    assert found.file_count == 3
+    assert len(found.data_files) == 3
 
 
 def test_queries_read_the_log_of_a_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,6 +274,21 @@ def a_table_made_anew(path: Path) -> None:
         write_deltalake(path, rows(n + 100), mode="append")
 
 
+def a_file_elsewhere(path: Path) -> None:
+    add = {"path": "..%2Fother.parquet", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True}
+    (path / "_delta_log" / log_name(3)).write_text(json.dumps({"add": add}))
+
+
+def a_file_elsewhere_for_a_while(path: Path) -> None:
+    a_file_elsewhere(path)
+    removed = {"path": "..%2Fother.parquet", "deletionTimestamp": 0, "dataChange": True}
+    (path / "_delta_log" / log_name(4)).write_text(json.dumps({"remove": removed}))
+
+
+def a_torn_commit(path: Path) -> None:
+    (path / "_delta_log" / log_name(3)).write_bytes(b'{"add": {"pa')
+
+
 def no_table(path: Path) -> None:
     shutil.rmtree(path)
 
@@ -292,6 +305,9 @@ def nothing(path: Path) -> None:
         (deleted_rows, 1),
         (a_log_cut_after_a_checkpoint, 1),  # and the checkpoint
         (a_table_made_anew, 5),
+        (a_file_elsewhere, 1),
+        (a_file_elsewhere_for_a_while, 2),
+        (a_torn_commit, 1 + 4),  # and all again
         (no_table, 0),
     ],
 )
@@ -301,7 +317,7 @@ def test_of_a_known_log_only_what_is_new_is_read(
     path = tmp_path / "of_table"
     appended(path)
     before = newest_snapshot(path)
-    files = dict(before.files) if before else {}
+    files = dict(before.data_files) if before else {}
     change(path)
     read, whole = list[str](), snapshots._of_commit
 
@@ -315,7 +331,7 @@ def test_of_a_known_log_only_what_is_new_is_read(
     assert known == snapshot_of(path)
     # What another thread got before stays as it was.
     assert before is not None
-    assert before.files == files
+    assert before.data_files == files
 
 
 def test_a_process_keeps_only_so_many_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,18 +343,6 @@ def test_a_process_keeps_only_so_many_logs(tmp_path: Path, monkeypatch: pytest.M
         newest_snapshot(tmp_path / name)
     # `b` was not asked for longest.
     assert [kept.get(tmp_path / name) is not None for name in "abc"] == [True, False, True]
-
-
-def test_later_commits_give_their_files_if_they_only_add_some(tmp_path: Path) -> None:
-    appended(tmp_path)
-    files = {Path(uri).name for uri in DeltaTable(tmp_path).file_uris()}
-    (first,) = {Path(uri).name for uri in DeltaTable(tmp_path, version=0).file_uris()}
-    assert files_between(tmp_path, log_name(0), log_name(2)) == files - {first}
-    assert files_between(tmp_path, log_name(2), log_name(2)) == frozenset()
-    assert files_between(tmp_path, log_name(0), log_name(3)) is None  # not there
-    assert files_between(tmp_path, log_name(5), log_name(2)) is None  # the table was made anew
-    DeltaTable(tmp_path).delete("n = 10")
-    assert files_between(tmp_path, log_name(2), log_name(3)) is None
 
 
 def test_what_batches_added_is_known_as_far_as_the_log_goes(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     document = topology_command.document(play.home, topology, at_ms=at_ms)
     past = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms, subjects=subjects_of(topology, "board"))
     of_all = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms)
-    decided = decision_facts(tables, "play", "quick_work", slas=[*SLAS], at_ms=at_ms)
+    decided = decision_facts(tables, layout, "play", "quick_work", slas=[*SLAS], at_ms=at_ms)
     assert decided is not None
     return {
         "reports/pages/start_page.html.j2": start_page([reported], folder=play.home),

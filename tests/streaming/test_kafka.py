@@ -22,7 +22,7 @@ from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import HEADERS, record_schema
 from tidemark.kernels.records.headers import split_repeated
-from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.limits import TopicLimits
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
@@ -104,9 +104,9 @@ def test_each_record_has_the_span_of_its_batch(broker: str) -> None:
 
 def test_the_limits_of_a_topic_are_those_that_the_broker_tells(broker: str) -> None:
     sending, by_default = sender(broker, "by_default"), sink("out", "by_default")
-    assert sending.limits(by_default) == Limits(max_bytes=1_048_588, before_ms=2**63 - 1, after_ms=3_600_000)
+    assert sending.limits(by_default) == TopicLimits(max_bytes=1_048_588, before_ms=2**63 - 1, after_ms=3_600_000)
     settle(broker, "by_default", {"max.message.bytes": "2000", "message.timestamp.type": "LogAppendTime"})
-    assert sender(broker, "by_default").limits(by_default) == Limits(max_bytes=2_000)
+    assert sender(broker, "by_default").limits(by_default) == TopicLimits(max_bytes=2_000)
     assert sending.limits(by_default).max_bytes == 1_048_588  # asked a moment ago
 
 

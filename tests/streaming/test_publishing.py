@@ -27,7 +27,7 @@ from support.separate_executors import Apart
 from support.topologies import sink, source, table, topology_of
 from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
-from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.records.partitioners import partitions_of
 from tidemark.model.kinds.sink import Partitioner, Sink
 from tidemark.model.project.connections import DEFAULT, Cluster
@@ -63,7 +63,7 @@ class Topics(Silence):
         super().__init__(PARTITIONS)
         self._kafka = kafka
 
-    def limits(self, sink: Sink) -> Limits:
+    def limits(self, sink: Sink) -> TopicLimits:
         return self._kafka.limits(sink)
 
     def publish(self, outgoing: OutgoingRows) -> list[pl.DataFrame]:

@@ -231,6 +231,7 @@ _WORDS_OF_PAGE = "The page says what its instants and numbers are."
 _SHARES = "The columns share and usual share of blame are gone."
 _RESULTS = "The first latency is that of results, as the demo prints it; rows of a repartition counted, too."
 _LIVE = "Before the first report the command shows the path of the newest window, as the page does."
+_OF_JOURNALS = "A report reads facts that only a journal has, as all readers do: the windows that they close are in it."
 _NEIGHBOUR = "A quantile of the paths of an hour is one that was measured, as everywhere: of two neighbours the lower."
 _BEATS = (
     "Estimates of clocks are part of the next heartbeat of their driver, and the plays write heartbeats of their own, "
@@ -462,6 +463,10 @@ CHANGED: Sequence[Changed] = (
         Changed("unflushed", "command topology", name, _LIVE)
         for name in ("age_ms", "critical_path", "finished_ago_ms", "latency_ms", "leaf", "state", "window_end")
     ),
+    # Facts of journals
+    *(Changed("unflushed", f"table {name}", "*", _OF_JOURNALS) for name in ("critical_path*", "window_parts")),
+    Changed("unflushed", "view paths_by_hour", "*", _OF_JOURNALS),
+    Changed("unflushed", "cookbook 1[78]", "*", _OF_JOURNALS),
     # Pages
     Changed("*", "page of the history", "*erminal operators, SLAs and objectives*", _WORDS_OF_PAGE),
     Changed("*", "page of the history", "At", _WORDS_OF_PAGE),

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 import polars as pl
 
-from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.records.partitioners import partitions_of
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
@@ -44,7 +44,7 @@ class Silence:
         self.earliest = 0
         self.earliest_of: dict[int, int] = {}
         self.marked: list[tuple[str, int | None, bool]] = []
-        self.topic_limits: dict[str, Limits] = {}
+        self.topic_limits: dict[str, TopicLimits] = {}
         self.refuses: Callable[[Row], bool] = lambda row: False
 
     def copy(self) -> Self:
@@ -89,9 +89,9 @@ class Silence:
         for place in [place for place in self._ends if place[0] == topic]:
             del self._ends[place]
 
-    def limits(self, sink: Sink) -> Limits:
+    def limits(self, sink: Sink) -> TopicLimits:
         """Returns `topic_limits`; without them a topic accepts everything."""
-        return self.topic_limits.get(sink.topic or "", Limits())
+        return self.topic_limits.get(sink.topic or "", TopicLimits())
 
     def mark(self, sink: Sink, watermark_ms: int | None, *, idle: bool) -> None:
         self.marked.append((sink.topic or "", watermark_ms, idle))

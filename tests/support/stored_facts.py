@@ -12,7 +12,7 @@ import polars as pl
 from reference.lives import Life, Row
 
 from tidemark.account import facts as frames
-from tidemark.account.facts import Facts
+from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import batches_of
 from tidemark.account.stored import STORED_READS, STORED_RESULTS, reads_of, results_of
 from tidemark.kernels.records.read_ages import (
@@ -38,14 +38,14 @@ of_partition = itemgetter("stream", "input", "partition")
 of_read = itemgetter("stream", "read_batch", "input", "partition", "read_row")
 
 
-def facts_of(rows: dict[str, list[Row]]) -> Facts:
+def facts_of(rows: dict[str, list[Row]]) -> AccountFacts:
     """Returns *rows* by frame as frames."""
-    return Facts(
+    return AccountFacts(
         **{name: pl.DataFrame(of_frame, schema=getattr(frames, name.upper())) for name, of_frame in rows.items()}
     )
 
 
-def stored_facts(life: Life) -> tuple[Facts, list[list[int]]]:
+def stored_facts(life: Life) -> tuple[AccountFacts, list[list[int]]]:
     """Returns the facts of *life* as they were stored, and for each of their results those of `life.results` in it."""
     stored = _Stored(life)
     for batch in life.rows["batches"]:
@@ -53,7 +53,7 @@ def stored_facts(life: Life) -> tuple[Facts, list[list[int]]]:
     facts = facts_of({name: rows for name, rows in life.rows.items() if name not in COUNTED})
     reads, firsts = reads_of(_stored(stored.reads, STORED_READS, reads=READS, firsts=FIRSTS), batches_of(facts))
     results = results_of(_stored(stored.results, STORED_RESULTS, results=RESULTS))
-    return Facts(**{**vars(facts), "reads": reads, "firsts": firsts, "results": results}), stored.members
+    return AccountFacts(**{**vars(facts), "reads": reads, "firsts": firsts, "results": results}), stored.members
 
 
 class _Stored:

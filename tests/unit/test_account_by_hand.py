@@ -11,7 +11,7 @@ import pytest
 from tidemark.account import facts as frames
 from tidemark.account.arrivals import Offset, stamped_offset, usual_delays, with_created_arrivals
 from tidemark.account.debts import debts_of
-from tidemark.account.facts import Facts
+from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.registry import register
@@ -55,14 +55,14 @@ def rows(name: str, *of_frame: dict[str, object]) -> pl.DataFrame:
 
 
 @pytest.fixture
-def example() -> Facts:
+def example() -> AccountFacts:
     columns = ("owner", "detail", "began_ms", "ended_ms")
     segments = [STREAM | {"batch_id": 7} | dict(zip(columns, segment, strict=True)) for segment in SEGMENTS]
     looks = {"wall_ms": 14_090, "boot_ms": 14_050, "excluded_ms": 13_040, "looked_ms": 14_050}
     measured = {"at_ms": 14_050, "offset_ms": -40, "error_ms": 0}
     offsets = {"from_offset": 40, "until_offset": 41, "latest_offset": 41, "n": 1, "newest_ms": 12_300}
     of_result = {"batch_id": 7, "read_batch": 7, "row": 0, "read_row": 0, "n": 1}
-    return Facts(
+    return AccountFacts(
         segments=rows("segments", *segments),
         batches=rows("batches", STREAM | {"batch_id": 7, "host": "host-a"} | looks),
         clocks=rows("clocks", STREAM | {"host": "host-a"} | measured),
@@ -146,13 +146,13 @@ def test_a_record_that_a_plan_left_behind_waits_for_the_next_look(example, cut, 
 
 
 def test_without_facts_nothing_has_parts():
-    ledger = Ledger.of(Facts())
+    ledger = Ledger.of(AccountFacts())
     assert record_parts(ledger).is_empty()
     assert window_parts(ledger).is_empty()
 
 
 def test_a_result_of_which_nothing_else_is_known_is_unknown(example):
-    found = record_parts(Ledger.of(Facts(results=example.results)))
+    found = record_parts(Ledger.of(AccountFacts(results=example.results)))
     assert parts(found) == {("unknown", "segment"): 2_760}
 
 
@@ -206,7 +206,7 @@ def test_a_catch_up_belongs_to_the_absence_that_made_it_necessary():
     )
     usual = {"stream": "s", "input": "orders", "per_ms": 0.001, "per_batch": 1.0}
     waits = {"stream": "s", "owner": "trigger", "detail": "", "usual_ms": 1_000.0}
-    facts = Facts(
+    facts = AccountFacts(
         plans=rows("plans", *plans),
         usual_arrivals=rows("usual_arrivals", usual),
         usual_lengths=rows("usual_lengths", waits),

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import polars as pl
 
-from tidemark.account.facts import Facts
+from tidemark.account.facts import AccountFacts
 
 JITTER_MS = 20
 """Two clocks that are read one after the other may differ by this much without a step."""
 DRIVER = ["stream", "driver"]
 
 
-def driver_clocks(facts: Facts) -> pl.DataFrame:
+def driver_clocks(facts: AccountFacts) -> pl.DataFrame:
     """Returns the clock of each driver: `stream`, `driver`, `host`, `to_reference_ms` and `clock_error_ms`.
 
     The reference is boot + `to_reference_ms`. `clock_error_ms` is by how much that may be wrong, null where nothing
@@ -43,7 +43,7 @@ def driver_clocks(facts: Facts) -> pl.DataFrame:
     return placed.select(*DRIVER, "host", to_reference_ms=to_reference_ms, clock_error_ms="clock_error_ms")
 
 
-def _readings(facts: Facts) -> pl.DataFrame:
+def _readings(facts: AccountFacts) -> pl.DataFrame:
     """Returns all readings of drivers' clocks in order, with the wall clock when the boot clock was 0.
 
     `since_boot_ms` is that of the driver's first reading, and `stepped_ms` how far the wall clock had stepped since.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tidemark.account.facts import MS, TEXT, Facts
+from tidemark.account.facts import MS, TEXT, AccountFacts
 from tidemark.account.owners import WORK_ON_RECORDS
 from tidemark.account.owners.topic_volume import TOPIC_VOLUME
 from tidemark.account.owners.unknown import UNKNOWN
@@ -85,7 +85,7 @@ class _Usual:
     lengths_ms: dict[Owned, float] = field(default_factory=dict)
 
 
-def debts_of(facts: Facts, timeline: pl.DataFrame, batches: pl.DataFrame) -> Debts:
+def debts_of(facts: AccountFacts, timeline: pl.DataFrame, batches: pl.DataFrame) -> Debts:
     """Returns the debts of all streams, whose *batches* and *timeline* are by the reference clock."""
     waiting: list[tuple[object, ...]] = []
     extra: list[tuple[object, ...]] = []
@@ -201,7 +201,7 @@ def _is_work() -> pl.Expr:
     return pl.col("owner").is_in(WORK_ON_RECORDS) & (pl.col("began_ms") >= pl.col("looked_ms"))
 
 
-def _usual(facts: Facts) -> dict[str, _Usual]:
+def _usual(facts: AccountFacts) -> dict[str, _Usual]:
     found: dict[str, _Usual] = {}
     for stream, source, per_ms, per_batch in facts.usual_arrivals.iter_rows():
         usual = found.setdefault(stream, _Usual())

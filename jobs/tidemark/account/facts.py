@@ -228,7 +228,7 @@ USUAL_ARRIVALS = pl.Schema({"stream": TEXT, "input": TEXT, "per_ms": pl.Float64(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class AccountFacts:
     """All that is known of the streams of a topology, in frames with the schemas above."""
 
     segments: pl.DataFrame = field(default_factory=SEGMENTS.to_frame)

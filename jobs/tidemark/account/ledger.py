@@ -8,7 +8,7 @@ import polars as pl
 
 from tidemark.account.clocks import DRIVER, driver_clocks
 from tidemark.account.debts import debts_of, with_extra_time
-from tidemark.account.facts import Facts
+from tidemark.account.facts import AccountFacts
 from tidemark.account.timeline import timeline_of
 
 
@@ -25,14 +25,14 @@ class Ledger:
         clocks: of drivers, by `driver_clocks`.
     """
 
-    facts: Facts
+    facts: AccountFacts
     timeline: pl.DataFrame
     batches: pl.DataFrame
     waiting: pl.DataFrame
     clocks: pl.DataFrame
 
     @classmethod
-    def of(cls, facts: Facts) -> Ledger:
+    def of(cls, facts: AccountFacts) -> Ledger:
         """Returns the ledger of *facts*."""
         lives, batches = timeline_of(facts), batches_of(facts)
         debts = debts_of(facts, lives, batches)
@@ -59,7 +59,7 @@ class Ledger:
         )
 
 
-def batches_of(facts: Facts) -> pl.DataFrame:
+def batches_of(facts: AccountFacts) -> pl.DataFrame:
     """Returns the `batches` of a Ledger of *facts*."""
     instants = ["excluded_ms", "looked_ms"]
     placed = facts.batches.join(driver_clocks(facts).drop("host"), on=DRIVER, maintain_order="left")

@@ -13,7 +13,7 @@ import polars as pl
 
 from tidemark.account import facts
 from tidemark.account.clocks import DRIVER
-from tidemark.account.facts import Facts
+from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import batches_of
 from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.window import WINDOW
@@ -39,12 +39,12 @@ class Recorded:
     operator_windows: pl.DataFrame
     heartbeats: pl.DataFrame
 
-    def facts(self, topology: Topology) -> Facts:
+    def facts(self, topology: Topology) -> AccountFacts:
         """Returns the facts of the streams of *topology*."""
         batches = self._batches()
         inputs = _inputs(topology)
         plans, silences = self._plans(inputs), self._silences(inputs, batches)
-        known = Facts(
+        known = AccountFacts(
             segments=self._segments(),
             tasks=self._tasks(),
             batches=batches,
@@ -59,7 +59,7 @@ class Recorded:
         finished, stored = self.operator_batches.with_columns(STREAM), results_of(self._stored_results(inputs))
         results = _with_earlier_reads(stored, reads, finished, batches, _holders(topology))
         lengths, arrivals = _usual_lengths(known), _usual_arrivals(plans, batches)
-        return Facts(
+        return AccountFacts(
             **{
                 **vars(known),
                 "reads": reads,
@@ -290,7 +290,7 @@ def _holders(topology: Topology) -> dict[str, str]:
     return holders
 
 
-def _usual_lengths(known: Facts) -> pl.DataFrame:
+def _usual_lengths(known: AccountFacts) -> pl.DataFrame:
     """Returns the median length of each owner over all batches; of a batch without it: 0."""
     owned = known.segments.group_by("stream", "batch_id", "owner", "detail").agg(
         ms=(pl.col("ended_ms") - pl.col("began_ms")).sum()

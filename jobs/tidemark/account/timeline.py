@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from tidemark.account.clocks import DRIVER, driver_clocks
-from tidemark.account.facts import MS, TEXT, Facts
+from tidemark.account.facts import MS, TEXT, AccountFacts
 from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.owners.broker import BROKER
 from tidemark.account.owners.operator import OPERATOR
@@ -46,7 +46,7 @@ for a piece that belongs to no batch.
 _PIECE = ["stream", "began_ms", "ended_ms", "owner", "detail", "batch_id"]
 
 
-def timeline_of(facts: Facts) -> pl.DataFrame:
+def timeline_of(facts: AccountFacts) -> pl.DataFrame:
     """Returns the TIMELINE of all streams.
 
     A batch that its driver did not decide was for nothing: the absence of a driver owns it from its look on, because
@@ -167,7 +167,9 @@ def _not_vouched(beats: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _slowest_tasks(facts: Facts, segments: pl.DataFrame, clocks: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _slowest_tasks(
+    facts: AccountFacts, segments: pl.DataFrame, clocks: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns the work of the task that ended last in each segment in which tasks worked, and the segments.
 
     Spark owns the rest of such a segment. Its error, and that of the work, is that of the tasks' and the driver's

@@ -11,7 +11,7 @@ from dataclasses import replace
 import polars as pl
 
 from tidemark.account.clocks import DRIVER
-from tidemark.account.facts import MS, SEGMENTS, TEXT, Facts
+from tidemark.account.facts import MS, SEGMENTS, TEXT, AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.owners.bound import BOUND
 from tidemark.account.owners.next_record import NEXT_RECORD
@@ -52,7 +52,7 @@ arrived at that instant. `visible_ms` and `visible_boot_ms` are now, by the cloc
 """
 
 
-def until_now(facts: Facts, running: pl.DataFrame) -> Facts:
+def until_now(facts: AccountFacts, running: pl.DataFrame) -> AccountFacts:
     """Returns *facts* with what runs now, as segments from the last sign of each driver in *running* (RUNNING)."""
     signs = pl.concat([frame.select(*DRIVER, "ended_ms") for frame in (facts.segments, facts.heartbeats)])
     last = signs.group_by(DRIVER).agg(began_ms=pl.max("ended_ms"))

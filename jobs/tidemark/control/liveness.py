@@ -11,7 +11,7 @@ from pathlib import Path
 from tidemark.control.folder import Control, Heartbeat, StreamState, store_of
 from tidemark.semantics.liveness import (
     REPORTED_ALIVE,
-    Evidence,
+    DriverEvidence,
     EvidenceKind,
     Liveness,
     Sign,
@@ -27,7 +27,7 @@ def liveness_of(home: Path, at_ms: int) -> Liveness:
     """
     control = Control(home)
     beat = control.heartbeat()
-    evidence = Evidence(store=store_of(home), control=None if beat is None else sign_of(beat))
+    evidence = DriverEvidence(store=store_of(home), control=None if beat is None else sign_of(beat))
     return liveness(completed(evidence, control, at_ms), at_ms)
 
 
@@ -44,7 +44,7 @@ def sign_of(beat: Heartbeat) -> Sign:
     )
 
 
-def completed(evidence: Evidence, control: Control, at_ms: int) -> Evidence:
+def completed(evidence: DriverEvidence, control: Control, at_ms: int) -> DriverEvidence:
     """Returns *evidence* with the lease and a drain request of *control*, so far as they matter at *at_ms*.
 
     In an object store each of these looks is a request. Raises PermissionError for a user who may not read the folder.

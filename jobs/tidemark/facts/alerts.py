@@ -12,23 +12,11 @@ from operator import itemgetter
 
 from tidemark.collecting import in_order_of
 from tidemark.facts.answers import Row, Tables
+from tidemark.facts.incidents import known_incidents
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import Severity
-from tidemark.semantics.incidents import CHECKS
+from tidemark.semantics.sla import Verdict
 
-STATE_TEXT = """
-    CASE WHEN state = 'resolved' THEN state
-         WHEN incident_history.verdict = 'pass' THEN
-             'passes since ' || strftime(passes_since, '%H:%M') || ', resolves at ' || strftime(resolves_at, '%H:%M')
-             || ' if it holds'
-         ELSE incident_history.verdict END
-"""
-"""SQL of DuckDB: the state of a row of `incident_history`, in UTC."""
-IS_FOUND = f"coalesce(broken_since = opened_at, true) AND sla <> '{CHECKS}'"
-"""SQL of DuckDB: of a row of `incident_history` only the check that found the SLA broken is known, and no crossing.
-
-That checks are missed is known to begin when one was due.
-"""
 OPEN_ALERTS = """
     WITH open_alerts AS (
         SELECT alert, arg_max(severity, changed_at) FILTER (change IN ('opened', 'escalated')) AS severity,
@@ -67,21 +55,6 @@ ACKNOWLEDGED = """
     SELECT incident, decided_by FROM incidents
     WHERE topology = $1 AND change = 'acknowledged' AND coalesce(changed_at <= make_timestamptz($2 * 1000), true)
 """
-STATES = f"""
-    SELECT incident, sla, CASE WHEN coalesce(epoch_ms(checked_at) <= $2, true) THEN {STATE_TEXT} END AS now,
-           incident_history.verdict = 'pass' OR resolved_at IS NOT NULL AS holds
-    FROM incident_history WHERE topology = $1 AND incident IN (SELECT unnest($3::VARCHAR[]))
-    ORDER BY opened_at, incident
-"""
-"""Selects the present state of incidents, the oldest first; null: the newest check is later than $2."""
-_STATE_WORDS = {
-    "error": "is broken",
-    "warn": "has a warning",
-    "unknown": "cannot be measured",
-    "never_loaded": "was never loaded",
-    "ahead_of_clock": "is ahead of the clock",
-    "resolved": "is resolved",
-}
 _LISTS = ("incidents", "slas", "tables", "topics", "owners")
 
 
@@ -97,26 +70,17 @@ def open_alerts(tables: Tables, topology: str, *, at_ms: int | None = None) -> l
     # The alert has the acknowledgement with the next check, its incident at once.
     people = {row["incident"]: row["decided_by"] for row in tables.ask(ACKNOWLEDGED, [topology, at_ms]).objects}
     of_alerts = [*chain.from_iterable(alert["incidents"] or () for alert in opened)]
-    states_of = tables.ask(STATES, [topology, at_ms, of_alerts]).objects
+    states_of = known_incidents(tables, topology, of_alerts, at_ms=at_ms)
     alerts = []
     for alert in opened:
         lists = {name: alert[name] or [] for name in _LISTS}
         by = next((people[incident] for incident in lists["incidents"] if incident in people), None)
-        incidents = [row for row in states_of if row["incident"] in lists["incidents"]]
-        states = dict.fromkeys(lists["slas"]) | {row["sla"]: row["now"] for row in incidents}
-        holds = bool(incidents) and all(row["holds"] for row in incidents)
+        known = [row for row in states_of if row["incident"] in lists["incidents"]]
+        states = dict.fromkeys(lists["slas"]) | {row["sla"]: row["now"] for row in known}
+        holds = bool(known) and all(row["verdict"] == Verdict.PASS or row["resolved_at"] for row in known)
         place = (holds, alert["severity"] != Severity.CRITICAL, alert["opened_at"], alert["alert"])
         alerts.append((place, {**alert, **lists, "acknowledged_by": by, "states": states}))
     return [alert for _, alert in sorted(alerts, key=itemgetter(0))]
-
-
-def state_in_words(state: str) -> str:
-    """Returns what STATE_TEXT says, as it follows the name of an SLA.
-
-    >>> state_in_words("error"), state_in_words("passes since 12:02, resolves at 12:12 if it holds")
-    ('is broken', 'passes since 12:02, resolves at 12:12 if it holds')
-    """
-    return _STATE_WORDS.get(state, state)
 
 
 def silent_groups(slas: Iterable[Row], *, checked_at: datetime | None) -> list[Row]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 import polars as pl
 
 from tidemark.facts.answers import Row
-from tidemark.model.settings.intervals import utc
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.stored_tables import StoredTables
 
-COLUMNS = (
+MEASURED = (
     *("sla", "subject", "measure", "verdict", "message", "culprit", "blocked_by"),
     *("observed_ms", "warn_after_ms", "error_after_ms", "excluded_because"),
     *("objective", "target", "threshold_ms", "window_ms", "budget_left", "stale_groups"),
@@ -23,23 +23,38 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Check:
-    """A check at `checked_at`, with COLUMNS of each SLA, by name."""
+    """A check of the run `run_id` at `checked_at`, with a row for each SLA, by name."""
 
     checked_at: datetime
+    run_id: str
     rows: Sequence[Row]
 
+    @property
+    def at_ms(self) -> int:
+        """Its instant, epoch ms."""
+        return round(self.checked_at.timestamp() * 1_000)
 
-def newest_check(stored: StoredTables, path: Path, *, at_ms: int) -> Check | None:
-    """Returns the newest check until *at_ms* in the table `sla_results` at *path*; None: there is none."""
-    results = stored.scan(path)
+
+def newest_check(
+    stored: StoredTables, layout: Layout, topology: str, *where: pl.Expr, columns: Sequence[str] = MEASURED
+) -> Check | None:
+    """Returns the newest check of *topology* with results for which *where* is true; None: there is none.
+
+    It has *columns* of these results.
+    """
+    results = stored.scan(layout.report_table(topology, SLA_RESULTS.name))
     if results is None:
         return None
     # Files without the newest check are not read.
-    until = pl.col("checked_at") <= utc(at_ms)
-    checked_at = results.filter(until).select(pl.col("checked_at").max()).collect().item()
+    checked_at = results.filter(*where).select(pl.col("checked_at").max()).collect().item()
     if checked_at is None:
         return None
-    of_checks = results.filter(pl.col("checked_at") == checked_at).select(*COLUMNS, "run_id").collect()
-    # Of two checks at one instant the one with the later name counts.
-    own = of_checks.filter(pl.col("run_id").eq_missing(of_checks["run_id"].max())).drop("run_id")
-    return Check(checked_at, own.sort("sla", maintain_order=True).to_dicts())
+    of_instant = results.filter(pl.col("checked_at") == checked_at, *where)
+    own = of_newest(of_instant.select({*columns, "sla", "checked_at", "run_id"}).collect())
+    return Check(checked_at, own["run_id"][0], own.sort("sla", maintain_order=True).select(columns).to_dicts())
+
+
+def of_newest(results: pl.DataFrame) -> pl.DataFrame:
+    """Returns those of *results* that the newest check found; of two at one instant the one with the later name."""
+    newest = results.filter(pl.col("checked_at") == pl.col("checked_at").max())
+    return newest.filter(pl.col("run_id").eq_missing(newest["run_id"].max()))

@@ -45,7 +45,7 @@ def stored_in(home: Path, stored: Stored | None = None) -> Opener:
 @cache
 def nothing_in(table: Table) -> pl.LazyFrame:
     """Returns the columns of *table* as they are declared, without rows."""
-    return pl.DataFrame(arrow_schema(table).empty_table()).lazy()
+    return pl.LazyFrame(schema=pl.Schema(arrow_schema(table)))
 
 
 def has_rows(rows: pl.DataFrame) -> bool:

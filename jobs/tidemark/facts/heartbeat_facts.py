@@ -25,7 +25,7 @@ from tidemark.model.tables.catalog import BATCHES, HEARTBEATS
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.liveness import (
     WITHOUT_BEATS_MS,
-    Evidence,
+    DriverEvidence,
     EvidenceKind,
     Liveness,
     Sign,
@@ -122,7 +122,7 @@ class HeartbeatFacts:
         return finished_ms is not None and finished_ms >= self._tables.at_ms - WITHOUT_BEATS_MS
 
     @cached_property
-    def evidence(self) -> Evidence:
+    def evidence(self) -> DriverEvidence:
         """What is known of the newest driver."""
         live, row = self._live, self._row
         of_row = None if row is None else _sign(row)
@@ -131,7 +131,7 @@ class HeartbeatFacts:
         if control is not None and live is not None and not live.doing and of_row and of_row.epoch == live.epoch:
             control = replace(control, working_since_ms=of_row.working_since_ms)
         has_batches = control is None and of_row is None and self._finished_ms is not None
-        found = Evidence(
+        found = DriverEvidence(
             store=store_of(self._home),
             control=control,
             row=of_row,

@@ -10,16 +10,14 @@ Of the facts that are still in a journal it reads those of tables that drivers w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from datetime import timedelta
 from functools import cache, partial
-from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import polars as pl
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from tidemark.collecting import omit, within
@@ -42,15 +40,8 @@ from tidemark.model.tables.catalog import (
     TABLES,
     Table,
 )
-from tidemark.storage.delta.datasets import dataset_of
-from tidemark.storage.delta.snapshots import (
-    NO_TABLE,
-    LogFile,
-    files_between,
-    log_file,
-    newest_log_file,
-    snapshot_of,
-)
+from tidemark.storage.delta.datasets import dataset_of, rows_of_files
+from tidemark.storage.delta.snapshots import NO_TABLE, LogFile, ReadLog, log_file, read_log
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.unflushed import ComingRows
 
@@ -105,7 +96,7 @@ class _KeptTable(NamedTuple):
     """
 
     versions: tuple[LogFile, ...]
-    files: frozenset[str] | None
+    files: Set[str] | None
     rows: pl.DataFrame
     coming: ComingRows | None = None
 
@@ -114,21 +105,30 @@ class TableRows:
     """Keeps the rows of tables that metrics need."""
 
     def __init__(self) -> None:
-        self._kept: dict[Path, _KeptTable] = {}
+        self._kept, self._logs = dict[Path, _KeptTable](), dict[Path, ReadLog]()
 
     def snapshot(self) -> TableSnapshot:
         """Returns the tables as they are now."""
-        return TableSnapshot(self._kept)
+        return TableSnapshot(self._kept, self._logs)
 
 
 class TableSnapshot:
     """Reads the rows of tables that metrics need, each file once.
 
-    A table is seen in one version, the newest when it is first asked for. *kept* has the rows of earlier ones.
+    A table is seen in one version, the newest when it is first asked for. *kept* has the rows of earlier ones, and
+    *logs* what was read of logs.
     """
 
-    def __init__(self, kept: dict[Path, _KeptTable]) -> None:
-        self._kept, self.version = kept, cache(newest_log_file)
+    def __init__(self, kept: dict[Path, _KeptTable], logs: dict[Path, ReadLog]) -> None:
+        self._kept, self._logs, self._log = kept, logs, cache(self._read_log)
+
+    def version(self, path: Path) -> Version:
+        """Returns the version of the table at *path*."""
+        return self._log(path).newest
+
+    def _read_log(self, path: Path) -> ReadLog:
+        self._logs[path] = read_log(path, self._logs.get(path))
+        return self._logs[path]
 
     def opener_of_kept(self, home: Path) -> Opener:
         """Returns the opener of kept rows of the stream in *home*."""
@@ -157,7 +157,9 @@ class TableSnapshot:
             return nothing
         if kept is not None and kept.versions[0] != log_file(path, kept.versions[0].name):
             kept = None  # the table was made anew
-        files = _files(path, version, kept)
+        snapshot = self._log(path).snapshot
+        # These tables have no partition columns.
+        files = None if snapshot is None else snapshot.data_files.keys()
         known = None if kept is None else kept.files
         # Rows of a removed file are in others, or nowhere any more.
         is_longer = known is not None and files is not None and known <= files
@@ -165,9 +167,11 @@ class TableSnapshot:
         rows_of_journal = old.coming.take() if old.coming else None
         new = [] if rows_of_journal is None else [_as(none, pl.DataFrame(rows_of_journal))]
         if files is None:  # delta-rs has to read it
-            new.append(_flat(_as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))))
+            stored = _as(none, pl.DataFrame(dataset_of(DeltaTable(str(path))).to_table()))
         else:
-            new += (_flat(_file(path / name, none)) for name in sorted(files - (old.files or no_files)))
+            names = sorted(files - (old.files or no_files))
+            stored = rows_of_files([f"{path}/{name}" for name in names], none.schema).collect()
+        new.append(_flat(stored))
         # Otherwise the frame gets a part more with each scrape, and each of its operations takes longer.
         rows = pl.concat([old.rows, *new], rechunk=True)
         batches = partial(self.rows, BATCHES, path.with_name(BATCHES.name))
@@ -177,36 +181,14 @@ class TableSnapshot:
 @cache
 def _none(table: str) -> pl.DataFrame:
     """Returns the columns of *table* that metrics need, without rows."""
-    whole = pl.DataFrame(arrow_schema(TABLES[table]).empty_table())
+    whole = pl.DataFrame(schema=pl.Schema(arrow_schema(TABLES[table])))
     return whole.select(within(whole.columns, COLUMNS[table])) if table in COLUMNS else whole
-
-
-def _files(path: Path, version: LogFile, kept: _KeptTable | None) -> frozenset[str] | None:
-    """Returns the files at *version*; None: delta-rs has to read them."""
-    # The log since its checkpoint may have a hundred commits. Of a known table only the last ones are read.
-    if kept is not None and kept.files:
-        later = files_between(path, kept.versions[0].name, version.name)
-        if later is not None:
-            return kept.files | later
-    snapshot = snapshot_of(path)
-    # These tables have no partition columns.
-    return None if snapshot is None else frozenset(chain.from_iterable(snapshot.files.values()))
-
-
-def _file(path: Path, none: pl.DataFrame) -> pl.DataFrame:
-    # `read_table` would make a dataset of the one file first, which takes as long as to read it.
-    with pq.ParquetFile(path) as file:
-        rows = file.read(within(none.columns, file.schema_arrow.names), use_threads=False)
-    # No rechunk: `_read` rechunks the whole frame.
-    frame = pl.from_arrow(rows, rechunk=False)
-    assert isinstance(frame, pl.DataFrame)
-    return _as(none, frame)
 
 
 def _as(none: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Returns *rows* with the columns of *none*.
 
-    A file that was written before a column was added lacks it.
+    Those that were written before a column was added lack it.
     """
     if rows.schema == none.schema:
         return rows

@@ -21,16 +21,15 @@ from tidemark.kernels.reports.rollups import FACTS, by_minute
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import LATENCY_MINUTES, LATENCY_ROLLUP
+from tidemark.storage.delta.datasets import rows_of_files
 from tidemark.storage.warehouse import is_table, stream_tables
 
 SPARK_ABOVE = 200_000
 """Most rows of an hour that one process counts by itself; a row has about a hundred buckets."""
-_AS_DECLARED = pl.ScanCastOptions(datetime_cast=["nanosecond-downcast", "convert-timezone"])
-"""Casts timestamps, which other programs that rewrite files may change."""
 
 
 @dataclass(frozen=True)
-class Facts:
+class LatencyFacts:
     """The facts about latency of one sub-topology.
 
     Attributes:
@@ -73,7 +72,7 @@ class Facts:
             return large_facts.by_minute(files["path"].to_list(), minutes)
         return by_minute(_rows(files).select(FACTS), minutes, engine="streaming")
 
-    def marks(self, rollup: DeltaTable, now: Collection[Facts]) -> dict[str, int]:
+    def marks(self, rollup: DeltaTable, now: Collection[LatencyFacts]) -> dict[str, int]:
         """Returns the transactions by which *rollup* has counted these facts.
 
         There are none if it has counted newer facts of *now*.
@@ -125,14 +124,14 @@ def counted_batches(layout: Layout, topology: str, sub_topologies: Iterable[str]
     return {name: batch_id for name, batch_id in marks.items() if batch_id is not None}
 
 
-def facts_of(layout: Layout, topology: str) -> list[Facts]:
+def facts_of(layout: Layout, topology: str) -> list[LatencyFacts]:
     """Returns the facts of each sub-topology of *topology* that has any."""
     by_sub_topology = []
     for path in stream_tables(layout, topology, LATENCY_MINUTES.name):
         files = _files(path)
         if not files.is_empty():
             newest, oldest = files.select(pl.max("max.batch_id")).item(), files.select(pl.min("min.batch_id")).item()
-            by_sub_topology.append(Facts(topology, path.parent.name, files, newest=newest, oldest=oldest))
+            by_sub_topology.append(LatencyFacts(topology, path.parent.name, files, newest=newest, oldest=oldest))
     return by_sub_topology
 
 
@@ -150,14 +149,4 @@ def _files(table: Path) -> pl.DataFrame:
 
 def _rows(files: pl.DataFrame) -> pl.LazyFrame:
     """Reads the rows of `latency_minutes` in *files*."""
-    schema = pl.DataFrame(arrow_schema(LATENCY_MINUTES).empty_table()).schema
-    if files.is_empty():
-        return pl.LazyFrame(schema=schema)
-    return pl.scan_parquet(
-        files["path"].to_list(),
-        schema=schema,
-        cast_options=_AS_DECLARED,
-        missing_columns="insert",
-        extra_columns="ignore",
-        glob=False,
-    )
+    return rows_of_files(files["path"].to_list(), pl.Schema(arrow_schema(LATENCY_MINUTES)))

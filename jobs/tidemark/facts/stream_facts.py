@@ -151,7 +151,7 @@ class StreamFacts:
         known = self.tables.every_batch["batch_id"]
         early = max(since, known[0] if known.len() else 0) + EARLY
         first = measured.filter(pl.col("batch_id") < early).collect()
-        if first.is_empty():
+        if first.is_empty() and self.tables.newest >= early:
             first = measured.filter(pl.col("batch_id") >= early).collect()
         own = first.filter(pl.col("batch_id") == pl.col("batch_id").min())
         return None if own.is_empty() else round(int(own["sum_ms"].sum()) / int(own["n"].sum()))

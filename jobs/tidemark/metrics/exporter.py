@@ -32,6 +32,7 @@ from prometheus_client.registry import Collector
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.collecting import names_in, outside
 from tidemark.facts.alerts import budgets
+from tidemark.facts.checks import of_newest
 from tidemark.facts.fact_tables import FactTables
 from tidemark.facts.kept_rows import TableRows, Version
 from tidemark.facts.stream_facts import StreamFacts
@@ -299,9 +300,7 @@ def _of_checks(scene: Scene, rows: Rows) -> Iterator[Sample]:
     topology, results = scene.topology.name, rows(SLA_RESULTS)
     if results.is_empty():
         return
-    check = pl.struct("checked_at", "run_id")
-    newest = results.lazy().sort("checked_at", "run_id").filter(check == check.last())
-    checks = newest.sort("sla").collect().to_dicts()
+    checks = of_newest(results).sort("sla").to_dicts()
     for row in checks:
         labels = (topology, row["sla"], row["subject"], row["measure"])
         if row["excluded_because"] is None and row["verdict"] != Verdict.UNKNOWN:

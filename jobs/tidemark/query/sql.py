@@ -317,7 +317,7 @@ def rows_in_files(snapshot: Snapshot, *, by_name: bool = True) -> str | None:
         snapshot: of a local table.
         by_name: whether files may lack columns, or have them in another order.
     """
-    if snapshot.file_count > MOST_FILES or GLOB.search(str(snapshot.path)):
+    if len(snapshot.data_files) > MOST_FILES or GLOB.search(str(snapshot.path)):
         return None
     try:
         parts = [_empty(snapshot.columns)]

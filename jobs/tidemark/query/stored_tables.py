@@ -68,9 +68,9 @@ def newest_snapshot(path: Path) -> Snapshot | None:
         return None
     before = _LOGS.get(path)
     now = read_log(path, before)
-    if now is not None and now is not before:
+    if now is not before and now.actions is not None:  # there may be no table
         _LOGS.put(path, now)
-    return None if now is None else now.snapshot
+    return now.snapshot
 
 
 class StoredTables:

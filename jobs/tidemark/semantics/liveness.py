@@ -62,7 +62,7 @@ class StoreKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SilenceLimits:
     """How old the newest heartbeat may be.
 
     Attributes:
@@ -78,19 +78,21 @@ class Limits:
 
 SILENT_AFTER_MS = 60_000
 """Age of a heartbeat in a control folder from which its driver may be taken over."""
-LIMITS: Mapping[tuple[EvidenceKind, StoreKind], Limits] = MappingProxyType(
+LIMITS: Mapping[tuple[EvidenceKind, StoreKind], SilenceLimits] = MappingProxyType(
     {
-        (EvidenceKind.CONTROL, StoreKind.DISK): Limits(
+        (EvidenceKind.CONTROL, StoreKind.DISK): SilenceLimits(
             every_ms=1_000, lease_after_ms=3_000, silent_after_ms=SILENT_AFTER_MS
         ),
         # Each look at a lease is a request there.
-        (EvidenceKind.CONTROL, StoreKind.OBJECT_STORE): Limits(
+        (EvidenceKind.CONTROL, StoreKind.OBJECT_STORE): SilenceLimits(
             every_ms=20_000, lease_after_ms=SILENT_AFTER_MS, silent_after_ms=SILENT_AFTER_MS
         ),
         # Four rows.
-        (EvidenceKind.ROWS, StoreKind.DISK): Limits(every_ms=15_000, lease_after_ms=60_000, silent_after_ms=60_000),
+        (EvidenceKind.ROWS, StoreKind.DISK): SilenceLimits(
+            every_ms=15_000, lease_after_ms=60_000, silent_after_ms=60_000
+        ),
         # Rows of 200 s are written together.
-        (EvidenceKind.ROWS, StoreKind.OBJECT_STORE): Limits(
+        (EvidenceKind.ROWS, StoreKind.OBJECT_STORE): SilenceLimits(
             every_ms=200_000, lease_after_ms=300_000, silent_after_ms=300_000
         ),
     }
@@ -157,7 +159,7 @@ class Sign:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class DriverEvidence:
     """All that is known of the driver of a stream at an instant.
 
     Attributes:
@@ -186,7 +188,7 @@ class Evidence:
         return self.row if self.row.at_ms > self.control.at_ms else self.control
 
 
-def liveness(evidence: Evidence, at_ms: int) -> Liveness:
+def liveness(evidence: DriverEvidence, at_ms: int) -> Liveness:
     """Returns the word that *evidence* gives at *at_ms* (epoch ms)."""
     newest = evidence.newest
     if newest is None:
@@ -220,7 +222,7 @@ def knows_sources(word: Liveness, age_ms: int) -> bool:
     return word in WORKS
 
 
-def asks_for_lease(evidence: Evidence, at_ms: int) -> bool:
+def asks_for_lease(evidence: DriverEvidence, at_ms: int) -> bool:
     """Returns True if it matters at *at_ms* (epoch ms) whether the lease is held."""
     newest = evidence.newest
     if newest is None or newest.reported not in REPORTED_ALIVE:
@@ -228,7 +230,7 @@ def asks_for_lease(evidence: Evidence, at_ms: int) -> bool:
     return at_ms - newest.at_ms > LIMITS[newest.kind, evidence.store].lease_after_ms
 
 
-def is_silent(evidence: Evidence, at_ms: int) -> bool:
+def is_silent(evidence: DriverEvidence, at_ms: int) -> bool:
     """Returns True if a driver that lives should have sent a heartbeat before *at_ms* (epoch ms)."""
     newest = evidence.newest
     if newest is None or newest.reported not in REPORTED_ALIVE:
@@ -243,7 +245,7 @@ def _works_for_ms(newest: Sign) -> int:
     return 0 if since_ms is None else newest.at_ms - since_ms
 
 
-def _catches_up(evidence: Evidence, newest: Sign) -> bool:
+def _catches_up(evidence: DriverEvidence, newest: Sign) -> bool:
     # The estimate of a driver that waits for something outside is from before, and that of another driver says nothing.
     row = evidence.row
     is_own = row is not None and row.epoch == newest.epoch

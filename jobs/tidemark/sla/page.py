@@ -12,8 +12,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from tidemark.facts.alerts import IS_FOUND, STATE_TEXT, open_alerts
+from tidemark.facts.alerts import open_alerts
 from tidemark.facts.answers import Row, Tables, answers_over
+from tidemark.facts.checks import MEASURED, newest_check
+from tidemark.facts.incidents import newest_incidents
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
@@ -31,15 +33,10 @@ NAME = "slas"
 """Name of the page as a file and under `/tidemark/pages/TOPOLOGY`."""
 MOST_INCIDENTS = 50
 MOST_DECISIONS = 20
-RUN = "SELECT run_id, checked_at FROM sla_results WHERE topology = $1 ORDER BY checked_at DESC, run_id DESC LIMIT 1"
-SLAS = "SELECT * FROM sla_results WHERE topology = $1 AND run_id = $2 ORDER BY sla"
+OF_SLA = (*MEASURED, "owner", "runbook")
 EXPECTED = """
     SELECT * FROM expectation_results WHERE topology = $1 AND last_checked_at = $2
     ORDER BY "table" IS NOT NULL, sub_topology NULLS LAST, "table", suite DESC, "column", severity
-"""
-INCIDENTS_OF = f"""
-    SELECT *, {STATE_TEXT} AS now, {IS_FOUND} AS is_found FROM incident_history WHERE topology = $1
-    ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT {MOST_INCIDENTS}
 """
 BUDGETS = """
     SELECT *, epoch_ms(checked_at) AS at_ms FROM error_budgets WHERE topology = $1
@@ -59,8 +56,9 @@ def sla_page(warehouse: Path, topology: str, model: Row | None = None) -> str:
 
     With a page *model* it has links to the other pages and refreshes itself. Without, it stands alone.
     """
-    only = {Layout(warehouse).report_table(topology, name) for name in READS}
-    return _page(answers_over(warehouse, topology, only=only), topology, model)
+    layout = Layout(warehouse)
+    only = {layout.report_table(topology, name) for name in READS}
+    return _page(answers_over(warehouse, topology, only=only), layout, topology, model)
 
 
 def write_sla_page(layout: Layout, topology: str) -> None:
@@ -70,17 +68,15 @@ def write_sla_page(layout: Layout, topology: str) -> None:
     replace(file, sla_page(layout.warehouse, topology))
 
 
-def _page(tables: Tables, topology: str, model: Row | None) -> str:
-    runs = tables.ask(RUN, [topology]).objects
-    run = runs[0] if runs else None
-    checked, run_id = (run["checked_at"], run["run_id"]) if run else (None, None)
-    slas = sorted(tables.ask(SLAS, [topology, run_id]).objects, key=lambda row: WORST_FIRST.get(row["verdict"], 0))
+def _page(tables: Tables, layout: Layout, topology: str, model: Row | None) -> str:
+    run = newest_check(tables.stored, layout, topology, columns=OF_SLA)
+    slas = sorted(run.rows, key=lambda row: WORST_FIRST.get(row["verdict"], 0)) if run else []
     expectations: list[Row] = []
     on_tables: list[Row] = []
-    for row in tables.ask(EXPECTED, [topology, checked]).objects:
+    for row in tables.ask(EXPECTED, [topology, run.checked_at if run else None]).objects:
         # Only contracts are about tables.
         (expectations if row["table"] is None else on_tables).append(row)
-    incidents = [row | {"worst": worst_text(row)} for row in tables.ask(INCIDENTS_OF, [topology]).objects]
+    incidents = [row | {"worst": worst_text(row)} for row in newest_incidents(tables, topology, MOST_INCIDENTS)]
     return template("sla/page.html.j2").render(
         topology=topology,
         model={"cause": None, **model} if model else None,

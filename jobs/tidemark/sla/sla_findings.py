@@ -9,21 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tidemark.collecting import names_in
-from tidemark.facts.alerts import IS_FOUND, STATE_TEXT, state_in_words
-from tidemark.facts.answers import Tables
+from tidemark.facts.answers import Row, Tables
+from tidemark.facts.incidents import open_incidents, state_in_words
 from tidemark.model.topology import Topology
+from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.tables import worst_text
 from tidemark.why.evidence.findings import INCIDENT_OPEN, WhyFinding
-
-INCIDENTS = f"""
-    SELECT incident, sla, subject, epoch_ms(coalesce(broken_since, opened_at)) AS since_ms,
-           {IS_FOUND} AS is_found,
-           epoch_ms(checked_at) <= $2 AS is_present, {STATE_TEXT} AS now, verdict = 'pass' AS holds,
-           worst_observed, unit, acknowledged_by
-    FROM incident_history
-    WHERE topology = $1 AND epoch_ms(opened_at) <= $2 AND coalesce(epoch_ms(resolved_at) > $2, true)
-    ORDER BY opened_at, incident
-"""
 
 
 def sla_findings(
@@ -40,25 +31,26 @@ def sla_findings(
         operator: only findings about it and its table; None: all, also those about the whole topology.
     """
     places = _Places(topology, operator)
-    for row in tables.ask(INCIDENTS, [topology.name, at_ms]).objects:
+    for row in open_incidents(tables, topology.name, at_ms=at_ms):
         if place := places.of(row["subject"] or row["sla"]):
             yield _open_incident(row, topology, place)
 
 
-def _open_incident(row: Mapping[str, Any], topology: Topology, place: Mapping[str, Any]) -> WhyFinding:
+def _open_incident(row: Row, topology: Topology, place: Mapping[str, Any]) -> WhyFinding:
     state, history = f"SLA {row['sla']} is broken", f"`tidemark incidents {topology.name} --history {row['incident']}`"
     remedy = f"{history} shows its changes, and who was told"
-    if row["is_present"]:
+    # Another check may have been the newest at the instant, and that checks are missed no check finds.
+    is_present = row["now"] is not None and row["checked_at"] is not None
+    if is_present:
         worst = worst_text(row)
         state = f"SLA {row['sla']} {state_in_words(row['now'])}" + (f"; the worst was {worst}" if worst else "")
     if row["is_found"]:
         # No crossing of its limit is known, so that its cause may be older than the check that saw it.
         state += "; a check found it broken then, and since when is not known"
     by = f"; {row['acknowledged_by']} acknowledged it" if row["acknowledged_by"] else ""
-    wait = "no action is needed if it holds; " if row["is_present"] and row["holds"] else ""
-    return WhyFinding(
-        cause=INCIDENT_OPEN, **place, since_ms=row["since_ms"], seen=f"{state}{by}", remedy=f"{wait}{remedy}"
-    )
+    wait = "no action is needed if it holds; " if is_present and row["verdict"] == Verdict.PASS else ""
+    since_ms = round(row["since"].timestamp() * 1_000)
+    return WhyFinding(cause=INCIDENT_OPEN, **place, since_ms=since_ms, seen=f"{state}{by}", remedy=f"{wait}{remedy}")
 
 
 class _Places:

@@ -421,8 +421,8 @@ async def show_decision_form(name: str, subject: str, editor: Editor = EDITOR) -
 
 
 def _decision_facts(name: str, subject: str, now_ms: int) -> DecisionFacts:
-    topology, tables = _named(name), answers_over(_warehouse(), name)
-    facts = decision_facts(tables, name, subject, slas=promised_slas(topology), at_ms=now_ms)
+    topology, tables, layout = _named(name), answers_over(_warehouse(), name), Layout(_warehouse())
+    facts = decision_facts(tables, layout, name, subject, slas=promised_slas(topology), at_ms=now_ms)
     if facts is None:
         msg = f"there is no open incident, SLA or topology {subject!r}; the page of SLAs of {name} lists them"
         raise UnknownName(msg)

@@ -11,10 +11,11 @@ from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import Clock, wall_clock_ms
+from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
-from tidemark.facts.alerts import STATE_TEXT
 from tidemark.facts.answers import Tables, answers_over
+from tidemark.facts.incidents import known_incidents, open_incidents
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import Topology
@@ -27,12 +28,11 @@ from tidemark.why.causes.drivers import drained
 from tidemark.why.walk import scene
 
 SILENCED = "silenced_until"
-LISTED = f"""
-    SELECT incident, state, {STATE_TEXT} AS now, worst_verdict AS verdict, worst_observed AS worst, unit, broke_again,
-           severity, broken_since, resolved_at, culprit, owner,
-           acknowledged_by, NULL AS {SILENCED}, incident_history.message, incident_history.blocked_by
-    FROM incident_history WHERE topology = $1 AND ($2 OR state <> 'resolved') ORDER BY opened_at, incident
-"""
+LISTED = (
+    *("incident", "state", "now", "verdict", "worst", "unit", "broke_again", "severity", "broken_since", "resolved_at"),
+    *("culprit", "owner", "acknowledged_by", SILENCED, "message", "blocked_by"),
+)
+"""Columns of the list; the verdict of an incident is its worst."""
 NOTIFIED = "notified"
 """Column of the answer: channels that got the change as a message."""
 HISTORY = f"""
@@ -59,7 +59,7 @@ DECISIONS = """
     SELECT decided_at, decision, subject, ends_at, decided_by, note FROM decisions
     WHERE topology = $1 AND outcome IS NULL ORDER BY decided_at DESC, subject
 """
-KNOWN = "SELECT incident FROM incident_history WHERE topology = $1 ORDER BY opened_at DESC, incident LIMIT 10"
+MOST_KNOWN = 10
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -112,11 +112,12 @@ def incidents(options: argparse.Namespace, warehouse: Path, of_topology: Topolog
     if options.history:
         answer = tables.ask(HISTORY, [topology, options.history])
         if not answer.rows:
-            newest = ", ".join(row[0] for row in tables.ask(KNOWN, [topology]).rows) or "none"
+            known = known_incidents(tables, topology)[-MOST_KNOWN:]
+            newest = ", ".join(row["incident"] for row in reversed(known)) or "none"
             msg = f"there is no incident {options.history!r}; the newest of {topology}: {newest}"
             raise InvalidArgument(msg)
     else:
-        answer = _with_silences(tables.ask(LISTED, [topology, options.all]), tables, topology, clock())
+        answer = _listed(tables, topology, clock(), with_resolved=options.all)
     if options.format != "table" or options.history:
         return FORMATS[options.format](answer.columns, answer.rows)
     listed = FORMATS[options.format](answer.columns, answer.rows)
@@ -131,13 +132,15 @@ def _drained(topology: Topology, layout: Layout, tables: Tables, at_ms: int) -> 
         yield one_line(f"{topology.name}/{finding.sub_topology}: {finding.seen}; {finding.remedy}")
 
 
-def _with_silences(listed: Answer, tables: Tables, topology: str, now_ms: int) -> Answer:
+def _listed(tables: Tables, topology: str, now_ms: int, *, with_resolved: bool) -> Answer:
     """Returns the list of incidents with the ends of their silences."""
-    ends_ms = silence_ends(tables, topology, at_ms=now_ms)
-    rows = [
-        row | {SILENCED: utc(ends_ms[row["incident"]])} if row["incident"] in ends_ms else row for row in listed.objects
-    ]
-    return Answer(listed.columns, tuple(tuple(row.values()) for row in rows))
+    ends_ms, rows = silence_ends(tables, topology, at_ms=now_ms), []
+    for row in known_incidents(tables, topology) if with_resolved else open_incidents(tables, topology):
+        until_ms = ends_ms.get(row["incident"])
+        worst = {"verdict": row["worst_verdict"], "worst": row["worst_observed"]}
+        listed = {**row, **worst, SILENCED: None if until_ms is None else utc(until_ms)}
+        rows.append(tuple(in_order_of(LISTED, listed).values()))
+    return Answer(LISTED, tuple(rows))
 
 
 def _record_decision(

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+import tidemark.cli.shared.one_thread  # noqa: F401 - first, before others import polars
 from tidemark.cli.shared.local import Home, airflow
 from tidemark.cli.shared.options import add_format, place
 from tidemark.cli.shared.output import say, say_inert
@@ -56,10 +57,11 @@ def command(options: argparse.Namespace) -> int:
     layout = Layout(place(options))
     refuse_older(layout.warehouse)
     files = load_each(Project.here().topologies)
-    recorded = omit(load_each_recorded(layout), {*map(name_in, files)})
+    written = {path: each.name if isinstance(each, Topology) else name_in(path) for path, each in files.items()}
+    recorded = omit(load_each_recorded(layout), {*written.values()})
     loaded: dict[str, object] = {**{path.name: each for path, each in files.items()}, **recorded}
     # A file that cannot be read is asked for by its own name.
-    names = {**{path.name: {path.stem, name_in(path)} for path in files}, **{name: {name} for name in recorded}}
+    names = {path.name: {path.stem, name} for path, name in written.items()} | {name: {name} for name in recorded}
     asked = {*options.topologies}
     chosen = {label: each for label, each in loaded.items() if not asked or asked & names[label]}
     if unknown := outside(options.topologies, {name for label in chosen for name in names[label]}):

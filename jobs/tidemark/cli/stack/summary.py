@@ -6,14 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from textwrap import fill, indent
 
+from tidemark.collecting import present
 from tidemark.facts.answers import Tables, answers_over
+from tidemark.facts.checks import newest_check
+from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.tables.catalog import BECAME, CAME_IN, HOP_UPDATE, TABLES
+from tidemark.model.tables.catalog import BECAME, CAME_IN, HOP_UPDATE, SLA_RESULTS, TABLES
 from tidemark.query.inventory import inventory
 from tidemark.query.sql import Answer
 from tidemark.query.text_table import format_table
 from tidemark.semantics.buckets import quantile
+from tidemark.semantics.sla import Verdict
 
 MAY_BE_EMPTY = frozenset(
     {
@@ -63,20 +67,8 @@ CRITICAL_PATHS = """
     FROM critical_paths
     WHERE path IS NOT NULL ORDER BY window_end DESC LIMIT 3
 """
-SLAS = """
-    SELECT sla, subject || ' ' || measure, verdict, culprit, observed_ms, warn_after_ms, error_after_ms FROM sla_results
-    WHERE checked_at = (SELECT max(checked_at) FROM sla_results) ORDER BY sla
-"""
 SLA_COLUMNS = ("sla", "judged", "verdict", "culprit", "observed", "warning_from", "error_from")
-EXCUSED = """
-    SELECT sla, sla_results.message FROM sla_results
-    WHERE checked_at = (SELECT max(checked_at) FROM sla_results) AND verdict = 'pass'
-      AND observed_ms >= least(warn_after_ms, error_after_ms) ORDER BY sla
-"""
-"""SLAs that pass although the observed value is over a limit.
-
-Their sources had nothing to send.
-"""
+LENGTHS = ("observed_ms", "warn_after_ms", "error_after_ms")
 QUARANTINE = "SELECT reason, count(*) AS records FROM quarantine GROUP BY ALL ORDER BY ALL"
 UNBALANCED = f"""
     SELECT sub_topology, batch_id, operator FROM operator_batches
@@ -98,7 +90,7 @@ def summary(home: Path, *, injected: int | None = None) -> str:
         "Critical path of the last closed windows, by the end of the window": lambda: _paths(
             warehouse.ask(CRITICAL_PATHS)
         ),
-        "SLAs": lambda: _slas(warehouse),
+        "SLAs": lambda: _slas(warehouse, Layout(home)),
         "Tables": lambda: _inventory(home),
         "Quarantine": lambda: _quarantine(warehouse, injected),
         "Accounting": lambda: _accounting(warehouse),
@@ -168,14 +160,24 @@ def _age(age_ms: int | None, before_ms: int) -> str:
     return "" if age_ms is None else f"{age_ms:,} ms old: {before_ms:,} ms before the path, then "
 
 
-def _slas(warehouse: Tables) -> str:
-    excused = (f"{sla} passes: {reason}" for sla, reason in warehouse.ask(EXCUSED).rows)
-    notes = (fill(note, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False) for note in excused)
-    rows = [
-        (*names, *(None if ms is None else for_people(round(ms)) for ms in (observed_ms, warn_ms, error_ms)))
-        for *names, observed_ms, warn_ms, error_ms in warehouse.ask(SLAS).rows
-    ]
+def _slas(warehouse: Tables, layout: Layout) -> str:
+    rows, notes = [], []
+    for path in warehouse.tables.get(SLA_RESULTS.name, ()):
+        check = newest_check(warehouse.stored, layout, path.parent.name)
+        for row in check.rows if check else ():
+            judged = (row["sla"], f"{row['subject']} {row['measure']}", row["verdict"], row["culprit"])
+            lengths_ms = [row[name] for name in LENGTHS]
+            rows.append((*judged, *(None if ms is None else for_people(round(ms)) for ms in lengths_ms)))
+            if _is_excused(row["verdict"], *lengths_ms):
+                note = f"{row['sla']} passes: {row['message']}"
+                notes.append(fill(note, WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False))
     return "\n".join([format_table(SLA_COLUMNS, rows) if rows else "nothing", *notes])
+
+
+def _is_excused(verdict: str, observed_ms: float | None, *limits_ms: float | None) -> bool:
+    """Returns True if an SLA passes over a limit: its sources had nothing to send."""
+    is_over = observed_ms is not None and any(observed_ms >= limit_ms for limit_ms in present(limits_ms))
+    return is_over and verdict == Verdict.PASS
 
 
 def _inventory(home: Path) -> str:

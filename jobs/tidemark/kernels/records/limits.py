@@ -19,7 +19,7 @@ AROUND_HEADER = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class TopicLimits:
     """A topic's record size and ms around the broker's clock; None: unlimited."""
 
     max_bytes: int | None = None
@@ -27,7 +27,7 @@ class Limits:
     after_ms: int | None = None
 
 
-def refused(records: pl.DataFrame, values: pl.Series, limits: Limits, *, now_ms: int) -> pl.Series:
+def refused(records: pl.DataFrame, values: pl.Series, limits: TopicLimits, *, now_ms: int) -> pl.Series:
     """Returns why its topic would refuse each record; null: it takes it.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from tidemark.collecting import names_in
-from tidemark.facts.answers import Row, Tables
+from tidemark.facts.answers import FINISHED, Row, Tables
 from tidemark.facts.path_facts import described_window
 from tidemark.facts.topology_tables import BatchRows, batch_rows
 from tidemark.kernels.columns.schemas import rows_of
@@ -56,10 +56,9 @@ ROWS = """
     SELECT * FROM operator_windows
     WHERE topology = $1 AND ewt_at <= make_timestamptz($2 * 1000) AND window_end >= make_timestamptz($3 * 1000)
 """
-PASSED = """
-    SELECT sub_topology, batch_id, watermark, started_at, finished_at FROM batches
-    WHERE topology = $1 AND finished_at <= make_timestamptz($2 * 1000)
-          AND (batch_id = 0 OR watermark >= make_timestamptz($3 * 1000))
+PASSED = f"""
+    SELECT sub_topology, batch_id, watermark, started_at, finished_at FROM {FINISHED}
+    WHERE batch_id = 0 OR watermark >= make_timestamptz($3 * 1000)
 """
 
 MINUTES = """

@@ -15,7 +15,7 @@ from typing import Any
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.facts.alerts import budgets, open_alerts, silent_groups
-from tidemark.facts.answers import Row, Tables
+from tidemark.facts.answers import FINISHED, Row, Tables
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.facts.path_facts import windows_with_paths
 from tidemark.facts.stream_facts import StreamFacts
@@ -46,21 +46,19 @@ HOUR_MS = Grain.HOUR.length_ms
 REPORT = re.compile(r"\d{4}-\d{2}-\d{2}[0-9TZ-]*")
 """Matches the name of a page about an interval, as in `page.name_of`."""
 
-NEWEST_RESULT = """
+NEWEST_RESULT = f"""
     SELECT max(batches.finished_at) AS newest_result_at
-    FROM operator_batches JOIN batches USING (topology, sub_topology, batch_id)
-    WHERE topology = $1 AND operator IN (SELECT unnest($3::VARCHAR[]))
-          AND emitted + passed + coalesce(repeated, 0) > 0 AND batches.finished_at <= make_timestamptz($2 * 1000)
+    FROM operator_batches JOIN {FINISHED} USING (topology, sub_topology, batch_id)
+    WHERE operator IN (SELECT unnest($3::VARCHAR[])) AND emitted + passed + coalesce(repeated, 0) > 0
 """
-SET_ASIDE = """
+SET_ASIDE = f"""
     SELECT coalesce(sum(quarantined), 0)::BIGINT AS quarantined, coalesce(sum(late), 0)::BIGINT AS late,
            coalesce(sum(quarantined) FILTER (is_new), 0)::BIGINT AS quarantined_last_hour,
            coalesce(sum(late) FILTER (is_new), 0)::BIGINT AS late_last_hour,
            coalesce(sum(records_in) FILTER (operator IN (SELECT unnest($4::VARCHAR[]))), 0)::BIGINT AS records_in
     FROM (
         SELECT o.*, batches.finished_at > make_timestamptz(($2 - $3) * 1000) AS is_new
-        FROM operator_batches AS o JOIN batches USING (topology, sub_topology, batch_id)
-        WHERE topology = $1 AND batches.finished_at <= make_timestamptz($2 * 1000)
+        FROM operator_batches AS o JOIN {FINISHED} USING (topology, sub_topology, batch_id)
     )
 """
 

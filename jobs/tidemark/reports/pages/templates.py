@@ -18,7 +18,7 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from tidemark.escaping import inert
-from tidemark.facts.alerts import state_in_words
+from tidemark.facts.incidents import state_in_words
 from tidemark.model.settings.intervals import utc
 from tidemark.model.settings.lengths import for_people
 from tidemark.reports.paths.path_text import (

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from tidemark.collecting import in_order_of
-from tidemark.facts.answers import Row, Tables
+from tidemark.facts.answers import FINISHED, Row, Tables
 from tidemark.facts.path_facts import FINISHED_MS
 from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.tables.catalog import HOP_UPDATE
@@ -44,20 +44,19 @@ LATENCIES = """
     )
     SELECT operator, (sum(latency_ms) // count(latency_ms))::BIGINT AS moving_average_ms FROM measured GROUP BY operator
 """
-COUNTS = """
+COUNTS = f"""
     WITH lately AS (SELECT make_timestamptz(($2 - 1000 * $3) * 1000) AS since_at)
     SELECT operator, sum(o.records_in) FILTER (batches.finished_at > since_at) / $3 AS records_in_per_s,
            sum(emitted + passed + coalesce(repeated, 0)) FILTER (batches.finished_at > since_at) / $3
            AS records_out_per_s,
            arg_max(held_after, batch_id) AS held_records
-    FROM operator_batches AS o JOIN batches USING (topology, sub_topology, batch_id), lately
-    WHERE topology = $1 AND batches.finished_at <= make_timestamptz($2 * 1000)
+    FROM operator_batches AS o JOIN {FINISHED} USING (topology, sub_topology, batch_id), lately
     GROUP BY operator
 """
-WATERMARKS = """
+WATERMARKS = f"""
     SELECT sub_topology, source, arg_max(p.watermark, batch_id) AS watermark
-    FROM partition_batches AS p JOIN batches USING (topology, sub_topology, batch_id)
-    WHERE topology = $1 AND partition IS NULL AND finished_at <= make_timestamptz($2 * 1000) GROUP BY ALL
+    FROM partition_batches AS p JOIN {FINISHED} USING (topology, sub_topology, batch_id)
+    WHERE partition IS NULL GROUP BY ALL
 """
 NEWEST_PATH = f"""
     WITH paths AS (
@@ -87,12 +86,12 @@ RAN = """
 
 `ran`: the operator was in the newest batch that did so.
 """
-READ_TO = """
+READ_TO = f"""
     WITH newest AS (
         SELECT source, partition, max(until_offset) AS read_to,
                arg_max(latest_offset - until_offset, batch_id) FILTER (latest_offset IS NOT NULL) AS unread
-        FROM partition_batches JOIN batches USING (topology, sub_topology, batch_id)
-        WHERE topology = $1 AND until_offset IS NOT NULL AND finished_at <= make_timestamptz($2 * 1000) GROUP BY ALL
+        FROM partition_batches JOIN {FINISHED} USING (topology, sub_topology, batch_id)
+        WHERE until_offset IS NOT NULL GROUP BY ALL
     )
     SELECT source, max(read_to) AS read_to, sum(unread)::BIGINT AS unread_records FROM newest GROUP BY ALL
 """
@@ -232,15 +231,9 @@ class _Facts:
         hop = f"hop_{operator.hop_of}"
         text = (
             f'SELECT count(*) AS n FROM (FROM "{hop}" WHERE {HOP_UPDATE}) '
-            "JOIN batches USING (topology, sub_topology, batch_id) WHERE topology = $1 AND batch_id >= $2 "
-            "AND finished_at <= make_timestamptz($3 * 1000)"
+            f"JOIN {FINISHED} USING (topology, sub_topology, batch_id) WHERE batch_id >= $3"
         )
-        rows = (
-            self._tables.ask(text, [self._topology.name, progress.get("read_to", 0), self._at_ms])
-            if hop in self._tables.tables
-            else None
-        )
-        return rows.objects[0]["n"] if rows else None
+        return self._ask(text, progress.get("read_to", 0))[0]["n"] if hop in self._tables.tables else None
 
     def _by(self, key: str, text: str, *more: Any) -> dict[str, Row]:
         """Returns the answers to *text* by *key*, an empty row without one."""

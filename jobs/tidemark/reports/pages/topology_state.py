@@ -11,6 +11,8 @@ from enum import StrEnum
 from functools import cached_property
 from operator import itemgetter
 
+import polars as pl
+
 from tidemark.collecting import present
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import Check, newest_check
@@ -19,7 +21,6 @@ from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import OF_LATENESS
-from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.partitions import partitions
 from tidemark.semantics.incidents import BROKEN
@@ -114,8 +115,9 @@ class TopologyState:
     @cached_property
     def slas(self) -> Row:
         """The newest check of the SLAs: its time, counts and rows."""
-        path = self.layout.report_table(self.topology.name, SLA_RESULTS.name)
-        return _slas(newest_check(self.stored, path, at_ms=self.at_ms), self.topology, self.at_ms)
+        until = pl.col("checked_at") <= utc(self.at_ms)
+        check = newest_check(self.stored, self.layout, self.topology.name, until)
+        return _slas(check, self.topology, self.at_ms)
 
     @cached_property
     def streams(self) -> list[Row]:
@@ -233,8 +235,7 @@ def stream_row(facts: StreamFacts, sub_topology: str, culprit: str | None = None
 def _slas(check: Check | None, topology: Topology, at_ms: int) -> Row:
     """Returns the newest *check* of the SLAs: its time, counts and rows."""
     checked_at, rows = (None, []) if check is None else (check.checked_at, check.rows)
-    age_ms = None if checked_at is None else at_ms - round(checked_at.timestamp() * 1000)
-    is_overdue = age_ms is None or age_ms > CHECKS_MISSED * topology.check_every_ms
+    is_overdue = check is None or at_ms - check.at_ms > CHECKS_MISSED * topology.check_every_ms
     return {"checked_at": checked_at, "is_overdue": is_overdue, **counts_of(rows), "rows": rows}
 
 

@@ -11,7 +11,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from tidemark.query.sql import identifier, rows_in_files
-from tidemark.storage.delta.snapshots import Partition, Snapshot, snapshot_of
+from tidemark.storage.delta.snapshots import Snapshot, snapshot_of
 from tidemark.storage.delta.tables import in_files
 
 
@@ -31,7 +31,7 @@ class OpenedTable:
         """Opens the table at *path*; raises as delta-rs does if it cannot be opened."""
         # delta-rs needs ten times as long for a small table.
         if (snapshot := snapshot_of(path)) is not None:
-            return cls(path, snapshot, snapshot.written_ms)
+            return cls(path, snapshot, {name: file.written_ms for name, file in snapshot.data_files.items()})
         table = DeltaTable(str(path))
         files = pl.DataFrame(table.get_add_actions(flatten=True)).select("path", "modification_time")
         return cls(path, table, dict(files.iter_rows()))
@@ -53,8 +53,5 @@ class OpenedTable:
         return identifier(name)
 
     def _select(self, snapshot: Snapshot, files: Collection[str]) -> str | None:
-        chosen: dict[Partition, tuple[str, ...]] = {}
-        for partition, names in snapshot.files.items():
-            if inside := tuple(name for name in names if name in files):
-                chosen[partition] = inside
-        return rows_in_files(replace(snapshot, files=chosen))
+        chosen = {name: file for name, file in snapshot.data_files.items() if name in files}
+        return rows_in_files(replace(snapshot, data_files=chosen))

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import polars as pl
+
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
-from tidemark.facts.alerts import IS_FOUND, STATE_TEXT
 from tidemark.facts.answers import Row, Tables
+from tidemark.facts.checks import Check, newest_check
+from tidemark.facts.incidents import open_incidents
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso, utc
 from tidemark.model.settings.retention import DAY_MS
@@ -36,16 +39,6 @@ OPENINGS = """
     SELECT * REPLACE (epoch_ms(changed_at) AS changed_at) FROM alerts
     WHERE topology = $1 AND change = 'opened' AND audience IS NULL
           AND alert NOT IN (SELECT alert FROM alerts WHERE topology = $1 AND change = 'resolved')
-"""
-OPEN_INCIDENTS = f"""
-    SELECT incident, sla, coalesce(broken_since, opened_at) AS broken_since, {IS_FOUND} AS is_found, culprit,
-           coalesce(escalated_at, opened_at) AS measured_at, incident_history.message, acknowledged_by,
-           {STATE_TEXT} AS now
-    FROM incident_history WHERE topology = $1 AND resolved_at IS NULL ORDER BY opened_at, incident
-"""
-NEWEST_CHECK = """
-    SELECT checked_at, sla_results.message FROM sla_results WHERE topology = $1 AND sla = $2
-    ORDER BY checked_at DESC LIMIT 1
 """
 LONGEST_SILENCE_MS = 90 * DAY_MS
 """A silence that nobody remembers would hide faults for years."""
@@ -83,45 +76,46 @@ class DecisionFacts:
 
     Attributes:
         kind: of the subject.
-        incidents: open ones that the decision is about, rows of `incident_history` with their state as `now`.
-        checked: the newest check of an SLA without an open incident: its time and measurement.
+        incidents: open ones that the decision is about, as `open_incidents` has them.
+        checked: the newest check of an SLA without an open incident.
         silences: those that hold, of the subject and of others that keep its alerts from channels.
         is_silenced: the subject itself is silenced, and a person can end that.
     """
 
     kind: DecisionSubject
     incidents: Sequence[Row]
-    checked: Row | None
+    checked: Check | None
     silences: Sequence[Silence]
     is_silenced: bool
 
 
 def decision_facts(
-    tables: Tables, topology: str, subject: str, *, slas: Collection[str], at_ms: int
+    tables: Tables, layout: Layout, topology: str, subject: str, *, slas: Collection[str], at_ms: int
 ) -> DecisionFacts | None:
     """Returns what is known at *at_ms* about *subject*; None: it is no open incident, SLA or topology.
 
     Args:
         tables: of the warehouse.
+        layout: of the same warehouse.
         topology: whose alerts they are.
         subject: the name of an incident, SLA or the topology.
         slas: names of the SLAs that the topology promises.
         at_ms: the present, epoch ms.
     """
-    every = tables.ask(OPEN_INCIDENTS, [topology]).objects
+    every = open_incidents(tables, topology)
     incidents = {row["incident"]: row["sla"] for row in every}
     kind = _kind_of(topology, subject, slas, incidents)
     if kind is None:
         return None
     of_subject = [row for row in every if kind is DecisionSubject.TOPOLOGY or subject in (row["incident"], row["sla"])]
-    checks = [] if of_subject else tables.ask(NEWEST_CHECK, [topology, subject]).objects
+    is_sla_in_order = kind is DecisionSubject.SLA and not of_subject
     present = [each for each in silences(tables.ask(DECISIONS, [topology]).objects) if each.holds(at_ms)]
     own = [each for each in present if (each.kind, each.subject) == (kind, subject)]
     others = [each for each in present if each not in own and _concerns(each, subject, kind, incidents)]
     return DecisionFacts(
         kind=kind,
         incidents=of_subject,
-        checked=checks[0] if checks else None,
+        checked=newest_check(tables.stored, layout, topology, pl.col("sla") == subject) if is_sla_in_order else None,
         silences=[*own, *others],
         is_silenced=bool(own),
     )

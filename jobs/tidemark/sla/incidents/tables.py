@@ -11,6 +11,8 @@ import polars as pl
 import polars.selectors as cs
 
 from tidemark.collecting import in_order_of
+from tidemark.facts.checks import Check, newest_check
+from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import lies_in, report_rows, rows_in
 from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
@@ -67,12 +69,13 @@ def worst_text(row: Row) -> str | None:
 
 def is_checked_after(layout: Layout, topology: str, at_ms: int, run_id: str) -> bool:
     """Returns True if another run checked *topology* after *at_ms*."""
-    return not _checked_by_others(layout, topology, run_id, pl.col("checked_at") > utc(at_ms)).is_empty()
+    return _newest_check(layout, topology, pl.col("checked_at") > utc(at_ms), _by_others(run_id)) is not None
 
 
 def checked_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> int | None:
     """Returns the last instant before *at_ms* that another run checked, if any."""
-    return _newest_check_ms(layout, topology, at_ms, pl.col("run_id") != run_id)
+    check = _newest_check(layout, topology, _before(at_ms), _by_others(run_id))
+    return None if check is None else check.at_ms
 
 
 def open_account_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> int | None:
@@ -82,42 +85,36 @@ def open_account_before(layout: Layout, topology: str, at_ms: int, run_id: str) 
     no open account.
     """
     is_measured = (pl.col("measure") == Measure.COMPLETENESS.value) & pl.col("observed_ms").is_not_null()
-    checks = _checked_by_others(
-        layout, topology, run_id, (pl.col("checked_at") < utc(at_ms)) & is_measured, "observed_ms"
-    )
+    where = (_before(at_ms), _by_others(run_id), is_measured)
+    check = _newest_check(layout, topology, *where, columns=["observed_ms"])
     # A closed account has been open for 0 ms.
-    newest = checks.filter(pl.col("checked_at") == pl.col("checked_at").max(), pl.col("observed_ms") > 0)
-    open_since_ms = newest.select((pl.col("checked_at").dt.epoch("ms") - pl.col("observed_ms")).min()).item()
-    return None if open_since_ms is None else round(open_since_ms)
+    longest_ms = max((row["observed_ms"] for row in check.rows), default=0) if check else 0
+    return round(check.at_ms - longest_ms) if check and longest_ms > 0 else None
 
 
 def found_before(layout: Layout, topology: str, at_ms: int, run_id: str) -> dict[str, CheckBefore]:
     """Returns what the last check before *at_ms* by another run found, by SLA."""
-    if (before_ms := checked_before(layout, topology, at_ms, run_id)) is None:
+    columns = ("sla", "verdict", "crossed_at")
+    check = _newest_check(layout, topology, _before(at_ms), _by_others(run_id), columns=columns)
+    if check is None:
         return {}
-    found = ("sla", "verdict", "crossed_at")
-    checks = _checked_by_others(layout, topology, run_id, pl.col("checked_at") == utc(before_ms), *found)
-    return {
-        row["sla"]: CheckBefore(before_ms, row["verdict"] in BROKEN, row["crossed_ms"])
-        for row in checks.with_columns(crossed_ms=pl.col("crossed_at").dt.epoch("ms")).iter_rows(named=True)
-    }
+    found: dict[str, CheckBefore] = {}
+    for row in check.rows:
+        crossed_ms = None if row["crossed_at"] is None else round(row["crossed_at"].timestamp() * 1_000)
+        found[row["sla"]] = CheckBefore(check.at_ms, row["verdict"] in BROKEN, crossed_ms)
+    return found
 
 
-def _checked_by_others(layout: Layout, topology: str, run_id: str, when: pl.Expr, *columns: str) -> pl.DataFrame:
-    """Returns the results of *topology* by other runs than *run_id* for which *when* is true.
-
-    They have `checked_at` and *columns*.
-    """
-    by_others = pl.col("run_id") != run_id
-    return report_rows(layout, topology, SLA_RESULTS, when & by_others, columns=["checked_at", *columns])
+def _newest_check(layout: Layout, topology: str, *where: pl.Expr, columns: Sequence[str] = ()) -> Check | None:
+    return newest_check(Stored(), layout, topology, *where, columns=columns)
 
 
-def _newest_check_ms(layout: Layout, topology: str, before_ms: int, where: pl.Expr) -> int | None:
-    """Returns the newest check before an instant with a result for which *where* is true; None: there is none."""
-    earlier = pl.col("checked_at") < utc(before_ms)
-    times = report_rows(layout, topology, SLA_RESULTS, earlier & where, columns=["checked_at"])["checked_at"]
-    newest = times.dt.epoch("ms").max()
-    return newest if isinstance(newest, int) else None
+def _before(at_ms: int) -> pl.Expr:
+    return pl.col("checked_at") < utc(at_ms)
+
+
+def _by_others(run_id: str) -> pl.Expr:
+    return pl.col("run_id") != run_id
 
 
 def follow_up(
@@ -223,7 +220,8 @@ def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, An
 def _last_check_ms(layout: Layout, topology: Topology, at_ms: int) -> int | None:
     """Returns the newest check before *at_ms* that was not for the past; None: there is none."""
     why = pl.col("excluded_because")
-    return _newest_check_ms(layout, topology.name, at_ms, why.is_null() | (why != PAST))
+    check = _newest_check(layout, topology.name, _before(at_ms), why.is_null() | (why != PAST))
+    return None if check is None else check.at_ms
 
 
 def _add(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache, reduce
-from itertools import chain
 from operator import and_
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -54,7 +53,7 @@ def open_to_read(path: Path, snapshot: Snapshot | None = None) -> DeltaTable | S
     """
     # delta-rs needs ten times as long for a small table.
     snapshot = snapshot or snapshot_of(path)
-    if snapshot is None or snapshot.file_count > MOST_FILES or snapshot.partitioned_by:
+    if snapshot is None or len(snapshot.data_files) > MOST_FILES or snapshot.partitioned_by:
         return DeltaTable(str(path))
     return snapshot
 
@@ -65,9 +64,15 @@ def frame_of(table: DeltaTable | Snapshot) -> pl.LazyFrame:
     # bounds by which most are left out.
     if not isinstance(table, Snapshot):
         return pl.scan_pyarrow_dataset(dataset_of(table))
-    columns = _columns_of(table.schema)
     folder = table.path.absolute()
-    files = [folder / name for name in chain.from_iterable(table.files.values())]
+    return rows_of_files([f"{folder}/{name}" for name in table.data_files], _columns_of(table.schema))
+
+
+def rows_of_files(files: list[str], columns: pl.Schema) -> pl.LazyFrame:
+    """Returns the rows of data *files* of a local table as an unread frame with the *columns* that it declares.
+
+    Other programs that rewrite files may change their types, and a file may be older than a column.
+    """
     if not files:
         return pl.LazyFrame(schema=columns)
     return pl.scan_parquet(
@@ -84,8 +89,7 @@ def frame_of(table: DeltaTable | Snapshot) -> pl.LazyFrame:
 @lru_cache(maxsize=256)
 def _columns_of(schema: str) -> pl.Schema:
     """Returns polars' types of the columns in a *schema* of Delta (JSON)."""
-    empty = pl.DataFrame(pa.schema(Schema.from_json(schema).to_arrow()).empty_table())
-    return empty.schema
+    return pl.Schema(Schema.from_json(schema))
 
 
 def schema_of(table: DeltaTable | Snapshot) -> Schema:
@@ -112,7 +116,7 @@ def dataset_of(table: DeltaTable | Snapshot) -> ds.Dataset:
 
     if isinstance(table, Snapshot):
         folder = fs.SubTreeFileSystem(str(table.path.absolute()), fs.LocalFileSystem())
-        return _dataset(chain.from_iterable(table.files.values()), schema_of(table), folder, {})
+        return _dataset(table.data_files, schema_of(table), folder, {})
     place = local_folder(table)
     if place is None:
         return table.to_pyarrow_dataset()

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -41,13 +42,20 @@ The file itself does not have these columns.
 """
 
 
+class DataFile(NamedTuple):
+    """A file of a table: its `partition`, and when its youngest row was written, epoch ms."""
+
+    partition: Partition
+    written_ms: int
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A table as its log has it.
 
-    `schema` is Delta's (JSON), `columns` its types by name, `files` names by partition, relative to the folder of the
-    table at `path`, and `transactions` the newest batches by application. `written_ms` has for each file when its
-    youngest row was written, epoch ms. `writer_version` and `writer_features` are what it requires of writers.
+    `schema` is Delta's (JSON), `columns` its types by name, `data_files` its files by name, relative to its folder at
+    `path`, and `transactions` the newest batches by application. `writer_version` and `writer_features` are what it
+    requires of writers.
     """
 
     path: Path
@@ -58,8 +66,7 @@ class Snapshot:
     writer_version: int
     writer_features: tuple[str, ...]
     columns: Mapping[str, Any]
-    files: Mapping[Partition, tuple[str, ...]]
-    written_ms: Mapping[str, int]
+    data_files: Mapping[str, DataFile]
     transactions: Mapping[str, int]
 
     def version(self) -> int:
@@ -71,9 +78,12 @@ class Snapshot:
         return self.transactions.get(app_id)
 
     @property
-    def file_count(self) -> int:
-        """The number of files of the table."""
-        return sum(map(len, self.files.values()))
+    def files(self) -> Mapping[Partition, Sequence[str]]:
+        """The names of the files by partition."""
+        names: dict[Partition, list[str]] = {}
+        for name, file in self.data_files.items():
+            names.setdefault(file.partition, []).append(name)
+        return names
 
 
 def snapshot_of(path: Path) -> Snapshot | None:
@@ -171,27 +181,6 @@ def versions_in_log(path: Path) -> list[int]:
     return sorted(int(match[1]) for name in names if (match := COMMIT.fullmatch(name)))
 
 
-def files_between(path: Path, before: str, newest: str) -> frozenset[str] | None:
-    """Returns the files that commits added after *before*, up to *newest*.
-
-    Both are names in the log of the table at *path*. None: a commit is gone, or did more than add files.
-    """
-    first, last = COMMIT.fullmatch(before), COMMIT.fullmatch(newest)
-    # The log of a table that was made anew may be shorter than that of its predecessor.
-    if isinstance(path, ObjectPath) or not first or not last or int(last[1]) < int(first[1]):
-        return None
-    names: set[str] = set()
-    try:
-        for version in range(int(first[1]) + 1, int(last[1]) + 1):
-            actions = [*map(json.loads, (path / "_delta_log" / f"{version:020d}.json").read_bytes().splitlines())]
-            if any(action.keys() & {"remove", "metaData", "protocol"} for action in actions):
-                return None
-            names.update(unquote(action["add"]["path"]) for action in actions if "add" in action)
-    except (OSError, ValueError):
-        return None
-    return frozenset(names)
-
-
 class LogFile(NamedTuple):
     """A file of a Delta log.
 
@@ -229,52 +218,50 @@ class ReadLog:
     """A log up to its file `newest`, with the `snapshot` after it (None: delta-rs has to read the table)."""
 
     newest: LogFile
-    snapshot: Snapshot | None
-    actions: _Actions
+    snapshot: Snapshot | None = None
+    actions: _Actions | None = None
 
 
-def read_log(path: Path, before: ReadLog | None) -> ReadLog | None:
-    """Returns the log of the local table at *path*, of which only the commits after those of *before* are read.
+def read_log(path: Path, before: ReadLog | None = None) -> ReadLog:
+    """Returns the log of the table at *path*, of which only the commits after those of *before* are read.
 
-    None: delta-rs has to read it. Files of a log never change, so that the name, inode and time of its newest one
-    stand for all of it.
+    Files of a log never change, so that the name, inode and time of its newest one stand for all of it.
     """
+    if before is not None and before.actions is not None and log_file(path, before.newest.name) == before.newest:
+        # A damaged commit is found again below.
+        with suppress(OSError, ValueError):
+            return _with_later_commits(path, before, before.actions)
     newest = newest_log_file(path)
     if before is not None and newest == before.newest:
         return before
+    if isinstance(path, ObjectPath) or newest == NO_TABLE:
+        return ReadLog(newest)
     try:
-        actions = None if before is None else _later(path, before, newest)
-        if actions is None:
-            actions = _actions_of(path)
-        snapshot = _snapshot(actions, path)
+        actions = _actions_of(path)
+        # A commit that came after the look at the newest one is among them.
+        return ReadLog(newest, _snapshot(actions, path), actions)
     except (OSError, ValueError):  # delta-rs or `damage_of_log` has a better message for it
-        return None
-    # A commit that came after the look at the newest one is read again, to no effect.
-    return ReadLog(newest, snapshot, actions)
+        return ReadLog(newest)
 
 
-def _later(path: Path, before: ReadLog, newest: LogFile) -> _Actions | None:
-    """Returns the actions of *before* and of the commits after it; None: not all of these are there."""
-    is_same_table = log_file(path, before.newest.name) == before.newest
-    number = COMMIT.fullmatch(newest.name)
-    if not is_same_table or number is None or int(number[1]) < before.actions.number:
-        return None
-    actions = before.actions.copy()
-    for version in range(actions.number + 1, int(number[1]) + 1):
-        file = path / "_delta_log" / f"{version:020d}.json"
-        if not file.exists():  # removed after a checkpoint
-            return None
-        _apply(actions, file, version, _of_commit(file))
-    return actions
+def _with_later_commits(path: Path, before: ReadLog, known: _Actions) -> ReadLog:
+    """Returns *before*, whose actions are *known*, with the commits after it; raises DamagedLog or OSError."""
+    # Log clean-up removes the oldest commits first, so that the next one is there if any later one is.
+    actions, newest = known, before.newest
+    while (later := log_file(path, f"{actions.number + 1:020d}.json")) != NO_TABLE:
+        actions, newest = (actions.copy() if actions is known else actions), later
+        file = path / "_delta_log" / later.name
+        _apply(actions, file, actions.number + 1, _of_commit(file))
+    return before if actions is known else ReadLog(newest, _snapshot(actions, path), actions)
 
 
 @dataclass
 class _Actions:
-    """Applies the actions of a log in their order."""
+    """Applies the actions of a log in their order. Some of its `files` may lie `elsewhere`, outside of its folder."""
 
     number: int = -1
-    files: dict[str, Partition] = field(default_factory=dict)
-    written_ms: dict[str, int] = field(default_factory=dict)
+    files: dict[str, DataFile] = field(default_factory=dict)
+    elsewhere: set[str] = field(default_factory=set)
     transactions: dict[str, int] = field(default_factory=dict)
     metadata: Mapping[str, Any] = field(default_factory=dict)
     protocol: Mapping[str, Any] = field(default_factory=dict)
@@ -286,11 +273,17 @@ class _Actions:
                 continue
             match kind:
                 case "add":
+                    # The log has URL-encoded names.
+                    name = unquote(content["path"])
                     # A commit has an object of values, and Arrow reads a map of a checkpoint as a list of pairs.
-                    self.files[content["path"]] = tuple(sorted(dict(content["partitionValues"]).items()))
-                    self.written_ms[content["path"]] = content["modificationTime"]
+                    partition = tuple(sorted(dict(content["partitionValues"]).items()))
+                    self.files[name] = DataFile(partition, content["modificationTime"])
+                    if not is_below(content["path"]):
+                        self.elsewhere.add(name)
                 case "remove":
-                    self.files.pop(content["path"], None)
+                    name = unquote(content["path"])
+                    self.files.pop(name, None)
+                    self.elsewhere.discard(name)
                 case "metaData":
                     self.metadata = content
                 case "protocol":
@@ -300,7 +293,8 @@ class _Actions:
 
     def copy(self) -> _Actions:
         """Returns the same, to which further actions can be applied."""
-        return replace(self, files=dict(self.files), transactions=dict(self.transactions))
+        transactions = dict(self.transactions)
+        return replace(self, files=dict(self.files), elsewhere={*self.elsewhere}, transactions=transactions)
 
     def snapshot(self, path: Path) -> Snapshot | None:
         """Returns the snapshot of the table at *path* after all actions.
@@ -312,14 +306,9 @@ class _Actions:
         partitioned_by = tuple(self.metadata["partitionColumns"])
         partition_types = {columns[name] for name in partitioned_by}
         # Reader version 2 and later may rename columns, or delete rows without writing their file anew.
-        has_plain_files = self.protocol["minReaderVersion"] == 1 and all(map(is_below, self.files))
+        has_plain_files = self.protocol["minReaderVersion"] == 1 and not self.elsewhere
         if not has_plain_files or not partition_types <= {"string"}:
             return None
-        files: dict[Partition, list[str]] = {}
-        for name, partition in self.files.items():
-            # The log has URL-encoded names.
-            files.setdefault(partition, []).append(unquote(name))
-        names_by_partition = {each: tuple(names) for each, names in files.items()}
         return Snapshot(
             path=path,
             number=self.number,
@@ -330,8 +319,7 @@ class _Actions:
             writer_version=self.protocol["minWriterVersion"],
             writer_features=tuple(self.protocol.get("writerFeatures") or ()),
             columns=columns,
-            files=names_by_partition,
-            written_ms={unquote(name): self.written_ms[name] for name in self.files},
+            data_files=self.files,
             transactions=self.transactions,
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidemark.collecting import in_order_of, pick
-from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.records.marks import TimeMark
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
@@ -28,7 +28,7 @@ class BatchAnswers:
     of_topics: Mapping[str, TopicState]
     of_offsets: Mapping[str, Mapping[int, tuple[int, int]]]
     of_open_transactions: Mapping[str, Mapping[int, int]]
-    of_limits: Mapping[str, Limits]
+    of_limits: Mapping[str, TopicLimits]
     of_marks: Mapping[str, TimeMark | None]
 
     @classmethod
@@ -79,7 +79,7 @@ class BatchAnswers:
         """Returns the last stable offset of those of *partitions* that have an open transaction."""
         return pick(self.of_open_transactions[source.name], partitions)
 
-    def limits(self, sink: Sink) -> Limits:
+    def limits(self, sink: Sink) -> TopicLimits:
         """Returns the limits of the topic of *sink*."""
         return self.of_limits[sink.name]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.sql.constraints import Constraint
 
 
@@ -95,7 +95,7 @@ class Moment:
     was_decided_at_ms: int | None
     decided_at_ms: int
     batch_id: int = 0
-    limits: Mapping[str, Limits] = field(default_factory=dict)
+    limits: Mapping[str, TopicLimits] = field(default_factory=dict)
     constraints: Mapping[str, tuple[Constraint, ...]] = field(default_factory=dict)
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stay_closed: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)

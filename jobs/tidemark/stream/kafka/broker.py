@@ -11,7 +11,7 @@ from typing import Protocol
 
 import polars as pl
 
-from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.limits import TopicLimits
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.stream.kafka.outgoing import OutgoingRows
@@ -105,7 +105,7 @@ class Answers(Protocol):
     def open_transactions(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
         """Returns the last stable offset of those of *partitions* that have an open transaction behind it."""
 
-    def limits(self, sink: Sink) -> Limits:
+    def limits(self, sink: Sink) -> TopicLimits:
         """Returns the limits of the topic of *sink* that the broker knows.
 
         The broker is asked again from time to time.

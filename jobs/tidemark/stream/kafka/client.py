@@ -26,7 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from tidemark.clock import Clock
 from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
-from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.records.marks import MARK, mark_text
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
@@ -105,7 +105,7 @@ class KafkaBroker:
             settings = {**self._client_settings[name], "error_cb": self._refusals[name]}
             self._admins[name] = make_client(AdminClient, each, settings)
         self._producers: dict[_Topic, tuple[Settings, Producer]] = {}
-        self._limits: dict[_Topic, tuple[int, Limits]] = {}
+        self._limits: dict[_Topic, tuple[int, TopicLimits]] = {}
         self._counts: dict[_Topic, tuple[int, int]] = {}
         self._topology, self._writer, self._clock = topology, f"{topology}/{sub_topology}", clock
 
@@ -309,12 +309,12 @@ class KafkaBroker:
                 raise missing or error from error
         return offsets
 
-    def limits(self, sink: Sink) -> Limits:
+    def limits(self, sink: Sink) -> TopicLimits:
         """Returns the limits of the topic of *sink*, at most ASKED_EVERY_MS old.
 
         A setting that the broker does not return is no limit.
         """
-        return self._lately(self._limits, sink, lambda before: self._current_limits(sink, before or Limits()))
+        return self._lately(self._limits, sink, lambda before: self._current_limits(sink, before or TopicLimits()))
 
     def _lately(self, answers: dict[_Topic, tuple[int, T]], sink: Sink, ask: Callable[[T | None], T]) -> T:
         """Returns the last answer of *ask* for the topic of *sink*.
@@ -327,7 +327,7 @@ class KafkaBroker:
             answers[topic] = self._clock(), ask(answer)
         return answers[topic][1]
 
-    def _current_limits(self, sink: Sink, before: Limits) -> Limits:
+    def _current_limits(self, sink: Sink, before: TopicLimits) -> TopicLimits:
         """Asks the broker for the limits of the topic of *sink*.
 
         Returns:
@@ -339,7 +339,7 @@ class KafkaBroker:
         # A topic that stamps records itself does not check their timestamps.
         by_broker = settings.get("message.timestamp.type") == "LogAppendTime"
         past, future = (None if by_broker else settings.get(f"message.timestamp.{side}.max.ms") for side in _SIDES)
-        return Limits(
+        return TopicLimits(
             max_bytes=_number(settings.get("max.message.bytes")), before_ms=_number(past), after_ms=_number(future)
         )
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import polars as pl
 
 from tidemark.kernels import payload
-from tidemark.kernels.records.limits import MISFIT, Limits, refused
+from tidemark.kernels.records.limits import MISFIT, TopicLimits, refused
 from tidemark.kernels.updates.proofs import quarantine_rows
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
@@ -45,7 +45,7 @@ It holds for every type.
 
 
 def within_limits(
-    sink: Sink, records: pl.DataFrame, limits: Limits, *, now_ms: int
+    sink: Sink, records: pl.DataFrame, limits: TopicLimits, *, now_ms: int
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Splits *records* into those that the topic takes, and the others.
 
@@ -83,7 +83,7 @@ def _fitting(sink: Sink, records: pl.DataFrame) -> tuple[pl.DataFrame, list[pl.D
     return records.filter(problem.is_null()), [rows.with_columns(key=bad["_key"].cast(pl.Binary))]
 
 
-def _may_be_too_large(records: pl.DataFrame, limits: Limits) -> bool:
+def _may_be_too_large(records: pl.DataFrame, limits: TopicLimits) -> bool:
     """Returns True if any of *records* may exceed the limit."""
     # JSON repeats the name of each column, with quotes, colon, comma and spaces.
     names = sum(len(name) + 6 for name in payload(records.columns))

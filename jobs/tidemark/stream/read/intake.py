@@ -28,7 +28,7 @@ from tidemark.kernels.records.arrivals import (
     with_future,
 )
 from tidemark.kernels.records.headers import split_repeated, traces_read, trusted_positions
-from tidemark.kernels.records.limits import Limits
+from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.records.loss import with_gaps
 from tidemark.kernels.records.marks import with_marks
 from tidemark.kernels.records.read_ages import SOURCE_RECORDS
@@ -106,7 +106,7 @@ class Reader:
             if not source.reads_several:
                 self.topic(source)
 
-    def limits(self, sinks: Iterable[Sink]) -> dict[str, Limits]:
+    def limits(self, sinks: Iterable[Sink]) -> dict[str, TopicLimits]:
         """Returns the limits of the topics of *sinks*, by sink."""
         return {sink.name: self._broker.limits(sink) for sink in sinks if sink.topic}
 

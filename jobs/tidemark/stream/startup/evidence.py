@@ -39,7 +39,7 @@ from tidemark.stream.kafka.numbering import number_partitions
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
-from tidemark.stream.startup.soundness import Evidence, FormerStream, TableCommit, loss_of
+from tidemark.stream.startup.soundness import FormerStream, StartEvidence, TableCommit, loss_of
 from tidemark.stream.startup.state_compatibility import (
     SOURCES,
     changed,
@@ -54,7 +54,7 @@ Look = Callable[[Path], Iterable[tuple[Path, str]]]
 """Returns the damaged data files of a table, and what is wrong with each."""
 
 
-def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
+def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
     """Reads the evidence of *stream*, and looks for damaged data files by *look*.
 
     Without *look* no data file is looked at: a driver starts although some are damaged.
@@ -76,7 +76,7 @@ def evidence(stream: Stream, *, look: Look | None = None) -> Evidence:
     progress = entry.notes.progress if entry else StreamProgress()
     for each in journal.entries.values():
         damaged += _gone(each, tables)
-    return Evidence(
+    return StartEvidence(
         name=f"{stream.topology.name} {stream.sub.name}",
         control=control,
         topics=frozenset(_topics(stream).values()),

@@ -152,7 +152,7 @@ class FormerStream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class StartEvidence:
     """The evidence about stream *name* (as the CLI takes it).
 
     `control` is its control folder. `committed` and `planned` come from the checkpoint: the newest committed batch, and
@@ -203,7 +203,7 @@ class Unsound(Contradiction):
     """Raised when a driver is started on inconsistent evidence."""
 
 
-def refuse_unless_sound(evidence: Evidence) -> None:
+def refuse_unless_sound(evidence: StartEvidence) -> None:
     """Raises Unsound with all findings, if there are any."""
     if all_findings := findings(evidence):
         report = "\n".join(finding.lines for finding in all_findings)
@@ -211,7 +211,7 @@ def refuse_unless_sound(evidence: Evidence) -> None:
         raise Unsound(msg)
 
 
-def findings(evidence: Evidence) -> list[Inconsistency]:
+def findings(evidence: StartEvidence) -> list[Inconsistency]:
     """Returns every fault; none when the stream may continue."""
     return [
         *_of_topology(evidence),
@@ -222,7 +222,7 @@ def findings(evidence: Evidence) -> list[Inconsistency]:
     ]
 
 
-def _of_damage(evidence: Evidence) -> Iterator[Inconsistency]:
+def _of_damage(evidence: StartEvidence) -> Iterator[Inconsistency]:
     for damage in evidence.damaged:
         path = Path(str(damage.file))
         ways: tuple[str, ...] = (damage.remedy,)
@@ -235,14 +235,14 @@ def _of_damage(evidence: Evidence) -> Iterator[Inconsistency]:
         yield Inconsistency(fault=_fault_of(evidence, path), seen=seen, ways=ways, removable=removable)
 
 
-def _fault_of(evidence: Evidence, path: Path) -> Fault:
+def _fault_of(evidence: StartEvidence, path: Path) -> Fault:
     if evidence.control / "checkpoint" in (path, *path.parents):
         return Fault.CHECKPOINT_TORN
     of_batches = {evidence.control / "journal", evidence.control / "state", *(table.path for table in evidence.tables)}
     return Fault.JOURNAL_UNREADABLE if of_batches & {path, *path.parents} else Fault.FILE_UNREADABLE
 
 
-def _of_topology(evidence: Evidence) -> Iterator[Inconsistency]:
+def _of_topology(evidence: StartEvidence) -> Iterator[Inconsistency]:
     ways: tuple[str, ...] = (
         "restore the previous file",
         "give the changed operator or table a new name in the file, under which it starts with the next record",
@@ -276,7 +276,7 @@ def _with_former_sources(other: OtherSources) -> tuple[str, ...]:
     return tuple(ways)
 
 
-def _of_checkpoint(evidence: Evidence) -> Iterator[Inconsistency]:
+def _of_checkpoint(evidence: StartEvidence) -> Iterator[Inconsistency]:
     if evidence.planned is None:
         return
     planned = max(evidence.planned, default=None)
@@ -295,7 +295,7 @@ def _of_checkpoint(evidence: Evidence) -> Iterator[Inconsistency]:
         yield from _of_ends(evidence)
 
 
-def _torn(evidence: Evidence, plans: Mapping[int, Ends | None], planned: int) -> Iterator[Inconsistency]:
+def _torn(evidence: StartEvidence, plans: Mapping[int, Ends | None], planned: int) -> Iterator[Inconsistency]:
     checkpoint = evidence.control / "checkpoint"
     remove = f"remove it, so that the batch is planned or processed again: {_removal(evidence)}"
     if evidence.commit_is_torn:
@@ -324,7 +324,7 @@ def _torn(evidence: Evidence, plans: Mapping[int, Ends | None], planned: int) ->
         yield Inconsistency(fault=Fault.CHECKPOINT_TORN, seen=observation, ways=_put_back(evidence, "checkpoint"))
 
 
-def _of_ends(evidence: Evidence) -> Iterator[Inconsistency]:
+def _of_ends(evidence: StartEvidence) -> Iterator[Inconsistency]:
     """Compares the planned end offsets with those that the stream has read.
 
     Both are those of the newest batch that is committed or decided.
@@ -353,7 +353,7 @@ def _of_ends(evidence: Evidence) -> Iterator[Inconsistency]:
             yield Inconsistency(fault=fault, seen=observation, ways=_put_back(evidence, "checkpoint"))
 
 
-def _of_journal(evidence: Evidence) -> Iterator[Inconsistency]:
+def _of_journal(evidence: StartEvidence) -> Iterator[Inconsistency]:
     in_tables: dict[str, int] = {}
     for table in evidence.tables:
         newest = [batch_id for batch_id in table.newest_batches.values() if batch_id is not None]
@@ -369,7 +369,7 @@ def _of_journal(evidence: Evidence) -> Iterator[Inconsistency]:
         yield Inconsistency(fault=Fault.TABLES_AHEAD, seen=observation, ways=_put_back(evidence, "journal"))
 
 
-def _of_tables(evidence: Evidence) -> Iterator[Inconsistency]:
+def _of_tables(evidence: StartEvidence) -> Iterator[Inconsistency]:
     for table in evidence.tables:
         path = table.path
         if table.refusal is not None:
@@ -415,7 +415,7 @@ def loss_of(table: TableCommit, expected: Mapping[str, int]) -> str | None:
     return None
 
 
-def _of_others(evidence: Evidence, table: TableCommit, version: int) -> Inconsistency:
+def _of_others(evidence: StartEvidence, table: TableCommit, version: int) -> Inconsistency:
     """Returns the finding that another writer's *version* added rows."""
     observation = f"{table.path} has rows of another writer, added with version {version}"
     python, delta_table = "python -c 'import deltalake; ", f'deltalake.DeltaTable("{table.path}")'
@@ -426,7 +426,7 @@ def _of_others(evidence: Evidence, table: TableCommit, version: int) -> Inconsis
     return Inconsistency(fault=Fault.TABLE_OF_OTHERS, seen=observation, ways=(*ways, _start_anew(evidence)))
 
 
-def _put_back(evidence: Evidence, what: str) -> tuple[str, ...]:
+def _put_back(evidence: StartEvidence, what: str) -> tuple[str, ...]:
     """Returns the remedies where *what* has to be restored."""
     return (
         f"restore {what} to its content when the stream last ended; from a backup, restore all of {evidence.control} "
@@ -435,11 +435,11 @@ def _put_back(evidence: Evidence, what: str) -> tuple[str, ...]:
     )
 
 
-def _removal(evidence: Evidence) -> str:
+def _removal(evidence: StartEvidence) -> str:
     return f"tidemark doctor {evidence.name} --apply remove-torn"
 
 
-def _start_anew(evidence: Evidence) -> str:
+def _start_anew(evidence: StartEvidence) -> str:
     topology = evidence.name.split()[0]
     return (
         f"start from the beginning: give the topology another `name` in its TOML file, under which it reads everything "

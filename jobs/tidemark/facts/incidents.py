@@ -1,0 +1,71 @@
+"""Queries incidents, and how they are by the newest check.
+
+Instants are timestamps in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tidemark.facts.answers import Row, Tables
+from tidemark.semantics.incidents import CHECKS
+
+INCIDENTS = f"""
+    SELECT *, coalesce(broken_since, opened_at) AS since,
+           coalesce(broken_since = opened_at, true) AND sla <> '{CHECKS}' AS is_found,
+           CASE WHEN epoch_ms(checked_at) > $2 THEN NULL
+                WHEN state = 'resolved' THEN state
+                WHEN verdict = 'pass' THEN 'passes since ' || strftime(passes_since, '%H:%M') || ', resolves at '
+                                           || strftime(resolves_at, '%H:%M') || ' if it holds'
+                ELSE verdict END AS now
+    FROM incident_history WHERE topology = $1
+"""
+"""Selects the incidents of the topology $1.
+
+`since` is when the SLA broke; `is_found` is true where only the check that found it broken is known, and no crossing
+of a limit. That checks are missed is known to begin when one was due. `now` is the state by the newest check, and null
+where that is later than $2 (epoch ms).
+"""
+OPEN = """
+    AND coalesce(epoch_ms(opened_at) <= $2, true) AND coalesce(epoch_ms(resolved_at) > $2, resolved_at IS NULL)
+    ORDER BY opened_at, incident
+"""
+NAMED = "AND coalesce(list_contains($3::VARCHAR[], incident), true) ORDER BY opened_at, incident"
+NEWEST = "ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT $3"
+_STATE_WORDS = {
+    "error": "is broken",
+    "warn": "has a warning",
+    "unknown": "cannot be measured",
+    "never_loaded": "was never loaded",
+    "ahead_of_clock": "is ahead of the clock",
+    "resolved": "is resolved",
+}
+
+
+def known_incidents(
+    tables: Tables, topology: str, names: Collection[str] | None = None, *, at_ms: int | None = None
+) -> list[Row]:
+    """Returns the rows of INCIDENTS, the oldest first; only those with these *names*, if any are given.
+
+    *at_ms* is epoch ms; None: whatever the newest check found is their state.
+    """
+    return tables.ask(INCIDENTS + NAMED, [topology, at_ms, None if names is None else [*names]]).objects
+
+
+def open_incidents(tables: Tables, topology: str, *, at_ms: int | None = None) -> list[Row]:
+    """Returns the rows of INCIDENTS that are open at *at_ms*, epoch ms; None: by all that is known."""
+    return tables.ask(INCIDENTS + OPEN, [topology, at_ms]).objects
+
+
+def newest_incidents(tables: Tables, topology: str, most: int) -> list[Row]:
+    """Returns at most so many rows of INCIDENTS, open ones first, then the newest."""
+    return tables.ask(INCIDENTS + NEWEST, [topology, None, most]).objects
+
+
+def state_in_words(state: str) -> str:
+    """Returns the state `now` of an incident, as it follows the name of an SLA.
+
+    >>> state_in_words("error"), state_in_words("passes since 12:02, resolves at 12:12 if it holds")
+    ('is broken', 'passes since 12:02, resolves at 12:12 if it holds')
+    """
+    return _STATE_WORDS.get(state, state)
