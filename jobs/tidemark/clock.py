@@ -14,6 +14,11 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def to_boot_ms() -> int:
+    """Returns what takes an instant of the wall clock, as it is set now, to the boot clock: a number of ms to add."""
+    return boot_clock_ms() - wall_clock_ms()
+
+
 def since_boot_s() -> float:
     """Returns the seconds since this machine was started."""
     # Unlike time.monotonic() this clock advances while the machine sleeps.

@@ -509,8 +509,9 @@ def test_a_wait_of_a_query_names_only_what_is_recorded(tmp_path: Path, name: str
     for at_s, epoch in beats:
         beat = Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=NOON + at_s * SECOND, pid=1)
         history.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
-    job = Job(tmp_path, "clean")
+    job = Job(tmp_path, "clean", lease=1)
     job.batch(NOON, read, newest_ms=NOON - MINUTE)
+    job.lease = max((epoch for _, epoch in beats), default=1)
     job.batch(NOON + 2 * MINUTE, read, newest_ms=NOON, watermark_ms=NOON)
     critical_path.run(Layout(tmp_path), shop(tmp_path), [], Interval(NOON - MINUTE, NOON + 10 * MINUTE))
     table = DeltaTable(Layout(tmp_path).report_table("shop", "window_parts")).to_pyarrow_table()

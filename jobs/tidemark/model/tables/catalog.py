@@ -134,7 +134,12 @@ BATCHES = Table(
                 "timestamp",
                 "decision time: when Spark planned the batch; the same on replay, never decreases",
             ),
-            ("epoch", "bigint", "lease under which the batch was decided; grows with each driver"),
+            (
+                "epoch",
+                "bigint",
+                "lease under which the batch was decided; of a query that a listener records without a job: the first "
+                "batch of its run; grows with each driver",
+            ),
             ("level", "string", "off | info | debug | trace"),
             ("started_at", "timestamp", "driver clock when the batch began"),
             (
@@ -147,14 +152,25 @@ BATCHES = Table(
             ("finished_at", "timestamp", "driver clock when its data was committed"),
             ("duration_ms", "bigint", "finished_at − started_at, ms"),
             ("records_in", "bigint", "records read by the sources"),
-            ("watermark", "timestamp", "watermark of the sub-topology after the batch, record time; null: none yet"),
+            (
+                "watermark",
+                "timestamp",
+                "watermark of the sub-topology after the batch, record time; null: none yet, or in wrong_times",
+            ),
+            (
+                "wrong_times",
+                "array<struct<which:string,text:string,reason:string>>",
+                "of a query that a listener records: event times of the batch before 1971 or from 2262 on, watermark | "
+                "min | max | avg, in Spark's words, and the reason wrong_time_unit; null: none",
+            ),
             ("queued_ms", "bigint", "ms the batch waited for Spark's task slots, which streams of its process share"),
             ("queued_behind", "string", "streams that ran batches during this wait: topology/sub-topology; null: none"),
             (
                 "phases",
                 "array<struct<owner:string,detail:string,batch_id:bigint,ms:bigint>>",
                 "what the driver did since the entry before in the journal, in order and without a gap: who has the "
-                "time (docs/why.md), for which batch, ms; of a query that a listener records: Spark's phases",
+                "time (docs/why.md), for which batch, ms; of a query that a listener records: the wait for its "
+                "trigger, then Spark's phases",
             ),
             ("phases_boot_ms", "bigint", "boot clock at the end of the last phase; null: not known"),
             (
@@ -198,7 +214,12 @@ _WAITED = _columns(
     ("left_by", "bigint", "first batch whose plan saw the records and left them behind; null: none did"),
     ("in_transaction", "boolean", "whether a look had seen them beyond the last stable offset"),
     ("seen_before_ms", "bigint", "without a stamp: ms from the first look that saw them to that of the batch"),
-    ("excluded_before_ms", "bigint", "without a stamp: ms from the last look that did not; null: there was none"),
+    (
+        "excluded_before_ms",
+        "bigint",
+        "without a stamp: ms from the last look that did not; of a query that a listener records: from its time if no "
+        "look is known to have missed it; null: there was none",
+    ),
 )
 READS = (
     *_columns(
@@ -217,7 +238,7 @@ FIRSTS = (*_columns(("age_ms", "bigint", "decided_at − record time, ms")), *_W
 RESULTS = _columns(
     ("read_batch", "bigint", "batch that read the newest record that they reflect; null: not known"),
     ("source", "string", "its source; null: not known"),
-    ("partition", "int", "its input partition; null: a hop"),
+    ("partition", "int", "its input partition; null: a hop, or not known"),
     ("read_row", "int", "its row, from 0, in reads of that batch and partition; null: not known"),
     ("n", "bigint", "results"),
     ("age_ms", "bigint", "sum of decided_at − time of that record, ms"),
