@@ -461,6 +461,21 @@ def test_records_that_spark_dropped_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_watermark_in_a_wrong_unit_is_named_and_loses_no_batch(tmp_path: Path) -> None:
+    job, text = Job(tmp_path, "clean"), "58059-11-05T06:26:40.000Z"
+    job.batch(NOON, topic("orders", 0, 5), watermark_ms=NOON - MINUTE, is_last=False)
+    job.batch(NOON + SECOND, topic("orders", 5, 9), newest_ms=NOON, wrong_watermark=text, late=4)
+    wrong = {"which": "watermark", "text": text, "reason": "wrong_time_unit"}
+    assert job.rows("batches", "batch_id", "records_in", "wrong_times") == [(0, 5, None), (1, 4, [wrong])]
+    (_, (_, watermark)) = job.rows("batches", "batch_id", "watermark")
+    assert watermark is None
+    finding = first(tmp_path, NOON + 2 * SECOND)
+    assert (finding.cause, finding.operator, finding.since_ms) == ("wrong_time_unit", "clean", NOON + 1_700)
+    assert finding.seen == (
+        f"its watermark is {text}, outside of the years 1971 to 2261, so it drops records with a right time"
+    )
+
+
 # paths, SLAs and commands
 
 

@@ -52,6 +52,7 @@ class Job:
         watermark_ms: int | None = None,
         newest_ms: int | None = None,
         oldest_ms: int | None = None,
+        wrong_watermark: str | None = None,
         took_ms: int = 700,
         late: int = 0,
         is_last: bool = True,
@@ -65,6 +66,8 @@ class Job:
             times["min"] = iso(oldest_ms)
         if watermark_ms is not None:
             times["watermark"] = iso(watermark_ms)
+        if wrong_watermark is not None:
+            times["watermark"] = wrong_watermark
         state = {"operatorName": "s", "numRowsTotal": 1, "numRowsUpdated": 1, "memoryUsedBytes": 9}
         progress = {
             "id": self.query_id,
