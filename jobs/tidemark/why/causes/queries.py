@@ -78,12 +78,14 @@ def _wrong_unit(scene: Scene, name: str) -> Iterator[WhyFinding]:
     texts = {time["which"]: time["text"] for time in newest}
     which = next(iter(texts))
     what = "its watermark is" if which == "watermark" else f"the {which} of the event times of its last batch is"
-    effect = ", so it drops records with a right time" if which == "watermark" else ""
+    year = int(texts[which].lstrip("-").partition("-")[0])
+    is_beyond = which == "watermark" and year > 2261
+    effect = ", so all records with a right time are behind it" if is_beyond else ""
     remedy = (
         "correct the unit of the event time: Spark takes a number that is cast to a timestamp for seconds; convert "
         "milliseconds with timestamp_millis(), microseconds with timestamp_micros()"
     )
-    if which == "watermark":
+    if is_beyond:
         remedy += "; then give the query a new checkpoint, because a watermark never goes back"
     sources = sub.outside_sources
     yield scene.finding(
