@@ -251,6 +251,8 @@ _ONE_WORD = (
     "The state of a stream is the word of one rule: a driver that was killed is dead everywhere, which was failed or "
     "silent, a driver that hangs is stuck, and batches without a heartbeat do not say that a stream never started."
 )
+_PHASES = "Phases are in Spark's order, with their owners and the wait for the trigger, and without their sum."
+_EPOCHS = "A batch of a job's query has the driver that ran it; without a lease that is the first batch of the run."
 CHANGED: Sequence[Changed] = (
     # States of streams
     Changed("*", "command topology", "*.state", _ONE_WORD),
@@ -302,6 +304,9 @@ CHANGED: Sequence[Changed] = (
             *("airflow dags unpause *", "tidemark logs shop/main", "tidemark up shop"),
         )
     ),
+    # Batches of jobs
+    Changed("job", "table batches", "phases", _PHASES),
+    Changed("job", "table batches", "epoch", _EPOCHS),
     Changed("*", "table latency_buckets", "*", _BUCKETS),
     Changed("*", "table dq_results", "*", _CONTRACTS),
     # Windows of records

@@ -434,7 +434,15 @@ class QueryRecord:
                 for row in operator_rows(progress, reads.records, name)
                 if not is_written_about(self._query, row["operator"])
             ],
-            OPERATOR_WINDOWS.name: [{**window, "decided_at": batch["decided_at"]} for window in windows],
+            OPERATOR_WINDOWS.name: [
+                {
+                    **window,
+                    "decided_at": batch["decided_at"],
+                    "ewt_boot_ms": window["ewt_at"] + told.to_boot_ms,
+                    "ewt_epoch": told.driver,
+                }
+                for window in windows
+            ],
         }
         for table, of_table in rows.items():
             self._rows.setdefault(table, []).extend({**row, "batch_id": batch_id} for row in of_table)
