@@ -211,14 +211,13 @@ class Recorded:
     def _partitions(self, inputs: pl.DataFrame) -> pl.DataFrame:
         """Returns rows of partitions, and of reads, with what *inputs* says of their source.
 
-        A hop has no partition, nor has the source of a job. The source of a job's records is null if it is not known.
+        A hop has no partition. Of reads of a job it is not known, and the source may not be, either: both are null.
         """
         is_of_one = pl.col("partition").is_not_null() | pl.col("reads").is_not_null()
         rows = self.partition_batches.filter(is_of_one).with_columns(STREAM)
         found = rows.join(inputs, on=["stream", "source"], how="left", maintain_order="left")
         known = found.filter(pl.col("input").is_not_null() | pl.col("source").is_null())
-        has_partition = pl.col("writer").is_null() & ~pl.col("of_job")
-        return known.with_columns(partition=pl.when(has_partition).then("partition"))
+        return known.with_columns(partition=pl.when(pl.col("writer").is_null()).then("partition"))
 
     def _stored_reads(self, inputs: pl.DataFrame) -> pl.DataFrame:
         rows = self._partitions(inputs).with_columns(decided_at_ms=_ms("decided_at"))
