@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from support.play import BOOTED_MS, Play, ms
+from support.recorded_jobs import Job, topic
 from support.topologies import NEWEST, aggregate, operators, repartition, sink
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
@@ -20,7 +21,9 @@ from tidemark.account.records import record_parts
 from tidemark.account.windows import window_parts
 from tidemark.control.folder import Heartbeat, StreamState, TimeTold
 from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import HEARTBEATS, TABLES
+from tidemark.recorded.queries import recorded_topology
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import Heartbeats
 
@@ -57,7 +60,7 @@ def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 @pytest.fixture(scope="module")
 def facts(play: Play) -> AccountFacts:
-    names = ("batches", "operator_batches", "partition_batches", "operator_windows", "heartbeats")
+    names = (*TABLES_OF_JOBS, "heartbeats")
     subs = [sub.name for sub in play.topology.sub_topologies]
     tables = {name: pl.concat(scan(play.table(name, sub)).collect() for sub in subs) for name in names}
     return Recorded(**tables).facts(play.topology)
@@ -76,6 +79,7 @@ def account(parts: pl.DataFrame, results: pl.DataFrame, place: str, batch_id: in
     )
 
 
+TABLES_OF_JOBS = ("batches", "operator_batches", "partition_batches", "operator_windows")
 PRODUCED = {"producer events/0": 500}
 WAITED = {"trigger": 1_020, "target journal": 10, "target changes": 10}
 
@@ -131,7 +135,66 @@ def test_records_that_nobody_stamped_arrived_between_looks(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
+JOB = {"producer clean:orders": 200, "operator addBatch": 550, "target commitOffsets": 50}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> AccountFacts:
+    """A query of a job, of which each batch takes 700 ms: 100 for its look, and 50 for its commit at the end.
+
+    They begin each 10 s, and five records come in between. The batch of 30 s leaves three behind, for that of 40 s.
+    """
+    home, noon_ms = tmp_path_factory.mktemp("job"), ms(0)
+    job = Job(home, "clean")
+    job.batch(noon_ms, topic("orders", 0, 5), newest_ms=noon_ms - 500, is_last=False)
+    times = {"oldest_ms": noon_ms + 2_000, "newest_ms": noon_ms + 9_900}
+    job.batch(noon_ms + 10_000, topic("orders", 5, 10), **times, is_last=False)
+    job.batch(noon_ms + 20_000, topic("orders", 10, 15), newest_ms=noon_ms + 19_000, is_last=False)
+    job.batch(noon_ms + 30_000, topic("orders", 15, 17, latest=20), newest_ms=noon_ms + 29_000, is_last=False)
+    job.batch(noon_ms + 40_000, topic("orders", 17, 20, latest=25), newest_ms=noon_ms + 29_500, is_last=False)
+    job.batch(noon_ms + 50_000, topic("orders", 20, 25), topic("returns", 0, 1), newest_ms=noon_ms + 49_000)
+    topology = recorded_topology(Layout(home), "shop")
+    assert topology is not None
+    tables = {name: scan(Layout(home).stream_table("shop", "clean", name)).collect() for name in TABLES_OF_JOBS}
+    beats = pl.DataFrame(arrow_schema(HEARTBEATS).empty_table())
+    return Recorded(**tables, heartbeats=beats).facts(topology)
+
+
+def accounts(facts: AccountFacts, batch_id: int) -> list[dict[str, int]]:
+    """Returns the parts of each result of a batch, by OWNER DETAIL."""
+    parts, results = record_parts(Ledger.of(facts)), facts.results.with_row_index("result").cast({"result": pl.Int64})
+    found = parts.join(results.filter(pl.col("batch_id") == batch_id), on="result", maintain_order="left")
+    return [
+        {
+            f"{owner} {detail}".strip(): length_ms
+            for owner, detail, length_ms in rows.select("owner", "detail", "ms").rows()
+        }
+        for _, rows in found.group_by("result", maintain_order=True)
+    ]
+
+
+def test_a_batch_of_a_job_is_accounted_for_by_its_earliest_and_its_latest_record(job: AccountFacts) -> None:
+    # The latest record, of 9.9 s, was seen at 10.1 s: no other was seen sooner, so that is the usual delay. All came
+    # after the look of the batch before. The batch ended at 10.7 s.
+    assert accounts(job, 1) == [JOB | {"trigger": 7_800, "broker latestOffset": 100}, JOB]
+
+
+def test_records_that_spark_left_behind_waited_for_its_limit(job: AccountFacts) -> None:
+    # The record of 29.5 s arrived at 29.7 s, and was there when the batch of 30 s looked, until 30.1 s. The next
+    # one looked until 40.1 s.
+    (found,) = accounts(job, 4)
+    assert found == JOB | {"trigger": 300, "broker latestOffset": 100, "max_records clean:orders": 10_000}
+
+
+def test_records_of_one_of_several_sources_have_an_account_without_it(job: AccountFacts) -> None:
+    # It was seen at 50.1 s, and may have arrived at any time from its own, 49 s, on: no look at the new source had
+    # missed it. It is the only record of its kind, so its delay is the usual one.
+    assert accounts(job, 5) == [{"producer": 1_100, "operator addBatch": 550, "target commitOffsets": 50}]
+    reads = job.reads.filter(pl.col("batch_id") == 5)
+    assert reads.select("input", "partition", "arrival_error_ms").rows() == [(None, None, 1_100)]
+
+
 def test_a_stream_without_rows_has_no_facts(play: Play) -> None:
-    names = ("batches", "operator_batches", "partition_batches", "operator_windows", "heartbeats")
+    names = (*TABLES_OF_JOBS, "heartbeats")
     empty = {name: pl.DataFrame(arrow_schema(TABLES.get(name, HEARTBEATS)).empty_table()) for name in names}
     assert record_parts(Ledger.of(Recorded(**empty).facts(play.topology))).is_empty()

@@ -46,7 +46,8 @@ def with_created_arrivals(reads: pl.DataFrame, usual: pl.DataFrame) -> pl.DataFr
     """
     first_ms = pl.col("excluded_ms").fill_null(pl.min_horizontal("event_ms", "seen_ms"))
     arrived_ms = (pl.col("event_ms") + pl.col("usual_ms")).clip(first_ms, pl.col("seen_ms"))
-    found = reads.join(usual, on=["stream", "input", "partition"], how="left", maintain_order="left")
+    partition = ["stream", "input", "partition"]
+    found = reads.join(usual, on=partition, how="left", maintain_order="left", nulls_equal=True)
     return (
         found.with_columns(arrived_ms=arrived_ms)
         .with_columns(

@@ -1,5 +1,8 @@
 """Facts from what drivers have recorded: rows of the tables of the streams of a topology.
 
+Of a job's query Spark reports the event times of the earliest and the latest record of a batch, and not whose they are.
+So the partitions of its source are one here, and two records stand for the batch.
+
 The tables come with the columns of `model.tables`, and with rows that wait in journals. Nothing is made up here: what a
 table does not say is missing, and the account calls its time `unknown`.
 """
@@ -158,18 +161,25 @@ class Recorded:
 
     def _plans(self, inputs: pl.DataFrame) -> pl.DataFrame:
         rows = self._partitions(inputs).filter(pl.col("until_offset").is_not_null())
-        n = pl.col("reads").list.eval(pl.element().struct["n"]).list.sum().fill_null(0)
-        is_cut = pl.col("left_offset").is_not_null() & pl.col("max_records").is_not_null()
-        return _as(
-            rows.with_columns(
-                n=n,
-                latest_offset=pl.coalesce("left_offset", "until_offset"),
-                newest_ms=_ms("newest_timestamp"),
-                cut_by=pl.when(is_cut).then(pl.lit(MAX_RECORDS)),
-                cut_detail=pl.when(is_cut).then("input"),
-            ),
-            facts.PLANS,
-        ).sort("stream", "batch_id", "input", "partition")
+        n = pl.col("reads").list.eval(pl.element().struct["n"]).list.sum()
+        # Spark takes all that it sees, unless an option of the source limits a batch.
+        is_limited = pl.col("max_records").is_not_null() | pl.col("of_job")
+        is_cut = pl.col("left_offset").is_not_null() & is_limited
+        plans = rows.with_columns(
+            n=pl.when("of_job").then(pl.col("until_offset") - pl.col("from_offset")).otherwise(n).fill_null(0),
+            latest_offset=pl.coalesce("left_offset", "until_offset"),
+            newest_ms=_ms("newest_timestamp"),
+            cut_by=pl.when(is_cut).then(pl.lit(MAX_RECORDS)),
+            cut_detail=pl.when(is_cut).then("input"),
+        )
+        of_jobs = (
+            plans.filter("of_job")
+            .group_by("stream", "batch_id", "input")
+            .agg(pl.sum("from_offset", "until_offset", "latest_offset", "n"), pl.max("cut_by", "cut_detail"))
+        )
+        of_streams = plans.filter(~pl.col("of_job"))
+        found = pl.concat([_as(of_streams, facts.PLANS), _as(of_jobs, facts.PLANS)])
+        return found.sort("stream", "batch_id", "input", "partition")
 
     def _silences(self, inputs: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
         """Returns where a partition became idle, whose silence began with the batch that read it last."""
@@ -199,19 +209,29 @@ class Recorded:
         )
 
     def _partitions(self, inputs: pl.DataFrame) -> pl.DataFrame:
-        """Returns rows of partitions with what *inputs* says of their source; a hop has no partition."""
-        rows = self.partition_batches.drop_nulls("partition").with_columns(STREAM)
-        found = rows.join(inputs, on=["stream", "source"], how="inner")
-        return found.with_columns(partition=pl.when(pl.col("writer").is_null()).then("partition"))
+        """Returns rows of partitions, and of reads, with what *inputs* says of their source.
+
+        A hop has no partition. Of reads of a job it is not known, and the source may not be, either: both are null.
+        """
+        is_of_one = pl.col("partition").is_not_null() | pl.col("reads").is_not_null()
+        rows = self.partition_batches.filter(is_of_one).with_columns(STREAM)
+        found = rows.join(inputs, on=["stream", "source"], how="left", maintain_order="left")
+        known = found.filter(pl.col("input").is_not_null() | pl.col("source").is_null())
+        return known.with_columns(partition=pl.when(pl.col("writer").is_null()).then("partition"))
 
     def _stored_reads(self, inputs: pl.DataFrame) -> pl.DataFrame:
         rows = self._partitions(inputs).with_columns(decided_at_ms=_ms("decided_at"))
         return _as(rows, STORED_READS, "reads", "firsts")
 
     def _stored_results(self, inputs: pl.DataFrame) -> pl.DataFrame:
-        """Returns results, each of which names its input; a result that names none reflects the only one."""
+        """Returns results, each of which names its input; one of a stream that names none reflects the only one."""
         names = {(stream, source): name for stream, source, name in inputs.select("stream", "source", "input").rows()}
-        alone = inputs.group_by("stream").agg(pl.first("source"), n=pl.len()).filter(pl.col("n") == 1)
+        alone = (
+            inputs.filter(~pl.col("of_job"))
+            .group_by("stream")
+            .agg(pl.first("source"), n=pl.len())
+            .filter(pl.col("n") == 1)
+        )
         only = dict(alone.select("stream", "source").rows())
         rows = self.operator_batches.drop_nulls("results").with_columns(STREAM)
         lists = [
@@ -323,15 +343,16 @@ def _usual_arrivals(plans: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
 def _inputs(topology: Topology) -> pl.DataFrame:
     """Returns what the file says of each `source` that a `stream` reads; of a hop, the `writer`, and its name there."""
     rows: list[dict[str, object]] = []
+    of_job = bool(topology.jobs)  # which say nothing of bounds, limits and silence
     for sub in topology.sub_topologies:
         for source in sub.sources:
             if source.name in sub.table_inputs():
                 continue
-            row: dict[str, object] = {"stream": sub.name, "source": source.name, "input": source.name}
+            row: dict[str, object] = {"stream": sub.name, "source": source.name, "input": source.name, "of_job": of_job}
             match source:
                 case HopSource():
                     row |= {"input": source.repartition, "writer": source.upstream}
-                case Source():
+                case Source() if not of_job:
                     row |= {
                         "bound_ms": source.bound_ms,
                         "idle_after_ms": source.idle_after_ms,
@@ -340,7 +361,8 @@ def _inputs(topology: Topology) -> pl.DataFrame:
             rows.append(row)
     whole = ("bound_ms", "idle_after_ms", "max_records")
     words = ("stream", "source", "input", "writer")
-    return pl.DataFrame(rows, schema={**dict.fromkeys(words, pl.String), **dict.fromkeys(whole, pl.Int64)})
+    types = {**dict.fromkeys(words, pl.String), **dict.fromkeys(whole, pl.Int64), "of_job": pl.Boolean}
+    return pl.DataFrame(rows, schema=types)
 
 
 def _ms(column: str) -> pl.Expr:

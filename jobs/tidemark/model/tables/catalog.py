@@ -139,7 +139,12 @@ BATCHES = Table(
                 "timestamp",
                 "decision time: when Spark planned the batch; the same on replay, never decreases",
             ),
-            ("epoch", "bigint", "lease under which the batch was decided; grows with each driver"),
+            (
+                "epoch",
+                "bigint",
+                "lease under which the batch was decided; of a query that a listener records without a job: the first "
+                "batch of its run; grows with each driver",
+            ),
             ("level", "string", "off | info | debug | trace"),
             ("started_at", "timestamp", "driver clock when the batch began"),
             (
@@ -152,7 +157,17 @@ BATCHES = Table(
             ("finished_at", "timestamp", "driver clock when its data was committed"),
             ("duration_ms", "bigint", "finished_at − started_at, ms"),
             ("records_in", "bigint", "records read by the sources"),
-            ("watermark", "timestamp", "watermark of the sub-topology after the batch, record time; null: none yet"),
+            (
+                "watermark",
+                "timestamp",
+                "watermark of the sub-topology after the batch, record time; null: none yet, or in wrong_times",
+            ),
+            (
+                "wrong_times",
+                "array<struct<which:string,text:string,reason:string>>",
+                "of a query that a listener records: event times of the batch before 1971 or from 2262 on, watermark | "
+                "min | max | avg, in Spark's words, and the reason wrong_time_unit; null: none",
+            ),
             ("queued_ms", "bigint", "ms the batch waited for Spark's task slots, which streams of its process share"),
             ("queued_behind", "string", "streams that ran batches during this wait: topology/sub-topology; null: none"),
             (
