@@ -309,8 +309,8 @@ OPERATOR_BATCHES = Table(
         Column(
             "results",
             _list_of(RESULTS),
-            "of a terminal operator or a repartition: its results that came about alike; null: none, or not known. "
-            f"{_fields_of(RESULTS)}",
+            "of a terminal operator or a repartition: its results, those that came about alike in one element (its "
+            "fields: decision 149); null: none",
         ),
     ),
     key=("batch_id", "operator"),
@@ -431,7 +431,7 @@ PARTITION_BATCHES = Table(
         Column(
             "reads",
             _list_of(READS),
-            f"records that were read, those that waited alike in a row; null: none. {_fields_of(READS)}",
+            "records that were read, those that waited alike in one element (its fields: decision 149); null: none",
         ),
         Column(
             "firsts",
