@@ -208,13 +208,14 @@ READS = (
     *_WAITED,
     *_columns(
         ("writer_batch", "bigint", "behind a hop: batch that wrote them; null: a source"),
-        ("writer_row", "int", "behind a hop: their row, from 0, in results of the operator that wrote them"),
+        ("writer_row", "int", "behind a hop: row of the results of the operator that wrote them"),
     ),
 )
 """Fields of `partition_batches.reads`: records of a partition that waited alike."""
 FIRSTS = (*_columns(("age_ms", "bigint", "decided_at − record time, ms")), *_WAITED)
 """Fields of `partition_batches.firsts`, of one record each."""
 RESULTS = _columns(
+    ("row", "int", "number of the row of reads that they reflect among all of the batch, or their count: not known"),
     ("read_batch", "bigint", "batch that read the newest record that they reflect; null: not known"),
     ("source", "string", "its source; null: not known"),
     ("partition", "int", "its input partition; null: a hop"),
@@ -737,7 +738,7 @@ HOP = Table(
             (
                 "result_row",
                 "int",
-                "row of it in results of operator_batches, from 0; null: a watermark row, or not known",
+                "row of its results in operator_batches; null: a watermark row, or not known",
             ),
             (
                 "idle_watermark",
