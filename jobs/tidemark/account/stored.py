@@ -44,8 +44,7 @@ def reads_of(stored: pl.DataFrame, batches: pl.DataFrame) -> tuple[pl.DataFrame,
 
     *batches* are those of a Ledger: arrivals that nobody stamped are between looks.
     """
-    numbered = stored.with_columns(row=pl.int_ranges(pl.col("reads").list.len()))
-    reads, firsts = _in_rows(numbered, STORED_READS, "reads", "row"), _in_rows(stored, STORED_READS, "firsts")
+    reads, firsts = (_in_rows(stored, STORED_READS, name).rename({"number": "row"}) for name in ("reads", "firsts"))
     reads = _placed(
         reads.with_columns(event_ms=_before_decision("age_ms"), arrived_ms=_before_decision("wait_ms")), batches
     )
@@ -68,10 +67,10 @@ def results_of(stored: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(**means).select(pl.col(name).cast(kind) for name, kind in RESULTS.items())
 
 
-def _in_rows(stored: pl.DataFrame, schema: pl.Schema, name: str, *beside: str) -> pl.DataFrame:
-    """Returns a row for each struct in the lists *name*, with what is *beside* it in other lists."""
-    lists = stored.select(*schema, name, *beside).filter(pl.col(name).list.len() > 0)
-    return lists.explode(name, *beside).unnest(name)
+def _in_rows(stored: pl.DataFrame, schema: pl.Schema, name: str) -> pl.DataFrame:
+    """Returns a row for each struct in the lists *name*, with `number`, its place in the list."""
+    lists = stored.select(*schema, name, number=pl.int_ranges(pl.col(name).list.len()))
+    return lists.filter(pl.col(name).list.len() > 0).explode(name, "number").unnest(name)
 
 
 def _before_decision(sum_ms: str) -> pl.Expr:

@@ -81,7 +81,6 @@ def source_reads(
         .with_columns(run=pl.col("key") // 2**32)
         .join(runs.with_row_index("run").cast({"run": pl.Int64()}), on="run", maintain_order="left")
         .with_row_index("row")
-        .cast({"row": pl.Int32()})
     )
     return _as_fields(rows, {"partition": pl.Int32(), **READS}), _numbers(keyed, rows)
 
@@ -111,7 +110,6 @@ def hop_reads(
             in_transaction=pl.lit(value=False),
         )
         .with_row_index("row")
-        .cast({"row": pl.Int32()})
     )
     return _as_fields(_with_plans(rows, plans), READS), _numbers(keyed, rows)
 

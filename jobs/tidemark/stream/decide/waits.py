@@ -111,7 +111,7 @@ class BatchWaits:
             own, is_hop = records[name], isinstance(self._sources[name], HopSource)
             if own.is_empty():
                 # Without records it does not know the columns beside them either.
-                reads[name] = SourceReads(SOURCE_RECORDS.to_frame(), rows_of_source, pl.Series(dtype=pl.Int32))
+                reads[name] = SourceReads(SOURCE_RECORDS.to_frame(), rows_of_source, pl.Series(dtype=pl.UInt32))
                 continue
             known = rows_of_source.with_columns(read_row=_in_partition(rows_of_source)).with_row_index("row")
             if is_hop:
@@ -121,7 +121,7 @@ class BatchWaits:
                 of_source = {"event_ms": "_newest_ms", "arrived_ms": "_arrived_ms", "read_row": "_read_row"}
                 ours, by = _places(own).hstack(own.select(**of_source)), ["partition", "read_row"]
             numbers = ours.join(known, on=by, how="left", maintain_order="left")["row"]
-            reads[name] = SourceReads(ours, rows_of_source, numbers.cast(pl.Int32))
+            reads[name] = SourceReads(ours, rows_of_source, numbers)
         return reads
 
     def passing(self, records: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -206,7 +206,7 @@ class BatchWaits:
                 read_batch=pl.when(is_its).then(batch.batch_id).otherwise("read_batch"),
                 source=pl.when(is_its).then(pl.lit(name)).otherwise("source"),
                 read_row=pl.when(is_its).then(_in_partition(read.rows)[number]).otherwise("read_row"),
-                row=pl.when(is_its).then(number + before).otherwise("row"),
+                row=pl.when(is_its).then((number + before).cast(pl.Int32)).otherwise("row"),
             )
             before += read.rows.height
         is_hop = pl.col("source").is_in([n for n, source in self._sources.items() if isinstance(source, HopSource)])
