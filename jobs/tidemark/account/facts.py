@@ -188,8 +188,9 @@ RESULTS = pl.Schema(
 `visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
 instant. `row` is different for each row of a batch and place. `read_batch`, `input`, `partition` and `read_row` name
 the row of READS; `event_ms` is the mean event time of these results, and `arrived_ms` their mean arrival, where it is
-known better than from that row (null). `held_by` is the setting because of which the result came later than its batch (null: none did). It waited from `held_from_ms` on, boot of the driver that
-read the record (the end of the operator; of a merge the end of the write), until `due_ms`, the wall clock of `driver`.
+known better than from that row (null). `held_by` is the setting because of which the result came later than its batch
+(null: none did). It waited from `held_from_ms` on, boot of the driver that read the record (the end of the operator; of
+a merge the end of the write), until `due_ms`, the wall clock of `driver`.
 """
 WINDOWS = pl.Schema(
     {
