@@ -13,6 +13,7 @@ import pytest
 
 from support.play import BOOTED_MS, Play, ms
 from support.recorded_jobs import Job, topic
+from support.separate_executors import Apart
 from support.topologies import NEWEST, aggregate, operators, repartition, sink
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
@@ -28,20 +29,20 @@ from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import Heartbeats
 
 TOML = NEWEST + operators(
-    by_v=repartition("events", key=["v"], columns=["id"]),
-    far=sink("by_v", table="all_of_it", sub_topology="far"),
+    by_id=repartition("events", key=["id"], columns=["v"]),
+    far=sink("by_id", table="all_of_it", sub_topology="far"),
     sums=aggregate(key=["id"], window={"tumbling": "5 s"}, aggregates={"n": "count(*)"}, strategy="on_window_close"),
     closed=sink("sums", table="closed"),
 )
 
 
-@pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Play:
+@pytest.fixture(scope="module", params=[1, 2])
+def play(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Play:
     """A batch each 5 s of a record that was sent 1.5 s before its look, and had arrived 1 s before it.
 
-    The sub-topology `far` looks half a second after the batch.
+    The sub-topology `far` looks half a second after the batch. In shards it is all the same.
     """
-    play = Play(TOML, tmp_path_factory.mktemp("recorded"))
+    play = Play(TOML, tmp_path_factory.mktemp("recorded")).in_shards(request.param, Apart)
     play.write_ms = 10
     for n in range(5):
         at_ms = ms(10 + 5 * n)
@@ -86,16 +87,16 @@ WAITED = {"trigger": 1_020, "target journal": 10, "target changes": 10}
 
 def test_a_record_is_accounted_for_from_its_producer_to_its_table(facts: AccountFacts) -> None:
     parts = record_parts(Ledger.of(facts))
-    assert account(parts, facts.results, "by_v", 2) == PRODUCED | WAITED | {"target hop_by_v": 10}
+    assert account(parts, facts.results, "by_id", 2) == PRODUCED | WAITED | {"target hop_by_id": 10}
     assert account(parts, facts.results, "board", 2) == PRODUCED | WAITED | {
-        "target hop_by_v": 10, "target changes_of_board": 10,
+        "target hop_by_id": 10, "target changes_of_board": 10,
     }  # fmt: skip
 
 
 def test_behind_a_hop_the_account_goes_on_in_the_batch_that_wrote(facts: AccountFacts) -> None:
     # The hop had the record at 50 ms after the look of its writer, and `far` looked at 500.
     assert account(record_parts(Ledger.of(facts)), facts.results, "far", 2) == PRODUCED | {
-        "trigger": 1_020 + 450, "target journal": 10 + 10, "target changes": 10, "target hop_by_v": 10,
+        "trigger": 1_020 + 450, "target journal": 10 + 10, "target changes": 10, "target hop_by_id": 10,
         "target all_of_it": 10,
     }  # fmt: skip
 
@@ -104,7 +105,7 @@ def test_a_result_of_a_window_was_held_until_its_window_closed(facts: AccountFac
     # The record of 13.5 s came with batch 1, whose work ended at 15.02 s, in the window until 15 s. The look at 20 s
     # found the record that let it close.
     held = {"window sums": 4_980}
-    written = {f"target {name}": 10 for name in ("journal", "changes", "hop_by_v", "changes_of_board", "closed")}
+    written = {f"target {name}": 10 for name in ("journal", "changes", "hop_by_id", "changes_of_board", "closed")}
     found = account(record_parts(Ledger.of(facts)), facts.results, "closed", 2)
     assert found == PRODUCED | {"trigger": 1_020 + 20} | held | written
 
@@ -113,7 +114,7 @@ def test_a_window_is_accounted_for_from_its_end(facts: AccountFacts) -> None:
     # The bound ends at 11 s, and the first record after it is that of 13.5 s.
     assert account(window_parts(Ledger.of(facts)), facts.windows, "board", 1) == {
         "bound events": 1_000, "next_record events/0": 2_500,
-    } | PRODUCED | WAITED | {"target hop_by_v": 10, "target changes_of_board": 10}  # fmt: skip
+    } | PRODUCED | WAITED | {"target hop_by_id": 10, "target changes_of_board": 10}  # fmt: skip
 
 
 def test_nothing_is_unknown_but_the_time_before_the_first_batch(facts: AccountFacts) -> None:

@@ -32,7 +32,7 @@ from tidemark.kernels.records.read_ages import (
 
 COUNTED = {"reads", "firsts", "results", "looks"}
 """Frames of a life that are stored in lists, or are needed for that."""
-RESULT = {name: kind for name, kind in RESULTS.items() if name not in {"n", "age_ms", "wait_ms"}}
+RESULT = {name: kind for name, kind in RESULTS.items() if name not in {"row", "n", "age_ms", "wait_ms"}}
 of_batch = itemgetter("stream", "batch_id")
 of_partition = itemgetter("stream", "input", "partition")
 of_read = itemgetter("stream", "read_batch", "input", "partition", "read_row")
@@ -157,7 +157,10 @@ class _Stored:
             for _, row in made
         ]
         schema = {"event_ms": pl.Int64(), "arrived_ms": pl.Int64(), **RESULT}
-        stored, rows = results_by_row(pl.DataFrame(results, schema=schema), batch["wall_ms"])
+        frame = pl.DataFrame(results, schema=schema)
+        alike = frame.select(*RESULT).unique(maintain_order=True).with_row_index("row")
+        numbered = frame.join(alike, on=[*RESULT], how="left", nulls_equal=True, maintain_order="left")
+        stored, rows = results_by_row(numbered, batch["wall_ms"]), numbered["row"]
         members: list[list[int]] = [[] for _ in range(stored.height)]
         for (number, result), row in zip(made, rows, strict=True):
             members[row].append(number)

@@ -19,9 +19,11 @@ from tidemark.kernels.records.read_ages import (
     first_records,
     hop_reads,
     in_lists,
+    passing_records,
     places_of,
     results_by_row,
     source_reads,
+    summed,
 )
 
 DECIDED_MS = 100_000
@@ -71,7 +73,7 @@ def test_records_that_came_about_alike_are_one_row():
         (1, 1, -500, 5_000, None, False),
         (1, 1, 10_000, 5_000, None, False),
     ]
-    assert numbers.to_list() == [0, 0, 1, 2, 3, 1, 0]
+    assert numbers.to_list() == [0, 0, 1, 2, 3, 5, 4]
     assert in_lists(rows, "reads")["reads"].list.len().to_list() == [4, 2]
 
 
@@ -113,26 +115,44 @@ def test_the_first_record_of_each_partition_that_passed_is_kept():
     ]
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 60))),
+    st.lists(st.integers(-1, 9), min_size=1),
+    st.sampled_from([None, 0, 25]),
+)
+def test_the_first_records_are_among_those_that_may_be(rows, windows, newest_ms):
+    """Windows of 10 ms wait for 3 ms."""
+    rows = sorted(rows, key=lambda row: row[0])
+    records = frame([(part, n, at_ms, at_ms) for n, (part, at_ms) in enumerate(rows)], SOURCE_RECORDS)
+    passing = passing_records(records, size_ms=10, after_ms=3)
+    instants_ms = pl.Series([10 * window + 3 for window in windows])
+    before = pl.DataFrame([(0, newest_ms)], {"partition": pl.Int32(), "newest_ms": pl.Int64()}, orient="row")
+    known = instants_ms, before.drop_nulls(), DECIDED_MS
+    assert first_records(passing, *known).equals(first_records(records, *known))
+    assert passing.height <= 2 * (1 + 7)
+
+
 def test_results_are_counted_by_the_row_that_they_came_from():
-    """Two of row 0 are not neighbours, the arrival of one that was held is not known, and one came from no record."""
+    """Two of row 2 are not neighbours, the arrival of one that was held is not known, and one came from no record."""
     held = ("interval", "total", 40, 99_000)
     made = [
-        (7, "orders", 0, 0, None, None, None, None, 90_000, 95_000),
-        (6, "orders", 0, 0, *held, 80_000, None),
-        (6, "orders", 0, 0, *held, 80_010, 85_000),
-        (7, "orders", 0, 0, None, None, None, None, 90_010, 95_010),
-        (7, "orders", 0, None, None, None, None, None, 90_010, None),
+        (2, 7, "orders", 0, 0, None, None, None, None, 90_000, 95_000),
+        (0, 6, "orders", 0, 0, *held, 80_000, None),
+        (0, 6, "orders", 0, 0, *held, 80_010, 85_000),
+        (2, 7, "orders", 0, 0, None, None, None, None, 90_010, 95_010),
+        (4, 7, "orders", 0, None, None, None, None, None, 90_010, None),
     ]
     names = [name for name in RESULTS if name not in {"n", "age_ms", "wait_ms"}]
     schema = pl.Schema({**{name: RESULTS[name] for name in names}, "event_ms": pl.Int64(), "arrived_ms": pl.Int64()})
-    rows, numbers = results_by_row(frame(made, schema), DECIDED_MS)
+    rows = results_by_row(frame(made, schema), DECIDED_MS)
     assert rows.schema == RESULTS
-    assert shown(rows, "read_batch", "read_row", "held_by", "n", "age_ms", "wait_ms") == [
-        (6, 0, "interval", 2, 39_990, None),
-        (7, None, None, 1, 9_990, None),
-        (7, 0, None, 2, 19_990, 9_990),
+    assert shown(rows, "row", "read_batch", "read_row", "held_by", "n", "age_ms", "wait_ms") == [
+        (0, 6, 0, "interval", 2, 39_990, None),
+        (2, 7, 0, None, 2, 19_990, 9_990),
+        (4, 7, None, None, 1, 9_990, None),
     ]
-    assert numbers.to_list() == [2, 0, 0, 2, 1]
+    of_shards = [results_by_row(frame(part, schema), DECIDED_MS) for part in (made[:2], made[2:])]
+    assert summed(pl.concat(of_shards), "row").equals(rows)
 
 
 def test_a_result_finds_its_record_by_partition_and_offset():

@@ -186,11 +186,11 @@ RESULTS = pl.Schema(
 """What a batch made visible at a place (an operator's table, hop or topic): `n` rows that came about alike.
 
 `visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
-instant. `row` numbers the rows of a batch and place. `read_batch`, `input`, `partition` and `read_row` name the row of
-READS; `event_ms` is the mean event time of these results, and `arrived_ms` their mean arrival, where it is known better
-than from that row (null). `held_by` is the setting because of
-which the result came later than its batch (null: none did). It waited from `held_from_ms` on, boot of the driver that
-read the record (the end of the operator; of a merge the end of the write), until `due_ms`, the wall clock of `driver`.
+instant. `row` is different for each row of a batch and place. `read_batch`, `input`, `partition` and `read_row` name
+the row of READS; `event_ms` is the mean event time of these results, and `arrived_ms` their mean arrival, where it is
+known better than from that row (null). `held_by` is the setting because of which the result came later than its batch
+(null: none did). It waited from `held_from_ms` on, boot of the driver that read the record (the end of the operator; of
+a merge the end of the write), until `due_ms`, the wall clock of `driver`.
 """
 WINDOWS = pl.Schema(
     {

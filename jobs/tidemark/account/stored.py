@@ -44,7 +44,7 @@ def reads_of(stored: pl.DataFrame, batches: pl.DataFrame) -> tuple[pl.DataFrame,
 
     *batches* are those of a Ledger: arrivals that nobody stamped are between looks.
     """
-    reads, firsts = _in_rows(stored, STORED_READS, "reads"), _in_rows(stored, STORED_READS, "firsts")
+    reads, firsts = (_in_rows(stored, STORED_READS, name).rename({"number": "row"}) for name in ("reads", "firsts"))
     reads = _placed(
         reads.with_columns(event_ms=_before_decision("age_ms"), arrived_ms=_before_decision("wait_ms")), batches
     )
@@ -68,9 +68,9 @@ def results_of(stored: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_rows(stored: pl.DataFrame, schema: pl.Schema, name: str) -> pl.DataFrame:
-    """Returns a row for each struct in the lists *name*, with `row`, its number in the list."""
-    lists = stored.select(*schema, name, row=pl.int_ranges(pl.col(name).list.len()))
-    return lists.filter(pl.col(name).list.len() > 0).explode(name, "row").unnest(name)
+    """Returns a row for each struct in the lists *name*, with `number`, its place in the list."""
+    lists = stored.select(*schema, name, number=pl.int_ranges(pl.col(name).list.len()))
+    return lists.filter(pl.col(name).list.len() > 0).explode(name, "number").unnest(name)
 
 
 def _before_decision(sum_ms: str) -> pl.Expr:

@@ -17,7 +17,7 @@ from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.stream.decide.decision import Decider
 from tidemark.stream.decide.due import DueTimes
 from tidemark.stream.decide.time_resets import TimeResets
-from tidemark.stream.decide.waits import LooksBefore
+from tidemark.stream.decide.waits import LooksBefore, no_looks
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.shards import Shards
 from tidemark.stream.driver.heartbeats import ClockOffsets
@@ -54,7 +54,7 @@ def build_engine(
     clock_offsets: ClockOffsets | None = None,
     queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED,
     timeline: Timeline | None = None,
-    looks: LooksBefore = lambda at_ms, source: (),
+    looks: LooksBefore = no_looks,
 ) -> Engine:
     """Returns the engine of *stream*.
 

@@ -28,7 +28,7 @@ SOURCE_RECORDS = pl.Schema(
 ms. The stamp is null for a topic with CreateTime: nobody stamps arrivals there.
 """
 HOP_RECORDS = pl.Schema({"writer_batch": pl.Int64(), "writer_row": pl.Int32(), "event_ms": pl.Int64()})
-"""Records that a batch read of a hop, with the batch that wrote them and their row in the `results` of that batch."""
+"""Records that a batch read of a hop, with the batch that wrote them and `row` of their RESULTS there."""
 PLANS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "left_by": pl.Int64()})
 """Plans of earlier batches (`left_by`) that left records behind; they saw those before `until_offset`. Of a hop the
 partition is 0, and offsets are batches of its writer."""
@@ -42,7 +42,6 @@ FIRSTS = fields_schema(catalog.FIRSTS)
 """In order of arrival they are the first records of a partition at or beyond each instant for which a window that the
 batch closed had waited: its end, its `allowed_lateness` and the bound of the source."""
 RESULTS = fields_schema(catalog.RESULTS)
-_OF_RESULT = [name for name in RESULTS if name not in {"n", "age_ms", "wait_ms"}]
 
 
 def cell_of(length_ms: pl.Expr) -> pl.Expr:
@@ -60,7 +59,7 @@ def source_reads(
     looks: pl.DataFrame | None = None,
 ) -> tuple[pl.DataFrame, pl.Series]:
     """Returns what a batch read of a source: `partition` and the fields of READS, a row each, in order, and for each of
-    *records* the number of its row among those of its partition.
+    *records* the number of its row.
 
     Args:
         records: SOURCE_RECORDS.
@@ -81,7 +80,7 @@ def source_reads(
         .sort("key")
         .with_columns(run=pl.col("key") // 2**32)
         .join(runs.with_row_index("run").cast({"run": pl.Int64()}), on="run", maintain_order="left")
-        .with_columns(row=pl.int_range(pl.len(), dtype=pl.Int32()).over("partition"))
+        .with_row_index("row")
     )
     return _as_fields(rows, {"partition": pl.Int32(), **READS}), _numbers(keyed, rows)
 
@@ -111,9 +110,23 @@ def hop_reads(
             in_transaction=pl.lit(value=False),
         )
         .with_row_index("row")
-        .cast({"row": pl.Int32()})
     )
     return _as_fields(_with_plans(rows, plans), READS), _numbers(keyed, rows)
+
+
+def passing_records(records: pl.DataFrame, *, size_ms: int, after_ms: int) -> pl.DataFrame:
+    """Returns those of *records* that may be first at an instant `k × size_ms + after_ms`, k whole, in their order.
+
+    `first_records` of them are those of all *records*, for any such instants. Of a partition they are as many as the
+    instants that it passes, and one.
+
+    Args:
+        records: SOURCE_RECORDS.
+        size_ms: length of a window.
+        after_ms: how long after its end it waits.
+    """
+    passed = (pl.col("event_ms").cum_max() - after_ms).floordiv(size_ms)
+    return records.filter(passed.ne_missing(passed.shift()).over("partition"))
 
 
 def first_records(
@@ -164,31 +177,26 @@ def places_of(records: pl.DataFrame, asked: pl.DataFrame) -> pl.Series:
     return pl.Series(at, dtype=pl.UInt32()).set(pl.Series(known[at] != wanted), None)
 
 
-def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> tuple[pl.DataFrame, pl.Series]:
-    """Returns the RESULTS of an operator, a row each, in order, and for each of *results* the number of its row.
+def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
+    """Returns the RESULTS of an operator, in the order of `row`.
 
     Args:
         results: what the batch made visible: `event_ms` and `arrived_ms` of the newest record that each reflects, as in
-            SOURCE_RECORDS (null: the arrival is not known), and the fields of RESULTS but for numbers and sums.
+            SOURCE_RECORDS (null: the arrival is not known), and the fields of RESULTS but for numbers and sums. Results
+            of the same `row` have the same fields.
         decided_at_ms: decision time of the batch, epoch ms.
     """
-    # Neighbours have most in common: one number for it makes grouping three times as fast.
-    in_common = [name for name in _OF_RESULT if name != "read_row"]
-    is_new = pl.any_horizontal(pl.col(name).ne_missing(pl.col(name).shift()) for name in in_common)
-    keyed = results.select(
-        key=is_new.cum_sum().cast(pl.Int64()) * 2**32 + pl.col("read_row").fill_null(-1),
-        age_ms=decided_at_ms - pl.col("event_ms"),
-        wait_ms=decided_at_ms - pl.col("arrived_ms"),
+    lengths = results.with_columns(
+        n=pl.lit(1, pl.Int64()), age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms")
     )
-    pieces = (
-        keyed.with_row_index("first")
-        .group_by("key")
-        .agg(pl.first("first"), n=pl.len(), age_ms=pl.sum("age_ms"), wait_ms=_sum("wait_ms"))
-    )
-    pieces = pieces.hstack(results[pieces["first"]].select(_OF_RESULT))
-    rows = pieces.group_by(_OF_RESULT).agg(pl.sum("n", "age_ms"), wait_ms=_sum("wait_ms")).sort(_OF_RESULT)
-    numbered = rows.select(_OF_RESULT).with_row_index("row").cast({"row": pl.Int32()})
-    return _as_fields(rows, RESULTS), _numbers(keyed, pieces.join(numbered, on=_OF_RESULT, nulls_equal=True))
+    return summed(lengths.select(RESULTS.names()), "row")
+
+
+def summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """Returns the sums of those *rows*, READS or RESULTS, that have the columns *by* in common, in their order."""
+    sums = pl.sum("n"), pl.sum("age_ms"), _sum("wait_ms")
+    in_common = pl.exclude(*by, "n", "age_ms", "wait_ms").first()
+    return rows.group_by(by).agg(*sums, in_common).sort(by).select(rows.columns)
 
 
 def in_lists(rows: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -213,7 +221,7 @@ def _as_number(cell: pl.Expr) -> pl.Expr:
 
 def _sum(name: str) -> pl.Expr:
     """Returns the sum of a column; null if it has nulls."""
-    return pl.when(pl.col(name).has_nulls()).then(None).otherwise(pl.sum(name))
+    return pl.when(pl.col(name).has_nulls()).then(None).otherwise(pl.sum(name)).alias(name)
 
 
 def _partitions(records: pl.DataFrame) -> list[tuple[int, int, int]]:

@@ -235,6 +235,7 @@ READS = (
 FIRSTS = (*_columns(("age_ms", "bigint", "decided_at − record time, ms")), *_WAITED)
 """Fields of `partition_batches.firsts`, of one record each."""
 RESULTS = _columns(
+    ("row", "int", "number of the row of reads that they reflect among all of the batch, or their count: not known"),
     ("read_batch", "bigint", "batch that read the newest record that they reflect"),
     ("source", "string", "its source"),
     ("partition", "int", "its input partition; null: a hop"),
@@ -760,7 +761,7 @@ HOP = Table(
             (
                 "result_row",
                 "int",
-                "its row, from 0, in results of operator_batches",
+                "row of its results in operator_batches",
             ),
             (
                 "idle_watermark",

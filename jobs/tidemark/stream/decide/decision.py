@@ -21,7 +21,7 @@ from tidemark.collecting import in_order_of, index_by_name, names_in, omit, with
 from tidemark.control.folder import Control
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import per_interval, records_per_window
-from tidemark.model.kinds.operator import Level, latency_level
+from tidemark.model.kinds.operator import latency_level
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS, HOP, SCHEMA_CHANGES, TABLES, Table
 from tidemark.model.topology import SubTopology, Time, Topology
@@ -38,7 +38,7 @@ from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
 from tidemark.stream.decide.schema_watch import SchemaWatch
-from tidemark.stream.decide.waits import FIRSTS, READS, RESULTS, BatchWaits, LooksBefore, Results
+from tidemark.stream.decide.waits import FIRSTS, READS, RESULTS, BatchWaits, LooksBefore, Results, no_looks
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
@@ -227,7 +227,7 @@ class Decider:
         self.sources = sub.sources
         self._due = DueTimes(topology, sub, steps.keeps_states)
         self._leading = self._due.leading
-        self._waits = BatchWaits(sub, looks, window_ms=topology.window_ms, is_off=topology.level is Level.OFF)
+        self.waits = BatchWaits(topology, sub, looks)
         self._judging = {o.name for o in sub.operators if o.emission}
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
@@ -255,7 +255,7 @@ class Decider:
         *,
         slow_ms: Mapping[str, int],
         timeline: Timeline | None = None,
-        looks: LooksBefore = lambda at_ms, source: (),
+        looks: LooksBefore = no_looks,
     ) -> Decider:
         """Builds the decider of *stream*.
 
@@ -309,21 +309,17 @@ class Decider:
             readings[name], runs_of_sources[name] = intake.seen, intake.run
             if intake.waiting is not None:
                 moves.waiting[name], moves.held[name] = intake.waiting, intake.waiting.n
-        reads = self._waits.read(intakes, was, batch)
+        reads = self.waits.read({name: intake.read for name, intake in intakes.items()}, was, batch)
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)
-        results = self._waits.results(reads, runs, batch)
+        results = self.waits.results(reads, runs, batch)
         tables: dict[str, Rows] = {**self.for_tables.tables(batch, runs, results)}
-        tables |= {f"{READS}{name}": read.rows.to_arrow() for name, read in reads.items() if read.rows.height}
-        tables |= {f"{RESULTS}{name}": rows.to_arrow() for name, (rows, _) in results.items()}
+        tables |= with_rows(READS, {name: read.rows for name, read in reads.items()})
+        tables |= with_rows(RESULTS, {name: rows for name, (rows, _) in results.items()})
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
-
-        def firsts(closed: list[ClosedWindow]) -> dict[str, Rows]:
-            found = self._waits.firsts(reads, was, closed, batch)
-            return {f"{FIRSTS}{name}": rows.to_arrow() for name, rows in found.items()}
-
-        return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join, firsts), moves)
+        passing = {name: read.records for name, read in reads.items()}
+        return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join, passing), moves)
 
     def conclude(
         self,
@@ -335,7 +331,7 @@ class Decider:
         tables: Mapping[str, Rows],
         last: Mapping[str, int],
         join: Callable[[str, Rows, pa.Table], Rows],
-        firsts: Callable[[list[ClosedWindow]], Mapping[str, Rows]] = lambda closed: {},
+        passing: Mapping[str, pl.DataFrame],
     ) -> tuple[Entry, StreamProgress]:
         """Returns the journal entry of *batch* and the progress after it.
 
@@ -348,10 +344,10 @@ class Decider:
             tables: rows by name.
             last: per hop, the `seq` of the mark that ends it.
             join: adds the mark to the rows of a hop.
-            firsts: returns, by name, rows about the windows that the batch closes.
+            passing: by source, the records that may be the first to pass the windows that the batch closes.
         """
         now, closed = self.count_windows(now, tallies)
-        tables = {**tables, **firsts(closed)}
+        tables = {**tables, **with_rows(FIRSTS, self.waits.firsts(passing, was, closed, batch))}
         counts = {name: tally.intervals for name, tally in tallies.items()}
         held = {name: tally.counts.get("held_after", 0) for name, tally in tallies.items()}
         now, completed = self._completeness.decided(batch, was, now, counts, held)
@@ -543,6 +539,11 @@ class Decider:
 def _join(_: str, rows: Rows, more: pa.Table) -> Rows:
     assert isinstance(rows, pa.Table)
     return pa.concat_tables([rows, more])
+
+
+def with_rows(prefix: str, frames: Mapping[str, pl.DataFrame]) -> dict[str, pa.Table]:
+    """Returns those of *frames* that have rows, by *prefix* and name."""
+    return {f"{prefix}{name}": rows.to_arrow() for name, rows in frames.items() if rows.height}
 
 
 K = TypeVar("K")

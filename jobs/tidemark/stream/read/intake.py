@@ -20,7 +20,6 @@ from tidemark.kernels.formats.sampled_fields import field_sample
 from tidemark.kernels.records.arrivals import (
     HELD_AS,
     Arrivals,
-    HopArrivals,
     arrivals,
     disorder,
     hop_arrivals,
@@ -66,6 +65,7 @@ class Intake:
         waiting: what changes in the records that wait for a later batch; None: a hop's never do.
         read: the records that were read, in the order of partition and offset: SOURCE_RECORDS of
             `kernels.records.read_ages`; behind a hop also its HOP_RECORDS, by the partition and offset of their cause.
+        order: behind a hop the place of each record there, as in `HopArrivals`.
     """
 
     run: Run
@@ -74,6 +74,7 @@ class Intake:
     windows: frozenset[int] = frozenset()
     waiting: WaitingMoves | None = None
     read: pl.DataFrame = field(default_factory=SOURCE_RECORDS.to_frame)
+    order: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
 class Reader:
@@ -358,7 +359,8 @@ class Reader:
         )
         counts = Counter(records_in=records.height, passed=records.height)
         run = self._run(batch, records, records, counts)
-        return Intake(run, progress, {0: reading}, frozenset(rows.windows), read=records_of_hop(rows))
+        read = records_of_hop(rows.rows, rows.order)
+        return Intake(run, progress, {0: reading}, frozenset(rows.windows), read=read, order=rows.order)
 
     def _run(self, batch: MicroBatch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:
         times, started_at_ms = times_of(measured), batch.started_at_ms
@@ -500,14 +502,16 @@ def records_read(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def records_of_hop(rows: HopArrivals) -> pl.DataFrame:
-    """Returns the *rows* behind a hop, as `Intake.read`."""
-    records = rows.rows.select(
+def records_of_hop(rows: pl.DataFrame, order: pl.DataFrame) -> pl.DataFrame:
+    """Returns the *rows* behind a hop, as `Intake.read`; *order* is as in `HopArrivals`."""
+    records = rows.select(
         partition=pl.col("_partition").fill_null(-1).cast(pl.Int32),
         offset=pl.col("_offset").fill_null(-1),
         event_ms="_newest_ms",
     )
-    return records.hstack(rows.order.select(writer_batch="_batch", writer_row="_result")).sort("partition", "offset")
+    written = order.select(writer_batch="_batch", writer_row="_result")
+    # Several updates of a hop may have the same cause.
+    return records.hstack(written).sort("partition", "offset", "writer_batch", "writer_row")
 
 
 def with_left(
