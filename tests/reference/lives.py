@@ -27,7 +27,7 @@ Owned = tuple[str, str]
 """An owner and its detail."""
 UNKNOWN_SEGMENT: Owned = ("unknown", "segment")
 FIRST = ("stream", "batch_id", "input", "partition", "row", "event_ms", "arrived_ms", "arrival_error_ms")
-FIRST += ("in_transaction", "left_by")
+FIRST += ("in_transaction", "left_by", "writer", "writer_place", "writer_batch", "writer_row")
 """What is noted of the first record that passed a window."""
 
 
@@ -110,6 +110,11 @@ class Input:
     writer: Stream | None = None
     created_ms: int | None = None
     """The usual delay of a topic with CreateTime; None: the broker stamps records when they arrive."""
+
+    @property
+    def is_hop(self) -> bool:
+        """Whether the writer tells how far it is complete; a topic that a stream writes is read as any other one."""
+        return None in self.partitions
 
     def copy(self) -> Input:
         """Returns the input for one more reader."""
@@ -307,7 +312,7 @@ class Stream:
         starts = [start for _, _, start, _, _, _ in plan]
         while True:
             ends = [
-                until if self.most is None or source.writer else min(until, start + self.most)
+                until if self.most is None or source.is_hop else min(until, start + self.most)
                 for (source, _, _, until, _, _), start in zip(plan, starts, strict=True)
             ]
             yield [(*planned[:2], *span, *planned[4:]) for planned, *span in zip(plan, starts, ends, strict=True)]
@@ -317,7 +322,7 @@ class Stream:
 
     def _told(self) -> int:
         """Returns the newest batch that is visible in a hop; −1: there is none."""
-        marks = [mark for source in self.inputs if source.writer for mark in source.writer.marks]
+        marks = [mark for source in self.inputs if source.is_hop for mark in source.writer.marks]
         return max((batch for at_ms, batch in marks if at_ms <= self.now_ms), default=-1)
 
     def _tell_look(self, plan: list[Any], looked_ms: int) -> None:
@@ -373,7 +378,7 @@ class Stream:
     def _tell_firsts(self, end_ms: int, moment: Moment) -> None:
         """Notes the first record of each partition for which the window had waited."""
         for source in self.inputs:
-            for partition in source.partitions if source.writer is None else ():
+            for partition in source.partitions if not source.is_hop else ():
                 of_partition = [r for of, n, r in moment.reads if of is source and n == partition]
                 needed_ms = end_ms + source.bound_ms
                 if moment.newest_ms.get((source.name, partition), 0) < needed_ms:
@@ -393,7 +398,7 @@ class Stream:
         for source, partition in partitions:
             if (source.name, partition) in self.idle:
                 passed += self._by_silence(source, partition, end_ms, moment)
-            elif source.writer:
+            elif source.is_hop:
                 written = source.writer.closings.get(end_ms)
                 if written is None or written.batch_id > self.hop_batch:
                     return None
@@ -450,11 +455,11 @@ class Stream:
                     record.left_by, record.left_ms = self.batch, looked_ms
                     record.left_to = (cut_by, source.name) if cut_by else ("capacity", self.name)
             newest = told_batch + 1
-            offsets = (self.hop_batch + 1, newest, newest) if source.writer else (start, until, latest)
+            offsets = (self.hop_batch + 1, newest, newest) if source.is_hop else (start, until, latest)
             self.life.row(
                 "plans", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
                 from_offset=offsets[0], until_offset=offsets[1], latest_offset=offsets[2],
-                writer=source.writer.name if source.writer else None,
+                writer=source.writer.name if source.is_hop else None,
                 cut_by=cut_by, cut_detail=source.name if cut_by else None, n=until - start,
                 newest_ms=max((record.event_ms for record in source.partitions[partition][:until]), default=None),
             )  # fmt: skip
@@ -546,6 +551,7 @@ class Stream:
             "reads", stream=self.name, batch_id=self.batch, input=source.name, partition=partition, row=row,
             event_ms=record.event_ms, n=1, arrived_ms=stamp_ms, arrival_error_ms=error_ms,
             in_transaction=in_transaction, left_by=record.left_by, writer=record.writer,
+            writer_place=source.name if record.writer else None,
             writer_batch=record.writer_batch, writer_row=record.writer_row,
         )  # fmt: skip
         self.life.read.append((self.name, record, looked_ms))
@@ -814,6 +820,8 @@ class Life:
         self.events: set[int] = set()
         self.is_stamped = True
         """Whether brokers stamp all records when they arrive."""
+        self.has_topics = False
+        """Whether a stream writes a topic that the next one reads."""
         self.many, self.length_ms = (100, 20_000) if self.dense else (1, 40_000)
         self._build()
 
@@ -847,12 +855,26 @@ class Life:
                 [self._host(f"worker{n}{m}", steps=False) for m in range(draw.choice([0, 0, 0, 3]))],
             )  # fmt: skip
             self.streams[name] = stream
-            for source in here:
+            for source in inputs:
+                if source.is_hop:
+                    continue
                 self.row("bounds", stream=name, input=source.name, bound_ms=source.bound_ms)
             stream.run(BASE_MS + self.length_ms)
             stream.raw, stream.usual = stream.labels, self.usual(stream) if self.exact else None
             stream.settle()
-            hops = [Input(hop, {None: stream.written}, writer=stream)] if hop else []
+            hops = [self._written(hop, stream)] if hop else []
+
+    def _written(self, hop: str, stream: Stream) -> Input:
+        """Returns a stream's hop, or its topic of two partitions."""
+        if self.draw.random() < 0.6:
+            return Input(hop, {None: stream.written}, writer=stream)
+        self.has_topics = True
+        partitions = {n: [record for record in stream.written if record.event_ms % 2 == n] for n in range(2)}
+        limit, idle_after_ms = self._limit(), self.draw.choice([None, 4_000])
+        return Input(hop, partitions, limit, self.draw.choice([0, 800]), idle_after_ms, stream)
+
+    def _limit(self) -> int | None:
+        return self.draw.choice([None, None, 3 * self.many, 10 * self.many]) if self.exact else None
 
     def _host(self, name: str, *, steps: bool = True) -> Host:
         draw = self.draw
@@ -903,12 +925,11 @@ class Life:
 
     def _source(self, name: str) -> Input:
         draw = self.draw
-        limit = draw.choice([None, None, 3 * self.many, 10 * self.many]) if self.exact else None
         partitions = range(draw.randint(1, 2 if self.dense else 3))
         created_ms = draw.choice([None, None, 150]) if self.dense or not self.exact else None
         self.is_stamped &= created_ms is None
         return Input(
-            name, {n: self._records() for n in partitions}, limit, draw.choice([0, 800, 3_000]),
+            name, {n: self._records() for n in partitions}, self._limit(), draw.choice([0, 800, 3_000]),
             draw.choice([None, None, 4_000]), created_ms=created_ms,
         )  # fmt: skip
 
@@ -1025,7 +1046,7 @@ class Life:
         written = self.results.pop(place)
         for stream in self.streams.values():
             for source in stream.inputs:
-                for record in source.partitions.get(None, []):
+                for record in (record for records in source.partitions.values() for record in records):
                     if record.path == written.path:
                         seen_ms = record.left_ms or record.taken_ms
                         self._replace(record, written.path, [Stretch(("unknown", "hop"), seen_ms)])

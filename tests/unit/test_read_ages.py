@@ -8,20 +8,20 @@ from hypothesis import strategies as st
 
 from tidemark.kernels.records.read_ages import (
     FIRSTS,
-    HOP_RECORDS,
     LOOKS,
     OPEN_SPANS,
     PLANS,
     READS,
     RESULTS,
     SOURCE_RECORDS,
+    WRITTEN_RECORDS,
     cell_of,
     first_records,
-    hop_reads,
     in_lists,
     places_of,
     results_by_row,
     source_reads,
+    written_reads,
 )
 
 DECIDED_MS = 100_000
@@ -88,9 +88,10 @@ def test_what_nobody_stamped_lies_between_two_looks():
 
 
 def test_records_of_a_hop_keep_the_rows_of_their_writer():
-    records = frame([(5, 1, 90_000), (5, 0, 90_000), (5, 1, 99_000), (6, 0, 99_000)], HOP_RECORDS)
-    rows, numbers = hop_reads(records, DECIDED_MS, plans=frame([(0, 6, 2)], PLANS))
-    assert rows.columns == [*READS]
+    written = [(5, 90_000, 5, 1), (5, 90_000, 5, 0), (5, 99_000, 5, 1), (6, 99_000, 6, 0)]
+    records = frame([(0, *record) for record in written], WRITTEN_RECORDS)
+    rows, numbers = written_reads(records, DECIDED_MS, plans=frame([(0, 6, 2)], PLANS))
+    assert rows.columns == ["partition", *READS]
     assert shown(rows, "writer_batch", "writer_row", "n", "age_ms", "wait_ms", "left_by") == [
         (5, 0, 1, 10_000, None, 2),
         (5, 1, 2, 11_000, None, 2),
@@ -151,4 +152,4 @@ def test_without_records_there_are_no_rows():
     assert rows.is_empty()
     assert numbers.is_empty()
     assert first_records(nothing, pl.Series([1]), newest_ms, DECIDED_MS).is_empty()
-    assert hop_reads(HOP_RECORDS.to_frame(), DECIDED_MS)[0].is_empty()
+    assert written_reads(WRITTEN_RECORDS.to_frame(), DECIDED_MS)[0].is_empty()

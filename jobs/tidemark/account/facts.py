@@ -68,9 +68,9 @@ BATCHES = pl.Schema(
 """The batches that were decided, a row of `batches` each.
 
 `driver` is the one that decided the batch. `wall_ms` is the batch's one reading of the wall clock of `host`, and
-`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known, and `excluded_ms`
-the look before that (null: it was the driver's first one). If that is not the look of the batch before, it found
-nothing.
+`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known; of a later part of
+a planned batch, when the part before ended. `excluded_ms` is the look before that (null: it was the driver's first
+one). If that is not the look of the batch before, it found nothing.
 """
 HEARTBEATS = pl.Schema(
     {
@@ -132,6 +132,7 @@ READS = pl.Schema(
         "in_transaction": pl.Boolean(),
         "left_by": COUNT,
         "writer": TEXT,
+        "writer_place": TEXT,
         "writer_batch": COUNT,
         "writer_row": COUNT,
     }
@@ -141,8 +142,9 @@ READS = pl.Schema(
 `row` numbers the rows of a batch and partition. `event_ms` is the mean event time, and `arrived_ms` the mean arrival by
 the reference, with its error (both null: not known). `in_transaction`: a look had seen them beyond the last stable
 offset. `left_by` is the first batch whose plan saw them and left them behind (null: the first plan that saw them took
-them). Of a hop, `writer` and `writer_batch` are the stream and the batch that wrote them, `writer_row` is their row in
-its RESULTS, and their arrival is null: it is the commit of that batch. They are null for other inputs.
+them). Of a hop, or of a topic whose records have an id of this warehouse, `writer`, `writer_place`, `writer_batch` and
+`writer_row` name their row of RESULTS, and their arrival is null: it is the end of that write. They are null for
+others.
 """
 FIRSTS = pl.Schema(
     {
@@ -156,6 +158,10 @@ FIRSTS = pl.Schema(
         "arrival_error_ms": MS,
         "in_transaction": pl.Boolean(),
         "left_by": COUNT,
+        "writer": TEXT,
+        "writer_place": TEXT,
+        "writer_batch": COUNT,
+        "writer_row": COUNT,
     }
 )
 """Single records, in the order of arrival by `row`: of each partition of a source, and for each instant for which a

@@ -185,12 +185,18 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
 
 
 def _hop_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
-    """Returns the steps of the batches that wrote records of hops, and of what their writers had read."""
+    """Returns the steps of the batches that wrote records of hops and topics, and of what their writers had read."""
     if rows.is_empty():
         return []
     written = numbered(ledger.facts.results).rename({"result": "origin"})
     found = rows.select(
-        "result", "seen_ms", "read_error_ms", stream="writer", batch_id="writer_batch", row="writer_row", place="input"
+        "result",
+        "seen_ms",
+        "read_error_ms",
+        stream="writer",
+        place="writer_place",
+        batch_id="writer_batch",
+        row="writer_row",
     ).join(
         written.select("origin", "stream", "batch_id", "place", "row"),
         on=["stream", "batch_id", "place", "row"], how="left", maintain_order="left",

@@ -34,7 +34,7 @@ from tidemark.account.records import (
 from tidemark.account.steps import AGES, parts_of
 
 _BEFORE_ALL = 1_000
-"""A depth that no hop has: its steps come first."""
+"""A depth that no hop has: its steps come first. Windows wait before the record that closes them is produced."""
 PARTITION = ["stream", "input", "partition"]
 _PASSING = pl.Schema(
     {
@@ -50,6 +50,10 @@ _PASSING = pl.Schema(
         "arrival_error_ms": MS,
         "in_transaction": pl.Boolean(),
         "left_by": pl.Int64(),
+        "writer": TEXT,
+        "writer_place": TEXT,
+        "writer_batch": pl.Int64(),
+        "writer_row": pl.Int64(),
         "whose": TEXT,
         "origin": pl.Int64(),
         "was_awake": pl.Boolean(),
@@ -72,7 +76,6 @@ def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.Data
     )
     ages = producer.with_columns(start_ms="end_ms")
     closed_ms, allowed = pl.col("end_ms") + pl.col("allowed_ms"), pl.lit(ALLOWED_LATENESS)
-    # The window itself waits before anything upstream does.
     waited = step(visible, _BEFORE_ALL, 0, closed_ms, owner=allowed, detail=pl.col("place"))
     steps = pl.concat([waited, _window_steps(ledger, visible, passing, 0)])
     return parts_of(ages.select(AGES.names()), in_order(steps), ledger.timeline)
@@ -81,28 +84,20 @@ def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.Data
 def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, depth: int) -> pl.DataFrame:
     """Returns the steps of windows, which `Ledger.made_visible` has placed on the reference clock."""
     rows = visible.join(passing, on="result", how="left", maintain_order="left")
-    rows = placed(
-        ledger, rows.with_columns(read_batch="batch_id", writer=pl.lit(None, TEXT), is_read=pl.lit(value=True))
-    )
+    rows = placed(ledger, rows.with_columns(read_batch="batch_id", is_read=pl.lit(value=True)))
     by_record, silent, of_hops = (rows.filter(pl.col("kind") == kind) for kind in ("record", "silence", "hop"))
     unknown = rows.filter((pl.col("kind") == "unknown") | pl.col("kind").is_null())
     # Which of several passed last is not known where their clocks are not.
     is_sure, error_ms = ~pl.col("is_doubtful").fill_null(value=False), between("driver", "clock_error_ms")
     closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
-    at_bound_ms = closed_ms + pl.col("bound_ms")
+    at_bound_ms, silence = closed_ms + pl.col("bound_ms"), pl.lit(SILENCE)
+    own = rows.filter(pl.col("kind") != "hop")
     return pl.concat(
         [
-            step(
-                rows.filter(pl.col("kind") != "hop"),
-                depth,
-                -3,
-                at_bound_ms,
-                owner=pl.lit(BOUND),
-                detail=pl.col("input"),
-            ),
-            step(by_record, depth, -2, "event_ms", owner=pl.lit(NEXT_RECORD), detail=input_partition()),
-            step(silent, depth, -2, "at_ms", owner=pl.lit(SILENCE), detail=pl.col("whose"), error_ms="read_error_ms"),
-            step(unknown, depth, -2, "looked_ms", owner=pl.lit(UNKNOWN), detail=pl.lit("passing")),
+            step(own, _BEFORE_ALL, 1, at_bound_ms, owner=pl.lit(BOUND), detail=pl.col("input")),
+            step(by_record, _BEFORE_ALL, 2, "event_ms", owner=pl.lit(NEXT_RECORD), detail=input_partition()),
+            step(silent, _BEFORE_ALL, 2, "at_ms", owner=silence, detail=pl.col("whose"), error_ms="read_error_ms"),
+            step(unknown, _BEFORE_ALL, 2, "looked_ms", owner=pl.lit(UNKNOWN), detail=pl.lit("passing")),
             reading_steps(ledger, by_record, depth),
             *_behind_hops(ledger, of_hops, depth),
             *unread_steps(ledger, of_hops, depth),
@@ -171,15 +166,27 @@ def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
         .drop("stream", "batch_id", "needed_ms")
     )
     was_idle = pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)
-    found = passed.join(firsts, on=["result", "input", "partition"], how="left")
+    found = _with_writes(ledger, passed.join(firsts, on=["result", "input", "partition"], how="left"))
     is_found = pl.col("event_ms").is_not_null()
     return found.with_columns(
         kind=pl.when(is_found).then(pl.lit("record")).otherwise(pl.lit("unknown")),
-        at_ms=pl.when(is_found).then(pl.coalesce("arrived_ms", "looked_ms")),
-        at_error_ms="arrival_error_ms",
+        at_ms=pl.when(is_found).then(pl.coalesce("arrived_ms", "written_ms", "looked_ms")),
+        at_error_ms=pl.coalesce("arrival_error_ms", "written_error_ms"),
         whose=input_partition(),
         was_awake=~(is_found & was_idle).fill_null(value=False),
     )
+
+
+def _with_writes(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with `written_ms`, when the record was visible in the topic of its writer."""
+    of_writer = ["writer", "writer_place", "writer_batch", "writer_row"]
+    results = ledger.facts.results.rename(
+        {"stream": "writer", "place": "writer_place", "batch_id": "writer_batch", "row": "writer_row"}
+    ).join(rows, on=of_writer, how="semi")
+    written = ledger.made_visible(results.rename({"writer": "stream"})).select(
+        *of_writer[1:], writer="stream", written_ms="until_ms", written_error_ms="clock_error_ms"
+    )
+    return rows.join(written, on=of_writer, how="left", maintain_order="left")
 
 
 def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:

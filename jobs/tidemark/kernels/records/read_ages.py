@@ -25,11 +25,21 @@ SOURCE_RECORDS = pl.Schema(
 `event_ms` is the record time, and `arrived_ms` the stamp of the broker, of a file or of a table's version, both epoch
 ms. The stamp is null for a topic with CreateTime: nobody stamps arrivals there.
 """
-HOP_RECORDS = pl.Schema({"writer_batch": pl.Int64(), "writer_row": pl.Int32(), "event_ms": pl.Int64()})
-"""Records that a batch read of a hop, with the batch that wrote them and their row in the `results` of that batch."""
+WRITTEN_RECORDS = pl.Schema(
+    {
+        "partition": pl.Int32(),
+        "offset": pl.Int64(),
+        "event_ms": pl.Int64(),
+        "writer_batch": pl.Int64(),
+        "writer_row": pl.Int32(),
+    }
+)
+"""Records that a batch read of a hop, or of a topic that a stream of this warehouse writes, as SOURCE_RECORDS.
+
+They carry the batch that wrote them, and their row in the `results` of that batch. The offset in a hop is that batch.
+"""
 PLANS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "left_by": pl.Int64()})
-"""Plans of earlier batches (`left_by`) that left records behind; they saw those before `until_offset`. Of a hop the
-partition is 0, and offsets are batches of its writer."""
+"""Plans of earlier batches (`left_by`) that left records behind; they saw those before `until_offset`."""
 OPEN_SPANS = pl.Schema({"partition": pl.Int32(), "from_offset": pl.Int64(), "until_offset": pl.Int64()})
 """Offsets that a look saw beyond the last stable offset, the end excluded: records of open transactions."""
 LOOKS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "before_ms": pl.Int64()})
@@ -48,13 +58,13 @@ READS = pl.Schema(
 """Fields of the rows of what a batch read of a partition: `partition_batches.reads`.
 
 `age_ms` is the sum of decided_at − record time over `n` records, and `wait_ms` that of decided_at − arrival (null:
-nobody stamped it, or the record is of a hop). `left_by` is the first batch whose plan saw the records and left them
+nobody stamped it, or a batch wrote the record). `left_by` is the first batch whose plan saw the records and left them
 behind (null: none did). `in_transaction`: a look had seen them beyond the last stable offset. Without a stamp
 `seen_before_ms` is how long before this batch's look the first one was that saw the records, and `excluded_before_ms`
-the last one that did not (null: there was none, or there is a stamp). Behind a hop `writer_batch` wrote the records,
-and `writer_row` is their row, from 0, in `results` of the operator that wrote them.
+the last one that did not (null: there was none, or there is a stamp). Of a hop, and of a topic of this warehouse,
+`writer_batch` wrote the records, and `writer_row` is their row, from 0, in `results` of the operator that wrote them.
 """
-FIRSTS = pl.Schema({"age_ms": pl.Int64(), **_KNOWN})
+FIRSTS = pl.Schema({"age_ms": pl.Int64(), **_KNOWN, "writer_batch": pl.Int64(), "writer_row": pl.Int32()})
 """Fields of `partition_batches.firsts`, as in READS but of one record each.
 
 In order of arrival they are the first records of the partition at or beyond each instant for which a window that the
@@ -110,51 +120,26 @@ def source_reads(
         open_spans: OPEN_SPANS; None: no transaction was open.
         looks: LOOKS; None: arrivals are stamped.
     """
-    runs = _runs(records, plans, open_spans, looks)
-    run = np.repeat(np.arange(runs.height), runs["length"].to_numpy())
     lengths = records.select(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms"))
     # One number is the key of a row: to group by three columns takes four times as long.
     cells = _as_number(cell_of(pl.col("age_ms"))) * 2**16 + _as_number(cell_of(pl.col("wait_ms")).fill_null(0))
-    keyed = lengths.with_columns(key=pl.lit(pl.Series(run)) * 2**32 + cells)
-    rows = (
-        keyed.group_by("key")
-        .agg(n=pl.len().cast(pl.Int64()), age_ms=pl.sum("age_ms"), wait_ms=_sum("wait_ms"))
-        .sort("key")
-        .with_columns(run=pl.col("key") // 2**32)
-        .join(runs.with_row_index("run").cast({"run": pl.Int64()}), on="run", maintain_order="left")
-        .with_columns(row=pl.int_range(pl.len(), dtype=pl.Int32()).over("partition"))
-    )
-    return _as_fields(rows, {"partition": pl.Int32(), **READS}), _numbers(keyed, rows)
+    rows, numbers = _counted(lengths.with_columns(cell=cells), _runs(records, plans, open_spans, looks))
+    return _as_fields(rows, {"partition": pl.Int32(), **READS}), numbers
 
 
-def hop_reads(
-    records: pl.DataFrame, decided_at_ms: int, *, plans: pl.DataFrame | None = None
+def written_reads(
+    records: pl.DataFrame,
+    decided_at_ms: int,
+    *,
+    plans: pl.DataFrame | None = None,
+    open_spans: pl.DataFrame | None = None,
 ) -> tuple[pl.DataFrame, pl.Series]:
-    """Returns the fields of READS of a hop, a row for each row of its writer, and the number of each record's row.
-
-    Args:
-        records: HOP_RECORDS.
-        decided_at_ms: decision time of the batch, epoch ms.
-        plans: PLANS; None: no plan had left records behind.
-    """
-    keyed = records.select(
-        key=pl.col("writer_batch") * 2**32 + pl.col("writer_row"), age_ms=decided_at_ms - pl.col("event_ms")
+    """Returns the same as `source_reads` for WRITTEN_RECORDS: a row for each row of their writer."""
+    lengths = records.select(
+        age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=pl.lit(None, pl.Int64()), cell=pl.col("writer_row")
     )
-    rows = (
-        keyed.group_by("key")
-        .agg(n=pl.len(), age_ms=pl.sum("age_ms"))
-        .sort("key")
-        .with_columns(
-            partition=0,
-            offset=pl.col("key") // 2**32,
-            writer_batch=pl.col("key") // 2**32,
-            writer_row=pl.col("key") % 2**32,
-            in_transaction=pl.lit(value=False),
-        )
-        .with_row_index("row")
-        .cast({"row": pl.Int32()})
-    )
-    return _as_fields(_with_plans(rows, plans), READS), _numbers(keyed, rows)
+    rows, numbers = _counted(lengths, _runs(records, plans, open_spans, None))
+    return _as_fields(rows.with_columns(writer_row="cell"), {"partition": pl.Int32(), **READS}), numbers
 
 
 def first_records(
@@ -170,7 +155,7 @@ def first_records(
     """Returns `partition` and the fields of FIRSTS of a source, a row each, in the order of partition and arrival.
 
     Args:
-        records: SOURCE_RECORDS.
+        records: SOURCE_RECORDS or WRITTEN_RECORDS.
         instants_ms: for which the windows that the batch closed had waited, record time, epoch ms.
         newest_ms: `newest_ms`, the newest record time of each `partition` before the batch; none: it had no record.
         decided_at_ms: as for `source_reads`, and so are the others.
@@ -186,8 +171,10 @@ def first_records(
         missing = asked[asked > before.get(partition, np.iinfo(np.int64).min)]
         places = np.unique(np.searchsorted(reached_ms, missing))
         found.append(start + places[places < length])
-    firsts = records[np.concatenate(found)]
-    rows = firsts.with_columns(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms"))
+    lengths = {"age_ms": decided_at_ms - pl.col("event_ms")}
+    if "arrived_ms" in records.columns:
+        lengths["wait_ms"] = decided_at_ms - pl.col("arrived_ms")
+    rows = records[np.concatenate(found)].with_columns(**lengths)
     rows = _with_looks(_with_spans(_with_plans(rows, plans), open_spans), looks)
     return _as_fields(rows, {"partition": pl.Int32(), **FIRSTS})
 
@@ -243,6 +230,23 @@ def _as_fields(rows: pl.DataFrame, schema: dict[str, pl.DataType] | pl.Schema) -
     return rows.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in schema.items())
 
 
+def _counted(lengths: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns a row for each `cell` of *lengths* in each of *runs*, and the number of each record's among those of its
+    partition.
+    """
+    run = pl.Series(np.repeat(np.arange(runs.height), runs["length"].to_numpy()))
+    keyed = lengths.with_columns(key=pl.lit(run) * 2**32 + pl.col("cell"))
+    rows = (
+        keyed.group_by("key")
+        .agg(n=pl.len(), age_ms=pl.sum("age_ms"), wait_ms=_sum("wait_ms"))
+        .sort("key")
+        .with_columns(run=pl.col("key") // 2**32, cell=pl.col("key") % 2**32)
+        .join(runs.with_row_index("run").cast({"run": pl.Int64()}), on="run", maintain_order="left")
+        .with_columns(row=pl.int_range(pl.len(), dtype=pl.Int32()).over("partition"))
+    )
+    return rows, _numbers(keyed, rows)
+
+
 def _numbers(keyed: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
     """Returns the `row` of each `key`."""
     return keyed.select("key").join(rows.select("key", "row"), on="key", how="left", maintain_order="left")["row"]
@@ -271,7 +275,7 @@ def _places(rows: pl.DataFrame) -> np.ndarray:
 def _runs(
     records: pl.DataFrame, plans: pl.DataFrame | None, open_spans: pl.DataFrame | None, looks: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Returns stretches of *records* of a partition that the same plans and looks saw, with their `length`."""
+    """Returns stretches of *records* that one batch wrote, and the same plans and looks saw, with their `length`."""
     edges = [
         frame.select("partition", edge="until_offset") for frame in (plans, open_spans, looks) if frame is not None
     ]
@@ -284,10 +288,12 @@ def _runs(
         if (partition,) in by_partition:
             ends = np.searchsorted(offsets[start : start + length], by_partition[partition,]["edge"].to_numpy())
             places.append(start + ends[ends < length])
+    if "writer_batch" in records.columns:
+        lengths = records["writer_batch"].rle().struct.field("len")
+        places.append((lengths.cum_sum() - lengths).to_numpy())
     first = np.unique(np.concatenate(places))
-    runs = records.select("partition", "offset")[first].with_columns(
-        length=pl.Series(np.diff(np.append(first, records.height)))
-    )
+    known = [name for name in ("partition", "offset", "writer_batch") if name in records.columns]
+    runs = records.select(known)[first].with_columns(length=pl.Series(np.diff(np.append(first, records.height))))
     return _with_looks(_with_spans(_with_plans(runs, plans), open_spans), looks)
 
 
