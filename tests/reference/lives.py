@@ -250,7 +250,7 @@ class Stream:
                 last_ms = self._tell(dead_ms, crashed=True)
                 # Of a batch that had begun after the last sign nobody knows.
                 planned = [row["began_ms"] for row in self.segments if row["owner"] == "spark"]
-                is_known = self.work_ms is not None and any(self.work_ms < at_ms < last_ms for at_ms in planned)
+                is_known = self.work_ms is not None and any(self.work_ms <= at_ms < last_ms for at_ms in planned)
                 lost_ms = self.work_ms if is_known else last_ms
                 self.batch = len(self.batches)
                 for planned in self.batches[-1:]:
@@ -1117,5 +1117,6 @@ class Life:
                 for owned, owed in (debts or {owner: 1.0}).items():
                     sum_owed += owed
                     share = sum_owed / (sum(debts.values()) or 1.0)
-                    at_ms = since_ms + int((planned.looked_ms - since_ms) * share + 1e-9)
+                    # The plan that took the record may be one of which nothing is known.
+                    at_ms = min(stretch.until_ms, since_ms + int((planned.looked_ms - since_ms) * share + 1e-9))
                     yield Stretch(owned, at_ms)
