@@ -163,16 +163,21 @@ class Passed(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A batch, and what was before it: newest event times, the newest batch read of a hop, and silent partitions.
+    """A batch: what it read, and newest event times, silent partitions and the newest batch read of a hop, before it
+    and after it.
 
     `due_ms` is of the partitions that the batch stops waiting for.
     """
 
+    batch_id: int
     reads: list[tuple[Input, int | None, Result]]
     due_ms: dict[tuple[str, int | None], int]
     newest_ms: dict[tuple[str, int | None], int]
     hop_batch: int
     was_idle: set[tuple[str, int | None]]
+    reached_ms: dict[tuple[str, int | None], int]
+    told_batch: int
+    is_idle: set[tuple[str, int | None]]
 
 
 class CrashedError(Exception):
@@ -196,6 +201,8 @@ class Stream:
     """When a driver dies, and how long after that the next one starts."""
     interval_ms: int | None
     """How long results are held; None: they are not."""
+    sessions: list[int]
+    """Ends of windows that nobody knew before their records came."""
     most: int | None
     """A batch with more records is carried out in parts of so many of each partition; None: it is not."""
     shards: list[Host]
@@ -221,6 +228,10 @@ class Stream:
         self.idle: dict[tuple[str, int | None], int] = {}
         """Partitions that the stream does not wait for, with the batch that stopped waiting."""
         self.hop_batch = -1
+        self.moments: list[Moment] = []
+        self.watermark_ms, self.has_moved, self.next_end_ms = 0, False, BASE_MS + self.life.every_ms
+        self.watermarks: dict[int, int] = {}
+        """How far the inputs were complete after each batch that is visible in the hop."""
         self.closings: dict[int, Closing] = {}
         self.closing: list[Closing] = []
         self.looks: list[int] = []
@@ -240,7 +251,7 @@ class Stream:
             self.began_ms, self.gil, self.segments, self.tasks = self.now_ms, [], [], []
             self.work_ms = self.decided_ms = None
             self.open: list[Result] = []
-            self.closing = []
+            self.closing, self.has_moved = [], False
             try:
                 self._live(until_ms)
                 self._tell(self.now_ms)
@@ -265,7 +276,7 @@ class Stream:
 
     def _recover(self) -> None:
         """The next driver carries out what the one before had decided and not done, before it looks for records."""
-        for place in self.places[self.done :] if self.open or self.closing else ():
+        for place in self.places[self.done :] if self.open or self.closing or self.has_moved else ():
             self.now_ms += self.life.draw.randint(20, 200)
             self._make_visible(place)
 
@@ -359,58 +370,81 @@ class Stream:
                 "silences", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
                 setting="idle_after", due_ms=self.host.boot(due_ms),
             )  # fmt: skip
-        moment = Moment(
-            reads, {(of.name, n): due_ms for of, n, due_ms in silent}, dict(self.newest_ms), self.hop_batch, was_idle
-        )
+        before = dict(self.newest_ms), self.hop_batch, was_idle
         for source, partition, result in reads:
             key = source.name, partition
             self.idle.pop(key, None)
             self.read_ms[key] = looked_ms
             self.newest_ms[key] = max(self.newest_ms.get(key, 0), result.start_ms)
         self.hop_batch = told_batch
-        self.closing = []
-        while closing := self._next_closing(max(self.closings, default=BASE_MS) + 5_000, moment):
-            self.closings[closing.end_ms] = closing
-            self._tell_firsts(closing.end_ms, moment)
-            if closing.path:
-                self.closing.append(closing)
+        due_ms = {(of.name, n): at_ms for of, n, at_ms in silent}
+        moment = Moment(self.batch, reads, due_ms, *before, dict(self.newest_ms), told_batch, {*self.idle})
+        self.moments.append(moment)
+        self.closing, was_at_ms = [], self.watermark_ms
+        self.watermark_ms = max(self.watermark_ms, self._complete_to(moment))
+        self.has_moved = was_at_ms < self.watermark_ms
+        while self.next_end_ms <= self.watermark_ms:
+            self._tell_firsts(self.next_end_ms, moment)
+            self._close_in(self.next_end_ms, moment)
+            self.next_end_ms += self.life.every_ms
+        for end_ms in self.sessions:
+            if was_at_ms < end_ms <= self.watermark_ms:
+                self._close_in(end_ms, moment)
+
+    def _close_in(self, end_ms: int, moment: Moment) -> None:
+        closing = self._closing_in(end_ms, moment)
+        if closing.path:
+            self.closing.append(closing)
+
+    def _complete_to(self, moment: Moment) -> int:
+        """Returns the record time up to which the inputs are complete; 0: it is not known."""
+        inputs = [(source, n) for source in self.inputs for n in source.partitions]
+        awake = [(source, n) for source, n in inputs if (source.name, n) not in moment.is_idle]
+        reached_ms = [
+            source.writer.watermarks.get(moment.told_batch, 0) if source.is_hop
+            else moment.reached_ms.get((source.name, n), 0) - source.bound_ms
+            for source, n in awake
+        ]  # fmt: skip
+        return min(reached_ms, default=0)
 
     def _tell_firsts(self, end_ms: int, moment: Moment) -> None:
         """Notes the first record of each partition for which the window had waited."""
         for source in self.inputs:
             for partition in source.partitions if not source.is_hop else ():
                 of_partition = [r for of, n, r in moment.reads if of is source and n == partition]
-                needed_ms = end_ms + source.bound_ms
-                if moment.newest_ms.get((source.name, partition), 0) < needed_ms:
-                    for row, result in enumerate(of_partition):
-                        if result.start_ms >= needed_ms:
-                            first = {name: self.told[source.name, partition, row][name] for name in FIRST}
-                            if first not in self.life.rows.setdefault("firsts", []):
-                                self.life.row("firsts", **first)
-                            break
+                reached_ms = moment.newest_ms.get((source.name, partition))
+                for row, result in enumerate(of_partition):
+                    if (reached_ms or 0) < end_ms + source.bound_ms <= result.start_ms:
+                        first = {name: self.told[source.name, partition, row][name] for name in FIRST}
+                        if first | {"reached_ms": reached_ms} not in self.life.rows.setdefault("firsts", []):
+                            self.life.row("firsts", **first, reached_ms=reached_ms)
+                    reached_ms = max(reached_ms or 0, result.start_ms)
 
-    def _next_closing(self, end_ms: int, moment: Moment) -> Closing | None:
-        """Returns how the window that ends then closes in this batch; None: the watermark has not passed it."""
+    def closing_of(self, end_ms: int) -> Closing:
+        """Returns how a window that ends then closed for the readers of the hop."""
+        if end_ms not in self.closings:
+            moment = next(m for m in self.moments if self._complete_to(m) >= end_ms)
+            closing = self._closing_in(end_ms, moment)
+            visible_ms = next(at_ms for at_ms, batch in self.marks if batch == closing.batch_id)
+            path = [*closing.path, Stretch(self.name, visible_ms)] if closing.path else []
+            self.closings[end_ms] = replace(closing, path=path, visible_ms=visible_ms)
+        return self.closings[end_ms]
+
+    def _closing_in(self, end_ms: int, moment: Moment) -> Closing:
+        """Returns how the window that ends then closes in a batch that lets the watermark pass it."""
         passed: list[Passed] = []
-        partitions = [(source, partition) for source in self.inputs for partition in source.partitions]
-        if all((source.name, partition) in self.idle for source, partition in partitions):
-            return None
-        for source, partition in partitions:
-            if (source.name, partition) in self.idle:
+        for source, partition in ((each, n) for each in self.inputs for n in each.partitions):
+            if (source.name, partition) in moment.is_idle:
                 passed += self._by_silence(source, partition, end_ms, moment)
             elif source.is_hop:
-                written = source.writer.closings.get(end_ms)
-                if written is None or written.batch_id > self.hop_batch:
-                    return None
+                written = source.writer.closing_of(end_ms)
                 if not written.path:
-                    return Closing(end_ms, self.batch, "", [])
+                    return Closing(end_ms, moment.batch_id, "", [])
                 passed += self._by_hop(source, written, moment)
-            elif self.newest_ms.get((source.name, partition), 0) < end_ms + source.bound_ms:
-                return None
             else:
                 passed += self._by_record(source, partition, end_ms, moment)
         _, _, name, path = max(passed, key=lambda each: each[:3], default=(True, 0, "", []))
-        return Closing(end_ms, self.batch, name, path)
+        return Closing(end_ms, moment.batch_id, name, path)
 
     def _by_silence(self, source: Input, partition: int | None, end_ms: int, moment: Moment) -> Iterator[Passed]:
         key, name, needed_ms = (source.name, partition), source.detail(partition), end_ms + source.bound_ms
@@ -495,7 +529,7 @@ class Stream:
             slow_ms = draw.randint(1_000, 5_000) if draw.random() < 0.05 else 0
             self._spend("target", place, draw.randint(20, 300) + len(records) // self.life.many + slow_ms)
             self._make_visible(place, wall_at_ms)
-        self.open, self.closing = [], []
+        self.open, self.closing, self.has_moved = [], [], False
         self._spend("spark", "", draw.randint(5, 50))
         planned.done_ms = self.now_ms
         self.batch += 1
@@ -530,11 +564,12 @@ class Stream:
 
     def _hold(self, worked_ms: int, looked_ms: int) -> None:
         """Holds the results of the batch until their interval is due, and gives those that were due."""
-        for result in self.open:
-            result.held_from_ms, result.held_host = worked_ms, self.host
-            result.due_ms = worked_ms + self.interval_ms - worked_ms % self.interval_ms
-            held = Stretch(("interval", self.operators[-1]), result.due_ms)
-            result.path = [*result.path, Stretch(self.name, worked_ms), held]
+        due_ms = worked_ms + self.interval_ms - worked_ms % self.interval_ms
+        held = [Stretch(self.name, worked_ms), Stretch(("interval", self.operators[-1]), due_ms)]
+        self.open = [
+            replace(result, held_from_ms=worked_ms, held_host=self.host, due_ms=due_ms, path=[*result.path, *held])
+            for result in self.open
+        ]
         due = [result for result in self.held if result.due_ms <= looked_ms]
         self.held = [*(result for result in self.held if result.due_ms > looked_ms), *self.open]
         self.open = due
@@ -549,7 +584,7 @@ class Stream:
         stamp_ms, error_ms = self._stamp(source, record)
         self.told[source.name, partition, row] = self.life.row(
             "reads", stream=self.name, batch_id=self.batch, input=source.name, partition=partition, row=row,
-            event_ms=record.event_ms, n=1, arrived_ms=stamp_ms, arrival_error_ms=error_ms,
+            event_ms=record.event_ms, n=1, newest_ms=record.event_ms, arrived_ms=stamp_ms, arrival_error_ms=error_ms,
             in_transaction=in_transaction, left_by=record.left_by, writer=record.writer,
             writer_place=source.name if record.writer else None,
             writer_batch=record.writer_batch, writer_row=record.writer_row,
@@ -601,8 +636,13 @@ class Stream:
             self.life.results.append(seen)
             if place == self.hop:
                 self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"], row))
-        if place == self.hop and (kept or self.closing):
+        if place == self.hop and (kept or self.has_moved):
             self.marks.append((at_ms, self.open_batch))
+            self.watermarks[self.open_batch] = self.watermark_ms
+            self.life.row(
+                "marks", stream=self.name, batch_id=self.open_batch, driver=self.driver, place=place,
+                watermark_ms=self.watermark_ms or None, visible_ms=wall_ms, visible_boot_ms=host.boot(at_ms),
+            )  # fmt: skip
         for closing in self.closing:
             path = [*closing.path, Stretch(self.name, at_ms)]
             key = {
@@ -615,8 +655,6 @@ class Stream:
             self.life.windows.append(
                 Result(closing.end_ms, at_ms, wall_ms, host.name, closing.producer, path, key, record)
             )
-            if place == self.hop:
-                self.closings[closing.end_ms] = replace(closing, path=path, visible_ms=at_ms)
 
     # What is seen of it
 
@@ -820,6 +858,8 @@ class Life:
         self.events: set[int] = set()
         self.is_stamped = True
         """Whether brokers stamp all records when they arrive."""
+        self.every_ms = self.draw.choice([5_000, 5_000, 2_000])
+        """How far apart the ends of windows are, tumbling or hopping ones; of them everybody knows before."""
         self.has_topics = False
         """Whether a stream writes a topic that the next one reads."""
         self.many, self.length_ms = (100, 20_000) if self.dense else (1, 40_000)
@@ -851,6 +891,7 @@ class Life:
                 self, name, inputs, [f"{name}/op{m}" for m in range(draw.randint(1, 3))], places, hop,
                 [self._host(f"host{n}{m}") for m in range(3)], draw.choice([0, 200, 1_000, 3_000]),
                 self._pauses(), self._crashes(), draw.choice([None, None, None, 2_500]),
+                [BASE_MS + draw.randint(1, self.length_ms) for _ in range(draw.choice([0, 0, 3]))],
                 draw.choice([None, None, None, 4 * self.many]) if self.exact else None,
                 [self._host(f"worker{n}{m}", steps=False) for m in range(draw.choice([0, 0, 0, 3]))],
             )  # fmt: skip

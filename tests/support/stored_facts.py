@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 import polars as pl
-from reference.lives import Life, Row
+from reference.lives import BASE_MS, Life, Row
 
 from tidemark.account import facts as frames
 from tidemark.account.facts import Facts
@@ -143,7 +143,8 @@ class _Stored:
 
     def _firsts(self, batch: Row, plan: Row, records: pl.DataFrame, known: dict[str, pl.DataFrame]) -> list[Row]:
         bound_ms = self._bounds[plan["stream"], plan["input"]]
-        instants_ms = [row["end_ms"] + bound_ms for row in self._windows[of_batch(batch)]]
+        ends_ms = [row["end_ms"] for row in self._windows[of_batch(batch)]]
+        instants_ms = [end_ms + bound_ms for end_ms in ends_ms if (end_ms - BASE_MS) % self._life.every_ms == 0]
         newest_ms = [(plan["partition"], each["newest_ms"]) for each in self._before(batch, plan)[-1:]]
         return first_records(
             records,

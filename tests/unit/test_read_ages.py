@@ -63,13 +63,13 @@ def test_records_that_came_about_alike_are_one_row():
     spans = frame([(0, 12, 13)], OPEN_SPANS)
     rows, numbers = source_reads(frame(RECORDS, SOURCE_RECORDS), DECIDED_MS, plans=left, open_spans=spans)
     assert rows.columns == ["partition", *READS]
-    assert shown(rows, "partition", "n", "age_ms", "wait_ms", "left_by", "in_transaction") == [
-        (0, 2, 10_000 + 9_990, 5_000 + 4_990, 3, False),
-        (0, 1, 9_980, 4_980, 4, True),
-        (0, 1, 9_970, 4_970, None, False),
-        (0, 1, 9_970, 9_960, None, False),
-        (1, 1, -500, 5_000, None, False),
-        (1, 1, 10_000, 5_000, None, False),
+    assert shown(rows, "partition", "n", "age_ms", "min_age_ms", "wait_ms", "left_by", "in_transaction") == [
+        (0, 2, 10_000 + 9_990, 9_990, 5_000 + 4_990, 3, False),
+        (0, 1, 9_980, 9_980, 4_980, 4, True),
+        (0, 1, 9_970, 9_970, 4_970, None, False),
+        (0, 1, 9_970, 9_970, 9_960, None, False),
+        (1, 1, -500, -500, 5_000, None, False),
+        (1, 1, 10_000, 10_000, 5_000, None, False),
     ]
     assert numbers.to_list() == [0, 0, 1, 2, 3, 1, 0]
     assert in_lists(rows, "reads")["reads"].list.len().to_list() == [4, 2]
@@ -107,10 +107,10 @@ def test_the_first_record_of_each_partition_that_passed_is_kept():
     left = frame([(0, 12, 3)], PLANS)
     rows = first_records(frame(RECORDS, SOURCE_RECORDS), instants_ms, newest_ms, DECIDED_MS, plans=left)
     assert rows.columns == ["partition", *FIRSTS]
-    assert shown(rows, "partition", "age_ms", "wait_ms", "left_by") == [
-        (0, 9_980, 4_980, None),
-        (1, 10_000, 5_000, None),
-        (1, -500, 5_000, None),
+    assert shown(rows, "partition", "age_ms", "reached_age_ms", "wait_ms", "left_by") == [
+        (0, 9_980, 9_990, 4_980, None),
+        (1, 10_000, None, 5_000, None),
+        (1, -500, 10_000, 5_000, None),
     ]
 
 

@@ -177,9 +177,9 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
     share_ms = ((pl.col("look_ms") - pl.col("before_ms")) * pl.col("until")).floor().cast(pl.Int64())
     until_ms = pl.when(is_owed).then(pl.col("before_ms") + share_ms).otherwise("look_ms")
     # Without its plan nobody knows what a stream owed at a look.
-    owner = pl.when(is_owed).then("owner").when("has_plan").then(pl.col("cut_by").fill_null(CAPACITY))
-    detail = pl.when(is_owed).then("detail").when("has_plan").then(pl.coalesce("cut_detail", "stream"))
-    owner, detail = owner.fill_null(UNKNOWN), detail.fill_null("plan")
+    unowed, whose = pl.col("cut_by").fill_null(CAPACITY), pl.coalesce("cut_detail", "stream")
+    owner = pl.when(is_owed).then("owner").when("has_plan").then(unowed).otherwise(_UNKNOWN)
+    detail = pl.when(is_owed).then("detail").when("has_plan").then(whose).otherwise(pl.lit("plan"))
     return [
         step(rows, depth, 4, "left_ms", stream="stream", error_ms=between("left_driver", "left_error_ms")),
         step(stretches, depth, 5, until_ms, owner=owner, detail=detail, nth=pl.int_range(pl.len())),

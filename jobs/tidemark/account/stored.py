@@ -47,13 +47,13 @@ def reads_of(stored: pl.DataFrame, batches: pl.DataFrame) -> tuple[pl.DataFrame,
     *batches* are those of a Ledger: arrivals that nobody stamped are between looks.
     """
     reads, firsts = _in_rows(stored, STORED_READS, "reads"), _in_rows(stored, STORED_READS, "firsts")
-    reads = _placed(
-        reads.with_columns(event_ms=_before_decision("age_ms"), arrived_ms=_before_decision("wait_ms")), batches
-    )
+    means = {"event_ms": _before_decision("age_ms"), "arrived_ms": _before_decision("wait_ms")}
+    reads = _placed(reads.with_columns(**means, newest_ms=pl.col("decided_at_ms") - pl.col("min_age_ms")), batches)
     firsts = _placed(
         firsts.with_columns(
             n=pl.lit(1, pl.Int64()),
             event_ms=pl.col("decided_at_ms") - pl.col("age_ms"),
+            reached_ms=pl.col("decided_at_ms") - pl.col("reached_age_ms"),
             arrived_ms=pl.col("decided_at_ms") - pl.col("wait_ms"),
         ),
         batches,

@@ -55,12 +55,11 @@ _PASSING = pl.Schema(
         "writer_batch": pl.Int64(),
         "writer_row": pl.Int64(),
         "whose": TEXT,
-        "origin": pl.Int64(),
         "was_awake": pl.Boolean(),
     }
 )
-"""What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the writer's window behind a `hop`
-(`origin`), or `unknown`.
+"""What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the mark of `writer_batch` in a `hop`,
+or `unknown`.
 
 `at_ms` is when it was there, reference, with its error, and `whose` names partition and setting. `was_awake` is False
 for the record of a partition that counted as silent before. What is known of the record is as in FIRSTS.
@@ -107,20 +106,27 @@ def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, 
 
 
 def _behind_hops(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
+    """Returns the steps of the writers' batches that let the windows of *rows* pass, as if each had had that window."""
     if rows.is_empty():
         return []
-    written = numbered(ledger.facts.windows).rename({"result": "origin"})
-    origins = written.join(rows.select("origin").unique(), on="origin", how="semi").rename({"origin": "result"})
-    origins = ledger.made_visible(origins)
+    closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
+    asked = rows.select(
+        "result", "read_error_ms", stream="writer", place="input", batch_id="writer_batch", end_ms=closed_ms
+    )
+    of_window = ["stream", "place", "batch_id", "end_ms"]
+    marks = ledger.facts.marks.drop("watermark_ms")
+    windows = asked.select(of_window).unique(maintain_order=True).join(marks, on=of_window[:3])
+    origins = ledger.made_visible(numbered(windows.with_columns(allowed_ms=pl.lit(None, MS))))
     steps = _window_steps(ledger, origins, _passing(ledger, origins), depth + 1)
-    return [behind_hop(steps, origins, rows, depth)]
+    links = asked.join(origins.select(*of_window, origin="result"), on=of_window)
+    return [behind_hop(steps, origins, links, depth)]
 
 
 def _passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
     """Returns what let the last partition pass each of *windows*, in rows of _PASSING; no row: nothing is known."""
     closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
     asked = windows.select("result", "stream", "batch_id", end_ms=closed_ms)
-    found = [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _not_known(ledger, asked)]
+    found = [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _without_bounds(ledger, asked)]
     # What is not known may have come last.
     last = ["result", pl.col("kind") == "unknown", "was_awake", "at_ms", "whose"]
     passed = pl.concat([_of_passing(frame) for frame in found]).sort(last)
@@ -143,37 +149,59 @@ def _may_be_later() -> pl.Expr:
 
 
 def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the first record of each partition with which it passed; `unknown` where that record is missing."""
+    """Returns the first record of each partition with which it passed; `unknown` where that record is missing.
+
+    It is in FIRSTS if the window was known when the batch read it. Else the first row of READS has it, as nearly as a
+    row has one age.
+    """
     looked = ledger.batches.select("stream", "batch_id", "looked_ms")
-    plans = ledger.facts.plans.select(*PARTITION, "batch_id", reached_ms="newest_ms")
-    needed_ms = pl.col("end_ms") + pl.col("bound_ms")
+    plans = ledger.facts.plans.select(*PARTITION, "batch_id", planned="n", until_ms="newest_ms")
     rows = (
         asked.join(plans, on=["stream", "batch_id"])
         .join(ledger.facts.bounds, on=["stream", "input"])
-        .filter(pl.col("reached_ms") >= needed_ms)
+        .with_columns(needed_ms=pl.col("end_ms") + pl.col("bound_ms"))
+        .filter(pl.col("until_ms") >= pl.col("needed_ms"))
         .join(looked, on=["stream", "batch_id"], how="left")
     )
     silences = ledger.facts.silences.select(*PARTITION, "batch_id", silent_batch="batch_id")
     passed = _before(_before(rows, _newest(ledger)), silences).filter(_is_missing())
-    firsts = passed.select("result", *PARTITION, "batch_id", needed_ms=needed_ms).join(
-        ledger.facts.firsts, on=[*PARTITION, "batch_id"]
+    of_row = ["result", "input", "partition"]
+    firsts = passed.join(ledger.facts.firsts, on=[*PARTITION, "batch_id"]).filter(
+        pl.col("event_ms") >= pl.col("needed_ms"),
+        pl.col("reached_ms").is_null() | (pl.col("reached_ms") < pl.col("needed_ms")),
     )
-    firsts = (
-        firsts.filter(pl.col("event_ms") >= pl.col("needed_ms"))
-        .sort("row")
+    found = _with_writes(
+        ledger, pl.concat([firsts, _in_reads(ledger, passed.join(firsts, on=of_row, how="anti"))], how="diagonal")
+    )
+    missing = passed.join(found, on=of_row, how="anti")
+    was_idle = (pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)).fill_null(value=False)
+    return pl.concat(
+        [
+            found.with_columns(
+                kind=pl.lit("record"),
+                at_ms=pl.coalesce("arrived_ms", "written_ms", "looked_ms"),
+                at_error_ms=pl.coalesce("arrival_error_ms", "written_error_ms"),
+                was_awake=~was_idle,
+            ),
+            missing.with_columns(kind=pl.lit("unknown"), was_awake=pl.lit(value=True)),
+        ],
+        how="diagonal",
+    ).with_columns(whose=input_partition())
+
+
+def _in_reads(ledger: Ledger, passed: pl.DataFrame) -> pl.DataFrame:
+    """Returns the row of READS that has the first record of each partition in *passed*; none if one may be missing."""
+    batch = [*PARTITION, "batch_id"]
+    reads = ledger.facts.reads.join(passed.select(batch).unique(), on=batch, how="semi")
+    complete = reads.group_by(batch).agg(known=pl.sum("n"))
+    rows = passed.join(complete, on=batch).filter(pl.col("known") == pl.col("planned")).drop("newest_ms")
+    return (
+        rows.join(reads.drop("n"), on=batch)
+        .filter(pl.col("newest_ms") >= pl.col("needed_ms"))
+        .with_columns(event_ms=pl.max_horizontal("event_ms", "needed_ms"))
+        .sort("arrived_ms", "row", nulls_last=True)
         .group_by("result", "input", "partition", maintain_order=True)
         .first()
-        .drop("stream", "batch_id", "needed_ms")
-    )
-    was_idle = pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)
-    found = _with_writes(ledger, passed.join(firsts, on=["result", "input", "partition"], how="left"))
-    is_found = pl.col("event_ms").is_not_null()
-    return found.with_columns(
-        kind=pl.when(is_found).then(pl.lit("record")).otherwise(pl.lit("unknown")),
-        at_ms=pl.when(is_found).then(pl.coalesce("arrived_ms", "written_ms", "looked_ms")),
-        at_error_ms=pl.coalesce("arrival_error_ms", "written_error_ms"),
-        whose=input_partition(),
-        was_awake=~(is_found & was_idle).fill_null(value=False),
     )
 
 
@@ -215,50 +243,54 @@ def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
 
 
 def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the hops whose writer's watermark passed in a batch that this one was the first to read."""
+    """Returns the hops whose writer's watermark passed in a batch that this one was the first to read; `unknown` where
+    no such batch is known.
+    """
     plans = ledger.facts.plans.filter(pl.col("writer").is_not_null())
-    written = ledger.made_visible(numbered(ledger.facts.windows).rename({"result": "origin"})).select(
-        "origin",
-        "end_ms",
+    marks = ledger.made_visible(ledger.facts.marks).select(
+        "watermark_ms",
         writer="stream",
         input="place",
-        written_batch="batch_id",
+        writer_batch="batch_id",
         at_ms="until_ms",
         at_error_ms="clock_error_ms",
     )
-    earlier = plans.select(*PARTITION, left_by="batch_id", seen_batch="latest_offset").sort("left_by")
-    rows = (
-        asked.join(plans, on=["stream", "batch_id"])
-        .join(written, on=["writer", "input", "end_ms"])
-        .filter(pl.col("written_batch").is_between("from_offset", "until_offset", closed="left"))
+    rows = asked.join(plans, on=["stream", "batch_id"])
+    passed = (
+        rows.select("result", "input", "writer", "end_ms")
+        .join(marks, on=["writer", "input"])
+        .filter(pl.col("watermark_ms") >= pl.col("end_ms"))
+        .sort("writer_batch")
+        .group_by("result", "input", maintain_order=True)
+        .first()
+        .drop("writer", "end_ms", "watermark_ms")
     )
+    rows = rows.join(passed, on=["result", "input"], how="left", maintain_order="left")
+    is_read = (pl.col("writer_batch") < pl.col("until_offset")).fill_null(value=False)
+    rows = rows.filter(~is_read | (pl.col("writer_batch") >= pl.col("from_offset")))
+    earlier = plans.select(*PARTITION, left_by="batch_id", seen_batch="latest_offset")
     left = (
-        rows.select("result", *PARTITION, "batch_id", "written_batch")
+        rows.select("result", *PARTITION, "batch_id", "writer_batch")
         .join(earlier, on=PARTITION, nulls_equal=True)
-        .filter(pl.col("left_by") < pl.col("batch_id"), pl.col("written_batch") < pl.col("seen_batch"))
+        .filter(pl.col("left_by") < pl.col("batch_id"), pl.col("writer_batch") < pl.col("seen_batch"))
         .group_by("result", "input")
         .agg(pl.min("left_by"))
     )
     return rows.join(left, on=["result", "input"], how="left", maintain_order="left").with_columns(
-        kind=pl.lit("hop"),
-        bound_ms=pl.lit(None, MS),
+        kind=pl.when(is_read).then(pl.lit("hop")).otherwise(pl.lit("unknown")),
+        at_ms=pl.when(is_read).then("at_ms"),
         whose=input_partition(),
         was_awake=pl.lit(value=True),
     )
 
 
-def _not_known(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the hops without their writer's window, and the partitions of sources without a bound."""
-    written = ledger.facts.windows.select("end_ms", writer="stream", input="place", is_written=pl.lit(value=True))
-    rows = (
-        asked.join(ledger.facts.plans, on=["stream", "batch_id"])
-        .join(ledger.facts.bounds, on=["stream", "input"], how="left")
-        .join(written.unique(), on=["writer", "input", "end_ms"], how="left")
-    )
-    is_hop, has_bound = pl.col("writer").is_not_null(), pl.col("bound_ms").is_not_null()
-    is_known = pl.when(is_hop).then(pl.col("is_written").is_not_null()).otherwise(has_bound)
-    return rows.filter(~is_known).with_columns(
-        kind=pl.lit("unknown"), whose=input_partition(), was_awake=pl.lit(value=True)
+def _without_bounds(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
+    """Returns the partitions of sources whose bound is not known."""
+    sources = ledger.facts.plans.filter(pl.col("writer").is_null()).select("stream", "batch_id", "input", "partition")
+    return (
+        asked.join(sources, on=["stream", "batch_id"])
+        .join(ledger.facts.bounds, on=["stream", "input"], how="anti")
+        .with_columns(kind=pl.lit("unknown"), whose=input_partition(), was_awake=pl.lit(value=True))
     )
 
 

@@ -52,20 +52,21 @@ _KNOWN = {
     "seen_before_ms": pl.Int64(),
     "excluded_before_ms": pl.Int64(),
 }
-READS = pl.Schema(
-    {"n": pl.Int64(), "age_ms": pl.Int64(), **_KNOWN, "writer_batch": pl.Int64(), "writer_row": pl.Int32()}
-)
+_WRITER = {"writer_batch": pl.Int64(), "writer_row": pl.Int32()}
+READS = pl.Schema({"n": pl.Int64(), "age_ms": pl.Int64(), "min_age_ms": pl.Int64(), **_KNOWN, **_WRITER})
 """Fields of the rows of what a batch read of a partition: `partition_batches.reads`.
 
-`age_ms` is the sum of decided_at − record time over `n` records, and `wait_ms` that of decided_at − arrival (null:
-nobody stamped it, or a batch wrote the record). `left_by` is the first batch whose plan saw the records and left them
-behind (null: none did). `in_transaction`: a look had seen them beyond the last stable offset. Without a stamp
-`seen_before_ms` is how long before this batch's look the first one was that saw the records, and `excluded_before_ms`
-the last one that did not (null: there was none, or there is a stamp). Of a hop, and of a topic of this warehouse,
-`writer_batch` wrote the records, and `writer_row` is their row, from 0, in `results` of the operator that wrote them.
+`age_ms` is the sum of decided_at − record time over `n` records, `min_age_ms` the smallest of these lengths, and
+`wait_ms` the sum of decided_at − arrival (null: nobody stamped it, or a batch wrote the record). `left_by` is the first
+batch whose plan saw the records and left them behind (null: none did). `in_transaction`: a look had seen them beyond
+the last stable offset. Without a stamp `seen_before_ms` is how long before this batch's look the first one was that saw
+the records, and `excluded_before_ms` the last one that did not (null: there was none, or there is a stamp). Of a hop,
+and of a topic of this warehouse, `writer_batch` wrote the records, and `writer_row` is their row, from 0, in `results`
+of the operator that wrote them.
 """
-FIRSTS = pl.Schema({"age_ms": pl.Int64(), **_KNOWN, "writer_batch": pl.Int64(), "writer_row": pl.Int32()})
-"""Fields of `partition_batches.firsts`, as in READS but of one record each.
+FIRSTS = pl.Schema({"age_ms": pl.Int64(), "reached_age_ms": pl.Int64(), **_KNOWN, **_WRITER})
+"""Fields of `partition_batches.firsts`, as in READS but of one record each. `reached_age_ms` is decided_at − the newest
+record time of the partition before it (null: it had no record).
 
 In order of arrival they are the first records of the partition at or beyond each instant for which a window that the
 batch closed had waited: its end, its `allowed_lateness` and the bound of the source.
@@ -163,18 +164,22 @@ def first_records(
         open_spans: OPEN_SPANS.
         looks: LOOKS.
     """
-    asked = np.unique(instants_ms.to_numpy())
+    asked, never_ms = np.unique(instants_ms.to_numpy()), np.iinfo(np.int64).min
     before = dict(newest_ms.select("partition", "newest_ms").iter_rows())
-    event_ms, found = records["event_ms"].to_numpy(), [np.empty(0, np.int64)]
+    event_ms = records["event_ms"].to_numpy()
+    found, reached_ms = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for partition, start, length in _partitions(records):
-        reached_ms = np.maximum.accumulate(event_ms[start : start + length])
-        missing = asked[asked > before.get(partition, np.iinfo(np.int64).min)]
-        places = np.unique(np.searchsorted(reached_ms, missing))
-        found.append(start + places[places < length])
-    lengths = {"age_ms": decided_at_ms - pl.col("event_ms")}
-    if "arrived_ms" in records.columns:
-        lengths["wait_ms"] = decided_at_ms - pl.col("arrived_ms")
-    rows = records[np.concatenate(found)].with_columns(**lengths)
+        reached = np.maximum.accumulate(np.append(before.get(partition, never_ms), event_ms[start : start + length]))
+        places = np.unique(np.searchsorted(reached[1:], asked[asked > reached[0]]))
+        places = places[places < length]
+        found.append(start + places)
+        reached_ms.append(reached[places])
+    reached_at = pl.Series(np.concatenate(reached_ms)).replace(never_ms, None)
+    rows = records[np.concatenate(found)].with_columns(
+        age_ms=decided_at_ms - pl.col("event_ms"), reached_age_ms=decided_at_ms - reached_at
+    )
+    if "arrived_ms" in rows.columns:
+        rows = rows.with_columns(wait_ms=decided_at_ms - pl.col("arrived_ms"))
     rows = _with_looks(_with_spans(_with_plans(rows, plans), open_spans), looks)
     return _as_fields(rows, {"partition": pl.Int32(), **FIRSTS})
 
@@ -238,7 +243,7 @@ def _counted(lengths: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataFrame, p
     keyed = lengths.with_columns(key=pl.lit(run) * 2**32 + pl.col("cell"))
     rows = (
         keyed.group_by("key")
-        .agg(n=pl.len(), age_ms=pl.sum("age_ms"), wait_ms=_sum("wait_ms"))
+        .agg(n=pl.len(), age_ms=pl.sum("age_ms"), min_age_ms=pl.min("age_ms"), wait_ms=_sum("wait_ms"))
         .sort("key")
         .with_columns(run=pl.col("key") // 2**32, cell=pl.col("key") % 2**32)
         .join(runs.with_row_index("run").cast({"run": pl.Int64()}), on="run", maintain_order="left")
