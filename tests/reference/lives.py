@@ -1041,12 +1041,7 @@ class Life:
         if frame == "arrivals":
             return row["arrived_ms"] is not None
         if frame == "results":
-            near = [
-                other
-                for other in self.rows["results"]
-                if all(other[name] == row[name] for name in ("stream", "batch_id", "place"))
-            ]
-            return row["place"] == stream.hop and len(near) == 1
+            return row["place"] == stream.hop
         return True
 
     def _lose_segments(self, place: int, row: Row) -> None:
