@@ -547,17 +547,21 @@ class Stream:
         if not self.shards:
             return []
         began_ms, of_tasks = self.now_ms, []
+        # A key with most of the records makes its shard slower.
+        hot = draw.choice([None, None, *range(len(self.shards))])
+        tasks = [f"shard {n} key k{n}" if n == hot else f"shard {n}" for n in range(len(self.shards))]
         for n, host in enumerate(self.shards):
             at_ms, rows = began_ms + draw.randint(1, 80), []
             for operator, ms in zip(self.operators, lengths_ms, strict=True):
-                rows.append((at_ms, at_ms := at_ms + draw.randint(ms // 2, ms), ("operator", f"{operator} shard {n}")))
+                took_ms = draw.randint(ms // 2, ms) * (3 if n == hot else 1)
+                rows.append((at_ms, at_ms := at_ms + took_ms, ("operator", f"{operator} {tasks[n]}")))
             of_tasks.append((at_ms, rows, host))
         self._spend("spark", "tasks", max(task[0] for task in of_tasks) - began_ms + draw.randint(1, 60))
         for n, (_, rows, host) in enumerate(of_tasks):
             for since_ms, until_ms, (_, detail) in rows:
                 self.life.row(
                     "tasks", stream=self.name, driver=self.driver, batch_id=self.batch, host=host.name,
-                    task=f"shard {n}", operator=detail.split()[0], began_ms=host.wall(since_ms),
+                    task=tasks[n], operator=detail.split()[0], began_ms=host.wall(since_ms),
                     ended_ms=host.wall(until_ms),
                 )  # fmt: skip
         return max(enumerate(of_tasks), key=lambda each: (each[1][0], each[0]))[1][1]
