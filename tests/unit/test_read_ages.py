@@ -18,6 +18,7 @@ from tidemark.kernels.records.read_ages import (
     cell_of,
     first_records,
     in_lists,
+    late_keys,
     places_of,
     results_by_row,
     source_reads,
@@ -143,6 +144,14 @@ def test_a_result_finds_its_record_by_partition_and_offset():
     records = frame(RECORDS, SOURCE_RECORDS)
     assert places_of(records, asked).to_list() == [5, 4, None, None]
     assert places_of(records.clear(), asked).to_list() == [None] * 4
+
+
+def test_the_keys_with_most_late_results_are_named():
+    """Of `a` two results are older than 10 s, of `b` and `d` one; `c` is 10 s old, `e` comes after three others."""
+    made = [("a", 80_000), ("b", 81_000), ("a", 89_999), ("a", 95_000), ("c", 90_000), ("e", 1), ("d", 2), (None, 3)]
+    results = frame(made, pl.Schema({"key": pl.String(), "event_ms": pl.Int64()}))
+    rows = late_keys(results, 10_000, DECIDED_MS)
+    assert rows.rows() == [("a", 2, 30_001), ("b", 1, 19_000), ("d", 1, 99_998)]
 
 
 def test_without_records_there_are_no_rows():

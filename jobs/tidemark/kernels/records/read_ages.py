@@ -94,6 +94,12 @@ decided_at − arrival (null: it is not known of each of them, and that of the r
 setting because of which they came later than the batch that read the record (null: none did), and `held_detail` whose
 it is. They waited from `held_from_ms`, boot clock of the driver that read the record, until `due_ms`, epoch ms.
 """
+LATE_KEYS = pl.Schema({"key": pl.String(), "n": pl.Int64(), "age_ms": pl.Int64()})
+"""Fields of the keys with most results beyond a limit, MOST_KEYS of a batch and operator: `operator_batches.late_keys`.
+
+`n` results of the key were older than the limit, and `age_ms` is the sum of decided_at − record time over these.
+"""
+MOST_KEYS = 3
 _OF_RESULT = [name for name in RESULTS if name not in {"n", "age_ms", "wait_ms"}]
 
 
@@ -222,6 +228,20 @@ def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> tuple[pl.DataFr
     rows = pieces.group_by(_OF_RESULT).agg(pl.sum("n", "age_ms"), wait_ms=_sum("wait_ms")).sort(_OF_RESULT)
     numbered = rows.select(_OF_RESULT).with_row_index("row").cast({"row": pl.Int32()})
     return _as_fields(rows, RESULTS), _numbers(keyed, pieces.join(numbered, on=_OF_RESULT, nulls_equal=True))
+
+
+def late_keys(results: pl.DataFrame, limit_ms: int, decided_at_ms: int) -> pl.DataFrame:
+    """Returns the LATE_KEYS of an operator, those with most results first, and of equal ones the first in their order.
+
+    Args:
+        results: what the batch made visible: `key`, as text, and `event_ms`, as in SOURCE_RECORDS. Null keys count as
+            none.
+        limit_ms: results that are older than this at the decision are late.
+        decided_at_ms: decision time of the batch, epoch ms.
+    """
+    late = results.filter(pl.col("event_ms") < decided_at_ms - limit_ms, pl.col("key").is_not_null())
+    by_key = late.group_by("key").agg(n=pl.len(), age_ms=(decided_at_ms - pl.col("event_ms")).sum())
+    return _as_fields(by_key.sort(-pl.col("n").cast(pl.Int64()), "key").head(MOST_KEYS), LATE_KEYS)
 
 
 def in_lists(rows: pl.DataFrame, name: str) -> pl.DataFrame:
