@@ -37,7 +37,7 @@ def test_each_part_of_an_age_is_what_happened(seed, exact):
             agrees(accounts.get(n, {}), life.truth(result), result.wall_ms - result.start_ms, exact=exact)
 
 
-@settings(max_examples=settings().max_examples // 5)  # each has thousands of records
+@settings(max_examples=settings().max_examples // 6)  # each has thousands of records
 @given(st.integers(0, 2**40), st.booleans())
 def test_a_row_of_many_records_has_their_mean_parts(seed, exact):
     """What is stored of them is right to 1 % of the age, and windows stay exact.
