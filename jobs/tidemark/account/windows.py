@@ -247,7 +247,7 @@ def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
     no such batch is known.
     """
     plans = ledger.facts.plans.filter(pl.col("writer").is_not_null())
-    marks = ledger.made_visible(ledger.facts.marks).select(
+    marks = ledger.made_visible(ledger.facts.marks.filter(pl.col("watermark_ms").is_not_null())).select(
         "watermark_ms",
         writer="stream",
         input="place",
@@ -256,31 +256,35 @@ def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
         at_error_ms="clock_error_ms",
     )
     rows = asked.join(plans, on=["stream", "batch_id"])
-    passed = (
-        rows.select("result", "input", "writer", "end_ms")
-        .join(marks, on=["writer", "input"])
-        .filter(pl.col("watermark_ms") >= pl.col("end_ms"))
-        .sort("writer_batch")
-        .group_by("result", "input", maintain_order=True)
-        .first()
-        .drop("writer", "end_ms", "watermark_ms")
-    )
-    rows = rows.join(passed, on=["result", "input"], how="left", maintain_order="left")
+    rows = _first_beyond(rows, "end_ms", marks.sort("writer_batch"), "watermark_ms", by=["writer", "input"], exact=True)
     is_read = (pl.col("writer_batch") < pl.col("until_offset")).fill_null(value=False)
     rows = rows.filter(~is_read | (pl.col("writer_batch") >= pl.col("from_offset")))
-    earlier = plans.select(*PARTITION, left_by="batch_id", seen_batch="latest_offset")
-    left = (
-        rows.select("result", *PARTITION, "batch_id", "writer_batch")
-        .join(earlier, on=PARTITION, nulls_equal=True)
-        .filter(pl.col("left_by") < pl.col("batch_id"), pl.col("writer_batch") < pl.col("seen_batch"))
-        .group_by("result", "input")
-        .agg(pl.min("left_by"))
-    )
-    return rows.join(left, on=["result", "input"], how="left", maintain_order="left").with_columns(
+    saw = plans.select("stream", "input", left_by="batch_id", seen_batch="latest_offset").sort("left_by")
+    rows = _first_beyond(rows, "writer_batch", saw, "seen_batch", by=["stream", "input"], exact=False)
+    return rows.with_columns(
         kind=pl.when(is_read).then(pl.lit("hop")).otherwise(pl.lit("unknown")),
         at_ms=pl.when(is_read).then("at_ms"),
+        left_by=pl.when(pl.col("left_by") < pl.col("batch_id")).then("left_by"),
         whose=input_partition(),
         was_awake=pl.lit(value=True),
+    )
+
+
+def _first_beyond(
+    rows: pl.DataFrame, instant: str, later: pl.DataFrame, reached: str, *, by: list[str], exact: bool
+) -> pl.DataFrame:
+    """Returns *rows* with the first of *later*, which are in order, that had *reached* beyond the *instant*, or it if
+    *exact*.
+    """
+    first = later.with_columns(pl.col(reached).cum_max().over(by)).unique([*by, reached], keep="first")
+    return rows.sort(instant, nulls_last=True).join_asof(
+        first.sort(reached),
+        left_on=instant,
+        right_on=reached,
+        by=by,
+        strategy="forward",
+        allow_exact_matches=exact,
+        check_sortedness=False,
     )
 
 
