@@ -146,7 +146,7 @@ def test_a_record_that_a_plan_left_behind_waits_for_the_next_look(example, cut, 
 
 
 def test_a_window_behind_a_hop_waits_for_the_plan_that_reads_how_far_it_is_complete(example):
-    """Batch 7 of the example says in the hop that 10,300 is passed, and its reader takes that 500 ms after it saw it."""
+    """Batch 7 of the example says in the hop that 10,300 is passed. Its reader sees that 500 ms before it takes it."""
     reader = {"stream": "shop/report", "driver": 1}
     looks = [(0, 15_050, 15_100), (1, 15_100, 15_600)]
     names = ("batch_id", "excluded_ms", "looked_ms")
