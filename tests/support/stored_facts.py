@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 import polars as pl
-from reference.lives import Life, Row
+from reference.lives import BASE_MS, Life, Row
 
 from tidemark.account import facts as frames
 from tidemark.account.facts import AccountFacts
@@ -17,17 +17,17 @@ from tidemark.account.ledger import batches_of
 from tidemark.account.stored import STORED_READS, STORED_RESULTS, reads_of, results_of
 from tidemark.kernels.records.read_ages import (
     FIRSTS,
-    HOP_RECORDS,
     LOOKS,
     OPEN_SPANS,
     PLANS,
     READS,
     RESULTS,
     SOURCE_RECORDS,
+    WRITTEN_RECORDS,
     first_records,
-    hop_reads,
     results_by_row,
     source_reads,
+    written_reads,
 )
 
 COUNTED = {"reads", "firsts", "results", "looks"}
@@ -35,6 +35,7 @@ COUNTED = {"reads", "firsts", "results", "looks"}
 RESULT = {name: kind for name, kind in RESULTS.items() if name not in {"row", "n", "age_ms", "wait_ms"}}
 of_batch = itemgetter("stream", "batch_id")
 of_partition = itemgetter("stream", "input", "partition")
+of_writer = itemgetter("writer", "writer_batch", "writer_place", "writer_row")
 of_read = itemgetter("stream", "read_batch", "input", "partition", "read_row")
 
 
@@ -77,11 +78,8 @@ class _Stored:
         self._looks = _grouped(life.rows["looks"], of_partition)
         self._windows = _grouped(life.rows.get("windows", []), of_batch)
         self._bounds = {(row["stream"], row["input"]): row["bound_ms"] for row in life.rows["bounds"]}
-        self._created = {
-            (name, source.name)
-            for name, stream in life.streams.items()
-            for source in stream.inputs
-            if source.created_ms
+        self._inputs = {
+            (name, source.name): source for name, stream in life.streams.items() for source in stream.inputs
         }
         self._row_of_read: dict[tuple[Any, ...], int] = {}
         self._row_of_result: dict[tuple[Any, ...], int] = {}
@@ -91,60 +89,70 @@ class _Stored:
         """Counts what a batch read and made visible."""
         for plan in self._planned[of_batch(batch)]:
             read = (*of_batch(batch), plan["input"], plan["partition"])
-            lists, rows = (self._of_hop if plan["partition"] is None else self._of_source)(
-                batch, plan, self._read[read]
-            )
-            self._row_of_read |= {(*read, n): row for n, row in enumerate(rows)}
-            writer = next((row["writer"] for row in self._read[read]), None)
-            self.reads.append({**plan, "writer": writer, "decided_at_ms": batch["wall_ms"], **lists})
+            lists, numbers = self._count_reads(batch, plan, self._read[read])
+            self._row_of_read |= {(*read, n): row for n, row in enumerate(numbers)}
+            self.reads.append({**plan, **self._writer(plan), "decided_at_ms": batch["wall_ms"], **lists})
         for place, made in groupby(self._made[of_batch(batch)], key=lambda each: each[1]["place"]):
             self._count_results(batch, place, list(made))
 
-    def _of_hop(self, batch: Row, plan: Row, rows: list[Row]) -> tuple[Row, pl.Series]:
-        written = [itemgetter("writer", "writer_batch", "input", "writer_row")(row) for row in rows]
-        records = [
-            (row["writer_batch"], self._row_of_result[origin], row["event_ms"])
-            for row, origin in zip(rows, written, strict=True)
-        ]
-        reads, numbers = hop_reads(pl.DataFrame(records, schema=HOP_RECORDS, orient="row"), batch["wall_ms"])
-        return {"reads": reads.to_dicts(), "firsts": []}, numbers
+    def _writer(self, plan: Row) -> Row:
+        writer = self._inputs[plan["stream"], plan["input"]].writer
+        return {"writer": writer.name, "writer_place": plan["input"]} if writer else {}
 
-    def _of_source(self, batch: Row, plan: Row, rows: list[Row]) -> tuple[Row, pl.Series]:
-        partition, is_created = plan["partition"], (plan["stream"], plan["input"]) in self._created
-        records = [
-            (partition, plan["from_offset"] + n, row["event_ms"], None if is_created else row["arrived_ms"])
-            for n, row in enumerate(rows)
-        ]
-        for n, (_, _, _, arrived_ms) in enumerate(records):
-            self._arrived_ms[(*of_batch(batch), plan["input"], partition, n)] = arrived_ms
-        before = [each for each in self._plans[of_partition(plan)] if each["batch_id"] < batch["batch_id"]]
-        looks = self._looks[of_partition(plan)]
-        seen = [
-            (partition, look["until_offset"], batch["looked_ms"] - look["looked_ms"])
-            for look in looks
-            if look["driver"] == batch["driver"] and look["looked_ms"] <= batch["looked_ms"]
-        ]
-        left = [(partition, each["latest_offset"], each["batch_id"]) for each in before]
+    def _count_reads(self, batch: Row, plan: Row, rows: list[Row]) -> tuple[Row, pl.Series]:
+        source, decided_at_ms = self._inputs[plan["stream"], plan["input"]], batch["wall_ms"]
+        partition = plan["partition"] or 0
+        places = [(partition, plan["from_offset"] + n, row["event_ms"]) for n, row in enumerate(rows)]
+        if source.writer:
+            origins = [self._row_of_result[of_writer(row)] for row in rows]
+            written = [(row["writer_batch"], origin) for row, origin in zip(rows, origins, strict=True)]
+            if source.is_hop:
+                places = [(partition, row["writer_batch"], row["event_ms"]) for row in rows]
+            records = _frame([(*place, *by) for place, by in zip(places, written, strict=True)], WRITTEN_RECORDS)
+        else:
+            arrived_ms = [None if source.created_ms else row["arrived_ms"] for row in rows]
+            self._arrived_ms |= {
+                (*of_batch(batch), source.name, partition, n): at_ms for n, at_ms in enumerate(arrived_ms)
+            }
+            records = _frame([(*place, at_ms) for place, at_ms in zip(places, arrived_ms, strict=True)], SOURCE_RECORDS)
+        known = {} if source.is_hop else self._known(batch, plan)
+        count = written_reads if source.writer else source_reads
+        reads, numbers = count(records, decided_at_ms, **known)
+        firsts = [] if source.is_hop else self._firsts(batch, plan, records, known)
+        return {"reads": reads.to_dicts(), "firsts": firsts}, numbers
+
+    def _before(self, batch: Row, plan: Row) -> list[Row]:
+        return [each for each in self._plans[of_partition(plan)] if each["batch_id"] < batch["batch_id"]]
+
+    def _known(self, batch: Row, plan: Row) -> dict[str, pl.DataFrame]:
+        partition, looks = plan["partition"], self._looks[of_partition(plan)]
+        left = [(partition, each["latest_offset"], each["batch_id"]) for each in self._before(batch, plan)]
         spans = [(partition, look["stable_offset"], look["until_offset"]) for look in looks]
-        spans = [span for span in spans if span[1] < span[2]]
         known = {
-            "plans": pl.DataFrame(left, schema=PLANS, orient="row"),
-            "open_spans": pl.DataFrame(spans, schema=OPEN_SPANS, orient="row"),
-            "looks": pl.DataFrame(seen, schema=LOOKS, orient="row") if is_created else None,
+            "plans": _frame(left, PLANS),
+            "open_spans": _frame([span for span in spans if span[1] < span[2]], OPEN_SPANS),
         }
+        if self._inputs[plan["stream"], plan["input"]].created_ms:
+            seen = [
+                (partition, look["until_offset"], batch["looked_ms"] - look["looked_ms"])
+                for look in looks
+                if look["driver"] == batch["driver"] and look["looked_ms"] <= batch["looked_ms"]
+            ]
+            known["looks"] = _frame(seen, LOOKS)
+        return known
+
+    def _firsts(self, batch: Row, plan: Row, records: pl.DataFrame, known: dict[str, pl.DataFrame]) -> list[Row]:
         bound_ms = self._bounds[plan["stream"], plan["input"]]
-        instants_ms = [row["end_ms"] + bound_ms for row in self._windows[of_batch(batch)]]
-        newest_ms = [(partition, each["newest_ms"]) for each in before[-1:] if each["newest_ms"] is not None]
-        frame = pl.DataFrame(records, schema=SOURCE_RECORDS, orient="row")
-        reads, numbers = source_reads(frame, batch["wall_ms"], **known)
-        firsts = first_records(
-            frame,
+        ends_ms = [row["end_ms"] for row in self._windows[of_batch(batch)]]
+        instants_ms = [end_ms + bound_ms for end_ms in ends_ms if (end_ms - BASE_MS) % self._life.every_ms == 0]
+        newest_ms = [(plan["partition"], each["newest_ms"]) for each in self._before(batch, plan)[-1:]]
+        return first_records(
+            records,
             pl.Series(instants_ms, dtype=pl.Int64()),
-            pl.DataFrame(newest_ms, schema={"partition": pl.Int32(), "newest_ms": pl.Int64()}, orient="row"),
+            _frame(newest_ms, pl.Schema({"partition": pl.Int32(), "newest_ms": pl.Int64()})).drop_nulls(),
             batch["wall_ms"],
             **known,
-        )
-        return {"reads": reads.to_dicts(), "firsts": firsts.to_dicts()}, numbers
+        ).to_dicts()
 
     def _count_results(self, batch: Row, place: str, made: list[tuple[int, Row]]) -> None:
         results = [
@@ -174,6 +182,10 @@ def _grouped(rows: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[A
     for row in rows:
         found[key(row)].append(row)
     return found
+
+
+def _frame(rows: list[tuple[Any, ...]], schema: pl.Schema) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _stored(rows: list[Row], schema: pl.Schema, **lists: pl.Schema) -> pl.DataFrame:

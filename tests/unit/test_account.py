@@ -8,7 +8,7 @@ from random import Random
 import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference.lives import Life, Owned, Result
+from reference.lives import BASE_MS, Life, Owned, Result
 
 from support.stored_facts import facts_of, stored_facts
 from tidemark.account.ledger import Ledger
@@ -37,10 +37,14 @@ def test_each_part_of_an_age_is_what_happened(seed, exact):
             agrees(accounts.get(n, {}), life.truth(result), result.wall_ms - result.start_ms, exact=exact)
 
 
-@settings(max_examples=settings().max_examples // 5)  # each has thousands of records
+@settings(max_examples=settings().max_examples // 6)  # each has thousands of records
 @given(st.integers(0, 2**40), st.booleans())
 def test_a_row_of_many_records_has_their_mean_parts(seed, exact):
-    """What is stored of them is right to 1 % of the age, and windows stay exact."""
+    """What is stored of them is right to 1 % of the age, and windows stay exact.
+
+    Behind a hop or a topic only the arrival of the writer's row is known of one of its records, and lengths in a cell
+    differ by 4 %. So does the record that closes a session.
+    """
     life = Life(Random(seed), exact=exact, dense=True)
     exact &= life.is_stamped
     facts, members = stored_facts(life)
@@ -53,11 +57,16 @@ def test_a_row_of_many_records_has_their_mean_parts(seed, exact):
         truth = Counter[Owned]()
         for result in results:
             truth.update({owned: ms / len(results) for owned, ms in life.truth(result).items()})
-        # Of some of a hop's row only the arrival of all of it is known: lengths in a cell differ by 4 %.
         share = 0.04 if any(result.record.writer for result in results) else 0.01
         agrees(records.get(row, {}), truth, age_ms, exact=exact, more_ms=share * (abs(age_ms) + 1_000) + 10)
     for n, window in enumerate(life.windows):
-        agrees(windows.get(n, {}), life.truth(window), window.wall_ms - window.start_ms, exact=exact, more_ms=10)
+        age_ms = window.wall_ms - window.start_ms
+        is_session = (window.start_ms - BASE_MS) % life.every_ms != 0
+        if is_session and life.has_topics:
+            continue  # which of the records that a batch wrote comes first in a topic is not told
+        share = 0.04 if life.has_topics or is_session else 0
+        more_ms = share * (abs(age_ms) + 1_000) + 10
+        agrees(windows.get(n, {}), life.truth(window), age_ms, exact=exact, more_ms=more_ms)
 
 
 @given(st.integers(0, 2**40))

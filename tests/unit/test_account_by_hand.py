@@ -145,6 +145,53 @@ def test_a_record_that_a_plan_left_behind_waits_for_the_next_look(example, cut, 
     }
 
 
+def test_a_window_behind_a_hop_waits_for_the_plan_that_reads_how_far_it_is_complete(example):
+    """Batch 7 of the example says in the hop that 10,300 is passed. Its reader sees that 500 ms before it takes it."""
+    reader = {"stream": "shop/report", "driver": 1}
+    looks = [(0, 15_050, 15_100), (1, 15_100, 15_600)]
+    names = ("batch_id", "excluded_ms", "looked_ms")
+    batches = [
+        reader | {"host": "host-a", "wall_ms": 15_140, "boot_ms": 15_100} | dict(zip(names, look, strict=True))
+        for look in looks
+    ]
+    hop = reader | {"input": "revenue", "writer": STREAM["stream"], "latest_offset": 8, "n": 0}
+    plans = [
+        hop | {"batch_id": 0, "from_offset": 7, "until_offset": 7, "cut_by": "max_records", "cut_detail": "revenue"},
+        hop | {"batch_id": 1, "from_offset": 7, "until_offset": 8},
+    ]
+    lived = [
+        (0, "trigger", "", 14_000, 15_100),
+        (1, "trigger", "", 15_100, 15_600),
+        (1, "operator", "top", 15_600, 15_700),
+    ]
+    columns = ("batch_id", "owner", "detail", "began_ms", "ended_ms")
+    segments = [reader | dict(zip(columns, segment, strict=True)) for segment in lived]
+    measured = {"at_ms": 15_100, "offset_ms": -40, "error_ms": 0}
+    closed = {"place": "top", "batch_id": 1, "end_ms": 10_000, "visible_ms": 15_740, "visible_boot_ms": 15_700}
+    of_reader = {
+        "batches": batches,
+        "segments": segments,
+        "plans": plans,
+        "clocks": [reader | {"host": "host-a"} | measured],
+        "windows": [reader | closed],
+        "marks": [STREAM | VISIBLE | {"batch_id": 7, "watermark_ms": 10_300}],
+        **{name: [{"stream": "shop/report"} | row for row in of_name] for name, of_name in USUAL.items()},
+    }
+    facts = replace(
+        example, **{name: pl.concat([getattr(example, name), rows(name, *more)]) for name, more in of_reader.items()}
+    )
+    ledger = Ledger.of(facts)
+    found = window_parts(ledger, facts.windows.filter(stream="shop/report"))
+    assert parts(found) == WORK | {
+        ("bound", "orders"): 2_000,
+        ("next_record", "orders/0"): 300,
+        ("producer", "orders/0"): 800,
+        ("trigger", ""): 900 + 80,
+        ("max_records", "revenue"): 500,
+        ("operator", "top"): 100,
+    }
+
+
 def test_without_facts_nothing_has_parts():
     ledger = Ledger.of(AccountFacts())
     assert record_parts(ledger).is_empty()

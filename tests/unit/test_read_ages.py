@@ -8,22 +8,23 @@ from hypothesis import strategies as st
 
 from tidemark.kernels.records.read_ages import (
     FIRSTS,
-    HOP_RECORDS,
     LOOKS,
     OPEN_SPANS,
     PLANS,
     READS,
     RESULTS,
     SOURCE_RECORDS,
+    WRITTEN_RECORDS,
     cell_of,
     first_records,
-    hop_reads,
     in_lists,
+    late_keys,
     passing_records,
     places_of,
     results_by_row,
     source_reads,
     summed,
+    written_reads,
 )
 
 DECIDED_MS = 100_000
@@ -65,13 +66,13 @@ def test_records_that_came_about_alike_are_one_row():
     spans = frame([(0, 12, 13)], OPEN_SPANS)
     rows, numbers = source_reads(frame(RECORDS, SOURCE_RECORDS), DECIDED_MS, plans=left, open_spans=spans)
     assert rows.columns == ["partition", *READS]
-    assert shown(rows, "partition", "n", "age_ms", "wait_ms", "left_by", "in_transaction") == [
-        (0, 2, 10_000 + 9_990, 5_000 + 4_990, 3, False),
-        (0, 1, 9_980, 4_980, 4, True),
-        (0, 1, 9_970, 4_970, None, False),
-        (0, 1, 9_970, 9_960, None, False),
-        (1, 1, -500, 5_000, None, False),
-        (1, 1, 10_000, 5_000, None, False),
+    assert shown(rows, "partition", "n", "age_ms", "min_age_ms", "wait_ms", "left_by", "in_transaction") == [
+        (0, 2, 10_000 + 9_990, 9_990, 5_000 + 4_990, 3, False),
+        (0, 1, 9_980, 9_980, 4_980, 4, True),
+        (0, 1, 9_970, 9_970, 4_970, None, False),
+        (0, 1, 9_970, 9_970, 9_960, None, False),
+        (1, 1, -500, -500, 5_000, None, False),
+        (1, 1, 10_000, 10_000, 5_000, None, False),
     ]
     assert numbers.to_list() == [0, 0, 1, 2, 3, 5, 4]
     assert in_lists(rows, "reads")["reads"].list.len().to_list() == [4, 2]
@@ -90,9 +91,10 @@ def test_what_nobody_stamped_lies_between_two_looks():
 
 
 def test_records_of_a_hop_keep_the_rows_of_their_writer():
-    records = frame([(5, 1, 90_000), (5, 0, 90_000), (5, 1, 99_000), (6, 0, 99_000)], HOP_RECORDS)
-    rows, numbers = hop_reads(records, DECIDED_MS, plans=frame([(0, 6, 2)], PLANS))
-    assert rows.columns == [*READS]
+    written = [(5, 90_000, 5, 1), (5, 90_000, 5, 0), (5, 99_000, 5, 1), (6, 99_000, 6, 0)]
+    records = frame([(0, *record) for record in written], WRITTEN_RECORDS)
+    rows, numbers = written_reads(records, DECIDED_MS, plans=frame([(0, 6, 2)], PLANS))
+    assert rows.columns == ["partition", *READS]
     assert shown(rows, "writer_batch", "writer_row", "n", "age_ms", "wait_ms", "left_by") == [
         (5, 0, 1, 10_000, None, 2),
         (5, 1, 2, 11_000, None, 2),
@@ -108,10 +110,10 @@ def test_the_first_record_of_each_partition_that_passed_is_kept():
     left = frame([(0, 12, 3)], PLANS)
     rows = first_records(frame(RECORDS, SOURCE_RECORDS), instants_ms, newest_ms, DECIDED_MS, plans=left)
     assert rows.columns == ["partition", *FIRSTS]
-    assert shown(rows, "partition", "age_ms", "wait_ms", "left_by") == [
-        (0, 9_980, 4_980, None),
-        (1, 10_000, 5_000, None),
-        (1, -500, 5_000, None),
+    assert shown(rows, "partition", "age_ms", "reached_age_ms", "wait_ms", "left_by") == [
+        (0, 9_980, 9_990, 4_980, None),
+        (1, 10_000, None, 5_000, None),
+        (1, -500, 10_000, 5_000, None),
     ]
 
 
@@ -164,6 +166,14 @@ def test_a_result_finds_its_record_by_partition_and_offset():
     assert places_of(records.clear(), asked).to_list() == [None] * 4
 
 
+def test_the_keys_with_most_late_results_are_named():
+    """Of `a` two results are older than 10 s, of `b` and `d` one; `c` is 10 s old, `e` comes after three others."""
+    made = [("a", 80_000), ("b", 81_000), ("a", 89_999), ("a", 95_000), ("c", 90_000), ("e", 1), ("d", 2), (None, 3)]
+    results = frame(made, pl.Schema({"key": pl.String(), "event_ms": pl.Int64()}))
+    rows = late_keys(results, 10_000, DECIDED_MS)
+    assert rows.rows() == [("a", 2, 30_001), ("b", 1, 19_000), ("d", 1, 99_998)]
+
+
 def test_without_records_there_are_no_rows():
     nothing = SOURCE_RECORDS.to_frame()
     rows, numbers = source_reads(nothing, DECIDED_MS)
@@ -171,4 +181,4 @@ def test_without_records_there_are_no_rows():
     assert rows.is_empty()
     assert numbers.is_empty()
     assert first_records(nothing, pl.Series([1]), newest_ms, DECIDED_MS).is_empty()
-    assert hop_reads(HOP_RECORDS.to_frame(), DECIDED_MS)[0].is_empty()
+    assert written_reads(WRITTEN_RECORDS.to_frame(), DECIDED_MS)[0].is_empty()

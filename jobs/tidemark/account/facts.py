@@ -66,9 +66,9 @@ BATCHES = pl.Schema(
 """The batches that were decided, a row of `batches` each.
 
 `driver` is the one that decided the batch. `wall_ms` is the batch's one reading of the wall clock of `host`, and
-`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known, and `excluded_ms`
-the look before that (null: it was the driver's first one). If that is not the look of the batch before, it found
-nothing.
+`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known; of a later part of
+a planned batch, when the part before ended. `excluded_ms` is the look before that (null: it was the driver's first
+one). If that is not the look of the batch before, it found nothing.
 """
 HEARTBEATS = pl.Schema(
     {
@@ -124,23 +124,26 @@ READS = pl.Schema(
         "partition": COUNT,
         "row": COUNT,
         "event_ms": MS,
+        "newest_ms": MS,
         "n": COUNT,
         "arrived_ms": MS,
         "arrival_error_ms": MS,
         "in_transaction": pl.Boolean(),
         "left_by": COUNT,
         "writer": TEXT,
+        "writer_place": TEXT,
         "writer_batch": COUNT,
         "writer_row": COUNT,
     }
 )
 """What a batch read: `n` records of an input partition that arrived, waited and aged alike, in `partition_batches`.
 
-`row` numbers the rows of a batch and partition. `event_ms` is the mean event time, and `arrived_ms` the mean arrival by
-the reference, with its error (both null: not known). `in_transaction`: a look had seen them beyond the last stable
-offset. `left_by` is the first batch whose plan saw them and left them behind (null: the first plan that saw them took
-them). Of a hop, `writer` and `writer_batch` are the stream and the batch that wrote them, `writer_row` is their row in
-its RESULTS, and their arrival is null: it is the commit of that batch. They are null for other inputs.
+`row` numbers the rows of a batch and partition. `event_ms` is the mean event time, `newest_ms` the newest, and
+`arrived_ms` the mean arrival by the reference, with its error (both null: not known). `in_transaction`: a look had seen
+them beyond the last stable offset. `left_by` is the first batch whose plan saw them and left them behind (null: the
+first plan that saw them took them). Of a hop, or of a topic whose records have an id of this warehouse, `writer`,
+`writer_place`, `writer_batch` and `writer_row` name their row of RESULTS, and their arrival is null: it is the end of
+that write. They are null for others.
 """
 FIRSTS = pl.Schema(
     {
@@ -150,16 +153,22 @@ FIRSTS = pl.Schema(
         "partition": COUNT,
         "row": COUNT,
         "event_ms": MS,
+        "reached_ms": MS,
         "arrived_ms": MS,
         "arrival_error_ms": MS,
         "in_transaction": pl.Boolean(),
         "left_by": COUNT,
+        "writer": TEXT,
+        "writer_place": TEXT,
+        "writer_batch": COUNT,
+        "writer_row": COUNT,
     }
 )
 """Single records, in the order of arrival by `row`: of each partition of a source, and for each instant for which a
 window that the batch closed had waited (its end, `allowed_ms` and the bound), the first record at or beyond it.
 
-They are among those of READS, and the columns are as there.
+They are among those of READS, and the columns are as there. `reached_ms` is the newest event time of the partition
+before the record (null: there was none), so that it is the first one also beyond each instant between the two.
 """
 RESULTS = pl.Schema(
     {
@@ -209,7 +218,22 @@ WINDOWS = pl.Schema(
 `batch_id` is the first batch whose watermark passed `end_ms`, record time, and `allowed_ms` beyond it: that is the
 `allowed_lateness` of an operator that sends a window only when it is closed (null: it sends it at its end). A session
 ends at its merged end. `visible_ms` and `visible_boot_ms` are when the place had the window's first result, as in
-RESULTS. Every stream has its streaming windows, and a hop is a place of its writer's.
+RESULTS.
+"""
+MARKS = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": COUNT,
+        "driver": COUNT,
+        "place": TEXT,
+        "watermark_ms": MS,
+        "visible_ms": MS,
+        "visible_boot_ms": MS,
+    }
+)
+"""How far a hop was complete with a batch that it showed, the watermark of `batches` (null: there was none yet).
+
+`visible_ms` and `visible_boot_ms` are as in RESULTS.
 """
 BOUNDS = pl.Schema({"stream": TEXT, "input": TEXT, "bound_ms": MS})
 """The bound of each source that a stream reads."""
@@ -241,6 +265,7 @@ class AccountFacts:
     firsts: pl.DataFrame = field(default_factory=FIRSTS.to_frame)
     results: pl.DataFrame = field(default_factory=RESULTS.to_frame)
     windows: pl.DataFrame = field(default_factory=WINDOWS.to_frame)
+    marks: pl.DataFrame = field(default_factory=MARKS.to_frame)
     bounds: pl.DataFrame = field(default_factory=BOUNDS.to_frame)
     silences: pl.DataFrame = field(default_factory=SILENCES.to_frame)
     usual_lengths: pl.DataFrame = field(default_factory=USUAL_LENGTHS.to_frame)

@@ -55,6 +55,7 @@ class Recorded:
             clocks=self._clocks(),
             plans=plans,
             windows=self._windows(),
+            marks=self._marks(topology),
             bounds=_as(inputs.drop_nulls("bound_ms"), facts.BOUNDS),
             silences=silences,
         )
@@ -194,6 +195,36 @@ class Recorded:
             .with_columns(due_ms=pl.col("read_at_ms") + pl.col("idle_after_ms") + pl.col("to_boot_ms"))
         )
         return _as(silent.with_columns(setting=pl.lit("idle_after")), facts.SILENCES)
+
+    def _marks(self, topology: Topology) -> pl.DataFrame:
+        """Returns how far each hop was complete with each batch, which was when the batch had its rows there.
+
+        A batch that only moved the watermark has no row of the repartition; then it was when the batch had finished.
+        """
+        hops = [(sub.name, o.name) for sub in topology.sub_topologies for o in sub.operators if o.hop_table]
+        places = pl.DataFrame(hops, schema={"sub_topology": pl.String, "place": pl.String}, orient="row")
+        written = self.operator_batches.select(
+            "sub_topology",
+            "batch_id",
+            place="operator",
+            written_at="finished_at",
+            written_boot_ms="finished_boot_ms",
+            written_by="finished_epoch",
+        )
+        boot_ms = pl.col("started_boot_ms") + _ms("finished_at") - _ms("started_at")
+        marks = self.batches.join(places, on="sub_topology").join(
+            written, on=["sub_topology", "batch_id", "place"], how="left"
+        )
+        return _as(
+            marks.with_columns(
+                STREAM,
+                driver=pl.coalesce("written_by", "epoch"),
+                watermark_ms=_ms("watermark"),
+                visible_ms=pl.coalesce(_ms("written_at"), _ms("finished_at")),
+                visible_boot_ms=pl.coalesce("written_boot_ms", boot_ms),
+            ),
+            facts.MARKS,
+        )
 
     def _windows(self) -> pl.DataFrame:
         return _as(
@@ -351,7 +382,7 @@ def _inputs(topology: Topology) -> pl.DataFrame:
             row: dict[str, object] = {"stream": sub.name, "source": source.name, "input": source.name, "of_job": of_job}
             match source:
                 case HopSource():
-                    row |= {"input": source.repartition, "writer": source.upstream}
+                    row |= {"input": source.repartition, "writer": source.upstream, "writer_place": source.repartition}
                 case Source() if not of_job:
                     row |= {
                         "bound_ms": source.bound_ms,
@@ -360,7 +391,7 @@ def _inputs(topology: Topology) -> pl.DataFrame:
                     }
             rows.append(row)
     whole = ("bound_ms", "idle_after_ms", "max_records")
-    words = ("stream", "source", "input", "writer")
+    words = ("stream", "source", "input", "writer", "writer_place")
     types = {**dict.fromkeys(words, pl.String), **dict.fromkeys(whole, pl.Int64), "of_job": pl.Boolean}
     return pl.DataFrame(rows, schema=types)
 

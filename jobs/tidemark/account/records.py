@@ -164,10 +164,11 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
     known, unknown = rows.filter(is_known), rows.filter(~is_known)
     before_ms = pl.col("looked_ms").shift().over("stream")
     looks = ledger.batches.select("stream", look="batch_id", look_ms="looked_ms", before_ms=before_ms)
+    planned = ledger.facts.plans.select("stream", look="batch_id", has_plan=pl.lit(value=True)).unique()
     stretches = (
         known.with_columns(look=pl.int_ranges(pl.col("left_by") + 1, pl.col("read_batch") + 1))
         .explode("look")
-        .join(looks, on=["stream", "look"])
+        .join(looks.join(planned, on=["stream", "look"], how="left"), on=["stream", "look"])
         .join(ledger.waiting.rename({"batch_id": "look"}), on=["stream", "look"], how="left")
         .sort("result", "look", "since", "until")
     )
@@ -175,8 +176,10 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
     is_owed = pl.col("owner").is_not_null() & pl.col("cut_by").ne_missing(MAX_DRIFT)
     share_ms = ((pl.col("look_ms") - pl.col("before_ms")) * pl.col("until")).floor().cast(pl.Int64())
     until_ms = pl.when(is_owed).then(pl.col("before_ms") + share_ms).otherwise("look_ms")
-    owner = pl.when(is_owed).then("owner").otherwise(pl.col("cut_by").fill_null(CAPACITY))
-    detail = pl.when(is_owed).then("detail").otherwise(pl.coalesce("cut_detail", "stream"))
+    # Without its plan nobody knows what a stream owed at a look.
+    unowed, whose = pl.col("cut_by").fill_null(CAPACITY), pl.coalesce("cut_detail", "stream")
+    owner = pl.when(is_owed).then("owner").when("has_plan").then(unowed).otherwise(_UNKNOWN)
+    detail = pl.when(is_owed).then("detail").when("has_plan").then(whose).otherwise(pl.lit("plan"))
     return [
         step(rows, depth, 4, "left_ms", stream="stream", error_ms=between("left_driver", "left_error_ms")),
         step(stretches, depth, 5, until_ms, owner=owner, detail=detail, nth=pl.int_range(pl.len())),
@@ -185,12 +188,18 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
 
 
 def _hop_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
-    """Returns the steps of the batches that wrote records of hops, and of what their writers had read."""
+    """Returns the steps of the batches that wrote records of hops and topics, and of what their writers had read."""
     if rows.is_empty():
         return []
     written = numbered(ledger.facts.results).rename({"result": "origin"})
     found = rows.select(
-        "result", "seen_ms", "read_error_ms", stream="writer", batch_id="writer_batch", row="writer_row", place="input"
+        "result",
+        "seen_ms",
+        "read_error_ms",
+        stream="writer",
+        place="writer_place",
+        batch_id="writer_batch",
+        row="writer_row",
     ).join(
         written.select("origin", "stream", "batch_id", "place", "row"),
         on=["stream", "batch_id", "place", "row"], how="left", maintain_order="left",

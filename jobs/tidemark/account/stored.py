@@ -18,12 +18,14 @@ STORED_READS = pl.Schema(
         "input": TEXT,
         "partition": pl.Int64(),
         "writer": TEXT,
+        "writer_place": TEXT,
         "decided_at_ms": MS,
     }
 )
 """Rows of `partition_batches`, with their lists `reads` and `firsts`.
 
-`writer` is the stream that writes the input, null for a source. The partition of a hop is null.
+`writer` is the stream that writes the input, and `writer_place` its hop or topic (both null: nothing here does). The
+partition of a hop is null.
 """
 STORED_RESULTS = pl.Schema(
     {
@@ -45,26 +47,30 @@ def reads_of(stored: pl.DataFrame, batches: pl.DataFrame) -> tuple[pl.DataFrame,
     *batches* are those of a Ledger: arrivals that nobody stamped are between looks.
     """
     reads, firsts = (_in_rows(stored, STORED_READS, name).rename({"number": "row"}) for name in ("reads", "firsts"))
-    reads = _placed(
-        reads.with_columns(event_ms=_before_decision("age_ms"), arrived_ms=_before_decision("wait_ms")), batches
-    )
+    means = {"event_ms": _before_decision("age_ms"), "arrived_ms": _before_decision("wait_ms")}
+    reads = _placed(reads.with_columns(**means, newest_ms=pl.col("decided_at_ms") - pl.col("min_age_ms")), batches)
     firsts = _placed(
         firsts.with_columns(
             n=pl.lit(1, pl.Int64()),
             event_ms=pl.col("decided_at_ms") - pl.col("age_ms"),
+            reached_ms=pl.col("decided_at_ms") - pl.col("reached_age_ms"),
             arrived_ms=pl.col("decided_at_ms") - pl.col("wait_ms"),
         ),
         batches,
     )
     usual = usual_delays(reads.filter(_is_created()))
-    return _arrived(reads, usual).select(READS.names()), _arrived(firsts, usual).select(FIRSTS.names())
+    return _as_facts(_arrived(reads, usual), READS), _as_facts(_arrived(firsts, usual), FIRSTS)
 
 
 def results_of(stored: pl.DataFrame) -> pl.DataFrame:
     """Returns RESULTS of STORED_RESULTS."""
     rows = _in_rows(stored, STORED_RESULTS, "results").rename({"source": "input"})
     means = {"event_ms": _before_decision("age_ms"), "arrived_ms": _before_decision("wait_ms")}
-    return rows.with_columns(**means).select(pl.col(name).cast(kind) for name, kind in RESULTS.items())
+    return _as_facts(rows.with_columns(**means), RESULTS)
+
+
+def _as_facts(rows: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+    return rows.select(pl.col(name).cast(kind) for name, kind in schema.items())
 
 
 def _in_rows(stored: pl.DataFrame, schema: pl.Schema, name: str) -> pl.DataFrame:

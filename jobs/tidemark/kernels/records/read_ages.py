@@ -29,9 +29,21 @@ ms. The stamp is null for a topic with CreateTime: nobody stamps arrivals there.
 """
 HOP_RECORDS = pl.Schema({"writer_batch": pl.Int64(), "writer_row": pl.Int32(), "event_ms": pl.Int64()})
 """Records that a batch read of a hop, with the batch that wrote them and `row` of their RESULTS there."""
+WRITTEN_RECORDS = pl.Schema(
+    {
+        "partition": pl.Int32(),
+        "offset": pl.Int64(),
+        "event_ms": pl.Int64(),
+        "writer_batch": pl.Int64(),
+        "writer_row": pl.Int32(),
+    }
+)
+"""Records that a batch read of a hop, or of a topic that a stream of this warehouse writes, as SOURCE_RECORDS.
+
+They carry the batch that wrote them, and their row in the `results` of that batch. The offset in a hop is that batch.
+"""
 PLANS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "left_by": pl.Int64()})
-"""Plans of earlier batches (`left_by`) that left records behind; they saw those before `until_offset`. Of a hop the
-partition is 0, and offsets are batches of its writer."""
+"""Plans of earlier batches (`left_by`) that left records behind; they saw those before `until_offset`."""
 OPEN_SPANS = pl.Schema({"partition": pl.Int32(), "from_offset": pl.Int64(), "until_offset": pl.Int64()})
 """Offsets that a look saw beyond the last stable offset, the end excluded: records of open transactions."""
 LOOKS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "before_ms": pl.Int64()})
@@ -42,6 +54,12 @@ FIRSTS = fields_schema(catalog.FIRSTS)
 """In order of arrival they are the first records of a partition at or beyond each instant for which a window that the
 batch closed had waited: its end, its `allowed_lateness` and the bound of the source."""
 RESULTS = fields_schema(catalog.RESULTS)
+LATE_KEYS = pl.Schema({"key": pl.String(), "n": pl.Int64(), "age_ms": pl.Int64()})
+"""Fields of the keys with most results beyond a limit, MOST_KEYS of a batch and operator: `operator_batches.late_keys`.
+
+`n` results of the key were older than the limit, and `age_ms` is the sum of decided_at − record time over these.
+"""
+MOST_KEYS = 3
 
 
 def cell_of(length_ms: pl.Expr) -> pl.Expr:
@@ -68,21 +86,26 @@ def source_reads(
         open_spans: OPEN_SPANS; None: no transaction was open.
         looks: LOOKS; None: arrivals are stamped.
     """
-    runs = _runs(records, plans, open_spans, looks)
-    run = np.repeat(np.arange(runs.height), runs["length"].to_numpy())
     lengths = records.select(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms"))
     # One number is the key of a row: to group by three columns takes four times as long.
     cells = _as_number(cell_of(pl.col("age_ms"))) * 2**16 + _as_number(cell_of(pl.col("wait_ms")).fill_null(0))
-    keyed = lengths.with_columns(key=pl.lit(pl.Series(run)) * 2**32 + cells)
-    rows = (
-        keyed.group_by("key")
-        .agg(n=pl.len().cast(pl.Int64()), age_ms=pl.sum("age_ms"), wait_ms=_sum("wait_ms"))
-        .sort("key")
-        .with_columns(run=pl.col("key") // 2**32)
-        .join(runs.with_row_index("run").cast({"run": pl.Int64()}), on="run", maintain_order="left")
-        .with_row_index("row")
+    rows, numbers = _counted(lengths.with_columns(cell=cells), _runs(records, plans, open_spans, looks))
+    return _as_fields(rows, {"partition": pl.Int32(), **READS}), numbers
+
+
+def written_reads(
+    records: pl.DataFrame,
+    decided_at_ms: int,
+    *,
+    plans: pl.DataFrame | None = None,
+    open_spans: pl.DataFrame | None = None,
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns the same as `source_reads` for WRITTEN_RECORDS: a row for each row of their writer."""
+    lengths = records.select(
+        age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=pl.lit(None, pl.Int64()), cell=pl.col("writer_row")
     )
-    return _as_fields(rows, {"partition": pl.Int32(), **READS}), _numbers(keyed, rows)
+    rows, numbers = _counted(lengths, _runs(records, plans, open_spans, None))
+    return _as_fields(rows.with_columns(writer_row="cell"), {"partition": pl.Int32(), **READS}), numbers
 
 
 def hop_reads(
@@ -95,23 +118,12 @@ def hop_reads(
         decided_at_ms: decision time of the batch, epoch ms.
         plans: PLANS; None: no plan had left records behind.
     """
-    keyed = records.select(
-        key=pl.col("writer_batch") * 2**32 + pl.col("writer_row"), age_ms=decided_at_ms - pl.col("event_ms")
+    written = records.select(
+        pl.lit(0, pl.Int32()).alias("partition"), "event_ms", "writer_batch", "writer_row", offset="writer_batch"
     )
-    rows = (
-        keyed.group_by("key")
-        .agg(n=pl.len(), age_ms=pl.sum("age_ms"))
-        .sort("key")
-        .with_columns(
-            partition=0,
-            offset=pl.col("key") // 2**32,
-            writer_batch=pl.col("key") // 2**32,
-            writer_row=pl.col("key") % 2**32,
-            in_transaction=pl.lit(value=False),
-        )
-        .with_row_index("row")
-    )
-    return _as_fields(_with_plans(rows, plans), READS), _numbers(keyed, rows)
+    order = written["offset"].arg_sort()
+    rows, numbers = written_reads(written[order], decided_at_ms, plans=plans)
+    return rows.drop("partition"), numbers[order.arg_sort()]
 
 
 def passing_records(records: pl.DataFrame, *, size_ms: int, after_ms: int) -> pl.DataFrame:
@@ -142,7 +154,7 @@ def first_records(
     """Returns `partition` and the fields of FIRSTS of a source, a row each, in the order of partition and arrival.
 
     Args:
-        records: SOURCE_RECORDS.
+        records: SOURCE_RECORDS or WRITTEN_RECORDS.
         instants_ms: for which the windows that the batch closed had waited, record time, epoch ms.
         newest_ms: `newest_ms`, the newest record time of each `partition` before the batch; none: it had no record.
         decided_at_ms: as for `source_reads`, and so are the others.
@@ -150,16 +162,22 @@ def first_records(
         open_spans: OPEN_SPANS.
         looks: LOOKS.
     """
-    asked = np.unique(instants_ms.to_numpy())
+    asked, never_ms = np.unique(instants_ms.to_numpy()), np.iinfo(np.int64).min
     before = dict(newest_ms.select("partition", "newest_ms").iter_rows())
-    event_ms, found = records["event_ms"].to_numpy(), [np.empty(0, np.int64)]
+    event_ms = records["event_ms"].to_numpy()
+    found, reached_ms = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for partition, start, length in _partitions(records):
-        reached_ms = np.maximum.accumulate(event_ms[start : start + length])
-        missing = asked[asked > before.get(partition, np.iinfo(np.int64).min)]
-        places = np.unique(np.searchsorted(reached_ms, missing))
-        found.append(start + places[places < length])
-    firsts = records[np.concatenate(found)]
-    rows = firsts.with_columns(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms"))
+        reached = np.maximum.accumulate(np.append(before.get(partition, never_ms), event_ms[start : start + length]))
+        places = np.unique(np.searchsorted(reached[1:], asked[asked > reached[0]]))
+        places = places[places < length]
+        found.append(start + places)
+        reached_ms.append(reached[places])
+    reached_at = pl.Series(np.concatenate(reached_ms)).replace(never_ms, None)
+    rows = records[np.concatenate(found)].with_columns(
+        age_ms=decided_at_ms - pl.col("event_ms"), reached_age_ms=decided_at_ms - reached_at
+    )
+    if "arrived_ms" in rows.columns:
+        rows = rows.with_columns(wait_ms=decided_at_ms - pl.col("arrived_ms"))
     rows = _with_looks(_with_spans(_with_plans(rows, plans), open_spans), looks)
     return _as_fields(rows, {"partition": pl.Int32(), **FIRSTS})
 
@@ -194,9 +212,24 @@ def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
 
 def summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
     """Returns the sums of those *rows*, READS or RESULTS, that have the columns *by* in common, in their order."""
-    sums = pl.sum("n"), pl.sum("age_ms"), _sum("wait_ms")
-    in_common = pl.exclude(*by, "n", "age_ms", "wait_ms").first()
+    sums = [pl.sum("n"), pl.sum("age_ms"), _sum("wait_ms")]
+    sums += [pl.min("min_age_ms")] if "min_age_ms" in rows.columns else []
+    in_common = pl.exclude(*by, "n", "age_ms", "min_age_ms", "wait_ms").first()
     return rows.group_by(by).agg(*sums, in_common).sort(by).select(rows.columns)
+
+
+def late_keys(results: pl.DataFrame, limit_ms: int, decided_at_ms: int) -> pl.DataFrame:
+    """Returns the LATE_KEYS of an operator, those with most results first, and of equal ones the first in their order.
+
+    Args:
+        results: what the batch made visible: `key`, as text, and `event_ms`, as in SOURCE_RECORDS. Null keys count as
+            none.
+        limit_ms: results that are older than this at the decision are late.
+        decided_at_ms: decision time of the batch, epoch ms.
+    """
+    late = results.filter(pl.col("event_ms") < decided_at_ms - limit_ms, pl.col("key").is_not_null())
+    by_key = late.group_by("key").agg(n=pl.len(), age_ms=(decided_at_ms - pl.col("event_ms")).sum())
+    return _as_fields(by_key.sort(-pl.col("n").cast(pl.Int64()), "key").head(MOST_KEYS), LATE_KEYS)
 
 
 def in_lists(rows: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -208,6 +241,21 @@ def in_lists(rows: pl.DataFrame, name: str) -> pl.DataFrame:
 def _as_fields(rows: pl.DataFrame, schema: dict[str, pl.DataType] | pl.Schema) -> pl.DataFrame:
     missing = [pl.lit(None, kind).alias(name) for name, kind in schema.items() if name not in rows.columns]
     return rows.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in schema.items())
+
+
+def _counted(lengths: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns a row for each `cell` of *lengths* in each of *runs*, and the number of each record's row."""
+    run = pl.Series(np.repeat(np.arange(runs.height), runs["length"].to_numpy()))
+    keyed = lengths.with_columns(key=pl.lit(run) * 2**32 + pl.col("cell"))
+    rows = (
+        keyed.group_by("key")
+        .agg(n=pl.len(), age_ms=pl.sum("age_ms"), min_age_ms=pl.min("age_ms"), wait_ms=_sum("wait_ms"))
+        .sort("key")
+        .with_columns(run=pl.col("key") // 2**32, cell=pl.col("key") % 2**32)
+        .join(runs.with_row_index("run").cast({"run": pl.Int64()}), on="run", maintain_order="left")
+        .with_row_index("row")
+    )
+    return rows, _numbers(keyed, rows)
 
 
 def _numbers(keyed: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
@@ -238,7 +286,7 @@ def _places(rows: pl.DataFrame) -> np.ndarray:
 def _runs(
     records: pl.DataFrame, plans: pl.DataFrame | None, open_spans: pl.DataFrame | None, looks: pl.DataFrame | None
 ) -> pl.DataFrame:
-    """Returns stretches of *records* of a partition that the same plans and looks saw, with their `length`."""
+    """Returns stretches of *records* that one batch wrote, and the same plans and looks saw, with their `length`."""
     edges = [
         frame.select("partition", edge="until_offset") for frame in (plans, open_spans, looks) if frame is not None
     ]
@@ -251,10 +299,12 @@ def _runs(
         if (partition,) in by_partition:
             ends = np.searchsorted(offsets[start : start + length], by_partition[partition,]["edge"].to_numpy())
             places.append(start + ends[ends < length])
+    if "writer_batch" in records.columns:
+        lengths = records["writer_batch"].rle().struct.field("len")
+        places.append((lengths.cum_sum() - lengths).to_numpy())
     first = np.unique(np.concatenate(places))
-    runs = records.select("partition", "offset")[first].with_columns(
-        length=pl.Series(np.diff(np.append(first, records.height)))
-    )
+    known = [name for name in ("partition", "offset", "writer_batch") if name in records.columns]
+    runs = records.select(known)[first].with_columns(length=pl.Series(np.diff(np.append(first, records.height))))
     return _with_looks(_with_spans(_with_plans(runs, plans), open_spans), looks)
 
 

@@ -219,20 +219,25 @@ _WAITED = _columns(
     ("in_transaction", "boolean", "whether they waited for a transaction to end"),
     ("seen_before_ms", "bigint", "without a stamp: ms from the first look that saw them to the batch's"),
     ("excluded_before_ms", "bigint", "the same of the last look that did not"),
+    ("writer_batch", "bigint", "of a hop, or of a topic of this warehouse: batch that wrote them"),
+    ("writer_row", "int", "row of its results"),
 )
 READS = (
     *_columns(
         ("n", "bigint", "records"),
         ("age_ms", "bigint", "sum of decided_at − record time, ms"),
+        ("min_age_ms", "bigint", "smallest of these lengths, ms"),
     ),
     *_WAITED,
-    *_columns(
-        ("writer_batch", "bigint", "behind a hop: batch that wrote them"),
-        ("writer_row", "int", "their row, from 0, in its results"),
-    ),
 )
 """Fields of `partition_batches.reads`: records of a partition that waited alike."""
-FIRSTS = (*_columns(("age_ms", "bigint", "decided_at − record time, ms")), *_WAITED)
+FIRSTS = (
+    *_columns(
+        ("age_ms", "bigint", "decided_at − record time, ms"),
+        ("reached_age_ms", "bigint", "decided_at − newest record time of the partition before it, ms; null: none"),
+    ),
+    *_WAITED,
+)
 """Fields of `partition_batches.firsts`, of one record each."""
 RESULTS = _columns(
     ("row", "int", "number of the row of reads that they reflect among all of the batch, or their count: not known"),
