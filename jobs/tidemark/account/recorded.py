@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 import polars as pl
 
@@ -383,12 +384,15 @@ def _inputs(topology: Topology) -> pl.DataFrame:
             match source:
                 case HopSource():
                     row |= {"input": source.repartition, "writer": source.upstream, "writer_place": source.repartition}
-                case Source() if not of_job:
-                    row |= {
+                case Source():
+                    of_file = {
                         "bound_ms": source.bound_ms,
                         "idle_after_ms": source.idle_after_ms,
                         "max_records": source.max_records,
                     }
+                    row |= {} if of_job else of_file
+                case _:
+                    assert_never(source)
             rows.append(row)
     whole = ("bound_ms", "idle_after_ms", "max_records")
     words = ("stream", "source", "input", "writer", "writer_place")
