@@ -91,9 +91,9 @@ class Host:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What producers send to a source: `each` records to each partition `every_s` seconds, which arrive `usual_ms` later.
+    """What producers send to a source: `each` records to each partition every `every_s`, which arrive `usual_ms` later.
 
-    Keys are `a0`, `a1`... in partition 0, `b0`... in partition 1.
+    The field `value` goes up. Keys are `a0`, `a1`... in partition 0, `b0`... in partition 1.
     """
 
     source: str = "events"
@@ -101,7 +101,7 @@ class Traffic:
     every_s: float = 10
     each: int = 3
     usual_ms: int = 200
-    is_off: bool = False
+    value: str = "amount"
 
     def between(self, since_ms: int, until_ms: int) -> Iterator[Sent]:
         """Yields what is sent after *since_ms*, up to *until_ms*."""
@@ -110,9 +110,8 @@ class Traffic:
             for partition in range(self.partitions):
                 for n in range(self.each):
                     key, amount = f"{chr(97 + partition)}{n}", (at_ms - ms(0)) / 1_000 + n / 100 + 100
-                    yield Sent(
-                        self.source, partition, at_ms, at_ms - n, at_ms + self.usual_ms, key, {"amount": amount}
-                    )
+                    arrived_ms = at_ms + self.usual_ms
+                    yield Sent(self.source, partition, at_ms, at_ms - n, arrived_ms, key, {self.value: amount})
 
 
 @dataclass(frozen=True)
@@ -164,6 +163,14 @@ class Fault:
 
     def begin(self, world: World) -> None:
         """Changes the world when the fault is planted."""
+
+    @property
+    def whose(self) -> tuple[str, str]:
+        """The owner, and its detail, to whom what happens belongs."""
+        raise NotImplementedError
+
+    def end(self, world: World, at_s: float) -> None:
+        """Changes what is in the warehouse before it is judged at that second."""
 
     def sends(self, world: World, sent: Sent) -> Iterable[Sent]:
         """Returns what is sent in place of a record."""
@@ -245,7 +252,7 @@ class World:
 
     def _send(self, until_ms: int) -> None:
         """Puts into the topics what arrives until then, in the order of arrival."""
-        new = [sent for each in self.traffic if not each.is_off for sent in each.between(self.sent_ms, until_ms)]
+        new = [sent for each in self.traffic for sent in each.between(self.sent_ms, until_ms)]
         for fault in self.faults:
             new = [changed for sent in new for changed in fault.sends(self, sent)]
         self.on_way = sorted([*self.on_way, *new], key=lambda sent: (sent.arrived_ms, sent.partition, sent.sent_ms))
@@ -311,6 +318,9 @@ class Driver:
         looks: when it looked for records.
         visible: by place, the batches that it made visible, each with the instant.
         batches: the batches that were carried out: their numbers, and when they began and ended.
+        reads: the records of topics that each batch read.
+        hop_ends: by batch, the number of the writer's first batch that it did not read.
+        taken: up to where batches have read, by topic and partition; of a hop in batches.
     """
 
     world: World
@@ -322,6 +332,7 @@ class Driver:
     visible: dict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     batches: list[tuple[int, int, int]] = field(default_factory=list)
     reads: dict[int, list[Sent]] = field(default_factory=dict)
+    hop_ends: dict[int, int] = field(default_factory=dict)
     taken: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
     plan: tuple[Mapping[tuple[str, int], int], int] | None = None
     next_ms: int = 0
@@ -355,7 +366,8 @@ class Driver:
         other.world = world
         for name in ("life", "looks", "batches"):
             setattr(other, name, [*getattr(self, name)])
-        other.reads, other.taken = dict(self.reads), defaultdict(int, self.taken)
+        other.reads, other.hop_ends = dict(self.reads), dict(self.hop_ends)
+        other.taken = defaultdict(int, self.taken)
         other.visible = defaultdict(list, {place: [*seen] for place, seen in self.visible.items()})
         other.__post_init__()
         return other
@@ -382,13 +394,14 @@ class Driver:
             self._engine = None
 
     def _die(self) -> None:
-        at_ms, absent_ms = next(kill for kill in self._kills() if kill[0] == self.now_ms)
+        at_ms, absent_ms = self._kills()[0]
         self._beat(at_ms)
         self.back_ms, self.began_ms, self._engine = at_ms + absent_ms, None, None
         self.epoch += 1
 
     def _kills(self) -> list[tuple[int, int]]:
-        return sorted(kill for fault in self.world.faults for kill in fault.kills(self.sub))
+        """Returns the kills to come: each driver dies of one."""
+        return sorted(kill for fault in self.world.faults for kill in fault.kills(self.sub))[self.epoch - 1 :]
 
     def _turn(self) -> None:
         """Waits for the trigger, looks for records, and runs a batch if there are some or something is due."""
@@ -445,7 +458,7 @@ class Driver:
         costs, batch_id = self.world.costs, len(self.batches)
         self.began_ms, self._is_decided = self.now_ms, False
         self.spend("spark", "", costs.plan)
-        rows = [*self._records(batch_id, ends), *self._hop_rows(ends)]
+        rows = [*self._records(batch_id, ends), *self._hop_rows(batch_id, ends)]
         self._read_n = len(rows)
         self._queued = NOT_QUEUED
         frame = self.world.play.frame(rows, self.sub)
@@ -477,11 +490,12 @@ class Driver:
         self.reads[batch_id] = [sent for sent, _ in found]
         return [row for _, row in found]
 
-    def _hop_rows(self, ends: Mapping[tuple[str, int], int]) -> list[Row]:
+    def _hop_rows(self, batch_id: int, ends: Mapping[tuple[str, int], int]) -> list[Row]:
         rows: list[Row] = []
         for name, source in self.hops.items():
             path = self.world.layout.hop(self.world.topology.name, source.upstream, source.repartition)
             if self.taken[name, 0] < ends[name, 0]:
+                self.hop_ends[batch_id] = ends[name, 0]
                 is_new = pl.col("batch_id").is_between(self.taken[name, 0], ends[name, 0] - 1)
                 written = scan(path).filter(is_new).collect().with_columns(cs.datetime().dt.epoch("ms"))
                 rows += [hop_row(source.name, row) for row in written.to_dicts()]
@@ -505,7 +519,7 @@ class Driver:
         self._live(owner, detail, until_ms)
 
     def _live(self, owner: str, detail: str, until_ms: int) -> None:
-        killed_ms = next((at_ms for at_ms, _ in self._kills() if at_ms > self.now_ms), until_ms)
+        killed_ms = next((at_ms for at_ms, _ in self._kills()), until_ms)
         reached_ms = min(until_ms, killed_ms, self._horizon_ms)
         if self.now_ms < reached_ms:
             self.life.append(Stretch(owner, detail, self.now_ms, reached_ms))
@@ -620,8 +634,10 @@ class Driver:
     def _reached(self, step: str) -> None:
         self._is_decided |= step == "decided"
         place = step.removeprefix("committed ")
-        if place in self.outputs:
-            self.visible[place].append((len(self.batches), self.now_ms))
+        seen = self.visible[place]
+        # A driver that finds a batch written, because the one before was killed, writes nothing.
+        if place in self.outputs and (not seen or seen[-1][0] < len(self.batches)):
+            seen.append((len(self.batches), self.now_ms))
 
     def sends(self, topic: str) -> None:
         """The broker takes records for *topic*."""

@@ -1,0 +1,408 @@
+"""The table of planted faults: topology, promise, times, fault, owner and amount, a row each.
+
+A row says what `account.cause_of(promise)` has to name: every owner with a tenth of the whole excess, with its amount. The
+amount is the largest excess for one event, and the median for a lasting fault, in ms; of a promise about numbers of
+records it is a number of records, and where a cause has no amount, None. A row without owners is a control: nobody is
+to blame.
+
+Seconds are those of the play. Each stage is healthy until its `since_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+from deltalake import DeltaTable, write_deltalake
+
+from support.planted import (
+    Fields,
+    InTransaction,
+    Killed,
+    Late,
+    More,
+    Reconnected,
+    Repeated,
+    Silent,
+    Slow,
+    Stepped,
+    Stopped,
+    Tampered,
+    Told,
+    Unusable,
+    WrongClock,
+)
+from support.play import NOON
+from support.topologies import aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
+from support.world import Costs, Fault, Traffic
+from tidemark.control.folder import StreamState
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A topology with its traffic, which is healthy until `since_s`, and its promises."""
+
+    toml: str
+    promises: Mapping[str, Mapping[str, Any]]
+    traffic: Sequence[Traffic] = (Traffic(),)
+    costs: Costs = Costs()  # noqa: RUF009 - it is frozen
+    since_s: float = 245
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+@dataclass(frozen=True)
+class Owned:
+    """Who owns how much of the excess: ms, or a number of records."""
+
+    owner: str
+    detail: str
+    amount_ms: int | None = None
+    records: int | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table.
+
+    Attributes:
+        at_s: when the promise is judged.
+        verdict: what the check says of the promise.
+        is_followed: whether the world itself can tell whose the excess is (support/excess.py).
+    """
+
+    name: str
+    stage: Stage
+    promise: str
+    at_s: float
+    faults: tuple[Fault, ...]
+    owners: tuple[Owned, ...]
+    verdict: str = field(default="error", kw_only=True)
+    is_followed: bool = field(default=True, kw_only=True)
+
+
+# Stages
+
+
+def in_time(subject: str, error_after: str, over: str = "2 min") -> dict[str, Any]:
+    return {"subject": subject, "measure": "latency_p99", "error_after": error_after, "over": over}
+
+
+def fresh(subject: str, error_after: str) -> dict[str, Any]:
+    return {"subject": subject, "measure": "staleness", "error_after": error_after}
+
+
+def quick(subject: str, error_after: str) -> dict[str, Any]:
+    return {"subject": subject, "measure": "operator_latency_p50", "error_after": error_after, "over": "1 min"}
+
+
+def enough(subject: str, n: int, over: str = "1 min") -> dict[str, Any]:
+    return {"subject": subject, "measure": "records", "error_below": n, "over": over}
+
+
+def share(subject: str, measure: str, error_above: float) -> dict[str, Any]:
+    return {"subject": subject, "measure": measure, "error_above": error_above, "over": "2 min"}
+
+
+def lag(subject: str, error_after: str) -> dict[str, Any]:
+    return {"subject": subject, "measure": "watermark_lag", "error_after": error_after}
+
+
+def shop(**head: Any) -> str:
+    """Two drivers with a hop between them; the first one sends to a topic, and then writes two tables."""
+    return topology_of(
+        head,
+        events=source("id string, amount double", sub_topology="reads", bound="1 s", allowed_lateness="1 s"),
+        newest=table(columns=["amount"]),
+        out=sink("newest", topic="out"),
+        board=sink("newest", table="board"),
+        shelf=sink("newest", table="shelf"),
+        by_id=repartition("newest", id=["id"], key=["amount"], columns=["amount"]),
+        sums=aggregate("by_id", sub_topology="sums", aggregates={"n": "count(*)"}),
+        totals=sink("sums", table="totals"),
+    )
+
+
+OF_SHOP = {
+    "newest_is_quick": quick("newest", "300 ms"),
+    "sums_are_quick": quick("sums", "300 ms"),
+    "board_in_time": in_time("board", "4 s"),
+    "shelf_in_time": in_time("shelf", "4 s"),
+    "totals_in_time": in_time("totals", "4500 ms"),
+    "totals_in_budget": {
+        "subject": "totals", "measure": "burn_rate", "threshold": "4500 ms", "target": 0.99, "over": "2 min",
+    },
+    "board_is_fresh": fresh("board", "30 s"),
+    "totals_are_fresh": fresh("totals", "30 s"),
+    "time_goes_on": lag("events", "30 s"),
+    "enough_records": enough("newest", 30),
+    "few_are_late": share("events", "late_share", 0.01),
+    "few_are_unusable": share("events", "quarantined_share", 0.02),
+    "nothing_gets_lost": {"subject": "outcomes", "measure": "completeness", "error_after": "1 ms"},
+    "contracts_are_kept": {"subject": "tables", "measure": "contract"},
+}  # fmt: skip
+SHOP = Stage(shop(), OF_SHOP)
+THREE = Stage(shop(), {**OF_SHOP, "enough_records": enough("newest", 45)}, [Traffic(partitions=3)])
+"""Three producers, each with a partition."""
+CROWDED = Stage(shop(), OF_SHOP, [Traffic(each=25)], since_s=225)
+"""1,200 records in four minutes."""
+DENSE = Stage(
+    shop(), {**OF_SHOP, "board_in_time": in_time("board", "5 s"), "totals_in_time": in_time("totals", "6 s")},
+    [Traffic(every_s=2, each=1)], since_s=61,
+)  # fmt: skip
+"""Records every two seconds: a slow batch makes the next ones wait."""
+SLOW_TRIGGER = Stage(
+    shop(trigger="10 s"),
+    {
+        **OF_SHOP, "board_in_time": in_time("board", "12 s"), "shelf_in_time": in_time("shelf", "12 s"),
+        "totals_in_time": in_time("totals", "22 s"),
+    },
+)  # fmt: skip
+LONG_TRIGGER = Stage(shop(trigger="30 s"), OF_SHOP)
+"""Its promises cannot be kept."""
+NARROW = Stage(
+    shop().replace('bound = "1 s"\n', 'bound = "1 s"\nmax_records = 8\n'), OF_SHOP, [Traffic(each=3)],
+)  # fmt: skip
+"""A batch reads at most eight records; six come in ten seconds."""
+BUSY = Stage(shop(), OF_SHOP, costs=Costs(per_record=20))
+"""Each operator takes 20 ms for a record."""
+
+SHELVES = Stage(
+    topology_of(
+        {"max_drift": "1 min"},
+        events=source(
+            "id string, amount double", sub_topology="reads", bound="900 ms", allowed_lateness="1 min",
+            written_by="shop/out", max_ahead=None,
+        ),
+        newest=table(columns=["amount"]),
+        board=sink("newest", table="board"),
+        per_ten=aggregate(
+            key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"}, strategy="on_window_close"
+        ),
+        counts=sink("per_ten", table="counts"),
+        large=map_of(select={"id": "id"}, where="amount > 10"),
+        large_board=sink("large", table="large_board"),
+        ticking=table(strategy="periodic", interval="30 s"),
+        ticker=sink("ticking", table="ticker"),
+    ),
+    {
+        "board_is_fresh": fresh("board", "30 s"), "changes_are_fresh": fresh("changes", "30 s"),
+        "large_is_fresh": fresh("large_board", "30 s"), "counts_are_fresh": fresh("counts", "40 s"),
+        "ticker_is_fresh": fresh("ticker", "50 s"), "ticker_in_time": in_time("ticker", "20 s"),
+        "time_goes_on": lag("events", "30 s"), "enough_records": enough("newest", 18),
+        "contracts_are_kept": {"subject": "tables", "measure": "contract"},
+    },
+)  # fmt: skip
+"""Windows of ten seconds, a filter, an interval, records of partitions at most a minute apart."""
+PATIENT = Stage(SHELVES.toml.replace('interval = "30 s"', 'interval = "5 min"'), SHELVES.promises, since_s=0)
+
+EMPTY = Stage(
+    topology_of(
+        events=source("id string, amount double", sub_topology="reads", bound="1 s"),
+        newest=table(columns=["amount"]),
+        rates=source(topic="rates", fields="id string, rate double, at bigint", timestamp="at"),
+        rate=table("rates"),
+        rated=join("events", "rate", on={"id": "id"}, how="inner"),
+        rated_board=sink("rated", table="rated_board"),
+        visits=aggregate(key=["id"], window={"session": "15 s"}, aggregates={"n": "count(*)"}, strategy="on_window_close"),
+        visits_board=sink("visits", table="visits_board"),
+        patient=aggregate(
+            key=["id"], window={"tumbling": "10 s"}, allowed_lateness="5 min", aggregates={"n": "count(*)"},
+            strategy="on_window_close",
+        ),
+        patient_board=sink("patient", table="patient_board"),
+    ),
+    {
+        "changes_are_fresh": fresh("changes", "1 min"), "rated_is_fresh": fresh("rated_board", "1 min"),
+        "visits_are_fresh": fresh("visits_board", "1 min"), "patient_is_fresh": fresh("patient_board", "1 min"),
+    },
+    since_s=0,
+)  # fmt: skip
+"""Tables that have no row yet: settings hold them, or a table to join is empty."""
+
+CHAIN = Stage(
+    topology_of(
+        events=source("id string, amount double", sub_topology="first", bound="1 s"),
+        newest=table(columns=["amount"]),
+        by_id=repartition("newest", id=["id"], key=["id"], columns=["amount"]),
+        second=table("by_id", sub_topology="second", columns=["amount"]),
+        seconds=sink("second", table="seconds"),
+        to_third=repartition("second", id=["id"], key=["id"], columns=["amount"]),
+        third=table("to_third", sub_topology="third", columns=["amount"]),
+        thirds=sink("third", table="thirds"),
+        to_fourth=repartition("third", id=["id"], key=["id"], columns=["amount"]),
+        per_ten=aggregate(
+            "to_fourth", sub_topology="fourth", key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"},
+            strategy="on_window_close",
+        ),
+        counts=sink("per_ten", table="counts"),
+        per_twenty=aggregate(
+            "to_fourth", key=["id"], window={"tumbling": "20 s"}, aggregates={"n": "count(*)"},
+            strategy="on_window_close",
+        ),
+        scores=sink("per_twenty", table="scores"),
+    ),
+    {
+        "counts_are_fresh": fresh("counts", "50 s"), "scores_are_fresh": fresh("scores", "1 min"),
+        "time_goes_on_in_third": lag("third", "40 s"), "time_goes_on_in_fourth": lag("fourth", "40 s"),
+        "seconds_in_time": in_time("seconds", "6 s"), "thirds_in_time": in_time("thirds", "8 s"),
+    },
+)  # fmt: skip
+"""Four drivers behind each other."""
+
+TWO_TOPICS = Stage(
+    topology_of(
+        orders=source("id string, amount double", topic="orders", sub_topology="reads", bound="1 s"),
+        payments=source("id string, amount double", topic="payments", bound="1 s"),
+        both=table("orders", columns=["amount"]),
+        paid=table("payments", columns=["amount"]),
+        board=sink("both", table="board"),
+        paid_board=sink("paid", table="paid_board"),
+    ),
+    {
+        "orders_are_usable": share("orders", "quarantined_share", 0.01),
+        "payments_are_usable": share("payments", "quarantined_share", 0.0001),
+        "board_in_time": in_time("board", "4 s"),
+        "paid_in_time": in_time("paid_board", "4 s"),
+    },
+    [Traffic("orders"), Traffic("payments", each=50)], since_s=125,
+)  # fmt: skip
+HOURS = Stage(
+    shop(trigger="10 s"),
+    {"totals_are_fresh": fresh("totals", "10 min"), "totals_in_time": in_time("totals", "5 min", "2 h")},
+    [Traffic(every_s=300)], since_s=6_600,
+)  # fmt: skip
+"""Records every five minutes, and reports every hour."""
+
+
+# What is planted beside the vocabulary of support/planted.py
+
+
+def lose_an_update(path: Path) -> None:
+    DeltaTable(path).update({"emitted": "emitted - 1"}, predicate="operator = 'newest' AND batch_id = 26")
+
+
+def repeat_a_change(path: Path) -> None:
+    changes = DeltaTable(path).to_pyarrow_table()
+    write_deltalake(path, changes.filter(pc.field("batch_id") == 26).slice(0, 1), mode="append")
+
+
+def delete_a_proof(path: Path) -> None:
+    DeltaTable(path).delete("batch_id >= 26")
+
+
+slow, write = partial(Slow, "operator"), partial(Slow, "target")
+SAME = Fields(None, 245, owner="operator", detail="newest", values=(("amount", 7.0),))
+SMALL = Fields(None, 245, owner="operator", detail="large", values=(("amount", 7.0),))
+IN_SECONDS = b'{"id": "a", "event_time": %d}' % (NOON // 1_000)
+
+POISON_BESIDE_RETYPED = (
+    Unusable(0, 125, source="orders"),
+    Unusable(0, 125, until_s=135, source="payments", reason="wrong_type", value=b'{"amount": "7"}', every=50),
+)
+
+
+def operator(name: str, ms: int) -> Owned:
+    return Owned("operator", name, ms)
+
+
+def target(name: str, ms: int) -> Owned:
+    return Owned("target", name, ms)
+
+
+def producer(partition: str, ms: int) -> Owned:
+    return Owned("producer", partition, ms)
+
+
+def pause(sub: str, ms: int) -> Owned:
+    return Owned("pause", f"play/{sub}", ms)
+
+
+def absence(sub: str, ms: int | None) -> Owned:
+    return Owned("absence", f"play/{sub}", ms)
+
+
+def clock(sub: str, ms: int) -> Owned:
+    return Owned("clock", f"host-{sub}", ms)
+
+
+# fmt: off
+FAULTS = [
+    # Those of docs/alerts.md: times
+    Case("slow operator", SHOP, "newest_is_quick", 310, (slow("newest", 600, 245),), (operator("newest", 600),)),
+    Case("operator that fills the trigger interval", SHOP, "newest_is_quick", 310, (slow("newest", 1_500, 245),), (operator("newest", 1_500),)),
+    Case("slow operator downstream of a hop", SHOP, "totals_in_time", 310, (slow("sums", 3_000, 245),), (operator("sums", 3_000),)),
+    Case("slow operator downstream of a hop, its own work", SHOP, "sums_are_quick", 310, (slow("sums", 3_000, 245),), (operator("sums", 3_000),)),
+    Case("error budget burning", SHOP, "totals_in_budget", 310, (Late(1, 245, by_ms=9_000),), (producer("events/1", 9_000),)),
+    Case("late device", SHOP, "totals_in_time", 310, (Late(1, 245, by_ms=9_000),), (producer("events/1", 9_000),)),
+    Case("driver that restarted", SHOP, "totals_in_time", 310, (Killed("reads", 250.1, 15_000),), (absence("reads", 15_000),)),
+    Case("driver that stood still", SHOP, "totals_in_time", 310, (Stopped("reads", 250.1, 25_000),), (pause("reads", 25_000),)),
+    Case("reader of a hop that restarted", SHOP, "totals_in_time", 310, (Killed("sums", 251.1, 15_000),), (absence("sums", 15_000),)),
+    Case("trigger too long", LONG_TRIGGER, "board_in_time", 310, (), (Owned("trigger", "", 30_000),), is_followed=False),
+    Case("clock skew of a host", SHOP, "totals_in_time", 310, (Stepped("sums", 248, 5_000),), (clock("sums", 5_000),), is_followed=False),
+    Case("unknown clock skew", SHOP, "totals_in_time", 310, (Stepped("sums", 248, 5_000, is_measured=False),), (clock("sums", 5_000),), is_followed=False),
+    Case("idle partition", SHELVES, "counts_are_fresh", 310, (Silent(1, 245),), (Owned("next_record", "events/1"),)),
+    Case("idle partition, watermark", SHELVES, "time_goes_on", 310, (Silent(1, 245),), (Owned("next_record", "events/1"),)),
+    Case("slow partition", SHELVES, "counts_are_fresh", 310, (WrongClock(1, 245, ahead_ms=-40_000),), (producer("events/1", 40_000),)),
+    Case("partition too far ahead", SHELVES, "board_is_fresh", 420, (Silent(1, 245),), (Owned("max_drift", "events/1"),), is_followed=False),
+    Case("backlog", NARROW, "board_in_time", 310, (More(None, 245, times=4),), (Owned("topic_volume", "events"),), is_followed=False),
+    Case("backlog of partitions that are read", BUSY, "board_in_time", 310, (More(None, 245, times=10),), (Owned("topic_volume", "events"),), is_followed=False),
+    Case("dead source", SHOP, "board_is_fresh", 310, (Silent(None, 245),), (Owned("topic", "events"),)),
+    Case("stuck window", SHELVES, "counts_are_fresh", 310, (Silent(None, 245),), (Owned("topic", "events"),)),
+    Case("producer ahead of the clock", SHOP, "board_is_fresh", 310, (WrongClock(1, 245, ahead_ms=3_000_000),), (producer("events/1", -3_000_000),), verdict="ahead_of_clock"),
+    Case("session that stays open", EMPTY, "visits_are_fresh", 84, (), (Owned("window", "visits"),), verdict="never_loaded"),
+    Case("allowed lateness too long", EMPTY, "patient_is_fresh", 84, (), (Owned("allowed_lateness", "patient"),), verdict="never_loaded"),
+    Case("interval too long", PATIENT, "ticker_is_fresh", 114, (), (Owned("interval", "ticking"),), verdict="never_loaded"),
+    Case("stream never started", SHOP, "totals_are_fresh", 310, (Killed("sums", 245.5),), (absence("sums", None),)),
+    Case("dead stream", SHOP, "board_is_fresh", 310, (Told("reads", 250.1),), (absence("reads", None),)),
+    Case("silent stream", SHOP, "board_is_fresh", 310, (Killed("reads", 250.1),), (absence("reads", None),)),
+    Case("stream that stays in starting", SHOP, "board_is_fresh", 310, (Told("reads", 250.1, StreamState.STARTING, None, last_s=309),), (absence("reads", None),)),
+    Case("dead stream upstream of a hop", SHOP, "totals_are_fresh", 310, (Told("reads", 250.1),), (absence("reads", None),)),
+    Case("batch that hangs", SHOP, "board_is_fresh", 310, (slow("newest", 10**6, 250, times=1),), (operator("newest", 58_870),)),
+    Case("full disk", SHOP, "board_is_fresh", 310, (write("journal", 10**6, 250, times=1),), (target("journal", 58_830),)),
+    # Those of docs/alerts.md: numbers of records, contracts
+    Case("too few records", SHOP, "enough_records", 310, (Silent(None, 245),), (Owned("topic", "events", records=36),)),
+    Case("source without a record", EMPTY, "changes_are_fresh", 84, (Silent(None, 0),), (Owned("topic", "events"),), verdict="never_loaded"),
+    Case("join with an empty table", EMPTY, "rated_is_fresh", 84, (), (Owned("topic", "rates"),), verdict="never_loaded"),
+    Case("poison burst", SHOP, "board_is_fresh", 310, (Unusable(None, 245),), (Owned("producer", "events/None", records=42),)),
+    Case("wrong unit of time", SHOP, "enough_records", 310, (Unusable(1, 245, reason="timestamp_out_of_range", value=IN_SECONDS),), (Owned("producer", "events/1", records=21),)),
+    Case("burst of late records", SHOP, "few_are_late", 310, (WrongClock(1, 245, until_s=255, ahead_ms=-60_000),), (Owned("producer", "events/1", records=3),)),
+    Case("nothing changes", SHOP, "board_is_fresh", 330, (SAME,), (Owned("operator", "newest", records=54),)),
+    Case("condition that drops all", SHELVES, "large_is_fresh", 330, (SMALL,), (Owned("operator", "large", records=54),)),
+    Case("duplicate records", SHELVES, "board_is_fresh", 330, (Repeated(None, 245),), (Owned("producer", "events/None", records=54),)),
+    Case("update that is lost", SHOP, "nothing_gets_lost", 280, (Tampered("reads", "operator_batches", lose_an_update, "operator", "newest"),), (Owned("operator", "newest"),)),
+    Case("broken contract", SHOP, "contracts_are_kept", 280, (Tampered("reads", "changes", repeat_a_change, "operator", "newest"),), (Owned("operator", "newest"),)),
+    Case("skip without its proof", SHOP, "contracts_are_kept", 330, (SAME, Tampered("reads", "suppressed", delete_a_proof, "operator", "newest")), (Owned("operator", "newest"),)),
+    # Issue 53
+    Case("1: topic that flushes slowly beside two quick tables", SHOP, "board_in_time", 310, (write("out", 4_500, 245),), (target("out", 4_500),)),
+    Case("1: the other table", SHOP, "shelf_in_time", 310, (write("out", 4_500, 245),), (target("out", 4_500),)),
+    Case("2: every write slower, no batch queues", SLOW_TRIGGER, "board_in_time", 310, (write("", 900, 245, sub="reads"),), tuple(target(name, 900) for name in ("journal", "changes", "out", "board"))),
+    Case("2: every write slower, batches queue", DENSE, "board_in_time", 90, (write("", 900, 61, sub="reads"),), tuple(target(name, 900) for name in ("journal", "changes", "out", "board"))),
+    Case("3: every write of a hop's reader slower", SLOW_TRIGGER, "totals_in_time", 310, (write("", 900, 245, sub="sums"),), tuple(target(name, 900) for name in ("journal", "changes", "totals"))),
+    Case("3: the same, batches queue", DENSE, "totals_in_time", 90, (write("", 900, 61, sub="sums"),), tuple(target(name, 900) for name in ("journal", "changes", "totals"))),
+    Case("4: a phone that reconnects", CROWDED, "few_are_late", 250, (Reconnected(0, 240, n=36, age_ms=208_000, key="phone"),), (Owned("key", "phone", records=36),)),
+    Case("5: stopped for 12 s", SHOP, "board_in_time", 310, (Stopped("reads", 250.1, 12_000),), (pause("reads", 12_000),)),
+    Case("5: stopped for 25 s", SHOP, "board_in_time", 310, (Stopped("reads", 250.1, 25_000),), (pause("reads", 25_000),)),
+    Case("6: hangs in its source, trigger 1 s", SHOP, "board_in_time", 310, (Slow("broker", "events", 12_000, 250, times=1),), (Owned("broker", "events", 12_000),)),
+    Case("6: hangs in its source, trigger 10 s", SLOW_TRIGGER, "board_in_time", 310, (Slow("broker", "events", 12_000, 250, times=1),), (Owned("broker", "events", 12_000),)),
+    Case("7: clock steps by +8 s, measured", SHOP, "totals_in_time", 310, (Stepped("sums", 248, 8_000),), (clock("sums", 8_000),), is_followed=False),
+    Case("7: clock steps by +8 s, not measured", SHOP, "totals_in_time", 310, (Stepped("sums", 248, 8_000, is_measured=False),), (clock("sums", 8_000),), is_followed=False),
+    Case("7: clock steps by -8 s, measured", SHOP, "totals_in_time", 310, (Stepped("sums", 248, -8_000),), (), verdict="pass", is_followed=False),
+    Case("7: clock steps by -8 s, not measured", SHOP, "totals_in_time", 310, (Stepped("sums", 248, -8_000, is_measured=False),), (), verdict="pass", is_followed=False),
+    Case("8: two of three producers send seconds", THREE, "enough_records", 310, tuple(Unusable(n, 245, reason="timestamp_out_of_range", value=IN_SECONDS) for n in (1, 2)), tuple(Owned("producer", f"events/{n}", records=21) for n in (1, 2))),
+    Case("9: a producer's delay and an operator's work", SHOP, "board_in_time", 310, (Late(None, 245, by_ms=9_000), slow("newest", 2_000, 245)), (producer("events/0", 9_000), producer("events/1", 9_000), operator("newest", 2_000))),
+    *(Case(f"10: a partition silent three drivers upstream, {promise}", CHAIN, promise, 340, (Silent(1, 245),), (Owned("next_record", "events/1"),)) for promise in ("counts_are_fresh", "scores_are_fresh", "time_goes_on_in_third", "time_goes_on_in_fourth")),
+    Case("11: hangs for 68 s in an operator", SHOP, "board_in_time", 330, (slow("newest", 68_000, 250, times=1),), (operator("newest", 68_000),)),
+    Case("12: reader of a hop stuck for 63 minutes", HOURS, "totals_are_fresh", 10_380, (slow("sums", 63 * 60_000, 6_600, times=1),), (operator("sums", 63 * 60_000),)),
+    Case("12: the same, when it goes on", HOURS, "totals_in_time", 10_820, (slow("sums", 63 * 60_000, 6_600, times=1),), (operator("sums", 63 * 60_000),)),
+    *(Case(f"13: half poison in one topic, one retyped field in the other: {promise}", TWO_TOPICS, promise, 250, POISON_BESIDE_RETYPED, (owned,)) for promise, owned in (("orders_are_usable", Owned("producer", "orders/0", records=39)), ("payments_are_usable", Owned("producer", "payments/0", records=1)))),
+]
+# fmt: on
