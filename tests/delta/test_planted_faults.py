@@ -25,6 +25,7 @@ from support.world import World
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec, parse
 from tidemark.model.tables.catalog import SLA_RESULTS
+from tidemark.semantics.sla import BurnRate
 from tidemark.storage.delta.report_tables import open_report
 
 with warnings.catch_warnings():
@@ -115,17 +116,15 @@ def owners_planted(world: World, case: Case) -> list[str]:
             planted_ms = amounts[0] if len(amounts) == 1 else median(amounts)
             if not agrees(owned.amount_ms, planted_ms) and not planted_ms > owned.amount_ms > 0:
                 wrong.append(f"{owned}: planted {planted_ms} ms")
-        if owned.records is not None and amounts and sum(amounts) != owned.records:
-            wrong.append(f"{owned}: planted {sum(amounts)} records")
+        if owned.records is not None and amounts and len(amounts) != owned.records:
+            wrong.append(f"{owned}: planted {len(amounts)} records")
     return wrong
 
 
 def covers(whose: tuple[str, str], owned: Owned) -> bool:
+    """Returns whether a fault of *whose* is one of *owned*: that of a disk is of all targets, one of a topic of all partitions."""
     owner, detail = whose
-    return owner == owned.owner and detail in {"", owned.detail} or (owner, detail.split("/")[0]) == (
-        owned.owner,
-        owned.detail.split("/")[0],
-    )
+    return owner == owned.owner and (detail in {"", owned.detail} or detail == f"{owned.detail.split('/')[0]}/None")
 
 
 def owners_followed(world: World, case: Case) -> list[str]:
@@ -133,7 +132,7 @@ def owners_followed(world: World, case: Case) -> list[str]:
     (spec,) = specs_of(case.stage, case.promise)
     if spec.measure not in FOLLOWED or all(owned.amount_ms is None for owned in case.owners):
         return []
-    limit_ms = getattr(spec.limits, "threshold_ms", None) or spec.limits.error_after_ms  # type: ignore[union-attr]
+    limit_ms = spec.limits.objective.latency_ms if isinstance(spec.limits, BurnRate) else spec.limits.error_after_ms
     found = excess(results(world, spec.subject), limit_ms, ms(case.stage.since_s))
     whole = sum(each.median_ms for each in found.values())
     told = {

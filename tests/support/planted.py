@@ -192,7 +192,7 @@ class More(OfRecords):
             yield replace(sent, key=f"{sent.key}{n or ''}", event_ms=sent.event_ms - n % 5)
 
     def note(self, world: World, sent: Sent, changed: list[Sent]) -> None:
-        world.planted[self].append(len(changed) - 1)
+        world.planted[self] += [1] * (len(changed) - 1)
 
 
 @dataclass(frozen=True)
@@ -208,10 +208,10 @@ class Reconnected(OfRecords):
         return "key", self.key
 
     def sends(self, world: World, sent: Sent) -> Iterable[Sent]:
-        is_first = sent.sent_ms == ms(self.since_s) and sent.key.endswith("0") and sent.partition == self.partition
+        is_first = sent.sent_ms == ms(self.since_s) and sent.key[1:] == "0" and sent.partition == self.partition
         if not is_first or sent.source != self.source:
             return [sent]
-        world.planted[self].append(self.n)
+        world.planted[self] += [1] * self.n
         ages = [self.age_ms * (self.n - place) // self.n for place in range(self.n)]
         return [sent, *(replace(sent, event_ms=sent.sent_ms - age, key=self.key) for age in ages)]
 
@@ -233,7 +233,7 @@ class InTransaction(OfRecords):
 
 @dataclass(frozen=True)
 class Unusable(OfRecords):
-    """Every `every`th record cannot be used."""
+    """Every `every`th record of a round cannot be used."""
 
     reason: str = field(default="malformed_json", kw_only=True)
     value: bytes = field(default=b"\xff", kw_only=True)
@@ -271,7 +271,7 @@ class Repeated(OfRecords):
     """Each record has the id of one that was sent before."""
 
     def changed(self, sent: Sent) -> Iterable[Sent]:
-        header: Mapping[str, Any] = {"key": "tidemark-id", "value": f"shop/out/1/0/{sent.partition}{sent.key}".encode()}
+        header: Mapping[str, Any] = {"key": "tidemark-id", "value": f"shop/out/1/0/{ord(sent.key[0])}{sent.key[1:]}".encode()}
         return [replace(sent, headers=(header,))]
 
 

@@ -49,6 +49,8 @@ BEAT_MS = 250
 """The pulse beats this often."""
 BEATEN_MS = 10_000
 """A row of `heartbeats` is written this often."""
+FLUSHED_MS = 10_000
+"""After so long the timer has written the facts of a batch."""
 SIGN_MS = 60_000
 """The longest time between two batches (stream/driver/waking.py)."""
 
@@ -93,7 +95,7 @@ class Host:
 class Traffic:
     """What producers send to a source: `each` records to each partition every `every_s`, which arrive `usual_ms` later.
 
-    The field `value` goes up. Keys are `a0`, `a1`... in partition 0, `b0`... in partition 1.
+    The first ones are sent `after_s` after noon. The field `value` goes up. Keys are `a0`, `a1`... in partition 0, `b0`... in partition 1.
     """
 
     source: str = "events"
@@ -102,11 +104,13 @@ class Traffic:
     each: int = 3
     usual_ms: int = 200
     value: str = "amount"
+    after_s: float = 0
 
     def between(self, since_ms: int, until_ms: int) -> Iterator[Sent]:
         """Yields what is sent after *since_ms*, up to *until_ms*."""
-        every_ms = round(self.every_s * 1_000)
-        for at_ms in range(since_ms - since_ms % every_ms + every_ms, until_ms + 1, every_ms):
+        every_ms, first_ms = round(self.every_s * 1_000), ms(self.after_s)
+        rounds = max(0, (since_ms - first_ms) // every_ms + 1)
+        for at_ms in range(first_ms + rounds * every_ms, until_ms + 1, every_ms):
             for partition in range(self.partitions):
                 for n in range(self.each):
                     key, amount = f"{chr(97 + partition)}{n}", (at_ms - ms(0)) / 1_000 + n / 100 + 100
@@ -220,8 +224,6 @@ class World:
 
     def copy(self, home: Path) -> World:
         """Returns the world as far as it has come, in the warehouse *home*, with engines that start again."""
-        for driver in self.drivers.values():
-            driver.flush()
         shutil.copytree(self.home, home)
         world = World(self.toml, home, traffic=self.traffic, costs=self.costs)
         world.play = self.play.copy(home)
@@ -389,6 +391,7 @@ class Driver:
             except HorizonError:
                 break
         self._beat(until_ms)
+        self.flush()
         if self.began_ms is not None:
             # The batch goes on; what it had in memory is lost to whoever goes on with the play.
             self._engine = None
@@ -396,6 +399,8 @@ class Driver:
     def _die(self) -> None:
         at_ms, absent_ms = self._kills()[0]
         self._beat(at_ms)
+        if self.began_ms is None and at_ms - self.batches[-1][2] >= FLUSHED_MS:
+            self.flush()
         self.back_ms, self.began_ms, self._engine = at_ms + absent_ms, None, None
         self.epoch += 1
 
@@ -585,8 +590,9 @@ class Driver:
     # What the engine asks
 
     def flush(self) -> None:
-        """Writes the facts that wait."""
+        """Writes the facts that wait, as the timer of facts does, also while a batch hangs; it takes no time."""
         if self._engine is not None:
+            self._is_decided = True
             self._engine.flush()
 
     def _running_engine(self) -> Engine:
