@@ -90,6 +90,44 @@ class Killed(Fault):
 
 
 @dataclass(frozen=True)
+class Drained(Fault):
+    """The driver of `sub` ends as it should between two batches, and the next one looks for records after `for_ms`."""
+
+    sub: str
+    at_s: float
+    for_ms: int
+
+    @property
+    def whose(self) -> Whose:
+        return "absence", f"play/{self.sub}"
+
+    def kills(self, sub: str) -> Iterable[tuple[int, int]]:
+        return [(ms(self.at_s), self.for_ms)] if sub == self.sub else []
+
+    def end(self, world: World, at_s: float) -> None:
+        drained = Heartbeat(state=StreamState.DRAINED, epoch=1, launch_id="", at_ms=ms(self.at_s), pid=1)
+        running = replace(drained, state=StreamState.RUNNING, epoch=2, at_ms=ms(at_s - 1))
+        history = Heartbeats(world.layout.stream("play", self.sub), topology="play", sub_topology=self.sub)
+        for beat in (drained, running):
+            history.write_if_due(beat, thread_id="t", batch_started_at_ms=None)
+
+
+@dataclass(frozen=True)
+class NewPartition(Fault):
+    """Each topic gets one more partition, whose first records are those of `at_s`."""
+
+    at_s: float
+
+    def begin(self, world: World) -> None:
+        world.partitions += 1
+
+    def sends(self, world: World, sent: Sent) -> Iterable[Sent]:
+        if sent.partition or sent.sent_ms < ms(self.at_s):
+            return [sent]
+        return [sent, replace(sent, partition=world.partitions - 1, key=f"z{sent.key}")]
+
+
+@dataclass(frozen=True)
 class Stepped(Fault):
     """The wall clock of the host of `sub` steps by `by_ms`; other hosts measure it, or nobody does."""
 

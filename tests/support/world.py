@@ -11,15 +11,16 @@ Instants are true epoch ms unless a clock is named; seconds are those of the pla
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Self
 from unittest.mock import patch
 
@@ -42,6 +43,7 @@ from tidemark.stream import wiring
 from tidemark.stream.decide import decision
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
+from tidemark.stream.journal.entries import CARRIED_OUT
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.write import measurement
 
@@ -194,7 +196,7 @@ class Fault:
 
 
 class World:
-    """A topology in the warehouse *home*, whose drivers begin at noon.
+    """A topology in the warehouse *home*, whose drivers begin at noon, or at *starts_s* by sub-topology.
 
     Attributes:
         planted: by fault, what it added each time.
@@ -209,6 +211,7 @@ class World:
         *,
         traffic: Sequence[Traffic] = (Traffic(),),
         costs: Costs = Costs(),  # noqa: B008 - it is frozen
+        starts_s: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.toml, self.home, self.traffic, self.costs = toml, home, tuple(traffic), costs
         self.play = Play(toml, home, facts_every_ms=60_000)
@@ -220,7 +223,9 @@ class World:
         self.on_way: list[Sent] = []
         self.arrived: dict[tuple[str, int], list[tuple[Sent, Row]]] = defaultdict(list)
         self.sent_ms = self.now_ms = ms(0)
-        self.drivers = {sub.name: Driver(self, sub.name) for sub in self.topology.sub_topologies}
+        self.drivers = {
+            sub.name: Driver(self, sub.name, ms(starts_s.get(sub.name, 0))) for sub in self.topology.sub_topologies
+        }
 
     def copy(self, home: Path) -> World:
         """Returns the world as far as it has come, in the warehouse *home*, with engines that start again."""
@@ -473,9 +478,17 @@ class Driver:
                 of_topics[name][partition] = end
         engine.process(batch_id, lambda: self._collected(frame), of_topics, planned_at_ms=planned_at_ms)
         self.taken.update(ends)
+        self._stamp_journal()
         self.spend("spark", "", costs.spark, is_usual=True)
         self.batches.append((batch_id, self.began_ms, self.now_ms))
         self.plan = self.began_ms = None
+
+    def _stamp_journal(self) -> None:
+        """Gives the file that says when the batch was carried out the time of the driver's host, as its disk would."""
+        path = self.world.layout.control(self.world.topology.name, self.sub) / "journal" / CARRIED_OUT
+        at_ns = self.host.wall_ms(self.now_ms) * 1_000_000
+        with suppress(FileNotFoundError):
+            os.utime(path, ns=(at_ns, at_ns))
 
     def _collected(self, frame: pl.DataFrame) -> pl.DataFrame:
         for other in self.world.topology.sub_topologies:
