@@ -1,7 +1,7 @@
 """Faults that tests plant into a `World`: each is data, and knows whose fault it is.
 
-`whose` is the owner and its detail, as in `account/owners/`. Seconds are those of the play; a fault lasts from `since_s`
-to `until_s` of true time.
+`whose` is the owner and its detail, as in `account/owners/`. Seconds are those of the play; a fault lasts from
+`since_s` to `until_s` of true time.
 """
 
 from __future__ import annotations
@@ -151,6 +151,7 @@ class Stepped(Fault):
 class OfRecords(Fault):
     """Something that happens to what is sent to `source`, to `partition` or to all (None)."""
 
+    is_of_records = True
     partition: int | None
     since_s: float
     until_s: float = field(default=FOR_EVER, kw_only=True)
@@ -181,6 +182,7 @@ class OfRecords(Fault):
 class Late(OfRecords):
     """Records arrive so much later than usual."""
 
+    is_of_records = False
     by_ms: int = field(kw_only=True)
 
     def changed(self, sent: Sent) -> Iterable[Sent]:
@@ -194,6 +196,7 @@ class Late(OfRecords):
 class WrongClock(OfRecords):
     """The producer's clock is ahead, or below 0 behind."""
 
+    is_of_records = False
     ahead_ms: int = field(kw_only=True)
 
     def changed(self, sent: Sent) -> Iterable[Sent]:
@@ -258,6 +261,8 @@ class Reconnected(OfRecords):
 class InTransaction(OfRecords):
     """A transaction of the producer is open: its records arrive, and can be read from `until_s` on."""
 
+    is_of_records = False
+
     @property
     def whose(self) -> Whose:
         return "open_transaction", f"{self.source}/{self.partition}"
@@ -309,7 +314,10 @@ class Repeated(OfRecords):
     """Each record has the id of one that was sent before."""
 
     def changed(self, sent: Sent) -> Iterable[Sent]:
-        header: Mapping[str, Any] = {"key": "tidemark-id", "value": f"shop/out/1/0/{ord(sent.key[0])}{sent.key[1:]}".encode()}
+        header: Mapping[str, Any] = {
+            "key": "tidemark-id",
+            "value": f"shop/out/1/0/{ord(sent.key[0])}{sent.key[1:]}".encode(),
+        }
         return [replace(sent, headers=(header,))]
 
 
@@ -321,13 +329,12 @@ class Told(Fault):
     at_s: float
     state: StreamState = StreamState.FAILED
     reason: str | None = "OSError: no route to host"
-    owner: str = "absence"
     last_s: float | None = None
     """When it was written; None: when the driver was killed."""
 
     @property
     def whose(self) -> Whose:
-        return self.owner, f"play/{self.sub}"
+        return "absence", f"play/{self.sub}"
 
     def kills(self, sub: str) -> Iterable[tuple[int, int]]:
         return [(ms(self.at_s), 10**9)] if sub == self.sub else []
@@ -343,9 +350,44 @@ class Told(Fault):
 
 
 @dataclass(frozen=True)
+class ShortOfMemory(Fault):
+    """The last heartbeat of `sub` says that it takes 950 MiB, that 50 more are left, and that a batch runs since
+    `since_s`.
+    """
+
+    sub: str
+    since_s: float
+
+    @property
+    def whose(self) -> Whose:
+        return "driver", f"play/{self.sub}"
+
+    def end(self, world: World, at_s: float) -> None:
+        beat = Heartbeat(state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=ms(at_s - 1), pid=1)
+        memory = {"memory_bytes": 950 * 2**20, "memory_free_bytes": 50 * 2**20, "state_bytes": 700 * 2**20}
+        history = Heartbeats(world.layout.stream("play", self.sub), topology="play", sub_topology=self.sub)
+        history.write_if_due(beat, thread_id="t", batch_started_at_ms=ms(self.since_s), usage=lambda: memory)
+
+
+@dataclass(frozen=True)
+class HalfWritten(Fault):
+    """A request of a person to the stream `sub` is half written, so no driver of it starts."""
+
+    sub: str
+
+    @property
+    def whose(self) -> Whose:
+        return "absence", f"play/{self.sub}"
+
+    def end(self, world: World, at_s: float) -> None:
+        (world.layout.control("play", self.sub) / "loss.json").write_text('{"file": "play/re')
+
+
+@dataclass(frozen=True)
 class Tampered(Fault):
     """Somebody changes rows of the table `table` of `sub` before the check: `by` gets its path."""
 
+    is_of_records = True
     sub: str
     table: str
     by: Callable[[Path], object]

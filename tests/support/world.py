@@ -74,7 +74,10 @@ class Costs:
 
 @dataclass
 class Host:
-    """A host: its wall clock is ahead by `ahead_ms` and by all `steps` (instant, ms) before; its boot clock never steps."""
+    """A host, whose wall clock is ahead by `ahead_ms` and by all `steps` (instant, ms) before.
+
+    Its boot clock never steps.
+    """
 
     name: str
     ahead_ms: int = 0
@@ -97,7 +100,8 @@ class Host:
 class Traffic:
     """What producers send to a source: `each` records to each partition every `every_s`, which arrive `usual_ms` later.
 
-    The first ones are sent `after_s` after noon. The field `value` goes up. Keys are `a0`, `a1`... in partition 0, `b0`... in partition 1.
+    The first ones are sent `after_s` after noon. The field `value` goes up. Keys are `a0`, `a1` and so on in partition
+    0, and `b0` and so on in partition 1.
     """
 
     source: str = "events"
@@ -163,9 +167,11 @@ class Look:
 class Fault:
     """Something that happens in a world, from an instant on.
 
-    A fault overrides what it changes. `World.planted` has how much it did each time, in ms or, where it changes
-    records and no time, in records.
+    A fault overrides what it changes. `World.planted` has what it did each time: so many ms, or 1 for each record if
+    it `is_of_records`.
     """
+
+    is_of_records: ClassVar[bool] = False
 
     def begin(self, world: World) -> None:
         """Changes the world when the fault is planted."""
@@ -210,7 +216,7 @@ class World:
         home: Path,
         *,
         traffic: Sequence[Traffic] = (Traffic(),),
-        costs: Costs = Costs(),  # noqa: B008 - it is frozen
+        costs: Costs = Costs(),
         starts_s: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self.toml, self.home, self.traffic, self.costs = toml, home, tuple(traffic), costs
