@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,10 @@ from support.excess import excess, is_tiled, results
 from support.fault_table import CONTROLS, FAULTS, Case, Owned, Stage
 from support.job_world import JobWorld
 from support.play import NOON, Row, ms
-from support.world import World
+from support.played_facts import played_facts
+from support.world import BEAT_MS, World
+from tidemark.account.ledger import Ledger
+from tidemark.account.records import numbered, record_parts
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec, parse
@@ -125,6 +128,8 @@ def test_what_is_planted_breaks_the_promise(plays: Plays, play: Play) -> None:
     for case in PLAYS[play]:
         assert results_by_promise[case.promise]["verdict"] == case.verdict, case.name
         assert amounts_that_differ(world, case) == [], case.name
+    if isinstance(world, World) and not any(driver.leaves_behind for driver in world.drivers.values()):
+        assert parts_that_differ(world) == []
 
 
 def amounts_that_differ(world: AnyWorld, case: Case) -> list[str]:
@@ -172,6 +177,26 @@ def owners_followed(world: World, case: Case, spec: SlaSpec) -> list[str]:
         each = found.get(whose)
         if each is None or not (agrees(each.largest_ms, amount_ms) or agrees(each.median_ms, amount_ms)):
             wrong.append(f"{whose}: {each}, in the table {amount_ms} ms")
+    return wrong
+
+
+def parts_that_differ(world: World) -> list[str]:
+    """Returns where the account of time, from the facts that were played, is not what happened in *world*."""
+    ledger = Ledger.of(played_facts(world))
+    found = record_parts(ledger).join(numbered(ledger.facts.results).select("result", "place", "event_ms"), on="result")
+    booked: dict[tuple[str, int], Counter[tuple[str, str]]] = defaultdict(Counter)
+    for place, event_ms, owner, detail, part_ms in found.select(
+        "place", "event_ms", "owner", "detail", "ms"
+    ).iter_rows():
+        booked[place, event_ms][owner, detail] += part_ms
+    wrong = []
+    for place in {spec_place for driver in world.drivers.values() for spec_place in driver.tables}:
+        for result in results(world, place):
+            account = booked[place, result.sent.event_ms]
+            apart = {whose: account[whose] - result.parts[whose] for whose in account | result.parts}
+            # The pulse does not know where between two beats a pause began.
+            if not result.is_open and max(map(abs, apart.values())) > BEAT_MS + CLOCKS_ERROR_MS:
+                wrong.append(f"{place}: {result.sent}: {apart}")
     return wrong
 
 

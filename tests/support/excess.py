@@ -2,7 +2,7 @@
 
 Nothing here reads a fact that the product recorded, or shares code with its account of time: each result is followed
 through the lives of the drivers, and compared with results that kept the promise before. Only records are followed:
-windows, and records that a plan left behind, are not.
+windows are not, and of records that a plan left behind only the time is, not whose debts it was.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from tidemark.model.kinds.repartition import HopSource
 
 @dataclass(frozen=True)
 class Result:
-    """A record at a place, `age_ms` after its event time, and whose that time was; not visible yet: until now."""
+    """A record at a place, and whose the time since its event time was; one that is not visible yet ages until now.
+
+    `visible_ms` is true; the age is by the clock of the host that wrote it, as the product measures it.
+    """
 
     sent: Sent
     visible_ms: int
@@ -30,7 +33,7 @@ class Result:
 
     @property
     def age_ms(self) -> int:
-        return self.visible_ms - self.sent.event_ms
+        return self.parts.total()
 
 
 def results(world: World, place: str) -> list[Result]:
@@ -44,7 +47,9 @@ def results(world: World, place: str) -> list[Result]:
         partition = f"{sent.source}/{sent.partition}"
         parts["producer", partition] += sent.arrived_ms - sent.event_ms
         parts["open_transaction", partition] += steps[0][1] - sent.arrived_ms
-        found.append(Result(sent, steps[-1][2], is_open, parts))
+        until_ms = steps[-1][2]
+        parts["clock", driver.host.name] += driver.host.wall_ms(until_ms) - until_ms
+        found.append(Result(sent, until_ms, is_open, parts))
     return found
 
 

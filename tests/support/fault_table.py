@@ -403,11 +403,11 @@ FAULTS = [
     ),
     Case(
         "clock skew of a host", SHOP, "totals_in_time", 310,
-        (Stepped("sums", 248, 5_000),), (clock("sums", 5_000),), is_followed=False,
+        (Stepped("sums", 248, 5_000),), (clock("sums", 5_000),),
     ),
     Case(
         "unknown clock skew", SHOP, "totals_in_time", 310,
-        (Stepped("sums", 248, 5_000, is_measured=False),), (clock("sums", 5_000),), is_followed=False,
+        (Stepped("sums", 248, 5_000, is_measured=False),), (clock("sums", 5_000),),
     ),
     Case(
         "idle partition", SHELVES, "counts_are_fresh", 310,
@@ -596,19 +596,19 @@ FAULTS = [
     ),
     Case(
         "7: clock steps by +8 s, measured", SHOP, "totals_in_time", 310,
-        (Stepped("sums", 248, 8_000),), (clock("sums", 8_000),), is_followed=False,
+        (Stepped("sums", 248, 8_000),), (clock("sums", 8_000),),
     ),
     Case(
         "7: clock steps by +8 s, not measured", SHOP, "totals_in_time", 310,
-        (Stepped("sums", 248, 8_000, is_measured=False),), (clock("sums", 8_000),), is_followed=False,
+        (Stepped("sums", 248, 8_000, is_measured=False),), (clock("sums", 8_000),),
     ),
     Case(
         "7: clock steps by -8 s, measured", SHOP, "totals_in_time", 310,
-        (Stepped("sums", 248, -8_000),), (), verdict="pass", is_followed=False,
+        (Stepped("sums", 248, -8_000),), (), verdict="pass",
     ),
     Case(
         "7: clock steps by -8 s, not measured", SHOP, "totals_in_time", 310,
-        (Stepped("sums", 248, -8_000, is_measured=False),), (), verdict="pass", is_followed=False,
+        (Stepped("sums", 248, -8_000, is_measured=False),), (), verdict="pass",
     ),
     Case(
         "8: two of three producers send seconds", THREE, "enough_records", 309,
@@ -687,7 +687,7 @@ FAULTS = [
     Case(
         "pair: a stepped clock and an operator", SHOP, "totals_in_time", 310,
         (Stepped("sums", 248, 8_000), slow("sums", 3_000, 245)), (clock("sums", 8_000), operator("sums", 3_000)),
-        is_followed=False,
+
     ),
     Case(
         "pair: tables on both sides of a hop", SHOP, "totals_in_time", 310,

@@ -21,7 +21,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 from unittest.mock import patch
 
 import polars as pl
@@ -121,7 +121,8 @@ class Traffic:
                 for n in range(self.each):
                     key, amount = f"{chr(97 + partition)}{n}", (at_ms - ms(0)) / 1_000 + n / 100 + 100
                     arrived_ms = at_ms + self.usual_ms
-                    yield Sent(self.source, partition, at_ms, at_ms - n, arrived_ms, key, {self.value: amount})
+                    event_ms = at_ms - n * self.partitions - partition  # no two records have one time
+                    yield Sent(self.source, partition, at_ms, event_ms, arrived_ms, key, {self.value: amount})
 
 
 @dataclass(frozen=True)
@@ -334,6 +335,7 @@ class Driver:
         reads: the records of topics that each batch read.
         hop_ends: by batch, the number of the writer's first batch that it did not read.
         taken: up to where batches have read, by topic and partition; of a hop in batches.
+        leaves_behind: whether a plan has left records behind.
     """
 
     world: World
@@ -363,7 +365,9 @@ class Driver:
         }
         self.operators = [o.name for o in of_stream.operators if not o.is_source]
         outputs = {o.appends_to or o.name for o in of_stream.handing_out}
-        self.outputs = {"changes", *outputs, *(str(o.table) for o in of_stream.sinks if o.table)}
+        self.tables = {str(o.table) for o in of_stream.sinks if o.table}
+        self.outputs = {"changes", *outputs, *self.tables}
+        self.leaves_behind = False
         self._engine: Engine | None = None
         self._broker = Client(self)
         self._horizon_ms = 0
@@ -465,6 +469,7 @@ class Driver:
             places = [place for place in ends if place[0] == topic]
             unread = sum(ends[place] - self.taken[place] for place in places)
             if limit is not None and unread > limit:
+                self.leaves_behind = True
                 for place in places:
                     share = (ends[place] - self.taken[place]) * limit / unread
                     cut[place] = self.taken[place] + math.ceil(share)
