@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -57,47 +58,61 @@ def cases_by_play(cases: Sequence[Case]) -> dict[Play, list[Case]]:
 PLAYS = cases_by_play([*FAULTS, *CONTROLS])
 
 
-class Plays:
-    """Plays each stage and each fault once, in the folder *home*."""
+class Healthy:
+    """The stages as they are until their faults begin, in the folder *home*."""
 
     def __init__(self, home: Path) -> None:
-        self._home, self._n = home, 0
-        self.healthy, self.played = cache(self._healthy), cache(self._played)
+        self._home, self._stages = home, dict[Stage, AnyWorld]()
 
-    def _folder(self) -> Path:
-        self._n += 1
-        return self._home / str(self._n)
+    def copy(self, stage: Stage, home: Path) -> AnyWorld:
+        """Returns a world that goes on from the healthy one."""
+        if stage not in self._stages:
+            home_of_stage = self._home / str(len(self._stages))
+            self._stages[stage] = stage.make(
+                stage.toml, home_of_stage, traffic=stage.traffic, costs=stage.costs, starts_s=stage.starts_s
+            )
+            self._stages[stage].run(stage.since_s)
+        return self._stages[stage].copy(home)
 
-    def _healthy(self, stage: Stage) -> AnyWorld:
-        world = stage.make(
-            stage.toml, self._folder(), traffic=stage.traffic, costs=stage.costs, starts_s=stage.starts_s
-        )
-        world.run(stage.since_s)
-        return world
 
-    def _played(self, play: Play) -> tuple[AnyWorld, dict[str, Row]]:
-        """Returns the world after *play*, and the result of the check of each promise that its rows name."""
-        stage, faults, at_s = play
-        world = self.healthy(stage).copy(self._folder()).plant(*faults)
-        world.run(at_s)
-        for fault in faults:
-            fault.end(world, at_s)
-        specs = specs_of(stage, world, *dict.fromkeys(case.promise for case in PLAYS[play]))
-        if any(spec.measure in WORK_QUANTILES for spec in specs):
-            critical_path.run(world.layout, world.topology, specs, Interval(NOON, ms(at_s)))
-        run_check(world.layout, world.topology, specs, at_ms=ms(at_s), run_id="r")
-        path = world.layout.report_table(world.topology.name, SLA_RESULTS.name)
-        return world, {row["sla"]: row for row in open_report(SLA_RESULTS, path).to_pyarrow_table().to_pylist()}
+@dataclass(frozen=True)
+class Played:
+    """The world after a play, its rows of the table, and the result of the check by promise."""
+
+    world: AnyWorld
+    cases: Sequence[Case]
+    checked: Mapping[str, Row]
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
+    return Healthy(tmp_path_factory.mktemp("healthy"))
+
+
+@pytest.fixture(scope="module")
+def played(
+    request: pytest.FixtureRequest, healthy: Healthy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Played]:
+    """Plays a fault; its tests share the play, and then its folder is removed."""
+    play: Play = request.param
+    (stage, faults, at_s), cases = play, PLAYS[play]
+    home = tmp_path_factory.mktemp("play") / "warehouse"
+    world = healthy.copy(stage, home).plant(*faults)
+    world.run(at_s)
+    for fault in faults:
+        fault.end(world, at_s)
+    specs = specs_of(stage, world, *dict.fromkeys(case.promise for case in cases))
+    if any(spec.measure in WORK_QUANTILES for spec in specs):
+        critical_path.run(world.layout, world.topology, specs, Interval(NOON, ms(at_s)))
+    run_check(world.layout, world.topology, specs, at_ms=ms(at_s), run_id="r")
+    rows = open_report(SLA_RESULTS, world.layout.report_table(world.topology.name, SLA_RESULTS.name))
+    yield Played(world, cases, {row["sla"]: row for row in rows.to_pyarrow_table().to_pylist()})
+    shutil.rmtree(home)
 
 
 def specs_of(stage: Stage, world: AnyWorld, *promises: str) -> Sequence[SlaSpec]:
     slas = {name: {**stage.promises[name], "owner": "o"} for name in promises}
     return parse({world.topology.name: slas}, world.topology, file="slas.toml")
-
-
-@pytest.fixture(scope="module")
-def plays(tmp_path_factory: pytest.TempPathFactory) -> Plays:
-    return Plays(tmp_path_factory.mktemp("plays"))
 
 
 def agrees(found_ms: float, wanted_ms: float, error_ms: float = 0) -> bool:
@@ -109,24 +124,22 @@ IN_TEST = (
     "slow operator", "late device", "1: topic that flushes slowly beside two quick tables", "5: stopped for 12 s",
     "4: a phone that reconnects", "pair: operators on both sides of a hop", "control: healthy, board_in_time",
 )  # fmt: skip
-"""The first rows of the plays that `make test` plays, too; `make proof` plays all."""
+"""Rows that `make test` plays, too; `make proof` plays all."""
 
 
-def long_unless(name: str) -> tuple[pytest.MarkDecorator, ...]:
-    return () if name in IN_TEST else (pytest.mark.long,)
+def each_play() -> Iterator[ParameterSet]:
+    for play, cases in PLAYS.items():
+        is_long = not any(case.name in IN_TEST for case in cases)
+        yield pytest.param(play, id=cases[0].name, marks=pytest.mark.long if is_long else ())
 
 
-def each_play() -> list[ParameterSet]:
-    return [pytest.param(play, id=cases[0].name, marks=long_unless(cases[0].name)) for play, cases in PLAYS.items()]
-
-
-@pytest.mark.parametrize("play", each_play())
-def test_what_is_planted_breaks_the_promise(plays: Plays, play: Play) -> None:
-    """The amounts of the table are what the world spent, whoever reads the account."""
-    world, results_by_promise = plays.played(play)
+@pytest.mark.parametrize("played", each_play(), indirect=True)
+def test_what_is_planted_breaks_the_promise(played: Played) -> None:
+    """The amounts of the table are what the world spent, and the account of time finds them in the facts of the play."""
+    world = played.world
     assert all(is_tiled(driver) for driver in world.drivers.values())
-    for case in PLAYS[play]:
-        assert results_by_promise[case.promise]["verdict"] == case.verdict, case.name
+    for case in played.cases:
+        assert played.checked[case.promise]["verdict"] == case.verdict, case.name
         assert amounts_that_differ(world, case) == [], case.name
     if isinstance(world, World) and not any(driver.leaves_behind for driver in world.drivers.values()):
         assert parts_that_differ(world) == []
@@ -242,11 +255,9 @@ def amounts_beyond(found: Owned, wanted: Owned) -> list[str]:
 
 
 @pytest.mark.xfail(strict=True, reason="account.cause_of(promise) does not exist yet (issue 53)")
-@pytest.mark.parametrize("play", each_play())
-def test_every_surface_names_the_owners_and_their_amounts(plays: Plays, play: Play) -> None:
-    of = surfaces()  # before the play, which costs nothing as long as there is nobody to ask
-    world, _ = plays.played(play)
-    differences = {case.name: asked(of, world, case) for case in PLAYS[play]}
+@pytest.mark.parametrize("played", each_play(), indirect=True)
+def test_every_surface_names_the_owners_and_their_amounts(played: Played) -> None:
+    differences = {case.name: asked(surfaces(), played.world, case) for case in played.cases}
     assert {name: each for name, each in differences.items() if each} == {}
 
 
