@@ -133,9 +133,9 @@ def each_play() -> Iterator[ParameterSet]:
         yield pytest.param(play, id=cases[0].name, marks=pytest.mark.long if is_long else ())
 
 
-@pytest.mark.parametrize("played", each_play(), indirect=True)
+@pytest.mark.parametrize("played", [*each_play()], indirect=True)
 def test_what_is_planted_breaks_the_promise(played: Played) -> None:
-    """The amounts of the table are what the world spent, and the account of time finds them in the facts of the play."""
+    """The amounts of the table are what the world spent, and what the account finds in the facts of the play."""
     world = played.world
     assert all(is_tiled(driver) for driver in world.drivers.values())
     for case in played.cases:
@@ -206,7 +206,7 @@ def parts_that_differ(world: World) -> list[str]:
     for place in {spec_place for driver in world.drivers.values() for spec_place in driver.tables}:
         for result in results(world, place):
             account = booked[place, result.sent.event_ms]
-            apart = {whose: account[whose] - result.parts[whose] for whose in account | result.parts}
+            apart = {whose: account[whose] - result.parts[whose] for whose in {*account, *result.parts}}
             # The pulse does not know where between two beats a pause began.
             if not result.is_open and max(map(abs, apart.values())) > BEAT_MS + CLOCKS_ERROR_MS:
                 wrong.append(f"{place}: {result.sent}: {apart}")
@@ -255,7 +255,7 @@ def amounts_beyond(found: Owned, wanted: Owned) -> list[str]:
 
 
 @pytest.mark.xfail(strict=True, reason="account.cause_of(promise) does not exist yet (issue 53)")
-@pytest.mark.parametrize("played", each_play(), indirect=True)
+@pytest.mark.parametrize("played", [*each_play()], indirect=True)
 def test_every_surface_names_the_owners_and_their_amounts(played: Played) -> None:
     differences = {case.name: asked(surfaces(), played.world, case) for case in played.cases}
     assert {name: each for name, each in differences.items() if each} == {}

@@ -38,16 +38,10 @@ class Result:
 
 def results(world: World, place: str) -> list[Result]:
     """Returns the results of the records that have arrived by now, at the table, hop or topic *place*."""
-    driver = next(each for each in world.drivers.values() if place in each.outputs and each.visible.get(place))
+    driver = next(each for each in world.drivers.values() if place in each.outputs)
     found = []
     for sent, steps, is_open in _followed(world, driver, place):
-        parts: Counter[Whose] = Counter()
-        for reader, since_ms, until_ms in steps:
-            parts.update(_of_life(reader, since_ms, until_ms))
-        partition = f"{sent.source}/{sent.partition}"
-        parts["producer", partition] += sent.arrived_ms - sent.event_ms
-        parts["open_transaction", partition] += steps[0][1] - sent.arrived_ms
-        until_ms = steps[-1][2]
+        until_ms, parts = steps[-1][2], _parts(sent, steps)
         parts["clock", driver.host.name] += driver.host.wall_ms(until_ms) - until_ms
         found.append(Result(sent, until_ms, is_open, parts))
     return found
@@ -55,6 +49,18 @@ def results(world: World, place: str) -> list[Result]:
 
 Step = tuple[Driver, int, int]
 """A driver, and the time that a record spent there."""
+
+
+def _parts(sent: Sent, steps: list[Step]) -> Counter[Whose]:
+    partition, visible_ms = f"{sent.source}/{sent.partition}", steps[-1][2]
+    if visible_ms < sent.event_ms:
+        return Counter({("producer", partition): visible_ms - sent.event_ms})
+    parts: Counter[Whose] = Counter()
+    parts["producer", partition] = sent.arrived_ms - sent.event_ms
+    parts["open_transaction", partition] = steps[0][1] - sent.arrived_ms
+    for driver, since_ms, until_ms in steps:
+        parts.update(_of_life(driver, since_ms, until_ms))
+    return parts
 
 
 def _followed(world: World, driver: Driver, place: str) -> Iterator[tuple[Sent, list[Step], bool]]:

@@ -19,6 +19,8 @@ from tidemark.stream.driver.heartbeats import Heartbeats
 
 Whose = tuple[str, str]
 FOR_EVER = math.inf
+ROUND_S = 10
+"""All keys are sent within this time."""
 
 
 def _lasts(at_ms: int, since_s: float, until_s: float) -> bool:
@@ -230,7 +232,7 @@ class More(OfRecords):
 
     def changed(self, sent: Sent) -> Iterator[Sent]:
         for n in range(self.times):
-            yield replace(sent, key=f"{sent.key}{n or ''}", event_ms=sent.event_ms - n % 5)
+            yield replace(sent, key=f"{sent.key}{n or ''}", event_ms=sent.event_ms - 10 * n)
 
     def note(self, world: World, sent: Sent, changed: list[Sent]) -> None:
         world.planted[self] += [1] * (len(changed) - 1)
@@ -295,7 +297,7 @@ class Unusable(OfRecords):
 
 @dataclass(frozen=True)
 class Fields(OfRecords):
-    """Fields of records have other values than usual."""
+    """Fields of records have other values than usual. The first of each key are news, and not noted."""
 
     owner: str = field(kw_only=True)
     detail: str = field(kw_only=True)
@@ -308,10 +310,14 @@ class Fields(OfRecords):
     def changed(self, sent: Sent) -> Iterable[Sent]:
         return [replace(sent, fields={**sent.fields, **dict(self.values)})]
 
+    def note(self, world: World, sent: Sent, changed: list[Sent]) -> None:
+        if sent.sent_ms >= ms(self.since_s + ROUND_S):
+            super().note(world, sent, changed)
+
 
 @dataclass(frozen=True)
 class Repeated(OfRecords):
-    """Each record has the id of one that was sent before."""
+    """Each record has the id of one that was sent before; the first of each id, which are news, are not noted."""
 
     def changed(self, sent: Sent) -> Iterable[Sent]:
         header: Mapping[str, Any] = {
@@ -319,6 +325,10 @@ class Repeated(OfRecords):
             "value": f"shop/out/1/0/{ord(sent.key[0])}{sent.key[1:]}".encode(),
         }
         return [replace(sent, headers=(header,))]
+
+    def note(self, world: World, sent: Sent, changed: list[Sent]) -> None:
+        if sent.sent_ms >= ms(self.since_s + ROUND_S):
+            super().note(world, sent, changed)
 
 
 @dataclass(frozen=True)
