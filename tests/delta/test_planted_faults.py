@@ -24,7 +24,8 @@ from support.fault_table import CONTROLS, FAULTS, Case, Owned, Stage
 from support.job_world import JobWorld
 from support.play import NOON, Row, ms
 from support.played_facts import played_facts
-from support.world import BEAT_MS, World
+from support.world import World
+from support.world_drivers import BEAT_MS
 from tidemark.account.ledger import Ledger
 from tidemark.account.records import numbered, record_parts
 from tidemark.model.project.files import CHECKOUT

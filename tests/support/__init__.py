@@ -7,6 +7,7 @@
 | `parsed_source` | `source`, `AVRO`: a source whose records are parsed, and their Avro schema |
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
 | `world` | `World`: drivers that live beside producers, brokers, hosts and clocks, which faults can move |
+| `world_drivers` | `Driver`: Spark's loop and the process around the engine of a stream in a world |
 | `planted` | the faults that tests plant into a world, as data |
 | `fault_table` | the table of planted faults: topology, promise, times, fault, owner and amount |
 | `excess` | whose time broke a promise, from what happened in a world |

@@ -15,7 +15,8 @@ from itertools import pairwise
 from statistics import median
 
 from support.planted import Whose
-from support.world import Driver, Sent, World
+from support.world import Sent, World
+from support.world_drivers import Driver
 from tidemark.model.kinds.repartition import HopSource
 
 

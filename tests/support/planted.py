@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from support.play import NOON, ms
-from support.world import Driver, Fault, Sent, World
+from support.world import Fault, Sent, World
+from support.world_drivers import Driver
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.stream.driver.heartbeats import Heartbeats
 

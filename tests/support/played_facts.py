@@ -14,7 +14,8 @@ from typing import Any
 
 import polars as pl
 
-from support.world import Driver, Stretch, World
+from support.world import World
+from support.world_drivers import Driver, Stretch
 from tidemark.account import facts as frames
 from tidemark.account.facts import Facts
 
