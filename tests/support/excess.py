@@ -95,10 +95,14 @@ def _followed(world: World, driver: Driver, place: str) -> Iterator[tuple[Sent, 
 
 
 def _readable_ms(driver: Driver, sent: Sent) -> int:
-    """Returns when a record could be read: when it arrived, or at the first look after its transaction."""
-    if sent.readable_ms is None:
+    """Returns when a record could be read: when it arrived, or at the first look after its transaction.
+
+    Of a transaction that no look has seen nobody knows.
+    """
+    looks = [look.at_ms for look in driver.looks if look.at_ms >= sent.arrived_ms]
+    if sent.readable_ms is None or not looks or looks[0] >= sent.readable_ms:
         return sent.arrived_ms
-    return next((look.at_ms for look in driver.looks if look.at_ms >= sent.readable_ms), driver.now_ms)
+    return next((at_ms for at_ms in looks if at_ms >= sent.readable_ms), driver.now_ms)
 
 
 def _of_life(driver: Driver, since_ms: int, until_ms: int) -> Counter[Whose]:

@@ -127,7 +127,7 @@ class NewPartition(Fault):
     def sends(self, world: World, sent: Sent) -> Iterable[Sent]:
         if sent.partition or sent.sent_ms < ms(self.at_s):
             return [sent]
-        return [sent, replace(sent, partition=world.partitions - 1, key=f"z{sent.key}")]
+        return [sent, replace(sent, partition=world.partitions - 1, key=f"z{sent.key}", event_ms=sent.event_ms - 10)]
 
 
 @dataclass(frozen=True)
