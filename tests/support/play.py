@@ -192,7 +192,7 @@ class Play:
                 path = Layout(self.home).hop(self.topology.name, source.upstream, source.repartition)
                 written = scan(path).filter(pl.col("batch_id") >= self._batches[name]).collect()
                 rows += [
-                    _hop_row(source.name, row) for row in written.with_columns(cs.datetime().dt.epoch("ms")).to_dicts()
+                    hop_row(source.name, row) for row in written.with_columns(cs.datetime().dt.epoch("ms")).to_dicts()
                 ]
         self._batches[name] = max([self._batches[name], *(row["offset"] + 1 for row in rows)])
         self.batch(rows, at_ms=at_ms, sub=sub, now_ms=now_ms)
@@ -397,7 +397,7 @@ HOP = pl.Struct(
 )
 
 
-def _hop_row(source: str, row: Row) -> Row:
+def hop_row(source: str, row: Row) -> Row:
     renamed = {f"{name}_ms": row[name] for name in ("old_timestamp", "watermark", "newest", "idle_watermark")}
     struct = {name: renamed.get(name, row.get(name)) for name in HOP.to_schema()}
     return {
