@@ -23,6 +23,7 @@ from support.world_drivers import Driver
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.semantics.skew import Skew
+from tidemark.storage.delta import log
 from tidemark.stream.decide import decision
 
 
@@ -205,7 +206,10 @@ class World:
         """Lets everything happen until that second. What a driver has begun and not finished by then is lost."""
         until_ms = ms(until_s)
         self._send(until_ms)
-        with patch.object(decision, "time", SimpleNamespace(sleep=self._sleep)):
+        sleeping = patch.object(decision, "time", SimpleNamespace(sleep=self._sleep))
+        # Delta's log has the time of a commit by the clock of the host that made it.
+        logging = patch.object(log, "wall_clock_ms", lambda: self._running.host.wall_ms(self._running.now_ms))
+        with sleeping, logging:
             for driver in self.drivers.values():
                 self._running = driver
                 driver.run(until_ms)
@@ -238,6 +242,7 @@ class World:
         if sent.reason:
             row = {name: row[name] for name in ("source", "partition", "offset")}
             row |= {"value": sent.value or b"\xff", "reason": sent.reason}
+        row |= {"stamped_ms": self.stamp_ms(sent)}
         return row | ({"headers": [*sent.headers]} if sent.headers else {})
 
     def end(self, topic: str, partition: int, at_ms: int) -> int:

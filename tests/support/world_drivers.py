@@ -30,12 +30,14 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import BROKERS, HEARTBEATS
+from tidemark.semantics.segments import NEXT, SegmentOwner
 from tidemark.storage.delta.tables import Appender, Committer, create, scan
 from tidemark.storage.fence import Fence
 from tidemark.stream import wiring
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 from tidemark.stream.journal.entries import CARRIED_OUT
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.write import measurement
 
@@ -133,6 +135,8 @@ class Driver:
         self._is_writing = self._is_decided = False
         self._asked = ""
         self._queued = NOT_QUEUED
+        self._timeline = Timeline(lambda: self.host.boot_ms(self.now_ms))
+        self._told_ms: int | None = None
 
     def copy(self, world: World) -> Driver:
         """Returns the driver in another world, with an engine that starts again."""
@@ -162,7 +166,7 @@ class Driver:
                 self._die()
             except HorizonError:
                 break
-        self._beat(until_ms)
+        self._beat(until_ms, is_last=True)
         self.flush()
         if self.began_ms is not None:
             # The batch goes on; what it had in memory is lost to whoever goes on with the play.
@@ -170,10 +174,11 @@ class Driver:
 
     def _die(self) -> None:
         at_ms, absent_ms = self._kills()[0]
-        self._beat(at_ms)
+        self._beat(at_ms, is_last=True)
         if self.began_ms is None and at_ms - self.batches[-1][2] >= FLUSHED_MS:
             self.flush()
         self.back_ms, self.began_ms, self._engine = at_ms + absent_ms, None, None
+        self._timeline, self._told_ms = Timeline(self._timeline.clock), None
         self.epoch += 1
 
     def _kills(self) -> list[tuple[int, int]]:
@@ -186,9 +191,11 @@ class Driver:
             self._live("absence", self.name, self.back_ms)
             self.beaten_ms = self.now_ms
         if self.now_ms < self.next_ms:
+            self._timeline.begin(SegmentOwner.TRIGGER, batch_id=NEXT)
             self.spend("trigger", "", self.next_ms - self.now_ms)
         began_ms = self.now_ms
         engine = self._running_engine()
+        self._timeline.begin(SegmentOwner.BROKER, self._first_input, batch_id=NEXT)
         self.spend("broker", self._first_input, self.world.costs.look, is_usual=True)
         excluded_ms = self.looks[-1].at_ms if self.looks else None
         self.looks.append(look := Look(self.now_ms, excluded_ms, self._ends()))
@@ -235,7 +242,9 @@ class Driver:
     def _batch(self, engine: Engine, ends: Mapping[tuple[str, int], int], planned_at_ms: int) -> None:
         costs, batch_id = self.world.costs, len(self.batches)
         self.began_ms, self._is_decided = self.now_ms, False
+        self._timeline.begin(SegmentOwner.SPARK, batch_id=NEXT)
         self.spend("spark", "", costs.plan)
+        self._timeline.begin(SegmentOwner.ENGINE, batch_id=NEXT)
         rows = [*self._records(batch_id, ends), *self._hop_rows(batch_id, ends)]
         self._read_n = len(rows)
         self._queued = NOT_QUEUED
@@ -247,6 +256,7 @@ class Driver:
         engine.process(batch_id, lambda: self._collected(frame), of_topics, planned_at_ms=planned_at_ms)
         self.taken.update(ends)
         self._stamp_journal()
+        self._timeline.begin(SegmentOwner.SPARK)
         self.spend("spark", "", costs.spark, is_usual=True)
         self.batches.append((batch_id, self.began_ms, self.now_ms))
         self.plan = self.began_ms = None
@@ -335,11 +345,15 @@ class Driver:
                     gaps.append((self.host.boot_ms(last_ms), self.host.boot_ms(next_ms)))
         return gaps
 
-    def _beat(self, until_ms: int) -> None:
-        """Writes the heartbeats until then: none of the time in which the process was stopped or gone."""
+    def _beat(self, until_ms: int, *, is_last: bool = False) -> None:
+        """Writes the heartbeats until then: none of the time in which the process was stopped or gone.
+
+        *is_last*: the last beat that the control folder had becomes a row, as the next driver makes it one.
+        """
         still = [(each.began_ms, each.ended_ms) for each in self.life if each.owner in {"pause", "absence"}]
         first_ms = max(self.beaten_ms, ms(0))
         beats = [*range(first_ms - first_ms % BEATEN_MS + BEATEN_MS, until_ms + 1, BEATEN_MS)]
+        beats += [until_ms] if is_last and until_ms not in beats else []
         alive = [at_ms for at_ms in beats if not any(began <= at_ms < ended for began, ended in still)]
         self.beaten_ms = until_ms
         if not alive:
@@ -349,11 +363,20 @@ class Driver:
         same = {"topology": self.world.topology.name, "sub_topology": self.sub}
         Appender(path).append(rows_of(HEARTBEATS, [self._heartbeat(at_ms) for at_ms in alive], **same))
 
+    @property
+    def _began_to_live_ms(self) -> int:
+        """When this driver began, after the absence of the one before."""
+        absences = [each.ended_ms for each in self.life if each.owner == "absence"]
+        return absences[-1] if absences else self.life[0].began_ms
+
     def _heartbeat(self, at_ms: int) -> dict[str, object]:
         running = [began_ms for _, began_ms, ended_ms in self.batches if began_ms <= at_ms < ended_ms]
         if self.began_ms is not None and self.began_ms <= at_ms:
             running.append(self.began_ms)
-        skew = self.host.skew(at_ms)
+        skew, told_ms = self.host.skew(at_ms), self._told_ms
+        self._told_ms = at_ms
+        since_ms = self._began_to_live_ms if told_ms is None else told_ms
+        gaps = self.pulse_gaps(since_ms, at_ms)
         measured = {
             "host": self.host.name, "estimated_at": utc(self.host.wall_ms(at_ms)), "samples": 5, "reference": BROKERS,
         }  # fmt: skip
@@ -365,6 +388,10 @@ class Driver:
             "batch_id": max((number for number, _, ended_ms in self.batches if ended_ms <= at_ms), default=-1),
             "batch_started_at": self.host.wall_ms(running[0]) if running else None,
             "host": self.host.name,
+            "pulse_from_boot_ms": self.host.boot_ms(since_ms),
+            "pulse_boot_ms": self.host.boot_ms(at_ms),
+            "gaps": [{"began_ms": began_ms, "ended_ms": ended_ms, "cpu_ms": 0} for began_ms, ended_ms in gaps] or None,
+            "segments": [each._asdict() for each in self._timeline.open()] or None if at_ms == self.now_ms else None,
             "clock_offsets": [measured | {"offset_ms": skew.offset_ms, "error_ms": skew.error_ms}] if skew else None,
         }
 
@@ -389,6 +416,7 @@ class Driver:
                     fence=Fence(self._at_write, self._until_written, self._reached, lambda: host.wall_ms(self.now_ms)),
                     host=measurement.Host(host.name, lambda: host.skew(self.now_ms)),
                     queued=lambda since_ms: self._queued,
+                    timeline=self._timeline,
                 )
         return self._engine
 
@@ -423,8 +451,9 @@ class Driver:
         place = step.removeprefix("committed ")
         seen = self.visible[place]
         # A driver that finds a batch written, because the one before was killed, writes nothing.
-        if place in self.outputs and (not seen or seen[-1][0] < len(self.batches)):
-            seen.append((len(self.batches), self.now_ms))
+        batch_id = self._timeline.open()[-1].batch_id
+        if place in self.outputs and (not seen or seen[-1][0] < batch_id):
+            seen.append((batch_id, self.now_ms))
 
     def sends(self, topic: str) -> None:
         """The broker takes records for *topic*."""
