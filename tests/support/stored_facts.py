@@ -166,9 +166,10 @@ class _Stored:
         ]
         schema = {"event_ms": pl.Int64(), "arrived_ms": pl.Int64(), **RESULT}
         frame = pl.DataFrame(results, schema=schema)
-        alike = frame.select(*RESULT).unique(maintain_order=True).with_row_index("row")
-        numbered = frame.join(alike, on=[*RESULT], how="left", nulls_equal=True, maintain_order="left")
-        stored, rows = results_by_row(numbered, batch["wall_ms"]), numbered["row"]
+        alike = frame.select(*RESULT).unique(maintain_order=True)
+        numbers = alike.with_row_index("row")
+        numbered = frame.join(numbers, on=[*RESULT], how="left", nulls_equal=True, maintain_order="left")
+        stored, rows = results_by_row(numbered, alike, batch["wall_ms"]), numbered["row"]
         members: list[list[int]] = [[] for _ in range(stored.height)]
         for (number, result), row in zip(made, rows, strict=True):
             members[row].append(number)

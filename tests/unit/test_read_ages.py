@@ -136,24 +136,28 @@ def test_the_first_records_are_among_those_that_may_be(rows, windows, newest_ms)
 
 def test_results_are_counted_by_the_row_that_they_came_from():
     """Two of row 2 are not neighbours, the arrival of one that was held is not known, and one came from no record."""
-    held = ("interval", "total", 40, 99_000)
-    made = [
-        (2, 7, "orders", 0, 0, None, None, None, None, 90_000, 95_000),
-        (0, 6, "orders", 0, 0, *held, 80_000, None),
-        (0, 6, "orders", 0, 0, *held, 80_010, 85_000),
-        (2, 7, "orders", 0, 0, None, None, None, None, 90_010, 95_010),
-        (4, 7, "orders", 0, None, None, None, None, None, 90_010, None),
-    ]
-    names = [name for name in RESULTS if name not in {"n", "age_ms", "wait_ms"}]
-    schema = pl.Schema({**{name: RESULTS[name] for name in names}, "event_ms": pl.Int64(), "arrived_ms": pl.Int64()})
-    rows = results_by_row(frame(made, schema), DECIDED_MS)
+    not_held, held = (None, None, None, None), ("interval", "total", 40, 99_000)
+    names = [name for name in RESULTS if name not in {"row", "n", "age_ms", "wait_ms"}]
+    reflected = frame(
+        [
+            (6, "orders", 0, 0, *held),
+            (6, "orders", 0, 1, *held),
+            (7, "orders", 0, 0, *not_held),
+            (7, "orders", 0, 1, *not_held),
+            (7, "orders", 0, None, *not_held),
+        ],
+        pl.Schema({name: RESULTS[name] for name in names}),
+    )
+    made = [(2, 90_000, 95_000), (0, 80_000, None), (0, 80_010, 85_000), (2, 90_010, 95_010), (4, 90_010, None)]
+    schema = pl.Schema({"row": pl.Int32(), "event_ms": pl.Int64(), "arrived_ms": pl.Int64()})
+    rows = results_by_row(frame(made, schema), reflected, DECIDED_MS)
     assert rows.schema == RESULTS
     assert shown(rows, "row", "read_batch", "read_row", "held_by", "n", "age_ms", "wait_ms") == [
         (0, 6, 0, "interval", 2, 39_990, None),
         (2, 7, 0, None, 2, 19_990, 9_990),
         (4, 7, None, None, 1, 9_990, None),
     ]
-    of_shards = [results_by_row(frame(part, schema), DECIDED_MS) for part in (made[:2], made[2:])]
+    of_shards = [results_by_row(frame(part, schema), reflected, DECIDED_MS) for part in (made[:2], made[2:])]
     assert summed(pl.concat(of_shards), "row").equals(rows)
 
 

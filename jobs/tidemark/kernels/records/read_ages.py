@@ -195,19 +195,23 @@ def places_of(records: pl.DataFrame, asked: pl.DataFrame) -> pl.Series:
     return pl.Series(at, dtype=pl.UInt32()).set(pl.Series(known[at] != wanted), None)
 
 
-def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
+def results_by_row(results: pl.DataFrame, reflected: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
     """Returns the RESULTS of an operator, in the order of `row`.
 
     Args:
-        results: what the batch made visible: `event_ms` and `arrived_ms` of the newest record that each reflects, as in
-            SOURCE_RECORDS (null: the arrival is not known), and the fields of RESULTS but for numbers and sums. Results
-            of the same `row` have the same fields.
+        results: what the batch made visible: `row`, and `event_ms` and `arrived_ms` of the newest record that each
+            reflects, as in SOURCE_RECORDS (null: the arrival is not known).
+        reflected: in each row the other fields of RESULTS, but for numbers and sums, of the results of that `row`.
         decided_at_ms: decision time of the batch, epoch ms.
     """
-    lengths = results.with_columns(
-        n=pl.lit(1, pl.Int64()), age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms")
+    lengths = results.select(
+        "row",
+        n=pl.lit(1, pl.Int64()),
+        age_ms=decided_at_ms - pl.col("event_ms"),
+        wait_ms=decided_at_ms - pl.col("arrived_ms"),
     )
-    return summed(lengths.select(RESULTS.names()), "row")
+    rows = summed(lengths, "row")
+    return _as_fields(rows.hstack(reflected[rows["row"]]), RESULTS)
 
 
 def summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:

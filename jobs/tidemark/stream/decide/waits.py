@@ -186,12 +186,13 @@ class BatchWaits:
         *reads* are of all sources. The number follows from what a result reflects, so it is the same in every shard.
         """
         made: dict[str, tuple[pl.DataFrame, pl.Series]] = {}
+        reflected = self._reflected(reads, batch)
         for name in sorted(self._places & runs.keys() if reads else ()):
             # The rows of a hop have the names of its columns.
             rows = runs[name].rows.get(name, runs[name].output).rename(OF_HOP, strict=False)
             if rows.height:
-                reflected = self._reflected(rows, reads, batch)
-                made[name] = read_ages.results_by_row(reflected, batch.decided_at_ms), reflected["row"]
+                numbered = _numbered(rows, reads)
+                made[name] = read_ages.results_by_row(numbered, reflected, batch.decided_at_ms), numbered["row"]
         return made
 
     def _looks_at(self, source: str, records: pl.DataFrame, batch: MicroBatch) -> pl.DataFrame | None:
@@ -206,48 +207,47 @@ class BatchWaits:
         left = [(n, *plan) for n, part in sorted(was.partitions.items()) for plan in part.left_behind]
         return pl.DataFrame(left, schema=read_ages.PLANS, orient="row") if left else None
 
-    def _reflected(self, rows: pl.DataFrame, reads: Mapping[str, SourceReads], batch: MicroBatch) -> pl.DataFrame:
-        """Returns the newest record that each of *rows* reflects, with the row of what was read."""
-        asked = _places(rows).hstack(rows.select(event_ms="_newest_ms"))
-        found = asked.with_columns(
-            arrived_ms=pl.lit(None, pl.Int64),
-            read_batch=pl.lit(None, pl.Int64),
-            source=pl.lit(None, pl.String),
-            read_row=pl.lit(None, pl.Int32),
-            row=pl.lit(sum(read.rows.height for read in reads.values()), pl.Int32),
-        )
-        before = 0
+    def _reflected(self, reads: Mapping[str, SourceReads], batch: MicroBatch) -> pl.DataFrame:
+        """Returns how results name each row of *reads*, and at last one that they do not know."""
+        rows = [pl.DataFrame(schema=_REFLECTED)]
         for name, read in reads.items():
-            place = read_ages.places_of(read.records, asked)
-            number, here = read.numbers[place], read.records[place].select("event_ms", *self._arrival(read.records))
-            # Sources of a union may have records at the same place; they have other times.
-            is_its = number.is_not_null() & ((here["event_ms"] == asked["event_ms"]) | (len(reads) == 1))
-            found = found.with_columns(
-                arrived_ms=pl.when(is_its).then(here["arrived_ms"]).otherwise("arrived_ms"),
-                read_batch=pl.when(is_its).then(batch.batch_id).otherwise("read_batch"),
-                source=pl.when(is_its).then(pl.lit(name)).otherwise("source"),
-                read_row=pl.when(is_its).then(_in_partition(read.rows)[number]).otherwise("read_row"),
-                row=pl.when(is_its).then((number + before).cast(pl.Int32)).otherwise("row"),
+            is_hop = isinstance(self._sources[name], HopSource)
+            named = read.rows.select(
+                read_batch=pl.lit(batch.batch_id, pl.Int64),
+                source=pl.lit(name),
+                partition=pl.lit(None, pl.Int32) if is_hop else pl.col("partition"),
+                read_row=_in_partition(read.rows),
             )
-            before += read.rows.height
-        is_hop = pl.col("source").is_in([n for n, source in self._sources.items() if isinstance(source, HopSource)])
-        return found.select(
-            "row",
-            "event_ms",
-            "arrived_ms",
-            "read_batch",
-            "source",
-            pl.when(~is_hop).then("partition").cast(pl.Int32).alias("partition"),
-            "read_row",
-            held_by=pl.lit(None, pl.String),
-            held_detail=pl.lit(None, pl.String),
-            held_from_ms=pl.lit(None, pl.Int64),
-            due_ms=pl.lit(None, pl.Int64),
-        )
+            rows.append(named)
+        not_known = pl.DataFrame([dict.fromkeys(_REFLECTED)], schema=_REFLECTED)
+        return pl.concat([*rows, not_known])
 
-    @staticmethod
-    def _arrival(records: pl.DataFrame) -> list[pl.Expr]:
-        return [pl.col("arrived_ms") if "arrived_ms" in records.columns else pl.lit(None, pl.Int64).alias("arrived_ms")]
+
+_REFLECTED = {"read_batch": pl.Int64(), "source": pl.String(), "partition": pl.Int32(), "read_row": pl.Int32()}
+
+
+def _numbered(rows: pl.DataFrame, reads: Mapping[str, SourceReads]) -> pl.DataFrame:
+    """Returns, of the newest record that each of *rows* reflects, its `row`, `event_ms` and `arrived_ms`."""
+    found = (
+        _places(rows)
+        .hstack(rows.select(event_ms="_newest_ms"))
+        .with_columns(
+            row=pl.lit(sum(read.rows.height for read in reads.values()), pl.Int32), arrived_ms=pl.lit(None, pl.Int64)
+        )
+    )
+    before = 0
+    for read in reads.values():
+        place = read_ages.places_of(read.records, found)
+        number = read.numbers[place]
+        # Sources of a union may have records at the same place; they have other times.
+        is_its = number.is_not_null() & ((read.records["event_ms"][place] == found["event_ms"]) | (len(reads) == 1))
+        columns = [pl.when(is_its).then((number + before).cast(pl.Int32)).otherwise("row").alias("row")]
+        if "arrived_ms" in read.records.columns:
+            arrived_ms = read.records["arrived_ms"][place]
+            columns.append(pl.when(is_its).then(arrived_ms).otherwise("arrived_ms").alias("arrived_ms"))
+        found = found.with_columns(columns)
+        before += read.rows.height
+    return found
 
 
 def _in_partition(rows: pl.DataFrame) -> pl.Series:
