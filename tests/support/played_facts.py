@@ -7,10 +7,10 @@ records all of them, and what a driver records can be compared with them. Record
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -19,6 +19,8 @@ from support.world_drivers import Driver, Stretch
 from tidemark.account import facts as frames
 from tidemark.account.facts import AccountFacts
 
+Key = tuple[str, int | None, int]
+"""Input, partition and event time of a record."""
 Rows = dict[str, list[dict[str, Any]]]
 HEARTBEAT_MS = 1_000
 """A driver tells of its life this often."""
@@ -100,47 +102,70 @@ def _tell_of_life(rows: Rows, driver: Driver, epoch: int, life: list[Stretch]) -
 
 def _tell_of_reads(rows: Rows, driver: Driver) -> None:
     seen: set[tuple[object, ...]] = set()
-    for batch_id, key, sent, writer_batch in _read(driver):
+    hop = next(iter(driver.hops.values()), None)
+    numbers = _numbers(driver)
+    of_writer = _numbers(driver.world.drivers[hop.upstream]) if hop else {}
+    for batch_id, key, sent, written in _read(driver):
         if (batch_id, *key) in seen:
             continue
         seen.add((batch_id, *key))
         source, partition, event_ms = key
-        is_of_hop = writer_batch is not None
+        is_of_hop = written is not None
         # Only a look that saw the record beyond the last stable offset tells of a transaction.
         in_transaction = sent.readable_ms is not None and any(
             sent.arrived_ms <= look.at_ms < sent.readable_ms for look in driver.looks
         )
-        hop = next(iter(driver.hops.values()), None)
         rows["reads"].append(
             {
                 "stream": driver.name, "batch_id": batch_id, "input": source, "partition": partition,
-                "event_ms": event_ms, "n": 1,
+                "row": numbers[batch_id, *key].of_partition, "event_ms": event_ms, "newest_ms": event_ms, "n": 1,
                 "arrived_ms": None if is_of_hop else driver.world.stamp_ms(sent),
                 "arrival_error_ms": None if is_of_hop else 0,
                 "in_transaction": in_transaction and not is_of_hop, "left_by": None,
                 "writer": f"{driver.world.topology.name}/{hop.upstream}" if hop and is_of_hop else None,
-                "writer_batch": writer_batch,
+                "writer_place": hop.name if hop and is_of_hop else None,
+                "writer_batch": written and written[0],
+                "writer_row": written and of_writer[written].of_batch,
             }
         )  # fmt: skip
 
 
-def _read(driver: Driver) -> Iterator[tuple[int, tuple[str, int | None, int], Any, int | None]]:
-    """Yields what batches read: batch, input, partition and event time, the record, and the batch that wrote it."""
+class Numbers(NamedTuple):
+    """The row of a record among those of its batch, and among those of its partition there."""
+
+    of_batch: int
+    of_partition: int
+
+
+def _numbers(driver: Driver) -> dict[tuple[int, str, int | None, int], Numbers]:
+    """Returns the rows of what each batch read, by batch, input, partition and event time."""
+    of_batch, of_partition = Counter[int](), Counter[tuple[int, str, int | None]]()
+    numbers: dict[tuple[int, str, int | None, int], Numbers] = {}
+    for batch_id, key, _, _ in _read(driver):
+        if (batch_id, *key) not in numbers:
+            numbers[batch_id, *key] = Numbers(of_batch[batch_id], of_partition[batch_id, *key[:2]])
+            of_batch[batch_id] += 1
+            of_partition[batch_id, *key[:2]] += 1
+    return numbers
+
+
+def _read(driver: Driver) -> Iterator[tuple[int, Key, Any, tuple[int, str, int | None, int] | None]]:
+    """Yields what batches read: batch, input, partition and event time, the record, and batch and key of its writer."""
     for batch_id, records in driver.reads.items():
         for sent in records:
             yield batch_id, (sent.source, sent.partition, sent.event_ms), sent, None
     for source in driver.hops.values():
         writer = driver.world.drivers[source.upstream]
         numbers, ends = [*driver.hop_ends], [*driver.hop_ends.values()]
-        for written, (_, _, event_ms), sent, _ in _read(writer):
+        for written, key, sent, _ in _read(writer):
             n = bisect_right(ends, written)
             if n < len(numbers):
-                yield numbers[n], (source.name, None, event_ms), sent, written
+                yield numbers[n], (source.name, None, key[2]), sent, (written, *key)
 
 
 def _tell_of_results(rows: Rows, world: World, driver: Driver, place: str) -> None:
     hop = next((source for name, source in _read_by(world) if name == place), None)
-    visible = dict(driver.visible[place])
+    visible, numbers = dict(driver.visible[place]), _numbers(driver)
     for batch_id, source, partition, event_ms in dict.fromkeys((batch, *key) for batch, key, _, _ in _read(driver)):
         at_ms = visible.get(batch_id)
         if at_ms is not None:
@@ -149,7 +174,10 @@ def _tell_of_results(rows: Rows, world: World, driver: Driver, place: str) -> No
                 {
                     "stream": driver.name, "batch_id": batch_id, "driver": epoch, "place": hop.name if hop else place,
                     "visible_ms": driver.host.wall_ms(at_ms), "visible_boot_ms": driver.host.boot_ms(at_ms),
-                    "read_batch": batch_id, "input": source, "partition": partition, "event_ms": event_ms, "n": 1,
+                    "row": numbers[batch_id, source, partition, event_ms].of_batch,
+                    "read_batch": batch_id, "input": source, "partition": partition,
+                    "read_row": numbers[batch_id, source, partition, event_ms].of_partition,
+                    "event_ms": event_ms, "n": 1,
                 }
             )  # fmt: skip
 

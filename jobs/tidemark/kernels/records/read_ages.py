@@ -136,9 +136,15 @@ def passing_records(records: pl.DataFrame, *, size_ms: int, after_ms: int) -> pl
         records: SOURCE_RECORDS.
         size_ms: length of a window.
         after_ms: how long after its end it waits.
+
+    Returns:
+        The records with `reached_ms`, the newest record time before each in its partition; null: it is the first.
     """
-    passed = (pl.col("event_ms").cum_max() - after_ms).floordiv(size_ms)
-    return records.filter(passed.ne_missing(passed.shift()).over("partition"))
+    reached_ms = pl.col("event_ms").cum_max()
+    passed = (reached_ms - after_ms).floordiv(size_ms)
+    return records.with_columns(reached_ms=reached_ms.shift().over("partition")).filter(
+        passed.ne_missing(passed.shift()).over("partition")
+    )
 
 
 def first_records(
@@ -154,7 +160,7 @@ def first_records(
     """Returns `partition` and the fields of FIRSTS of a source, a row each, in the order of partition and arrival.
 
     Args:
-        records: SOURCE_RECORDS or WRITTEN_RECORDS.
+        records: SOURCE_RECORDS or WRITTEN_RECORDS, or those that `passing_records` returns of them.
         instants_ms: for which the windows that the batch closed had waited, record time, epoch ms.
         newest_ms: `newest_ms`, the newest record time of each `partition` before the batch; none: it had no record.
         decided_at_ms: as for `source_reads`, and so are the others.
@@ -165,13 +171,15 @@ def first_records(
     asked, never_ms = np.unique(instants_ms.to_numpy()), np.iinfo(np.int64).min
     before = dict(newest_ms.select("partition", "newest_ms").iter_rows())
     event_ms = records["event_ms"].to_numpy()
+    told_ms = records["reached_ms"].fill_null(never_ms).to_numpy() if "reached_ms" in records.columns else None
     found, reached_ms = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for partition, start, length in _partitions(records):
         reached = np.maximum.accumulate(np.append(before.get(partition, never_ms), event_ms[start : start + length]))
         places = np.unique(np.searchsorted(reached[1:], asked[asked > reached[0]]))
         places = places[places < length]
         found.append(start + places)
-        reached_ms.append(reached[places])
+        told = reached[places] if told_ms is None else np.maximum(reached[places], told_ms[start + places])
+        reached_ms.append(told)
     reached_at = pl.Series(np.concatenate(reached_ms)).replace(never_ms, None)
     rows = records[np.concatenate(found)].with_columns(
         age_ms=decided_at_ms - pl.col("event_ms"), reached_age_ms=decided_at_ms - reached_at
