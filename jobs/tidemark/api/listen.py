@@ -438,8 +438,8 @@ class QueryRecord:
                 {
                     **window,
                     "decided_at": batch["decided_at"],
-                    "ewt_boot_ms": window["ewt_at"] + told.to_boot_ms,
-                    "ewt_epoch": told.driver,
+                    "finished_boot_ms": window["ewt_at"] + told.to_boot_ms,
+                    "finished_epoch": told.driver,
                 }
                 for window in windows
             ],
