@@ -24,7 +24,7 @@ from tidemark.storage.fence import Fence
 
 SCHEMA = pa.schema([("batch_id", pa.int64()), ("n", pa.int64())])
 ROW = pa.table({"batch_id": [0], "n": [7]}, schema=SCHEMA)
-NEWER = {"tidemark.format": "3", "tidemark.version": "9.1.0"}
+NEWER = {"tidemark.format": "4", "tidemark.version": "9.1.0"}
 
 
 def newer_table(path: Path) -> Path:
@@ -34,7 +34,7 @@ def newer_table(path: Path) -> Path:
 
 
 def newer_warehouse(home: Path) -> Path:
-    return stamped(home, '{"format": 3, "tidemark": "9.1.0"}')
+    return stamped(home, '{"format": 4, "tidemark": "9.1.0"}')
 
 
 def stamped(home: Path, text: str) -> Path:
@@ -49,7 +49,7 @@ def properties(path: Path) -> dict[str, str | None]:
 
 def test_a_new_table_has_its_format_in_its_first_version(tmp_path: Path) -> None:
     create(tmp_path, SCHEMA)
-    assert properties(tmp_path) == {"tidemark.format": "2", "tidemark.version": "0.1.0"}
+    assert properties(tmp_path) == {"tidemark.format": "3", "tidemark.version": "0.1.0"}
     create(tmp_path, SCHEMA)
     assert DeltaTable(str(tmp_path)).version() == 0
 
@@ -58,7 +58,7 @@ def test_a_table_without_a_stamp_gets_it_after_its_columns(tmp_path: Path) -> No
     DeltaTable.create(str(tmp_path), SCHEMA.remove(1))
     create(tmp_path, SCHEMA)
     table = DeltaTable(str(tmp_path))
-    assert properties(tmp_path) == {"tidemark.format": "2", "tidemark.version": "0.1.0"}
+    assert properties(tmp_path) == {"tidemark.format": "3", "tidemark.version": "0.1.0"}
     # Oldest last: the table was created, got the column, and then the stamp.
     assert [commit["operation"] for commit in table.history()] == ["SET TBLPROPERTIES", "ADD COLUMN", "CREATE TABLE"]
     assert [field.name for field in table.schema().fields] == ["batch_id", "n"]
@@ -67,8 +67,8 @@ def test_a_table_without_a_stamp_gets_it_after_its_columns(tmp_path: Path) -> No
 def test_a_table_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = newer_table(tmp_path / "changes")
     said = (
-        rf"{path}: version 9.1.0 of Tidemark has written format 3, but this is version {VERSION}, which writes format "
-        r"2; nothing was changed; install version 9.1.0 \(docs/upgrades.md\)"
+        rf"{path}: version 9.1.0 of Tidemark has written format 4, but this is version {VERSION}, which writes format "
+        r"3; nothing was changed; install version 9.1.0 \(docs/upgrades.md\)"
     )
     with pytest.raises(OtherFormat, match=said):
         create(path, SCHEMA.append(pa.field("more", pa.int64())))
@@ -85,19 +85,19 @@ def test_each_commit_names_its_version(tmp_path: Path) -> None:
 def test_the_first_driver_stamps_the_warehouse(tmp_path: Path) -> None:
     play = Play(EVENTS, tmp_path / "warehouse")
     play.start()
-    assert json.loads((tmp_path / "warehouse" / "tidemark.json").read_text()) == {"format": 2, "tidemark": "0.1.0"}
-    assert warehouse_stamp(tmp_path / "warehouse") == Stamp(2, "0.1.0")
+    assert json.loads((tmp_path / "warehouse" / "tidemark.json").read_text()) == {"format": 3, "tidemark": "0.1.0"}
+    assert warehouse_stamp(tmp_path / "warehouse") == Stamp(3, "0.1.0")
 
 
 def test_a_stamp_is_written_once(tmp_path: Path) -> None:
-    (tmp_path / "tidemark.json").write_text('{"format": 2, "tidemark": "0.0.9"}')
+    (tmp_path / "tidemark.json").write_text('{"format": 3, "tidemark": "0.0.9"}')
     stamp_warehouse(tmp_path)
-    assert warehouse_stamp(tmp_path) == Stamp(2, "0.0.9")
+    assert warehouse_stamp(tmp_path) == Stamp(3, "0.0.9")
 
 
 def test_a_driver_refuses_a_newer_warehouse(tmp_path: Path) -> None:
     play = Play(EVENTS, newer_warehouse(tmp_path / "warehouse"))
-    with pytest.raises(OtherFormat, match=r"warehouse: version 9.1.0 of Tidemark has written format 3, but this is"):
+    with pytest.raises(OtherFormat, match=r"warehouse: version 9.1.0 of Tidemark has written format 4, but this is"):
         play.start()
     assert os.listdir(tmp_path / "warehouse") == ["tidemark.json"]
 
@@ -119,7 +119,7 @@ def test_a_damaged_stamp_names_the_remedy(tmp_path: Path) -> None:
 def test_doctor_refuses_a_newer_warehouse(tmp_path: Path) -> None:
     done = tidemark(tmp_path, "--warehouse", str(newer_warehouse(tmp_path)), "doctor", "flights")
     assert done.returncode == 1
-    assert "version 9.1.0 of Tidemark has written format 3" in done.stderr
+    assert "version 9.1.0 of Tidemark has written format 4" in done.stderr
 
 
 def upgrade(warehouse: Path) -> tuple[int, str, str]:
@@ -128,8 +128,8 @@ def upgrade(warehouse: Path) -> tuple[int, str, str]:
 
 
 def test_the_present_format_has_nothing_to_upgrade(tmp_path: Path) -> None:
-    home = stamped(tmp_path, '{"format": 2, "tidemark": "0.0.9"}')
-    assert upgrade(home) == (0, f"{home} has format 2, which Tidemark 0.1.0 writes: there is nothing to upgrade\n", "")
+    home = stamped(tmp_path, '{"format": 3, "tidemark": "0.0.9"}')
+    assert upgrade(home) == (0, f"{home} has format 3, which Tidemark 0.1.0 writes: there is nothing to upgrade\n", "")
 
 
 def test_a_warehouse_of_a_teams_own_job_alone_has_nothing_to_upgrade(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_warehouse_of_a_teams_own_job_alone_has_nothing_to_upgrade(tmp_path: P
 def test_another_format_is_refused_in_a_sentence(tmp_path: Path) -> None:
     home = newer_warehouse(tmp_path)
     said = (
-        "version 9.1.0 of Tidemark has written format 3, but this is version 0.1.0, which writes format 2; "
+        "version 9.1.0 of Tidemark has written format 4, but this is version 0.1.0, which writes format 3; "
         "nothing was changed; install version 9.1.0 (docs/upgrades.md)"
     )
     assert upgrade(home) == (1, "", f"tidemark upgrade: {home}: {said}\n")
@@ -154,7 +154,7 @@ def test_an_older_warehouse_is_refused_in_a_sentence(tmp_path: Path) -> None:
     """Readers do not know its tables either."""
     home = stamped(tmp_path, '{"format": 1, "tidemark": "0.1.0"}')
     said = (
-        f"{home} has format 1, but Tidemark 0.1.0 reads and writes format 2 alone; nothing was changed; choose an "
+        f"{home} has format 1, but Tidemark 0.1.0 reads and writes format 3 alone; nothing was changed; choose an "
         "empty folder with --home or --warehouse, and let the streams start anew there (docs/upgrades.md)"
     )
     assert upgrade(home) == (1, "", f"tidemark upgrade: {said}\n")
@@ -170,7 +170,7 @@ def test_an_older_warehouse_is_refused_in_a_sentence(tmp_path: Path) -> None:
 
 def test_a_warehouse_without_a_stamp_is_told_of_it(tmp_path: Path) -> None:
     said = (
-        "is missing, but Tidemark 0.1.0 expects it with format 2; the first driver or job that writes to this "
+        "is missing, but Tidemark 0.1.0 expects it with format 3; the first driver or job that writes to this "
         "warehouse makes it (docs/upgrades.md)"
     )
     assert upgrade(tmp_path) == (1, "", f"tidemark upgrade: {tmp_path}/tidemark.json {said}\n")

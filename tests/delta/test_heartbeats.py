@@ -2,6 +2,9 @@
 
 import logging
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,11 +15,13 @@ import pytest
 from support.play import Play
 from support.quiet_broker import Ends
 from support.topologies import EVENTS, NEWEST, operators, repartition, sink
-from tidemark.clock import wall_clock_ms
-from tidemark.control.folder import Control, Heartbeat, StreamState
+from tidemark.clock import boot_clock_ms, wall_clock_ms
+from tidemark.control.folder import Control, Heartbeat, StreamState, TimeTold
+from tidemark.control.process import wait_until
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.query.sql import Warehouse
+from tidemark.semantics.segments import Gap, Segment
 from tidemark.semantics.skew import Skew
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import ClockOffset, Heartbeats
@@ -119,6 +124,51 @@ def test_a_driver_reports_adoption_and_the_kill_before_it(tmp_path: Path) -> Non
         *[(None, "run 2 try 1: stuck")] * 2,
     ]  # fmt: skip
     assert control.killed_for("l") is None
+
+
+def test_a_pause_of_the_process_is_a_gap_of_its_pulse(tmp_path: Path) -> None:
+    """The process is stopped, as by a debugger or a host that is suspended, and no code of it runs meanwhile."""
+    script = (
+        "import sys, time; from pathlib import Path; from tidemark.control.folder import Control, StreamState\n"
+        "from tidemark.stream.driver.heartbeats import Heartbeats; from tidemark.stream.pulse import Pulse\n"
+        "control = Control(Path(sys.argv[1]) / 'control')\n"
+        "told = Heartbeats(Path(sys.argv[1]), topology='flights', sub_topology='status')\n"
+        "pulse = Pulse(control, told, control.acquire(), 'l'); print('beats', flush=True); sys.stdin.readline()\n"
+        "pulse.end(StreamState.DRAINED)"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", script, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with driver:
+        assert driver.stdin
+        assert driver.stdout
+        assert driver.stdout.readline() == "beats\n"
+        began_ms = boot_clock_ms()
+        driver.send_signal(signal.SIGSTOP)
+        wait_until(lambda: boot_clock_ms() - began_ms >= 2_500, "the pause", 30)
+        paused_ms = boot_clock_ms() - began_ms
+        driver.send_signal(signal.SIGCONT)
+        driver.communicate("end\n")
+    _, (told_from_ms, told_ms, (gap, *_)) = rows(tmp_path, "pulse_from_boot_ms", "pulse_boot_ms", "gaps")
+    assert told_from_ms <= gap["began_ms"] <= began_ms
+    assert gap["ended_ms"] - gap["began_ms"] >= paused_ms
+    assert gap["ended_ms"] <= told_ms
+    assert gap["cpu_ms"] < 1_000
+
+
+def test_a_driver_that_was_killed_has_told_its_last_second(tmp_path: Path) -> None:
+    control = Control(tmp_path / "control")
+    told = TimeTold(500, 9_500, (Gap(1_000, 3_000, 10),), (Segment("operator", "status", 4, 3_000, 9_500),))
+    for state, is_row in ((StreamState.RUNNING, False), (StreamState.RUNNING, True), (StreamState.DRAINED, False)):
+        control.beat(replace(BEAT, epoch=7, state=state, told=told, is_row=is_row))
+        Pulse(control, history(tmp_path), control.acquire(), "l").end(StreamState.DRAINED)
+    of_dead = [
+        row
+        for row in rows(tmp_path, "epoch", "pulse_from_boot_ms", "pulse_boot_ms", "gaps", "segments")
+        if row[1] == 500
+    ]
+    # The second one had become a row already, and the third one ended as it should.
+    assert of_dead == [(7, 500, 9_500, [told.gaps[0]._asdict()], [told.segments[0]._asdict()])]
 
 
 def test_a_wait_for_brokers_is_no_slow_step(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 import critical_path
 from support.command_line import CommandOutput, tidemark
-from support.recorded_jobs import Job, files, topic
+from support.recorded_jobs import BOOTED_MS, Job, files, topic
 from tidemark.api.listen import Listener
 from tidemark.api.query import Query, Writer
 from tidemark.cli.explain import status
@@ -353,6 +353,37 @@ def test_a_wait_of_an_unknown_query_is_ignored(tmp_path: Path, caplog: pytest.Lo
     assert caplog.messages == []
 
 
+def test_a_look_in_vain_is_told_with_the_next_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[Listener.__module__], "to_boot_ms", lambda: -BOOTED_MS)
+    with Listener(Session(), Layout(tmp_path), "shop") as listener:
+        for batch_id, at_ms in enumerate((NOON, NOON + 25 * SECOND)):
+            progress = {
+                "id": "one",
+                "runId": "one",
+                "name": "clean",
+                "batchId": batch_id,
+                "timestamp": iso(at_ms),
+                "durationMs": {"latestOffset": 100, "triggerExecution": 700},
+                "numInputRows": 5,
+                "eventTime": dict.fromkeys(("min", "max", "avg"), iso(at_ms - 9 * SECOND)),
+                "sources": [files("raw", 5)],
+                "sink": {"description": "ForeachBatchSink"},
+            }
+            listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json=json.dumps(progress))))
+            for after_s in (10, 20):
+                idle = {"id": "one", "runId": "one", "timestamp": iso(at_ms + after_s * SECOND)}
+                listener.onQueryIdle(SimpleNamespace(**idle))
+    query = Layout(tmp_path).stream_table("shop", "clean", "batches").parent
+    batches = DeltaTable(query / "batches").to_pyarrow_table().sort_by("batch_id").to_pylist()
+    looks = [(batch["excluded_boot_ms"], batch["looked_boot_ms"]) for batch in batches]
+    began_ms = NOON - BOOTED_MS
+    assert looks == [(None, began_ms + 100), (began_ms + 20 * SECOND, began_ms + 25 * SECOND + 100)]
+    reads = DeltaTable(query / "partition_batches").to_pyarrow_table().to_pylist()
+    # Before the first batch nobody had looked: its record came after its time.
+    missed = [record["excluded_before_ms"] for row in reads for record in row["reads"] or ()]
+    assert sorted(missed) == [5 * SECOND + 100, 9 * SECOND + 100]
+
+
 # why
 
 
@@ -461,6 +492,21 @@ def test_records_that_spark_dropped_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_watermark_in_a_wrong_unit_is_named_and_loses_no_batch(tmp_path: Path) -> None:
+    job, text = Job(tmp_path, "clean"), "58059-11-05T06:26:40.000Z"
+    job.batch(NOON, topic("orders", 0, 5), watermark_ms=NOON - MINUTE, is_last=False)
+    job.batch(NOON + SECOND, topic("orders", 5, 9), newest_ms=NOON, wrong_watermark=text, late=4)
+    wrong = {"which": "watermark", "text": text, "reason": "wrong_time_unit"}
+    assert job.rows("batches", "batch_id", "records_in", "wrong_times") == [(0, 5, None), (1, 4, [wrong])]
+    (_, (_, watermark)) = job.rows("batches", "batch_id", "watermark")
+    assert watermark is None
+    finding = first(tmp_path, NOON + 2 * SECOND)
+    assert (finding.cause, finding.operator, finding.since_ms) == ("wrong_time_unit", "clean", NOON + 1_700)
+    assert finding.seen == (
+        f"its watermark is {text}, outside of the years 1971 to 2261, so all records with a right time are behind it"
+    )
+
+
 # paths, SLAs and commands
 
 
@@ -509,8 +555,9 @@ def test_a_wait_of_a_query_names_only_what_is_recorded(tmp_path: Path, name: str
     for at_s, epoch in beats:
         beat = Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=NOON + at_s * SECOND, pid=1)
         history.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
-    job = Job(tmp_path, "clean")
+    job = Job(tmp_path, "clean", lease=1)
     job.batch(NOON, read, newest_ms=NOON - MINUTE)
+    job.lease = max((epoch for _, epoch in beats), default=1)
     job.batch(NOON + 2 * MINUTE, read, newest_ms=NOON, watermark_ms=NOON)
     critical_path.run(Layout(tmp_path), shop(tmp_path), [], Interval(NOON - MINUTE, NOON + 10 * MINUTE))
     table = DeltaTable(Layout(tmp_path).report_table("shop", "window_parts")).to_pyarrow_table()

@@ -42,6 +42,7 @@ from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import Disk
 from tidemark.stream.distributed import tasks
 from tidemark.stream.distributed.sharding import ShardingImpossible
+from tidemark.stream.distributed.shards import DriverIntake, Executors
 from tidemark.stream.distributed.tasks import Dealt, IntakeTask, ShardTask
 from tidemark.stream.distributed.totals import ShardResult
 from tidemark.stream.journal.entries import Journal
@@ -148,6 +149,7 @@ def batches(play: Play, seed: int = 1) -> list[tuple[int, list[Row]]]:
             fields = {"id": draw.choice([*"abcdefgh", None]), "grp": draw.choice("xyz"), "v": draw.randrange(7)}
             fields["seen"] = utc(T) + timedelta(microseconds=fields["v"])
             row = play.row("events", at_ms, partition=draw.randrange(3), **fields)
+            row["stamped_ms"] = at_ms + 100 * fields["v"]
             rows.append(row | {"reason": "malformed_json", "value": b"?"} if draw.random() < 0.05 else row)
         for ahead_ms in (2_000, 4_000_000):  # one that is ahead of the clock, and one that is too far ahead
             ahead = play.row("events", T + 10_000 * (number + 1) + ahead_ms, id="a", grp="x", v=1)
@@ -161,7 +163,7 @@ def batches(play: Play, seed: int = 1) -> list[tuple[int, list[Row]]]:
     return found
 
 
-def played(toml: str, home: Path, shards: int, executors: type[Apart] = Apart) -> Play:
+def played(toml: str, home: Path, shards: int, executors: Callable[[pl.DataFrame], Executors] = Apart) -> Play:
     """Runs the batches in so many *shards*, half with new drivers.
 
     Every second batch has a new driver.
@@ -178,6 +180,10 @@ def played(toml: str, home: Path, shards: int, executors: type[Apart] = Apart) -
     return play
 
 
+NOT_ALIKE = ("phases", "phases_boot_ms", "excluded_boot_ms")
+"""Columns about the life of one driver."""
+
+
 def told(play: Play) -> dict[str, Any]:
     """Returns comparable table rows, each key's changes and hops in order.
 
@@ -190,7 +196,7 @@ def told(play: Play) -> dict[str, Any]:
         frame = scan(path).collect()
         if path.name == OPERATOR_BATCHES.name:
             frame = without_spark(frame)
-        frame = frame.with_columns(cs.datetime().dt.epoch("ms")).drop("queued_ms", strict=False)
+        frame = frame.with_columns(cs.datetime().dt.epoch("ms")).drop("queued_ms", *NOT_ALIKE, strict=False)
         name = f"{path.parent.name}/{path.name}"
         if "seq" in frame.columns:
             by = ["operator", "key"] if path.name == "changes" else ["partition", "id", "key"]
@@ -522,6 +528,13 @@ def test_the_driver_reads_a_batch_with_possibly_lost_records(tmp_path: Path) -> 
     play.broker.earliest = 10
     with pytest.raises(DataLost, match="offsets 3 until 10 were lost unread"):
         play.batch([play.row("events", T + n, id="a", v=1) for n in range(30)], at_ms=T)
+
+
+@pytest.mark.parametrize("name", named(["windows", "no state and a stream behind a hop"]))
+def test_shards_of_what_the_driver_has_read_leave_the_same_tables(
+    tmp_path: Path, of_one_shard: OfOneShard, name: str
+) -> None:
+    assert told(played(TOPOLOGIES[name], tmp_path, 3, lambda rows: DriverIntake(Apart(rows)))) == of_one_shard(name)
 
 
 def test_shards_recover_late_records(tmp_path: Path) -> None:

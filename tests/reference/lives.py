@@ -8,6 +8,7 @@ happened: nothing here reads the account of time, or shares code with it. Instan
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,9 @@ Row = dict[str, Any]
 Owned = tuple[str, str]
 """An owner and its detail."""
 UNKNOWN_SEGMENT: Owned = ("unknown", "segment")
+FIRST = ("stream", "batch_id", "input", "partition", "row", "event_ms", "arrived_ms", "arrival_error_ms")
+FIRST += ("in_transaction", "left_by", "writer", "writer_place", "writer_batch", "writer_row")
+"""What is noted of the first record that passed a window."""
 
 
 @dataclass
@@ -46,11 +50,11 @@ class Host:
 
 
 class Unread(NamedTuple):
-    """Records that a stream's plan left behind, from then on."""
+    """Records that a stream's plan left behind, from then on, and who made it do so if the stream owes nothing."""
 
     stream: str
     batch_id: int
-    source: str
+    owner: Owned
     since_ms: int
 
 
@@ -70,9 +74,11 @@ class Record:
     path: list[Stretch]
     writer: str | None = None
     writer_batch: int | None = None
+    writer_row: int | None = None
     readable_ms: int | None = None
     left_by: int | None = None
     left_ms: int | None = None
+    left_to: Owned | None = None
     taken_ms: int = 0
     """The look whose plan took it; `readable_ms` is when its transaction ended, None: it was in none."""
     reading: list[Stretch] = field(default_factory=list)
@@ -104,6 +110,11 @@ class Input:
     writer: Stream | None = None
     created_ms: int | None = None
     """The usual delay of a topic with CreateTime; None: the broker stamps records when they arrive."""
+
+    @property
+    def is_hop(self) -> bool:
+        """Whether the writer tells how far it is complete; a topic that a stream writes is read as any other one."""
+        return None in self.partitions
 
     def copy(self) -> Input:
         """Returns the input for one more reader."""
@@ -152,16 +163,21 @@ class Passed(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A batch, and what was before it: newest event times, the newest batch read of a hop, and silent partitions.
+    """A batch: what it read, and newest event times, silent partitions and the newest batch read of a hop, before it
+    and after it.
 
     `due_ms` is of the partitions that the batch stops waiting for.
     """
 
+    batch_id: int
     reads: list[tuple[Input, int | None, Result]]
     due_ms: dict[tuple[str, int | None], int]
     newest_ms: dict[tuple[str, int | None], int]
     hop_batch: int
     was_idle: set[tuple[str, int | None]]
+    reached_ms: dict[tuple[str, int | None], int]
+    told_batch: int
+    is_idle: set[tuple[str, int | None]]
 
 
 class CrashedError(Exception):
@@ -185,6 +201,10 @@ class Stream:
     """When a driver dies, and how long after that the next one starts."""
     interval_ms: int | None
     """How long results are held; None: they are not."""
+    sessions: list[int]
+    """Ends of windows that nobody knew before their records came."""
+    most: int | None
+    """A batch with more records is carried out in parts of so many of each partition; None: it is not."""
     shards: list[Host]
     """The hosts of tasks that run the operators; none: the driver does."""
     now_ms: int = BASE_MS
@@ -192,6 +212,8 @@ class Stream:
     batch: int = 0
     labels: Any = None
     written: list[Record] = field(default_factory=list)
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    """When a batch was visible in the hop, with records or without: how far it is complete is told there, too."""
     done: int = 0
 
     def __post_init__(self) -> None:
@@ -206,11 +228,17 @@ class Stream:
         self.idle: dict[tuple[str, int | None], int] = {}
         """Partitions that the stream does not wait for, with the batch that stopped waiting."""
         self.hop_batch = -1
+        self.moments: list[Moment] = []
+        self.watermark_ms, self.has_moved, self.next_end_ms = 0, False, BASE_MS + self.life.every_ms
+        self.watermarks: dict[int, int] = {}
+        """How far the inputs were complete after each batch that is visible in the hop."""
         self.closings: dict[int, Closing] = {}
         self.closing: list[Closing] = []
         self.looks: list[int] = []
         self.held: list[Result] = []
         self.open_batch = 0
+        self.told: dict[tuple[str, int | None, int], Row] = {}
+        """What the newest batch noted of the records that it read."""
 
     @property
     def host(self) -> Host:
@@ -223,7 +251,7 @@ class Stream:
             self.began_ms, self.gil, self.segments, self.tasks = self.now_ms, [], [], []
             self.work_ms = self.decided_ms = None
             self.open: list[Result] = []
-            self.closing = []
+            self.closing, self.has_moved = [], False
             try:
                 self._live(until_ms)
                 self._tell(self.now_ms)
@@ -233,7 +261,7 @@ class Stream:
                 last_ms = self._tell(dead_ms, crashed=True)
                 # Of a batch that had begun after the last sign nobody knows.
                 planned = [row["began_ms"] for row in self.segments if row["owner"] == "spark"]
-                is_known = self.work_ms is not None and any(self.work_ms < at_ms < last_ms for at_ms in planned)
+                is_known = self.work_ms is not None and any(self.work_ms <= at_ms < last_ms for at_ms in planned)
                 lost_ms = self.work_ms if is_known else last_ms
                 self.batch = len(self.batches)
                 for planned in self.batches[-1:]:
@@ -248,7 +276,7 @@ class Stream:
 
     def _recover(self) -> None:
         """The next driver carries out what the one before had decided and not done, before it looks for records."""
-        for place in self.places[self.done :] if self.open or self.closing else ():
+        for place in self.places[self.done :] if self.open or self.closing or self.has_moved else ():
             self.now_ms += self.life.draw.randint(20, 200)
             self._make_visible(place)
 
@@ -262,9 +290,16 @@ class Stream:
             excluded_ms, looked_ms = looked_ms, self.now_ms
             self.looks.append(looked_ms)
             plan = self._plan()
-            if any(until > start for _, _, start, until, _, _ in plan) or self._is_due(plan, looked_ms):
+            if self.life.dense:
+                self._tell_look(plan, looked_ms)
+            has_news = any(until > start for _, _, start, until, _, _ in plan) or self._told() > self.hop_batch
+            if has_news or self._is_due(plan, looked_ms):
                 self.work_ms = started_ms
-                self._batch(plan, excluded_ms, looked_ms)
+                began_ms = looked_ms
+                for part in self._parts(plan):
+                    self._batch(part, excluded_ms, began_ms)
+                    # The same look has seen the next part, which begins now.
+                    excluded_ms, began_ms, self.work_ms = looked_ms, self.now_ms, self.now_ms
                 self.work_ms = None
 
     def _plan(self) -> list[tuple[Input, int | None, int, int, int, str | None]]:
@@ -283,6 +318,32 @@ class Stream:
                 plan.append((source, partition, start, until, latest, "max_records" if until < latest else None))
         return plan
 
+    def _parts(self, plan: list[Any]) -> Iterator[list[Any]]:
+        """Yields the parts of a plan."""
+        starts = [start for _, _, start, _, _, _ in plan]
+        while True:
+            ends = [
+                until if self.most is None or source.is_hop else min(until, start + self.most)
+                for (source, _, _, until, _, _), start in zip(plan, starts, strict=True)
+            ]
+            yield [(*planned[:2], *span, *planned[4:]) for planned, *span in zip(plan, starts, ends, strict=True)]
+            if ends == [planned[3] for planned in plan]:
+                return
+            starts = ends
+
+    def _told(self) -> int:
+        """Returns the newest batch that is visible in a hop; −1: there is none."""
+        marks = [mark for source in self.inputs if source.is_hop for mark in source.writer.marks]
+        return max((batch for at_ms, batch in marks if at_ms <= self.now_ms), default=-1)
+
+    def _tell_look(self, plan: list[Any], looked_ms: int) -> None:
+        for source, partition, _, _, stable, _ in plan:
+            arrived = bisect(source.partitions[partition], looked_ms, key=lambda record: record.arrived_ms)
+            self.life.row(
+                "looks", stream=self.name, driver=self.driver, looked_ms=self.host.boot(looked_ms), input=source.name,
+                partition=partition, until_offset=arrived, stable_offset=stable,
+            )  # fmt: skip
+
     def _is_due(self, plan: list[Any], looked_ms: int) -> bool:
         return bool(self._newly_idle(plan, looked_ms)) or any(result.due_ms <= looked_ms for result in self.held)
 
@@ -297,8 +358,10 @@ class Stream:
                     found.append((source, partition, due_ms))
         return found
 
-    def _close(self, plan: list[Any], reads: list[tuple[Input, int | None, Result]], looked_ms: int) -> None:
-        """Closes the windows that the batch lets the watermark pass."""
+    def _close(
+        self, plan: list[Any], reads: list[tuple[Input, int | None, Result]], looked_ms: int, told_batch: int
+    ) -> None:
+        """Closes the windows that the batch lets the watermark pass; it has read hops until *told_batch*."""
         was_idle = {*self.idle}
         silent = self._newly_idle(plan, looked_ms)
         for source, partition, due_ms in silent:
@@ -307,44 +370,81 @@ class Stream:
                 "silences", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
                 setting="idle_after", due_ms=self.host.boot(due_ms),
             )  # fmt: skip
-        moment = Moment(
-            reads, {(of.name, n): due_ms for of, n, due_ms in silent}, dict(self.newest_ms), self.hop_batch, was_idle
-        )
+        before = dict(self.newest_ms), self.hop_batch, was_idle
         for source, partition, result in reads:
             key = source.name, partition
             self.idle.pop(key, None)
             self.read_ms[key] = looked_ms
             self.newest_ms[key] = max(self.newest_ms.get(key, 0), result.start_ms)
-            if source.writer:
-                self.hop_batch = max(self.hop_batch, result.record.writer_batch or 0)
-        self.closing = []
-        while closing := self._next_closing(max(self.closings, default=BASE_MS) + 5_000, moment):
-            self.closings[closing.end_ms] = closing
-            if closing.path:
-                self.closing.append(closing)
+        self.hop_batch = told_batch
+        due_ms = {(of.name, n): at_ms for of, n, at_ms in silent}
+        moment = Moment(self.batch, reads, due_ms, *before, dict(self.newest_ms), told_batch, {*self.idle})
+        self.moments.append(moment)
+        self.closing, was_at_ms = [], self.watermark_ms
+        self.watermark_ms = max(self.watermark_ms, self._complete_to(moment))
+        self.has_moved = was_at_ms < self.watermark_ms
+        while self.next_end_ms <= self.watermark_ms:
+            self._tell_firsts(self.next_end_ms, moment)
+            self._close_in(self.next_end_ms, moment)
+            self.next_end_ms += self.life.every_ms
+        for end_ms in self.sessions:
+            if was_at_ms < end_ms <= self.watermark_ms:
+                self._close_in(end_ms, moment)
 
-    def _next_closing(self, end_ms: int, moment: Moment) -> Closing | None:
-        """Returns how the window that ends then closes in this batch; None: the watermark has not passed it."""
+    def _close_in(self, end_ms: int, moment: Moment) -> None:
+        closing = self._closing_in(end_ms, moment)
+        if closing.path:
+            self.closing.append(closing)
+
+    def _complete_to(self, moment: Moment) -> int:
+        """Returns the record time up to which the inputs are complete; 0: it is not known."""
+        inputs = [(source, n) for source in self.inputs for n in source.partitions]
+        awake = [(source, n) for source, n in inputs if (source.name, n) not in moment.is_idle]
+        reached_ms = [
+            source.writer.watermarks.get(moment.told_batch, 0) if source.is_hop
+            else moment.reached_ms.get((source.name, n), 0) - source.bound_ms
+            for source, n in awake
+        ]  # fmt: skip
+        return min(reached_ms, default=0)
+
+    def _tell_firsts(self, end_ms: int, moment: Moment) -> None:
+        """Notes the first record of each partition for which the window had waited."""
+        for source in self.inputs:
+            for partition in source.partitions if not source.is_hop else ():
+                of_partition = [r for of, n, r in moment.reads if of is source and n == partition]
+                reached_ms = moment.newest_ms.get((source.name, partition))
+                for row, result in enumerate(of_partition):
+                    if (reached_ms or 0) < end_ms + source.bound_ms <= result.start_ms:
+                        first = {name: self.told[source.name, partition, row][name] for name in FIRST}
+                        if first | {"reached_ms": reached_ms} not in self.life.rows.setdefault("firsts", []):
+                            self.life.row("firsts", **first, reached_ms=reached_ms)
+                    reached_ms = max(reached_ms or 0, result.start_ms)
+
+    def closing_of(self, end_ms: int) -> Closing:
+        """Returns how a window that ends then closed for the readers of the hop."""
+        if end_ms not in self.closings:
+            moment = next(m for m in self.moments if self._complete_to(m) >= end_ms)
+            closing = self._closing_in(end_ms, moment)
+            visible_ms = next(at_ms for at_ms, batch in self.marks if batch == closing.batch_id)
+            path = [*closing.path, Stretch(self.name, visible_ms)] if closing.path else []
+            self.closings[end_ms] = replace(closing, path=path, visible_ms=visible_ms)
+        return self.closings[end_ms]
+
+    def _closing_in(self, end_ms: int, moment: Moment) -> Closing:
+        """Returns how the window that ends then closes in a batch that lets the watermark pass it."""
         passed: list[Passed] = []
-        partitions = [(source, partition) for source in self.inputs for partition in source.partitions]
-        if all((source.name, partition) in self.idle for source, partition in partitions):
-            return None
-        for source, partition in partitions:
-            if (source.name, partition) in self.idle:
+        for source, partition in ((each, n) for each in self.inputs for n in each.partitions):
+            if (source.name, partition) in moment.is_idle:
                 passed += self._by_silence(source, partition, end_ms, moment)
-            elif source.writer:
-                written = source.writer.closings.get(end_ms)
-                if written is None or written.batch_id > self.hop_batch:
-                    return None
+            elif source.is_hop:
+                written = source.writer.closing_of(end_ms)
                 if not written.path:
-                    return Closing(end_ms, self.batch, "", [])
+                    return Closing(end_ms, moment.batch_id, "", [])
                 passed += self._by_hop(source, written, moment)
-            elif self.newest_ms.get((source.name, partition), 0) < end_ms + source.bound_ms:
-                return None
             else:
                 passed += self._by_record(source, partition, end_ms, moment)
         _, _, name, path = max(passed, key=lambda each: each[:3], default=(True, 0, "", []))
-        return Closing(end_ms, self.batch, name, path)
+        return Closing(end_ms, moment.batch_id, name, path)
 
     def _by_silence(self, source: Input, partition: int | None, end_ms: int, moment: Moment) -> Iterator[Passed]:
         key, name, needed_ms = (source.name, partition), source.detail(partition), end_ms + source.bound_ms
@@ -355,9 +455,8 @@ class Stream:
 
     def _by_hop(self, source: Input, written: Closing, moment: Moment) -> Iterator[Passed]:
         if written.batch_id > moment.hop_batch:
-            row = next(r for of, _, r in moment.reads if of is source and r.record.writer_batch >= written.batch_id)
-            path = [*written.path, *row.path[len(row.record.path) :]]
-            yield Passed(was_awake=True, arrived_ms=written.visible_ms, name=source.name, path=path)
+            # A hop is read to its end.
+            yield Passed(was_awake=True, arrived_ms=written.visible_ms, name=source.name, path=written.path)
 
     def _by_record(self, source: Input, partition: int | None, end_ms: int, moment: Moment) -> Iterator[Passed]:
         key, name, needed_ms = (source.name, partition), source.detail(partition), end_ms + source.bound_ms
@@ -374,11 +473,11 @@ class Stream:
             for record in source.partitions[partition][start:until]
         ]
         wall_at_ms = looked_ms
-        per_record_ms = 3
+        told_batch = self._told()
         self._spend("spark", "", draw.randint(2, 40))
         if draw.random() < 0.2:
             self._spend("slots", f"t/{draw.choice('xyz')}", draw.randint(50, 1500))
-        self._spend("broker", self.inputs[0].name, draw.randint(5, 50) + per_record_ms * len(records))
+        self._spend("broker", self.inputs[0].name, draw.randint(5, 50) + 3 * len(records) // self.life.many)
         tasks = self._work(len(records))
         worked_ms = self.now_ms
         self._spend("target", "journal", draw.randint(5, 60))
@@ -388,10 +487,15 @@ class Stream:
             for record in source.partitions[partition][until:latest]:
                 if record.left_by is None:
                     record.left_by, record.left_ms = self.batch, looked_ms
+                    record.left_to = (cut_by, source.name) if cut_by else ("capacity", self.name)
+            newest = told_batch + 1
+            offsets = (self.hop_batch + 1, newest, newest) if source.is_hop else (start, until, latest)
             self.life.row(
                 "plans", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
-                from_offset=start, until_offset=until, latest_offset=latest,
-                cut_by=cut_by, cut_detail=source.name if cut_by else None,
+                from_offset=offsets[0], until_offset=offsets[1], latest_offset=offsets[2],
+                writer=source.writer.name if source.is_hop else None,
+                cut_by=cut_by, cut_detail=source.name if cut_by else None, n=until - start,
+                newest_ms=max((record.event_ms for record in source.partitions[partition][:until]), default=None),
             )  # fmt: skip
         self.life.row(
             "batches", stream=self.name, batch_id=self.batch, driver=self.driver, host=host.name,
@@ -406,20 +510,26 @@ class Stream:
             planned.left += latest - until
             planned.latest[source.name] += latest
         self.batches.append(planned)
-        reads = [(*each, self._read(*each, looked_ms)) for each in records]
+        rows: Counter[tuple[str, int | None]] = Counter()
+        reads, self.told = [], {}
+        for source, partition, record in records:
+            result = self._read(source, partition, record, looked_ms, rows[source.name, partition])
+            rows[source.name, partition] += 1
+            reads.append((source, partition, record, result))
         for row in tasks:
             self.tasks.append(row)
         self.open_batch = self.batch
         self.open = [result for _, _, _, result in reads]
-        self._close(plan, [(source, partition, result) for source, partition, _, result in reads], looked_ms)
+        read = [(source, partition, result) for source, partition, _, result in reads]
+        self._close(plan, read, looked_ms, told_batch)
         if self.interval_ms is not None:
             self._hold(worked_ms, looked_ms)
         for done, place in enumerate(self.places):
             self.done = done
             slow_ms = draw.randint(1_000, 5_000) if draw.random() < 0.05 else 0
-            self._spend("target", place, draw.randint(20, 300) + len(records) + slow_ms)
+            self._spend("target", place, draw.randint(20, 300) + len(records) // self.life.many + slow_ms)
             self._make_visible(place, wall_at_ms)
-        self.open, self.closing = [], []
+        self.open, self.closing, self.has_moved = [], [], False
         self._spend("spark", "", draw.randint(5, 50))
         planned.done_ms = self.now_ms
         self.batch += 1
@@ -430,49 +540,58 @@ class Stream:
         for operator in self.operators:
             slow_ms = draw.randint(1_000, 6_000) if draw.random() < 0.05 else 0
             gil = slow_ms > 0 and not self.pauses and draw.random() < 0.5
-            ms = draw.randint(5, 100) + 3 * records + slow_ms
+            ms = draw.randint(5, 100) + 3 * records // self.life.many + slow_ms
             lengths_ms.append(ms)
             if not self.shards:
                 self._spend("operator", operator, ms, gil=gil)
         if not self.shards:
             return []
         began_ms, of_tasks = self.now_ms, []
+        # A key with most of the records makes its shard slower.
+        hot = draw.choice([None, None, *range(len(self.shards))])
+        tasks = [f"shard {n} key k{n}" if n == hot else f"shard {n}" for n in range(len(self.shards))]
         for n, host in enumerate(self.shards):
             at_ms, rows = began_ms + draw.randint(1, 80), []
             for operator, ms in zip(self.operators, lengths_ms, strict=True):
-                rows.append((at_ms, at_ms := at_ms + draw.randint(ms // 2, ms), ("operator", f"{operator} shard {n}")))
+                took_ms = draw.randint(ms // 2, ms) * (3 if n == hot else 1)
+                rows.append((at_ms, at_ms := at_ms + took_ms, ("operator", f"{operator} {tasks[n]}")))
             of_tasks.append((at_ms, rows, host))
         self._spend("spark", "tasks", max(task[0] for task in of_tasks) - began_ms + draw.randint(1, 60))
         for n, (_, rows, host) in enumerate(of_tasks):
             for since_ms, until_ms, (_, detail) in rows:
                 self.life.row(
                     "tasks", stream=self.name, driver=self.driver, batch_id=self.batch, host=host.name,
-                    task=f"shard {n}", operator=detail.split()[0], began_ms=host.wall(since_ms),
+                    task=tasks[n], operator=detail.split()[0], began_ms=host.wall(since_ms),
                     ended_ms=host.wall(until_ms),
                 )  # fmt: skip
         return max(enumerate(of_tasks), key=lambda each: (each[1][0], each[0]))[1][1]
 
     def _hold(self, worked_ms: int, looked_ms: int) -> None:
         """Holds the results of the batch until their interval is due, and gives those that were due."""
-        for result in self.open:
-            result.held_from_ms, result.held_host = worked_ms, self.host
-            result.due_ms = worked_ms + self.interval_ms - worked_ms % self.interval_ms
-            held = Stretch(("interval", self.operators[-1]), result.due_ms)
-            result.path = [*result.path, Stretch(self.name, worked_ms), held]
+        due_ms = worked_ms + self.interval_ms - worked_ms % self.interval_ms
+        held = [Stretch(self.name, worked_ms), Stretch(("interval", self.operators[-1]), due_ms)]
+        self.open = [
+            replace(result, held_from_ms=worked_ms, held_host=self.host, due_ms=due_ms, path=[*result.path, *held])
+            for result in self.open
+        ]
         due = [result for result in self.held if result.due_ms <= looked_ms]
         self.held = [*(result for result in self.held if result.due_ms > looked_ms), *self.open]
         self.open = due
 
-    def _read(self, source: Input, partition: int | None, record: Record, looked_ms: int) -> Result:
+    def _read(self, source: Input, partition: int | None, record: Record, looked_ms: int, row: int) -> Result:
         record.taken_ms = looked_ms
         seen_ms, detail = record.left_ms or looked_ms, source.detail(partition)
-        in_transaction = any(record.arrived_ms <= at_ms < (record.readable_ms or 0) for at_ms in self.looks)
+        readable_ms = record.readable_ms
+        in_transaction = readable_ms is not None and any(
+            record.arrived_ms <= at_ms < readable_ms for at_ms in self.looks
+        )
         stamp_ms, error_ms = self._stamp(source, record)
-        self.life.row(
-            "reads", stream=self.name, batch_id=self.batch, input=source.name, partition=partition,
-            event_ms=record.event_ms, n=1, arrived_ms=stamp_ms, arrival_error_ms=error_ms,
+        self.told[source.name, partition, row] = self.life.row(
+            "reads", stream=self.name, batch_id=self.batch, input=source.name, partition=partition, row=row,
+            event_ms=record.event_ms, n=1, newest_ms=record.event_ms, arrived_ms=stamp_ms, arrival_error_ms=error_ms,
             in_transaction=in_transaction, left_by=record.left_by, writer=record.writer,
-            writer_batch=record.writer_batch,
+            writer_place=source.name if record.writer else None,
+            writer_batch=record.writer_batch, writer_row=record.writer_row,
         )  # fmt: skip
         self.life.read.append((self.name, record, looked_ms))
         path = [*record.path] or [Stretch(("producer", detail), record.arrived_ms)]
@@ -480,9 +599,10 @@ class Stream:
             path.append(Stretch(("open_transaction", detail), seen_ms))
         if record.left_ms is not None:
             path.append(Stretch(self.name, record.left_ms))
-            path.append(Stretch(Unread(self.name, record.left_by or 0, source.name, record.left_ms), looked_ms))
+            left_to = record.left_to or UNKNOWN_SEGMENT
+            path.append(Stretch(Unread(self.name, record.left_by or 0, left_to, record.left_ms), looked_ms))
         record.reading = path
-        key = {"read_batch": self.batch, "input": source.name, "partition": partition}
+        key = {"read_batch": self.batch, "input": source.name, "partition": partition, "read_row": row}
         return Result(record.event_ms, 0, 0, "", source.detail(partition), path, key, record)
 
     def _stamp(self, source: Input, record: Record) -> tuple[int | None, int | None]:
@@ -499,10 +619,12 @@ class Stream:
     def _make_visible(self, place: str, wall_at_ms: int | None = None) -> None:
         at_ms, host = self.now_ms, self.host
         wall_ms = host.wall(at_ms) if wall_at_ms is None else host.wall(wall_at_ms) + at_ms - wall_at_ms
-        for result in self.open:
+        filters = self.life.dense and place != self.hop
+        kept = [result for result in self.open if result.start_ms % 3 == 0] if filters else self.open
+        for row, result in enumerate(kept):
             path = [*result.path, Stretch(self.name, at_ms)]
             key = {
-                "stream": self.name, "batch_id": self.open_batch, "driver": self.driver, "place": place,
+                "stream": self.name, "batch_id": self.open_batch, "driver": self.driver, "place": place, "row": row,
                 "visible_ms": wall_ms, "visible_boot_ms": host.boot(at_ms), **result.key,
                 "event_ms": result.start_ms, "n": 1,
                 "held_by": None, "held_detail": None, "held_from_ms": None, "due_ms": None,
@@ -517,7 +639,14 @@ class Stream:
             seen = Result(result.start_ms, at_ms, wall_ms, host.name, result.producer, path, key, result.record)
             self.life.results.append(seen)
             if place == self.hop:
-                self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"]))
+                self.written.append(Record(result.start_ms, at_ms, path, self.name, key["batch_id"], row))
+        if place == self.hop and (kept or self.has_moved):
+            self.marks.append((at_ms, self.open_batch))
+            self.watermarks[self.open_batch] = self.watermark_ms
+            self.life.row(
+                "marks", stream=self.name, batch_id=self.open_batch, driver=self.driver, place=place,
+                watermark_ms=self.watermark_ms or None, visible_ms=wall_ms, visible_boot_ms=host.boot(at_ms),
+            )  # fmt: skip
         for closing in self.closing:
             path = [*closing.path, Stretch(self.name, at_ms)]
             key = {
@@ -530,8 +659,6 @@ class Stream:
             self.life.windows.append(
                 Result(closing.end_ms, at_ms, wall_ms, host.name, closing.producer, path, key, record)
             )
-            if place == self.hop:
-                self.closings[closing.end_ms] = replace(closing, path=path, visible_ms=at_ms)
 
     # What is seen of it
 
@@ -720,8 +847,10 @@ class Life:
     draw: Random
     exact: bool = True
     """Whether all clocks are measured without error, and pauses begin where the pulse is taken to have stopped. If
-    not, no
-    plan is cut: debts would multiply the errors."""
+    not, no plan is cut: debts would multiply the errors."""
+    dense: bool = False
+    """Whether partitions have many records in a batch, and sinks filter them. What a look saw of a partition is then
+    noted, too, in rows of `looks`."""
 
     def __post_init__(self) -> None:
         self.rows: dict[str, list[Row]] = {}
@@ -731,10 +860,18 @@ class Life:
         self.codes: dict[Owned, int] = {UNKNOWN_SEGMENT: 0}
         self.streams: dict[str, Stream] = {}
         self.events: set[int] = set()
+        self.is_stamped = True
+        """Whether brokers stamp all records when they arrive."""
+        self.every_ms = self.draw.choice([5_000, 5_000, 2_000])
+        """How far apart the ends of windows are, tumbling or hopping ones; of them everybody knows before."""
+        self.has_topics = False
+        """Whether a stream writes a topic that the next one reads."""
+        self.many, self.length_ms = (100, 20_000) if self.dense else (1, 40_000)
         self._build()
 
-    def row(self, frame: str, **columns: object) -> None:
+    def row(self, frame: str, **columns: object) -> Row:
         self.rows.setdefault(frame, []).append(columns)
+        return columns
 
     def code(self, owned: Owned) -> int:
         return self.codes.setdefault(owned, len(self.codes))
@@ -743,7 +880,7 @@ class Life:
 
     def _build(self) -> None:
         draw = self.draw
-        sources = [self._source(f"source{n}") for n in range(draw.randint(1, 3))]
+        sources = [self._source(f"source{n}") for n in range(draw.randint(1, 2 if self.dense else 3))]
         names = [f"t/s{n}" for n in range(draw.randint(1, 3))]
         hops: list[Input] = []
         for n, name in enumerate(names):
@@ -758,20 +895,38 @@ class Life:
                 self, name, inputs, [f"{name}/op{m}" for m in range(draw.randint(1, 3))], places, hop,
                 [self._host(f"host{n}{m}") for m in range(3)], draw.choice([0, 200, 1_000, 3_000]),
                 self._pauses(), self._crashes(), draw.choice([None, None, None, 2_500]),
+                [BASE_MS + draw.randint(1, self.length_ms) for _ in range(draw.choice([0, 0, 3]))],
+                draw.choice([None, None, None, 4 * self.many]) if self.exact else None,
                 [self._host(f"worker{n}{m}", steps=False) for m in range(draw.choice([0, 0, 0, 3]))],
             )  # fmt: skip
             self.streams[name] = stream
-            for source in here:
+            for source in inputs:
+                if source.is_hop:
+                    continue
                 self.row("bounds", stream=name, input=source.name, bound_ms=source.bound_ms)
-            stream.run(BASE_MS + 40_000)
+            stream.run(BASE_MS + self.length_ms)
             stream.raw, stream.usual = stream.labels, self.usual(stream) if self.exact else None
             stream.settle()
-            hops = [Input(hop, {None: stream.written}, writer=stream)] if hop else []
+            hops = [self._written(hop, stream)] if hop else []
+
+    def _written(self, hop: str, stream: Stream) -> Input:
+        """Returns a stream's hop, or its topic of two partitions."""
+        if self.draw.random() < 0.6:
+            return Input(hop, {None: stream.written}, writer=stream)
+        self.has_topics = True
+        partitions = {n: [record for record in stream.written if record.event_ms % 2 == n] for n in range(2)}
+        limit, idle_after_ms = self._limit(), self.draw.choice([None, 4_000])
+        return Input(hop, partitions, limit, self.draw.choice([0, 800]), idle_after_ms, stream)
+
+    def _limit(self) -> int | None:
+        return self.draw.choice([None, None, 3 * self.many, 10 * self.many]) if self.exact else None
 
     def _host(self, name: str, *, steps: bool = True) -> Host:
         draw = self.draw
         wrong = draw.random() < 0.3
-        stepped = [(BASE_MS + draw.randint(0, 40_000), draw.choice([-8_000, 8_000]))] if draw.random() < 0.15 else []
+        stepped = (
+            [(BASE_MS + draw.randint(0, self.length_ms), draw.choice([-8_000, 8_000]))] if draw.random() < 0.15 else []
+        )
         return Host(
             name, draw.randint(-3_000, 3_000) if wrong else 0, stepped if steps else [],
             BASE_MS - draw.randint(10**6, 10**9),
@@ -782,7 +937,7 @@ class Life:
     def _pauses(self) -> list[tuple[int, int]]:
         if self.draw.random() < 0.6:
             return []
-        began_ms = BASE_MS + 250 * self.draw.randint(8, 120) + 125
+        began_ms = BASE_MS + 250 * self.draw.randint(8, self.length_ms // 333) + 125
         if not self.exact:
             began_ms += self.draw.randint(-124, 124)
         return [(began_ms, began_ms + self.draw.choice([300, 1_500, 5_000, 12_000]))]
@@ -790,7 +945,7 @@ class Life:
     def _crashes(self) -> list[tuple[int, int]]:
         if self.draw.random() < 0.6:
             return []
-        return [(BASE_MS + self.draw.randint(2_500, 30_000), self.draw.randint(500, 15_000))]
+        return [(BASE_MS + self.draw.randint(2_500, self.length_ms * 3 // 4), self.draw.randint(500, 15_000))]
 
     def usual(self, stream: Stream) -> tuple[dict[Owned, float], dict[str, float], float]:
         """Returns usual lengths from look to look, arrivals per ms by input, and records per batch; notes them, too."""
@@ -799,8 +954,11 @@ class Life:
         lengths |= {("broker", stream.inputs[0].name): 90.0}
         lengths |= {("operator", name): 70.0 for name in stream.operators}
         lengths |= {("target", name): 170.0 for name in stream.places}
-        rates = {source.name: len(source.partitions) / draw.choice([400, 1_500, 4_000]) for source in stream.inputs}
-        batch = draw.choice([2.0, 5.0])
+        rates = {
+            source.name: len(source.partitions) * self.many / draw.choice([400, 1_500, 4_000])
+            for source in stream.inputs
+        }
+        batch = draw.choice([2.0, 5.0]) * self.many
         for (owner, detail), usual_ms in lengths.items():
             self.row("usual_lengths", stream=stream.name, owner=owner, detail=detail, usual_ms=usual_ms)
         for source, per_ms in rates.items():
@@ -812,10 +970,12 @@ class Life:
 
     def _source(self, name: str) -> Input:
         draw = self.draw
-        limit = draw.choice([None, None, 3, 10]) if self.exact else None
+        partitions = range(draw.randint(1, 2 if self.dense else 3))
+        created_ms = draw.choice([None, None, 150]) if self.dense or not self.exact else None
+        self.is_stamped &= created_ms is None
         return Input(
-            name, {n: self._records() for n in range(draw.randint(1, 3))}, limit, draw.choice([0, 800, 3_000]),
-            draw.choice([None, None, 4_000]), created_ms=None if self.exact else draw.choice([None, None, 150]),
+            name, {n: self._records() for n in partitions}, self._limit(), draw.choice([0, 800, 3_000]),
+            draw.choice([None, None, 4_000]), created_ms=created_ms,
         )  # fmt: skip
 
     def _records(self) -> list[Record]:
@@ -823,8 +983,8 @@ class Life:
         usual_ms = draw.randint(0, 300)
         skew_ms = draw.choice([0, 0, 0, -500, 700])
         records, at_ms = [], BASE_MS
-        every_ms = draw.choice([500, 2_000, 6_000])
-        while (at_ms := at_ms + draw.randint(every_ms // 2, every_ms)) < BASE_MS + 38_000:
+        every_ms = draw.choice([1_000 if self.dense else 500, 2_000, 6_000]) // self.many
+        while (at_ms := at_ms + draw.randint(every_ms // 2, every_ms)) < BASE_MS + self.length_ms - 2_000:
             delay_ms = usual_ms + (draw.randint(1_000, 20_000) if draw.random() < 0.1 else draw.randint(0, 50))
             event_ms = at_ms + skew_ms
             while event_ms in self.events:
@@ -832,7 +992,7 @@ class Life:
             self.events.add(event_ms)
             records.append((event_ms, at_ms + delay_ms))
         records.sort(key=lambda pair: pair[1])
-        since_ms = BASE_MS + draw.randint(0, 30_000) if draw.random() < 0.2 else 2**62
+        since_ms = BASE_MS + draw.randint(0, self.length_ms * 3 // 4) if draw.random() < 0.2 else 2**62
         until_ms = since_ms + draw.randint(500, 6_000)
         return [
             Record(event_ms, arrived_ms, [], readable_ms=until_ms if since_ms <= arrived_ms < until_ms else None)
@@ -885,12 +1045,7 @@ class Life:
         if frame == "arrivals":
             return row["arrived_ms"] is not None
         if frame == "results":
-            near = [
-                other
-                for other in self.rows["results"]
-                if all(other[name] == row[name] for name in ("stream", "batch_id", "place"))
-            ]
-            return row["place"] == stream.hop and len(near) == 1
+            return row["place"] == stream.hop
         return True
 
     def _lose_segments(self, place: int, row: Row) -> None:
@@ -931,7 +1086,7 @@ class Life:
         written = self.results.pop(place)
         for stream in self.streams.values():
             for source in stream.inputs:
-                for record in source.partitions.get(None, []):
+                for record in (record for records in source.partitions.values() for record in records):
                     if record.path == written.path:
                         seen_ms = record.left_ms or record.taken_ms
                         self._replace(record, written.path, [Stretch(("unknown", "hop"), seen_ms)])
@@ -993,14 +1148,15 @@ class Life:
             if not isinstance(stretch.owner, Unread):
                 yield stretch
                 continue
-            stream, batch_id, source, at_ms = stretch.owner
+            stream, batch_id, owner, at_ms = stretch.owner
             for planned in self.streams[stream].batches[batch_id + 1 :]:
                 debts = self.streams[stream].debts.get(planned.batch_id)
                 if debts is None or at_ms >= stretch.until_ms:
                     continue
                 sum_owed, since_ms = 0.0, at_ms
-                for owned, owed in (debts or {("max_records", source): 1.0}).items():
+                for owned, owed in (debts or {owner: 1.0}).items():
                     sum_owed += owed
                     share = sum_owed / (sum(debts.values()) or 1.0)
-                    at_ms = since_ms + int((planned.looked_ms - since_ms) * share + 1e-9)
+                    # The plan that took the record may be one of which nothing is known.
+                    at_ms = min(stretch.until_ms, since_ms + int((planned.looked_ms - since_ms) * share + 1e-9))
                     yield Stretch(owned, at_ms)

@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -680,7 +681,13 @@ def test_a_drain_stops_the_queries_of_an_unchanged_job(shop, monkeypatch):
     assert shop.rows("batches", "batch_id", "records_in")[:2] == [(0, 2), (1, 1)]
     ((_, states, phases), *_) = shop.rows("batches", "batch_id", "states", "phases")
     assert [(state["rows"], state["updated"]) for state in states] == [(1, 1)]
-    assert "addBatch" in {each["phase"] for each in phases}
+    in_order = [each["detail"] for each in phases]
+    assert in_order.index("latestOffset") < in_order.index("addBatch") < in_order.index("commitOffsets")
+    # Its batches are pieces of one life, by the lease of the query; the wall clock may be slewed by a ms.
+    lives = shop.rows("batches", "batch_id", "epoch", "phases", "phases_boot_ms")
+    for (_, epoch, _, before_ms), (_, _, told, ended_ms) in pairwise(lives):
+        assert (epoch, abs(ended_ms - before_ms - sum(each["ms"] for each in told)) <= 5) == (1, True)
+    assert {row[0] for row in shop.rows("heartbeats", "epoch")} == {1}
     # The latencies differ by the distance of the record times, whatever the clock was.
     measured = ("batch_id", "operator", "n", "min_ms", "max_ms", "sum_ms", "negative_n")
     rows = shop.rows("operator_batches", *measured)

@@ -13,7 +13,7 @@ from pathlib import Path
 import fastavro
 import polars as pl
 import pytest
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from tidemark.cli.project.check import check
@@ -25,13 +25,16 @@ from tidemark.kernels.records.headers import split_repeated
 from tidemark.kernels.records.limits import TopicLimits
 from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
+from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.semantics.progress import StreamProgress
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.kafka.encoding import to_send
+from tidemark.stream.kafka.looks import ArrivalLooks
 from tidemark.stream.kafka.outgoing import OutgoingRows
 
 NOON = 1_400_000_000_000
@@ -140,6 +143,24 @@ input = "events"
 topic = "marked"
 marks = true
 """
+
+
+def test_looks_say_what_had_arrived_before_an_instant(broker: str) -> None:
+    embedded.create_topics(broker, {"looked": 2})
+    read = Source(name="events", topic="looked", fields={"n": "int"}, timestamp_range_ms=(0, 2**60), bound_ms=0)
+    now = [1_000]
+    asked = KafkaBroker({DEFAULT: Cluster(broker)}, "t", "s", lambda: NOON)
+    looks = ArrivalLooks(asked, Timeline(lambda: now[0]), lambda: [(read, [0, 1])])
+    looks.look()
+    producer = Producer({"bootstrap.servers": broker})
+    producer.produce("looked", b"{}", partition=1)
+    assert producer.flush(30) == 0
+    now[0] = 3_000
+    looks.look()
+    # Partition, its end, and how long before the instant the look was.
+    assert looks.before(3_000, "events") == [(0, 0, 2_000), (1, 0, 2_000)]
+    assert looks.before(3_500, "events")[2:] == [(0, 0, 500), (1, 1, 500)]
+    assert looks.before(3_500, "others") == []
 
 
 def test_marks_reach_every_partition_and_no_compacted_topic(broker: str, tmp_path: Path) -> None:

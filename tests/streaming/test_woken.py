@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from streaming.drivers import Driver, Row, SharedDriver, rows_of
 from streaming.sending import send_numbers
 
-from tidemark.clock import wall_clock_ms
+from tidemark.clock import boot_clock_ms, wall_clock_ms
 from tidemark.embedded import broker as embedded
 
 TOPIC, TRIGGER_MS = "woken", 30_000
@@ -57,6 +59,27 @@ def test_neither_records_nor_commits_wait_for_a_trigger(tmp_path: Path, broker: 
     assert [row["records_in"] for row in written] == [2, 1]
     assert written[-1]["decided_at"] - sent_ms < TRIGGER_MS / 2
     assert read[-1]["decided_at"] - written[-1]["finished_at"] < TRIGGER_MS / 2
+    check_phases(rows_of(warehouse, "woken", "first", "batches"))
+
+
+def check_phases(rows: list[Row]) -> None:
+    """Checks that Spark's part of the life of a driver is told, without a gap."""
+    for before, after in pairwise(rows):
+        told_ms = sum(phase["ms"] for phase in after["phases"])
+        assert told_ms == after["phases_boot_ms"] - before["phases_boot_ms"]
+    told = {(phase["owner"], phase["detail"]) for row in rows for phase in row["phases"]}
+    expected = {
+        ("trigger", ""),
+        ("broker", "events"),
+        ("operator", "by_n"),
+        ("target", "hop_by_n"),
+        ("target", "journal"),
+    }
+    assert expected | {("spark", "commit"), ("spark", "planning")} <= told
+    for row in rows:
+        # The plan was made before the batch began, and after the look before.
+        assert (row["excluded_boot_ms"] or 0) <= row["looked_boot_ms"] <= row["started_boot_ms"]
+        assert row["started_at"] - row["started_boot_ms"] == pytest.approx(wall_clock_ms() - boot_clock_ms(), abs=1_000)
 
 
 def batches(warehouse: Path, sub_topology: str) -> list[Row]:

@@ -6,6 +6,13 @@
 | `topologies` | `topology_of`, `operators`: texts of topologies from a line per operator; those that many tests share |
 | `parsed_source` | `source`, `AVRO`: a source whose records are parsed, and their Avro schema |
 | `play` | `Play`: batches of a topology over rows written by hand, without Spark or a broker |
+| `world` | `World`: drivers that live beside producers, brokers, hosts and clocks, which faults can move |
+| `world_drivers` | `Driver`: Spark's loop and the process around the engine of a stream in a world |
+| `planted` | the faults that tests plant into a world, as data |
+| `fault_table` | the table of planted faults: topology, promise, times, fault, owner and amount |
+| `excess` | whose time broke a promise, from what happened in a world |
+| `played_facts` | the facts of a world in the frames of the account of time |
+| `job_world` | `JobWorld`: a world with a recorded job |
 | `quiet_broker` | `Silence`: a broker in memory that keeps what is published |
 | `frozen` | asks played warehouses all questions, and compares the answers with stored ones |
 | `frozen_plays` | plays the topologies whose answers are stored |
@@ -49,6 +56,7 @@
 | `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |
 | `postgres` | `served`: an empty PostgreSQL on loopback, which can be killed |
 | `replayed_days` | `Days`: two days of three partitions, replayed by a process that can be killed; their oracle |
+| `stored_facts` | facts of a simulated life as drivers store them: counted in rows, and read back |
 | `supervised_streams` | `Stage`, `Supervised`: a real Airflow and streams that it launches, kills and clears |
 | `yarn_cluster` | `YarnCluster`: Hadoop's ResourceManager and two NodeManagers on loopback, which can be killed |
 | `schemas` | `disagreement`: how the JSON Schema of a file and its parser differ about one file |

@@ -256,6 +256,10 @@ _RANK = "A quantile is the nearest rank (decision 148): of few values it is the 
 _KNOWN = "A page says if the newest window is finished, and of how many late windows it is known what they waited for."
 _ALL_SLAS = "SLAs with a warning are counted beside broken ones."
 _INPUT = "The latency of an input is 0 by definition, and no average of measurements."
+_PHASES = (
+    "Batches have phases, in order, with their owners; those of a job have the wait for the trigger, and not their sum."
+)
+_EPOCHS = "A batch of a job's query has the driver that ran it; without a lease that is the first batch of the run."
 CHANGED: Sequence[Changed] = (
     # Ranks of quantiles
     *(
@@ -347,6 +351,9 @@ CHANGED: Sequence[Changed] = (
             *("airflow dags unpause *", "tidemark logs shop/main", "tidemark up shop"),
         )
     ),
+    # Batches of jobs
+    Changed("*", "table batches", "phases", _PHASES),
+    Changed("job", "table batches", "epoch", _EPOCHS),
     Changed("*", "table latency_buckets", "*", _BUCKETS),
     Changed("*", "table dq_results", "*", _CONTRACTS),
     # Windows of records

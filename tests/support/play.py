@@ -30,13 +30,16 @@ from tidemark.model.settings.intervals import utc
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import TASKS
 from tidemark.model.topology import EVERY, Topology, parse
+from tidemark.semantics.segments import NEXT, SegmentOwner
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.disk import WriteRepeater, at_once
 from tidemark.storage.fence import Fence
+from tidemark.stream.decide.waits import LooksBefore
 from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.driver.heartbeats import ClockOffsets, Heartbeats
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.read.data_loss import Reread, nothing_to_reread
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
 from tidemark.stream.wiring import build_engine
@@ -45,9 +48,13 @@ from tidemark.stream.write.measurement import Host
 NOON = 1_399_982_400_000
 """2014-05-13 12:00 UTC: the times of a play are seconds after it."""
 
+BOOTED_MS = NOON - 3_600_000
+"""The host of a play was started an hour before NOON."""
+
 CLOCKS = {
     "epoch", "started_at", "batch_started_at", "finished_at", "duration_ms", "queued_ms", "ewt_at", "ewt_adjusted_at",
-    "recovered",
+    "recovered", "started_boot_ms", "looked_boot_ms", "excluded_boot_ms", "phases", "phases_boot_ms",
+    "finished_boot_ms", "finished_epoch",
 }  # fmt: skip
 """Columns that differ from run to run: times and writers."""
 MEASURED = CLOCKS | {"min_ms", "max_ms", "sum_ms", "negative_n"}
@@ -74,7 +81,8 @@ class Play:
     Facts are in their tables with each batch, unless *facts_every_ms* says otherwise.
 
     Its clock stands still within a batch, unless each reading of it takes `reading_ms`, or each write of a journal
-    entry, a table or a topic takes `write_ms`, or each commit of changes or of an output takes `output_ms`.
+    entry, a table or a topic takes `write_ms`, or each commit of changes or of an output takes `output_ms`. The wall
+    clock of its hosts was set by `set_ms`, which the boot clock does not show.
     """
 
     def __init__(
@@ -93,14 +101,16 @@ class Play:
         self._offsets: dict[tuple[str, int], int] = defaultdict(int)
         self._batches: dict[str, int] = defaultdict(int)
         self._engines: dict[str, Engine] = {}
+        self._timelines = defaultdict[str, Timeline](lambda: Timeline(lambda: self.now_ms - BOOTED_MS))
         self.now_ms = 0
         self.executors: Callable[[pl.DataFrame], Executors] | None = None
         self.slow_ms: dict[str, int] = {}
         self.hosts: dict[str, Host] = {}
         self.clock_offsets = ClockOffsets()
         self.queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED
-        self.reading_ms = self.write_ms = self.output_ms = 0
+        self.reading_ms = self.write_ms = self.output_ms = self.set_ms = 0
         self.reread: Reread = nothing_to_reread
+        self.looks: LooksBefore = lambda at_ms, source: ()
 
     def in_shards(self, n: int, executors: Callable[[pl.DataFrame], Executors]) -> Play:
         """Makes later drivers run operators in *n* shards on *executors*."""
@@ -182,7 +192,7 @@ class Play:
                 path = Layout(self.home).hop(self.topology.name, source.upstream, source.repartition)
                 written = scan(path).filter(pl.col("batch_id") >= self._batches[name]).collect()
                 rows += [
-                    _hop_row(source.name, row) for row in written.with_columns(cs.datetime().dt.epoch("ms")).to_dicts()
+                    hop_row(source.name, row) for row in written.with_columns(cs.datetime().dt.epoch("ms")).to_dicts()
                 ]
         self._batches[name] = max([self._batches[name], *(row["offset"] + 1 for row in rows)])
         self.batch(rows, at_ms=at_ms, sub=sub, now_ms=now_ms)
@@ -204,7 +214,9 @@ class Play:
         sub = sub or self.sub
         if sub not in self._engines:
             self.start(sub)
+        timeline = self._timelines[sub]
         self.now_ms = at_ms if now_ms is None else now_ms
+        timeline.begin(SegmentOwner.ENGINE, batch_id=NEXT)
         frame = self.frame(rows, sub)
         for source in self.topology.sub_topology(sub).operators:
             if isinstance(source, Source) and source.topic:
@@ -214,6 +226,8 @@ class Play:
             batch_id, lambda: frame, self.broker.read_to(), executors, planned_at_ms=at_ms,
             versions=self._versions(sub), read_part=lambda part: self._part(frame, part), passed_over=passed_over,
         )  # fmt: skip
+        # Until the next one the query waits for its trigger; a play has no look or plan that takes time.
+        timeline.begin(SegmentOwner.TRIGGER, batch_id=NEXT)
 
     def frame(self, rows: Sequence[Row], sub: str | None = None) -> pl.DataFrame:
         """Returns *rows* as the readers of *sub* have them."""
@@ -262,11 +276,13 @@ class Play:
                 self.now_ms += self.output_ms
             reached(name)
 
+        self._timelines.pop(sub, None)
         self._engines[sub] = build_engine(
             self.stream(sub), self.broker, thread_id="t", epoch=epoch, slow_ms=self.slow_ms,
             fence=Fence(lambda: self._writes(check_lease), until_written, step, self._clock),
             host=self.hosts.get(sub, Host(platform.node())),
             clock_offsets=self.clock_offsets, queued=self.queued, reread=self.reread,
+            timeline=self._timelines[sub], looks=self.looks,
         )  # fmt: skip
 
     def settle(self) -> None:
@@ -282,9 +298,13 @@ class Play:
         """The newest driver's of *sub*."""
         return self._engines[sub]
 
+    def timeline(self, sub: str) -> Timeline:
+        """What the newest driver of *sub* does."""
+        return self._timelines[sub]
+
     def _clock(self) -> int:
         self.now_ms += self.reading_ms
-        return self.now_ms
+        return self.now_ms + self.set_ms
 
     def _writes(self, check_lease: Callable[[], None]) -> None:
         self.now_ms += self.write_ms
@@ -352,6 +372,7 @@ RAW = {
     "headers": HEADERS,
     "deleted": pl.Boolean(),
     "timestamp_ms": pl.Int64(),
+    "stamped_ms": pl.Int64(),
     "reason": pl.String(),
     "sampled": pl.String(),
 }
@@ -370,12 +391,13 @@ HOP = pl.Struct(
         "idle": pl.Boolean(),
         "newest_ms": pl.Int64(),
         "repeated": pl.Boolean(),
+        "result_row": pl.Int32(),
         "idle_watermark_ms": pl.Int64(),
     }
 )
 
 
-def _hop_row(source: str, row: Row) -> Row:
+def hop_row(source: str, row: Row) -> Row:
     renamed = {f"{name}_ms": row[name] for name in ("old_timestamp", "watermark", "newest", "idle_watermark")}
     struct = {name: renamed.get(name, row.get(name)) for name in HOP.to_schema()}
     return {

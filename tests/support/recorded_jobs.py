@@ -12,7 +12,10 @@ from tidemark.api.listen import QueryRecord
 from tidemark.api.query import Query
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.intervals import instant_ms, iso
+
+BOOTED_MS = instant_ms("2026-03-01T11:00")
+"""When the host of the jobs was started."""
 
 
 def topic(name: str, start: int, end: int, latest: int | None = None) -> dict[str, Any]:
@@ -36,6 +39,7 @@ class Job:
     sink: str = "ForeachBatchSink"
     query_id: str = "one"
     batches: int = 0
+    lease: int | None = None
     record: QueryRecord = field(init=False)
 
     def __post_init__(self) -> None:
@@ -47,6 +51,8 @@ class Job:
         *sources: dict[str, Any],
         watermark_ms: int | None = None,
         newest_ms: int | None = None,
+        oldest_ms: int | None = None,
+        wrong_watermark: str | None = None,
         took_ms: int = 700,
         late: int = 0,
         is_last: bool = True,
@@ -56,8 +62,12 @@ class Job:
         It read for 100 ms, and committed for 50 ms. Batches before one that is not the last are written with it.
         """
         times = {} if newest_ms is None else dict.fromkeys(("min", "max", "avg"), iso(newest_ms))
+        if oldest_ms is not None:
+            times["min"] = iso(oldest_ms)
         if watermark_ms is not None:
             times["watermark"] = iso(watermark_ms)
+        if wrong_watermark is not None:
+            times["watermark"] = wrong_watermark
         state = {"operatorName": "s", "numRowsTotal": 1, "numRowsUpdated": 1, "memoryUsedBytes": 9}
         progress = {
             "id": self.query_id,
@@ -78,7 +88,7 @@ class Job:
             "sink": {"description": self.sink},
         }
         self.batches += 1
-        self.record.take(progress, None, thread_id="app-1")
+        self.record.take(progress, None, to_boot_ms=-BOOTED_MS, thread_id="app-1", lease=self.lease)
         if is_last:
             self.record.flush()
 

@@ -36,6 +36,7 @@ SEGMENTS = [
 """Batch 7 of the example, boot clock, which happens to agree with the reference. The wall clock is 40 ms ahead."""
 STREAM = {"stream": "shop/revenue", "driver": 1}
 READ = {"input": "orders", "partition": 0, "event_ms": 12_300}
+ARRIVED = {"row": 0, "arrived_ms": 13_100, "arrival_error_ms": 0}
 VISIBLE = {"place": "revenue", "visible_ms": 15_060, "visible_boot_ms": 15_020}
 WORK = {
     ("trigger", ""): 900,
@@ -59,15 +60,16 @@ def example() -> AccountFacts:
     segments = [STREAM | {"batch_id": 7} | dict(zip(columns, segment, strict=True)) for segment in SEGMENTS]
     looks = {"wall_ms": 14_090, "boot_ms": 14_050, "excluded_ms": 13_040, "looked_ms": 14_050}
     measured = {"at_ms": 14_050, "offset_ms": -40, "error_ms": 0}
-    offsets = {"from_offset": 40, "until_offset": 41, "latest_offset": 41}
-    of_read = {"n": 1, "arrived_ms": 13_100, "arrival_error_ms": 0}
+    offsets = {"from_offset": 40, "until_offset": 41, "latest_offset": 41, "n": 1, "newest_ms": 12_300}
+    of_result = {"batch_id": 7, "read_batch": 7, "row": 0, "read_row": 0, "n": 1}
     return AccountFacts(
         segments=rows("segments", *segments),
         batches=rows("batches", STREAM | {"batch_id": 7, "host": "host-a"} | looks),
         clocks=rows("clocks", STREAM | {"host": "host-a"} | measured),
         plans=rows("plans", STREAM | {"batch_id": 7, "input": "orders", "partition": 0} | offsets),
-        reads=rows("reads", STREAM | READ | of_read | {"batch_id": 7}),
-        results=rows("results", STREAM | READ | VISIBLE | {"batch_id": 7, "read_batch": 7}),
+        reads=rows("reads", STREAM | READ | ARRIVED | {"batch_id": 7, "n": 1}),
+        firsts=rows("firsts", STREAM | READ | ARRIVED | {"batch_id": 7}),
+        results=rows("results", STREAM | READ | VISIBLE | of_result),
         windows=rows("windows", STREAM | VISIBLE | {"batch_id": 7, "end_ms": 10_000}),
         bounds=rows("bounds", {"stream": "shop/revenue", "input": "orders", "bound_ms": 2_000}),
     )
@@ -88,8 +90,8 @@ def test_the_example_of_the_decision(example):
 
 
 def test_a_window_whose_passing_record_is_missing_is_unknown_until_the_look(example):
-    """The plan took one record of the partition, and no row of READS tells of it."""
-    found = window_parts(Ledger.of(replace(example, reads=rows("reads"))))
+    """The partition reached 12,300 in the batch, and no row of FIRSTS tells with which record."""
+    found = window_parts(Ledger.of(replace(example, firsts=rows("firsts"))))
     since_look = {owned: ms for owned, ms in WORK.items() if owned[0] not in {"trigger", "broker"}}
     of_window = {("bound", "orders"): 2_000, ("unknown", "passing"): 2_050, ("broker", "orders"): 100} | since_look
     assert parts(found) == of_window
@@ -143,6 +145,53 @@ def test_a_record_that_a_plan_left_behind_waits_for_the_next_look(example, cut, 
     }
 
 
+def test_a_window_behind_a_hop_waits_for_the_plan_that_reads_how_far_it_is_complete(example):
+    """Batch 7 of the example says in the hop that 10,300 is passed. Its reader sees that 500 ms before it takes it."""
+    reader = {"stream": "shop/report", "driver": 1}
+    looks = [(0, 15_050, 15_100), (1, 15_100, 15_600)]
+    names = ("batch_id", "excluded_ms", "looked_ms")
+    batches = [
+        reader | {"host": "host-a", "wall_ms": 15_140, "boot_ms": 15_100} | dict(zip(names, look, strict=True))
+        for look in looks
+    ]
+    hop = reader | {"input": "revenue", "writer": STREAM["stream"], "latest_offset": 8, "n": 0}
+    plans = [
+        hop | {"batch_id": 0, "from_offset": 7, "until_offset": 7, "cut_by": "max_records", "cut_detail": "revenue"},
+        hop | {"batch_id": 1, "from_offset": 7, "until_offset": 8},
+    ]
+    lived = [
+        (0, "trigger", "", 14_000, 15_100),
+        (1, "trigger", "", 15_100, 15_600),
+        (1, "operator", "top", 15_600, 15_700),
+    ]
+    columns = ("batch_id", "owner", "detail", "began_ms", "ended_ms")
+    segments = [reader | dict(zip(columns, segment, strict=True)) for segment in lived]
+    measured = {"at_ms": 15_100, "offset_ms": -40, "error_ms": 0}
+    closed = {"place": "top", "batch_id": 1, "end_ms": 10_000, "visible_ms": 15_740, "visible_boot_ms": 15_700}
+    of_reader = {
+        "batches": batches,
+        "segments": segments,
+        "plans": plans,
+        "clocks": [reader | {"host": "host-a"} | measured],
+        "windows": [reader | closed],
+        "marks": [STREAM | VISIBLE | {"batch_id": 7, "watermark_ms": 10_300}],
+        **{name: [{"stream": "shop/report"} | row for row in of_name] for name, of_name in USUAL.items()},
+    }
+    facts = replace(
+        example, **{name: pl.concat([getattr(example, name), rows(name, *more)]) for name, more in of_reader.items()}
+    )
+    ledger = Ledger.of(facts)
+    found = window_parts(ledger, facts.windows.filter(stream="shop/report"))
+    assert parts(found) == WORK | {
+        ("bound", "orders"): 2_000,
+        ("next_record", "orders/0"): 300,
+        ("producer", "orders/0"): 800,
+        ("trigger", ""): 900 + 80,
+        ("max_records", "revenue"): 500,
+        ("operator", "top"): 100,
+    }
+
+
 def test_without_facts_nothing_has_parts():
     ledger = Ledger.of(AccountFacts())
     assert record_parts(ledger).is_empty()
@@ -186,7 +235,7 @@ def test_a_catch_up_belongs_to_the_absence_that_made_it_necessary():
     read = {-1: 0} | {n: until for n, _, until, _ in looks}
     plans = [
         {"stream": "s", "batch_id": n, "input": "orders", "partition": 0, "from_offset": read[n - 1]}
-        | {"until_offset": until, "latest_offset": latest}
+        | {"until_offset": until, "latest_offset": latest, "n": until - read[n - 1]}
         for n, _, until, latest in looks
     ]
     pieces = [
@@ -226,7 +275,7 @@ def test_a_created_record_arrived_after_the_usual_delay_unless_a_look_says_other
     asked = pl.DataFrame(
         [partition | {"event_ms": event, "excluded_ms": excluded, "seen_ms": seen} for event, excluded, seen in looks]
     )
-    seen = pl.DataFrame([partition | {"event_ms": 0, "seen_ms": 100 + n} for n in range(50)])
+    seen = pl.DataFrame([partition | {"event_ms": 0, "seen_ms": 100 + n, "n": 1} for n in range(50)])
     found = with_created_arrivals(asked, usual_delays(seen))
     assert found.select("arrived_ms", "arrival_error_ms").rows() == [(100, 100), (1_100, 900), (3_000, 1_000)]
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tidemark.api.progress import (
+    Look,
+    Reads,
+    Told,
     batch_row,
+    clock_row,
     load_of,
     named_places,
     offsets_of,
@@ -14,6 +20,8 @@ from tidemark.api.progress import (
     place_written,
     places_read,
     reads_of,
+    record_rows,
+    result_rows,
     watermark_ms,
     window_rows,
 )
@@ -24,6 +32,7 @@ BEGAN = "2026-03-01T12:00:00.250Z"
 
 def progress(*sources: dict[str, Any], **event_time: str) -> dict[str, Any]:
     return {
+        "batchId": 3,
         "timestamp": BEGAN,
         "durationMs": {"addBatch": 400, "triggerExecution": 700},
         "numInputRows": 12,
@@ -52,6 +61,95 @@ def test_a_batch_finished_when_its_trigger_had_run():
     began_ms = instant_ms(BEGAN)
     assert (row["started_at"], row["finished_at"], row["duration_ms"]) == (began_ms, began_ms + 700, 700)
     assert row["records_in"] == 12
+
+
+def test_phases_follow_each_other_in_the_order_in_which_spark_goes_through_them():
+    # Spark's JSON has them by name. The wall clock is 1,000 ms ahead of the boot clock.
+    lengths = {"addBatch": 400, "commitOffsets": 20, "getBatch": 0, "latestOffset": 100, "queryPlanning": 30}
+    batch = progress() | {"durationMs": lengths | {"someday": 5, "triggerExecution": 700, "walCommit": 40}}
+    began_ms = instant_ms(BEGAN) - 1_000
+    row = clock_row(batch, Told(8, driver=2, to_boot_ms=-1_000, idle_from_ms=began_ms - 300))
+    assert [(each["owner"], each["detail"], each["ms"]) for each in row["phases"]] == [
+        ("trigger", "", 300), ("broker", "latestOffset", 100), ("target", "walCommit", 40),
+        ("spark", "queryPlanning", 30), ("spark", "someday", 5), ("spark", "rest", 105), ("operator", "addBatch", 400),
+        ("target", "commitOffsets", 20),
+    ]  # fmt: skip
+    assert {each["batch_id"] for each in row["phases"]} == {8}
+    instants = ("started_boot_ms", "looked_boot_ms", "phases_boot_ms")
+    assert [row[name] - began_ms for name in instants] == [0, 100, 700]
+    # A batch that runs again was planned by the run before, and nobody knows what that saw.
+    again = clock_row(progress(), Told(8, driver=2, to_boot_ms=-1_000))
+    assert (again["looked_boot_ms"], again["phases"][0]["detail"]) == (None, "rest")
+
+
+LOOKS = [Look(0, 10_000, {("q:a", 0): 5, ("q:a", 1): 5}), Look(1, 20_000, {("q:a", 0): 9, ("q:a", 1): 7})]
+UNREAD = {
+    "missed by all": ({0: (9, 12), 1: (7, 7)}, 20_000, None),
+    "left by the second": ({0: (5, 8), 1: (5, 6)}, 10_000, 1),
+    "some left by the second": ({0: (5, 8), 1: (5, 8)}, 10_000, None),
+    "some seen by the first": ({0: (4, 8), 1: (5, 6)}, None, 1),
+    "from an unknown offset": ({0: (None, 12)}, None, None),
+    "of a new partition": ({2: (0, 3)}, None, None),
+}
+"""Offsets that were read by partition, the look that missed them all, and the batch that left them all behind."""
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_looks_tell_since_when_records_waited(name: str):
+    read, missed_ms, left_by = UNREAD[name]
+    parts = [{"source": "q:a", "partition": n, "from_offset": a, "until_offset": b} for n, (a, b) in read.items()]
+    batch = progress(min=BEGAN) | {"durationMs": {"latestOffset": 50, "triggerExecution": 700}}
+    told = Told(2, driver=0, to_boot_ms=30_000 - instant_ms(BEGAN))
+    (row,) = record_rows(batch, Reads(parts, {}, "q:a"), told, LOOKS)
+    # The batch looked at 30,050. A record is not there before its time, that of the batch's begin.
+    assert row["excluded_before_ms"] == 30_050 - (30_000 if missed_ms is None else missed_ms)
+    assert row["left_by"] == left_by
+
+
+def test_event_times_are_those_of_a_source_that_read_alone():
+    returns = {"topic:returns": "enrich:returns"}
+    one, none = (kafka({"orders": {"0": 5}}, {"orders": {"0": end}}, None, n=end - 5) for end in (9, 5))
+    other = kafka({"returns": {"0": 1}}, {"returns": {"0": 4}}, None, n=3)
+    assert reads_of(progress(one), ORDERS, {}).source == "enrich:orders"
+    assert reads_of(progress(none, other), ORDERS | returns, {}).source == "enrich:returns"
+    assert reads_of(progress(one, other), ORDERS | returns, {}).source is None
+    both = kafka({"orders": {"0": 5}, "returns": {"0": 1}}, {"orders": {"0": 9}, "returns": {"0": 1}}, None, n=4)
+    assert reads_of(progress(both), ORDERS | returns, {}).source == "enrich:orders"
+
+
+def test_a_record_that_spark_may_have_dropped_has_no_result():
+    times = {"min": "2026-03-01T11:50:00.000Z", "max": "2026-03-01T12:00:00.000Z"}
+    late = progress(**times, watermark="2026-03-01T11:55:00.000Z")
+    dropped = {"stateOperators": [{"numRowsDroppedByWatermark": 1}]}
+    told = Told(3, driver=0, to_boot_ms=0)
+    results = [result_rows(each, Reads([], {}, "q:a"), told) for each in (late, late | dropped)]
+    # The batch began 250 ms after noon.
+    assert [[(row["read_row"], row["age_ms"]) for row in rows] for rows in results] == [
+        [(0, 600_250), (1, 250)], [(1, 250)],
+    ]  # fmt: skip
+
+
+WRONG = [
+    "58059-11-05T06:26:40.000Z", "1970-01-21T12:16:06.400Z", "1969-12-31T23:59:50.000Z", "0301-01-01T00:00:00.000Z",
+    "2262-01-01T00:00:00.000Z",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_an_event_time_in_a_wrong_unit_is_kept_as_text(text: str):
+    good = "2026-03-01T12:00:00.000Z"
+    wrong = progress(watermark=text, min=good, avg=good, max=text)
+    row = batch_row(wrong)
+    assert row["watermark"] is None
+    assert row["wrong_times"] == [
+        {"which": which, "text": text, "reason": "wrong_time_unit"} for which in ("watermark", "max")
+    ]
+    assert window_rows(wrong, ["q:a"], "q", after_ms=0, window_ms=60_000, host="h") == []
+    # The earliest record is known, and a latency of all is not.
+    (of_query,) = operator_rows(wrong, {}, "q")
+    assert (of_query.get("n"), of_query["finished_at"]) == (None, instant_ms(BEGAN) + 700)
+    reads = Reads([], {}, None)
+    assert [each["age_ms"] for each in record_rows(wrong, reads, Told(3, driver=0, to_boot_ms=0), [])] == [250]
 
 
 def test_the_backlog_is_the_latest_offset_less_the_end():

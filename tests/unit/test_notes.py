@@ -13,8 +13,9 @@ import pytest
 
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.semantics.event_time import PartitionReading
-from tidemark.semantics.progress import InputProgress, PartitionProgress, SentMark, StreamProgress
+from tidemark.semantics.progress import InputProgress, LeftBehind, PartitionProgress, SentMark, StreamProgress
 from tidemark.semantics.schema_watch import FieldSeen, SourceFields, TypeSeen
+from tidemark.semantics.segments import Segment
 from tidemark.storage.files import Files
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.notes import (
@@ -67,6 +68,7 @@ PARTITION = {
     "set_back_from_ms": None,
     "topic_id": "OHJqyBA9Rk2oh5JIjSP9xw",
     "latest_offset": None,
+    "left_behind": [[9, 0]],
 }
 PROGRESS = BEFORE | {
     "batch_id": 0,
@@ -96,6 +98,9 @@ BATCH = {
     "epoch": 1,
     "decided_at_ms": T + 1_000,
     "started_at_ms": T + 1_000,
+    "started_boot_ms": 8_000,
+    "looked_boot_ms": 7_900,
+    "excluded_boot_ms": 6_800,
     "read_at_ms": T + 1_200,
     "ends": {"events": {"0": 1}},
     "versions": {},
@@ -117,6 +122,7 @@ SEEN = {
     "went_back": False,
     "traces": [],
     "has_open_transaction": False,
+    "left_offset": 9,
 }
 TASK = {
     "operator": "events",
@@ -149,6 +155,7 @@ DECIDED = {
     },
     "states": [RUNS, {"batch_id": -1, "runs": [], "held": {}}],
     "tasks": [TASK],
+    "segments": [["trigger", "", 0, 6_900, 7_880], ["operator", "events", 0, 7_880, 8_100]],
 }
 WRITTEN = {"decided": DECIDED, "facts": {"batch_id": None, "flushed": -1, "newest_batches": {"changes": 0}}}
 NOTES = EntryNotes(
@@ -158,6 +165,9 @@ NOTES = EntryNotes(
             epoch=1,
             decided_at_ms=T + 1_000,
             started_at_ms=T + 1_000,
+            started_boot_ms=8_000,
+            looked_boot_ms=7_900,
+            excluded_boot_ms=6_800,
             read_at_ms=T + 1_200,
             ends={"events": {0: 1}},
             queued=QueueWait(150, ("play/up",)),
@@ -178,6 +188,7 @@ NOTES = EntryNotes(
                             done_until_offset=1,
                             newest_ms=T,
                             topic_id="OHJqyBA9Rk2oh5JIjSP9xw",
+                            left_behind=(LeftBehind(9, 0),),
                         )
                     },
                     watermark_ms=T - 1_001,
@@ -212,6 +223,7 @@ NOTES = EntryNotes(
                     lost=(3, 5),
                     told_idle=False,
                     newest_ms=T,
+                    left_offset=9,
                 ),
             ),
         ),
@@ -236,6 +248,7 @@ NOTES = EntryNotes(
                 skew_error_ms=0,
             ),
         ),
+        segments=(Segment("trigger", "", 0, 6_900, 7_880), Segment("operator", "events", 0, 7_880, 8_100)),
     ),
     facts=FactsNotes(batch_id=None, flushed=-1, newest_batches={"changes": 0}),
 )

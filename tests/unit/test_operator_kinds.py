@@ -30,6 +30,7 @@ OTHERS = [path for path in PACKAGE.rglob("*.py") if not str(path.relative_to(PAC
 MODULES = [path for path in OTHERS if any(name in path.read_text() for name in NAMES)]
 """Modules that name a kind."""
 TESTS_FOR_ONE_KIND = {
+    "account/recorded: Aggregate": "its windows hold results",
     "cli/repair/requeue_late: Source": "late records are sent to its topic again",
     "model/operator_graph: Source": "two of them may not read one topic of a cluster",
     "model/row_per_record: Aggregate": "its functions and `select` decide how often a result changes",
@@ -37,6 +38,8 @@ TESTS_FOR_ONE_KIND = {
     "model/topology: Repartition": "the topology itself makes the ends of hops",
     "model/topology: Source": "it names a registry of the topology",
     "reports/paths/ages/window_parts: Source": "its bound and idle timeout are parts of a path",
+    "stream/decide/waits: HopSource": "its records carry the batch that wrote them",
+    "stream/decide/waits: Source": "its first record at or beyond a window's end let it pass",
     "stream/distributed/tasks: Aggregate": "only its late records are processed again, by its key",
     "stream/kafka/client: Source": "it may read several topics",
     "stream/kafka/outgoing: Sink": "sinks of one topic and cluster share the numbers of ids",

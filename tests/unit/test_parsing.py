@@ -180,7 +180,7 @@ def test_the_key_fills_a_field_and_a_null_value_deletes_it() -> None:
 
 
 def test_no_operator_is_named_as_a_column_beside_its_records() -> None:
-    raw = records((b"a", body())).with_columns(written=pl.lit(0))
+    raw = records((b"a", body())).with_columns(written=pl.lit(0), stamped_ms=pl.lit(0))
     assert {*raw.columns, *parsed(source("t"), raw).columns} - {"t"} == RESERVED
 
 

@@ -26,11 +26,15 @@ class Offset(NamedTuple):
 def usual_delays(reads: pl.DataFrame) -> pl.DataFrame:
     """Returns `usual_ms`, the usual delay of each `stream`, `input` and `partition`.
 
-    A row has these columns, `event_ms`, and `seen_ms`, the first look that included the records.
+    A row has these columns, `event_ms`, `n`, and `seen_ms`, the first look that included its `n` records.
     """
-    delay_ms = pl.col("seen_ms") - pl.col("event_ms")
-    return reads.group_by("stream", "input", "partition").agg(
-        usual_ms=delay_ms.quantile(USUAL_DELAY, interpolation="lower").cast(pl.Int64())
+    partition = ["stream", "input", "partition"]
+    ranked = reads.select(*partition, "n", usual_ms=pl.col("seen_ms") - pl.col("event_ms")).sort("usual_ms")
+    place = (USUAL_DELAY * (pl.sum("n").over(partition) - 1)).floor()
+    return (
+        ranked.filter(pl.col("n").cum_sum().over(partition) > place)
+        .group_by(partition, maintain_order=True)
+        .agg(pl.first("usual_ms"))
     )
 
 
@@ -42,7 +46,8 @@ def with_created_arrivals(reads: pl.DataFrame, usual: pl.DataFrame) -> pl.DataFr
     """
     first_ms = pl.col("excluded_ms").fill_null(pl.min_horizontal("event_ms", "seen_ms"))
     arrived_ms = (pl.col("event_ms") + pl.col("usual_ms")).clip(first_ms, pl.col("seen_ms"))
-    found = reads.join(usual, on=["stream", "input", "partition"], how="left", maintain_order="left")
+    partition = ["stream", "input", "partition"]
+    found = reads.join(usual, on=partition, how="left", maintain_order="left", nulls_equal=True)
     return (
         found.with_columns(arrived_ms=arrived_ms)
         .with_columns(

@@ -220,7 +220,9 @@ def _plans(plans: pl.DataFrame, batches: pl.DataFrame) -> dict[str, list[_Plan]]
         "stream", "batch_id", "looked_ms", nothing=(pl.col("excluded_ms") > before_ms).fill_null(value=False)
     )
     placed = plans.join(looked, on=["stream", "batch_id"]).sort("batch_id")
-    arrived = pl.col("latest_offset") - pl.col("latest_offset").shift().over("stream", "input", "partition")
+    more = pl.col("latest_offset") - pl.col("latest_offset").shift().over("stream", "input", "partition")
+    # The offsets of a hop are batches. Their records count as arrived when they are read.
+    arrived = pl.when(pl.col("writer").is_null()).then(more).otherwise("n")
     of_plan = ["stream", "batch_id", "looked_ms", "nothing"]
     by_input = (
         placed.with_columns(arrived=arrived.fill_null(0))
@@ -228,7 +230,7 @@ def _plans(plans: pl.DataFrame, batches: pl.DataFrame) -> dict[str, list[_Plan]]
         .agg(
             pl.sum("arrived"),
             pl.col("partition"),
-            read=(pl.col("until_offset") - pl.col("from_offset")).sum(),
+            read=pl.sum("n"),
             left=(pl.col("latest_offset") - pl.col("until_offset")).sum(),
         )
     )

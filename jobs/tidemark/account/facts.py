@@ -51,8 +51,6 @@ TASKS = pl.Schema(
 
 `task` names the shard, partition or hot key. The instants are the wall clock of the task's `host`.
 """
-TASKS_OF_SPARK = "tasks"
-"""The detail of segments of Spark in which tasks work and the driver waits for them."""
 BATCHES = pl.Schema(
     {
         "stream": TEXT,
@@ -68,9 +66,9 @@ BATCHES = pl.Schema(
 """The batches that were decided, a row of `batches` each.
 
 `driver` is the one that decided the batch. `wall_ms` is the batch's one reading of the wall clock of `host`, and
-`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known, and `excluded_ms`
-the look before that (null: it was the driver's first one). If that is not the look of the batch before, it found
-nothing.
+`boot_ms` the same instant. `looked_ms`, boot, is when the end offsets that the plan used were known; of a later part of
+a planned batch, when the part before ended. `excluded_ms` is the look before that (null: it was the driver's first
+one). If that is not the look of the batch before, it found nothing.
 """
 HEARTBEATS = pl.Schema(
     {
@@ -105,10 +103,16 @@ PLANS = pl.Schema(
         "latest_offset": COUNT,
         "cut_by": TEXT,
         "cut_detail": TEXT,
+        "n": COUNT,
+        "newest_ms": MS,
+        "writer": TEXT,
     }
 )
 """What each plan took from an input partition, a row of `partition_batches`.
 
+`n` is the number of records that the batch read there, and `newest_ms` the newest event time of the partition with
+these (null: it has had no record). Of a hop offsets are batches of `writer`, the stream that writes it (null: the input
+is a source). A batch may also have told how far the hop is complete, and have written no record.
 Offsets are as there: exclusive ends. `cut_by` is the owner (`max_records`, `max_drift`) because of which a plan took
 less than there was, null: it took all, or nothing limited it; `cut_detail` is that owner's detail.
 """
@@ -118,23 +122,53 @@ READS = pl.Schema(
         "batch_id": COUNT,
         "input": TEXT,
         "partition": COUNT,
+        "row": COUNT,
         "event_ms": MS,
+        "newest_ms": MS,
         "n": COUNT,
         "arrived_ms": MS,
         "arrival_error_ms": MS,
         "in_transaction": pl.Boolean(),
         "left_by": COUNT,
         "writer": TEXT,
+        "writer_place": TEXT,
         "writer_batch": COUNT,
+        "writer_row": COUNT,
     }
 )
 """What a batch read: `n` records of an input partition that arrived, waited and aged alike, in `partition_batches`.
 
-`event_ms` is their mean event time. `arrived_ms` is their arrival by the reference, with its error (both null: not
-known). `in_transaction`: a look had seen them beyond the last stable offset. `left_by` is the first batch whose plan
-saw them and left them behind (null: the first plan that saw them took them). Of a hop, `writer` and `writer_batch` are
-the stream and the batch that wrote them, and their arrival is null: it is the commit of that batch. They are null for
-other inputs.
+`row` numbers the rows of a batch and partition. `event_ms` is the mean event time, `newest_ms` the newest, and
+`arrived_ms` the mean arrival by the reference, with its error (both null: not known). `in_transaction`: a look had seen
+them beyond the last stable offset. `left_by` is the first batch whose plan saw them and left them behind (null: the
+first plan that saw them took them). Of a hop, or of a topic whose records have an id of this warehouse, `writer`,
+`writer_place`, `writer_batch` and `writer_row` name their row of RESULTS, and their arrival is null: it is the end of
+that write. They are null for others.
+"""
+FIRSTS = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": COUNT,
+        "input": TEXT,
+        "partition": COUNT,
+        "row": COUNT,
+        "event_ms": MS,
+        "reached_ms": MS,
+        "arrived_ms": MS,
+        "arrival_error_ms": MS,
+        "in_transaction": pl.Boolean(),
+        "left_by": COUNT,
+        "writer": TEXT,
+        "writer_place": TEXT,
+        "writer_batch": COUNT,
+        "writer_row": COUNT,
+    }
+)
+"""Single records, in the order of arrival by `row`: of each partition of a source, and for each instant for which a
+window that the batch closed had waited (its end, `allowed_ms` and the bound), the first record at or beyond it.
+
+They are among those of READS, and the columns are as there. `reached_ms` is the newest event time of the partition
+before the record (null: there was none), so that it is the first one also beyond each instant between the two.
 """
 RESULTS = pl.Schema(
     {
@@ -142,12 +176,15 @@ RESULTS = pl.Schema(
         "batch_id": COUNT,
         "driver": COUNT,
         "place": TEXT,
+        "row": COUNT,
         "visible_ms": MS,
         "visible_boot_ms": MS,
         "read_batch": COUNT,
         "input": TEXT,
         "partition": COUNT,
+        "read_row": COUNT,
         "event_ms": MS,
+        "arrived_ms": MS,
         "n": COUNT,
         "held_by": TEXT,
         "held_detail": TEXT,
@@ -158,9 +195,11 @@ RESULTS = pl.Schema(
 """What a batch made visible at a place (an operator's table, hop or topic): `n` rows that came about alike.
 
 `visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
-instant. `read_batch`, `input`, `partition` and `event_ms` name the row of READS. `held_by` is the setting because of
-which the result came later than its batch (null: none did). It waited from `held_from_ms` on, boot of the driver that
-read the record (the end of the operator; of a merge the end of the write), until `due_ms`, the wall clock of `driver`.
+instant. `row` is different for each row of a batch and place. `read_batch`, `input`, `partition` and `read_row` name
+the row of READS; `event_ms` is the mean event time of these results, and `arrived_ms` their mean arrival, where it is
+known better than from that row (null). `held_by` is the setting because of which the result came later than its batch
+(null: none did). It waited from `held_from_ms` on, boot of the driver that read the record (the end of the operator; of
+a merge the end of the write), until `due_ms`, the wall clock of `driver`.
 """
 WINDOWS = pl.Schema(
     {
@@ -179,7 +218,22 @@ WINDOWS = pl.Schema(
 `batch_id` is the first batch whose watermark passed `end_ms`, record time, and `allowed_ms` beyond it: that is the
 `allowed_lateness` of an operator that sends a window only when it is closed (null: it sends it at its end). A session
 ends at its merged end. `visible_ms` and `visible_boot_ms` are when the place had the window's first result, as in
-RESULTS. Every stream has its streaming windows, and a hop is a place of its writer's.
+RESULTS.
+"""
+MARKS = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": COUNT,
+        "driver": COUNT,
+        "place": TEXT,
+        "watermark_ms": MS,
+        "visible_ms": MS,
+        "visible_boot_ms": MS,
+    }
+)
+"""How far a hop was complete with a batch that it showed, the watermark of `batches` (null: there was none yet).
+
+`visible_ms` and `visible_boot_ms` are as in RESULTS.
 """
 BOUNDS = pl.Schema({"stream": TEXT, "input": TEXT, "bound_ms": MS})
 """The bound of each source that a stream reads."""
@@ -208,8 +262,10 @@ class AccountFacts:
     clocks: pl.DataFrame = field(default_factory=CLOCKS.to_frame)
     plans: pl.DataFrame = field(default_factory=PLANS.to_frame)
     reads: pl.DataFrame = field(default_factory=READS.to_frame)
+    firsts: pl.DataFrame = field(default_factory=FIRSTS.to_frame)
     results: pl.DataFrame = field(default_factory=RESULTS.to_frame)
     windows: pl.DataFrame = field(default_factory=WINDOWS.to_frame)
+    marks: pl.DataFrame = field(default_factory=MARKS.to_frame)
     bounds: pl.DataFrame = field(default_factory=BOUNDS.to_frame)
     silences: pl.DataFrame = field(default_factory=SILENCES.to_frame)
     usual_lengths: pl.DataFrame = field(default_factory=USUAL_LENGTHS.to_frame)

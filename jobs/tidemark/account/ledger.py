@@ -34,7 +34,7 @@ class Ledger:
     @classmethod
     def of(cls, facts: AccountFacts) -> Ledger:
         """Returns the ledger of *facts*."""
-        lives, batches = timeline_of(facts), _batches(facts)
+        lives, batches = timeline_of(facts), batches_of(facts)
         debts = debts_of(facts, lives, batches)
         return cls(
             facts=facts,
@@ -59,7 +59,8 @@ class Ledger:
         )
 
 
-def _batches(facts: AccountFacts) -> pl.DataFrame:
+def batches_of(facts: AccountFacts) -> pl.DataFrame:
+    """Returns the `batches` of a Ledger of *facts*."""
     instants = ["excluded_ms", "looked_ms"]
     placed = facts.batches.join(driver_clocks(facts).drop("host"), on=DRIVER, maintain_order="left")
     return (

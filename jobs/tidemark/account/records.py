@@ -17,9 +17,8 @@ from tidemark.account.owners.open_transaction import OPEN_TRANSACTION
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.unknown import UNKNOWN
 from tidemark.account.steps import AGES, STEPS, parts_of
-from tidemark.semantics.buckets import RELATIVE_ERROR
 
-READ = ["stream", "read_batch", "input", "partition", "event_ms"]
+READ = ["stream", "read_batch", "input", "partition", "read_row"]
 """What names a row of READS, where `batch_id` is the batch of a result."""
 _ORDERED = pl.Schema({**STEPS, "depth": pl.Int32(), "seq": pl.Int32(), "nth": pl.Int64()})
 """Steps with their order: those of the writers behind `depth` hops come first, then `seq` decides, and then `nth`."""
@@ -84,11 +83,27 @@ def record_steps(ledger: Ledger, visible: pl.DataFrame, depth: int = 0) -> pl.Da
 
 
 def placed_reads(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows*, which have READ, with the other columns of READS and the instants of the batch that read them.
+    """Returns *rows*, which have READ and `event_ms`, with the other columns of READS, as `placed`.
+
+    A row may be about some of the records of READS: these waited as all of them did.
+    """
+    reads = ledger.facts.reads.select(
+        pl.all().exclude("batch_id", "row", "n", "event_ms", "arrived_ms"),
+        read_batch="batch_id",
+        read_row="row",
+        delay_ms=pl.col("arrived_ms") - pl.col("event_ms"),
+        is_read=pl.lit(value=True),
+    )
+    found = rows.join(reads, on=READ, how="left", maintain_order="left", nulls_equal=True)
+    arrived_ms = pl.coalesce("arrived_ms", pl.col("event_ms") + pl.col("delay_ms"))
+    return placed(ledger, found.with_columns(arrived_ms=arrived_ms).drop("delay_ms"))
+
+
+def placed(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows*, which have `stream`, `read_batch` and `left_by`, with the instants of the batch that read them.
 
     `excluded_ms` is the last look that did not see the records, and `seen_ms` the first plan that did.
     """
-    reads = ledger.facts.reads.rename({"batch_id": "read_batch"}).with_columns(is_read=pl.lit(value=True))
     of_read = {"driver": "read_driver", "clock_error_ms": "read_error_ms", "to_reference_ms": "read_to_reference_ms"}
     batches = ledger.batches.rename({"batch_id": "read_batch", **of_read})
     seen = ledger.batches.select(
@@ -101,8 +116,7 @@ def placed_reads(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
     )
     was_left = pl.col("left_by").is_not_null()
     return (
-        rows.join(reads, on=READ, how="left", maintain_order="left", nulls_equal=True)
-        .join(batches, on=["stream", "read_batch"], how="left", maintain_order="left")
+        rows.join(batches, on=["stream", "read_batch"], how="left", maintain_order="left")
         .join(seen, on=["stream", "left_by"], how="left", maintain_order="left")
         .with_columns(
             excluded_ms=pl.when(was_left).then("left_excluded_ms").otherwise("excluded_ms"),
@@ -150,10 +164,11 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
     known, unknown = rows.filter(is_known), rows.filter(~is_known)
     before_ms = pl.col("looked_ms").shift().over("stream")
     looks = ledger.batches.select("stream", look="batch_id", look_ms="looked_ms", before_ms=before_ms)
+    planned = ledger.facts.plans.select("stream", look="batch_id", has_plan=pl.lit(value=True)).unique()
     stretches = (
         known.with_columns(look=pl.int_ranges(pl.col("left_by") + 1, pl.col("read_batch") + 1))
         .explode("look")
-        .join(looks, on=["stream", "look"])
+        .join(looks.join(planned, on=["stream", "look"], how="left"), on=["stream", "look"])
         .join(ledger.waiting.rename({"batch_id": "look"}), on=["stream", "look"], how="left")
         .sort("result", "look", "since", "until")
     )
@@ -161,8 +176,10 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
     is_owed = pl.col("owner").is_not_null() & pl.col("cut_by").ne_missing(MAX_DRIFT)
     share_ms = ((pl.col("look_ms") - pl.col("before_ms")) * pl.col("until")).floor().cast(pl.Int64())
     until_ms = pl.when(is_owed).then(pl.col("before_ms") + share_ms).otherwise("look_ms")
-    owner = pl.when(is_owed).then("owner").otherwise(pl.col("cut_by").fill_null(CAPACITY))
-    detail = pl.when(is_owed).then("detail").otherwise(pl.coalesce("cut_detail", "stream"))
+    # Without its plan nobody knows what a stream owed at a look.
+    unowed, whose = pl.col("cut_by").fill_null(CAPACITY), pl.coalesce("cut_detail", "stream")
+    owner = pl.when(is_owed).then("owner").when("has_plan").then(unowed).otherwise(_UNKNOWN)
+    detail = pl.when(is_owed).then("detail").when("has_plan").then(whose).otherwise(pl.lit("plan"))
     return [
         step(rows, depth, 4, "left_ms", stream="stream", error_ms=between("left_driver", "left_error_ms")),
         step(stretches, depth, 5, until_ms, owner=owner, detail=detail, nth=pl.int_range(pl.len())),
@@ -171,22 +188,22 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
 
 
 def _hop_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
-    """Returns the steps of the batches that wrote records of hops, and of what their writers had read."""
+    """Returns the steps of the batches that wrote records of hops and topics, and of what their writers had read."""
     if rows.is_empty():
         return []
-    written = numbered(ledger.facts.results).rename({"result": "origin"}).sort("event_ms")
-    links = rows.select(
-        "result", "event_ms", "seen_ms", "read_error_ms", stream="writer", batch_id="writer_batch", place="input"
-    )
-    # Records of a bucket have one mean event time on either side of the hop, as nearly as a bucket has one age.
-    found = links.sort("event_ms").join_asof(
-        written.select("origin", "stream", "batch_id", "place", "event_ms", written_event_ms="event_ms"),
-        on="event_ms", by=["stream", "batch_id", "place"], strategy="nearest", check_sortedness=False,
+    written = numbered(ledger.facts.results).rename({"result": "origin"})
+    found = rows.select(
+        "result",
+        "seen_ms",
+        "read_error_ms",
+        stream="writer",
+        place="writer_place",
+        batch_id="writer_batch",
+        row="writer_row",
+    ).join(
+        written.select("origin", "stream", "batch_id", "place", "row"),
+        on=["stream", "batch_id", "place", "row"], how="left", maintain_order="left",
     )  # fmt: skip
-    # Without the batch that read them their age is not known, and the nearest are taken for the same.
-    apart_ms = (pl.col("written_event_ms") - pl.col("event_ms")).abs()
-    is_same = apart_ms <= RELATIVE_ERROR * (pl.col("seen_ms") - pl.col("event_ms")).abs() + 1
-    found = found.with_columns(origin=pl.when(is_same.fill_null(value=True)).then("origin"))
     known, unknown = found.filter(pl.col("origin").is_not_null()), found.filter(pl.col("origin").is_null())
     origins = ledger.made_visible(
         written.join(known.select("origin").unique(), on="origin").rename({"origin": "result"})

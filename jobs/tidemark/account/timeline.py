@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from tidemark.account.clocks import DRIVER, driver_clocks
-from tidemark.account.facts import MS, TASKS_OF_SPARK, TEXT, AccountFacts
+from tidemark.account.facts import MS, TEXT, AccountFacts
 from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.owners.broker import BROKER
 from tidemark.account.owners.operator import OPERATOR
@@ -19,6 +19,7 @@ from tidemark.account.owners.pause import PAUSE
 from tidemark.account.owners.spark import SPARK
 from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.owners.unknown import UNKNOWN
+from tidemark.semantics.segments import TASKS_OF_SPARK
 
 BEAT_MS = 250
 """The pulse beats this often. A pause began up to one beat after the last one."""

@@ -26,7 +26,7 @@ from tidemark.account.records import (
     in_order,
     input_partition,
     numbered,
-    placed_reads,
+    placed,
     reading_steps,
     step,
     unread_steps,
@@ -34,7 +34,7 @@ from tidemark.account.records import (
 from tidemark.account.steps import AGES, parts_of
 
 _BEFORE_ALL = 1_000
-"""A depth that no hop has: its steps come first."""
+"""A depth that no hop has: its steps come first. Windows wait before the record that closes them is produced."""
 PARTITION = ["stream", "input", "partition"]
 _PASSING = pl.Schema(
     {
@@ -46,18 +46,23 @@ _PASSING = pl.Schema(
         "at_ms": MS,
         "at_error_ms": MS,
         "event_ms": MS,
+        "arrived_ms": MS,
+        "arrival_error_ms": MS,
+        "in_transaction": pl.Boolean(),
+        "left_by": pl.Int64(),
+        "writer": TEXT,
+        "writer_place": TEXT,
+        "writer_batch": pl.Int64(),
+        "writer_row": pl.Int64(),
         "whose": TEXT,
-        "origin": pl.Int64(),
         "was_awake": pl.Boolean(),
-        "is_first": pl.Boolean(),
     }
 )
-"""What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the writer's window behind a `hop`
-(`origin`), or `unknown`.
+"""What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the mark of `writer_batch` in a `hop`,
+or `unknown`.
 
 `at_ms` is when it was there, reference, with its error, and `whose` names partition and setting. `was_awake` is False
-for the record of a partition that counted as silent before, and `is_first` for one that may have come after another
-one.
+for the record of a partition that counted as silent before. What is known of the record is as in FIRSTS.
 """
 
 
@@ -70,7 +75,6 @@ def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.Data
     )
     ages = producer.with_columns(start_ms="end_ms")
     closed_ms, allowed = pl.col("end_ms") + pl.col("allowed_ms"), pl.lit(ALLOWED_LATENESS)
-    # The window itself waits before anything upstream does.
     waited = step(visible, _BEFORE_ALL, 0, closed_ms, owner=allowed, detail=pl.col("place"))
     steps = pl.concat([waited, _window_steps(ledger, visible, passing, 0)])
     return parts_of(ages.select(AGES.names()), in_order(steps), ledger.timeline)
@@ -78,27 +82,21 @@ def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.Data
 
 def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, depth: int) -> pl.DataFrame:
     """Returns the steps of windows, which `Ledger.made_visible` has placed on the reference clock."""
-    rows = visible.join(passing, on="result", how="left", maintain_order="left").with_columns(read_batch="batch_id")
-    rows = placed_reads(ledger, rows)
+    rows = visible.join(passing, on="result", how="left", maintain_order="left")
+    rows = placed(ledger, rows.with_columns(read_batch="batch_id", is_read=pl.lit(value=True)))
     by_record, silent, of_hops = (rows.filter(pl.col("kind") == kind) for kind in ("record", "silence", "hop"))
     unknown = rows.filter((pl.col("kind") == "unknown") | pl.col("kind").is_null())
     # Which of several passed last is not known where their clocks are not.
     is_sure, error_ms = ~pl.col("is_doubtful").fill_null(value=False), between("driver", "clock_error_ms")
     closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
-    at_bound_ms = closed_ms + pl.col("bound_ms")
+    at_bound_ms, silence = closed_ms + pl.col("bound_ms"), pl.lit(SILENCE)
+    own = rows.filter(pl.col("kind") != "hop")
     return pl.concat(
         [
-            step(
-                rows.filter(pl.col("kind") != "hop"),
-                depth,
-                -3,
-                at_bound_ms,
-                owner=pl.lit(BOUND),
-                detail=pl.col("input"),
-            ),
-            step(by_record, depth, -2, "event_ms", owner=pl.lit(NEXT_RECORD), detail=input_partition()),
-            step(silent, depth, -2, "at_ms", owner=pl.lit(SILENCE), detail=pl.col("whose"), error_ms="read_error_ms"),
-            step(unknown, depth, -2, "looked_ms", owner=pl.lit(UNKNOWN), detail=pl.lit("passing")),
+            step(own, _BEFORE_ALL, 1, at_bound_ms, owner=pl.lit(BOUND), detail=pl.col("input")),
+            step(by_record, _BEFORE_ALL, 2, "event_ms", owner=pl.lit(NEXT_RECORD), detail=input_partition()),
+            step(silent, _BEFORE_ALL, 2, "at_ms", owner=silence, detail=pl.col("whose"), error_ms="read_error_ms"),
+            step(unknown, _BEFORE_ALL, 2, "looked_ms", owner=pl.lit(UNKNOWN), detail=pl.lit("passing")),
             reading_steps(ledger, by_record, depth),
             *_behind_hops(ledger, of_hops, depth),
             *unread_steps(ledger, of_hops, depth),
@@ -108,76 +106,115 @@ def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, 
 
 
 def _behind_hops(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
+    """Returns the steps of the writers' batches that let the windows of *rows* pass, as if each had had that window."""
     if rows.is_empty():
         return []
-    written = numbered(ledger.facts.windows).rename({"result": "origin"})
-    origins = written.join(rows.select("origin").unique(), on="origin", how="semi").rename({"origin": "result"})
-    origins = ledger.made_visible(origins)
+    closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
+    asked = rows.select(
+        "result", "read_error_ms", stream="writer", place="input", batch_id="writer_batch", end_ms=closed_ms
+    )
+    of_window = ["stream", "place", "batch_id", "end_ms"]
+    marks = ledger.facts.marks.drop("watermark_ms")
+    windows = asked.select(of_window).unique(maintain_order=True).join(marks, on=of_window[:3])
+    origins = ledger.made_visible(numbered(windows.with_columns(allowed_ms=pl.lit(None, MS))))
     steps = _window_steps(ledger, origins, _passing(ledger, origins), depth + 1)
-    return [behind_hop(steps, origins, rows, depth)]
+    links = asked.join(origins.select(*of_window, origin="result"), on=of_window)
+    return [behind_hop(steps, origins, links, depth)]
 
 
 def _passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
     """Returns what let the last partition pass each of *windows*, in rows of _PASSING; no row: nothing is known."""
     closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
     asked = windows.select("result", "stream", "batch_id", end_ms=closed_ms)
-    found = [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _not_known(ledger, asked)]
+    found = [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _without_bounds(ledger, asked)]
     # What is not known may have come last.
     last = ["result", pl.col("kind") == "unknown", "was_awake", "at_ms", "whose"]
-    passed = pl.concat(found).sort(last)
-    is_doubtful = (
-        _may_differ(pl.col("at_ms").last(), pl.col("at_error_ms").last(), later=True) | ~pl.col("is_first").last()
-    )
-    doubts = passed.group_by("result").agg(is_doubtful=is_doubtful)
-    return (
-        passed.group_by("result", maintain_order=True)
-        .last()
-        .select(_PASSING.names())
-        .join(doubts, on="result", maintain_order="left")
-    )
+    passed = pl.concat([_of_passing(frame) for frame in found]).sort(last)
+    doubts = passed.group_by("result").agg(is_doubtful=_may_be_later())
+    return passed.group_by("result", maintain_order=True).last().join(doubts, on="result", maintain_order="left")
 
 
-def _may_differ(at_ms: pl.Expr, error_ms: pl.Expr, *, later: bool) -> pl.Expr:
-    """Returns True if another of a group may have come after (or before) the chosen one, by their clocks' errors."""
+def _of_passing(rows: pl.DataFrame) -> pl.DataFrame:
+    missing = [pl.lit(None, kind).alias(name) for name, kind in _PASSING.items() if name not in rows.columns]
+    return rows.with_columns(missing).select(_PASSING.names())
+
+
+def _may_be_later() -> pl.Expr:
+    """Returns True if another of a group may have come after the last one, by their clocks' errors."""
+    at_ms, error_ms = pl.col("at_ms").last(), pl.col("at_error_ms").last()
     errors_ms = pl.col("at_error_ms") + error_ms
-    distance_ms = at_ms - pl.col("at_ms") if later else pl.col("at_ms") - at_ms
-    is_near = ((distance_ms <= errors_ms) & (errors_ms > 0)).fill_null(value=True)
-    # The chosen one is near itself, unless its own error is 0.
+    is_near = ((at_ms - pl.col("at_ms") <= errors_ms) & (errors_ms > 0)).fill_null(value=True)
+    # The last one is near itself, unless its own error is 0.
     return is_near.sum() > ((error_ms > 0).fill_null(value=True)).cast(pl.Int64())
 
 
 def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the first record of each partition with which it passed."""
+    """Returns the first record of each partition with which it passed; `unknown` where that record is missing.
+
+    It is in FIRSTS if the window was known when the batch read it. Else the first row of READS has it, as nearly as a
+    row has one age.
+    """
     looked = ledger.batches.select("stream", "batch_id", "looked_ms")
+    plans = ledger.facts.plans.select(*PARTITION, "batch_id", planned="n", until_ms="newest_ms")
     rows = (
-        asked.join(_of_sources(ledger).drop("writer"), on=["stream", "batch_id"])
+        asked.join(plans, on=["stream", "batch_id"])
         .join(ledger.facts.bounds, on=["stream", "input"])
-        .filter(pl.col("event_ms") >= pl.col("end_ms") + pl.col("bound_ms"))
+        .with_columns(needed_ms=pl.col("end_ms") + pl.col("bound_ms"))
+        .filter(pl.col("until_ms") >= pl.col("needed_ms"))
         .join(looked, on=["stream", "batch_id"], how="left")
     )
     silences = ledger.facts.silences.select(*PARTITION, "batch_id", silent_batch="batch_id")
-    rows = _before(_before(rows, _newest(ledger)), silences)
-    was_idle = pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)
+    passed = _before(_before(rows, _newest(ledger)), silences).filter(_is_missing())
+    of_row = ["result", "input", "partition"]
+    firsts = passed.join(ledger.facts.firsts, on=[*PARTITION, "batch_id"]).filter(
+        pl.col("event_ms") >= pl.col("needed_ms"),
+        pl.col("reached_ms").is_null() | (pl.col("reached_ms") < pl.col("needed_ms")),
+    )
+    found = _with_writes(
+        ledger, pl.concat([firsts, _in_reads(ledger, passed.join(firsts, on=of_row, how="anti"))], how="diagonal")
+    )
+    missing = passed.join(found, on=of_row, how="anti")
+    was_idle = (pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)).fill_null(value=False)
+    return pl.concat(
+        [
+            found.with_columns(
+                kind=pl.lit("record"),
+                at_ms=pl.coalesce("arrived_ms", "written_ms", "looked_ms"),
+                at_error_ms=pl.coalesce("arrival_error_ms", "written_error_ms"),
+                was_awake=~was_idle,
+            ),
+            missing.with_columns(kind=pl.lit("unknown"), was_awake=pl.lit(value=True)),
+        ],
+        how="diagonal",
+    ).with_columns(whose=input_partition())
+
+
+def _in_reads(ledger: Ledger, passed: pl.DataFrame) -> pl.DataFrame:
+    """Returns the row of READS that has the first record of each partition in *passed*; none if one may be missing."""
+    batch = [*PARTITION, "batch_id"]
+    reads = ledger.facts.reads.join(passed.select(batch).unique(), on=batch, how="semi")
+    complete = reads.group_by(batch).agg(known=pl.sum("n"))
+    rows = passed.join(complete, on=batch).filter(pl.col("known") == pl.col("planned")).drop("newest_ms")
     return (
-        rows.filter(_is_missing())
-        .with_columns(
-            kind=pl.lit("record"),
-            at_ms=pl.coalesce("arrived_ms", "looked_ms"),
-            at_error_ms="arrival_error_ms",
-            whose=input_partition(),
-            origin=pl.lit(None, pl.Int64()),
-            was_awake=~was_idle.fill_null(value=False),
-        )
-        .sort("at_ms", "event_ms")
-        .with_columns(
-            is_first=~_may_differ(pl.col("at_ms").first(), pl.col("at_error_ms").first(), later=False).over(
-                "result", "input", "partition"
-            )
-        )
+        rows.join(reads.drop("n"), on=batch)
+        .filter(pl.col("newest_ms") >= pl.col("needed_ms"))
+        .with_columns(event_ms=pl.max_horizontal("event_ms", "needed_ms"))
+        .sort("arrived_ms", "row", nulls_last=True)
         .group_by("result", "input", "partition", maintain_order=True)
         .first()
-        .select(_PASSING.names())
     )
+
+
+def _with_writes(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with `written_ms`, when the record was visible in the topic of its writer."""
+    of_writer = ["writer", "writer_place", "writer_batch", "writer_row"]
+    results = ledger.facts.results.rename(
+        {"stream": "writer", "place": "writer_place", "batch_id": "writer_batch", "row": "writer_row"}
+    ).join(rows, on=of_writer, how="semi")
+    written = ledger.made_visible(results.rename({"writer": "stream"})).select(
+        *of_writer[1:], writer="stream", written_ms="until_ms", written_error_ms="clock_error_ms"
+    )
+    return rows.join(written, on=of_writer, how="left", maintain_order="left")
 
 
 def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
@@ -199,108 +236,72 @@ def _silences(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
             kind=pl.lit("silence"),
             at_ms=pl.col("due_ms") + pl.col("to_reference_ms"),
             at_error_ms="clock_error_ms",
-            event_ms=pl.lit(None, MS),
             whose=pl.concat_str(input_partition(), "setting", separator=" "),
-            origin=pl.lit(None, pl.Int64()),
             was_awake=pl.lit(value=True),
-            is_first=pl.lit(value=True),
         )
-        .select(_PASSING.names())
     )
 
 
 def _hops(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the hops whose writer's watermark passed in a batch that this one was the first to read."""
-    reads = ledger.facts.reads.filter(pl.col("writer").is_not_null()).sort("batch_id", "writer_batch", "event_ms")
-    newest = (
-        reads.group_by("stream", "input", "batch_id", maintain_order=True)
-        .agg(pl.max("writer_batch"))
-        .select("stream", "input", "batch_id", read_until=pl.col("writer_batch").cum_max().over("stream", "input"))
-    )
-    written = ledger.made_visible(numbered(ledger.facts.windows).rename({"result": "origin"})).select(
-        "origin",
-        "end_ms",
+    """Returns the hops whose writer's watermark passed in a batch that this one was the first to read; `unknown` where
+    no such batch is known.
+    """
+    plans = ledger.facts.plans.filter(pl.col("writer").is_not_null())
+    marks = ledger.made_visible(ledger.facts.marks.filter(pl.col("watermark_ms").is_not_null())).select(
+        "watermark_ms",
         writer="stream",
         input="place",
-        written_batch="batch_id",
+        writer_batch="batch_id",
         at_ms="until_ms",
         at_error_ms="clock_error_ms",
     )
-    rows = asked.join(reads, on=["stream", "batch_id"]).join(written, on=["writer", "input", "end_ms"])
-    before = rows.sort("batch_id").join_asof(
-        newest.sort("batch_id"),
-        on="batch_id",
-        by=["stream", "input"],
-        allow_exact_matches=False,
+    rows = asked.join(plans, on=["stream", "batch_id"])
+    rows = _first_beyond(rows, "end_ms", marks.sort("writer_batch"), "watermark_ms", by=["writer", "input"], exact=True)
+    is_read = (pl.col("writer_batch") < pl.col("until_offset")).fill_null(value=False)
+    rows = rows.filter(~is_read | (pl.col("writer_batch") >= pl.col("from_offset")))
+    saw = plans.select("stream", "input", left_by="batch_id", seen_batch="latest_offset").sort("left_by")
+    rows = _first_beyond(rows, "writer_batch", saw, "seen_batch", by=["stream", "input"], exact=False)
+    return rows.with_columns(
+        kind=pl.when(is_read).then(pl.lit("hop")).otherwise(pl.lit("unknown")),
+        at_ms=pl.when(is_read).then("at_ms"),
+        left_by=pl.when(pl.col("left_by") < pl.col("batch_id")).then("left_by"),
+        whose=input_partition(),
+        was_awake=pl.lit(value=True),
+    )
+
+
+def _first_beyond(
+    rows: pl.DataFrame, instant: str, later: pl.DataFrame, reached: str, *, by: list[str], exact: bool
+) -> pl.DataFrame:
+    """Returns *rows* with the first of *later*, which are in order, that had *reached* beyond the *instant*, or it if
+    *exact*.
+    """
+    first = later.with_columns(pl.col(reached).cum_max().over(by)).unique([*by, reached], keep="first")
+    return rows.sort(instant, nulls_last=True).join_asof(
+        first.sort(reached),
+        left_on=instant,
+        right_on=reached,
+        by=by,
+        strategy="forward",
+        allow_exact_matches=exact,
         check_sortedness=False,
     )
+
+
+def _without_bounds(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
+    """Returns the partitions of sources whose bound is not known."""
+    sources = ledger.facts.plans.filter(pl.col("writer").is_null()).select("stream", "batch_id", "input", "partition")
     return (
-        before.filter(
-            pl.col("read_until").is_null() | (pl.col("read_until") < pl.col("written_batch")),
-            pl.col("written_batch") <= pl.col("writer_batch"),
-        )
-        .sort("writer_batch", "event_ms")
-        .group_by("result", "input", maintain_order=True)
-        .first()
-        .with_columns(
-            kind=pl.lit("hop"),
-            bound_ms=pl.lit(None, MS),
-            whose=input_partition(),
-            was_awake=pl.lit(value=True),
-            is_first=pl.lit(value=True),
-        )
-        .select(_PASSING.names())
+        asked.join(sources, on=["stream", "batch_id"])
+        .join(ledger.facts.bounds, on=["stream", "input"], how="anti")
+        .with_columns(kind=pl.lit("unknown"), whose=input_partition(), was_awake=pl.lit(value=True))
     )
-
-
-def _not_known(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
-    """Returns the partitions of which what the batch read is not known, the hops without their writer's window, and the
-    sources without a bound.
-    """
-    read = _of_sources(ledger).group_by(*PARTITION, "batch_id").agg(known=pl.sum("n"))
-    hops = ledger.facts.reads.filter(pl.col("writer").is_not_null()).select("stream", "input", "writer").unique()
-    written = ledger.facts.windows.select("end_ms", writer="stream", input="place", is_written=pl.lit(value=True))
-    rows = (
-        asked.join(ledger.facts.plans, on=["stream", "batch_id"])
-        .join(read, on=[*PARTITION, "batch_id"], how="left", nulls_equal=True)
-        .join(ledger.facts.bounds, on=["stream", "input"], how="left")
-        .join(hops, on=["stream", "input"], how="left")
-        .join(written.unique(), on=["writer", "input", "end_ms"], how="left")
-    )
-    rows = _before(rows, _newest(ledger))
-    planned = pl.col("until_offset") - pl.col("from_offset")
-    is_hop = pl.col("writer").is_not_null()
-    is_lost = _is_missing() & (planned != pl.col("known").fill_null(0))
-    return (
-        rows.filter(
-            pl.when(is_hop).then(pl.col("is_written").is_null()).otherwise(pl.col("bound_ms").is_null() | is_lost)
-        )
-        .with_columns(
-            kind=pl.lit("unknown"),
-            at_ms=pl.lit(None, MS),
-            at_error_ms=pl.lit(None, MS),
-            event_ms=pl.lit(None, MS),
-            whose=input_partition(),
-            origin=pl.lit(None, pl.Int64()),
-            was_awake=pl.lit(value=True),
-            is_first=pl.lit(value=True),
-        )
-        .select(_PASSING.names())
-    )
-
-
-def _of_sources(ledger: Ledger) -> pl.DataFrame:
-    return ledger.facts.reads.filter(pl.col("writer").is_null())
 
 
 def _newest(ledger: Ledger) -> pl.DataFrame:
     """Returns the newest event time of each partition after each batch that read from it."""
-    return (
-        _of_sources(ledger)
-        .group_by(*PARTITION, "batch_id")
-        .agg(pl.max("event_ms"))
-        .sort("batch_id")
-        .select(*PARTITION, "batch_id", newest_batch="batch_id", newest_ms=pl.col("event_ms").cum_max().over(PARTITION))
+    return ledger.facts.plans.filter(pl.col("n") > 0).select(
+        *PARTITION, "batch_id", "newest_ms", newest_batch="batch_id"
     )
 
 

@@ -285,11 +285,18 @@ class ApplicationQueries:
         with self._starting:
             if session not in self._listeners:
                 job = {"job": options.sub_topology, "file": str(options.application)}
-                listener = Listener(spark, self._layout, options.topology, **job)
+                listener = Listener(spark, self._layout, options.topology, **job, lease_of=self._lease_of)
                 spark.streams.addListener(listener)
                 self._listeners[session] = listener
                 self._pulse.follow(self, (), spark.sparkContext.applicationId)
             return self._listeners[session]
+
+    def _lease_of(self, name: str) -> int | None:
+        """Returns the lease of the query *name*; None: it is not taken yet."""
+        if name == self._options.sub_topology:
+            return self._pulse.epoch
+        sign = self._signs.get(name)
+        return None if sign is None else sign.epoch
 
     def _take_name(self, name: str) -> QuerySigns | None:
         """Takes the lease of *name* for a query, and begins its heartbeat.
@@ -433,6 +440,11 @@ class QuerySigns:
         self.load: Mapping[str, int | float | None] = {"checkpoint_bytes": None}
         self.reached: tuple[int, dict[str, int]] = (-1, {})
         self._is_over = False
+
+    @property
+    def epoch(self) -> int:
+        """The lease of the query."""
+        return self._pulse.epoch
 
     @property
     def lives(self) -> bool:

@@ -12,7 +12,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -20,7 +20,7 @@ from itertools import chain, count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltalake.exceptions import DeltaError
 from pyspark.sql import SparkSession
@@ -35,18 +35,27 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidemark.api.progress import (
+    Look,
+    Reads,
+    Told,
     batch_row,
+    clock_row,
+    ended_ms,
+    event_ms,
+    looked_ms,
     named_places,
     operator_rows,
     partition_rows,
     place_written,
     places_read,
     reads_of,
+    record_rows,
+    result_rows,
     watermark_ms,
     window_rows,
 )
 from tidemark.api.query import Query, Writer, is_written_about
-from tidemark.clock import wall_clock_ms
+from tidemark.clock import to_boot_ms, wall_clock_ms
 from tidemark.collecting import present
 from tidemark.errors import InvalidSpec
 from tidemark.kernels.columns.schemas import rows_of
@@ -69,6 +78,8 @@ GROUP_S = 10.0
 """Batches of so many seconds are written together."""
 MOST_WAITING = 10_000
 """Most rows of a table, or news of a query, that wait."""
+MOST_LOOKS = 1_000
+"""Most looks of a query that are kept because what they saw is not read yet: the newest."""
 _TRIGGER = re.compile(r"ProcessingTimeTrigger\((\d+)\)")
 
 _listened_to: set[Query] = set()
@@ -90,6 +101,17 @@ def listen(spark: SparkSession, *, warehouse: str | Path, topology: str) -> List
     return listener
 
 
+class News(NamedTuple):
+    """What Spark reported, and `to_boot_ms`, boot clock − wall clock of the host when that was heard.
+
+    `has_looked`: at the `timestamp` of *spark* the query looked for records, and found nothing new.
+    """
+
+    spark: Mapping[str, Any]
+    to_boot_ms: int
+    has_looked: bool = False
+
+
 class Listener(StreamingQueryListener):
     """Writes the batches of every query of one session.
 
@@ -108,14 +130,26 @@ class Listener(StreamingQueryListener):
 
     What it does not do: fail a query. Errors in writing are logged; after one of the warehouse, rows are written later.
 
+    Clocks: Spark's timestamps and lengths are those of the JVM's wall clock. The listener reads how far the boot clock
+    of their host is from it when Spark calls.
+
     Known limitation: Spark reports a batch once, after it; a process that dies leaves no row of its last GROUP_S. Two
     processes must not run queries of one name.
     """
 
-    def __init__(self, spark: SparkSession, layout: Layout, topology: str, *, job: str = "", file: str = "") -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        layout: Layout,
+        topology: str,
+        *,
+        job: str = "",
+        file: str = "",
+        lease_of: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
         self._session, self._layout, self._topology = spark, layout, topology
-        self._job, self._file = job, file
-        self._news: SimpleQueue[Mapping[str, Any] | None] = SimpleQueue()
+        self._job, self._file, self._lease_of = job, file, lease_of
+        self._news: SimpleQueue[News | None] = SimpleQueue()
         self.newest: dict[str, Mapping[str, Any]] = {}
         self._running: set[str] = set()
         self._heard_of: set[Query] = set()
@@ -141,16 +175,18 @@ class Listener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Queues the progress; Spark calls this some time after each batch."""
-        self._news.put(json.loads(event.progress.json))
+        self._news.put(News(json.loads(event.progress.json), to_boot_ms()))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Queues that a query waits; Spark calls this every 10 s."""
-        self._news.put({"id": str(event.id), "runId": str(event.runId), "timestamp": event.timestamp})
+        """Queues that a query has looked and waits; Spark calls this every 10 s."""
+        idle = {"id": str(event.id), "runId": str(event.runId), "timestamp": event.timestamp}
+        self._news.put(News(idle, to_boot_ms(), has_looked=True))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Removes the query; Spark calls this after its last progress."""
         # Of a query whose first batch failed there is no other news.
-        self._news.put({"id": str(event.id), "runId": str(event.runId), "timestamp": iso(wall_clock_ms())})
+        ended = {"id": str(event.id), "runId": str(event.runId), "timestamp": iso(wall_clock_ms())}
+        self._news.put(News(ended, to_boot_ms()))
         with self._ended:
             self._running.discard(str(event.runId))
             self._ended.notify_all()
@@ -221,12 +257,16 @@ class Listener(StreamingQueryListener):
     def _waiting(self) -> bool:
         return any(record.waits for record in [*self._records.values()])
 
-    def _add(self, news: Mapping[str, Any]) -> None:
+    def _add(self, heard: News) -> None:
+        news = heard.spark
         query = self._query(news.get("name"), news["id"], news["runId"])
         plan = self._plans.get(news["runId"])
         if "batchId" in news:
             self.newest[query.name] = news
         elif plan is None:  # it has begun, or began before the listener
+            for record in self._records.values():
+                if heard.has_looked and record.run == news["runId"]:
+                    record.looked_in_vain(instant_ms(news["timestamp"]) + heard.to_boot_ms)
             return
         else:
             # A query without a batch has its name in no such event.
@@ -234,7 +274,8 @@ class Listener(StreamingQueryListener):
         if query not in self._records:
             self._records[query] = QueryRecord(query, self._job, self._file)
         record = self._records[query]
-        record.take(news, plan, thread_id=self._session.sparkContext.applicationId)
+        thread_id, lease = self._session.sparkContext.applicationId, self._lease_of(query.name)
+        record.take(news, plan, to_boot_ms=heard.to_boot_ms, thread_id=thread_id, lease=lease)
         if record.run == news["runId"]:
             self._plans.pop(news["runId"], None)
 
@@ -251,6 +292,16 @@ class _AsJson(JStreamingQueryListener):
         self.pylistener.onQueryProgress(QueryProgressEvent(progress))
 
 
+class _Waiting(NamedTuple):
+    """What `QueryRecord.take` got."""
+
+    news: Mapping[str, Any]
+    plan: Any
+    to_boot_ms: int
+    thread_id: str
+    lease: int | None
+
+
 class QueryRecord:
     """The rows of *query* that wait, and what they depend on."""
 
@@ -262,18 +313,24 @@ class QueryRecord:
         self._has_changed = False
         self._plan: Any = None
         self._writer: Writer | None = None
-        self._news: deque[tuple[Mapping[str, Any], Any, str]] = deque(maxlen=MOST_WAITING)
+        self._news: deque[_Waiting] = deque(maxlen=MOST_WAITING)
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._read_before: dict[str, int] = {}
         self._watermark_ms: int | None = None
         self._oldest_ms: int | None = None
+        self._first_batch: int | None = None
+        self._ended_ms: int | None = None
+        self._looks: deque[Look] = deque(maxlen=MOST_LOOKS)
+        self._ends: dict[tuple[str, int], int] = {}
 
     @property
     def waits(self) -> bool:
         """True if rows, news or a description wait for the warehouse."""
         return bool(self._rows or self._news) or self._has_changed
 
-    def take(self, news: Mapping[str, Any], plan: Any, *, thread_id: str) -> None:
+    def take(
+        self, news: Mapping[str, Any], plan: Any, *, to_boot_ms: int, thread_id: str, lease: int | None = None
+    ) -> None:
         """Adds the rows of *news*; the first of a run begins it.
 
         While the warehouse cannot be read, the newest MOST_WAITING wait on.
@@ -281,19 +338,29 @@ class QueryRecord:
         Args:
             news: a progress of Spark, or that the query waits for its first batch.
             plan: Spark's object of the run; None: it is not known.
+            to_boot_ms: boot clock − wall clock of the host, read after *news*.
             thread_id: for `operator_batches`.
+            lease: of the query's job; None: it has none.
         """
-        self._news.append((news, plan, thread_id))
+        self._news.append(_Waiting(news, plan, to_boot_ms, thread_id, lease))
         self._catch_up()
+
+    def looked_in_vain(self, at_ms: int) -> None:
+        """Adds that the query looked at *at_ms*, boot clock, and found nothing new."""
+        if not self._news:  # else it is not known what was read before
+            if self._looks and self._looks[-1].batch_id is None:
+                self._looks.pop()
+            self._looks.append(Look(None, at_ms, dict(self._ends)))
 
     def _catch_up(self) -> None:
         while self._news:
-            news, plan, thread_id = self._news[0]
+            waiting = self._news[0]
+            news = waiting.news
             try:
                 if self.run != news["runId"]:
-                    self._begin(news, plan)
+                    self._begin(news, waiting.plan)
                 if "batchId" in news:
-                    self._add(news, thread_id)
+                    self._add(waiting)
             except (OSError, DeltaError):
                 log.exception("not recorded yet: batches of %s", self._query.name)
                 return
@@ -318,6 +385,8 @@ class QueryRecord:
             self._rows.clear()  # their numbers are given anew
         self._on_disk, self._plan, self._writer = before, plan, writer
         self._read_before, self._watermark_ms, self._oldest_ms = {}, None, None
+        self._first_batch, self._ended_ms, self._ends = None, None, {}
+        self._looks.clear()
         self._description = replace(described, job=self._job, application=self._file, trigger_ms=_trigger_ms(plan))
         self.run = news["runId"]
         if "batchId" not in news:
@@ -325,7 +394,8 @@ class QueryRecord:
                 sources = [plan.sources().apply(n).toString() for n in range(plan.sources().size())]
                 self._describe([{"description": each} for each in sources], "")
 
-    def _add(self, progress: Mapping[str, Any], thread_id: str) -> None:
+    def _add(self, waiting: _Waiting) -> None:
+        progress = waiting.news
         self._describe(progress["sources"], progress["sink"]["description"])
         query = self._description
         assert query is not None
@@ -333,28 +403,76 @@ class QueryRecord:
         reads = reads_of(progress, {place: each for each, place in query.sources.items()}, self._read_before)
         for source, n in reads.records.items():
             self._read_before[source] = self._read_before.get(source, 0) + n
-        batch, now_ms = batch_row(progress), watermark_ms(progress)
+        told = self._told(batch_id, waiting)
+        batch, now_ms = {**batch_row(progress), **clock_row(progress, told)}, watermark_ms(progress)
         partitions = partition_rows(reads.parts)
-        if now_ms != self._watermark_ms:
-            # Spark has one watermark, so that of each source is the query's.
-            partitions += [{"source": source, "watermark": now_ms} for source in [None, *query.sources]]
+        # Spark has one watermark, so that of each source is the query's.
+        moved = [None, *query.sources] if now_ms != self._watermark_ms else []
+        combined: dict[str | None, dict[str, Any]] = {source: {} for source in moved}
+        if records := record_rows(progress, reads, told, self._looks):
+            combined.setdefault(reads.source, {})["reads"] = records
+        partitions += [{"source": source, "watermark": now_ms, **row} for source, row in combined.items()]
         after_ms = max(present((self._oldest_ms, self._watermark_ms)), default=None)
         windows = window_rows(
             progress, query.sources, name, after_ms=after_ms, window_ms=WINDOW_OF_JOBS_MS, host=platform.node()
         )
-        self._watermark_ms, self._oldest_ms = now_ms, self._oldest_ms or _oldest_ms(progress)
+        self._watermark_ms, self._oldest_ms = now_ms, self._oldest_ms or event_ms(progress, "min")
+        self._remember(progress, told, reads)
+        by_boot = {"finished_boot_ms": ended_ms(progress, told), "finished_epoch": told.driver}
+        results = {"results": result_rows(progress, reads, told) or None}
         rows = {
             BATCHES.name: [batch],
             PARTITION_BATCHES.name: [{**row, "decided_at": batch["decided_at"]} for row in partitions],
             OPERATOR_BATCHES.name: [
-                {**row, "decided_at": batch["decided_at"], "thread_id": thread_id}
+                {
+                    **row,
+                    "decided_at": batch["decided_at"],
+                    "thread_id": waiting.thread_id,
+                    **(by_boot if "finished_at" in row else {}),
+                    **(results if row["operator"] == name else {}),
+                }
                 for row in operator_rows(progress, reads.records, name)
                 if not is_written_about(self._query, row["operator"])
             ],
-            OPERATOR_WINDOWS.name: [{**window, "decided_at": batch["decided_at"]} for window in windows],
+            OPERATOR_WINDOWS.name: [
+                {
+                    **window,
+                    "decided_at": batch["decided_at"],
+                    "finished_boot_ms": window["ewt_at"] + told.to_boot_ms,
+                    "finished_epoch": told.driver,
+                }
+                for window in windows
+            ],
         }
         for table, of_table in rows.items():
             self._rows.setdefault(table, []).extend({**row, "batch_id": batch_id} for row in of_table)
+
+    def _told(self, batch_id: int, waiting: _Waiting) -> Told:
+        if self._first_batch is None:
+            self._first_batch = batch_id
+        return Told(
+            batch_id,
+            driver=self._first_batch if waiting.lease is None else waiting.lease,
+            to_boot_ms=waiting.to_boot_ms,
+            idle_from_ms=self._ended_ms,
+            excluded_ms=self._looks[-1].at_ms if self._looks else None,
+        )
+
+    def _remember(self, progress: Mapping[str, Any], told: Told, reads: Reads) -> None:
+        """Keeps what the next batch of this run depends on."""
+        self._ended_ms = ended_ms(progress, told)
+        self._ends |= {(part["source"], part["partition"]): part["until_offset"] for part in reads.parts}
+        if (at_ms := looked_ms(progress, told)) is not None:
+            saw = {
+                (part["source"], part["partition"]): part["latest_offset"]
+                for part in reads.parts
+                if part["latest_offset"] is not None
+            }
+            self._looks.append(Look(told.batch_id, at_ms, saw))
+        # The last look that saw no more than what has been read tells most of later batches.
+        last = max((n for n, look in enumerate(self._looks) if _is_read(look, self._ends)), default=0)
+        for _ in range(last):
+            self._looks.popleft()
 
     def flush(self) -> None:
         """Writes the rows that wait.
@@ -398,10 +516,9 @@ class QueryRecord:
         self._has_changed = self._description != self._on_disk
 
 
-def _oldest_ms(progress: Mapping[str, Any]) -> int | None:
-    """Returns the oldest event time of a batch."""
-    text = progress.get("eventTime", {}).get("min")
-    return instant_ms(text) if text else None
+def _is_read(look: Look, ends: Mapping[tuple[str, int], int]) -> bool:
+    """Returns True if *look* saw all places that have *ends*, and no more than what has been read of them."""
+    return look.ends.keys() >= ends.keys() and all(look.ends[place] <= end for place, end in ends.items())
 
 
 def _trigger_ms(plan: Any) -> int:

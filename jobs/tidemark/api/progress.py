@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from tidemark.collecting import present
+from tidemark.errors import InvalidArgument
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.segments import SegmentOwner
 
+REST = "rest"
+"""What a trigger took beyond its phases."""
+PHASES = {
+    "latestOffset": SegmentOwner.BROKER,
+    "getOffset": SegmentOwner.BROKER,
+    "walCommit": SegmentOwner.TARGET,
+    "getBatch": SegmentOwner.SPARK,
+    "queryPlanning": SegmentOwner.SPARK,
+    REST: SegmentOwner.SPARK,
+    "addBatch": SegmentOwner.OPERATOR,
+    "commitOffsets": SegmentOwner.TARGET,
+}
+"""The phases of a batch in the order in which Spark goes through them (`MicroBatchExecution`), and who has their time.
+
+Its JSON has them by name. Phases that other versions have come with the rest, which is no phase and has no place of
+its own. addBatch reads, calculates and writes in one.
+"""
+EVENT_TIMES = ("watermark", "min", "max", "avg")
+NO_WATERMARK = "1970-01-01T00:00:00.000Z"
+"""What Spark reports until a query has seen a record."""
+WRONG_TIME_UNIT = "wrong_time_unit"
+EARLIEST_MS, LATEST_MS = instant_ms("1971-01-01"), instant_ms("2262-01-01")
+"""Event times from the first to before the second are taken for such.
+
+Seconds that were taken for milliseconds lie in the first weeks of 1970. Milliseconds taken for seconds, and
+microseconds taken for milliseconds, lie beyond the year 30000.
+"""
 MOST_WINDOWS = 1_000
 """Most streaming windows of a batch that are recorded: the newest."""
 _DESCRIPTION = re.compile(
@@ -68,16 +98,100 @@ def batch_row(progress: Mapping[str, Any]) -> dict[str, Any]:
         "duration_ms": duration_ms,
         "records_in": progress["numInputRows"],
         "watermark": watermark_ms(progress),
-        "phases": [{"phase": phase, "ms": ms} for phase, ms in progress["durationMs"].items()],
+        "wrong_times": wrong_times(progress) or None,
         "states": [*map(_state, progress.get("stateOperators", ()))],
     }
 
 
+class Look(NamedTuple):
+    """A look for new records at `at_ms` (boot), and the end of each source and partition that it saw.
+
+    The plan of `batch_id` used it; None: it found nothing new.
+    """
+
+    batch_id: int | None
+    at_ms: int
+    ends: Mapping[tuple[str, int], int]
+
+
+class Told(NamedTuple):
+    """What a listener knows of a batch that Spark's progress does not say.
+
+    Attributes:
+        batch_id: its recorded number.
+        driver: the lease of its driver, or the first batch of its run.
+        to_boot_ms: boot clock − wall clock of the driver's host, read after the batch.
+        idle_from_ms: when the batch before it in this run ended, boot clock; None: there is none.
+        excluded_ms: the look before that of the batch, boot clock; None: none is known.
+    """
+
+    batch_id: int
+    driver: int
+    to_boot_ms: int
+    idle_from_ms: int | None = None
+    excluded_ms: int | None = None
+
+
+def clock_row(progress: Mapping[str, Any], told: Told) -> dict[str, Any]:
+    """Returns the columns of `batches` that say by a clock that never steps what was done, and when.
+
+    Spark's timestamps and lengths are those of the JVM's wall clock, which is that of the listener's host. Its offset
+    from the boot clock was read after the batch, so that a step of the wall clock within the batch moves the row by as
+    much. `looked_boot_ms` is null if the batch was planned by an earlier run.
+    """
+    began_ms = instant_ms(progress["timestamp"]) + told.to_boot_ms
+    waited_ms = 0 if told.idle_from_ms is None else began_ms - told.idle_from_ms
+    wait = {"owner": SegmentOwner.TRIGGER.value, "detail": "", "batch_id": told.batch_id, "ms": waited_ms}
+    return {
+        "epoch": told.driver,
+        "started_boot_ms": began_ms,
+        "looked_boot_ms": looked_ms(progress, told),
+        "excluded_boot_ms": told.excluded_ms,
+        "phases": [*([wait] if waited_ms > 0 else []), *_phases(progress, told.batch_id)],
+        "phases_boot_ms": ended_ms(progress, told),
+    }
+
+
+def looked_ms(progress: Mapping[str, Any], told: Told) -> int | None:
+    """Returns when the look of a batch had ended, boot clock; None: an earlier run planned the batch."""
+    lengths = [
+        progress["durationMs"][phase] for phase in ("latestOffset", "getOffset") if phase in progress["durationMs"]
+    ]
+    return instant_ms(progress["timestamp"]) + sum(lengths) + told.to_boot_ms if lengths else None
+
+
+def ended_ms(progress: Mapping[str, Any], told: Told) -> int:
+    """Returns when the trigger of a batch had ended, boot clock."""
+    return instant_ms(progress["timestamp"]) + int(progress["durationMs"]["triggerExecution"]) + told.to_boot_ms
+
+
+def _phases(progress: Mapping[str, Any], batch_id: int) -> list[dict[str, Any]]:
+    """Returns the phases of a batch in order, in Spark's words, with who has the time of each."""
+    lengths = {phase: ms for phase, ms in progress["durationMs"].items() if phase != "triggerExecution"}
+    lengths[REST] = progress["durationMs"]["triggerExecution"] - sum(lengths.values())
+    order = [*PHASES]
+    in_order = sorted(lengths, key=lambda phase: order.index(phase if phase in PHASES else REST))
+    return [
+        {
+            "owner": PHASES.get(phase, SegmentOwner.SPARK).value,
+            "detail": phase,
+            "batch_id": batch_id,
+            "ms": lengths[phase],
+        }
+        for phase in in_order
+        if lengths[phase] > 0
+    ]
+
+
 class Reads(NamedTuple):
-    """Offsets per partition that a batch read, and records per source."""
+    """Offsets per partition that a batch read, records per source, and the only source that had some.
+
+    `source` is None if several sources had records, or may have had.
+    """
 
     parts: list[dict[str, Any]]
     records: dict[str, int]
+    source: str | None
 
 
 def reads_of(progress: Mapping[str, Any], operators: Mapping[str, str], read_before: Mapping[str, int]) -> Reads:
@@ -109,7 +223,71 @@ def reads_of(progress: Mapping[str, Any], operators: Mapping[str, str], read_bef
                 reads[place] = {**part, "source": name}
             if len(names) > 1 and part["from_offset"] is not None:
                 records[name] = records.get(name, 0) + part["until_offset"] - part["from_offset"]
-    return Reads([*reads.values()], records)
+    read = {
+        operators[place]
+        for source in progress["sources"]
+        for place in _places(source)
+        if source["numInputRows"] and records.get(operators.get(place, ""), 1) and place in operators
+    }
+    return Reads([*reads.values()], records, next(iter(read)) if len(read) == 1 else None)
+
+
+def record_rows(progress: Mapping[str, Any], reads: Reads, told: Told, looks: Sequence[Look]) -> list[dict[str, Any]]:
+    """Returns rows of `partition_batches.reads`: the earliest and the latest record of a batch, one if they are equal.
+
+    Spark reports the event times of a query, not whose they are. An event time out of range is left out. *looks* are
+    those before the batch in this run.
+    """
+    looked, decided_ms = looked_ms(progress, told), instant_ms(progress["timestamp"])
+    missed_ms, left_by = _seen_by(reads.parts, looks)
+    rows: list[dict[str, Any]] = []
+    for at_ms in _outermost(progress):
+        # Where no look is known to have missed a record, it had not arrived before its time.
+        before_ms = (
+            None if looked is None else max(0, looked - (at_ms + told.to_boot_ms if missed_ms is None else missed_ms))
+        )
+        waited = {"left_by": left_by, "in_transaction": False, "excluded_before_ms": before_ms}
+        rows.append({"n": 1, "age_ms": decided_ms - at_ms, **waited})
+    return rows
+
+
+def result_rows(progress: Mapping[str, Any], reads: Reads, told: Told) -> list[dict[str, Any]]:
+    """Returns rows of `operator_batches.results` that reflect `record_rows`, in their order.
+
+    Spark does not report what a query gave, so each record counts as passed, but for one behind the watermark of a
+    batch in which Spark dropped some.
+    """
+    decided_ms, dropped, behind_ms = instant_ms(progress["timestamp"]), _dropped(progress), watermark_ms(progress)
+    return [
+        {"read_batch": told.batch_id, "source": reads.source, "read_row": row, "n": 1, "age_ms": decided_ms - at_ms}
+        for row, at_ms in enumerate(_outermost(progress))
+        if not dropped or behind_ms is None or at_ms > behind_ms
+    ]
+
+
+def _outermost(progress: Mapping[str, Any]) -> list[int]:
+    """Returns the earliest and the latest event time of a batch; one, if they are equal."""
+    return [*dict.fromkeys(present(event_ms(progress, which) for which in ("min", "max")))]
+
+
+def _seen_by(parts: Iterable[Mapping[str, Any]], looks: Sequence[Look]) -> tuple[int | None, int | None]:
+    """Returns the last of *looks* that saw nothing of what was read, boot, and the first batch that saw it all.
+
+    None: no look is known to.
+    """
+    read = [part for part in parts if part["from_offset"] != part["until_offset"]]
+    places = [((part["source"], part["partition"]), part["from_offset"], part["until_offset"]) for part in read]
+    missed = [
+        look.at_ms
+        for look in looks
+        if all(start is not None and place in look.ends and look.ends[place] <= start for place, start, _ in places)
+    ]
+    saw = (
+        look.batch_id
+        for look in looks
+        if look.batch_id is not None and places and all(look.ends.get(place, -1) >= end for place, _, end in places)
+    )
+    return max(missed, default=None), next(saw, None)
 
 
 def operator_rows(progress: Mapping[str, Any], records: Mapping[str, int], query: str) -> list[dict[str, Any]]:
@@ -119,7 +297,7 @@ def operator_rows(progress: Mapping[str, Any], records: Mapping[str, int], query
     passed.
     """
     n = sum(records.values())
-    late = min(n, sum(state["numRowsDroppedByWatermark"] for state in progress.get("stateOperators", ())))
+    late = min(n, _dropped(progress))
     none = dict.fromkeys((*CAME_IN, *BECAME), 0)
     rows = [
         {**none, "operator": source, "kind": Source.kind, "records_in": read, "passed": read}
@@ -138,7 +316,8 @@ def partition_rows(reads: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for part in reads:
         unread = (part["latest_offset"] or 0) > part["until_offset"]
         waits = unread and part["from_offset"] == part["until_offset"]
-        rows.append({**part, "activity": Activity.BACKLOGGED if waits else Activity.ACTIVE})
+        left = {"left_offset": part["latest_offset"] if unread else None}
+        rows.append({**part, **left, "activity": Activity.BACKLOGGED if waits else Activity.ACTIVE})
     return rows
 
 
@@ -187,17 +366,21 @@ def window_rows(
 
 
 def _latency(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any]:
-    """Returns the latency and the clocks of *operator*, the query, which has one task.
+    """Returns the clocks of *operator*, the query, which has one task, and its latency.
 
-    There are none if the batch has no record with the event time of a watermark. The finish clock is the end of the
-    trigger. `negative_n` is null if some records may come from the future, because Spark does not count them.
+    There are no clocks if the batch has no record with the event time of a watermark, and there is no latency if one of
+    its event times is out of range. The finish clock is the end of the trigger. `negative_n` is null if some records
+    may come from the future, because Spark does not count them.
     """
-    times = progress.get("eventTime", {})
-    if not {"min", "max", "avg"} <= times.keys():
+    times = present(event_ms(progress, which) for which in ("min", "max", "avg"))
+    if not times:
         return {}
     started_at_ms = instant_ms(progress["timestamp"])
     finished_at_ms, n = started_at_ms + progress["durationMs"]["triggerExecution"], progress["numInputRows"]
-    oldest_ms, newest_ms, mean_ms = (finished_at_ms - instant_ms(times[which]) for which in ("min", "max", "avg"))
+    clocks = {"started_at": started_at_ms, "finished_at": finished_at_ms, "queued_ms": 0}
+    if len(times) < 3:
+        return clocks
+    oldest_ms, newest_ms, mean_ms = (finished_at_ms - at_ms for at_ms in times)
     latency = {
         "n": n,
         "min_ms": newest_ms,
@@ -208,9 +391,7 @@ def _latency(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any]:
     return {
         "level": Level.INFO.value,
         **latency,
-        "started_at": started_at_ms,
-        "finished_at": finished_at_ms,
-        "queued_ms": 0,
+        **clocks,
         "tasks": [{"task_id": f"{operator}_0", "partition": 0, **latency}],
     }
 
@@ -250,11 +431,35 @@ def load_of(newest: Iterable[Mapping[str, Any]]) -> dict[str, int | None]:
 def watermark_ms(progress: Mapping[str, Any]) -> int | None:
     """Returns the watermark behind which records were late, epoch ms.
 
-    None: the query has no watermark, or has seen no record.
+    None: the query has no watermark, has seen no record, or its watermark is out of range.
     """
-    text = progress.get("eventTime", {}).get("watermark")
-    at_ms = instant_ms(text) if text else 0
-    return at_ms or None  # Spark reports 1970 until it has seen a record
+    return event_ms(progress, "watermark")
+
+
+def event_ms(progress: Mapping[str, Any], which: str) -> int | None:
+    """Returns one of EVENT_TIMES, epoch ms; None: there is none, or it is out of range."""
+    text = progress.get("eventTime", {}).get(which)
+    if text is None or (which, text) == ("watermark", NO_WATERMARK):
+        return None
+    try:
+        at_ms = instant_ms(text)
+    except InvalidArgument:
+        return None
+    return at_ms if EARLIEST_MS <= at_ms < LATEST_MS else None
+
+
+def wrong_times(progress: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Returns the event times that are out of range, as Spark wrote them, with the reason."""
+    texts = {which: progress.get("eventTime", {}).get(which) for which in EVENT_TIMES}
+    return [
+        {"which": which, "text": text, "reason": WRONG_TIME_UNIT}
+        for which, text in texts.items()
+        if text is not None and (which, text) != ("watermark", NO_WATERMARK) and event_ms(progress, which) is None
+    ]
+
+
+def _dropped(progress: Mapping[str, Any]) -> int:
+    return sum(state["numRowsDroppedByWatermark"] for state in progress.get("stateOperators", ()))
 
 
 def _all_partitions(newest: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -277,6 +277,8 @@ def _valued(kind: Any, value: Any) -> Any:
         )
     if origin is not None and issubclass(origin, Mapping) and isinstance(value, dict):
         return {_valued(arguments[0], key): _valued(arguments[1], item) for key, item in value.items()}
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields") and isinstance(value, list):
+        return kind(*(_valued(each, item) for each, item in zip(_types(kind).values(), value, strict=True)))
     if isinstance(kind, type) and issubclass(kind, Enum):
         return kind(value)
     # True is an int in Python, and not in JSON.

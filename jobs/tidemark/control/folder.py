@@ -27,13 +27,14 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tidemark.control.files import parsed, read, refuse_folder, sealed, unsealed
 from tidemark.control.lease import Lease, LeaseHeld
 from tidemark.control.news import news_of
 from tidemark.errors import Contradiction, TidemarkError
 from tidemark.semantics.liveness import LIMITS, SILENT_AFTER_MS, EvidenceKind, StoreKind
+from tidemark.semantics.segments import Gap, Segment
 from tidemark.storage.location import replace, replace_unsynced
 from tidemark.storage.locks import holder, open_lock, own_folder, take_lock
 from tidemark.storage.object_path import ObjectPath
@@ -75,12 +76,32 @@ class StreamState(StrEnum):
     FAILED = "failed"
 
 
+KILLED = frozenset({StreamState.STARTING, StreamState.RUNNING})
+"""States of the last heartbeat of a driver that was killed.
+
+A driver that ends on request leaves another state.
+"""
+
+
 class AlreadyRunning(TidemarkError):
     """Raised when a stream already has a driver that holds its lease."""
 
 
 class LeaseLost(Contradiction):
     """Raised before a driver writes although a newer one has the lease."""
+
+
+class TimeTold(NamedTuple):
+    """What a driver tells of its time from `from_ms` until `until_ms`, boot.
+
+    `gaps` are those of its pulse, and `segments` what the main thread did that no entry of the journal has; the last
+    one still ran.
+    """
+
+    from_ms: int
+    until_ms: int
+    gaps: tuple[Gap, ...] = ()
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +112,8 @@ class Heartbeat:
     driver's current step, which began at `since_ms`. `batches` counts its finished batches, including empty ones.
     `digest` identifies the content of the topology file that it runs, on `host`. `launched_by` is the task or command
     that started it, `adopted_by` the task that supervises it since, `drained_by` who asked a drained driver to end, and
-    `predecessor_killed_by` who killed the driver before it.
+    `predecessor_killed_by` who killed the driver before it. `told` is what it tells of the time since the newest row of
+    `heartbeats`, or since its start; `is_row` says that this beat becomes such a row.
     """
 
     state: StreamState
@@ -111,6 +133,8 @@ class Heartbeat:
     drained_by: str | None = None
     adopted_by: str | None = None
     predecessor_killed_by: str | None = None
+    told: TimeTold | None = None
+    is_row: bool = False
 
     @property
     def is_in_batch(self) -> bool:

@@ -118,14 +118,16 @@ class StreamFacts:
     def newest_batches_of_query(self) -> pl.DataFrame:
         """The last LATELY batches with records of a query of a job.
 
-        They have `watermark` and `phases`.
+        They have `watermark`, `wrong_times` and `phases`.
         """
 
         def read(first: int) -> pl.DataFrame:
             return self.tables.batches_from(first).filter(pl.col("records_in") > 0).tail(LATELY)
 
         last = self.tables.recent_first(read, lambda recent: recent.height == LATELY)
-        of_query = self.tables.of_batches(BATCHES, last["batch_id"]).select("batch_id", "watermark", "phases")
+        of_query = self.tables.of_batches(BATCHES, last["batch_id"]).select(
+            "batch_id", "watermark", "wrong_times", "phases"
+        )
         return last.join(of_query, on="batch_id", how="left", maintain_order="left")
 
     def late_records(self, operator: str, batches: pl.Series) -> pl.DataFrame:

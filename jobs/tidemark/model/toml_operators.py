@@ -19,7 +19,7 @@ from tidemark.model.tables.catalog import TABLES
 RESERVED = frozenset(
     {
         *("source", "partition", "offset", "key", "value", "headers", "deleted", "timestamp_ms", "reason"),
-        *("clock_ms", "detail", "sampled", "written"),
+        *("clock_ms", "detail", "sampled", "stamped_ms", "written"),
     }
 )
 """Names of columns between a source and an operator."""

@@ -37,6 +37,7 @@ class PartitionReading:
         went_back: a mark was read that the writer sent after its time was set back.
         traces: `traceparent` headers of its records; empty: none, or the source does not note them.
         has_open_transaction: records of an open transaction follow `latest_offset`, and will be read when it ends.
+        left_offset: the end of the records that the plan saw and left behind; None: it left none behind.
     """
 
     from_offset: int
@@ -50,6 +51,7 @@ class PartitionReading:
     went_back: bool = False
     traces: tuple[str, ...] = ()
     has_open_transaction: bool = False
+    left_offset: int | None = None
 
     @property
     def silent(self) -> bool:
@@ -183,6 +185,7 @@ def _partition(
         told_idle=told_idle,
         newest_ms=later(was.newest_ms, reading.newest_ms),
         set_back_from_ms=None if reading.went_back else was.set_back_from_ms,
+        left_behind=was.left_behind,
         activity=Activity.IDLE
         if told_idle and reading.caught_up
         else activity(
@@ -240,6 +243,7 @@ def processing_time(was: InputProgress, readings: Mapping[int, PartitionReading]
             watermark_ms=now_ms - 1,
             active_at_ms=now_ms,
             until_offset=part.until_offset,
+            left_behind=was.partitions.get(number, PartitionProgress()).left_behind,
         )
     return replace(was, partitions=partitions, watermark_ms=now_ms - 1, held_by=None, idle=False)
 

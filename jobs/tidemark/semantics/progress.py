@@ -45,6 +45,17 @@ class Place(NamedTuple):
         return f"{self.topic}/{self.partition}"
 
 
+class LeftBehind(NamedTuple):
+    """A plan that saw the records before `until_offset`, and left some of them behind: that of `batch_id`."""
+
+    until_offset: int
+    batch_id: int
+
+
+MOST_LEFT = 64
+"""So many plans that left records behind are kept of a partition; of more every second one is forgotten."""
+
+
 class SentMark(NamedTuple):
     """The newest mark of time that a sink sent.
 
@@ -76,6 +87,7 @@ class PartitionProgress:
         topic_id: Kafka's id of the topic in which `until_offset` is a position; None: not known.
         latest_offset: of a source over several topics, the offset at which the partition ended when the broker was
             asked last; None: not known, or a source of one topic.
+        left_behind: the plans that saw records which are still unread, oldest first.
     """
 
     max_timestamp_ms: int | None = None
@@ -90,6 +102,20 @@ class PartitionProgress:
     set_back_from_ms: int | None = None
     topic_id: str | None = None
     latest_offset: int | None = None
+    left_behind: tuple[LeftBehind, ...] = ()
+
+    def leaves(self, left_offset: int | None, batch_id: int) -> PartitionProgress:
+        """Returns this progress after the plan of *batch_id*.
+
+        It saw records up to *left_offset* that it left unread; None: it left none.
+        """
+        plans = [plan for plan in self.left_behind if plan.until_offset > self.until_offset]
+        if left_offset is not None and (not plans or left_offset > plans[-1].until_offset):
+            plans.append(LeftBehind(left_offset, batch_id))
+        if len(plans) > MOST_LEFT:
+            # Records of a forgotten plan count as left behind by the next one.
+            plans = plans[1::2]
+        return self if tuple(plans) == self.left_behind else replace(self, left_behind=tuple(plans))
 
     def believes(self, mark_ms: int | None) -> bool:
         """Returns True if a mark was sent after time was set back.
@@ -159,6 +185,11 @@ class InputProgress:
         partitions: dict[int, PartitionProgress] = {}
         for number, part in self.partitions.items():
             partitions[number] = replace(part, latest_offset=latest.get(number))
+        return replace(self, partitions=partitions)
+
+    def with_left(self, left: Mapping[int, int | None], batch_id: int) -> InputProgress:
+        """Returns this progress after the plan of *batch_id*, which saw records up to *left* that it left unread."""
+        partitions = {number: part.leaves(left.get(number), batch_id) for number, part in self.partitions.items()}
         return replace(self, partitions=partitions)
 
     def with_files(self, sizes: Mapping[str, int]) -> InputProgress:

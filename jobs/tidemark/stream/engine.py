@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from tidemark.collecting import present
+from tidemark.collecting import names_in, present
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import COMPLETENESS
 from tidemark.semantics.catching_up import READS, BatchRead, catching_up
 from tidemark.semantics.progress import StreamProgress
+from tidemark.semantics.segments import FACTS, JOURNAL, SegmentOwner
 from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
@@ -28,6 +29,7 @@ from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.state_runs import StateRun
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.numbering import multi_topic_sources, number_partitions, number_records, with_places
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import JoinedTables
@@ -89,8 +91,10 @@ class Engine:
         queued: Callable[[int], QueueWait],
         tables: TableWatch,
         joined: JoinedTables,
+        timeline: Timeline,
     ) -> None:
-        self._tables, self._joined = tables, joined
+        self._tables, self._joined, self._timeline = tables, joined, timeline
+        self._looked_boot_ms: int | None = None
         self._queued = queued
         self._requests, self._state, self._due = requests, state, due
         self._stream, self._steps, self._decider = stream, steps, decider
@@ -99,6 +103,7 @@ class Engine:
         self.flush, self.flush_if_due = flushing.flush, flushing.flush_if_due
         self._shards = shards
         self._is_loaded = False
+        self._sources = ", ".join(names_in(stream.sub.sources))
         self._goes_on = False  # the newest batch is a part, and more parts follow
         self._runs: list[tuple[StateRun, ...]] = []
         self.progress: StreamProgress | None = None
@@ -127,6 +132,7 @@ class Engine:
         executors: Executors | None = None,
         *,
         planned_at_ms: int | None = None,
+        excluded_boot_ms: int | None = None,
         versions: Mapping[str, int] = MappingProxyType({}),
         files: FileSizes = MappingProxyType({}),
         read: Read | None = None,
@@ -144,6 +150,8 @@ class Engine:
             executors: work on batches in shards.
             planned_at_ms: the time as of which the batch is decided, epoch ms. It must be the same when the batch is
                 run again. None: the clock.
+            excluded_boot_ms: a look after that of the batch before, which found nothing (boot clock). None: there was
+                none, or it is not known.
             versions: per id of a Delta table, the version before which the table is read.
             files: by source and name, the bytes of files that the batch reads, or that have grown.
             read: reads the batch of a stream with a source over several topics, in place of *collect* and *executors*,
@@ -171,12 +179,12 @@ class Engine:
         cut = parts(sub, ends, was, reader.earliest, is_begun=is_begun, passed_over=passed_over, absent=absent)
         if read_part is None or any(part.is_whole for part in cut):
             batch = self._batch(batch_id + self.progress.ahead, ends, versions, files, planned_at_ms)
-            self._decide(batch, self.progress, collect, executors)
+            self._decide(self._looked(batch, planned_at_ms, excluded_boot_ms), self.progress, collect, executors)
             return
         for part in cut:
             # Only the first part reads tables and files.
             read_first = (versions, files) if part.is_first else ({}, {})
-            self._decide_part(part, batch_id, planned_at_ms, *read_first, read_part)
+            self._decide_part(part, batch_id, planned_at_ms, excluded_boot_ms, *read_first, read_part)
 
     def _with_numbers(self, ends: Ends, *, is_first: bool) -> Ends:
         """Returns *ends* by input partition, and numbers those that are new."""
@@ -219,6 +227,7 @@ class Engine:
         part: BatchPart,
         batch_id: int,
         planned_at_ms: int | None,
+        excluded_boot_ms: int | None,
         versions: Mapping[str, int],
         files: FileSizes,
         read_part: ReadPart,
@@ -229,6 +238,7 @@ class Engine:
             part: the part to read.
             batch_id: Spark's number of the planned batch.
             planned_at_ms: the time as of which the part is decided, epoch ms. None: the clock.
+            excluded_boot_ms: as that of `process`.
             versions: per id of a Delta table, the version before which the table is read.
             files: by source and name, the bytes of files that are read.
             read_part: reads the part.
@@ -240,7 +250,8 @@ class Engine:
             was = replace(was, ahead=was.ahead + 1)
         log.warning("processing batch %s in parts: this part reads %s", batch_id, dict(part.ranges))
         batch = self._batch(batch_id + was.ahead, part.ends, versions, files, planned_at_ms)
-        self._decide(replace(batch, is_last=part.is_last), was, *read_part(part))
+        batch = self._looked(replace(batch, is_last=part.is_last), planned_at_ms, excluded_boot_ms)
+        self._decide(batch, was, *read_part(part))
 
     def _batch(
         self, batch_id: int, ends: Ends, versions: Mapping[str, int], files: FileSizes, planned_at_ms: int | None
@@ -252,11 +263,21 @@ class Engine:
             epoch=self._epoch,
             decided_at_ms=self.progress.decided_at(now_ms if planned_at_ms is None else planned_at_ms),
             started_at_ms=now_ms,
+            started_boot_ms=self._timeline.clock(),
             read_at_ms=now_ms,
             ends=dict(ends),
             versions=dict(versions),
             files=dict(files),
         )
+
+    def _looked(self, batch: MicroBatch, planned_at_ms: int | None, excluded_boot_ms: int | None) -> MicroBatch:
+        """Returns *batch* with the looks before it, by the boot clock."""
+        age_ms = 0 if planned_at_ms is None else batch.started_at_ms - planned_at_ms
+        looked_boot_ms, before_ms = batch.started_boot_ms - age_ms, self._looked_boot_ms
+        if excluded_boot_ms is None or (before_ms is not None and before_ms > excluded_boot_ms):
+            excluded_boot_ms = before_ms
+        self._looked_boot_ms = looked_boot_ms
+        return replace(batch, looked_boot_ms=looked_boot_ms, excluded_boot_ms=excluded_boot_ms)
 
     def _decide(self, batch: MicroBatch, was: StreamProgress, collect: Collect, executors: Executors | None) -> None:
         """Decides *batch*, writes the decision to the journal and carries it out.
@@ -267,6 +288,7 @@ class Engine:
             collect: reads its rows.
             executors: work on it if states are in shards.
         """
+        self._timeline.work_on(batch.batch_id)
         # What is decided must be written, so tables are asked before.
         self._tables.look()
         self._joined.look()
@@ -284,13 +306,20 @@ class Engine:
             entry = self._committing.lay_out(self._with_state(decision, was))
             states = entry.notes.states
             entry = self._flushing.with_facts(entry)
+            self._timeline.begin(SegmentOwner.TARGET, JOURNAL)
+            segments = self._timeline.since_entry()
+            entry = replace(entry, notes=entry.notes.with_segments(segments))
             # An entry is needed until the tables have its facts and a run has its states.
             needed_after = min(self._flushing.flushed, *(state.batch_id for state in states))
             # What is in the journal will happen: a driver that is killed from here on carries it out after its restart.
             self._journal.write(entry, needed_after=needed_after)
+            self._timeline.recorded(segments)
+            self._timeline.begin(SegmentOwner.ENGINE)
             self._committing.refused = {}  # these are in the entry
             self._committing.carry_out(entry, executors)
+            self._timeline.begin(SegmentOwner.TARGET, JOURNAL)
             self._journal.record_carried_out(entry)
+            self._timeline.begin(SegmentOwner.ENGINE)
             # If committing fails, memory is still as the last committed batch left it.
             if decision.moves is not None:
                 self._steps.take(decision.moves, watermark_ms=decision.progress.watermark_ms)
@@ -302,6 +331,8 @@ class Engine:
             self.progress, self._goes_on = decision.progress, not batch.is_last
             state_bytes = self._steps.memory.bytes() if decision.moves is not None else decision.state_bytes
             self.load = {**self.load, **self._backlog(entry), "state_bytes": state_bytes}
+        else:
+            self._timeline.changed_nothing()
         # A reader of an interval that is complete finds all of its rows.
         self._refresh(self.progress, at_once=decision is not None and COMPLETENESS.name in decision.entry.tables)
         due_at_ms = self._due.next_at_ms(self.progress or was, batch.decided_at_ms)
@@ -312,7 +343,9 @@ class Engine:
         self.load = {**self.load, **own}
         self.batch_started_at_ms = None
         # After the batch's own work, so that a flush delays no result.
+        self._timeline.begin(SegmentOwner.TARGET, FACTS)
         self._flushing.flush_if_due(ended_at_ms)
+        self._timeline.begin(SegmentOwner.ENGINE)
 
     def _constraints(self) -> dict[str, tuple[Constraint, ...]]:
         """Returns the constraints of the tables of sinks that have some."""
@@ -353,8 +386,12 @@ class Engine:
         if not self._is_loaded:
             load_state(self._steps, self._stream, self._journal, self._state, was)
             self._is_loaded = True
-        raw = collect()
+        self._timeline.begin(SegmentOwner.BROKER, self._sources)
+        reading_ms, raw = self._timeline.clock(), collect()
         batch = replace(batch, read_at_ms=self._fence.clock(), queued=self._queued(batch.started_at_ms))
+        queued = batch.queued
+        self._timeline.book(SegmentOwner.SLOTS, ", ".join(queued.behind), until_ms=reading_ms + queued.ms)
+        self._timeline.begin(SegmentOwner.ENGINE)
         # The first batch may have been planned by a driver that was killed long before, and takes long to read.
         self._asked_at_ms = batch.read_at_ms
         try:
@@ -397,6 +434,7 @@ class Engine:
             )
             raise Contradiction(msg)
         if not self._flushing.has_facts_of(newest):
+            self._timeline.work_on(newest.batch_id)
             done_at_ms = self._journal.carried_out_at_ms(newest)
             # Spark plans the next batch only after this one was done.
             if done_at_ms is None and progress.planned_id < batch_id:

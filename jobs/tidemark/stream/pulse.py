@@ -6,19 +6,25 @@ import logging
 import os
 import platform
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Protocol
 
 from tidemark.clock import wall_clock_ms
-from tidemark.control.folder import Control, Heartbeat, StreamState, beats_every_ms
+from tidemark.control.folder import KILLED, Control, Heartbeat, StreamState, TimeTold, beats_every_ms
 from tidemark.model.settings.intervals import utc
+from tidemark.semantics.segments import Gap
 from tidemark.storage.disk import Disk
 from tidemark.stream.driver.heartbeats import ClockOffset, ClockOffsets, Heartbeats
 from tidemark.stream.driver.usage import bytes_in, usage_of
+from tidemark.stream.journal.timeline import Timeline
 
 log = logging.getLogger("tidemark.stream")
 
 BEAT_S = 1.0
+PULSE_S = 0.25
+GAP_MS = 1_000
+"""A stretch of this length between two beats of the pulse is told: the process may have been paused."""
 NEWS_WITHIN_MS = 10_000
 """Shortest time between two beats in an object store."""
 Rows = Callable[[], Sequence[Mapping[str, object]]]
@@ -43,13 +49,15 @@ class Followed(Protocol):
 
 
 class Pulse:
-    """Writes the driver's heartbeat once a second, in a thread.
+    """Beats each PULSE_S in a thread, and writes the driver's heartbeat once a second.
 
     The query runs beside it, and says through the methods what the driver is doing. In an object store the pulse
     writes news at least NEWS_WITHIN_MS after the last beat, and else beats every 20 s. A driver that has lost its
-    lease stops beating: the newer driver speaks for the stream.
+    lease stops beating: the newer driver speaks for the stream. What the driver before told last becomes a row of the
+    history, if it was killed.
 
     Attributes:
+        timeline: records what the main thread does.
         epoch: the driver's lease.
         clock_offsets: gets estimates of clocks, which the next heartbeat in the table has.
     """
@@ -65,13 +73,18 @@ class Pulse:
         digest: str = "",
         launched_by: str = "",
     ) -> None:
-        self.epoch, self.clock_offsets = epoch, ClockOffsets()
+        self.epoch, self.clock_offsets, self.timeline = epoch, ClockOffsets(), Timeline()
         self._control, self._history, self._launch_id, self._digest = control, history, launch_id, digest
         # Jobs that repeat no write have no trouble to tell.
         self._launched_by, self._disk = launched_by, disk or Disk(lambda: None)
         # The first beat replaces that of the driver before.
         before = control.heartbeat()
         self._predecessor_killed_by = control.killed_by(before.launch_id) if before else None
+        if before and before.state in KILLED and before.told and not before.is_row:
+            history.write_for(before)
+        self._told_ms = self._beat_ms = self.timeline.clock()
+        self._gaps: list[Gap] = []
+        self._cpu_s = time.process_time()
         self._doing, self._since_ms, self.batches = "starting", wall_clock_ms(), 0
         self._usage = usage_of(os.getpid())
         self._engine: Followed | None = None
@@ -131,12 +144,19 @@ class Pulse:
         # The thread ends first, so that no beat follows the last one.
         self._over.set()
         self._thread.join()
+        self._pulse()
         self._try_to_beat(state, reason or self._disk.in_past_tense)
         # The lease is given back after the beat, so that the next driver finds how this one ended.
         self._control.release()
 
     def _run(self) -> None:
-        while not self._over.wait(BEAT_S):
+        looked_s = time.monotonic()
+        while not self._over.wait(PULSE_S):
+            self._pulse()
+            # The heartbeat is looked at once a second, give or take half a beat of the pulse.
+            if time.monotonic() - looked_s < BEAT_S - PULSE_S / 2:
+                continue
+            looked_s = time.monotonic()
             trouble = next((each.trouble for each in (self._disk, *self._troubled) if each.trouble), None)
             if trouble:
                 # The wait is no slow step: a supervisor would kill the driver for it when the trouble is over.
@@ -151,6 +171,13 @@ class Pulse:
             if abs(now_ms - beaten_ms) >= every_ms - BEAT_S * 500:
                 self._beaten = now_ms, news
                 self._try_to_beat(state, reason)
+
+    def _pulse(self) -> None:
+        """Notes the stretch since the last beat if it is long."""
+        now_ms, cpu_s = self.timeline.clock(), time.process_time()
+        if now_ms - self._beat_ms >= GAP_MS:
+            self._gaps.append(Gap(self._beat_ms, now_ms, round((cpu_s - self._cpu_s) * 1_000)))
+        self._beat_ms, self._cpu_s = now_ms, cpu_s
 
     def _try_to_beat(self, state: StreamState, reason: str | None) -> None:
         """Writes a beat if the disk takes it; logs the first failure."""
@@ -169,11 +196,13 @@ class Pulse:
             return
         batch_id, offsets = self._engine.reached if self._engine else (-1, {})
         adopted_by = self._control.adopted_by(self._launch_id)
+        at_ms, until_ms, gaps = wall_clock_ms(), self.timeline.clock(), [*self._gaps]
+        is_row = self._history.is_due(state, at_ms)
         beat = Heartbeat(
             state=state,
             epoch=self.epoch,
             launch_id=self._launch_id,
-            at_ms=wall_clock_ms(),
+            at_ms=at_ms,
             pid=os.getpid(),
             batch_id=batch_id,
             offsets=offsets,
@@ -187,8 +216,12 @@ class Pulse:
             drained_by=self._control.drained_by() if state is StreamState.DRAINED else None,
             adopted_by=None if adopted_by == self._launched_by else adopted_by,
             predecessor_killed_by=self._predecessor_killed_by,
+            told=TimeTold(self._told_ms, until_ms, tuple(gaps), self.timeline.open()),
+            is_row=is_row,
         )
         self._control.beat(beat)
+        if is_row:
+            self._told_ms, self._gaps = until_ms, []
         batch_started_at_ms = self._engine.batch_started_at_ms if self._engine else None
         self._history.write_if_due(
             beat, thread_id=self._thread_id, batch_started_at_ms=batch_started_at_ms, usage=self._measured

@@ -18,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import names_in, present
 from tidemark.control import launch_secrets
 from tidemark.control.folder import Control, LeaseLost, StreamState
 from tidemark.model.kinds.source import Source
@@ -28,6 +29,7 @@ from tidemark.model.project.secrets import read_given
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, Time
 from tidemark.semantics.progress import InputProgress, StreamProgress
+from tidemark.semantics.segments import NEXT, SegmentOwner
 from tidemark.spark_session import have_checkpoints_written
 from tidemark.storage.disk import Disk, Work
 from tidemark.storage.fence import Fence
@@ -37,13 +39,15 @@ from tidemark.stream.distributed.shards import Collect, DriverIntake, Executors
 from tidemark.stream.driver.clock_skew import ClockSkew
 from tidemark.stream.driver.launch import LaunchOptions
 from tidemark.stream.driver.pace import Pace
+from tidemark.stream.driver.planning import Planning
 from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.driver.ticks import Ticks
 from tidemark.stream.driver.waking import SELDOM_SIGN_EVERY_MS, SIGN_EVERY_MS, Waker
 from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
-from tidemark.stream.journal.checkpoint import last_tick, make_plan_durable, read_plan
+from tidemark.stream.journal.checkpoint import Plan, last_tick, make_plan_durable, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
+from tidemark.stream.kafka.looks import ArrivalLooks
 from tidemark.stream.kafka.transactions import TransactionWatch, row_of
 from tidemark.stream.kafka.watch import BrokerWatch
 from tidemark.stream.pulse import BEAT_S, Pulse
@@ -260,6 +264,7 @@ class StreamQuery:
         )
         # Streams without topics need it, too: an offset that is known at one end of a hop alone is of no use.
         self._clock_skew.start()
+        self._looks = ArrivalLooks(broker, pulse.timeline, self._inputs)
         self._engine: Engine = build_engine(
             stream_of,
             broker,
@@ -271,6 +276,20 @@ class StreamQuery:
             host=Host(host, self._clock_skew.newest),
             clock_offsets=pulse.clock_offsets,
             queued=partial(session_of.slots.queued, self._name, self._spark.sparkContext),
+            timeline=pulse.timeline,
+            looks=self._looks.before,
+        )
+        self._sources = ", ".join(names_in(sub.sources))
+        self._planning = Planning(
+            pulse.timeline,
+            self._checkpoint,
+            self._sources,
+            plan_every_ms=topology.trigger_ms,
+            clock=wall_clock_ms,
+        )
+        self._pace = Pace(
+            topology.trigger_ms,
+            [partial(self._unread, source) for source in sub.outside_sources] if can_ask(sub) else [],
         )
         self._errors: list[Exception] = []
         self._disturbed = count(1)
@@ -285,10 +304,7 @@ class StreamQuery:
             sign_every_ms=SELDOM_SIGN_EVERY_MS if asks_seldom else SIGN_EVERY_MS,
             is_woken=self._is_woken,
             trigger_ms=topology.trigger_ms,
-            pace=Pace(
-                topology.trigger_ms,
-                [partial(self._unread, source) for source in sub.outside_sources] if can_ask(sub) else [],
-            ),
+            pace=self._pace,
         )
 
     def run(self) -> StreamState | None:
@@ -306,6 +322,7 @@ class StreamQuery:
         timer = FlushTimer(self._engine, wall_clock_ms, partial(self._disk.work, Work.FLUSH))
         hops = self._session_of.hops.running(self._stream.home, upstreams(self._stream), self._waking)
         self._watch.start()
+        self._looks.start()
         try:
             self._source_tables.look()
             self._source_tables.refuse_other_columns()
@@ -318,6 +335,7 @@ class StreamQuery:
             if isinstance(error, ColumnsChanged):
                 log.info("%s: the next query has tables for them", error)
             else:
+                self._pulse.timeline.begin(SegmentOwner.BROKER, self._sources, batch_id=NEXT)
                 self._watch.wait_after(error, self._check)
             return None
         except QueryEnded as end:
@@ -328,6 +346,7 @@ class StreamQuery:
             # The timer flushes a last time, so it ends after the last batch was carried out.
             timer.end()
             self._clock_skew.end()
+            self._looks.end()
             self._watch.end()
 
     def _error_of_query(self, rows: DataFrame, ticks: Ticks) -> Exception:
@@ -363,6 +382,7 @@ class StreamQuery:
             .trigger(processingTime="0 milliseconds")
         )
         started = self._session_of.start(writing, plan_every_ms=self._stream.topology.trigger_ms)
+        self._planning.started(started)
         self._pulse.follow(
             self._engine,
             (self._schemas, self._watch),
@@ -386,6 +406,8 @@ class StreamQuery:
         # The JVM calls this in a thread of its own, which has no name of ours yet.
         threading.current_thread().name = self._name
         try:
+            plan = read_plan(self._checkpoint, batch_id)
+            excluded_ms = self._planning.book(batch_id, plan.at_ms)
             self._waking.begin()
             self._disk.takes_writes()  # Spark has planned the batch, and that was a write to the checkpoint
             self._check()
@@ -395,20 +417,21 @@ class StreamQuery:
             before = self._engine.progress
             # After an error Spark runs the last batch again, which does not wait for the disk.
             with nullcontext() if self._engine.has_done(batch_id) else self._disk.work(Work.BATCH):
-                self._process(rows, batch_id)
+                self._process(rows, batch_id, plan, max(present((excluded_ms, self._pace.in_vain_ms)), default=None))
             self._pulse.finish(batch_id)
             after = self._engine.progress
             has_changed, has_read = after is not before, offsets_read(after) != offsets_read(before)
             if has_changed:
                 self._session_of.hops.committed(self._stream.home)
             # Spark records the batch as done only when this returns; after a crash it is found in the journal.
+            self._pulse.timeline.begin(SegmentOwner.TRIGGER, batch_id=NEXT)
             self._waking.finish(has_changed=has_changed, has_read=has_read)
+            self._planning.returned()
         except Exception as error:
             self._errors.append(error)
             raise
 
-    def _process(self, rows: DataFrame, batch_id: int) -> None:
-        plan = read_plan(self._checkpoint, batch_id)
+    def _process(self, rows: DataFrame, batch_id: int, plan: Plan, excluded_boot_ms: int | None) -> None:
         make_plan_durable(self._checkpoint, batch_id)
         warehouse, progress = self._stream.layout.warehouse, self._engine.progress
         files = files_of_batch(self._stream.sub, warehouse, self._checkpoint, batch_id, progress)
@@ -422,6 +445,7 @@ class StreamQuery:
                 plan.ends,
                 executors,
                 planned_at_ms=plan.at_ms,
+                excluded_boot_ms=excluded_boot_ms,
                 versions=plan.versions,
                 files=files.sizes,
                 read=lambda was: readers(with_numbers(rows, self._stream.sub, was), self._stream.sub, self._schemas),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from tidemark.control.folder import Control, LeaseLost, StreamState, digest
+from tidemark.control.folder import KILLED, Control, LeaseLost, StreamState, digest
 from tidemark.errors import Contradiction, TidemarkError
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
@@ -19,7 +19,7 @@ from tidemark.stream.driver.shared_session import SharedSession
 from tidemark.stream.pulse import Pulse
 from tidemark.stream.query import RunOptions, StreamQuery, check_may_go_on, read_secrets
 from tidemark.stream.startup.evidence import evidence
-from tidemark.stream.startup.fatal import DEATH, KILLED, cause_of, count_error, count_kill
+from tidemark.stream.startup.fatal import DEATH, cause_of, count_error, count_kill
 from tidemark.stream.startup.soundness import refuse_unless_sound
 from tidemark.stream.startup.state_compatibility import meanings
 from tidemark.stream.startup.unread import begun, skip_command

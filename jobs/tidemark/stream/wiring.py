@@ -17,12 +17,14 @@ from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.stream.decide.decision import Decider
 from tidemark.stream.decide.due import DueTimes
 from tidemark.stream.decide.time_resets import TimeResets
+from tidemark.stream.decide.waits import LooksBefore, no_looks
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.shards import Shards
 from tidemark.stream.driver.heartbeats import ClockOffsets
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
 from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.broker import TopicBroker
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Reread, nothing_to_reread
@@ -51,6 +53,8 @@ def build_engine(
     host: Host = HERE,
     clock_offsets: ClockOffsets | None = None,
     queued: Callable[[int], QueueWait] = lambda since_ms: NOT_QUEUED,
+    timeline: Timeline | None = None,
+    looks: LooksBefore = no_looks,
 ) -> Engine:
     """Returns the engine of *stream*.
 
@@ -67,6 +71,8 @@ def build_engine(
         host: The host of the driver.
         clock_offsets: Gets estimates of the clocks of executors' hosts. None: nobody reads them.
         queued: Measures how long the batch that began at an instant waited for other streams of the process.
+        timeline: Records what the driver does. None: only the engine does.
+        looks: Returns those at a source while batches worked, before an instant.
 
     Raises:
         InvalidArgument: *slow_ms* names an operator that the topology does not have.
@@ -74,7 +80,7 @@ def build_engine(
         TypesChanged: a column that the stream keeps has another type.
         TableRefused: a table requires what Tidemark does not know.
     """
-    topology, sub = stream.topology, stream.sub
+    topology, sub, timeline = stream.topology, stream.sub, timeline or Timeline()
     if unknown := set(slow_ms) - set(topology.operators):
         msg = f"--slow names operators of the topology, got {sorted(unknown)}; known: {', '.join(topology.operators)}"
         raise InvalidArgument(msg)
@@ -99,7 +105,9 @@ def build_engine(
         hops_begin_at[source.name] = begins_at(hop, stream.control)
     intact = LossCheck(f"{topology.name} {sub.name}", control.accepted_loss, reread, hops_begin_at)
     table_marks = TableMarks(stream.layout.warehouse)
-    decider = Decider.of(stream, steps, broker, intact, table_marks, fence.clock, slow_ms=slow_ms)
+    decider = Decider.of(
+        stream, steps, broker, intact, table_marks, fence.clock, slow_ms=slow_ms, timeline=timeline, looks=looks
+    )
     journal_home = stream.control / "journal"
     committer = Committer(
         f"{topology.name}/{sub.name}",
@@ -126,6 +134,8 @@ def build_engine(
         broker,
         fence,
         tables,
+        timeline,
+        epoch,
     )
     journal = Journal(journal_home, "data", fence)
     if not now.items() <= kept.items():
@@ -145,6 +155,7 @@ def build_engine(
             HostClocks(host.name, clock_offsets or ClockOffsets()),
             slow_ms=slow_ms,
             queued=queued,
+            timeline=timeline,
         )
     )
     resets = TimeResets(sub, stream.home, control.time_resets, window_ms=topology.window_ms, flush=flushing.flush)
@@ -165,4 +176,5 @@ def build_engine(
         queued=queued,
         tables=tables,
         joined=JoinedTables(sub, reference, steps),
+        timeline=timeline,
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tidemark.account.owners.registry import Owner, register
+from tidemark.semantics.segments import SegmentOwner
 
 BROKER = register(
     Owner(
-        name="broker",
+        name=SegmentOwner.BROKER.value,
         detail="the source",
         proof="the stream's segments",
         remedy="look at the load and the network of the brokers, or of the store that the source reads",

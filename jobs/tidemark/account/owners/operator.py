@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tidemark.account.owners.registry import Owner, register
+from tidemark.semantics.segments import SegmentOwner
 
 OPERATOR = register(
     Owner(
-        name="operator",
+        name=SegmentOwner.OPERATOR.value,
         parent="driver",
         detail="the operator; with shards OPERATOR shard N",
         proof="the stream's segments, and with shards the tasks",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tidemark.account.owners.registry import Owner, register
+from tidemark.semantics.segments import SegmentOwner
 
 SLOTS = register(
     Owner(
-        name="slots",
+        name=SegmentOwner.SLOTS.value,
         detail="the stream that held them",
         proof="the stream's segments, with the stream that held the slots",
         remedy='give the drivers more cores, or the stream a driver of its own (`driver = "own"`)',

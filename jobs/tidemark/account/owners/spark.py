@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tidemark.account.owners.registry import Owner, register
+from tidemark.semantics.segments import SegmentOwner
 
 SPARK = register(
     Owner(
-        name="spark",
+        name=SegmentOwner.SPARK.value,
         parent="driver",
-        detail="nothing",
+        detail="what it did: planning, tasks, commit",
         proof="the stream's segments",
         remedy="give the driver more cores, or fewer streams; `tidemark logs` has Spark's messages",
     )

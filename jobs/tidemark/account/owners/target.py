@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tidemark.account.owners.registry import Owner, register
+from tidemark.semantics.segments import SegmentOwner
 
 TARGET = register(
     Owner(
-        name="target",
+        name=SegmentOwner.TARGET.value,
         parent="driver",
         detail="the table or topic",
         proof="the stream's segments",

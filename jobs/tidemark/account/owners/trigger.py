@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tidemark.account.owners.registry import Owner, register
+from tidemark.semantics.segments import SegmentOwner
 
 TRIGGER = register(
     Owner(
-        name="trigger",
+        name=SegmentOwner.TRIGGER.value,
         detail="nothing",
         proof="the stream's segments",
         remedy="shorten `trigger`; `tidemark whatif --trigger` estimates what that saves",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cache
 
 import polars as pl
 import pyarrow as pa
 
 from tidemark.model.settings.declared_fields import digits_of
-from tidemark.model.tables.catalog import Table
+from tidemark.model.tables.catalog import Column, Table
 
 UTC_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _ARROW: Mapping[str, pa.DataType] = {
@@ -69,6 +69,11 @@ def polars_type(word: str) -> pl.DataType:
     """Returns the polars type of a field that is declared as *word*."""
     digits = digits_of(word)
     return pl.Decimal(*digits) if digits else _POLARS[word]
+
+
+def fields_schema(fields: Iterable[Column]) -> pl.Schema:
+    """Returns the polars schema of the *fields* of a list of structs."""
+    return pl.Schema({field.name: polars_type(field.type) for field in fields})
 
 
 def type_word(kind: pl.DataType | pl.datatypes.DataTypeClass) -> str:

@@ -236,7 +236,7 @@ class HopArrivals:
 
     Attributes:
         rows: the updates.
-        order: for each of the rows, the upstream's `_batch` and the place `_seq` in it.
+        order: for each of the rows, the upstream's `_batch`, the place `_seq` in it, and the row of its `_result`.
         watermark_ms: the upstream's watermark.
         idle: its status; None: there is no mark.
         idle_watermark_ms: the lowest watermark of its idle partitions, by the newest mark; None: none.
@@ -264,7 +264,7 @@ def hop_arrivals(source: HopSource, raw: pl.DataFrame) -> HopArrivals:
     starts = marks["value"].str.json_decode(pl.List(pl.Int64)).explode().drop_nulls()
     return HopArrivals(
         hop_updates(fresh, timestamp="timestamp_ms", newest="newest_ms"),
-        fresh.select(_batch="offset", _seq="seq"),
+        fresh.select(_batch="offset", _seq="seq", _result="result_row"),
         marks["watermark_ms"].max(),  # type: ignore[arg-type]
         marks["idle"][-1] if marks.height else None,
         marks["idle_watermark_ms"][-1] if marks.height else None,

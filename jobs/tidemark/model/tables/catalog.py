@@ -19,6 +19,7 @@ from typing import Any
 from tidemark.collecting import index_by_name, names_in
 from tidemark.semantics.blame import AgeCause, Compared
 from tidemark.semantics.dead_letters import DeadLetterKind
+from tidemark.semantics.segments import SegmentOwner
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,10 @@ _RECOVERED = (
     "whether the previous driver was killed during the batch; then instants are those of the recovery by the driver's "
     "clock, or of an earlier commit by the log's clock; null: unknown",
 )
+_BY_BOOT_CLOCK = (
+    ("finished_boot_ms", "bigint", "boot clock when it had finished, ms"),
+    ("finished_epoch", "bigint", "lease of the driver whose clock that is"),
+)
 _STATS = _columns(
     ("n", "bigint", "records measured, without results that a periodic operator repeated"),
     ("min_ms", "bigint", "smallest e2e latency, ms: finish clock − time of the newest record reflected, signed"),
@@ -134,20 +139,44 @@ BATCHES = Table(
                 "timestamp",
                 "decision time: when Spark planned the batch; the same on replay, never decreases",
             ),
-            ("epoch", "bigint", "lease under which the batch was decided; grows with each driver"),
+            (
+                "epoch",
+                "bigint",
+                "lease under which the batch was decided; of a query that a listener records without a job: the first "
+                "batch of its run; grows with each driver",
+            ),
             ("level", "string", "off | info | debug | trace"),
             ("started_at", "timestamp", "driver clock when the batch began"),
+            (
+                "started_boot_ms",
+                "bigint",
+                "started_at by the boot clock, which never steps: ms since the driver's host was started",
+            ),
+            ("looked_boot_ms", "bigint", "boot clock when Spark knew the records that it planned, ms"),
+            ("excluded_boot_ms", "bigint", "boot clock of the look before, ms; null: none"),
             ("finished_at", "timestamp", "driver clock when its data was committed"),
             ("duration_ms", "bigint", "finished_at − started_at, ms"),
             ("records_in", "bigint", "records read by the sources"),
-            ("watermark", "timestamp", "watermark of the sub-topology after the batch, record time; null: none yet"),
+            (
+                "watermark",
+                "timestamp",
+                "watermark of the sub-topology after the batch, record time; null: none yet, or in wrong_times",
+            ),
+            (
+                "wrong_times",
+                "array<struct<which:string,text:string,reason:string>>",
+                "of a query that a listener records: event times of the batch before 1971 or from 2262 on, watermark | "
+                "min | max | avg, in Spark's words, and the reason wrong_time_unit; null: none",
+            ),
             ("queued_ms", "bigint", "ms the batch waited for Spark's task slots, which streams of its process share"),
             ("queued_behind", "string", "streams that ran batches during this wait: topology/sub-topology; null: none"),
             (
                 "phases",
-                "array<struct<phase:string,ms:bigint>>",
-                "of a query that a listener records: ms of the phases of its batch, in Spark's words; null: others",
+                "array<struct<owner:string,detail:string,batch_id:bigint,ms:bigint>>",
+                f"what the driver did since the entry before in the journal, without a gap. owner: "
+                f"{', '.join(SegmentOwner)}; batch_id: for which batch; of a query that a listener records: Spark's",
             ),
+            ("phases_boot_ms", "bigint", "boot clock at the end of the last phase, ms"),
             (
                 "states",
                 "array<struct<operator:string,rows:bigint,updated:bigint,late:bigint,bytes:bigint>>",
@@ -184,6 +213,47 @@ TASKS = _columns(
     ("hot_share", "double", "share of the shard's records with that key, 0 to 1"),
 )
 """Fields of `operator_batches.tasks`."""
+_WAITED = _columns(
+    ("wait_ms", "bigint", "sum of decided_at − arrival, ms; null: not stamped, or of a hop"),
+    ("left_by", "bigint", "first batch whose plan left them behind; null: none"),
+    ("in_transaction", "boolean", "whether they waited for a transaction to end"),
+    ("seen_before_ms", "bigint", "without a stamp: ms from the first look that saw them to the batch's"),
+    ("excluded_before_ms", "bigint", "the same of the last look that did not"),
+    ("writer_batch", "bigint", "of a hop, or of a topic of this warehouse: batch that wrote them"),
+    ("writer_row", "int", "row of its results"),
+)
+READS = (
+    *_columns(
+        ("n", "bigint", "records"),
+        ("age_ms", "bigint", "sum of decided_at − record time, ms"),
+        ("min_age_ms", "bigint", "smallest of these lengths, ms"),
+    ),
+    *_WAITED,
+)
+"""Fields of `partition_batches.reads`: records of a partition that waited alike."""
+FIRSTS = (
+    *_columns(
+        ("age_ms", "bigint", "decided_at − record time, ms"),
+        ("reached_age_ms", "bigint", "decided_at − newest record time of the partition before it, ms; null: none"),
+    ),
+    *_WAITED,
+)
+"""Fields of `partition_batches.firsts`, of one record each."""
+RESULTS = _columns(
+    ("row", "int", "number of the row of reads that they reflect among all of the batch, or their count: not known"),
+    ("read_batch", "bigint", "batch that read the newest record that they reflect"),
+    ("source", "string", "its source"),
+    ("partition", "int", "its input partition; null: a hop"),
+    ("read_row", "int", "its row, from 0, in reads there"),
+    ("n", "bigint", "results"),
+    ("age_ms", "bigint", "sum of decided_at − time of that record, ms"),
+    ("wait_ms", "bigint", "sum of decided_at − its arrival, ms; null: as read_row"),
+    ("held_by", "string", "setting because of which they came later; null: none"),
+    ("held_detail", "string", "whose setting it is"),
+    ("held_from_ms", "bigint", "since when, boot clock, ms"),
+    ("due_ms", "bigint", "until when, driver clock, epoch ms"),
+)
+"""Fields of `operator_batches.results`: what a batch made visible that came about alike."""
 OPERATOR_BATCHES = Table(
     "operator_batches",
     "batch and operator: its updates by outcome (records_in + held_before = the sum of the outcomes), the end-to-end "
@@ -202,6 +272,7 @@ OPERATOR_BATCHES = Table(
                 "timestamp",
                 "driver clock when it had its result; of a terminal operator: when its rows were committed",
             ),
+            *_BY_BOOT_CLOCK,
             ("queued_ms", "bigint", "ms it waited for siblings, other streams of its process, or the journal"),
             _RECOVERED,
             ("records_in", "bigint", "updates read"),
@@ -240,6 +311,12 @@ OPERATOR_BATCHES = Table(
             "of a source: n records by log-scaled bucket, relative error ≤ 1 %, of their lag behind the time that it "
             "had reached: watermark + bound + 1 ms − record time, ms, which is the bound with which they are on time; "
             "bucket 0: no bound needed",
+        ),
+        Column(
+            "results",
+            _list_of(RESULTS),
+            "of a terminal operator or a repartition: its results, those that came about alike in one element (its "
+            "fields: decision 149); null: none",
         ),
     ),
     key=("batch_id", "operator"),
@@ -291,6 +368,7 @@ OPERATOR_WINDOWS = Table(
             ("window_start", "timestamp", "record time, inclusive"),
             ("window_end", "timestamp", "record time, exclusive"),
             ("ewt_at", "timestamp", "driver clock when the operator finished the batch that closed the window"),
+            *_BY_BOOT_CLOCK,
             ("ewt_adjusted_at", "timestamp", "ewt_at + skew_ms: on the brokers' clock if the skew is known"),
             ("queued_ms", "bigint", "ms of it waiting for siblings, other streams of the process, or the journal"),
             (
@@ -354,6 +432,18 @@ PARTITION_BATCHES = Table(
             ("newest_timestamp", "timestamp", "largest record timestamp seen; null: none yet, or combined"),
             ("activity", "string", "active | idle | backlogged"),
             ("blocked_by", "string", "partition or source that blocks the combined watermark; null: none"),
+            ("left_offset", "bigint", "end of what the plan saw and left behind; null: nothing"),
+        ),
+        Column(
+            "reads",
+            _list_of(READS),
+            "records that were read, those that waited alike in one element (its fields: decision 149); null: none",
+        ),
+        Column(
+            "firsts",
+            _list_of(FIRSTS),
+            "first records at or beyond the end, plus the bound, of each window that the batch closed: fields as in "
+            "reads; null: none",
         ),
     ),
     key=("batch_id", "source", "partition"),
@@ -612,6 +702,22 @@ HEARTBEATS = Table(
                 "transactions that stay open: input partition, its name as topic/number, last stable offset, and the "
                 "driver's first look that found it there; null: none, or it reads no topic",
             ),
+            (
+                "pulse_from_boot_ms",
+                "bigint",
+                "boot clock since which this row tells of the pulse, ms",
+            ),
+            ("pulse_boot_ms", "bigint", "beat_at by the boot clock, ms"),
+            (
+                "gaps",
+                "array<struct<began_ms:bigint,ended_ms:bigint,cpu_ms:bigint>>",
+                "stretches of 1 s and more without a beat of the pulse, boot clock, and CPU time in them; null: none",
+            ),
+            (
+                "segments",
+                "array<struct<owner:string,detail:string,batch_id:bigint,began_ms:bigint,ended_ms:bigint>>",
+                "phases that no row of batches has yet, boot clock; the last one still ran",
+            ),
             ("adopted_by", "string", "task of Airflow that took over its supervision last; null: none did"),
             (
                 "predecessor_killed_by",
@@ -657,6 +763,11 @@ HOP = Table(
             ("idle", "boolean", "of a watermark row: whether all upstream is idle; null: an update"),
             ("newest", "timestamp", "record time of the newest record that it reflects; null: a watermark row"),
             ("repeated", "boolean", "whether all its content was emitted before; null: a watermark row"),
+            (
+                "result_row",
+                "int",
+                "row of its results in operator_batches",
+            ),
             (
                 "idle_watermark",
                 "timestamp",

@@ -96,7 +96,7 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     finished = found.finished.filter(pl.col("window_end") == closed["window_end"].dt.epoch("ms").item())
     start_ms = closed["window_start"].dt.epoch("ms").item()
     judged = _judged(tables, topology, promised, start_ms, at_ms)
-    facts = BatchFacts(_batch_rows(at, finished), trigger_ms=topology.trigger_ms)
+    facts = BatchFacts(_batch_rows(at, finished), trigger_ms=topology.trigger_ms, of_jobs=bool(topology.jobs))
     nothing = pl.DataFrame(rows_of(WINDOW_PARTS, []))
     parts = WindowParts(topology, promised, facts, judged, nothing)
     (window,) = (

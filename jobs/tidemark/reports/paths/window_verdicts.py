@@ -72,7 +72,7 @@ def with_verdicts(
     parts = WindowParts(
         topology,
         promises,
-        BatchFacts(batches, trigger_ms=topology.trigger_ms),
+        BatchFacts(batches, trigger_ms=topology.trigger_ms, of_jobs=bool(topology.jobs)),
         judged,
         _kept_windows(layout, topology, interval),
     )

@@ -25,7 +25,7 @@ VERSION = "0.1.0"
 
 Code in an archive has no other record of it.
 """
-FORMAT = 2
+FORMAT = 3
 """The format that this version writes.
 
 It is raised by a change after which a version with the format before must not write.

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import polars as pl
@@ -29,6 +30,7 @@ from tidemark.semantics.completeness import NEVER, IntervalCount, Intervals, idl
 from tidemark.semantics.event_time import PartitionReading, watermark_over_inputs
 from tidemark.semantics.progress import STREAMING, InputProgress, SentMark, StreamProgress
 from tidemark.semantics.schema_watch import NO_SAMPLE, FieldSample
+from tidemark.semantics.segments import SegmentOwner
 from tidemark.semantics.watermark import is_window_late
 from tidemark.storage.files import Rows
 from tidemark.stream.decide.completeness import Completeness
@@ -36,11 +38,13 @@ from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
 from tidemark.stream.decide.schema_watch import SchemaWatch
+from tidemark.stream.decide.waits import FIRSTS, READS, RESULTS, BatchWaits, LooksBefore, Results, no_looks
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
 from tidemark.stream.journal.place import table_of
 from tidemark.stream.journal.streaming_windows import ClosedWindow, StreamingWindows
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck
@@ -138,8 +142,10 @@ class RunTables:
         self.hops = [o.name for o in sub.operators if o.hop_table]
         self._has_intervals, self._table_inputs = topology.has_intervals, sub.table_inputs()
 
-    def tables(self, batch: MicroBatch, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
-        """Returns the rows of *runs* by name.
+    def tables(
+        self, batch: MicroBatch, runs: Mapping[str, Run], results: Results = MappingProxyType({})
+    ) -> dict[str, pa.Table]:
+        """Returns the rows of *runs* by name, those of hops with the row of their result in *results*.
 
         They are rows of the design's tables (without rows: left out), the record times of measured operators, and the
         outputs of repartitions and sinks.
@@ -160,6 +166,8 @@ class RunTables:
         for name, operator in self._committing.items():
             if name in runs:
                 rows = runs[name].rows[name]
+                if operator.hop_table and name in results:
+                    rows = rows.with_columns(result_row=results[name][1])
                 tables[name] = self.rows_of(HOP, rows, batch) if operator.hop_table else rows.to_arrow()
         return tables
 
@@ -205,7 +213,10 @@ class Decider:
         pipeline: Pipeline,
         steps: Steps,
         reopenings: Reopenings,
+        timeline: Timeline,
+        looks: LooksBefore,
     ) -> None:
+        self._timeline = timeline
         self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
         self.reopenings = reopenings
         self.window_ms = topology.window_ms
@@ -216,6 +227,7 @@ class Decider:
         self.sources = sub.sources
         self._due = DueTimes(topology, sub, steps.keeps_states)
         self._leading = self._due.leading
+        self.waits = BatchWaits(topology, sub, looks)
         self._judging = {o.name for o in sub.operators if o.emission}
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
@@ -242,6 +254,8 @@ class Decider:
         clock: Clock,
         *,
         slow_ms: Mapping[str, int],
+        timeline: Timeline | None = None,
+        looks: LooksBefore = no_looks,
     ) -> Decider:
         """Builds the decider of *stream*.
 
@@ -253,7 +267,10 @@ class Decider:
             table_marks: marks of time in the commits of Delta tables.
             clock: epoch ms.
             slow_ms: per operator how long it sleeps, ms.
+            timeline: records what the driver does. None: nobody reads it.
+            looks: those at sources while batches worked.
         """
+        timeline = timeline or Timeline()
         topology, sub, control = stream.topology, stream.sub, Control(stream.control)
         reader = Reader(
             sub.outside_sources,
@@ -266,8 +283,9 @@ class Decider:
             processing_time=topology.time is Time.PROCESSING,
             max_held=topology.max_held,
         )
-        pipeline = Pipeline(sub, steps, clock, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
-        return cls(topology, sub, reader, pipeline, steps, Reopenings(sub, stream.home, control, steps.schemas))
+        pipeline = Pipeline(sub, steps, clock, timeline, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
+        reopenings = Reopenings(sub, stream.home, control, steps.schemas)
+        return cls(topology, sub, reader, pipeline, steps, reopenings, timeline, looks)
 
     def decide_rows(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> BatchDecision | None:
         """Takes in the rows *raw* of *batch*, and decides it as `decide` does."""
@@ -291,12 +309,17 @@ class Decider:
             readings[name], runs_of_sources[name] = intake.seen, intake.run
             if intake.waiting is not None:
                 moves.waiting[name], moves.held[name] = intake.waiting, intake.waiting.n
+        reads = self.waits.read({name: intake.read for name, intake in intakes.items()}, was, batch)
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)
-        tables = self.for_tables.tables(batch, runs)
+        results = self.waits.results(reads, runs, batch)
+        tables: dict[str, Rows] = {**self.for_tables.tables(batch, runs, results)}
+        tables |= with_rows(READS, {name: read.rows for name, read in reads.items()})
+        tables |= with_rows(RESULTS, {name: rows for name, (rows, _) in results.items()})
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
-        return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join), moves)
+        passing = {name: read.records for name, read in reads.items()}
+        return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join, passing), moves)
 
     def conclude(
         self,
@@ -308,6 +331,7 @@ class Decider:
         tables: Mapping[str, Rows],
         last: Mapping[str, int],
         join: Callable[[str, Rows, pa.Table], Rows],
+        passing: Mapping[str, pl.DataFrame],
     ) -> tuple[Entry, StreamProgress]:
         """Returns the journal entry of *batch* and the progress after it.
 
@@ -320,8 +344,10 @@ class Decider:
             tables: rows by name.
             last: per hop, the `seq` of the mark that ends it.
             join: adds the mark to the rows of a hop.
+            passing: by source, the records that may be the first to pass the windows that the batch closes.
         """
         now, closed = self.count_windows(now, tallies)
+        tables = {**tables, **with_rows(FIRSTS, self.waits.firsts(passing, was, closed, batch))}
         counts = {name: tally.intervals for name, tally in tallies.items()}
         held = {name: tally.counts.get("held_after", 0) for name, tally in tallies.items()}
         now, completed = self._completeness.decided(batch, was, now, counts, held)
@@ -361,6 +387,7 @@ class Decider:
         # All sources were ready to be taken in when the batch had been read.
         turn_ms = batch.read_at_ms
         for operator in self.sources:
+            self._timeline.begin(SegmentOwner.OPERATOR, operator.name)
             intake = intakes[operator.name] = self.reader.take(
                 operator,
                 raw,
@@ -372,6 +399,7 @@ class Decider:
             # Sources take in one after the other: each waits for those before it.
             intake.run.queued_ms = batch.queued.ms + max(0, turn_ms - batch.read_at_ms)
             turn_ms = intake.run.finished_at_ms
+        self._timeline.begin(SegmentOwner.ENGINE)
         return intakes
 
     def is_news(self, was: StreamProgress, now: StreamProgress, batch: MicroBatch, records: int) -> bool:
@@ -511,6 +539,11 @@ class Decider:
 def _join(_: str, rows: Rows, more: pa.Table) -> Rows:
     assert isinstance(rows, pa.Table)
     return pa.concat_tables([rows, more])
+
+
+def with_rows(prefix: str, frames: Mapping[str, pl.DataFrame]) -> dict[str, pa.Table]:
+    """Returns those of *frames* that have rows, by *prefix* and name."""
+    return {f"{prefix}{name}": rows.to_arrow() for name, rows in frames.items() if rows.height}
 
 
 K = TypeVar("K")

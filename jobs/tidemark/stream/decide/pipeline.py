@@ -13,14 +13,16 @@ import polars as pl
 from tidemark.clock import Clock
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.topology import SubTopology
+from tidemark.semantics.segments import SegmentOwner
 from tidemark.stream.journal.batch import Moment
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
 
 
 class Pipeline:
-    """Runs the operators of *sub*, timed by *clock*.
+    """Runs the operators of *sub*, timed by *clock*; *timeline* records which one works.
 
     *slow_ms* makes an operator sleep once per batch, after its result: this tests which operator the reports blame.
     """
@@ -30,11 +32,12 @@ class Pipeline:
         sub: SubTopology,
         steps: Steps,
         clock: Clock,
+        timeline: Timeline,
         *,
         slow_ms: Mapping[str, int],
         sleep_ms: Callable[[int], None],
     ) -> None:
-        self._sub, self._steps, self._clock = sub, steps, clock
+        self._sub, self._steps, self._clock, self._timeline = sub, steps, clock, timeline
         self._slow_ms, self._sleep_ms = slow_ms, sleep_ms
 
     def run(self, arrived: Mapping[str, Run], moves: Moves, moment: Moment) -> dict[str, Run]:
@@ -48,9 +51,11 @@ class Pipeline:
             # Sources have run before: their records were taken in when the batch was read.
             run = arrived.get(operator.name) or self._timed(operator, runs, moves, moment)
             if operator.name in self._slow_ms:
+                self._timeline.begin(SegmentOwner.OPERATOR, operator.name)
                 self._sleep_ms(self._slow_ms[operator.name])
                 run.finished_at_ms = self._clock()
             runs[operator.name] = run
+        self._timeline.begin(SegmentOwner.ENGINE)
         for name, rows in taken_back.items():
             # They are in the journal with this batch, unless it sends on another update of the key.
             stored = pl.concat([rows, moves.stored.get(name, rows.clear())])
@@ -59,6 +64,7 @@ class Pipeline:
 
     def _timed(self, operator: Operator, runs: Mapping[str, Run], moves: Moves, moment: Moment) -> Run:
         upstreams = [runs[name] for name in operator.inputs]
+        self._timeline.begin(SegmentOwner.OPERATOR, operator.name)
         started_at_ms = self._clock()
         inputs = [upstream.output for upstream in upstreams]
         if operator.last_seen_at:

@@ -17,25 +17,36 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.kernels.records.read_ages import summed
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import HOP
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
+from tidemark.semantics.segments import TASKS_OF_SPARK, SegmentOwner
 from tidemark.storage.disk import trouble_of
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows, files_of
 from tidemark.storage.location import remove_folder
-from tidemark.stream.decide.decision import BatchDecision, Decider, Tally
+from tidemark.stream.decide.decision import BatchDecision, Decider, Tally, with_rows
+from tidemark.stream.decide.waits import READS, RESULTS
 from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.resharding import remembered_shards, reshard
 from tidemark.stream.distributed.sharding import sharding
 from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, IntakeTask, ShardTask, Task
-from tidemark.stream.distributed.totals import BatchIntake, ShardResult, concatenate, rows_by_name, tally_operators
+from tidemark.stream.distributed.totals import (
+    BatchIntake,
+    ShardResult,
+    concatenate,
+    concatenated,
+    rows_by_name,
+    tally_operators,
+)
 from tidemark.stream.driver.versions import Versions
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.entries import Journal
 from tidemark.stream.journal.state_runs import StateRuns
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.broker import Answers, Publishers, TopicState, TopicWriter
 from tidemark.stream.kafka.numbering import with_places
 from tidemark.stream.operate.steps import Steps
@@ -107,8 +118,9 @@ class Shards:
         *,
         slow_ms: Mapping[str, int],
         queued: Callable[[int], QueueWait],
+        timeline: Timeline,
     ) -> None:
-        self._fence, self._queued = fence, queued
+        self._fence, self._queued, self._timeline = fence, queued, timeline
         self._stream, self._reference, self._journal = stream, reference, journal
         self._broker, self._table_marks = broker, table_marks
         self._decider, self._host_clocks = decider, host_clocks
@@ -184,7 +196,8 @@ class Shards:
         if self._is_any_hop_cut(was):
             executors = DriverIntake(executors)
         intake_task = IntakeTask(**vars(task), late_up_to_ms=self._decider.late_up_to_ms(was), hops=self._hops)
-        results = executors.run(intake_task, shard_task)
+        self._timeline.begin(SegmentOwner.SPARK, TASKS_OF_SPARK)
+        working_ms, results = self._timeline.clock(), executors.run(intake_task, shard_task)
         taken_in = results[0].taken_in
         # A topic that was recreated while tasks read it has given them records of two topics.
         is_recreated = task.answers.of_topics != self._topics_now(was)
@@ -194,12 +207,16 @@ class Shards:
                 "the driver reads this batch"
             )
             taken_in, dealt = self._read_by_driver(collect, task)
+            self._timeline.begin(SegmentOwner.SPARK, TASKS_OF_SPARK)
             results = executors.work(replace(shard_task, taken_in=taken_in), dealt)
         ended_ms = self._fence.clock()
+        queued = self._queued(began_ms)
+        self._timeline.book(SegmentOwner.SLOTS, ", ".join(queued.behind), until_ms=working_ms + queued.ms)
+        self._timeline.begin(SegmentOwner.ENGINE)
         self._fence.reached("worked on")
         if not any(shard.is_news for shard in results):
             return None
-        batch = replace(batch, read_at_ms=ended_ms, queued=self._queued(began_ms))
+        batch = replace(batch, read_at_ms=ended_ms, queued=queued)
         runs, moved, state_bytes = [*taken_in.task_runs], dict[str, pa.Table](), 0
         for shard in results:
             runs += shard.task_runs
@@ -210,6 +227,9 @@ class Shards:
         clocks = {"began_ms": began_ms, "ended_ms": ended_ms, "queued_ms": batch.queued.ms}
         tallies = tally_operators(taken_in, results, runs, **clocks)
         tables = rows_by_name((taken_in.tables, *(shard.tables for shard in results)), task.lay_out)
+        results_of_shards = concatenated(shard.results for shard in results)
+        tables |= with_rows(READS, taken_in.reads)
+        tables |= with_rows(RESULTS, {name: summed(rows, "row") for name, rows in results_of_shards.items()})
         hops = self._decider.for_tables.hops
         for name in hops:
             # A hop may get a mark of time even in a batch without rows.
@@ -220,7 +240,9 @@ class Shards:
         def join(name: str, rows: Rows, mark: pa.Table) -> Rows:
             return concatenate([rows, mark], partial(task.lay_out, name))
 
-        entry, now = self._decider.conclude(batch, was, taken_in.now, taken_in.seen, tallies, tables, last, join)
+        entry, now = self._decider.conclude(
+            batch, was, taken_in.now, taken_in.seen, tallies, tables, last, join, taken_in.passing
+        )
         notes = entry.notes.with_states([shard.state for shard in results], tasks=runs)
         return BatchDecision(replace(entry, tables={**entry.tables, **moved}, notes=notes), now, None, state_bytes)
 
@@ -254,6 +276,8 @@ class Shards:
         Here the driver reads the batch itself.
         """
         intakes = self._decider.take_in(collect(), task.batch, task.was)
+        read = {name: intake.read for name, intake in intakes.items()}
+        reads = self._decider.waits.read(read, task.was, task.batch)
         readings: dict[str, Mapping[int, PartitionReading]] = {}
         tallies: dict[str, Tally] = {}
         runs: dict[str, Run] = {}
@@ -261,10 +285,20 @@ class Shards:
         for name, intake in intakes.items():
             readings[name], runs[name] = intake.seen, intake.run
             tallies[name] = Tally.of(intake.run, window_ms=self._decider.window_ms)
+            records = intake.run.output.with_columns(intake.order)
+            if name in reads:
+                records = reads[name].beside(records)
             # All records come from one task here, so their partition matters no more.
-            dealt += task.dealt(name, 0, intake.run.output)
+            dealt += task.dealt(name, 0, records)
         now = self._decider.with_intakes(task.was, intakes, task.batch)
-        return BatchIntake(now=now, seen=readings, tallies=tallies, tables=task.lay_out_large(task.tables(runs))), dealt
+        return BatchIntake(
+            now=now,
+            seen=readings,
+            tallies=tallies,
+            tables=task.lay_out_large(task.tables(runs)),
+            reads={name: counted.rows for name, counted in reads.items()},
+            passing=self._decider.waits.passing(read),
+        ), dealt
 
     def _states_after_newest(self) -> Sequence[StateRuns]:
         """Returns the state of each shard after the newest entry.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from platform import node
+from types import MappingProxyType
 from typing import assert_never
 
 import polars as pl
@@ -41,6 +42,7 @@ from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.files import Files, Rows, write_file
 from tidemark.stream.decide.decision import DISORDER, Decider, RunTables, Tally
+from tidemark.stream.decide.waits import BESIDE, BatchWaits, Results
 from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.shard import Schemas, Shard
 from tidemark.stream.distributed.sharding import Sharding
@@ -50,6 +52,7 @@ from tidemark.stream.distributed.totals import (
     PartitionIntake,
     ShardResult,
     arrival,
+    concatenated,
     hop_input,
     parts_of_source,
     rows_by_name,
@@ -60,7 +63,15 @@ from tidemark.stream.journal.entries import MANY
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.data_loss import LossCheck, Offsets, nothing_to_reread
-from tidemark.stream.read.intake import ids_of, seen_of, seen_of_hop, source_rows, without_records
+from tidemark.stream.read.intake import (
+    ids_of,
+    records_of_hop,
+    seen_of,
+    seen_of_hop,
+    source_rows,
+    with_left,
+    without_records,
+)
 from tidemark.stream.read.joined_tables import COPIES
 from tidemark.stream.state.memory import Moves
 from tidemark.stream.updates.step import Run
@@ -146,9 +157,9 @@ class Task:
                 laid_out[name] = self.lay_out(name, rows) if is_large else rows
         return laid_out
 
-    def tables(self, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
-        """Returns the rows of *runs*, by name as in a journal entry."""
-        return RunTables(self.stream.topology, self.stream.sub).tables(self.batch, runs)
+    def tables(self, runs: Mapping[str, Run], results: Results = MappingProxyType({})) -> dict[str, pa.Table]:
+        """Returns the rows of *runs*, by name as in a journal entry; *results* are theirs."""
+        return RunTables(self.stream.topology, self.stream.sub).tables(self.batch, runs, results)
 
     def dealt(self, source: str, partition: int, records: pl.DataFrame) -> Iterator[Dealt]:
         """Yields *records* of a *partition* of *source* for each shard."""
@@ -221,6 +232,9 @@ class IntakeTask(Task):
             decided_at_ms=self.batch.decided_at_ms,
         )
         number: int = fresh["partition"][0]
+        waits, read = BatchWaits(self.stream.topology, self.stream.sub), {source.name: intake.read}
+        counted = waits.read(read, self.was, self.batch)
+        records = intake.rows.on_time
         run = Run(intake.rows.on_time, times_of(intake.rows.measured), intake.counts, intake.tables)
         arrived = PartitionIntake(
             source=source.name,
@@ -234,14 +248,18 @@ class IntakeTask(Task):
             per_window=records_per_window(run.times, window_ms=self.stream.topology.window_ms),
             sample=intake.sample,
             tables=self.lay_out_large(self.tables({source.name: run})),
+            reads={name: of_source.rows for name, of_source in counted.items()},
+            passing=waits.passing(read),
         )
-        return arrived, intake.rows.on_time
+        return arrived, counted[source.name].beside(records) if counted else records
 
     def _hop(self, source: HopSource, raw: pl.DataFrame, was: InputProgress) -> tuple[PartitionIntake, pl.DataFrame]:
         rows = hop_arrivals(source, raw)
         repartition = self.stream.topology.repartition(source.repartition)
         records = hop_records(repartition, rows.rows, self.hops[source.name])
         times = times_of(records)
+        waits = BatchWaits(self.stream.topology, self.stream.sub)
+        counted = waits.read({source.name: records_of_hop(rows.rows, rows.order)}, self.was, self.batch)
         arrived = PartitionIntake(
             source=source.name,
             partition=raw["partition"][0],
@@ -253,6 +271,7 @@ class IntakeTask(Task):
             idle=rows.idle,
             idle_watermark_ms=rows.idle_watermark_ms,
             tables=self.lay_out_large(self.tables({source.name: Run(records, times, Counter())})),
+            reads={name: of_hop.rows for name, of_hop in counted.items()},
         )
         return arrived, records.with_columns(rows.order)
 
@@ -305,13 +324,15 @@ class ShardTask(Task):
         self, shard: Shard, number: int, decider: Decider, taken_in: BatchIntake, parts: list[ShardRecords]
     ) -> ShardResult:
         steps, sources = shard.steps, names_in(self.stream.sub.sources)
-        arrived = {name: self._run(_records(name, parts, steps)) for name in sources}
+        records = {name: _records(name, parts, steps) for name in sources}
+        arrived = {name: self._run(part.drop(BESIDE, strict=False)) for name, part in records.items()}
         moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now, self.batch))
         runs = dict(decider.pipeline.run(arrived, moves, moment))
         # Rows that every shard computes alike are returned by the first shard only.
         for name in (*sources, *(self.stream.sub.table_inputs() if number else ())):
             runs.pop(name, None)
-        in_turn = {name: self._numbered(name, rows, number) for name, rows in self.tables(runs).items()}
+        results = decider.waits.results(decider.waits.dealt(taken_in.reads, records), runs, self.batch)
+        in_turn = {name: self._numbered(name, rows, number) for name, rows in self.tables(runs, results).items()}
         # The states go into the journal entry before the driver commits it; memory moves with the next batch.
         moved, state = shard.files.entry_states(steps.memory, self.was.batch_id, self.batch.batch_id, moves)
         shard.keep()
@@ -323,6 +344,7 @@ class ShardTask(Task):
             hot=self._hottest(parts),
             tallies=decider.tallies(runs),
             tables=self.lay_out_large(in_turn),
+            results={name: rows for name, (rows, _) in results.items()},
             state=state,
             moved=moved,
             state_bytes=steps.memory.bytes(),
@@ -355,6 +377,8 @@ class ShardTask(Task):
             seen=readings,
             tallies=tallies,
             tables={**tables, **_disorder(arrived)},
+            reads=decider.waits.together([part.reads for part in all_parts]),
+            passing=concatenated(part.passing for part in all_parts),
             task_runs=tuple(part.task_run for part in all_parts),
         )
 
@@ -416,7 +440,8 @@ class ShardTask(Task):
         # What is left of a deleted topic is judged by the driver, too.
         if source.reads_several and topic and not all(map(topic.has, {*before.partitions, *parts, *ends})):
             return None
-        read = decider.reader.with_open_transactions(source, seen_of(parts, read_to, offsets, ends, {}), topic)
+        seen = with_left(seen_of(parts, read_to, offsets, ends, {}), source, is_last=batch.is_last)
+        read = decider.reader.with_open_transactions(source, seen, topic)
         readings = dict(decider.reader.marked(source, before, read, batch))
         ids = ids_of(readings, topic, before)
         return Input(decider.reader.progress(source, before, readings, writers, ids, batch), readings)
@@ -471,7 +496,7 @@ def _disorder(arrived: Iterable[PartitionIntake]) -> dict[str, pa.Table]:
 
 
 def _records(source: str, parts: Iterable[ShardRecords], steps: Steps) -> pl.DataFrame:
-    """Returns the records of *source* among *parts*, in order."""
+    """Returns the records of *source* among *parts*, in order, with the columns BESIDE if there are any."""
     own = [part for part in parts if part.source == source]
     if not own:
         return pl.DataFrame(schema=dict(steps.schemas[source]))
@@ -480,4 +505,4 @@ def _records(source: str, parts: Iterable[ShardRecords], steps: Steps) -> pl.Dat
     rows = pl.concat(part.records for part in own)
     # Rows of a hop have the order of their writer (`_batch`, `_seq`) across partitions.
     order = within(("_batch", "_seq"), rows.columns)
-    return rows.sort(order, maintain_order=True).drop(order) if order else rows
+    return rows.sort(order, maintain_order=True) if order else rows

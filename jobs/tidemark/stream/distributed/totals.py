@@ -31,7 +31,8 @@ class PartitionIntake:
     For the first shard they include the rows of `tables`. `gap`: offsets are missing; `writers` as in the partition's
     progress; `disorder` is counted by bucket; `windows` are the starts of those opened, `per_window` all records per
     window; `sample` has the fields of some records. The clock of `host` was read before and after.
-    `is_left_to_driver`: a record has a schema that the task does not know, and nothing was done.
+    `reads` are the rows of what was read, by source, and `passing` the records that may be the first to pass a window
+    (decide/waits.py). `is_left_to_driver`: a record has a schema that the task does not know, and nothing was done.
     """
 
     source: str
@@ -51,12 +52,14 @@ class PartitionIntake:
     started_at_ms: int = 0
     finished_at_ms: int = 0
     tables: Mapping[str, Rows] = field(default_factory=dict)
+    reads: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    passing: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     is_left_to_driver: bool = False
 
     @property
     def numbers(self) -> PartitionIntake:
         """Returns the numbers that every shard needs."""
-        return replace(self, tables={}, disorder=pl.DataFrame(), sample=NO_SAMPLE)
+        return replace(self, tables={}, disorder=pl.DataFrame(), sample=NO_SAMPLE, passing={})
 
     @property
     def task_run(self) -> TaskRun:
@@ -83,14 +86,16 @@ class Input:
 class BatchIntake:
     """The result of taking in all sources.
 
-    `now` is the new progress. By source there is what was `seen`, the numbers (`tallies`) and rows. `task_runs` are
-    those that took in partitions.
+    `now` is the new progress. By source there is what was `seen`, the numbers (`tallies`), rows, and `reads` and
+    `passing` as in the parts. `task_runs` are those that took in partitions.
     """
 
     now: StreamProgress
     seen: Mapping[str, Mapping[int, PartitionReading]]
     tallies: Mapping[str, Tally]
     tables: Mapping[str, Rows]
+    reads: Mapping[str, pl.DataFrame]
+    passing: Mapping[str, pl.DataFrame]
     task_runs: tuple[TaskRun, ...] = ()
 
 
@@ -99,8 +104,8 @@ class ShardResult:
     """The result of one shard.
 
     `is_doubtful`: the driver must read the batch, and nothing was done; `is_news`: something changed. Only the first
-    shard returns `taken_in`. `state` and `moved` are for the journal entry: the state of the shard. `hot` is the most
-    frequent key among its records, and its share of them.
+    shard returns `taken_in`. `results` are RESULTS by operator. `state` and `moved` are for the journal entry: the
+    state of the shard. `hot` is the most frequent key among its records, and its share of them.
     """
 
     shard: int
@@ -111,6 +116,7 @@ class ShardResult:
     hot: tuple[str, float] | None = None
     tallies: Mapping[str, Tally] = field(default_factory=dict)
     tables: Mapping[str, Rows] = field(default_factory=dict)
+    results: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     state: StateRuns = field(default_factory=StateRuns)
     moved: Mapping[str, pa.Table] = field(default_factory=dict)
     state_bytes: int = 0
@@ -158,6 +164,15 @@ def concatenate(parts: Collection[Rows], lay_out: Callable[[pa.Table], Files]) -
         if rows.num_rows:
             files += (lay_out(rows) if isinstance(rows, pa.Table) else rows).files
     return Files(tuple(files))
+
+
+def concatenated(parts: Iterable[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
+    """Returns the frames of all *parts* by name, in their order."""
+    by_name: dict[str, list[pl.DataFrame]] = defaultdict(list)
+    for frames in parts:
+        for name, frame in frames.items():
+            by_name[name].append(frame)
+    return {name: pl.concat(frames) for name, frames in by_name.items()}
 
 
 def parts_of_source(source: Source | HopSource, arrived: Iterable[PartitionIntake]) -> list[PartitionIntake]:

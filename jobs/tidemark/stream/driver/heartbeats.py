@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidemark.control.folder import Heartbeat
+from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.semantics.liveness import LIMITS, EvidenceKind, StoreKind
@@ -102,34 +102,25 @@ class Heartbeats:
             batch_started_at_ms: when the current batch began, epoch ms. None: no batch runs.
             usage: measures further columns; called only if the beat is due.
         """
-        kept = self._kept
-        # A negative distance means that the clock was set back: then the beat is written.
-        if kept is not None and kept.state is beat.state and 0 <= beat.at_ms - kept.at_ms < EVERY_MS:
+        if not self.is_due(beat.state, beat.at_ms):
             return
-        is_news = kept is None or kept.state is not beat.state
+        is_news = self._kept is None or self._kept.state is not beat.state
         self._kept = beat
-        self._waiting.append(
-            {
-                "beat_at": beat.at_ms,
-                "state": beat.state.value,
-                "epoch": beat.epoch,
-                "thread_id": thread_id,
-                "batch_id": beat.batch_id,
-                "batch_started_at": batch_started_at_ms,
-                "step_began_at": beat.since_ms,
-                "reason": beat.reason,
-                "host": beat.host or None,
-                "file_digest": beat.digest or None,
-                "launched_by": beat.launched_by or None,
-                "drained_by": beat.drained_by,
-                "adopted_by": beat.adopted_by,
-                "predecessor_killed_by": beat.predecessor_killed_by,
-                **usage(),
-            }
-        )
+        columns = {"thread_id": thread_id, "batch_started_at": batch_started_at_ms, **usage()}
+        self._waiting.append(_row_of(beat) | columns)
         # Changes of state do not wait for other rows.
         if is_news or time.monotonic() - self._written_s >= self._together_s:
             self._write()
+
+    def is_due(self, state: StreamState, at_ms: int) -> bool:
+        """Returns True if a beat of *state* at *at_ms* (epoch ms) becomes a row."""
+        kept = self._kept
+        # A negative distance means that the clock was set back: then the beat is written.
+        return kept is None or kept.state is not state or not 0 <= at_ms - kept.at_ms < EVERY_MS
+
+    def write_for(self, dead: Heartbeat) -> None:
+        """Writes the last beat of a driver that is *dead*, with the next row; it had no time to."""
+        self._waiting.append(_row_of(dead))
 
     def _write(self) -> None:
         """Writes the rows that wait."""
@@ -141,3 +132,26 @@ class Heartbeats:
             self._appender.append(rows_of(HEARTBEATS, rows, **self._same))
         except Exception:
             log.exception("%s: cannot write rows", self._path)
+
+
+def _row_of(beat: Heartbeat) -> dict[str, object]:
+    """Returns the columns of `heartbeats` that *beat* has."""
+    told = beat.told
+    return {
+        "beat_at": beat.at_ms,
+        "state": beat.state.value,
+        "epoch": beat.epoch,
+        "batch_id": beat.batch_id,
+        "step_began_at": beat.since_ms,
+        "reason": beat.reason,
+        "host": beat.host or None,
+        "file_digest": beat.digest or None,
+        "launched_by": beat.launched_by or None,
+        "drained_by": beat.drained_by,
+        "adopted_by": beat.adopted_by,
+        "predecessor_killed_by": beat.predecessor_killed_by,
+        "pulse_from_boot_ms": told and told.from_ms,
+        "pulse_boot_ms": told and told.until_ms,
+        "gaps": [gap._asdict() for gap in told.gaps] or None if told else None,
+        "segments": [segment._asdict() for segment in told.segments] or None if told else None,
+    }

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 
+from tidemark.clock import boot_clock_ms
 from tidemark.semantics.timetable import next_batch_ms
 
 log = logging.getLogger("tidemark.stream")
@@ -32,11 +32,6 @@ GATHERS_FOR_MS = 200
 """The longest wait for further records after the first one."""
 
 
-def monotonic_ms() -> float:
-    """Returns the monotonic clock."""
-    return time.monotonic() * 1_000
-
-
 class Pace:
     """Keeps batches a trigger apart on average; one may begin early.
 
@@ -44,13 +39,17 @@ class Pace:
         trigger_ms: the interval.
         unread: each asks a broker for the number of records of one source that no batch has read. Empty: brokers do not
             know all records of the stream.
-        clock: monotonic, ms.
+        clock: boot, ms.
+
+    Attributes:
+        in_vain_ms: when it asked last and no record was unread, by *clock*; None: it never was so.
     """
 
     def __init__(
-        self, trigger_ms: int, unread: Sequence[Callable[[], int]], clock: Callable[[], float] = monotonic_ms
+        self, trigger_ms: int, unread: Sequence[Callable[[], int]], clock: Callable[[], float] = boot_clock_ms
     ) -> None:
         self._trigger_ms, self._unread, self._clock = trigger_ms, unread, clock
+        self.in_vain_ms: int | None = None
         self._next_ms, self._read_ms = 0.0, -math.inf
 
     def begin(self) -> None:
@@ -90,11 +89,13 @@ class Pace:
 
     def _ask(self, caused: threading.Event) -> int:
         """Returns the number of unread records; asks no further if *caused*."""
-        number = 0
+        asked_ms, number = self._clock(), 0
         for unread in self._unread:
             if caused.is_set():
-                break
+                return number
             number += unread()
+        if not number:
+            self.in_vain_ms = int(asked_ms)
         return number
 
     def _silent_ms(self) -> float:

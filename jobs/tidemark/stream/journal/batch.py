@@ -35,6 +35,10 @@ class MicroBatch:
         decided_at_ms: its decision time: when Spark planned it. It is the same on replay and never before that of the
             previous batch.
         started_at_ms: the driver's clock before Spark read the batch.
+        started_boot_ms: the same instant by the boot clock, ms since the driver's host was started.
+        looked_boot_ms: when the end offsets that the plan uses were known, by the boot clock.
+        excluded_boot_ms: the newest look before that, which did not see the new records, by the boot clock; None: it
+            was the driver's first look.
         read_at_ms: the driver's clock after Spark read the batch.
         ends: per topic and partition, the offset up to which Spark reads. Partitions without one are read up to their
             newest record.
@@ -51,6 +55,9 @@ class MicroBatch:
     decided_at_ms: int
     started_at_ms: int
     read_at_ms: int
+    started_boot_ms: int = 0
+    looked_boot_ms: int = 0
+    excluded_boot_ms: int | None = None
     ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     versions: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

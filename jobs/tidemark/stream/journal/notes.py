@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import StreamProgress
+from tidemark.semantics.segments import Segment
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.journal.streaming_windows import ClosedWindow
@@ -76,6 +77,7 @@ class DecisionNotes:
         operators: clocks and counts by operator.
         states: the files with the state of each shard. Empty until the batch is written down.
         tasks: the work of each task. None: the stream is not in shards.
+        segments: what the driver did since the entry before. Empty until the batch is written down.
     """
 
     batch: MicroBatch
@@ -87,6 +89,7 @@ class DecisionNotes:
     operators: Mapping[str, OperatorNotes] = field(default_factory=dict)
     states: tuple[StateRuns, ...] = ()
     tasks: tuple[TaskRun, ...] | None = None
+    segments: tuple[Segment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +203,10 @@ class EntryNotes:
         """
         runs = None if tasks is None else tuple(tasks)
         return replace(self, decided=replace(self.decision, states=tuple(states), tasks=runs))
+
+    def with_segments(self, segments: Sequence[Segment]) -> EntryNotes:
+        """Returns the notes with what the driver did since the entry before."""
+        return replace(self, decided=replace(self.decision, segments=tuple(segments)))
 
     def _part(self, kind: type[T]) -> T | DecisionNotes:
         """Returns the notes of the decided batch, or those that *kind* has."""

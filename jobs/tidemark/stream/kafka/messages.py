@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.semantics.progress import Place
@@ -26,6 +26,7 @@ RECORD = {
     "key": pl.Binary(),
     "value": pl.Binary(),
     "clock_ms": pl.Int64(),
+    "stamped_ms": pl.Int64(),
     "headers": HEADERS,
 }
 _AT_ONCE = 10_000
@@ -34,17 +35,20 @@ _AT_ONCE = 10_000
 def record_of(message: Message, partition: int) -> dict[str, object]:
     """Returns *message* as a row with the columns RECORD, in the input partition *partition*.
 
-    `clock_ms` is null if the broker's time is beyond MOST_CLOCK_MS.
+    `clock_ms` is null if the broker's time is beyond MOST_CLOCK_MS. `stamped_ms` is the same, and null if the producer
+    set it.
     """
     pairs: list[tuple[str, str | bytes | None]] = message.headers() or []  # type: ignore[assignment]
     headers = [{"key": name, "value": value} for name, value in pairs]
-    clock_ms = message.timestamp()[1]
+    kind, clock_ms = message.timestamp()
+    is_known = abs(clock_ms) <= MOST_CLOCK_MS
     return {
         "partition": partition,
         "offset": message.offset(),
         "key": message.key(),
         "value": message.value(),
-        "clock_ms": clock_ms if abs(clock_ms) <= MOST_CLOCK_MS else None,
+        "clock_ms": clock_ms if is_known else None,
+        "stamped_ms": clock_ms if is_known and kind == TIMESTAMP_LOG_APPEND_TIME else None,
         "headers": headers or None,
     }
 

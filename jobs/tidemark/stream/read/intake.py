@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 import polars as pl
@@ -30,6 +30,7 @@ from tidemark.kernels.records.headers import split_repeated, traces_read, truste
 from tidemark.kernels.records.limits import TopicLimits
 from tidemark.kernels.records.loss import with_gaps
 from tidemark.kernels.records.marks import with_marks
+from tidemark.kernels.records.read_ages import SOURCE_RECORDS
 from tidemark.kernels.records.tombstones import with_tombstone_times
 from tidemark.kernels.updates.facts import times_of, windows_of
 from tidemark.kernels.updates.proofs import late_rows
@@ -62,6 +63,9 @@ class Intake:
         seen: each partition as read.
         windows: the starts of the streaming windows that its records are in, epoch ms.
         waiting: what changes in the records that wait for a later batch; None: a hop's never do.
+        read: the records that were read, in the order of partition and offset: SOURCE_RECORDS of
+            `kernels.records.read_ages`; behind a hop also its HOP_RECORDS, by the partition and offset of their cause.
+        order: behind a hop the place of each record there, as in `HopArrivals`.
     """
 
     run: Run
@@ -69,6 +73,8 @@ class Intake:
     seen: Mapping[int, PartitionReading]
     windows: frozenset[int] = frozenset()
     waiting: WaitingMoves | None = None
+    read: pl.DataFrame = field(default_factory=SOURCE_RECORDS.to_frame)
+    order: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
 class Reader:
@@ -177,7 +183,7 @@ class Reader:
             max_held=self._max_held,
         )
         ends = {**batch.ends.get(source.topic or "", {}), **{number: last for number, (_, last) in gone.items()}}
-        read = seen_of(sorted_rows.seen, read_to, offsets, ends, losses)
+        read = with_left(seen_of(sorted_rows.seen, read_to, offsets, ends, losses), source, is_last=batch.is_last)
         readings = self.marked(source, was, self.with_open_transactions(source, read, topic), batch)
         ids = {**ids_of(readings, topic, was), **anew.topic_ids}
         progress = self.progress(source, was, readings, sorted_rows.writers, ids, batch)
@@ -186,7 +192,7 @@ class Reader:
         # In processing time all records of a batch have one time, so there is no disorder to measure.
         if not self._processing_time:
             run.disorder = sorted_rows.disorder
-        return Intake(run, progress, readings, sorted_rows.windows, sorted_rows.waiting)
+        return Intake(run, progress, readings, sorted_rows.windows, sorted_rows.waiting, sorted_rows.read)
 
     def with_open_transactions(
         self, source: Source, readings: Mapping[int, PartitionReading], topic: TopicState | None
@@ -254,6 +260,7 @@ class Reader:
             # Of a topic that is deleted later, this is all that is known about its end.
             progress = progress.with_latest_offsets({number: part.latest_offset for number, part in readings.items()})
         progress = progress.with_files(batch.files[source.name]) if source.name in batch.files else progress
+        progress = progress.with_left({n: part.left_offset for n, part in readings.items()}, batch.batch_id)
         return progress.with_writers(trusted_positions(writers, source.written_by)).with_topic_ids(topic_ids)
 
     def topic(self, source: Source) -> TopicState | None:
@@ -351,7 +358,9 @@ class Reader:
             now_ms=batch.decided_at_ms,
         )
         counts = Counter(records_in=records.height, passed=records.height)
-        return Intake(self._run(batch, records, records, counts), progress, {0: reading}, frozenset(rows.windows))
+        run = self._run(batch, records, records, counts)
+        read = records_of_hop(rows.rows, rows.order)
+        return Intake(run, progress, {0: reading}, frozenset(rows.windows), read=read, order=rows.order)
 
     def _run(self, batch: MicroBatch, records: pl.DataFrame, measured: pl.DataFrame, counts: Counter[str]) -> Run:
         times, started_at_ms = times_of(measured), batch.started_at_ms
@@ -372,6 +381,7 @@ class SourceRows:
         windows: the starts of the streaming windows that rows on time are in, epoch ms.
         seen: each partition that has rows, as read.
         sample: the fields of the sampled rows.
+        read: the usable rows, as `Intake.read`.
     """
 
     rows: Arrivals
@@ -383,6 +393,7 @@ class SourceRows:
     windows: frozenset[int]
     seen: Mapping[int, PartitionReading]
     sample: FieldSample
+    read: pl.DataFrame
 
 
 def source_rows(
@@ -474,7 +485,54 @@ def source_rows(
         windows,
         readings,
         field_sample(fresh["sampled"]) if "sampled" in fresh.columns else NO_SAMPLE,
+        records_read(new),
     )
+
+
+def records_read(rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns the usable ones of *rows* with the time of their arrival, where somebody stamped it."""
+    stamps = [pl.lit(None, pl.Int64)]
+    if "stamped_ms" in rows.columns:
+        stamps.append(pl.col("stamped_ms"))
+    if "written" in rows.columns:
+        stamps.append(pl.col("written").struct.field("at_ms"))
+    usable = rows.filter(pl.col("reason").is_null() & pl.col("timestamp_ms").is_not_null())
+    return usable.select(
+        pl.col("partition").cast(pl.Int32), "offset", event_ms="timestamp_ms", arrived_ms=pl.coalesce(stamps)
+    )
+
+
+def records_of_hop(rows: pl.DataFrame, order: pl.DataFrame) -> pl.DataFrame:
+    """Returns the *rows* behind a hop, as `Intake.read`; *order* is as in `HopArrivals`."""
+    records = rows.select(
+        partition=pl.col("_partition").fill_null(-1).cast(pl.Int32),
+        offset=pl.col("_offset").fill_null(-1),
+        event_ms="_newest_ms",
+    )
+    written = order.select(writer_batch="_batch", writer_row="_result")
+    # Several updates of a hop may have the same cause.
+    return records.hstack(written).sort("partition", "offset", "writer_batch", "writer_row")
+
+
+def with_left(
+    readings: Mapping[int, PartitionReading], source: Source, *, is_last: bool
+) -> dict[int, PartitionReading]:
+    """Returns *readings* with what the plan saw and left behind.
+
+    The broker is asked after the plan was made. So only a plan that was cut, by `max_records` or into parts, of which
+    this one is not the last, counts as one that left behind what there was more.
+    """
+    read = sum(part.until_offset - part.from_offset for part in readings.values())
+    # Spark shares the limit out among partitions, and rounds.
+    is_full = source.max_records is not None and read >= source.max_records - len(readings)
+    if is_last and not is_full:
+        return dict(readings)
+    return {
+        number: replace(part, left_offset=part.latest_offset)
+        if part.latest_offset is not None and part.latest_offset > part.until_offset
+        else part
+        for number, part in readings.items()
+    }
 
 
 def without_records(offsets: Mapping[int, tuple[int, int]], read: Collection[int]) -> dict[int, tuple[int, int]]:

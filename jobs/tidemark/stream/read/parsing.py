@@ -76,7 +76,7 @@ def parsed_rows(raw: pl.DataFrame, operators: Iterable[Operator], schemas: Known
         own, rest = split(rest, pl.col("source") == name)
         parts.append(parsed(source, own, schemas))
     # Rows of hops are not parsed here.
-    return pl.concat([rest.drop("clock_ms", *sources, strict=False), *parts], how="diagonal")
+    return pl.concat([rest.drop("clock_ms", "stamped_ms", *sources, strict=False), *parts], how="diagonal")
 
 
 def parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas = NO_SCHEMAS) -> pl.DataFrame:
@@ -127,7 +127,7 @@ def _parsed(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> pl.Data
         _is_key=texts_of(raw["key"]).is_not_null(),
         _unreadable=reasons,
         **{source.name: pl.DataFrame(in_order_of(source.columns, columns)).to_struct()},
-        **({"written": "written"} if "written" in raw.columns else {}),
+        **{name: name for name in ("stamped_ms", "written") if name in raw.columns},
         detail=details,
         sampled=sampled_types(raw, source, schemas.get(source.registry or "", {})),
     )  # fmt: skip

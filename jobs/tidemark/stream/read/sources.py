@@ -54,6 +54,7 @@ RAW = {
     "value": "binary",
     "headers": "array<struct<key:string,value:binary>>",
     "clock_ms": "bigint",
+    "stamped_ms": "bigint",
     "timestamp_ms": "bigint",
     "reason": "string",
 }
@@ -61,6 +62,8 @@ RAW = {
 
 A column is null where a source does not have it.
 """
+STAMPED_BY_BROKER = 1
+"""Kafka's number of LogAppendTime (`org.apache.kafka.common.record.TimestampType`)."""
 _SPECIAL = re.compile(r"[*?\[\]{}\\]")
 """Characters that Spark takes for a pattern in the name of a folder."""
 TOPIC = "_topic"
@@ -156,7 +159,10 @@ def records_of(raw: DataFrame, source: Source) -> DataFrame:
     elif source.reads_several:
         raw = raw.withColumn(TOPIC, F.col("topic"))
     own = (TOPIC,) if source.reads_several and not source.places else ()
-    columns = (*own, "partition", "offset", "key", "value", "headers", F.unix_millis("timestamp").alias("clock_ms"))
+    clock_ms = F.unix_millis("timestamp")
+    # The broker's time says when a record arrived only in a topic that stamps records itself.
+    stamped_ms = F.when(F.col("timestampType") == STAMPED_BY_BROKER, clock_ms).alias("stamped_ms")
+    columns = (*own, "partition", "offset", "key", "value", "headers", clock_ms.alias("clock_ms"), stamped_ms)
     return raw.select(F.lit(source.name).alias("source"), *columns)
 
 
@@ -368,6 +374,7 @@ def _hop(spark: SparkSession, source: HopSource, path: Path, *, is_cut: bool) ->
             "idle",
             F.unix_millis("newest").alias("newest_ms"),
             "repeated",
+            "result_row",
             F.unix_millis("idle_watermark").alias("idle_watermark_ms"),
         ).alias(source.name),
     )

@@ -20,7 +20,7 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.control.folder import AcceptedRecord, Control, Heartbeat, StreamState
+from tidemark.control.folder import KILLED, AcceptedRecord, Control, Heartbeat
 from tidemark.errors import InvalidArgument, InvalidRow, InvalidSpec, InvalidTimestamp, TidemarkError
 from tidemark.kernels.records.arrivals import ACCEPTED_LOSS, FAILS_DRIVERS, KILLS_DRIVERS
 from tidemark.model.topology import SubTopology
@@ -37,11 +37,6 @@ ENOUGH = 2
 """Failures in a row in the same way before the record is searched.
 
 Anything can end a driver once.
-"""
-KILLED = frozenset({StreamState.STARTING, StreamState.RUNNING})
-"""States of the last heartbeat of a driver that was killed.
-
-A driver that ends on request leaves another state.
 """
 DEATH = ""
 """The cause of a driver that was killed, or whose JVM or executor was, or without memory: no error names one."""

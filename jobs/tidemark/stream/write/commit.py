@@ -28,13 +28,16 @@ from tidemark.model.tables.catalog import CHANGES, DEAD_LETTERS, TABLES
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import StreamProgress
+from tidemark.semantics.segments import FACTS, SegmentOwner
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO, ClosedRows, closed_row
 from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.delta.tables import NO_NOTES, Committer, Notes
 from tidemark.storage.fence import Fence
 from tidemark.storage.files import Files, Rows, frames, write_file
+from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.entries import MANY, Entry
 from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, table_of
+from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.broker import Publishers, TopicBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.operate.sink import sink_rows
@@ -70,6 +73,52 @@ class Ended:
     refused: Sequence[pl.DataFrame] = ()
 
 
+STEP_MS = 1_000
+"""A wall clock that moved by so much against the boot clock within a batch was set; less is how long a write took."""
+
+
+@dataclass(frozen=True)
+class BootInstants:
+    """Places instants of a batch, epoch ms, on the boot clock of the driver that read them.
+
+    Attributes:
+        decided_by: the epoch of the driver that decided the batch.
+        decided_ms: its wall clock minus its boot clock, when the batch began.
+        epoch: the driver that carries the batch out.
+        carried_ms: when it began to, epoch ms.
+        here_ms: its wall clock minus its boot clock, then.
+    """
+
+    decided_by: int
+    decided_ms: int
+    epoch: int
+    carried_ms: int
+    here_ms: int
+
+    @classmethod
+    def of(cls, batch: MicroBatch, epoch: int, *, carried_ms: int, carried_boot_ms: int) -> BootInstants:
+        """Returns the clocks of *batch*, which the driver *epoch* began to carry out at *carried_ms*."""
+        decided_ms, here_ms = batch.started_at_ms - batch.started_boot_ms, carried_ms - carried_boot_ms
+        if epoch == batch.epoch and abs(here_ms - decided_ms) < STEP_MS:
+            here_ms = decided_ms
+        return cls(batch.epoch, decided_ms, epoch, carried_ms, here_ms)
+
+    def of_decided(self, at_ms: int) -> Clocks:
+        """Returns the columns for an instant that was read before the batch was decided."""
+        return {"finished_boot_ms": at_ms - self.decided_ms, "finished_epoch": self.decided_by}
+
+    def of_write(self, at_ms: int, boot_ms: int) -> Clocks:
+        """Returns the columns for an instant at which a write ended; it is *boot_ms* now."""
+        # What the driver before had written keeps the time of its commit.
+        if self.epoch != self.decided_by and at_ms < self.carried_ms:
+            return self.of_decided(at_ms)
+        now_ms = at_ms - boot_ms
+        return {
+            "finished_boot_ms": boot_ms if abs(now_ms - self.here_ms) >= STEP_MS else at_ms - self.here_ms,
+            "finished_epoch": self.epoch,
+        }
+
+
 class BatchCommitter:
     """Commits the batches of *sub* into its folder *home* of tables."""
 
@@ -83,8 +132,10 @@ class BatchCommitter:
         broker: TopicBroker,
         fence: Fence,
         tables: TableWatch,
+        timeline: Timeline,
+        epoch: int,
     ) -> None:
-        self._tables = tables
+        self._tables, self._timeline, self._epoch = tables, timeline, epoch
         # By sink, keys of updates that its table refused after their batch was decided. The next batch takes them.
         self.refused: dict[str, tuple[str, ...]] = {}
         self._operators = index_by_name(sub.operators)
@@ -112,7 +163,10 @@ class BatchCommitter:
         place = appended(self._home, self._operators.get(name), name, rows, entry.batch_id)
         if place is None:
             return rows
-        return Files((self._fence.until_written(lambda: write_file(*place, batch_id=entry.batch_id)),))
+        self._timeline.begin(SegmentOwner.TARGET, place[0].name)
+        written = self._fence.until_written(lambda: write_file(*place, batch_id=entry.batch_id))
+        self._timeline.begin(SegmentOwner.ENGINE)
+        return Files((written,))
 
     def carry_out(
         self,
@@ -136,9 +190,12 @@ class BatchCommitter:
         self._fence.reached("decided")
         carried_ms = self._fence.clock()
         notes, refused = entry.notes.decision, list[pl.DataFrame]()
+        placed = BootInstants.of(
+            notes.batch, self._epoch, carried_ms=carried_ms, carried_boot_ms=self._timeline.clock()
+        )
         clocks: dict[str, Clocks] = {}
         for name, operator in notes.operators.items():
-            clocks[name] = operator.clocks | {"recovered": False}
+            clocks[name] = {**operator.clocks, **placed.of_decided(operator.finished_at_ms), "recovered": False}
         ready_ms = carried_ms
         for write in self._writes.of(entry):
             began_ms = self._fence.clock()
@@ -152,18 +209,28 @@ class BatchCommitter:
             for name in write.shows:
                 own_ms = clocks[name]["finished_at_ms"]
                 waited_ms = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
-                clocks[name] = shown(clocks[name], ended.at_ms, *waited_ms, recovers=recovers)
+                shown_at = shown(clocks[name], ended.at_ms, *waited_ms, recovers=recovers)
+                clocks[name] = {**shown_at, **placed.of_write(shown_at["finished_at_ms"], self._timeline.clock())}
             if isinstance(write, AppendRows) and write.target == CHANGES.name:
                 ready_ms = ended.at_ms
         if undeliverable := self._undeliverable(entry, refused):
             self._carry_out(undeliverable, entry.batch_id)
         finished_at_ms = self._fence.clock() if done_at_ms is None else done_at_ms
-        self._flushing.take(entry, self._measurer.facts(entry, clocks, finished_at_ms=finished_at_ms))
+        facts = self._measurer.facts(entry, clocks, finished_at_ms=finished_at_ms)
+        self._timeline.begin(SegmentOwner.TARGET, FACTS)
+        self._flushing.take(entry, facts)
+        self._timeline.begin(SegmentOwner.ENGINE)
         if compacted := self._compactor.compact():
             self._fence.reached(f"compacted {compacted.name}")
 
     def _carry_out(self, write: Write, batch_id: int, publishers: Publishers | None = None) -> Ended:
         """Carries out a *write* of *batch_id*; a table that has the batch skips it."""
+        self._timeline.begin(SegmentOwner.TARGET, write.place)
+        ended = self._carried_out(write, batch_id, publishers)
+        self._timeline.begin(SegmentOwner.ENGINE)
+        return ended
+
+    def _carried_out(self, write: Write, batch_id: int, publishers: Publishers | None) -> Ended:
         match write:
             case AppendRows():
                 return Ended(self._append(write.target, write.rows, batch_id))

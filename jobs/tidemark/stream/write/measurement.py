@@ -34,10 +34,12 @@ from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.progress import InputProgress, PartitionProgress
+from tidemark.semantics.segments import Segment
 from tidemark.semantics.skew import Skew
 from tidemark.semantics.skip_rate import per_second
 from tidemark.storage.files import Files, Rows, lazy
 from tidemark.stream.decide.decision import DISORDER, TIMES
+from tidemark.stream.decide.waits import FIRSTS, READS, RESULTS
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes
 from tidemark.stream.journal.task_run import TaskRun
@@ -47,6 +49,7 @@ Clocks = Mapping[str, int]
 """The clocks of an operator in a batch, epoch ms UTC.
 
 They are `started_at_ms`, `finished_at_ms`, `queued_ms` (a duration), and whether these were `recovered`.
+`finished_boot_ms` is `finished_at_ms` by the boot clock of the driver `finished_epoch`, ms.
 """
 Fields = Mapping[str, Any]
 """Columns, or fields of a struct, by name."""
@@ -87,7 +90,7 @@ class Measurer:
             OPERATOR_BATCHES.name: self._operators(entry, clocks, latencies),
             LATENCY_MINUTES.name: minutes,
             OPERATOR_WINDOWS.name: self._windows(notes, clocks) if self._topology.level is not Level.OFF else [],
-            PARTITION_BATCHES.name: _partitions(notes),
+            PARTITION_BATCHES.name: _partitions(notes, entry.tables),
             BATCHES.name: [self._batch(notes, finished_at_ms)],
         }
         return {name: self.of_batch(TABLES[name], part, entry.batch_id) for name, part in rows.items() if len(part)}
@@ -162,6 +165,8 @@ class Measurer:
                 row |= {"kind": operator.kind, **_as_columns(clocks[name])}
                 row["level"] = latency_level(operator, self._terminals)
                 row["disorder"] = _disorder(entry.tables.get(f"{DISORDER}{name}"))
+                results = entry.tables.get(f"{RESULTS}{name}")
+                row["results"] = None if results is None else as_frame(results).to_dicts()
                 if isinstance(operator, Sink) and operator.table:
                     row["newest_ms"] = _newest_ms(operator, entry.tables.get(name))
             rows.append(row)
@@ -201,6 +206,8 @@ class Measurer:
                     "window_start": window.start_ms,
                     "window_end": window.start_ms + self._topology.window_ms,
                     "ewt_at": clock["finished_at_ms"],
+                    "finished_boot_ms": clock["finished_boot_ms"],
+                    "finished_epoch": clock["finished_epoch"],
                     # The driver's clock plus its skew is the clock of the reference host.
                     "ewt_adjusted_at": clock["finished_at_ms"] + (skew_ms or 0),
                     "queued_ms": clock["queued_ms"],
@@ -254,14 +261,29 @@ class Measurer:
             "epoch": batch.epoch,
             "level": self._topology.level.value,
             "started_at": batch.started_at_ms,
+            "started_boot_ms": batch.started_boot_ms,
+            "looked_boot_ms": batch.looked_boot_ms,
+            "excluded_boot_ms": batch.excluded_boot_ms,
             "finished_at": finished_at_ms,
             "duration_ms": finished_at_ms - batch.started_at_ms,
             "records_in": sum(notes.operators[name].counts.get("records_in", 0) for name in names),
             "watermark": notes.progress.watermark_ms,
             "queued_ms": queued.ms,
             "queued_behind": ", ".join(queued.behind) or None,
+            "phases": [*map(_phase, notes.segments)] or None,
+            "phases_boot_ms": notes.segments[-1].ended_ms if notes.segments else None,
             "read_traces": sorted({trace for part in notes.sources for trace in part.seen.traces}) or None,
         }
+
+
+def _phase(segment: Segment) -> dict[str, Any]:
+    """Returns the element of `batches.phases` of *segment*."""
+    return {
+        "owner": segment.owner,
+        "detail": segment.detail,
+        "batch_id": segment.batch_id,
+        "ms": segment.ended_ms - segment.began_ms,
+    }
 
 
 def _of_run(run: TaskRun | None) -> Fields:
@@ -325,8 +347,8 @@ def _newest_by_statistics(files: Files) -> int | None:
     return max(round(datetime.fromisoformat(bound).timestamp() * 1_000) for bound in bounds) if all(bounds) else None
 
 
-def _partitions(notes: DecisionNotes) -> list[dict[str, Any]]:
-    """Returns the rows of `partition_batches`."""
+def _partitions(notes: DecisionNotes, tables: Mapping[str, Rows]) -> list[dict[str, Any]]:
+    """Returns the rows of `partition_batches`; *tables* are those of the entry."""
     was, now = notes.was, notes.progress
     readings: dict[str, dict[int, PartitionReading]] = defaultdict(dict)
     for read in notes.sources:
@@ -334,7 +356,9 @@ def _partitions(notes: DecisionNotes) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for source, part in now.inputs.items():
         before = was.inputs.get(source)
-        rows += _of_source(source, before or InputProgress(), part, readings[source])
+        lists = {name: _by_partition(tables.get(f"{prefix}{source}")) for name, prefix in _LISTS.items()}
+        for row in _of_source(source, before or InputProgress(), part, readings[source]):
+            rows.append({**row, **{name: by_partition.get(row["partition"]) for name, by_partition in lists.items()}})
         # Partitions have rows of their own, so they are masked out of the comparison.
         if before is None or replace(part, partitions={}) != replace(before, partitions={}):
             activity = Activity.IDLE if part.idle else Activity.ACTIVE
@@ -359,6 +383,19 @@ def _of_source(
             yield {"source": source, "partition": number, **_place(now, number), **_offsets(reading), **time}
 
 
+_LISTS = {"reads": READS, "firsts": FIRSTS}
+"""Columns of `partition_batches` that are lists, with the prefix of their rows in the entry."""
+
+
+def _by_partition(rows: Rows | None) -> dict[int, list[dict[str, Any]]]:
+    """Returns *rows* without their column `partition`, by its value."""
+    frame = pl.DataFrame(schema={"partition": pl.Int32}) if rows is None else as_frame(rows)
+    return {
+        partition: part.drop("partition").to_dicts()
+        for (partition,), part in frame.partition_by("partition", as_dict=True, maintain_order=True).items()
+    }
+
+
 def _place(part: InputProgress, number: int) -> dict[str, str]:
     """Returns the column with the place of a partition of several topics."""
     return {"topic_partition": str(part.places[number])} if part.places else {}
@@ -375,6 +412,7 @@ def _offsets(reading: PartitionReading | None) -> dict[str, int | None]:
         "latest_offset": reading.latest_offset,
         "lost_from_offset": lost_from,
         "lost_until_offset": lost_until,
+        "left_offset": reading.left_offset,
     }
 
 

@@ -25,6 +25,7 @@ from tidemark.storage.delta.tables import Notes
 from tidemark.storage.files import Rows
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import MarkNotes
+from tidemark.stream.journal.place import table_of
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.write.commit_notes import progress_notes
 from tidemark.stream.write.open_windows import OpenWindows
@@ -44,6 +45,11 @@ class AppendRows:
     target: str
     rows: Rows
     shows: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The table."""
+        return table_of(self.target)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +71,11 @@ class AppendAccepted:
     notes: Notes
 
     @property
+    def place(self) -> str:
+        """The table."""
+        return self.target
+
+    @property
     def shows(self) -> tuple[str, ...]:
         """The sink, if it has rows."""
         return () if self.offered is None else (self.sink.name,)
@@ -79,12 +90,22 @@ class CommitMark:
     notes: Notes
     shows: tuple[str, ...] = ()
 
+    @property
+    def place(self) -> str:
+        """The table."""
+        return self.target
+
 
 @dataclass(frozen=True, kw_only=True)
 class SendRecords:
     """Sends the records of a sink to its topic."""
 
     outgoing: OutgoingRows
+
+    @property
+    def place(self) -> str:
+        """The topic."""
+        return str(self.outgoing.sink.topic)
 
     @property
     def shows(self) -> tuple[str, ...]:
@@ -99,6 +120,11 @@ class SendMark:
     sink: Sink
     mark: MarkNotes
     shows: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The topic."""
+        return str(self.sink.topic)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +144,11 @@ class MergeRows:
     key: tuple[str, ...]
     notes_at: Callable[[int], Notes]
     closed: ClosedRows | None
+
+    @property
+    def place(self) -> str:
+        """The table."""
+        return self.target
 
 
 TopicWrite: TypeAlias = SendRecords | SendMark

@@ -11,6 +11,8 @@ from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query
+from tidemark.semantics.segments import SegmentOwner
+from tidemark.why.causes.inputs import WRONG_TIME_UNIT
 from tidemark.why.causes.registry import rule
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
 from tidemark.why.evidence.snapshot import Scene
@@ -39,6 +41,7 @@ MEANINGS = {
     "queryPlanning": "planning",
     "walCommit": "writing the checkpoint",
     "commitOffsets": "writing the checkpoint",
+    "rest": "what Spark does between its phases",
 }
 """The work of Spark in the phases of a batch."""
 LIMITS = {"topic": "maxOffsetsPerTrigger", "delta": "maxFilesPerTrigger", "files": "maxFilesPerTrigger"}
@@ -56,6 +59,7 @@ def queries(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields reasons in the query of *name*, and upstream."""
     if not scene.topology.jobs:
         return
+    yield from _wrong_unit(scene, name)
     yield from _source_holding(scene, name)
     yield from _slow_phase(scene, name)
     yield from _old_records(scene, name)
@@ -63,6 +67,35 @@ def queries(scene: Scene, name: str) -> Iterator[WhyFinding]:
     for source in scene.sub(name).outside_sources:
         for writer in source.written_to_by:
             yield from queries(scene, writer)
+
+
+def _wrong_unit(scene: Scene, name: str) -> Iterator[WhyFinding]:
+    """Yields that the newest batch with records has an event time that is out of range."""
+    last, sub = scene.of(name).newest_batches_of_query, scene.sub(name)
+    newest = last["wrong_times"].to_list()[-1] if last.height else None
+    if not newest:
+        return
+    texts = {time["which"]: time["text"] for time in newest}
+    which = next(iter(texts))
+    what = "its watermark is" if which == "watermark" else f"the {which} of the event times of its last batch is"
+    year = int(texts[which].lstrip("-").partition("-")[0])
+    is_beyond = which == "watermark" and year > 2261
+    effect = ", so all records with a right time are behind it" if is_beyond else ""
+    remedy = (
+        "correct the unit of the event time: Spark takes a number that is cast to a timestamp for seconds; convert "
+        "milliseconds with timestamp_millis(), microseconds with timestamp_micros()"
+    )
+    if is_beyond:
+        remedy += "; then give the query a new checkpoint, because a watermark never goes back"
+    sources = sub.outside_sources
+    yield scene.finding(
+        WRONG_TIME_UNIT,
+        sub.name,
+        f"{what} {texts[which]}, outside of the years 1971 to 2261{effect}",
+        remedy,
+        input=sources[0].name if len(sources) == 1 else None,
+        since_ms=last.filter(pl.col("wrong_times").is_not_null())["finished_at"][0],
+    )
 
 
 def _source_holding(scene: Scene, name: str) -> Iterator[WhyFinding]:
@@ -100,8 +133,8 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
     batch_ms = last["duration_ms"].median()
     if last.height < LATELY or not isinstance(batch_ms, float) or batch_ms <= limit_ms:
         return
-    phases = last.explode("phases").unnest("phases").filter(pl.col("phase") != "triggerExecution")
-    by_phase = phases.group_by("phase").agg(pl.col("ms").median()).sort(-pl.col("ms"), "phase")
+    phases = last.select("phases").explode("phases").unnest("phases").filter(pl.col("owner") != SegmentOwner.TRIGGER)
+    by_phase = phases.group_by("detail").agg(pl.col("ms").median()).sort(-pl.col("ms"), "detail")
     if not by_phase.height:
         return
     phase, phase_ms = by_phase.row(0)

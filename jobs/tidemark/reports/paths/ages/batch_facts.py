@@ -249,27 +249,28 @@ class Blockers:
 class BatchFacts:
     """Facts about the batches of one topology.
 
-    Restarts and standstills have numbers. *trigger_ms* is that of the topology.
+    Restarts and standstills have numbers. *trigger_ms* is that of the topology. *of_jobs*: its queries are recorded
+    from jobs.
 
     Attributes:
         restart_causes: for each of them, the place of its part of an age.
         restart_texts: driver and time of each of them, and the number of records that waited; the last is null.
     """
 
-    def __init__(self, rows: BatchRows, *, trigger_ms: int) -> None:
+    def __init__(self, rows: BatchRows, *, trigger_ms: int, of_jobs: bool = False) -> None:
         batches, beats, partitions = (table.with_columns(cs.datetime().dt.epoch("ms")) for table in rows[:3])
         times: list[Restart] = []
         texts: list[str | None] = []
         self._ran = defaultdict[str, BatchRuns](lambda: NO_RUNS)
         reads = partition_reads(partitions.lazy()).collect()
         for (sub,), ran in batches.sort("batch_id").partition_by(["sub_topology"], as_dict=True).items():
-            of_query, beats_of_sub = ran["epoch"].is_null().all(), beats.filter(pl.col("sub_topology") == sub)
-            epochs = _epochs_by_beats(ran, beats_of_sub) if of_query else ran
-            restarts_of_sub = restarts(epochs, beats_of_sub, trigger_ms=trigger_ms)
+            # `measured` alone writes batches without an epoch.
+            of_query = of_jobs or ran["epoch"].is_null().all()
+            restarts_of_sub = restarts(ran, beats.filter(pl.col("sub_topology") == sub), trigger_ms=trigger_ms)
             if of_query:  # its beats do not say when it worked
                 restarts_of_sub = [restart for restart in restarts_of_sub if not restart.stood_still]
             numbers = {restart.batch_id: len(times) + n for n, restart in enumerate(restarts_of_sub)}
-            self._ran[sub] = _runs(epochs, reads.filter(pl.col("sub_topology") == sub), numbers, of_query=of_query)
+            self._ran[sub] = _runs(ran, reads.filter(pl.col("sub_topology") == sub), numbers, of_query=of_query)
             times += restarts_of_sub
             texts += [f"driver of {sub}: {restart.seen}" for restart in restarts_of_sub]
         self.restart_texts = pl.Series([*texts, None], dtype=pl.String())
@@ -475,16 +476,6 @@ class BatchFacts:
             sub_topology=pl.lit(sub), operator=pl.lit(source), task_id=pl.lit(task_id)
         )
         return _floats(first_records(asked, times))
-
-
-def _epochs_by_beats(batches: pl.DataFrame, beats: pl.DataFrame) -> pl.DataFrame:
-    """Returns *batches* of a query with epochs.
-
-    It is that of the newest beat before each.
-    """
-    newest = beats.drop_nulls("epoch").sort("beat_at").select("beat_at", pl.col("epoch").alias("of_beat"))
-    in_time = batches.sort("started_at").join_asof(newest, left_on="started_at", right_on="beat_at", coalesce=False)
-    return in_time.with_columns(epoch="of_beat").select(batches.columns).sort("batch_id")
 
 
 def _runs(

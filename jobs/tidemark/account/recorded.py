@@ -1,0 +1,413 @@
+"""Facts from what drivers have recorded: rows of the tables of the streams of a topology.
+
+Of a job's query Spark reports the event times of the earliest and the latest record of a batch, and not whose they are.
+So the partitions of its source are one here, and two records stand for the batch.
+
+The tables come with the columns of `model.tables`, and with rows that wait in journals. Nothing is made up here: what a
+table does not say is missing, and the account calls its time `unknown`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+import polars as pl
+
+from tidemark.account import facts
+from tidemark.account.clocks import DRIVER
+from tidemark.account.facts import AccountFacts
+from tidemark.account.ledger import batches_of
+from tidemark.account.owners.max_records import MAX_RECORDS
+from tidemark.account.owners.window import WINDOW
+from tidemark.account.stored import STORED_READS, STORED_RESULTS, reads_of, results_of
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.model.topology import Topology
+from tidemark.semantics.idleness import Activity
+from tidemark.semantics.segments import NEXT
+
+STREAM = pl.col("sub_topology").alias("stream")
+OF_READ = ["stream", "input", "partition"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """Rows of tables of all streams of a topology, each with `sub_topology`."""
+
+    batches: pl.DataFrame
+    operator_batches: pl.DataFrame
+    partition_batches: pl.DataFrame
+    operator_windows: pl.DataFrame
+    heartbeats: pl.DataFrame
+
+    def facts(self, topology: Topology) -> AccountFacts:
+        """Returns the facts of the streams of *topology*."""
+        batches = self._batches()
+        inputs = _inputs(topology)
+        plans, silences = self._plans(inputs), self._silences(inputs, batches)
+        known = AccountFacts(
+            segments=self._segments(),
+            tasks=self._tasks(),
+            batches=batches,
+            heartbeats=self._heartbeats(),
+            clocks=self._clocks(),
+            plans=plans,
+            windows=self._windows(),
+            marks=self._marks(topology),
+            bounds=_as(inputs.drop_nulls("bound_ms"), facts.BOUNDS),
+            silences=silences,
+        )
+        reads, firsts = reads_of(self._stored_reads(inputs), batches_of(known))
+        finished, stored = self.operator_batches.with_columns(STREAM), results_of(self._stored_results(inputs))
+        results = _with_earlier_reads(stored, reads, finished, batches, _holders(topology))
+        lengths, arrivals = _usual_lengths(known), _usual_arrivals(plans, batches)
+        return AccountFacts(
+            **{
+                **vars(known),
+                "reads": reads,
+                "firsts": firsts,
+                "results": results,
+                "usual_lengths": lengths,
+                "usual_arrivals": arrivals,
+            }
+        )
+
+    def _segments(self) -> pl.DataFrame:
+        """Returns the phases of batches, and what the newest heartbeat of each driver adds to them."""
+        told = self.batches.select(STREAM, "phases", "phases_boot_ms", driver="epoch").drop_nulls("phases")
+        phases = (
+            told.with_row_index("told")
+            .explode("phases")
+            .unnest("phases")
+            # Phases have lengths, and end at an instant.
+            .with_columns(after_ms=pl.col("ms").reverse().cum_sum().reverse().over("told"))
+            .with_columns(began_ms=pl.col("phases_boot_ms") - pl.col("after_ms"))
+            .with_columns(ended_ms=pl.col("began_ms") + pl.col("ms"))
+        )
+        ends = told.group_by(DRIVER).agg(told_until_ms=pl.max("phases_boot_ms"), newest=pl.lit(0))
+        newest = (
+            self.heartbeats.select(STREAM, "segments", "pulse_boot_ms", driver="epoch")
+            .drop_nulls("segments")
+            .sort("pulse_boot_ms")
+            .group_by(DRIVER, maintain_order=True)
+            .last()
+            .explode("segments")
+            .unnest("segments")
+            .join(ends, on=DRIVER, how="left")
+            .filter(pl.col("told_until_ms").is_null() | (pl.col("ended_ms") > pl.col("told_until_ms")))
+            .with_columns(began_ms=pl.max_horizontal("began_ms", "told_until_ms"))
+        )
+        decided = self.batches.group_by(STREAM).agg(after_newest=pl.max("batch_id") + 1)
+        waits = newest.join(decided, on="stream", how="left").with_columns(
+            batch_id=pl.when(pl.col("batch_id") == NEXT).then("after_newest").otherwise("batch_id")
+        )
+        return pl.concat([_as(phases, facts.SEGMENTS), _as(waits, facts.SEGMENTS)])
+
+    def _tasks(self) -> pl.DataFrame:
+        epochs = self.batches.select("sub_topology", "batch_id", driver="epoch")
+        tasks = (
+            self.operator_batches.select(STREAM, "sub_topology", "batch_id", "operator", "tasks")
+            .explode("tasks")
+            .filter(pl.col("tasks").is_not_null())
+            .unnest("tasks")
+            .filter(pl.col("host").is_not_null())
+            .join(epochs, on=["sub_topology", "batch_id"])
+        )
+        name = pl.when(pl.col("shard").is_not_null()).then(pl.format("shard {}", "shard"))
+        return _as(
+            tasks.with_columns(
+                task=name.otherwise(pl.format("partition {}", "partition")),
+                began_ms=_ms("started_at"),
+                ended_ms=_ms("finished_at"),
+            ),
+            facts.TASKS,
+        )
+
+    def _batches(self) -> pl.DataFrame:
+        hosts = self.heartbeats.drop_nulls("host").group_by("sub_topology", "epoch").agg(pl.first("host"))
+        rows = self.batches.join(hosts, on=["sub_topology", "epoch"], how="left").filter(
+            pl.col("started_boot_ms").is_not_null()
+        )
+        return _as(
+            rows.with_columns(
+                STREAM,
+                driver="epoch",
+                wall_ms=_ms("started_at"),
+                boot_ms="started_boot_ms",
+                looked_ms="looked_boot_ms",
+                excluded_ms="excluded_boot_ms",
+            ),
+            facts.BATCHES,
+        ).sort("stream", "batch_id")
+
+    def _heartbeats(self) -> pl.DataFrame:
+        beats = self.heartbeats.drop_nulls("pulse_boot_ms").unique(["sub_topology", "epoch", "pulse_boot_ms"])
+        return _as(
+            beats.with_columns(
+                STREAM,
+                driver="epoch",
+                began_ms="pulse_from_boot_ms",
+                ended_ms="pulse_boot_ms",
+                wall_ms=_ms("beat_at"),
+            ),
+            facts.HEARTBEATS,
+        ).sort("stream", "driver", "ended_ms")
+
+    def _clocks(self) -> pl.DataFrame:
+        told = self.heartbeats.select(STREAM, driver="epoch", at_ms="pulse_boot_ms", offsets="clock_offsets")
+        offsets = told.drop_nulls("offsets").explode("offsets").unnest("offsets")
+        return _as(offsets, facts.CLOCKS)
+
+    def _plans(self, inputs: pl.DataFrame) -> pl.DataFrame:
+        rows = self._partitions(inputs).filter(pl.col("until_offset").is_not_null())
+        n = pl.col("reads").list.eval(pl.element().struct["n"]).list.sum()
+        # Spark takes all that it sees, unless an option of the source limits a batch.
+        is_limited = pl.col("max_records").is_not_null() | pl.col("of_job")
+        is_cut = pl.col("left_offset").is_not_null() & is_limited
+        plans = rows.with_columns(
+            n=pl.when("of_job").then(pl.col("until_offset") - pl.col("from_offset")).otherwise(n).fill_null(0),
+            latest_offset=pl.coalesce("left_offset", "until_offset"),
+            newest_ms=_ms("newest_timestamp"),
+            cut_by=pl.when(is_cut).then(pl.lit(MAX_RECORDS)),
+            cut_detail=pl.when(is_cut).then("input"),
+        )
+        of_jobs = (
+            plans.filter("of_job")
+            .group_by("stream", "batch_id", "input")
+            .agg(pl.sum("from_offset", "until_offset", "latest_offset", "n"), pl.max("cut_by", "cut_detail"))
+        )
+        of_streams = plans.filter(~pl.col("of_job"))
+        found = pl.concat([_as(of_streams, facts.PLANS), _as(of_jobs, facts.PLANS)])
+        return found.sort("stream", "batch_id", "input", "partition")
+
+    def _silences(self, inputs: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
+        """Returns where a partition became idle, whose silence began with the batch that read it last."""
+        rows = self._partitions(inputs).drop_nulls("partition").sort("stream", "input", "partition", "batch_id")
+        to_boot_ms = batches.select("stream", "batch_id", to_boot_ms=pl.col("boot_ms") - pl.col("wall_ms"))
+        is_idle = pl.col("activity") == Activity.IDLE.value
+        read_at_ms = pl.when(pl.col("reads").is_not_null()).then(_ms("decided_at")).forward_fill().over(OF_READ)
+        silent = (
+            rows.with_columns(read_at_ms=read_at_ms, was_idle=is_idle.shift(fill_value=False).over(OF_READ))
+            .filter(is_idle & ~pl.col("was_idle"))
+            .join(to_boot_ms, on=["stream", "batch_id"], how="left")
+            .with_columns(due_ms=pl.col("read_at_ms") + pl.col("idle_after_ms") + pl.col("to_boot_ms"))
+        )
+        return _as(silent.with_columns(setting=pl.lit("idle_after")), facts.SILENCES)
+
+    def _marks(self, topology: Topology) -> pl.DataFrame:
+        """Returns how far each hop was complete with each batch, which was when the batch had its rows there.
+
+        A batch that only moved the watermark has no row of the repartition; then it was when the batch had finished.
+        """
+        hops = [(sub.name, o.name) for sub in topology.sub_topologies for o in sub.operators if o.hop_table]
+        places = pl.DataFrame(hops, schema={"sub_topology": pl.String, "place": pl.String}, orient="row")
+        written = self.operator_batches.select(
+            "sub_topology",
+            "batch_id",
+            place="operator",
+            written_at="finished_at",
+            written_boot_ms="finished_boot_ms",
+            written_by="finished_epoch",
+        )
+        boot_ms = pl.col("started_boot_ms") + _ms("finished_at") - _ms("started_at")
+        marks = self.batches.join(places, on="sub_topology").join(
+            written, on=["sub_topology", "batch_id", "place"], how="left"
+        )
+        return _as(
+            marks.with_columns(
+                STREAM,
+                driver=pl.coalesce("written_by", "epoch"),
+                watermark_ms=_ms("watermark"),
+                visible_ms=pl.coalesce(_ms("written_at"), _ms("finished_at")),
+                visible_boot_ms=pl.coalesce("written_boot_ms", boot_ms),
+            ),
+            facts.MARKS,
+        )
+
+    def _windows(self) -> pl.DataFrame:
+        return _as(
+            self.operator_windows.with_columns(
+                STREAM,
+                driver="finished_epoch",
+                place="operator",
+                end_ms=_ms("window_end"),
+                visible_ms=_ms("ewt_at"),
+                visible_boot_ms="finished_boot_ms",
+            ),
+            facts.WINDOWS,
+        )
+
+    def _partitions(self, inputs: pl.DataFrame) -> pl.DataFrame:
+        """Returns rows of partitions, and of reads, with what *inputs* says of their source.
+
+        A hop has no partition. Of reads of a job it is not known, and the source may not be, either: both are null.
+        """
+        is_of_one = pl.col("partition").is_not_null() | pl.col("reads").is_not_null()
+        rows = self.partition_batches.filter(is_of_one).with_columns(STREAM)
+        found = rows.join(inputs, on=["stream", "source"], how="left", maintain_order="left")
+        known = found.filter(pl.col("input").is_not_null() | pl.col("source").is_null())
+        return known.with_columns(partition=pl.when(pl.col("writer").is_null()).then("partition"))
+
+    def _stored_reads(self, inputs: pl.DataFrame) -> pl.DataFrame:
+        rows = self._partitions(inputs).with_columns(decided_at_ms=_ms("decided_at"))
+        return _as(rows, STORED_READS, "reads", "firsts")
+
+    def _stored_results(self, inputs: pl.DataFrame) -> pl.DataFrame:
+        """Returns results, each of which names its input; one of a stream that names none reflects the only one."""
+        names = {(stream, source): name for stream, source, name in inputs.select("stream", "source", "input").rows()}
+        alone = (
+            inputs.filter(~pl.col("of_job"))
+            .group_by("stream")
+            .agg(pl.first("source"), n=pl.len())
+            .filter(pl.col("n") == 1)
+        )
+        only = dict(alone.select("stream", "source").rows())
+        rows = self.operator_batches.drop_nulls("results").with_columns(STREAM)
+        lists = [
+            [{**row, "source": names.get((stream, row["source"] or only.get(stream)))} for row in results]
+            for stream, results in rows.select("stream", "results").rows()
+        ]
+        return _as(
+            rows.with_columns(
+                driver="finished_epoch",
+                place="operator",
+                decided_at_ms=_ms("decided_at"),
+                visible_ms=_ms("finished_at"),
+                visible_boot_ms="finished_boot_ms",
+                results=pl.Series(lists, dtype=rows.schema["results"]),
+            ),
+            STORED_RESULTS,
+            "results",
+        )
+
+
+def _with_earlier_reads(
+    results: pl.DataFrame,
+    reads: pl.DataFrame,
+    finished: pl.DataFrame,
+    batches: pl.DataFrame,
+    holders: Mapping[str, str],
+) -> pl.DataFrame:
+    """Returns *results* with the row of records that an earlier batch read: that of the nearest time.
+
+    Such a result was held by the operator in *holders* until its window closed, which the look of its batch found. It
+    reflects records of several partitions, and then names none.
+    """
+    rows = reads.select(*OF_READ, "event_ms", found_batch="batch_id", found_row="row").sort("event_ms")
+    earlier = results.with_row_index("order").filter(pl.col("read_row").is_null()).sort("event_ms")
+    of_any = earlier.filter(pl.col("partition").is_null()).drop("partition")
+    found = pl.concat(
+        [
+            _nearest(earlier.filter(pl.col("partition").is_not_null()), rows, OF_READ),
+            _nearest(of_any, rows, OF_READ[:2]),
+        ],
+        how="diagonal",
+    )
+    looked_ms = pl.col("looked_ms") + pl.col("wall_ms") - pl.col("boot_ms")
+    held = (
+        found.with_columns(
+            read_batch="found_batch",
+            read_row="found_row",
+            held_by=pl.lit(WINDOW),
+            held_detail=pl.col("place").replace_strict(holders, default=None, return_dtype=pl.String),
+        )
+        .drop("held_from_ms", "due_ms")
+        .join(
+            finished.select("stream", read_batch="batch_id", held_detail="operator", held_from_ms="finished_boot_ms"),
+            on=["stream", "read_batch", "held_detail"],
+            how="left",
+        )
+        .join(batches.select("stream", "batch_id", due_ms=looked_ms), on=["stream", "batch_id"], how="left")
+    )
+    here = results.with_row_index("order").filter(pl.col("read_row").is_not_null())
+    return pl.concat([here, held.select(here.columns)]).sort("order").drop("order")
+
+
+def _nearest(results: pl.DataFrame, rows: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    return results.join_asof(rows, on="event_ms", by=by, strategy="nearest", check_sortedness=False)
+
+
+def _holders(topology: Topology) -> dict[str, str]:
+    """Returns the aggregate whose windows each operator's results wait for: itself, or the nearest one before it."""
+    holders: dict[str, str] = {}
+    for name, operator in topology.operators.items():
+        before = [holders[upstream] for upstream in operator.inputs if upstream in holders]
+        if isinstance(operator, Aggregate):
+            holders[name] = name
+        elif before:
+            holders[name] = before[0]
+    return holders
+
+
+def _usual_lengths(known: AccountFacts) -> pl.DataFrame:
+    """Returns the median length of each owner over all batches; of a batch without it: 0."""
+    owned = known.segments.group_by("stream", "batch_id", "owner", "detail").agg(
+        ms=(pl.col("ended_ms") - pl.col("began_ms")).sum()
+    )
+    number = known.batches.group_by("stream").agg(number=pl.len())
+    lengths = owned.group_by("stream", "owner", "detail").agg("ms").join(number, on="stream")
+    # Batches without a row count as 0, so the median is that of the longer half.
+    number_of = pl.col("number").cast(pl.Int64)
+    middle = (number_of - 1) // 2 - (number_of - pl.col("ms").list.len().cast(pl.Int64))
+    at = middle.clip(0, pl.col("ms").list.len().cast(pl.Int64) - 1)
+    usual_ms = pl.when(middle >= 0).then(pl.col("ms").list.sort().list.get(at)).otherwise(0)
+    return _as(lengths.with_columns(usual_ms=usual_ms), facts.USUAL_LENGTHS)
+
+
+def _usual_arrivals(plans: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
+    """Returns how many records of each input arrive in a ms, and how many a batch reads, at the median."""
+    read = plans.group_by("stream", "batch_id", "input").agg(pl.sum("n"))
+    looks = batches.select("stream", "driver", "batch_id", "looked_ms").sort("stream", "driver", "batch_id")
+    since_ms = pl.col("looked_ms") - pl.col("looked_ms").shift().over("stream", "driver")
+    rates = read.join(looks.with_columns(since_ms=since_ms), on=["stream", "batch_id"])
+    return _as(
+        rates.group_by("stream", "input").agg(
+            per_ms=(pl.col("n") / pl.col("since_ms")).filter(pl.col("since_ms") > 0).median().fill_null(0),
+            per_batch=pl.col("n").median().cast(pl.Float64),
+        ),
+        facts.USUAL_ARRIVALS,
+    )
+
+
+def _inputs(topology: Topology) -> pl.DataFrame:
+    """Returns what the file says of each `source` that a `stream` reads; of a hop, the `writer`, and its name there."""
+    rows: list[dict[str, object]] = []
+    of_job = bool(topology.jobs)  # which say nothing of bounds, limits and silence
+    for sub in topology.sub_topologies:
+        for source in sub.sources:
+            if source.name in sub.table_inputs():
+                continue
+            row: dict[str, object] = {"stream": sub.name, "source": source.name, "input": source.name, "of_job": of_job}
+            match source:
+                case HopSource():
+                    row |= {"input": source.repartition, "writer": source.upstream, "writer_place": source.repartition}
+                case Source():
+                    of_file = {
+                        "bound_ms": source.bound_ms,
+                        "idle_after_ms": source.idle_after_ms,
+                        "max_records": source.max_records,
+                    }
+                    row |= {} if of_job else of_file
+                case _:
+                    assert_never(source)
+            rows.append(row)
+    whole = ("bound_ms", "idle_after_ms", "max_records")
+    words = ("stream", "source", "input", "writer", "writer_place")
+    types = {**dict.fromkeys(words, pl.String), **dict.fromkeys(whole, pl.Int64), "of_job": pl.Boolean}
+    return pl.DataFrame(rows, schema=types)
+
+
+def _ms(column: str) -> pl.Expr:
+    """Returns the timestamps of *column* as epoch ms."""
+    return pl.col(column).dt.epoch("ms")
+
+
+def _as(rows: pl.DataFrame, schema: pl.Schema, *lists: str) -> pl.DataFrame:
+    """Returns the columns of *rows* that *schema* has, null where they are missing, and the *lists*."""
+    columns = [
+        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(kind).alias(name) for name, kind in schema.items()
+    ]
+    return rows.select(*columns, *lists)

@@ -1,0 +1,115 @@
+"""Facts from what is stored of them: lists of what each batch read and made visible (`kernels.records.read_ages`).
+
+What is stored of an instant is how long before the batch's decision, or before its look, it was. So nothing that is
+known only later, such as the offset of a clock, is part of a row that is written once.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tidemark.account.arrivals import usual_delays, with_created_arrivals
+from tidemark.account.facts import FIRSTS, MS, READS, RESULTS, TEXT
+
+STORED_READS = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": pl.Int64(),
+        "input": TEXT,
+        "partition": pl.Int64(),
+        "writer": TEXT,
+        "writer_place": TEXT,
+        "decided_at_ms": MS,
+    }
+)
+"""Rows of `partition_batches`, with their lists `reads` and `firsts`.
+
+`writer` is the stream that writes the input, and `writer_place` its hop or topic (both null: nothing here does). The
+partition of a hop is null.
+"""
+STORED_RESULTS = pl.Schema(
+    {
+        "stream": TEXT,
+        "batch_id": pl.Int64(),
+        "driver": pl.Int64(),
+        "place": TEXT,
+        "decided_at_ms": MS,
+        "visible_ms": MS,
+        "visible_boot_ms": MS,
+    }
+)
+"""Rows of `operator_batches`, with their list `results`; `visible_ms` and `visible_boot_ms` are as in RESULTS."""
+
+
+def reads_of(stored: pl.DataFrame, batches: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Returns READS and FIRSTS of STORED_READS.
+
+    *batches* are those of a Ledger: arrivals that nobody stamped are between looks.
+    """
+    reads, firsts = (_in_rows(stored, STORED_READS, name).rename({"number": "row"}) for name in ("reads", "firsts"))
+    means = {"event_ms": _before_decision("age_ms"), "arrived_ms": _before_decision("wait_ms")}
+    reads = _placed(reads.with_columns(**means, newest_ms=pl.col("decided_at_ms") - pl.col("min_age_ms")), batches)
+    firsts = _placed(
+        firsts.with_columns(
+            n=pl.lit(1, pl.Int64()),
+            event_ms=pl.col("decided_at_ms") - pl.col("age_ms"),
+            reached_ms=pl.col("decided_at_ms") - pl.col("reached_age_ms"),
+            arrived_ms=pl.col("decided_at_ms") - pl.col("wait_ms"),
+        ),
+        batches,
+    )
+    usual = usual_delays(reads.filter(_is_created()))
+    return _as_facts(_arrived(reads, usual), READS), _as_facts(_arrived(firsts, usual), FIRSTS)
+
+
+def results_of(stored: pl.DataFrame) -> pl.DataFrame:
+    """Returns RESULTS of STORED_RESULTS."""
+    rows = _in_rows(stored, STORED_RESULTS, "results").rename({"source": "input"})
+    means = {"event_ms": _before_decision("age_ms"), "arrived_ms": _before_decision("wait_ms")}
+    return _as_facts(rows.with_columns(**means), RESULTS)
+
+
+def _as_facts(rows: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+    return rows.select(pl.col(name).cast(kind) for name, kind in schema.items())
+
+
+def _in_rows(stored: pl.DataFrame, schema: pl.Schema, name: str) -> pl.DataFrame:
+    """Returns a row for each struct in the lists *name*, with `number`, its place in the list."""
+    lists = stored.select(*schema, name, number=pl.int_ranges(pl.col(name).list.len()))
+    return lists.filter(pl.col(name).list.len() > 0).explode(name, "number").unnest(name)
+
+
+def _before_decision(sum_ms: str) -> pl.Expr:
+    """Returns the mean instant of a row, from the sum of the lengths of time until the batch's decision."""
+    return pl.col("decided_at_ms") - (pl.col(sum_ms) / pl.col("n")).round().cast(pl.Int64())
+
+
+def _is_created() -> pl.Expr:
+    """Returns True for records whose arrival nobody stamped."""
+    return pl.col("arrived_ms").is_null() & pl.col("writer").is_null()
+
+
+def _placed(rows: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with the looks around their arrival, reference: the pulse's, or those of the first plan."""
+    looks = batches.select("stream", "batch_id", "looked_ms", first_excluded_ms="excluded_ms")
+    first = looks.select("stream", left_by="batch_id", first_ms="looked_ms", first_excluded_ms="first_excluded_ms")
+    own = rows.with_columns(left_by=pl.coalesce("left_by", "batch_id"))
+    first_looks = own.select("stream", "left_by").join(
+        first, on=["stream", "left_by"], how="left", maintain_order="left"
+    )
+    looked_ms = rows.select("stream", "batch_id").join(
+        looks, on=["stream", "batch_id"], how="left", maintain_order="left"
+    )["looked_ms"]
+    return rows.with_columns(
+        seen_ms=pl.coalesce(looked_ms - pl.col("seen_before_ms"), first_looks["first_ms"]),
+        excluded_ms=pl.coalesce(looked_ms - pl.col("excluded_before_ms"), first_looks["first_excluded_ms"]),
+    )
+
+
+def _arrived(rows: pl.DataFrame, usual: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with `arrived_ms` and `arrival_error_ms`."""
+    stamped = rows.filter(~_is_created()).with_columns(
+        arrival_error_ms=pl.when(pl.col("arrived_ms").is_not_null()).then(pl.lit(0, MS))
+    )
+    created = with_created_arrivals(rows.filter(_is_created()), usual)
+    return pl.concat([stamped, created.select(stamped.columns)])

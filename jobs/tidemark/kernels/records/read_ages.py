@@ -1,0 +1,362 @@
+"""Counts what a batch read, and what it made visible, in rows of records that came about alike: none per record.
+
+The records of a row are of one input partition, have nearly one age and nearly one wait, and the same plans had left
+them behind. The account of time takes the mean of a row for a record. A row's parts are the means of its records' parts
+unless the time passed from one owner to another between their arrivals. Then a part is off by a quarter of the distance
+of these at most, which is 1 % of the wait and 10 ms (`cell_of`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from tidemark.kernels.columns.buckets import bucket_of
+from tidemark.kernels.columns.schemas import fields_schema
+from tidemark.model.tables import catalog
+
+LEAST_MS = 1_000
+"""Lengths are told apart as if they were longer by this. Nobody asks for 1 % of 100 ms: clocks differ by more."""
+BUCKETS = 2
+"""Neighbouring buckets of latencies that make a cell."""
+SOURCE_RECORDS = pl.Schema(
+    {"partition": pl.Int32(), "offset": pl.Int64(), "event_ms": pl.Int64(), "arrived_ms": pl.Int64()}
+)
+"""Records that a batch read of a source, in the order of partition and offset.
+
+`event_ms` is the record time, and `arrived_ms` the stamp of the broker, of a file or of a table's version, both epoch
+ms. The stamp is null for a topic with CreateTime: nobody stamps arrivals there.
+"""
+HOP_RECORDS = pl.Schema({"writer_batch": pl.Int64(), "writer_row": pl.Int32(), "event_ms": pl.Int64()})
+"""Records that a batch read of a hop, with the batch that wrote them and `row` of their RESULTS there."""
+WRITTEN_RECORDS = pl.Schema(
+    {
+        "partition": pl.Int32(),
+        "offset": pl.Int64(),
+        "event_ms": pl.Int64(),
+        "writer_batch": pl.Int64(),
+        "writer_row": pl.Int32(),
+    }
+)
+"""Records that a batch read of a hop, or of a topic that a stream of this warehouse writes, as SOURCE_RECORDS.
+
+They carry the batch that wrote them, and their row in the `results` of that batch. The offset in a hop is that batch.
+"""
+PLANS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "left_by": pl.Int64()})
+"""Plans of earlier batches (`left_by`) that left records behind; they saw those before `until_offset`."""
+OPEN_SPANS = pl.Schema({"partition": pl.Int32(), "from_offset": pl.Int64(), "until_offset": pl.Int64()})
+"""Offsets that a look saw beyond the last stable offset, the end excluded: records of open transactions."""
+LOOKS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "before_ms": pl.Int64()})
+"""Looks at a topic with CreateTime, the pulse's and this batch's: they saw the records before `until_offset`, and were
+`before_ms` before this batch's look, by the driver's boot clock."""
+READS = fields_schema(catalog.READS)
+FIRSTS = fields_schema(catalog.FIRSTS)
+"""In order of arrival they are the first records of a partition at or beyond each instant for which a window that the
+batch closed had waited: its end, its `allowed_lateness` and the bound of the source."""
+RESULTS = fields_schema(catalog.RESULTS)
+LATE_KEYS = pl.Schema({"key": pl.String(), "n": pl.Int64(), "age_ms": pl.Int64()})
+"""Fields of the keys with most results beyond a limit, MOST_KEYS of a batch and operator: `operator_batches.late_keys`.
+
+`n` results of the key were older than the limit, and `age_ms` is the sum of decided_at − record time over these.
+"""
+MOST_KEYS = 3
+
+
+def cell_of(length_ms: pl.Expr) -> pl.Expr:
+    """Returns the cell of each signed length in ms, as Int16; those of one cell differ by 4 % and 40 ms at most."""
+    magnitude = bucket_of(length_ms.abs() + LEAST_MS) // BUCKETS
+    return pl.when(length_ms < 0).then(-magnitude).otherwise(magnitude)
+
+
+def source_reads(
+    records: pl.DataFrame,
+    decided_at_ms: int,
+    *,
+    plans: pl.DataFrame | None = None,
+    open_spans: pl.DataFrame | None = None,
+    looks: pl.DataFrame | None = None,
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns what a batch read of a source: `partition` and the fields of READS, a row each, in order, and for each of
+    *records* the number of its row.
+
+    Args:
+        records: SOURCE_RECORDS.
+        decided_at_ms: decision time of the batch, epoch ms.
+        plans: PLANS; None: no plan had left records behind.
+        open_spans: OPEN_SPANS; None: no transaction was open.
+        looks: LOOKS; None: arrivals are stamped.
+    """
+    lengths = records.select(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=decided_at_ms - pl.col("arrived_ms"))
+    # One number is the key of a row: to group by three columns takes four times as long.
+    cells = _as_number(cell_of(pl.col("age_ms"))) * 2**16 + _as_number(cell_of(pl.col("wait_ms")).fill_null(0))
+    rows, numbers = _counted(lengths.with_columns(cell=cells), _runs(records, plans, open_spans, looks))
+    return _as_fields(rows, {"partition": pl.Int32(), **READS}), numbers
+
+
+def written_reads(
+    records: pl.DataFrame,
+    decided_at_ms: int,
+    *,
+    plans: pl.DataFrame | None = None,
+    open_spans: pl.DataFrame | None = None,
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns the same as `source_reads` for WRITTEN_RECORDS: a row for each row of their writer."""
+    lengths = records.select(
+        age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=pl.lit(None, pl.Int64()), cell=pl.col("writer_row")
+    )
+    rows, numbers = _counted(lengths, _runs(records, plans, open_spans, None))
+    return _as_fields(rows.with_columns(writer_row="cell"), {"partition": pl.Int32(), **READS}), numbers
+
+
+def hop_reads(
+    records: pl.DataFrame, decided_at_ms: int, *, plans: pl.DataFrame | None = None
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns the fields of READS of a hop, a row for each row of its writer, and the number of each record's row.
+
+    Args:
+        records: HOP_RECORDS.
+        decided_at_ms: decision time of the batch, epoch ms.
+        plans: PLANS; None: no plan had left records behind.
+    """
+    written = records.select(
+        pl.lit(0, pl.Int32()).alias("partition"), "event_ms", "writer_batch", "writer_row", offset="writer_batch"
+    )
+    order = written["offset"].arg_sort()
+    rows, numbers = written_reads(written[order], decided_at_ms, plans=plans)
+    return rows.drop("partition"), numbers[order.arg_sort()]
+
+
+def passing_records(records: pl.DataFrame, *, size_ms: int, after_ms: int) -> pl.DataFrame:
+    """Returns those of *records* that may be first at an instant `k × size_ms + after_ms`, k whole, in their order.
+
+    `first_records` of them are those of all *records*, for any such instants. Of a partition they are as many as the
+    instants that it passes, and one.
+
+    Args:
+        records: SOURCE_RECORDS.
+        size_ms: length of a window.
+        after_ms: how long after its end it waits.
+
+    Returns:
+        The records with `reached_ms`, the newest record time before each in its partition; null: it is the first.
+    """
+    reached_ms = pl.col("event_ms").cum_max()
+    passed = (reached_ms - after_ms).floordiv(size_ms)
+    return records.with_columns(reached_ms=reached_ms.shift().over("partition")).filter(
+        passed.ne_missing(passed.shift()).over("partition")
+    )
+
+
+def first_records(
+    records: pl.DataFrame,
+    instants_ms: pl.Series,
+    newest_ms: pl.DataFrame,
+    decided_at_ms: int,
+    *,
+    plans: pl.DataFrame | None = None,
+    open_spans: pl.DataFrame | None = None,
+    looks: pl.DataFrame | None = None,
+) -> pl.DataFrame:
+    """Returns `partition` and the fields of FIRSTS of a source, a row each, in the order of partition and arrival.
+
+    Args:
+        records: SOURCE_RECORDS or WRITTEN_RECORDS, or those that `passing_records` returns of them.
+        instants_ms: for which the windows that the batch closed had waited, record time, epoch ms.
+        newest_ms: `newest_ms`, the newest record time of each `partition` before the batch; none: it had no record.
+        decided_at_ms: as for `source_reads`, and so are the others.
+        plans: PLANS.
+        open_spans: OPEN_SPANS.
+        looks: LOOKS.
+    """
+    asked, never_ms = np.unique(instants_ms.to_numpy()), np.iinfo(np.int64).min
+    before = dict(newest_ms.select("partition", "newest_ms").iter_rows())
+    event_ms = records["event_ms"].to_numpy()
+    told_ms = records["reached_ms"].fill_null(never_ms).to_numpy() if "reached_ms" in records.columns else None
+    found, reached_ms = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for partition, start, length in _partitions(records):
+        reached = np.maximum.accumulate(np.append(before.get(partition, never_ms), event_ms[start : start + length]))
+        places = np.unique(np.searchsorted(reached[1:], asked[asked > reached[0]]))
+        places = places[places < length]
+        found.append(start + places)
+        told = reached[places] if told_ms is None else np.maximum(reached[places], told_ms[start + places])
+        reached_ms.append(told)
+    reached_at = pl.Series(np.concatenate(reached_ms)).replace(never_ms, None)
+    rows = records[np.concatenate(found)].with_columns(
+        age_ms=decided_at_ms - pl.col("event_ms"), reached_age_ms=decided_at_ms - reached_at
+    )
+    if "arrived_ms" in rows.columns:
+        rows = rows.with_columns(wait_ms=decided_at_ms - pl.col("arrived_ms"))
+    rows = _with_looks(_with_spans(_with_plans(rows, plans), open_spans), looks)
+    return _as_fields(rows, {"partition": pl.Int32(), **FIRSTS})
+
+
+def places_of(records: pl.DataFrame, asked: pl.DataFrame) -> pl.Series:
+    """Returns the place among *records* of each `partition` and `offset` of *asked*; null: it is none of them.
+
+    So results find the row and the arrival of the record that they reflect, if this batch read it. *records* are in the
+    order of partition and offset.
+    """
+    if records.is_empty():
+        return pl.repeat(None, asked.height, dtype=pl.UInt32(), eager=True)
+    known, wanted = _places(records), _places(asked)
+    at = np.searchsorted(known, wanted).clip(max=records.height - 1)
+    return pl.Series(at, dtype=pl.UInt32()).set(pl.Series(known[at] != wanted), None)
+
+
+def results_by_row(results: pl.DataFrame, reflected: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
+    """Returns the RESULTS of an operator, in the order of `row`.
+
+    Args:
+        results: what the batch made visible: `row`, and `event_ms` and `arrived_ms` of the newest record that each
+            reflects, as in SOURCE_RECORDS (null: the arrival is not known).
+        reflected: in each row the other fields of RESULTS, but for numbers and sums, of the results of that `row`.
+        decided_at_ms: decision time of the batch, epoch ms.
+    """
+    lengths = results.select(
+        "row",
+        n=pl.lit(1, pl.Int64()),
+        age_ms=decided_at_ms - pl.col("event_ms"),
+        wait_ms=decided_at_ms - pl.col("arrived_ms"),
+    )
+    rows = summed(lengths, "row")
+    return _as_fields(rows.hstack(reflected[rows["row"]]), RESULTS)
+
+
+def summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """Returns the sums of those *rows*, READS or RESULTS, that have the columns *by* in common, in their order."""
+    sums = [pl.sum("n"), pl.sum("age_ms"), _sum("wait_ms")]
+    sums += [pl.min("min_age_ms")] if "min_age_ms" in rows.columns else []
+    in_common = pl.exclude(*by, "n", "age_ms", "min_age_ms", "wait_ms").first()
+    return rows.group_by(by).agg(*sums, in_common).sort(by).select(rows.columns)
+
+
+def late_keys(results: pl.DataFrame, limit_ms: int, decided_at_ms: int) -> pl.DataFrame:
+    """Returns the LATE_KEYS of an operator, those with most results first, and of equal ones the first in their order.
+
+    Args:
+        results: what the batch made visible: `key`, as text, and `event_ms`, as in SOURCE_RECORDS. Null keys count as
+            none.
+        limit_ms: results that are older than this at the decision are late.
+        decided_at_ms: decision time of the batch, epoch ms.
+    """
+    late = results.filter(pl.col("event_ms") < decided_at_ms - limit_ms, pl.col("key").is_not_null())
+    by_key = late.group_by("key").agg(n=pl.len(), age_ms=(decided_at_ms - pl.col("event_ms")).sum())
+    return _as_fields(by_key.sort(-pl.col("n").cast(pl.Int64()), "key").head(MOST_KEYS), LATE_KEYS)
+
+
+def in_lists(rows: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Returns *rows* as a list *name* of structs for each `partition`, in order."""
+    fields = pl.struct(pl.exclude("partition"))
+    return rows.group_by("partition", maintain_order=True).agg(fields.alias(name))
+
+
+def _as_fields(rows: pl.DataFrame, schema: dict[str, pl.DataType] | pl.Schema) -> pl.DataFrame:
+    missing = [pl.lit(None, kind).alias(name) for name, kind in schema.items() if name not in rows.columns]
+    return rows.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in schema.items())
+
+
+def _counted(lengths: pl.DataFrame, runs: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """Returns a row for each `cell` of *lengths* in each of *runs*, and the number of each record's row."""
+    run = pl.Series(np.repeat(np.arange(runs.height), runs["length"].to_numpy()))
+    keyed = lengths.with_columns(key=pl.lit(run) * 2**32 + pl.col("cell"))
+    rows = (
+        keyed.group_by("key")
+        .agg(n=pl.len(), age_ms=pl.sum("age_ms"), min_age_ms=pl.min("age_ms"), wait_ms=_sum("wait_ms"))
+        .sort("key")
+        .with_columns(run=pl.col("key") // 2**32, cell=pl.col("key") % 2**32)
+        .join(runs.with_row_index("run").cast({"run": pl.Int64()}), on="run", maintain_order="left")
+        .with_row_index("row")
+    )
+    return rows, _numbers(keyed, rows)
+
+
+def _numbers(keyed: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+    """Returns the `row` of each `key`."""
+    return keyed.select("key").join(rows.select("key", "row"), on="key", how="left", maintain_order="left")["row"]
+
+
+def _as_number(cell: pl.Expr) -> pl.Expr:
+    return cell.cast(pl.Int64()) + 2**15
+
+
+def _sum(name: str) -> pl.Expr:
+    """Returns the sum of a column; null if it has nulls."""
+    return pl.when(pl.col(name).has_nulls()).then(None).otherwise(pl.sum(name)).alias(name)
+
+
+def _partitions(records: pl.DataFrame) -> list[tuple[int, int, int]]:
+    """Returns each partition of *records* with its first place and its number of records."""
+    lengths, partitions = records["partition"].rle().struct.unnest().get_columns()
+    return list(zip(partitions, lengths.cum_sum() - lengths, lengths, strict=True))
+
+
+def _places(rows: pl.DataFrame) -> np.ndarray:
+    """Returns partition and offset of each of *rows* as one number, in their order. Offsets are below 2⁴⁸."""
+    return rows.select(pl.col("partition").cast(pl.Int64()) * 2**48 + pl.col("offset")).to_series().to_numpy()
+
+
+def _runs(
+    records: pl.DataFrame, plans: pl.DataFrame | None, open_spans: pl.DataFrame | None, looks: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Returns stretches of *records* that one batch wrote, and the same plans and looks saw, with their `length`."""
+    edges = [
+        frame.select("partition", edge="until_offset") for frame in (plans, open_spans, looks) if frame is not None
+    ]
+    if open_spans is not None:
+        edges.append(open_spans.select("partition", edge="from_offset"))
+    by_partition = pl.concat(edges).partition_by("partition", as_dict=True) if edges else {}
+    offsets, places = records["offset"].to_numpy(), [np.empty(0, np.int64)]
+    for partition, start, length in _partitions(records):
+        places.append(np.array([start]))
+        if (partition,) in by_partition:
+            ends = np.searchsorted(offsets[start : start + length], by_partition[partition,]["edge"].to_numpy())
+            places.append(start + ends[ends < length])
+    if "writer_batch" in records.columns:
+        lengths = records["writer_batch"].rle().struct.field("len")
+        places.append((lengths.cum_sum() - lengths).to_numpy())
+    first = np.unique(np.concatenate(places))
+    known = [name for name in ("partition", "offset", "writer_batch") if name in records.columns]
+    runs = records.select(known)[first].with_columns(length=pl.Series(np.diff(np.append(first, records.height))))
+    return _with_looks(_with_spans(_with_plans(runs, plans), open_spans), looks)
+
+
+def _with_plans(rows: pl.DataFrame, plans: pl.DataFrame | None) -> pl.DataFrame:
+    """Returns *rows*, which have `partition` and `offset`, with `left_by`."""
+    if plans is None:
+        return rows.with_columns(left_by=pl.lit(None, pl.Int64()))
+    return _joined(rows, plans.sort("left_by", descending=True), ends_after=True)
+
+
+def _with_spans(rows: pl.DataFrame, open_spans: pl.DataFrame | None) -> pl.DataFrame:
+    if open_spans is None:
+        return rows.with_columns(in_transaction=pl.lit(value=False))
+    is_open = (pl.col("from_offset") <= pl.col("offset")).fill_null(value=False)
+    found = _joined(rows, open_spans.sort("from_offset", descending=True), ends_after=True)
+    return found.with_columns(in_transaction=is_open).drop("from_offset")
+
+
+def _with_looks(rows: pl.DataFrame, looks: pl.DataFrame | None) -> pl.DataFrame:
+    if looks is None:
+        return rows
+    oldest_last = looks.sort("before_ms")
+    seen = _joined(rows, oldest_last.rename({"before_ms": "seen_before_ms"}), ends_after=True)
+    newest_last = looks.sort("before_ms", descending=True)
+    return _joined(seen, newest_last.rename({"before_ms": "excluded_before_ms"}), ends_after=False)
+
+
+def _joined(rows: pl.DataFrame, sights: pl.DataFrame, *, ends_after: bool) -> pl.DataFrame:
+    """Returns *rows* with the nearest of *sights* that saw the row's offset, or that did not.
+
+    Of several that saw the same offsets it is the last in the order of *sights*.
+    """
+    one_each = sights.unique(["partition", "until_offset"], keep="last", maintain_order=True)
+    # Those that saw an offset end after it, the others at or before it.
+    return rows.join_asof(
+        one_each.sort("until_offset"),
+        left_on="offset",
+        right_on="until_offset",
+        by="partition",
+        strategy="forward" if ends_after else "backward",
+        allow_exact_matches=not ends_after,
+        check_sortedness=False,
+    ).drop("until_offset")

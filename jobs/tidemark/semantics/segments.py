@@ -1,0 +1,57 @@
+"""Names what the main thread of a stream does, piece by piece.
+
+Clock: boot, the ms since the driver's host was started (`CLOCK_BOOTTIME`). It goes on while the host is suspended, and
+never steps.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class SegmentOwner(StrEnum):
+    """Who has the time of a segment."""
+
+    TRIGGER = "trigger"
+    """Nothing was due: the stream waited for its next batch."""
+    BROKER = "broker"
+    """Looking for records, and reading them; the detail names the sources."""
+    SPARK = "spark"
+    """Spark's own work: planning, starting tasks, its commit."""
+    SLOTS = "slots"
+    """The detail names the streams that held Spark's task slots."""
+    OPERATOR = "operator"
+    """The work of the operator that the detail names."""
+    TARGET = "target"
+    """A write; the detail names the table or the topic, or is JOURNAL or FACTS."""
+    ENGINE = "engine"
+    """What Tidemark does for a batch around the operators and the writes."""
+
+
+NEXT = -1
+"""The number of a batch that has none yet."""
+JOURNAL, FACTS = "journal", "facts"
+TASKS_OF_SPARK = "tasks"
+"""The detail of segments of Spark in which tasks work and the driver waits for them."""
+
+
+class Segment(NamedTuple):
+    """What was done from `began_ms` until `ended_ms` (boot) for the batch `batch_id`.
+
+    A wait for the trigger, and looks that found nothing, belong to the batch after them.
+    """
+
+    owner: str
+    detail: str
+    batch_id: int
+    began_ms: int
+    ended_ms: int
+
+
+class Gap(NamedTuple):
+    """A stretch of boot time in which the pulse did not beat, and the CPU time that the process used in it (ms)."""
+
+    began_ms: int
+    ended_ms: int
+    cpu_ms: int

@@ -1,0 +1,96 @@
+"""Finds out what Spark did between two batches.
+
+Spark notes three instants by the clock of its host: when it began to look for records, when it knew them (the time of
+the plan), and, as the time of a file, when it had recorded the batch before as done.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidemark.clock import Clock
+from tidemark.semantics.segments import NEXT, SegmentOwner
+from tidemark.storage.object_path import ObjectPath
+from tidemark.stream.journal.checkpoint import committed_at_ms
+from tidemark.stream.journal.timeline import Timeline
+
+log = logging.getLogger("tidemark.stream")
+
+
+class Planning:
+    """Books the time between two batches of a query in *timeline*.
+
+    Args:
+        timeline: the driver's.
+        checkpoint: of the query.
+        sources: the names of its sources.
+        plan_every_ms: after a look that found nothing Spark waits for so long.
+        clock: epoch ms, that of Spark's host.
+    """
+
+    def __init__(self, timeline: Timeline, checkpoint: Path, sources: str, *, plan_every_ms: int, clock: Clock) -> None:
+        self._timeline, self._checkpoint, self._sources = timeline, checkpoint, sources
+        self._plan_every_ms, self._clock = plan_every_ms, clock
+        self._query: StreamingQuery | None = None
+        self._returned_ms: int | None = None
+
+    def started(self, query: StreamingQuery) -> None:
+        """Takes the *query* that runs from now on."""
+        self._query, self._returned_ms = query, None
+
+    def returned(self) -> None:
+        """Marks the end of a batch in this process: Spark records it as done, and plans the next one."""
+        self._timeline.begin(SegmentOwner.SPARK, "commit")
+        self._returned_ms = self._timeline.clock()
+
+    def book(self, batch_id: int, planned_at_ms: int) -> int | None:
+        """Books what Spark did before *batch_id*, which it planned at *planned_at_ms* and hands over now.
+
+        Returns:
+            The instant (boot) of the look before, if that found nothing; None: it found the batch before, or nobody
+            knows.
+        """
+        timeline, now_ms = self._timeline, self._timeline.clock()
+        to_boot_ms = now_ms - self._clock()
+        planned_ms = planned_at_ms + to_boot_ms
+        began_at_ms = self._look_began_ms()
+        looking_ms = planned_ms if began_at_ms is None else began_at_ms + to_boot_ms
+        excluded_ms = None
+        if self._returned_ms is not None:
+            done_ms = self._done_ms(batch_id - 1, self._returned_ms, looking_ms, to_boot_ms)
+            timeline.book(SegmentOwner.SPARK, "commit", until_ms=min(done_ms, now_ms))
+            timeline.book(SegmentOwner.TRIGGER, until_ms=min(looking_ms, now_ms), batch_id=NEXT)
+            if looking_ms - self._plan_every_ms > done_ms:
+                excluded_ms = looking_ms - self._plan_every_ms
+        # A batch that runs again was planned by an earlier look, perhaps of another driver.
+        if looking_ms <= planned_ms:
+            timeline.begin(SegmentOwner.BROKER, self._sources, at_ms=looking_ms, batch_id=NEXT)
+            timeline.begin(SegmentOwner.SPARK, "planning", at_ms=planned_ms, batch_id=NEXT)
+        else:
+            timeline.begin(SegmentOwner.SPARK, "planning", at_ms=looking_ms, batch_id=NEXT)
+        timeline.begin(SegmentOwner.ENGINE, at_ms=now_ms, batch_id=NEXT)
+        return excluded_ms
+
+    def _done_ms(self, batch_id: int, returned_ms: int, looking_ms: int, to_boot_ms: int) -> int:
+        """Returns when Spark had recorded *batch_id* as done (boot)."""
+        if isinstance(self._checkpoint, ObjectPath):
+            # The time of an object costs a request. Without a wait for the trigger Spark looks at once.
+            return looking_ms if looking_ms - returned_ms < self._plan_every_ms else returned_ms
+        at_ms = committed_at_ms(self._checkpoint, batch_id)
+        return returned_ms if at_ms is None else at_ms + to_boot_ms
+
+    def _look_began_ms(self) -> int | None:
+        """Returns when Spark began to look for the records of the current batch, epoch ms; None: it does not tell."""
+        if self._query is None:
+            return None
+        try:
+            # Spark has no public method for it before the batch has ended.
+            context = self._query._jsq.streamingQuery().getLatestExecutionContext()
+            return int(context.currentTriggerStartTimestamp())
+        except (Py4JError, AttributeError) as error:
+            log.info("Spark does not tell when it began to look for records: %s", error)
+            return None

@@ -1,0 +1,201 @@
+"""What a driver has recorded is enough to say to whom each ms of a result belongs.
+
+The clock of these plays stands still but for writes, which take 10 ms each, and 20 ms between a look and its batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from support.play import BOOTED_MS, Play, ms
+from support.recorded_jobs import Job, topic
+from support.separate_executors import Apart
+from support.topologies import NEWEST, aggregate, operators, repartition, sink
+from tidemark.account.facts import AccountFacts
+from tidemark.account.ledger import Ledger
+from tidemark.account.recorded import Recorded
+from tidemark.account.records import record_parts
+from tidemark.account.windows import window_parts
+from tidemark.control.folder import Heartbeat, StreamState, TimeTold
+from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import HEARTBEATS, TABLES
+from tidemark.recorded.queries import recorded_topology
+from tidemark.storage.delta.tables import scan
+from tidemark.stream.driver.heartbeats import Heartbeats
+
+TOML = NEWEST + operators(
+    by_id=repartition("events", key=["id"], columns=["v"]),
+    far=sink("by_id", table="all_of_it", sub_topology="far"),
+    sums=aggregate(key=["id"], window={"tumbling": "5 s"}, aggregates={"n": "count(*)"}, strategy="on_window_close"),
+    closed=sink("sums", table="closed"),
+)
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def play(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Play:
+    """A batch each 5 s of a record that was sent 1.5 s before its look, and had arrived 1 s before it.
+
+    The sub-topology `far` looks half a second after the batch. In shards it is all the same.
+    """
+    play = Play(TOML, tmp_path_factory.mktemp("recorded")).in_shards(request.param, Apart)
+    play.write_ms = 10
+    for n in range(5):
+        at_ms = ms(10 + 5 * n)
+        row = play.row("events", at_ms - 1_500, key="a", id="a", v=n)
+        play.batch([{**row, "stamped_ms": at_ms - 1_000}], at_ms=at_ms, now_ms=at_ms + 20)
+        play.hop("far", at_ms=at_ms + 500)
+    for sub in play.topology.sub_topologies:
+        history = Heartbeats(play.table("heartbeats", sub.name).parent, topology="play", sub_topology=sub.name)
+        told = TimeTold(0, play.now_ms - BOOTED_MS, (), play.timeline(sub.name).open())
+        beat = Heartbeat(
+            state=StreamState.RUNNING, epoch=1, launch_id="", at_ms=play.now_ms, pid=1, host="h", told=told
+        )
+        history.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
+    return play
+
+
+@pytest.fixture(scope="module")
+def facts(play: Play) -> AccountFacts:
+    names = (*TABLES_OF_JOBS, "heartbeats")
+    subs = [sub.name for sub in play.topology.sub_topologies]
+    tables = {name: pl.concat(scan(play.table(name, sub)).collect() for sub in subs) for name in names}
+    return Recorded(**tables).facts(play.topology)
+
+
+def account(parts: pl.DataFrame, results: pl.DataFrame, place: str, batch_id: int) -> Counter[str]:
+    """Returns the parts of the results of a batch at a place, by OWNER DETAIL."""
+    rows = results.with_row_index("result").cast({"result": pl.Int64})
+    found = rows.filter(pl.col("place") == place, pl.col("batch_id") == batch_id)
+    assert found.height == 1
+    return Counter(
+        {
+            f"{owner} {detail}".strip(): length_ms
+            for owner, detail, length_ms in parts.join(found, on="result").select("owner", "detail", "ms").rows()
+        }
+    )
+
+
+TABLES_OF_JOBS = ("batches", "operator_batches", "partition_batches", "operator_windows")
+PRODUCED = {"producer events/0": 500}
+WAITED = {"trigger": 1_020, "target journal": 10, "target changes": 10}
+
+
+def test_a_record_is_accounted_for_from_its_producer_to_its_table(facts: AccountFacts) -> None:
+    parts = record_parts(Ledger.of(facts))
+    assert account(parts, facts.results, "by_id", 2) == PRODUCED | WAITED | {"target hop_by_id": 10}
+    assert account(parts, facts.results, "board", 2) == PRODUCED | WAITED | {
+        "target hop_by_id": 10, "target changes_of_board": 10,
+    }  # fmt: skip
+
+
+def test_behind_a_hop_the_account_goes_on_in_the_batch_that_wrote(facts: AccountFacts) -> None:
+    # The hop had the record at 50 ms after the look of its writer, and `far` looked at 500.
+    assert account(record_parts(Ledger.of(facts)), facts.results, "far", 2) == PRODUCED | {
+        "trigger": 1_020 + 450, "target journal": 10 + 10, "target changes": 10, "target hop_by_id": 10,
+        "target all_of_it": 10,
+    }  # fmt: skip
+
+
+def test_a_result_of_a_window_was_held_until_its_window_closed(facts: AccountFacts) -> None:
+    # The record of 13.5 s came with batch 1, whose work ended at 15.02 s, in the window until 15 s. The look at 20 s
+    # found the record that let it close.
+    held = {"window sums": 4_980}
+    written = {f"target {name}": 10 for name in ("journal", "changes", "hop_by_id", "changes_of_board", "closed")}
+    found = account(record_parts(Ledger.of(facts)), facts.results, "closed", 2)
+    assert found == PRODUCED | {"trigger": 1_020 + 20} | held | written
+
+
+def test_a_window_is_accounted_for_from_its_end(facts: AccountFacts) -> None:
+    # The bound ends at 11 s, and the first record after it is that of 13.5 s.
+    assert account(window_parts(Ledger.of(facts)), facts.windows, "board", 1) == {
+        "bound events": 1_000, "next_record events/0": 2_500,
+    } | PRODUCED | WAITED | {"target hop_by_id": 10, "target changes_of_board": 10}  # fmt: skip
+
+
+def test_nothing_is_unknown_but_the_time_before_the_first_batch(facts: AccountFacts) -> None:
+    ledger = Ledger.of(facts)
+    assert window_parts(ledger).filter(pl.col("owner") == "unknown").is_empty()
+    unknown = record_parts(ledger).filter(pl.col("owner") == "unknown")
+    results = facts.results.with_row_index("result").cast({"result": pl.Int64})
+    assert {*unknown.join(results, on="result")["read_batch"]} == {0}
+
+
+def test_records_that_nobody_stamped_arrived_between_looks(tmp_path: Path) -> None:
+    play = Play(NEWEST, tmp_path)
+    # The look of the batch is at 10 s. Looks 3 s and 1 s before it saw the ends 1 and 2 of the partition.
+    play.looks = lambda at_ms, source: [(0, 1, 3_000), (0, 2, 1_000)] if source == "events" else []
+    play.batch([play.row("events", ms(n), key="a", id="a", v=n) for n in range(3)], at_ms=ms(10))
+    ((row,),) = play.reads().values()
+    assert [(read["n"], read["seen_before_ms"], read["excluded_before_ms"]) for read in row["reads"]] == [
+        (1, 3_000, None), (1, 1_000, 3_000), (1, None, 1_000),
+    ]  # fmt: skip
+
+
+JOB = {"producer clean:orders": 200, "operator addBatch": 550, "target commitOffsets": 50}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> AccountFacts:
+    """A query of a job, of which each batch takes 700 ms: 100 for its look, and 50 for its commit at the end.
+
+    They begin each 10 s, and five records come in between. The batch of 30 s leaves three behind, for that of 40 s.
+    """
+    home, noon_ms = tmp_path_factory.mktemp("job"), ms(0)
+    job = Job(home, "clean")
+    job.batch(noon_ms, topic("orders", 0, 5), newest_ms=noon_ms - 500, is_last=False)
+    times = {"oldest_ms": noon_ms + 2_000, "newest_ms": noon_ms + 9_900}
+    job.batch(noon_ms + 10_000, topic("orders", 5, 10), **times, is_last=False)
+    job.batch(noon_ms + 20_000, topic("orders", 10, 15), newest_ms=noon_ms + 19_000, is_last=False)
+    job.batch(noon_ms + 30_000, topic("orders", 15, 17, latest=20), newest_ms=noon_ms + 29_000, is_last=False)
+    job.batch(noon_ms + 40_000, topic("orders", 17, 20, latest=25), newest_ms=noon_ms + 29_500, is_last=False)
+    job.batch(noon_ms + 50_000, topic("orders", 20, 25), topic("returns", 0, 1), newest_ms=noon_ms + 49_000)
+    topology = recorded_topology(Layout(home), "shop")
+    assert topology is not None
+    tables = {name: scan(Layout(home).stream_table("shop", "clean", name)).collect() for name in TABLES_OF_JOBS}
+    beats = pl.DataFrame(arrow_schema(HEARTBEATS).empty_table())
+    return Recorded(**tables, heartbeats=beats).facts(topology)
+
+
+def accounts(facts: AccountFacts, batch_id: int) -> list[dict[str, int]]:
+    """Returns the parts of each result of a batch, by OWNER DETAIL."""
+    parts, results = record_parts(Ledger.of(facts)), facts.results.with_row_index("result").cast({"result": pl.Int64})
+    found = parts.join(results.filter(pl.col("batch_id") == batch_id), on="result", maintain_order="left")
+    return [
+        {
+            f"{owner} {detail}".strip(): length_ms
+            for owner, detail, length_ms in rows.select("owner", "detail", "ms").rows()
+        }
+        for _, rows in found.group_by("result", maintain_order=True)
+    ]
+
+
+def test_a_batch_of_a_job_is_accounted_for_by_its_earliest_and_its_latest_record(job: AccountFacts) -> None:
+    # The latest record, of 9.9 s, was seen at 10.1 s: no other was seen sooner, so that is the usual delay. All came
+    # after the look of the batch before. The batch ended at 10.7 s.
+    assert accounts(job, 1) == [JOB | {"trigger": 7_800, "broker latestOffset": 100}, JOB]
+
+
+def test_records_that_spark_left_behind_waited_for_its_limit(job: AccountFacts) -> None:
+    # The record of 29.5 s arrived at 29.7 s, and was there when the batch of 30 s looked, until 30.1 s. The next
+    # one looked until 40.1 s.
+    (found,) = accounts(job, 4)
+    assert found == JOB | {"trigger": 300, "broker latestOffset": 100, "max_records clean:orders": 10_000}
+
+
+def test_records_of_one_of_several_sources_have_an_account_without_it(job: AccountFacts) -> None:
+    # It was seen at 50.1 s, and may have arrived at any time from its own, 49 s, on: no look at the new source had
+    # missed it. It is the only record of its kind, so its delay is the usual one.
+    assert accounts(job, 5) == [{"producer": 1_100, "operator addBatch": 550, "target commitOffsets": 50}]
+    reads = job.reads.filter(pl.col("batch_id") == 5)
+    assert reads.select("input", "partition", "arrival_error_ms").rows() == [(None, None, 1_100)]
+
+
+def test_a_stream_without_rows_has_no_facts(play: Play) -> None:
+    names = (*TABLES_OF_JOBS, "heartbeats")
+    empty = {name: pl.DataFrame(arrow_schema(TABLES.get(name, HEARTBEATS)).empty_table()) for name in names}
+    assert record_parts(Ledger.of(Recorded(**empty).facts(play.topology))).is_empty()
