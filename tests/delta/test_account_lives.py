@@ -19,16 +19,15 @@ from hypothesis import strategies as st
 
 from support.planted import Killed, Slow, Stopped
 from support.played_facts import played_facts
+from support.recorded_facts import recorded_facts
 from support.topologies import aggregate, current, operators, repartition, sink, source, table, topology_of
 from support.world import Costs, Fault, Traffic, World
 from support.world_drivers import BEAT_MS
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
-from tidemark.account.recorded import Recorded
 from tidemark.account.records import numbered, record_parts
 from tidemark.account.timeline import timeline_of
 from tidemark.account.windows import window_parts
-from tidemark.storage.delta.tables import scan
 
 EXAMPLES = 6 if settings().max_examples < 100 else 100
 UNTIL_S = 40
@@ -67,20 +66,13 @@ def lived(seed: int, home: Path) -> World:
     return world
 
 
-def recorded(world: World) -> AccountFacts:
-    names = ("batches", "operator_batches", "partition_batches", "operator_windows", "heartbeats")
-    subs = [sub.name for sub in world.topology.sub_topologies]
-    tables = {name: pl.concat(scan(world.play.table(name, sub)).collect() for sub in subs) for name in names}
-    return Recorded(**tables).facts(world.topology)
-
-
 @settings(max_examples=EXAMPLES)
 @given(st.integers(0, 2**40))
 def test_a_recorded_life_is_what_happened(seed: int) -> None:
     home = Path(mkdtemp())
     try:
         world = lived(seed, home / "warehouse")
-        ledger = Ledger.of(recorded(world))
+        ledger = Ledger.of(recorded_facts(world.play.home, world.topology))
         check_lives(world, ledger)
         check_parts(world, ledger)
     finally:

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from support.play import BOOTED_MS, Play, ms
+from support.recorded_facts import recorded_facts
 from support.recorded_jobs import Job, topic
 from support.separate_executors import Apart
 from support.topologies import NEWEST, aggregate, operators, repartition, sink
@@ -61,10 +62,7 @@ def play(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
 
 @pytest.fixture(scope="module")
 def facts(play: Play) -> AccountFacts:
-    names = (*TABLES_OF_JOBS, "heartbeats")
-    subs = [sub.name for sub in play.topology.sub_topologies]
-    tables = {name: pl.concat(scan(play.table(name, sub)).collect() for sub in subs) for name in names}
-    return Recorded(**tables).facts(play.topology)
+    return recorded_facts(play.home, play.topology)
 
 
 def account(parts: pl.DataFrame, results: pl.DataFrame, place: str, batch_id: int) -> Counter[str]:

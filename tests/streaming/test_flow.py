@@ -13,6 +13,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -40,10 +41,12 @@ from streaming.under_airflow import UnderAirflow
 from support.oracle import Oracle
 from support.oracle import Row as OracleRow
 from support.oracle_parts import EmitOnChange, Message, Place, Reached, sum_in_state
+from support.recorded_facts import ages_and_sums
 from tidemark.collecting import present
 from tidemark.control.process import wait_until
 from tidemark.embedded import airflow
 from tidemark.embedded import broker as embedded
+from tidemark.model.topology import parse
 
 TOPICS = {FLIGHTS: 3, WEATHER: 1, "carrier_delays": 1}
 SPEED, SLOWLY = "14400", "200"
@@ -485,6 +488,16 @@ def test_a_window_closes_once_per_operator_after_its_upstreams(flow: Flow) -> No
 def tasks_of(rows: Iterable[Row]) -> list[tuple[Row, Row]]:
     """Returns each measured task in *rows* of `operator_batches`, behind its row."""
     return [(row, task) for row in rows for task in row["tasks"] or () if task["n"] is not None]
+
+
+def test_the_parts_of_each_windows_age_add_up_to_the_millisecond(flow: Flow) -> None:
+    topology = parse(tomllib.loads(shortened_topology()), file="flights.toml")
+    sums = ages_and_sums(flow.warehouse, topology).select("place", "batch_id", "end_ms", "sum_ms").rows()
+    rows = flow.rows("operator_windows")
+    assert rows
+    assert sorted(sums) == sorted(
+        (row["operator"], row["batch_id"], row["window_end"], row["ewt_at"] - row["window_end"]) for row in rows
+    )
 
 
 def test_the_latency_of_a_source_covers_every_usable_record(flow: Flow) -> None:
