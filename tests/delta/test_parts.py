@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.crashes import Crash, crash_at
-from support.play import NOON, Play, Row, ms
+from support.play import BOOTED_MS, NOON, Play, Row, ms
 from support.separate_executors import Apart
 from support.topologies import aggregate, sink, source, table, topology_of
 from tidemark.errors import Contradiction
@@ -99,6 +99,19 @@ def test_each_part_is_a_batch_and_reads_its_share(of_parts: Play) -> None:
     assert {row["decided_at"] for row in play.rows("batches") if row["batch_id"] in {1, 2, 3}} == {ms(120)}
     for row in play.rows("operator_batches"):
         assert sum(row[c] for c in CAME_IN) == sum(row[c] for c in BECAME), row
+
+
+def test_a_later_part_looks_when_the_one_before_has_ended(tmp_path: Path) -> None:
+    play = started(tmp_path, 4)
+    play.write_ms = 10
+    batches = records(play)
+    process(play, batches, BEFORE)
+    process(play, batches, LARGE)
+    _, first, second, third = sorted(play.rows("batches"), key=lambda row: row["batch_id"])
+    assert first["looked_boot_ms"] == first["started_boot_ms"] == ms(120) - BOOTED_MS
+    for before, part in ((first, second), (second, third)):
+        assert part["looked_boot_ms"] == part["started_boot_ms"] > before["phases_boot_ms"]
+        assert part["excluded_boot_ms"] == before["looked_boot_ms"]
 
 
 def results(play: Play) -> dict[str, str | None]:

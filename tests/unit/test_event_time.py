@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tidemark.semantics.event_time import PartitionReading, advance, follow, watermark_over_inputs
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.progress import InputProgress
+from tidemark.semantics.progress import InputProgress, PartitionProgress
 
 NOW = 1_000_000
 
@@ -108,3 +108,11 @@ def test_an_unread_partition_keeps_time_from_advancing():
     seen = {0: silent(3, latest=3), 1: silent(1, latest=2)}
     two = advance(one, seen, bound_ms=10, idle_after_ms=5_000, now_ms=NOW + 60_000, idle_advances=True)
     assert (two.watermark_ms, two.held_by) == (39, "1")
+
+
+def test_of_many_plans_that_left_records_behind_the_oldest_and_the_newest_are_known() -> None:
+    progress = PartitionProgress()
+    for batch_id in range(65):
+        progress = progress.leaves(10 + batch_id, batch_id)
+    # Every other one is forgotten, and its records count as left behind by the next.
+    assert [plan.batch_id for plan in progress.left_behind] == list(range(0, 65, 2))

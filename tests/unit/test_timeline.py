@@ -117,6 +117,20 @@ def test_a_night_without_news_is_one_segment() -> None:
     assert timeline.open()[:-1] == (Segment("trigger", "", NEXT, 0, 600 * 60_099),)
 
 
+def test_what_follows_a_batch_without_news_belongs_to_the_next() -> None:
+    timeline, clock = lived()
+    timeline.work_on(3)
+    timeline.begin(ENGINE)
+    clock.now_ms += 300
+    timeline.begin(SPARK, "commit")
+    timeline.changed_nothing()
+    clock.now_ms += 300
+    timeline.begin(ENGINE)
+    clock.now_ms += 300
+    timeline.work_on(4)
+    assert {segment.batch_id for segment in timeline.open()} == {4}
+
+
 def test_a_batch_without_news_that_hung_is_told() -> None:
     timeline, clock = lived((TRIGGER, "", 60_000), (BROKER, "orders", 72_000))
     clock.now_ms = 72_100

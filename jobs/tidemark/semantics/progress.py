@@ -114,7 +114,7 @@ class PartitionProgress:
             plans.append(LeftBehind(left_offset, batch_id))
         if len(plans) > MOST_LEFT:
             # Records of a forgotten plan count as left behind by the next one.
-            plans = plans[1::2]
+            plans = plans[::2]
         return self if tuple(plans) == self.left_behind else replace(self, left_behind=tuple(plans))
 
     def believes(self, mark_ms: int | None) -> bool:

@@ -250,7 +250,9 @@ class Engine:
             was = replace(was, ahead=was.ahead + 1)
         log.warning("processing batch %s in parts: this part reads %s", batch_id, dict(part.ranges))
         batch = self._batch(batch_id + was.ahead, part.ends, versions, files, planned_at_ms)
-        batch = self._looked(replace(batch, is_last=part.is_last), planned_at_ms, excluded_boot_ms)
+        # A later part may read as soon as the one before it has ended, which its records had waited for.
+        looked_at_ms = planned_at_ms if part.is_first else None
+        batch = self._looked(replace(batch, is_last=part.is_last), looked_at_ms, excluded_boot_ms)
         self._decide(batch, was, *read_part(part))
 
     def _batch(
@@ -271,7 +273,7 @@ class Engine:
         )
 
     def _looked(self, batch: MicroBatch, planned_at_ms: int | None, excluded_boot_ms: int | None) -> MicroBatch:
-        """Returns *batch* with the looks before it, by the boot clock."""
+        """Returns *batch* with the looks before it, by the boot clock. It looked at *planned_at_ms*; None: now."""
         age_ms = 0 if planned_at_ms is None else batch.started_at_ms - planned_at_ms
         looked_boot_ms, before_ms = batch.started_boot_ms - age_ms, self._looked_boot_ms
         if excluded_boot_ms is None or (before_ms is not None and before_ms > excluded_boot_ms):

@@ -15,7 +15,7 @@ from tidemark.clock import Clock, boot_clock_ms
 from tidemark.semantics.segments import NEXT, Segment, SegmentOwner
 
 SHORT_MS = 250
-"""Of batches that changed nothing, shorter segments become part of the wait before them: a night is one segment."""
+"""Of batches that changed nothing, shorter segments become part of the one before them, as a rule the wait."""
 
 
 class Timeline:
@@ -78,7 +78,7 @@ class Timeline:
             del self._ended[: len(segments)]
 
     def changed_nothing(self) -> None:
-        """Ends a batch that leaves no entry, whose short segments become part of the wait before them."""
+        """Ends a batch that leaves no entry, whose short segments become part of those before them."""
         with self._lock:
             kept: list[Segment] = []
             for segment in self._ended:
@@ -89,6 +89,8 @@ class Timeline:
                 else:
                     kept.append(segment._replace(batch_id=NEXT))
             self._ended = kept
+            self._batch_id = NEXT
+            self._running = self._running and self._running._replace(batch_id=NEXT)
 
     @property
     def is_at_work(self) -> bool:
