@@ -39,6 +39,7 @@
 | `typed_commands` | the commands in a text, checked against the real command line |
 | `tcp_proxy` | `TcpProxy`: a network on loopback that can stall or reset its connections |
 | `schema_registry` | `SchemaRegistry`: a small schema registry over HTTP, which can be stopped and started |
+| `recorded_facts` | what the drivers of a topology recorded, as facts of the account of time |
 | `recorded_jobs` | `Job`: a query of a job, recorded as Spark reports it |
 | `unchanged_jobs` | `Shop`: jobs of a team's own, run in the Spark of the tests |
 | `broker_rights` | `grant`: a right on a topic of the tests' broker |

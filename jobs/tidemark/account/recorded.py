@@ -10,7 +10,7 @@ table does not say is missing, and the account calls its time `unknown`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import polars as pl
@@ -64,15 +64,8 @@ class Recorded:
         finished, stored = self.operator_batches.with_columns(STREAM), results_of(self._stored_results(inputs))
         results = _with_earlier_reads(stored, reads, finished, batches, _holders(topology))
         lengths, arrivals = _usual_lengths(known), _usual_arrivals(plans, batches)
-        return AccountFacts(
-            **{
-                **vars(known),
-                "reads": reads,
-                "firsts": firsts,
-                "results": results,
-                "usual_lengths": lengths,
-                "usual_arrivals": arrivals,
-            }
+        return replace(
+            known, reads=reads, firsts=firsts, results=results, usual_lengths=lengths, usual_arrivals=arrivals
         )
 
     def _segments(self) -> pl.DataFrame:
@@ -87,7 +80,7 @@ class Recorded:
             .with_columns(began_ms=pl.col("phases_boot_ms") - pl.col("after_ms"))
             .with_columns(ended_ms=pl.col("began_ms") + pl.col("ms"))
         )
-        ends = told.group_by(DRIVER).agg(told_until_ms=pl.max("phases_boot_ms"), newest=pl.lit(0))
+        ends = told.group_by(DRIVER).agg(told_until_ms=pl.max("phases_boot_ms"))
         newest = (
             self.heartbeats.select(STREAM, "segments", "pulse_boot_ms", driver="epoch")
             .drop_nulls("segments")
@@ -343,13 +336,13 @@ def _holders(topology: Topology) -> dict[str, str]:
 
 
 def _usual_lengths(known: AccountFacts) -> pl.DataFrame:
-    """Returns the median length of each owner over all batches; of a batch without it: 0."""
+    """Returns the median length of each owner over all batches; a batch in which it has no time counts as 0."""
     owned = known.segments.group_by("stream", "batch_id", "owner", "detail").agg(
         ms=(pl.col("ended_ms") - pl.col("began_ms")).sum()
     )
     number = known.batches.group_by("stream").agg(number=pl.len())
     lengths = owned.group_by("stream", "owner", "detail").agg("ms").join(number, on="stream")
-    # Batches without a row count as 0, so the median is that of the longer half.
+    # Batches without a row are zeros at the front of the sorted list: they move the middle to the left.
     number_of = pl.col("number").cast(pl.Int64)
     middle = (number_of - 1) // 2 - (number_of - pl.col("ms").list.len().cast(pl.Int64))
     at = middle.clip(0, pl.col("ms").list.len().cast(pl.Int64) - 1)

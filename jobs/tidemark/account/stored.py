@@ -90,7 +90,10 @@ def _is_created() -> pl.Expr:
 
 
 def _placed(rows: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with the looks around their arrival, reference: the pulse's, or those of the first plan."""
+    """Returns *rows* with the looks around their arrival, by the reference clock.
+
+    They are looks of the driver while it worked, where it had some, or else of the first plan that saw the records.
+    """
     looks = batches.select("stream", "batch_id", "looked_ms", first_excluded_ms="excluded_ms")
     first = looks.select("stream", left_by="batch_id", first_ms="looked_ms", first_excluded_ms="first_excluded_ms")
     own = rows.with_columns(left_by=pl.coalesce("left_by", "batch_id"))

@@ -293,7 +293,7 @@ class _AsJson(JStreamingQueryListener):
 
 
 class _Waiting(NamedTuple):
-    """What `QueryRecord.take` got."""
+    """News of a query that have no rows yet, because the warehouse could not be read: the arguments of `take`."""
 
     news: Mapping[str, Any]
     plan: Any

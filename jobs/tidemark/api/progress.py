@@ -32,8 +32,8 @@ PHASES = {
 }
 """The phases of a batch in the order in which Spark goes through them (`MicroBatchExecution`), and who has their time.
 
-Its JSON has them by name. Phases that other versions have come with the rest, which is no phase and has no place of
-its own. addBatch reads, calculates and writes in one.
+Spark's JSON has them by name, without an order. REST is no phase of Spark; it stands before addBatch, as do phases that
+only other versions of Spark have. addBatch reads, calculates and writes in one.
 """
 EVENT_TIMES = ("watermark", "min", "max", "avg")
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
@@ -368,9 +368,9 @@ def window_rows(
 def _latency(progress: Mapping[str, Any], *, operator: str) -> dict[str, Any]:
     """Returns the clocks of *operator*, the query, which has one task, and its latency.
 
-    There are no clocks if the batch has no record with the event time of a watermark, and there is no latency if one of
-    its event times is out of range. The finish clock is the end of the trigger. `negative_n` is null if some records
-    may come from the future, because Spark does not count them.
+    There are no clocks if the batch has no record with the event time of a watermark, or all its event times are out of
+    range; and there is no latency if one of them is. The finish clock is the end of the trigger. `negative_n` is null
+    if some records may come from the future, because Spark does not count them.
     """
     times = present(event_ms(progress, which) for which in ("min", "max", "avg"))
     if not times:

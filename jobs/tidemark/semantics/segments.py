@@ -11,7 +11,10 @@ from typing import NamedTuple
 
 
 class SegmentOwner(StrEnum):
-    """Who has the time of a segment."""
+    """Who has the time of a segment.
+
+    In the phases of a query that a listener records, the detail is Spark's name of the phase instead.
+    """
 
     TRIGGER = "trigger"
     """Nothing was due: the stream waited for its next batch."""

@@ -71,7 +71,7 @@ def build_engine(
         host: The host of the driver.
         clock_offsets: Gets estimates of the clocks of executors' hosts. None: nobody reads them.
         queued: Measures how long the batch that began at an instant waited for other streams of the process.
-        timeline: Records what the driver does. None: only the engine does.
+        timeline: Records what the driver does. None: nobody reads it.
         looks: Returns those at a source while batches worked, before an instant.
 
     Raises:

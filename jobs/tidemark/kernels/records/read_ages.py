@@ -47,17 +47,18 @@ PLANS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "left_by
 OPEN_SPANS = pl.Schema({"partition": pl.Int32(), "from_offset": pl.Int64(), "until_offset": pl.Int64()})
 """Offsets that a look saw beyond the last stable offset, the end excluded: records of open transactions."""
 LOOKS = pl.Schema({"partition": pl.Int32(), "until_offset": pl.Int64(), "before_ms": pl.Int64()})
-"""Looks at a topic with CreateTime, the pulse's and this batch's: they saw the records before `until_offset`, and were
+"""Looks at a topic with CreateTime while batches worked: they saw the records before `until_offset`, and were
 `before_ms` before this batch's look, by the driver's boot clock."""
 READS = fields_schema(catalog.READS)
 FIRSTS = fields_schema(catalog.FIRSTS)
 """In order of arrival they are the first records of a partition at or beyond each instant for which a window that the
-batch closed had waited: its end, its `allowed_lateness` and the bound of the source."""
+batch closed had waited: its end plus the bound of the source."""
 RESULTS = fields_schema(catalog.RESULTS)
 LATE_KEYS = pl.Schema({"key": pl.String(), "n": pl.Int64(), "age_ms": pl.Int64()})
 """Fields of the keys with most results beyond a limit, MOST_KEYS of a batch and operator: `operator_batches.late_keys`.
 
 `n` results of the key were older than the limit, and `age_ms` is the sum of decided_at − record time over these.
+Nothing records them yet (decision 149).
 """
 MOST_KEYS = 3
 

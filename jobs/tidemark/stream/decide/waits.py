@@ -123,7 +123,7 @@ class BatchWaits:
         for name, rows_of_source in rows.items():
             own, is_hop = records[name], isinstance(self._sources[name], HopSource)
             if own.is_empty():
-                # Without records it does not know the columns beside them either.
+                # A frame without records has no columns BESIDE either.
                 reads[name] = SourceReads(SOURCE_RECORDS.to_frame(), rows_of_source, pl.Series(dtype=pl.UInt32))
                 continue
             known = rows_of_source.with_columns(read_row=_in_partition(rows_of_source)).with_row_index("row")

@@ -118,9 +118,9 @@ class Heartbeats:
         # A negative distance means that the clock was set back: then the beat is written.
         return kept is None or kept.state is not state or not 0 <= at_ms - kept.at_ms < EVERY_MS
 
-    def write_for(self, dead: Heartbeat) -> None:
-        """Writes the last beat of a driver that is *dead*, with the next row; it had no time to."""
-        self._waiting.append(_row_of(dead))
+    def write_for(self, last: Heartbeat) -> None:
+        """Adds *last* to the next rows: the last beat of a driver that was killed before it could write this row."""
+        self._waiting.append(_row_of(last))
 
     def _write(self) -> None:
         """Writes the rows that wait."""

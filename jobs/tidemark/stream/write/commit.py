@@ -83,38 +83,40 @@ class BootInstants:
 
     Attributes:
         decided_by: the epoch of the driver that decided the batch.
-        decided_ms: its wall clock minus its boot clock, when the batch began.
-        epoch: the driver that carries the batch out.
-        carried_ms: when it began to, epoch ms.
-        here_ms: its wall clock minus its boot clock, then.
+        decided_offset_ms: its wall clock minus its boot clock, when the batch began.
+        epoch: the lease of the driver that carries the batch out.
+        carried_ms: when that driver began to carry it out, epoch ms.
+        own_offset_ms: the wall clock of that driver minus its boot clock, at that instant.
     """
 
     decided_by: int
-    decided_ms: int
+    decided_offset_ms: int
     epoch: int
     carried_ms: int
-    here_ms: int
+    own_offset_ms: int
 
     @classmethod
     def of(cls, batch: MicroBatch, epoch: int, *, carried_ms: int, carried_boot_ms: int) -> BootInstants:
         """Returns the clocks of *batch*, which the driver *epoch* began to carry out at *carried_ms*."""
-        decided_ms, here_ms = batch.started_at_ms - batch.started_boot_ms, carried_ms - carried_boot_ms
-        if epoch == batch.epoch and abs(here_ms - decided_ms) < STEP_MS:
-            here_ms = decided_ms
-        return cls(batch.epoch, decided_ms, epoch, carried_ms, here_ms)
+        decided_offset_ms, own_offset_ms = batch.started_at_ms - batch.started_boot_ms, carried_ms - carried_boot_ms
+        if epoch == batch.epoch and abs(own_offset_ms - decided_offset_ms) < STEP_MS:
+            own_offset_ms = decided_offset_ms
+        return cls(batch.epoch, decided_offset_ms, epoch, carried_ms, own_offset_ms)
 
     def of_decided(self, at_ms: int) -> Clocks:
         """Returns the columns for an instant that was read before the batch was decided."""
-        return {"finished_boot_ms": at_ms - self.decided_ms, "finished_epoch": self.decided_by}
+        return {"finished_boot_ms": at_ms - self.decided_offset_ms, "finished_epoch": self.decided_by}
 
     def of_write(self, at_ms: int, boot_ms: int) -> Clocks:
-        """Returns the columns for an instant at which a write ended; it is *boot_ms* now."""
+        """Returns the columns for *at_ms*, when a write ended. *boot_ms* is the boot clock now."""
         # What the driver before had written keeps the time of its commit.
         if self.epoch != self.decided_by and at_ms < self.carried_ms:
             return self.of_decided(at_ms)
-        now_ms = at_ms - boot_ms
+        offset_ms = at_ms - boot_ms
         return {
-            "finished_boot_ms": boot_ms if abs(now_ms - self.here_ms) >= STEP_MS else at_ms - self.here_ms,
+            "finished_boot_ms": boot_ms
+            if abs(offset_ms - self.own_offset_ms) >= STEP_MS
+            else at_ms - self.own_offset_ms,
             "finished_epoch": self.epoch,
         }
 
@@ -209,8 +211,11 @@ class BatchCommitter:
             for name in write.shows:
                 own_ms = clocks[name]["finished_at_ms"]
                 waited_ms = carried_ms - own_ms, began_ms - max(own_ms, ready_ms)
-                shown_at = shown(clocks[name], ended.at_ms, *waited_ms, recovers=recovers)
-                clocks[name] = {**shown_at, **placed.of_write(shown_at["finished_at_ms"], self._timeline.clock())}
+                shown_clocks = shown(clocks[name], ended.at_ms, *waited_ms, recovers=recovers)
+                clocks[name] = {
+                    **shown_clocks,
+                    **placed.of_write(shown_clocks["finished_at_ms"], self._timeline.clock()),
+                }
             if isinstance(write, AppendRows) and write.target == CHANGES.name:
                 ready_ms = ended.at_ms
         if undeliverable := self._undeliverable(entry, refused):
