@@ -59,7 +59,7 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
         "interval": Interval(NOON, NOON + 3 * MINUTE_MS),
         "place_ms": 1_000,
         "summary": {
-            "windows": 2, "over_sla": 1, "promised": 2, "median_ms": 400, "p90_ms": 500, "max_ms": 500,
+            "windows": 2, "over_sla": 1, "in_parts": 1, "promised": 2, "median_ms": 400, "p90_ms": 500, "max_ms": 500,
             "before_source_ms": 1_000, "skew_error_ms": None,
         },
         "judged": [
