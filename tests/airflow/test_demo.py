@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.recorded_facts import ages_and_sums
+from tidemark.model.project.files import CHECKOUT
+from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
 
 PAGES = """
@@ -35,5 +38,8 @@ def test_the_demo_finds_no_problem_and_leaves_no_process(tmp_path: Path) -> None
     texts = [file.read_text() for file in (tmp_path / "airflow" / "logs").rglob("*task_id=tell_log/*.log")]
     assert f"/tidemark/pages/flights/slas#{page['incidents'][0]}" in "".join(texts)
     assert "/tidemark/pages/flights/operators/carrier_state" in "".join(texts)
+    ages = ages_and_sums(tmp_path / "warehouse", load(CHECKOUT / "jobs" / "topologies" / "flights.toml"))
+    assert ages.height
+    assert ages["sum_ms"].to_list() == ages["age_ms"].to_list()
     status = subprocess.run([*command, "status"], capture_output=True, text=True, check=False)
     assert "running" not in status.stdout

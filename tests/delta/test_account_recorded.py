@@ -15,7 +15,7 @@ from support.play import BOOTED_MS, Play, ms
 from support.recorded_facts import recorded_facts
 from support.recorded_jobs import Job, topic
 from support.separate_executors import Apart
-from support.topologies import NEWEST, aggregate, operators, repartition, sink
+from support.topologies import NEWEST, aggregate, operators, repartition, sink, source, topology_of
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.recorded import Recorded
@@ -132,6 +132,20 @@ def test_records_that_nobody_stamped_arrived_between_looks(tmp_path: Path) -> No
     assert [(read["n"], read["seen_before_ms"], read["excluded_before_ms"]) for read in row["reads"]] == [
         (1, 3_000, None), (1, 1_000, 3_000), (1, None, 1_000),
     ]  # fmt: skip
+
+
+def test_a_window_that_time_in_silence_closed_waited_for_that_silence(tmp_path: Path) -> None:
+    silent = source(bound="5 s", idle_after="5 s", idle_advances=True)
+    play = Play(topology_of({"window": "5 s"}, events=silent, kept=sink("events", table="kept")), tmp_path)
+    play.batch([play.row("events", ms(8.5), key="a", id="a", v=1)], at_ms=ms(10))
+    # In silence since 10 s, time is as far as a record of 13.5 s would have it from 15 s on, and one of 18.5 s from 20.
+    for at_s in (15.1, 20.1):
+        play.batch([], at_ms=ms(at_s), now_ms=ms(at_s) + 20)
+    found = recorded_facts(tmp_path, play.topology)
+    parts = window_parts(Ledger.of(found))
+    assert account(parts, found.windows, "events", 2) == {
+        "bound events": 5_000, "silence events/0 idle_advances": 5_000, "trigger": 120,
+    }  # fmt: skip
 
 
 JOB = {"producer clean:orders": 200, "operator addBatch": 550, "target commitOffsets": 50}

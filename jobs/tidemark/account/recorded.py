@@ -177,18 +177,48 @@ class Recorded:
         return found.sort("stream", "batch_id", "input", "partition")
 
     def _silences(self, inputs: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
-        """Returns where a partition became idle, whose silence began with the batch that read it last."""
+        """Returns where a partition became idle, whose silence began with the batch that read it last.
+
+        So did that of a source in whose silence time advances; of its partitions it is the one that was read last.
+        """
         rows = self._partitions(inputs).drop_nulls("partition").sort("stream", "input", "partition", "batch_id")
         to_boot_ms = batches.select("stream", "batch_id", to_boot_ms=pl.col("boot_ms") - pl.col("wall_ms"))
         is_idle = pl.col("activity") == Activity.IDLE.value
         read_at_ms = pl.when(pl.col("reads").is_not_null()).then(_ms("decided_at")).forward_fill().over(OF_READ)
-        silent = (
-            rows.with_columns(read_at_ms=read_at_ms, was_idle=is_idle.shift(fill_value=False).over(OF_READ))
-            .filter(is_idle & ~pl.col("was_idle"))
-            .join(to_boot_ms, on=["stream", "batch_id"], how="left")
-            .with_columns(due_ms=pl.col("read_at_ms") + pl.col("idle_after_ms") + pl.col("to_boot_ms"))
+        known = rows.with_columns(read_at_ms=read_at_ms, was_idle=is_idle.shift(fill_value=False).over(OF_READ))
+        silent = known.filter(is_idle & ~pl.col("was_idle")).with_columns(
+            setting=pl.lit("idle_after"), silent_ms="idle_after_ms"
         )
-        return _as(silent.with_columns(setting=pl.lit("idle_after")), facts.SILENCES)
+        found = pl.concat([silent, self._advances(inputs, known)], how="diagonal").join(
+            to_boot_ms, on=["stream", "batch_id"], how="left"
+        )
+        return _as(
+            found.with_columns(due_ms=pl.col("read_at_ms") + pl.col("silent_ms") + pl.col("to_boot_ms")), facts.SILENCES
+        )
+
+    def _advances(self, inputs: pl.DataFrame, partitions: pl.DataFrame) -> pl.DataFrame:
+        """Returns where time advanced in the silence of a source, by as much as the silence had lasted."""
+        of_batch = ["stream", "input", "batch_id"]
+        reached = partitions.group_by(of_batch).agg(
+            pl.col("partition", "read_at_ms").sort_by("read_at_ms", nulls_last=False).last(),
+            reached_ms=_ms("watermark").max(),
+        )
+        sources = self.partition_batches.filter(pl.col("partition").is_null(), pl.col("reads").is_null())
+        watermark_ms = _ms("watermark")
+        combined = (
+            sources.with_columns(STREAM)
+            .join(inputs.filter("idle_advances"), on=["stream", "source"])
+            .sort(of_batch)
+            .with_columns(has_moved=watermark_ms > watermark_ms.shift().over("stream", "input"))
+            .filter(pl.col("activity") == Activity.IDLE.value, pl.col("has_moved").fill_null(value=True))
+        )
+        silent_ms = watermark_ms - pl.col("reached_ms")
+        return (
+            combined.select(*of_batch, "watermark")
+            .join(reached, on=of_batch)
+            .with_columns(silent_ms=silent_ms, setting=pl.lit("idle_advances"))
+            .filter(pl.col("silent_ms") > 0)
+        )
 
     def _marks(self, topology: Topology) -> pl.DataFrame:
         """Returns how far each hop was complete with each batch, which was when the batch had its rows there.
@@ -382,14 +412,16 @@ def _inputs(topology: Topology) -> pl.DataFrame:
                         "bound_ms": source.bound_ms,
                         "idle_after_ms": source.idle_after_ms,
                         "max_records": source.max_records,
+                        "idle_advances": source.idle_advances,
                     }
                     row |= {} if of_job else of_file
                 case _:
                     assert_never(source)
             rows.append(row)
     whole = ("bound_ms", "idle_after_ms", "max_records")
+    is_so = ("of_job", "idle_advances")
     words = ("stream", "source", "input", "writer", "writer_place")
-    types = {**dict.fromkeys(words, pl.String), **dict.fromkeys(whole, pl.Int64), "of_job": pl.Boolean}
+    types = {**dict.fromkeys(words, pl.String), **dict.fromkeys(whole, pl.Int64), **dict.fromkeys(is_so, pl.Boolean)}
     return pl.DataFrame(rows, schema=types)
 
 
