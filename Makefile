@@ -110,8 +110,8 @@ check: .venv/.ready ## format, lint, spelling and types
 unit: .venv/.ready ## the rules and the kernels, in under 20 s
 	$(PYTEST) tests/unit tests/vectors tests/reference jobs/tidemark/semantics jobs/tidemark/model
 
-proof: setup ## every property with 2,000 examples instead of 25, and the long cases of tests/delta
-	$(BIN)/pytest -q tests/unit tests/vectors --hypothesis-profile=proof
+proof: setup ## every property with 2,000 examples instead of 25 (100 through the engine), and the long cases of tests/delta
+	$(BIN)/pytest -q tests/unit tests/vectors tests/delta/test_account_lives.py --hypothesis-profile=proof
 	$(BIN)/pytest -q -m long tests/delta tests/unit
 
 browser: ## Chromium for tests/browser, by apt where none is installed; without it they are skipped
