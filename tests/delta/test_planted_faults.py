@@ -207,7 +207,7 @@ def parts_that_differ(world: World) -> list[str]:
     for driver in world.drivers.values():
         for place in driver.tables:
             for result in results(world, place):
-                # Behind a hop the account names the producer of a record from the future after the hop.
+                # A record from the future has a negative part. Behind a hop its detail is the name of the hop.
                 is_named_otherwise = driver.hops and result.visible_ms < result.sent.event_ms
                 if result.is_open or is_named_otherwise:
                     continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import polars as pl
@@ -14,7 +15,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.tables import scan
 
-TABLES_READ = ("batches", "operator_batches", "partition_batches", "operator_windows", "heartbeats")
+TABLES_READ = [field.name for field in fields(Recorded)]
 
 
 def recorded_facts(warehouse: Path, topology: Topology) -> AccountFacts:

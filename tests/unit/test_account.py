@@ -98,7 +98,7 @@ def one_unknown(parts: Parts) -> Parts:
 
 
 def agrees(parts: Parts, truth: Counter[Owned], age_ms: float, *, exact: bool, more_ms: float = 0) -> None:
-    """The parts add up to the age, and each is true within the errors of the clocks, and *more_ms*."""
+    """Checks that the parts add up to the age, and that each is true within its clocks' errors plus *more_ms*."""
     # A mean age is not a whole number.
     assert abs(sum(ms for ms, _ in parts.values()) - age_ms) < 1, (parts, truth)
     errors = [error for _, error in parts.values()]

@@ -116,6 +116,17 @@ is a source). A batch may also have told how far the hop is complete, and have w
 Offsets are as there: exclusive ends. `cut_by` is the owner (`max_records`, `max_drift`) because of which a plan took
 less than there was, null: it took all, or nothing limited it; `cut_detail` is that owner's detail.
 """
+_ARRIVAL = {
+    "arrived_ms": MS,
+    "arrival_error_ms": MS,
+    "in_transaction": pl.Boolean(),
+    "left_by": COUNT,
+    "writer": TEXT,
+    "writer_place": TEXT,
+    "writer_batch": COUNT,
+    "writer_row": COUNT,
+}
+"""What is known of how records came, which READS explains."""
 READS = pl.Schema(
     {
         "stream": TEXT,
@@ -126,14 +137,7 @@ READS = pl.Schema(
         "event_ms": MS,
         "newest_ms": MS,
         "n": COUNT,
-        "arrived_ms": MS,
-        "arrival_error_ms": MS,
-        "in_transaction": pl.Boolean(),
-        "left_by": COUNT,
-        "writer": TEXT,
-        "writer_place": TEXT,
-        "writer_batch": COUNT,
-        "writer_row": COUNT,
+        **_ARRIVAL,
     }
 )
 """What a batch read: `n` records of an input partition that arrived, waited and aged alike, in `partition_batches`.
@@ -154,14 +158,7 @@ FIRSTS = pl.Schema(
         "row": COUNT,
         "event_ms": MS,
         "reached_ms": MS,
-        "arrived_ms": MS,
-        "arrival_error_ms": MS,
-        "in_transaction": pl.Boolean(),
-        "left_by": COUNT,
-        "writer": TEXT,
-        "writer_place": TEXT,
-        "writer_batch": COUNT,
-        "writer_row": COUNT,
+        **_ARRIVAL,
     }
 )
 """Single records, in the order of arrival by `row`: of each partition of a source, and for each instant for which a

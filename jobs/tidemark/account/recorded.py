@@ -177,9 +177,10 @@ class Recorded:
         return found.sort("stream", "batch_id", "input", "partition")
 
     def _silences(self, inputs: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
-        """Returns where a partition became idle, whose silence began with the batch that read it last.
+        """Returns where a partition became idle, and where time advanced because a whole source was silent.
 
-        So did that of a source in whose silence time advances; of its partitions it is the one that was read last.
+        A silence begins with the batch that read the partition last. For a source stands the partition that was read
+        last.
         """
         rows = self._partitions(inputs).drop_nulls("partition").sort("stream", "input", "partition", "batch_id")
         to_boot_ms = batches.select("stream", "batch_id", to_boot_ms=pl.col("boot_ms") - pl.col("wall_ms"))

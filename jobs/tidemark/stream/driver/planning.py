@@ -39,7 +39,7 @@ class Planning:
         self._returned_ms: int | None = None
 
     def started(self, query: StreamingQuery) -> None:
-        """Takes the *query* that runs from now on."""
+        """Asks *query* from now on, which has just been started."""
         self._query, self._returned_ms = query, None
 
     def returned(self) -> None:
