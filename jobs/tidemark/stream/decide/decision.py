@@ -38,7 +38,7 @@ from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
 from tidemark.stream.decide.schema_watch import SchemaWatch
-from tidemark.stream.decide.waits import FIRSTS, READS, RESULTS, BatchWaits, LooksBefore, Results, no_looks
+from tidemark.stream.decide.waits import FIRSTS_OF, READS_OF, RESULTS_OF, BatchWaits, LooksBefore, Results, no_looks
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
@@ -314,8 +314,8 @@ class Decider:
         tallies = self.tallies(runs)
         results = self.waits.results(reads, runs, batch)
         tables: dict[str, Rows] = {**self.for_tables.tables(batch, runs, results)}
-        tables |= with_rows(READS, {name: read.rows for name, read in reads.items()})
-        tables |= with_rows(RESULTS, {name: rows for name, (rows, _) in results.items()})
+        tables |= with_rows(READS_OF, {name: read.rows for name, read in reads.items()})
+        tables |= with_rows(RESULTS_OF, {name: rows for name, (rows, _) in results.items()})
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
         passing = {name: read.records for name, read in reads.items()}
@@ -347,7 +347,7 @@ class Decider:
             passing: by source, the records that may be the first to pass the windows that the batch closes.
         """
         now, closed = self.count_windows(now, tallies)
-        tables = {**tables, **with_rows(FIRSTS, self.waits.firsts(passing, was, closed, batch))}
+        tables = {**tables, **with_rows(FIRSTS_OF, self.waits.firsts(passing, was, closed, batch))}
         counts = {name: tally.intervals for name, tally in tallies.items()}
         held = {name: tally.counts.get("held_after", 0) for name, tally in tallies.items()}
         now, completed = self._completeness.decided(batch, was, now, counts, held)

@@ -19,8 +19,7 @@ import polars as pl
 
 from tidemark.collecting import pick
 from tidemark.kernels.records import read_ages
-from tidemark.kernels.records.read_ages import READS as READ
-from tidemark.kernels.records.read_ages import SOURCE_RECORDS
+from tidemark.kernels.records.read_ages import READS, SOURCE_RECORDS
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -32,7 +31,7 @@ from tidemark.stream.read.intake import records_of_hop
 from tidemark.stream.updates.step import Run
 
 OF_HOP = {"source_partition": "_partition", "source_offset": "_offset", "newest": "_newest_ms"}
-READS, FIRSTS, RESULTS = "reads_of_", "firsts_of_", "results_of_"
+READS_OF, FIRSTS_OF, RESULTS_OF = "reads_of_", "firsts_of_", "results_of_"
 """Prefixes of the entry's tables of a source and of an operator, with the columns of `read_ages`."""
 
 
@@ -111,7 +110,7 @@ class BatchWaits:
         """Returns the rows of each source, whose partitions were read apart; *parts* are in the order of partitions."""
         rows: dict[str, pl.DataFrame] = {}
         for name, source in self._sources.items():
-            none = pl.DataFrame(schema={"partition": pl.Int32(), **READ})
+            none = pl.DataFrame(schema={"partition": pl.Int32(), **READS})
             rows[name] = pl.concat([none, *(part[name] for part in parts if name in part)])
             if isinstance(source, HopSource):
                 rows[name] = read_ages.summed(rows[name], "writer_batch", "writer_row")

@@ -39,7 +39,7 @@ from tidemark.semantics.skew import Skew
 from tidemark.semantics.skip_rate import per_second
 from tidemark.storage.files import Files, Rows, lazy
 from tidemark.stream.decide.decision import DISORDER, TIMES
-from tidemark.stream.decide.waits import FIRSTS, READS, RESULTS
+from tidemark.stream.decide.waits import FIRSTS_OF, READS_OF, RESULTS_OF
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes
 from tidemark.stream.journal.task_run import TaskRun
@@ -165,7 +165,7 @@ class Measurer:
                 row |= {"kind": operator.kind, **_as_columns(clocks[name])}
                 row["level"] = latency_level(operator, self._terminals)
                 row["disorder"] = _disorder(entry.tables.get(f"{DISORDER}{name}"))
-                results = entry.tables.get(f"{RESULTS}{name}")
+                results = entry.tables.get(f"{RESULTS_OF}{name}")
                 row["results"] = None if results is None else as_frame(results).to_dicts()
                 if isinstance(operator, Sink) and operator.table:
                     row["newest_ms"] = _newest_ms(operator, entry.tables.get(name))
@@ -383,7 +383,7 @@ def _of_source(
             yield {"source": source, "partition": number, **_place(now, number), **_offsets(reading), **time}
 
 
-_LISTS = {"reads": READS, "firsts": FIRSTS}
+_LISTS = {"reads": READS_OF, "firsts": FIRSTS_OF}
 """Columns of `partition_batches` that are lists, with the prefix of their rows in the entry."""
 
 
