@@ -1,0 +1,83 @@
+"""What a cause is told with: one form for every surface.
+
+An explanation says how many results broke a promise and lists the leaves of the owners' trees that own their excess.
+What a page, an alert or a command adds is wording and layout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What follows from the account of the results that broke a promise."""
+
+    EXPLAINED = "explained"
+    """Leaves own the excess."""
+    AS_USUAL = "as usual"
+    """As many results broke the promise in the history before: nobody is named."""
+    CANNOT_BE_KEPT = "cannot be kept"
+    """What is expected of the parts alone exceeds the limit: the leaf is the largest of them."""
+    KEPT = "kept"
+    """No result broke the promise."""
+    NOT_KNOWN = "not known"
+    """No result that broke it is known, or nothing has an excess."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """An owner with its excess over what is expected of it.
+
+    Attributes:
+        owner: one of `account.owners`.
+        detail: which one, as that owner's `detail` says.
+        stream: whose time it was; None: it was spent outside of streams.
+        amount_ms: the excess of one event, or the median of a lasting fault, ms. None: it is not about time.
+        largest_ms: the largest excess in one result, ms.
+        usual_ms: what was expected of it in a result, ms.
+        records: how many records it kept from being counted. None: it is not about numbers of records.
+        usual_records: how many that usually are.
+        share: of the whole excess, 0 to 1.
+        touched: results that broke the promise, and of whose excess it has a part.
+        since_ms: when it began, epoch ms.
+        key: the key that most of the records have; None: it is not known, or none stands out.
+        reason: why records were refused, with the field; None: they were not.
+    """
+
+    owner: str
+    detail: str
+    stream: str | None = None
+    amount_ms: int | None = None
+    largest_ms: int | None = None
+    usual_ms: int | None = None
+    records: int | None = None
+    usual_records: int | None = None
+    share: float = 1.0
+    touched: int = 0
+    since_ms: int | None = None
+    key: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Why a promise is broken.
+
+    Attributes:
+        verdict: what follows.
+        leaves: at least a tenth of the whole excess each, the largest first.
+        explained: the share of *broken* that would be kept with the causes back at what is expected of them, 0 to 1.
+        broken: results that broke the promise; for a number of records, the records that are missing or too many.
+        results: all results that were judged with them.
+        usual_share: of results that broke it in the history, 0 to 1; None: there is no history.
+        has_history: False: what is expected is what the file says, or 0.
+    """
+
+    verdict: Verdict
+    leaves: tuple[Leaf, ...] = ()
+    explained: float = 0.0
+    broken: int = 0
+    results: int = 0
+    usual_share: float | None = None
+    has_history: bool = True
