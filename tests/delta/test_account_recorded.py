@@ -20,6 +20,7 @@ from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.recorded import Recorded
 from tidemark.account.records import record_parts
+from tidemark.account.steps import by_owner
 from tidemark.account.windows import window_parts
 from tidemark.control.folder import Heartbeat, StreamState, TimeTold
 from tidemark.kernels.columns.schemas import arrow_schema
@@ -73,7 +74,7 @@ def account(parts: pl.DataFrame, results: pl.DataFrame, place: str, batch_id: in
     return Counter(
         {
             f"{owner} {detail}".strip(): length_ms
-            for owner, detail, length_ms in parts.join(found, on="result").select("owner", "detail", "ms").rows()
+            for owner, detail, length_ms in by_owner(parts).join(found, on="result").select("owner", "detail", "ms").rows()
         }
     )
 
@@ -176,7 +177,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> AccountFacts:
 def accounts(facts: AccountFacts, batch_id: int) -> list[dict[str, int]]:
     """Returns the parts of each result of a batch, by OWNER DETAIL."""
     parts, results = record_parts(Ledger.of(facts)), facts.results.with_row_index("result").cast({"result": pl.Int64})
-    found = parts.join(results.filter(pl.col("batch_id") == batch_id), on="result", maintain_order="left")
+    found = by_owner(parts).join(results.filter(pl.col("batch_id") == batch_id), on="result", maintain_order="left")
     return [
         {
             f"{owner} {detail}".strip(): length_ms

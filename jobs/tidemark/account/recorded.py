@@ -10,7 +10,7 @@ table does not say is missing, and the account calls its time `unknown`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import assert_never
 
 import polars as pl
@@ -64,9 +64,10 @@ class Recorded:
         finished, stored = self.operator_batches.with_columns(STREAM), results_of(self._stored_results(inputs))
         results = _with_earlier_reads(stored, reads, finished, batches, _holders(topology))
         lengths, arrivals = _usual_lengths(known), _usual_arrivals(plans, batches)
-        return replace(
+        of_topology = replace(
             known, reads=reads, firsts=firsts, results=results, usual_lengths=lengths, usual_arrivals=arrivals
         )
+        return _with_full_names(of_topology, topology.name)
 
     def _segments(self) -> pl.DataFrame:
         """Returns the phases of batches, and what the newest heartbeat of each driver adds to them."""
@@ -306,6 +307,15 @@ class Recorded:
             STORED_RESULTS,
             "results",
         )
+
+
+def _with_full_names(known: AccountFacts, topology: str) -> AccountFacts:
+    """Returns *known* with the names of streams as everywhere in an account: TOPOLOGY/SUB_TOPOLOGY."""
+    frames = {each.name: getattr(known, each.name) for each in fields(known)}
+    full = [pl.format(f"{topology}/{{}}", pl.col(name)).alias(name) for name in ("stream", "writer")]
+    return AccountFacts(
+        **{name: frame.with_columns(full if "writer" in frame.columns else full[:1]) for name, frame in frames.items()}
+    )
 
 
 def _with_earlier_reads(
