@@ -74,7 +74,10 @@ def account(parts: pl.DataFrame, results: pl.DataFrame, place: str, batch_id: in
     return Counter(
         {
             f"{owner} {detail}".strip(): length_ms
-            for owner, detail, length_ms in by_owner(parts).join(found, on="result").select("owner", "detail", "ms").rows()
+            for owner, detail, length_ms in by_owner(parts)
+            .join(found, on="result")
+            .select("owner", "detail", "ms")
+            .rows()
         }
     )
 

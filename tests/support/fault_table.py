@@ -464,15 +464,15 @@ FAULTS = [
     ),
     Case(
         "dead stream", SHOP, "board_is_fresh", 310,
-        (Told("reads", 250.1),), (absence("reads", 49_800),),
+        (Told("reads", 250.1),), (absence("reads", 59_800),),
     ),
     Case(
         "silent stream", SHOP, "board_is_fresh", 310,
-        (Killed("reads", 250.1),), (absence("reads", 49_800),),
+        (Killed("reads", 250.1),), (absence("reads", 59_800),),
     ),
     Case(
         "stream killed seconds ago", SHOP, "board_is_fresh", 310,
-        (Told("reads", 250.1, StreamState.RUNNING, None, last_s=306),), (absence("reads", 49_800),),
+        (Told("reads", 250.1, StreamState.RUNNING, None, last_s=306),), (absence("reads", 59_800),),
     ),
     Case(
         "driver short of memory", SHOP, "board_is_fresh", 310,
@@ -480,15 +480,15 @@ FAULTS = [
     ),
     Case(
         "damaged file", SHOP, "board_is_fresh", 310,
-        (Killed("reads", 250.1), HalfWritten("reads")), (absence("reads", 49_800),),
+        (Killed("reads", 250.1), HalfWritten("reads")), (absence("reads", 59_800),),
     ),
     Case(
         "stream that stays in starting", SHOP, "board_is_fresh", 310,
-        (Told("reads", 250.1, StreamState.STARTING, None, last_s=309),), (absence("reads", 49_800),),
+        (Told("reads", 250.1, StreamState.STARTING, None, last_s=309),), (absence("reads", 59_800),),
     ),
     Case(
         "dead stream upstream of a hop", SHOP, "totals_are_fresh", 310,
-        (Told("reads", 250.1),), (absence("reads", 49_800),),
+        (Told("reads", 250.1),), (absence("reads", 59_800),),
     ),
     Case(
         "batch that hangs", SHOP, "board_is_fresh", 310,

@@ -13,7 +13,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,6 +148,10 @@ class Driver:
         other.taken = defaultdict(int, self.taken)
         other.visible = defaultdict(list, {place: [*seen] for place, seen in self.visible.items()})
         other.__post_init__()
+        # The process goes on: it knows what it did, and what it has told.
+        known = {id(each): each for each in (vars(self._timeline)["_lock"],)}
+        known[id(self._timeline.clock)] = other._timeline.clock
+        other._timeline, other._told_ms = deepcopy(self._timeline, known), self._told_ms
         return other
 
     @property
@@ -356,7 +360,7 @@ class Driver:
         beats += [until_ms] if is_last and until_ms not in beats else []
         alive = [at_ms for at_ms in beats if not any(began <= at_ms < ended for began, ended in still)]
         self.beaten_ms = until_ms
-        if not alive:
+        if not alive or not self.life:
             return
         path = self.world.layout.stream(self.world.topology.name, self.sub) / HEARTBEATS.name
         create(path, arrow_schema(HEARTBEATS), description=HEARTBEATS.row)

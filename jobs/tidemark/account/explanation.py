@@ -61,11 +61,27 @@ class Leaf:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Whose return to what is expected would keep the promise: a node of the owners' trees.
+
+    Attributes:
+        owner: one of `account.owners`; of several leaves the node that holds them together.
+        detail: which one.
+        explained: the share of the broken results that its return would keep, with the causes before it, 0 to 1.
+    """
+
+    owner: str
+    detail: str
+    explained: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """Why a promise is broken.
 
     Attributes:
         verdict: what follows.
+        causes: at most three, the one that keeps most results first.
         leaves: at least a tenth of the whole excess each, the largest first.
         explained: the share of *broken* that would be kept with the causes back at what is expected of them, 0 to 1.
         broken: results that broke the promise; for a number of records, the records that are missing or too many.
@@ -75,6 +91,7 @@ class Explanation:
     """
 
     verdict: Verdict
+    causes: tuple[Cause, ...] = ()
     leaves: tuple[Leaf, ...] = ()
     explained: float = 0.0
     broken: int = 0

@@ -27,7 +27,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.segments import NEXT
+from tidemark.semantics.segments import NEXT, SegmentOwner
 
 STREAM = pl.col("sub_topology").alias("stream")
 OF_READ = ["stream", "input", "partition"]
@@ -43,8 +43,11 @@ class Recorded:
     operator_windows: pl.DataFrame
     heartbeats: pl.DataFrame
 
-    def facts(self, topology: Topology) -> AccountFacts:
-        """Returns the facts of the streams of *topology*."""
+    def facts(self, topology: Topology, *, usual_until_ms: int | None = None) -> AccountFacts:
+        """Returns the facts of the streams of *topology*.
+
+        What is usual is so in the batches before *usual_until_ms*, epoch ms; None, or if there is none: in all.
+        """
         batches = self._batches()
         inputs = _inputs(topology)
         plans, silences = self._plans(inputs), self._silences(inputs, batches)
@@ -63,7 +66,9 @@ class Recorded:
         reads, firsts = reads_of(self._stored_reads(inputs), batches_of(known))
         finished, stored = self.operator_batches.with_columns(STREAM), results_of(self._stored_results(inputs))
         results = _with_earlier_reads(stored, reads, finished, batches, _holders(topology))
-        lengths, arrivals = _usual_lengths(known), _usual_arrivals(plans, batches)
+        before = batches.filter(pl.col("wall_ms") < usual_until_ms) if usual_until_ms is not None else batches
+        usual = replace(known, batches=before if before.height else batches)
+        lengths, arrivals = _usual_lengths(usual), _usual_arrivals(plans, usual.batches)
         of_topology = replace(
             known, reads=reads, firsts=firsts, results=results, usual_lengths=lengths, usual_arrivals=arrivals
         )
@@ -313,6 +318,9 @@ def _with_full_names(known: AccountFacts, topology: str) -> AccountFacts:
     """Returns *known* with the names of streams as everywhere in an account: TOPOLOGY/SUB_TOPOLOGY."""
     frames = {each.name: getattr(known, each.name) for each in fields(known)}
     full = [pl.format(f"{topology}/{{}}", pl.col(name)).alias(name) for name in ("stream", "writer")]
+    streams = pl.col("detail").str.replace_all("[^, ]+", f"{topology}/$0")  # those that held the slots
+    detail = pl.when(pl.col("owner") == SegmentOwner.SLOTS.value).then(streams).otherwise("detail")
+    frames["segments"] = known.segments.with_columns(detail=detail)
     return AccountFacts(
         **{name: frame.with_columns(full if "writer" in frame.columns else full[:1]) for name, frame in frames.items()}
     )
@@ -378,7 +386,8 @@ def _holders(topology: Topology) -> dict[str, str]:
 
 def _usual_lengths(known: AccountFacts) -> pl.DataFrame:
     """Returns the median length of each owner over all batches; a batch in which it has no time counts as 0."""
-    owned = known.segments.group_by("stream", "batch_id", "owner", "detail").agg(
+    of_batches = known.segments.join(known.batches, on=["stream", "batch_id"], how="semi")
+    owned = of_batches.group_by("stream", "batch_id", "owner", "detail").agg(
         ms=(pl.col("ended_ms") - pl.col("began_ms")).sum()
     )
     number = known.batches.group_by("stream").agg(number=pl.len())
