@@ -257,7 +257,12 @@ class Driver:
         for (name, partition), end in ends.items():
             if name in of_topics:
                 of_topics[name][partition] = end
-        engine.process(batch_id, lambda: self._collected(frame), of_topics, planned_at_ms=planned_at_ms)
+        before_ms = self.batches[-1][1] if self.batches else None
+        looks = [look.at_ms for look in self.looks[:-1] if before_ms is not None and look.at_ms > before_ms]
+        engine.process(
+            batch_id, lambda: self._collected(frame), of_topics, planned_at_ms=planned_at_ms,
+            excluded_boot_ms=self.host.boot_ms(looks[-1]) if looks else None,
+        )  # fmt: skip
         self.taken.update(ends)
         self._stamp_journal()
         self._timeline.begin(SegmentOwner.SPARK)
@@ -396,8 +401,27 @@ class Driver:
             "pulse_boot_ms": self.host.boot_ms(at_ms),
             "gaps": [{"began_ms": began_ms, "ended_ms": ended_ms, "cpu_ms": 0} for began_ms, ended_ms in gaps] or None,
             "segments": [each._asdict() for each in self._timeline.open()] or None if at_ms == self.now_ms else None,
+            "open_transactions": self._open_transactions(at_ms) or None,
             "clock_offsets": [measured | {"offset_ms": skew.offset_ms, "error_ms": skew.error_ms}] if skew else None,
         }
+
+    def _open_transactions(self, at_ms: int) -> list[dict[str, object]]:
+        """Returns the partitions in which a record that has arrived cannot be read yet, as a driver tells of them."""
+        found = []
+        for (topic, partition), records in self.world.arrived.items():
+            waits = [
+                (offset, sent) for offset, (sent, _) in enumerate(records)
+                if sent.arrived_ms <= at_ms < (sent.readable_ms or 0)
+            ]  # fmt: skip
+            if waits and topic in self.topics:
+                offset, sent = waits[0]
+                place = {
+                    "source": self.topics[topic],
+                    "partition": partition,
+                    "topic_partition": f"{topic}/{partition}",
+                }
+                found.append(place | {"stable_offset": offset, "found_at": utc(self.host.wall_ms(sent.arrived_ms))})
+        return found
 
     # What the engine asks
 

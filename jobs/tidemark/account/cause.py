@@ -13,7 +13,7 @@ from functools import cached_property
 import polars as pl
 
 from tidemark.account.excess import Judged, explain
-from tidemark.account.explanation import Explanation, Verdict
+from tidemark.account.explanation import Cause, Explanation, Leaf, Verdict
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.open_results import OpenResults, waits_for_time
@@ -21,6 +21,7 @@ from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
 from tidemark.account.owners.bound import BOUND
 from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.operator import OPERATOR
+from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.recorded import Recorded
 from tidemark.account.records import in_order, numbered, record_parts, step
@@ -35,6 +36,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import BurnRate, Deadline, Sla
 
 OF_RECORDS = frozenset({*QUANTILES, Measure.BURN_RATE})
@@ -57,6 +59,11 @@ def cause_of(
     if spec.measure in WORK_QUANTILES:
         return explain(promise.work())
     if spec.measure in OF_OPEN:
+        ahead = promise.ahead()
+        if ahead is not None:
+            return ahead
+        if promise.is_fresh:
+            return Explanation(verdict=Verdict.KEPT)
         judged = promise.open()
         return NOTHING if judged is None else explain(judged)
     return NOTHING
@@ -144,6 +151,39 @@ class _Promise:
             return parts_of(rows.select(AGES.names()), in_order(steps), ledger.timeline)
 
         return self._judged(results, parts)
+
+    def ahead(self) -> Explanation | None:
+        """Returns whose clock is ahead, if records have event times that are still to come; None: none has."""
+        reads = self.facts.reads.filter(
+            pl.col("event_ms") > self.at_ms + LEAST_CLOCK_ERROR_MS, pl.col("writer").is_null()
+        )
+        if reads.is_empty():
+            return None
+        read = reads.sort("event_ms").row(-1, named=True)
+        whose = read["input"] if read["partition"] is None else f"{read['input']}/{read['partition']}"
+        early_ms = (
+            self.at_ms - read["event_ms"] if read["arrived_ms"] is None else read["arrived_ms"] - read["event_ms"]
+        )
+        leaf = Leaf(owner=PRODUCER, detail=whose, amount_ms=early_ms, largest_ms=early_ms, touched=read["n"])
+        cause = Cause(owner=PRODUCER, detail=whose, explained=1.0)
+        return Explanation(
+            verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1
+        )
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the newest record of the table, or the watermark, is younger than the limit."""
+        if self.spec.measure is Measure.STALENESS:
+            rows = self.recorded.operator_batches.filter(pl.col("operator").is_in(self.places))
+            newest_ms = rows["newest_ms"].max()
+        else:
+            rows = self.recorded.partition_batches.filter(
+                pl.col("partition").is_null(),
+                pl.col("source").eq_missing(None if self.spec.subject == self.sub_topology.name else self.spec.subject),
+                pl.col("sub_topology") == self.sub_topology.name,
+            )
+            newest_ms = rows.select(pl.col("watermark").dt.epoch("ms").max()).item()
+        return isinstance(newest_ms, int) and self.at_ms - newest_ms <= self.limit_ms
 
     def open(self) -> Judged | None:
         """Returns the oldest result that is not visible yet, with results before it; None: nothing is open."""

@@ -63,7 +63,9 @@ class Recorded:
             bounds=_as(inputs.drop_nulls("bound_ms"), facts.BOUNDS),
             silences=silences,
         )
-        reads, firsts = reads_of(self._stored_reads(inputs), batches_of(known))
+        read, first = reads_of(self._stored_reads(inputs), batches_of(known))
+        transactions = self._transactions()
+        reads, firsts = (_with_transactions(rows, transactions, known) for rows in (read, first))
         finished, stored = self.operator_batches.with_columns(STREAM), results_of(self._stored_results(inputs))
         results = _with_earlier_reads(stored, reads, finished, batches, _holders(topology))
         before = batches.filter(pl.col("wall_ms") < usual_until_ms) if usual_until_ms is not None else batches
@@ -159,6 +161,15 @@ class Recorded:
         told = self.heartbeats.select(STREAM, driver="epoch", at_ms="pulse_boot_ms", offsets="clock_offsets")
         offsets = told.drop_nulls("offsets").explode("offsets").unnest("offsets")
         return _as(offsets, facts.CLOCKS)
+
+    def _transactions(self) -> pl.DataFrame:
+        """Returns where an open transaction kept records from being read: `stream`, `input`, `partition`, and the
+        `stable_offset`, from which on it did.
+        """
+        told = self.heartbeats.select(STREAM, "open_transactions").drop_nulls("open_transactions")
+        rows = told.explode("open_transactions").filter(pl.col("open_transactions").is_not_null())
+        found = rows.unnest("open_transactions").select("stream", "stable_offset", "partition", input="source")
+        return found.with_columns(pl.col("partition").cast(pl.Int64)).unique()
 
     def _plans(self, inputs: pl.DataFrame) -> pl.DataFrame:
         rows = self._partitions(inputs).filter(pl.col("until_offset").is_not_null())
@@ -312,6 +323,24 @@ class Recorded:
             STORED_RESULTS,
             "results",
         )
+
+
+def _with_transactions(reads: pl.DataFrame, transactions: pl.DataFrame, known: AccountFacts) -> pl.DataFrame:
+    """Returns *reads* with True in `in_transaction` for records that had arrived when a look did not see them yet,
+    and that a transaction kept from being read.
+    """
+    if transactions.is_empty():
+        return reads
+    plans = known.plans.join(transactions, on=OF_READ).filter(
+        pl.col("stable_offset").is_between("from_offset", "until_offset", closed="left")
+    )
+    excluded = batches_of(known).select("stream", "batch_id", without_ms="excluded_ms")
+    ended = plans.select(*OF_READ, "batch_id", was_open=pl.lit(value=True)).unique()
+    rows = reads.join(ended, on=[*OF_READ, "batch_id"], how="left", maintain_order="left", nulls_equal=True)
+    rows = rows.join(excluded, on=["stream", "batch_id"], how="left", maintain_order="left")
+    waited = pl.col("was_open") & (pl.col("arrived_ms") <= pl.col("without_ms"))
+    is_so = pl.col("in_transaction") | waited.fill_null(value=False)
+    return rows.with_columns(in_transaction=is_so).select(reads.columns)
 
 
 def _with_full_names(known: AccountFacts, topology: str) -> AccountFacts:
