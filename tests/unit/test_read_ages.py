@@ -17,7 +17,6 @@ from tidemark.kernels.records.read_ages import (
     WRITTEN_RECORDS,
     cell_of,
     first_records,
-    in_lists,
     late_keys,
     passing_records,
     places_of,
@@ -75,7 +74,6 @@ def test_records_that_came_about_alike_are_one_row():
         (1, 1, 10_000, 10_000, 5_000, None, False),
     ]
     assert numbers.to_list() == [0, 0, 1, 2, 3, 5, 4]
-    assert in_lists(rows, "reads")["reads"].list.len().to_list() == [4, 2]
 
 
 def test_what_nobody_stamped_lies_between_two_looks():

@@ -22,11 +22,13 @@ from tidemark.account.ledger import batches_of
 from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.window import WINDOW
 from tidemark.account.stored import STORED_READS, STORED_RESULTS, reads_of, results_of
+from tidemark.kernels.columns.quantiles import quantile_of, rank
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.quantiles import MEDIAN
 from tidemark.semantics.segments import NEXT
 
 STREAM = pl.col("sub_topology").alias("stream")
@@ -374,10 +376,9 @@ def _usual_lengths(known: AccountFacts) -> pl.DataFrame:
     number = known.batches.group_by("stream").agg(number=pl.len())
     lengths = owned.group_by("stream", "owner", "detail").agg("ms").join(number, on="stream")
     # Batches without a row are zeros at the front of the sorted list: they move the middle to the left.
-    number_of = pl.col("number").cast(pl.Int64)
-    middle = (number_of - 1) // 2 - (number_of - pl.col("ms").list.len().cast(pl.Int64))
-    at = middle.clip(0, pl.col("ms").list.len().cast(pl.Int64) - 1)
-    usual_ms = pl.when(middle >= 0).then(pl.col("ms").list.sort().list.get(at)).otherwise(0)
+    zeros = pl.col("number").cast(pl.Int64) - pl.col("ms").list.len()
+    middle = rank(pl.col("number"), MEDIAN) - zeros
+    usual_ms = pl.when(middle >= 0).then(pl.col("ms").list.sort().list.get(middle.clip(0))).otherwise(0)
     return _as(lengths.with_columns(usual_ms=usual_ms), facts.USUAL_LENGTHS)
 
 
@@ -389,8 +390,8 @@ def _usual_arrivals(plans: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
     rates = read.join(looks.with_columns(since_ms=since_ms), on=["stream", "batch_id"])
     return _as(
         rates.group_by("stream", "input").agg(
-            per_ms=(pl.col("n") / pl.col("since_ms")).filter(pl.col("since_ms") > 0).median().fill_null(0),
-            per_batch=pl.col("n").median().cast(pl.Float64),
+            per_ms=quantile_of((pl.col("n") / pl.col("since_ms")).filter(pl.col("since_ms") > 0), MEDIAN).fill_null(0),
+            per_batch=quantile_of(pl.col("n"), MEDIAN).cast(pl.Float64),
         ),
         facts.USUAL_ARRIVALS,
     )

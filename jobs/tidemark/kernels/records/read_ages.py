@@ -245,12 +245,6 @@ def late_keys(results: pl.DataFrame, limit_ms: int, decided_at_ms: int) -> pl.Da
     return _as_fields(by_key.sort(-pl.col("n").cast(pl.Int64()), "key").head(MOST_KEYS), LATE_KEYS)
 
 
-def in_lists(rows: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Returns *rows* as a list *name* of structs for each `partition`, in order."""
-    fields = pl.struct(pl.exclude("partition"))
-    return rows.group_by("partition", maintain_order=True).agg(fields.alias(name))
-
-
 def _as_fields(rows: pl.DataFrame, schema: dict[str, pl.DataType] | pl.Schema) -> pl.DataFrame:
     missing = [pl.lit(None, kind).alias(name) for name, kind in schema.items() if name not in rows.columns]
     return rows.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in schema.items())
