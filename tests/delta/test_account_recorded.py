@@ -108,6 +108,44 @@ def test_a_result_of_a_window_was_held_until_its_window_closed(facts: AccountFac
     assert found == PRODUCED | {"trigger": 1_020 + 20} | held | written
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_held_result_names_the_batch_that_read_its_newest_record(tmp_path: Path, shards: int) -> None:
+    """Of `b` a batch reads an older record last. A batch after the result's own reads a record of `a` and one of `b`
+    at the time of the newest ones, too late, and so does one of the other source, at the same offset, in time.
+    """
+    toml = (
+        topology_of(events=source(bound="1 s"))
+        + operators(more=source(topic="more", bound="1 s"))
+        + operators(both={"kind": "union", "inputs": ["events", "more"]})
+        + operators(ends=aggregate("both", key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"},
+                                   strategy="on_window_close"))
+        + operators(gaps=aggregate("both", key=["id"], window={"session": "3 s"}, aggregates={"n": "count(*)"},
+                                   strategy="on_window_close"))
+        + operators(ends_out=sink("ends", table="ends"), gaps_out=sink("gaps", table="gaps"))
+    )  # fmt: skip
+    play = Play(toml, tmp_path).in_shards(shards, Apart)
+    batches = [
+        [("events", 3, "a"), ("more", 2, "c")],
+        [("events", 5, "b"), ("more", 1, "a")],
+        [("events", 4, "b"), ("more", 3, "d")],
+        [("events", 30, "z"), ("more", 30, "z")],
+        [("events", 3, "a"), ("more", 5, "b")],
+        [("events", 60, "z"), ("more", 60, "z")],
+    ]
+    for n, rows in enumerate(batches):
+        play.batch([play.row(name, ms(at), key=key, id=key, v=n) for name, at, key in rows], at_ms=ms(70 + n))
+    results = recorded_facts(tmp_path, play.topology).results.filter(pl.col("place").is_in(["ends_out", "gaps_out"]))
+    named = results.with_columns(at=(pl.col("event_ms") - ms(0)) // 1_000).sort("place", "event_ms", "read_batch")
+    of_windows = [("events", 0, 3, 3), ("events", 1, 3, 5), ("more", 0, 3, 2), ("more", 2, 3, 3)]
+    found = sorted(
+        named.filter(pl.col("batch_id") == 3).select("place", "input", "read_batch", "batch_id", "at").rows()
+    )
+    assert found == sorted((place, *row) for place in ("ends_out", "gaps_out") for row in of_windows)
+    assert {*results["held_by"]} == {"window"}
+    assert {*results["held_detail"]} == {"ends", "gaps"}
+    assert results.filter(pl.col("read_batch") >= pl.col("batch_id")).is_empty()
+
+
 def test_a_window_is_accounted_for_from_its_end(facts: AccountFacts) -> None:
     # The bound ends at 11 s, and the first record after it is that of 13.5 s.
     assert account(window_parts(Ledger.of(facts)), facts.windows, "board", 1) == {

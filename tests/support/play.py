@@ -391,7 +391,7 @@ HOP = pl.Struct(
         "idle": pl.Boolean(),
         "newest_ms": pl.Int64(),
         "repeated": pl.Boolean(),
-        "result_row": pl.Int32(),
+        "result_row": pl.Int64(),
         "idle_watermark_ms": pl.Int64(),
     }
 )

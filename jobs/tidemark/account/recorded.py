@@ -23,7 +23,6 @@ from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.window import WINDOW
 from tidemark.account.stored import STORED_READS, STORED_RESULTS, reads_of, results_of
 from tidemark.kernels.columns.quantiles import quantile_of, rank
-from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
@@ -62,9 +61,10 @@ class Recorded:
             bounds=_as(inputs.drop_nulls("bound_ms"), facts.BOUNDS),
             silences=silences,
         )
-        reads, firsts = reads_of(self._stored_reads(inputs), batches_of(known))
-        finished, stored = self.operator_batches.with_columns(STREAM), results_of(self._stored_results(inputs))
-        results = _with_earlier_reads(stored, reads, finished, batches, _holders(topology))
+        stored = self._stored_reads(inputs)
+        reads, firsts = reads_of(stored, batches_of(known))
+        finished = self.operator_batches.with_columns(STREAM)
+        results = _with_holds(results_of(self._stored_results(), stored), finished, batches, _holders(topology))
         lengths, arrivals = _usual_lengths(known), _usual_arrivals(plans, batches)
         return replace(
             known, reads=reads, firsts=firsts, results=results, usual_lengths=lengths, usual_arrivals=arrivals
@@ -281,87 +281,58 @@ class Recorded:
         rows = self._partitions(inputs).with_columns(decided_at_ms=_ms("decided_at"))
         return _as(rows, STORED_READS, "reads", "firsts")
 
-    def _stored_results(self, inputs: pl.DataFrame) -> pl.DataFrame:
-        """Returns results, each of which names its input; one of a stream that names none reflects the only one."""
-        names = {(stream, source): name for stream, source, name in inputs.select("stream", "source", "input").rows()}
-        alone = (
-            inputs.filter(~pl.col("of_job"))
-            .group_by("stream")
-            .agg(pl.first("source"), n=pl.len())
-            .filter(pl.col("n") == 1)
-        )
-        only = dict(alone.select("stream", "source").rows())
-        rows = self.operator_batches.drop_nulls("results").with_columns(STREAM)
-        lists = [
-            [{**row, "source": names.get((stream, row["source"] or only.get(stream)))} for row in results]
-            for stream, results in rows.select("stream", "results").rows()
-        ]
+    def _stored_results(self) -> pl.DataFrame:
         return _as(
-            rows.with_columns(
+            self.operator_batches.drop_nulls("results").with_columns(
+                STREAM,
                 driver="finished_epoch",
                 place="operator",
                 decided_at_ms=_ms("decided_at"),
                 visible_ms=_ms("finished_at"),
                 visible_boot_ms="finished_boot_ms",
-                results=pl.Series(lists, dtype=rows.schema["results"]),
             ),
             STORED_RESULTS,
             "results",
         )
 
 
-def _with_earlier_reads(
-    results: pl.DataFrame,
-    reads: pl.DataFrame,
-    finished: pl.DataFrame,
-    batches: pl.DataFrame,
-    holders: Mapping[str, str],
+def _with_holds(
+    results: pl.DataFrame, finished: pl.DataFrame, batches: pl.DataFrame, holders: Mapping[str, str]
 ) -> pl.DataFrame:
-    """Returns *results* with the row of records that an earlier batch read: that of the nearest time.
+    """Returns *results* with what held those whose newest record an earlier batch read.
 
-    Such a result was held by the operator in *holders* until its window closed, which the look of its batch found. It
-    reflects records of several partitions, and then names none.
+    The operator in *holders* held such a result until its window closed, which the look of its batch found.
     """
-    rows = reads.select(*OF_READ, "event_ms", found_batch="batch_id", found_row="row").sort("event_ms")
-    earlier = results.with_row_index("order").filter(pl.col("read_row").is_null()).sort("event_ms")
-    of_any = earlier.filter(pl.col("partition").is_null()).drop("partition")
-    found = pl.concat(
-        [
-            _nearest(earlier.filter(pl.col("partition").is_not_null()), rows, OF_READ),
-            _nearest(of_any, rows, OF_READ[:2]),
-        ],
-        how="diagonal",
-    )
     looked_ms = pl.col("looked_ms") + pl.col("wall_ms") - pl.col("boot_ms")
+    holder = pl.col("place").replace_strict(holders, default=None, return_dtype=pl.String)
     held = (
-        found.with_columns(
-            read_batch="found_batch",
-            read_row="found_row",
-            held_by=pl.lit(WINDOW),
-            held_detail=pl.col("place").replace_strict(holders, default=None, return_dtype=pl.String),
-        )
-        .drop("held_from_ms", "due_ms")
+        results.with_columns(held_detail=pl.when(pl.col("read_batch") < pl.col("batch_id")).then(holder))
+        .drop("held_by", "held_from_ms", "due_ms")
         .join(
             finished.select("stream", read_batch="batch_id", held_detail="operator", held_from_ms="finished_boot_ms"),
             on=["stream", "read_batch", "held_detail"],
             how="left",
+            maintain_order="left",
         )
-        .join(batches.select("stream", "batch_id", due_ms=looked_ms), on=["stream", "batch_id"], how="left")
+        .join(
+            batches.select("stream", "batch_id", due_ms=looked_ms),
+            on=["stream", "batch_id"],
+            how="left",
+            maintain_order="left",
+        )
     )
-    here = results.with_row_index("order").filter(pl.col("read_row").is_not_null())
-    return pl.concat([here, held.select(here.columns)]).sort("order").drop("order")
-
-
-def _nearest(results: pl.DataFrame, rows: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    return results.join_asof(rows, on="event_ms", by=by, strategy="nearest", check_sortedness=False)
+    is_held = pl.col("held_detail").is_not_null()
+    return held.with_columns(
+        held_by=pl.when(is_held).then(pl.lit(WINDOW)), due_ms=pl.when(is_held).then("due_ms")
+    ).select(results.columns)
 
 
 def _holders(topology: Topology) -> dict[str, str]:
-    """Returns the aggregate whose windows each operator's results wait for: itself, or the nearest one before it."""
+    """Returns the operator that holds the results of each: itself, or the nearest one before it in its stream."""
     holders: dict[str, str] = {}
     for name, operator in topology.operators.items():
         before = [holders[upstream] for upstream in operator.inputs if upstream in holders]
-        if isinstance(operator, Aggregate):
+        if operator.emission is not None and operator.emission.holds:
             holders[name] = name
         elif before:
             holders[name] = before[0]

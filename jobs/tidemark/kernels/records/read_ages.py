@@ -27,7 +27,7 @@ SOURCE_RECORDS = pl.Schema(
 `event_ms` is the record time, and `arrived_ms` the stamp of the broker, of a file or of a table's version, both epoch
 ms. The stamp is null for a topic with CreateTime: nobody stamps arrivals there.
 """
-HOP_RECORDS = pl.Schema({"writer_batch": pl.Int64(), "writer_row": pl.Int32(), "event_ms": pl.Int64()})
+HOP_RECORDS = pl.Schema({"writer_batch": pl.Int64(), "writer_row": pl.Int64(), "event_ms": pl.Int64()})
 """Records that a batch read of a hop, with the batch that wrote them and `row` of their RESULTS there."""
 WRITTEN_RECORDS = pl.Schema(
     {
@@ -35,7 +35,7 @@ WRITTEN_RECORDS = pl.Schema(
         "offset": pl.Int64(),
         "event_ms": pl.Int64(),
         "writer_batch": pl.Int64(),
-        "writer_row": pl.Int32(),
+        "writer_row": pl.Int64(),
     }
 )
 """Records that a batch read of a hop, or of a topic that a stream of this warehouse writes, as SOURCE_RECORDS.
@@ -102,11 +102,12 @@ def written_reads(
     open_spans: pl.DataFrame | None = None,
 ) -> tuple[pl.DataFrame, pl.Series]:
     """Returns the same as `source_reads` for WRITTEN_RECORDS: a row for each row of their writer."""
-    lengths = records.select(
-        age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=pl.lit(None, pl.Int64()), cell=pl.col("writer_row")
-    )
+    rows_of_writers = records["writer_row"].unique().sort()
+    cells = rows_of_writers.search_sorted(records["writer_row"])
+    lengths = records.select(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=pl.lit(None, pl.Int64()), cell=cells)
     rows, numbers = _counted(lengths, _runs(records, plans, open_spans, None))
-    return _as_fields(rows.with_columns(writer_row="cell"), {"partition": pl.Int32(), **READS}), numbers
+    rows = rows.with_columns(writer_row=rows_of_writers.gather(rows["cell"]))
+    return _as_fields(rows, {"partition": pl.Int32(), **READS}), numbers
 
 
 def hop_reads(
@@ -204,13 +205,12 @@ def places_of(records: pl.DataFrame, asked: pl.DataFrame) -> pl.Series:
     return pl.Series(at, dtype=pl.UInt32()).set(pl.Series(known[at] != wanted), None)
 
 
-def results_by_row(results: pl.DataFrame, reflected: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
+def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
     """Returns the RESULTS of an operator, in the order of `row`.
 
     Args:
         results: what the batch made visible: `row`, and `event_ms` and `arrived_ms` of the newest record that each
             reflects, as in SOURCE_RECORDS (null: the arrival is not known).
-        reflected: in each row the other fields of RESULTS, but for numbers and sums, of the results of that `row`.
         decided_at_ms: decision time of the batch, epoch ms.
     """
     lengths = results.select(
@@ -219,8 +219,7 @@ def results_by_row(results: pl.DataFrame, reflected: pl.DataFrame, decided_at_ms
         age_ms=decided_at_ms - pl.col("event_ms"),
         wait_ms=decided_at_ms - pl.col("arrived_ms"),
     )
-    rows = summed(lengths, "row")
-    return _as_fields(rows.hstack(reflected[rows["row"]]), RESULTS)
+    return _as_fields(summed(lengths, "row"), RESULTS)
 
 
 def summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:

@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import polars as pl
@@ -38,7 +37,7 @@ from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
 from tidemark.stream.decide.schema_watch import SchemaWatch
-from tidemark.stream.decide.waits import FIRSTS_OF, READS_OF, RESULTS_OF, BatchWaits, LooksBefore, Results, no_looks
+from tidemark.stream.decide.waits import FIRSTS_OF, READS_OF, RESULTS_OF, BatchWaits, LooksBefore, no_looks
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
@@ -142,10 +141,8 @@ class RunTables:
         self.hops = [o.name for o in sub.operators if o.hop_table]
         self._has_intervals, self._table_inputs = topology.has_intervals, sub.table_inputs()
 
-    def tables(
-        self, batch: MicroBatch, runs: Mapping[str, Run], results: Results = MappingProxyType({})
-    ) -> dict[str, pa.Table]:
-        """Returns the rows of *runs* by name, those of hops with the row of their result in *results*.
+    def tables(self, batch: MicroBatch, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
+        """Returns the rows of *runs* by name.
 
         They are rows of the design's tables (without rows: left out), the record times of measured operators, and the
         outputs of repartitions and sinks.
@@ -166,8 +163,6 @@ class RunTables:
         for name, operator in self._committing.items():
             if name in runs:
                 rows = runs[name].rows[name]
-                if operator.hop_table and name in results:
-                    rows = rows.with_columns(result_row=results[name][1])
                 tables[name] = self.rows_of(HOP, rows, batch) if operator.hop_table else rows.to_arrow()
         return tables
 
@@ -310,12 +305,18 @@ class Decider:
             if intake.waiting is not None:
                 moves.waiting[name], moves.held[name] = intake.waiting, intake.waiting.n
         reads = self.waits.read({name: intake.read for name, intake in intakes.items()}, was, batch)
+        taken_in = {name: intake.run.output.with_columns(intake.order) for name, intake in intakes.items()}
+        for name, output in self.waits.with_rows(taken_in, reads).items():
+            runs_of_sources[name].output = output
+        waiting = {name: of_source.held for name, of_source in moves.waiting.items()}
+        for name, held in self.waits.with_rows(waiting, reads).items():
+            moves.waiting[name] = replace(moves.waiting[name], held=held)
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)
         results = self.waits.results(reads, runs, batch)
-        tables: dict[str, Rows] = {**self.for_tables.tables(batch, runs, results)}
-        tables |= with_rows(READS_OF, {name: read.rows for name, read in reads.items()})
-        tables |= with_rows(RESULTS_OF, {name: rows for name, (rows, _) in results.items()})
+        tables: dict[str, Rows] = {**self.for_tables.tables(batch, runs)}
+        tables |= with_rows(READS_OF, self.waits.numbered({name: read.rows for name, read in reads.items()}, was))
+        tables |= with_rows(RESULTS_OF, results)
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
         passing = {name: read.records for name, read in reads.items()}
@@ -347,6 +348,8 @@ class Decider:
             passing: by source, the records that may be the first to pass the windows that the batch closes.
         """
         now, closed = self.count_windows(now, tallies)
+        reads = [tables[name].num_rows for source in self.sources if (name := f"{READS_OF}{source.name}") in tables]
+        now = replace(now, reads=was.reads + sum(reads))
         tables = {**tables, **with_rows(FIRSTS_OF, self.waits.firsts(passing, was, closed, batch))}
         counts = {name: tally.intervals for name, tally in tallies.items()}
         held = {name: tally.counts.get("held_after", 0) for name, tally in tallies.items()}

@@ -3,8 +3,9 @@
 Purpose: whoever explains why a result was late needs its records, and no table has a row for each. So records that
 waited alike are one row (`kernels.records.read_ages`), and a result names the row of the record that it reflects.
 
-What it does not know: the row of a record that an earlier batch read, such as the newest one of a window that is sent
-when it closes.
+How it works: rows are numbered over all batches of the stream. A record takes the number of its row along (`_read`),
+through operators and the states that they keep. So the result of a window that is sent when it closes names the row of
+its newest record, in the batch that read that.
 
 In shards, the task that takes in a partition counts its rows, and each shard its results. A record takes its row along
 to its shard.
@@ -30,15 +31,18 @@ from tidemark.stream.journal.streaming_windows import ClosedWindow
 from tidemark.stream.read.intake import records_of_hop
 from tidemark.stream.updates.step import Run
 
-OF_HOP = {"source_partition": "_partition", "source_offset": "_offset", "newest": "_newest_ms"}
+OF_HOP = {
+    "source_partition": "_partition",
+    "source_offset": "_offset",
+    "newest": "_newest_ms",
+    "result_row": "_read",
+}
 READS_OF, FIRSTS_OF, RESULTS_OF = "reads_of_", "firsts_of_", "results_of_"
 """Prefixes of the entry's tables of a source and of an operator, with the columns of `read_ages`."""
 
 
 LooksBefore = Callable[[int, str], Sequence[tuple[int, int, int]]]
 """Returns the looks at a source before an instant (boot): partition, its end then, and how long before it was, ms."""
-Results = Mapping[str, tuple[pl.DataFrame, pl.Series]]
-"""By operator, its RESULTS, and for each of its rows the `row` of its result."""
 
 
 def no_looks(at_ms: int, source: str) -> Sequence[tuple[int, int, int]]:
@@ -59,11 +63,17 @@ class SourceReads:
         records: its records in the order of partition and offset; in a shard those of the shard.
         rows: `partition` and READS of all that was read, in the order of partitions; that of a hop is 0.
         numbers: the row of each of the records, counted over all partitions.
+        first: the number of the first of these rows among all of the stream.
     """
 
     records: pl.DataFrame
     rows: pl.DataFrame
     numbers: pl.Series
+    first: int
+
+    def of_stream(self, place: pl.Series) -> pl.Series:
+        """Returns the number, among all of the stream, of the row of each record at *place*; null for null."""
+        return self.numbers[place].cast(pl.Int64) + self.first
 
     def beside(self, records: pl.DataFrame) -> pl.DataFrame:
         """Returns *records*, which are among what was read, with columns BESIDE: by them a shard finds its rows.
@@ -95,6 +105,7 @@ class BatchWaits:
     ) -> dict[str, SourceReads]:
         """Returns what *batch* read after the progress *was*, from the *records* of sources as in `Intake.read`."""
         reads: dict[str, SourceReads] = {}
+        first = was.reads
         for name, source in pick(self._sources, records).items():
             plans = self._plans(was.inputs.get(name, InputProgress()))
             if isinstance(source, HopSource):
@@ -103,7 +114,8 @@ class BatchWaits:
             else:
                 looks = self._looks_at(name, records[name], batch)
                 rows, numbers = read_ages.source_reads(records[name], batch.decided_at_ms, plans=plans, looks=looks)
-            reads[name] = SourceReads(records[name], rows, numbers)
+            reads[name] = SourceReads(records[name], rows, numbers, first)
+            first += rows.height
         return reads
 
     def together(self, parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
@@ -116,24 +128,61 @@ class BatchWaits:
                 rows[name] = read_ages.summed(rows[name], "writer_batch", "writer_row")
         return rows
 
-    def dealt(self, rows: Mapping[str, pl.DataFrame], records: Mapping[str, pl.DataFrame]) -> dict[str, SourceReads]:
+    def numbered(self, rows: Mapping[str, pl.DataFrame], was: StreamProgress) -> dict[str, pl.DataFrame]:
+        """Returns the *rows* that a batch read after the progress *was* with `number`, among all of the stream."""
+        numbered: dict[str, pl.DataFrame] = {}
+        first = was.reads
+        for name in pick(self._sources, rows):
+            numbered[name] = rows[name].with_row_index("number", first).cast({"number": pl.Int64})
+            first += rows[name].height
+        return numbered
+
+    def with_rows(
+        self, records: Mapping[str, pl.DataFrame], reads: Mapping[str, SourceReads]
+    ) -> dict[str, pl.DataFrame]:
+        """Returns *records* for operators, with the number of the row of each as `_read`, and without columns BESIDE.
+
+        *records* are among what was read, but for some that waited, which have a number already. Those of a hop have
+        the columns BESIDE of the writer.
+        """
+        given: dict[str, pl.DataFrame] = {}
+        for name, of_source in records.items():
+            rows = of_source
+            if name in reads and of_source.height:
+                read = reads[name]
+                if isinstance(self._sources[name], HopSource):
+                    written = of_source.select(writer_batch="_batch", writer_row="_result")
+                    number = _of_writers(written, read.rows).cast(pl.Int64) + read.first
+                else:
+                    number = read.of_stream(read_ages.places_of(read.records, _places(of_source)))
+                rows = of_source.with_columns(_read=pl.coalesce("_read", number))
+            given[name] = rows.drop(BESIDE, strict=False)
+        return given
+
+    def dealt(
+        self, rows: Mapping[str, pl.DataFrame], records: Mapping[str, pl.DataFrame], was: StreamProgress
+    ) -> dict[str, SourceReads]:
         """Returns what a shard has got: *records* with the columns BESIDE of the *rows* that were read, by source."""
         reads: dict[str, SourceReads] = {}
-        for name, rows_of_source in rows.items():
+        first = was.reads
+        for name in pick(self._sources, rows):
+            rows_of_source, first_of_source = rows[name], first
+            first += rows_of_source.height
             own, is_hop = records[name], isinstance(self._sources[name], HopSource)
             if own.is_empty():
                 # A frame without records has no columns BESIDE either.
-                reads[name] = SourceReads(SOURCE_RECORDS.to_frame(), rows_of_source, pl.Series(dtype=pl.UInt32))
+                none = SOURCE_RECORDS.to_frame(), rows_of_source, pl.Series(dtype=pl.UInt32)
+                reads[name] = SourceReads(*none, first_of_source)
                 continue
-            known = rows_of_source.with_columns(read_row=_in_partition(rows_of_source)).with_row_index("row")
             if is_hop:
                 ours = records_of_hop(own, own.select("_batch", "_result"))
-                by = ["writer_batch", "writer_row"]
+                numbers = _of_writers(ours, rows_of_source)
             else:
                 of_source = {"event_ms": "_newest_ms", "arrived_ms": "_arrived_ms", "read_row": "_read_row"}
-                ours, by = _places(own).hstack(own.select(**of_source)), ["partition", "read_row"]
-            numbers = ours.join(known, on=by, how="left", maintain_order="left")["row"]
-            reads[name] = SourceReads(ours, rows_of_source, numbers)
+                ours = _places(own).hstack(own.select(**of_source))
+                known = rows_of_source.with_columns(read_row=_in_partition(rows_of_source)).with_row_index("row")
+                numbers = ours.join(known, on=["partition", "read_row"], how="left", maintain_order="left")["row"]
+            reads[name] = SourceReads(ours, rows_of_source, numbers, first_of_source)
         return reads
 
     def passing(self, records: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -179,19 +228,15 @@ class BatchWaits:
 
     def results(
         self, reads: Mapping[str, SourceReads], runs: Mapping[str, Run], batch: MicroBatch
-    ) -> dict[str, tuple[pl.DataFrame, pl.Series]]:
-        """Returns what *batch* made visible at each place of *runs*, with the number of the result of each row.
-
-        *reads* are of all sources. The number follows from what a result reflects, so it is the same in every shard.
-        """
-        made: dict[str, tuple[pl.DataFrame, pl.Series]] = {}
-        reflected = self._reflected(reads, batch)
+    ) -> dict[str, pl.DataFrame]:
+        """Returns the RESULTS of *batch* at each place of *runs*; *reads* are of all sources."""
+        made: dict[str, pl.DataFrame] = {}
         for name in sorted(self._places & runs.keys() if reads else ()):
             # The rows of a hop have the names of its columns.
             rows = runs[name].rows.get(name, runs[name].output).rename(OF_HOP, strict=False)
             if rows.height:
-                numbered = _numbered(rows, reads)
-                made[name] = read_ages.results_by_row(numbered, reflected, batch.decided_at_ms), numbered["row"]
+                found = rows.select(row="_read", event_ms="_newest_ms", arrived_ms=_arrivals(rows, reads))
+                made[name] = read_ages.results_by_row(found, batch.decided_at_ms)
         return made
 
     def _looks_at(self, source: str, records: pl.DataFrame, batch: MicroBatch) -> pl.DataFrame | None:
@@ -206,47 +251,24 @@ class BatchWaits:
         left = [(n, *plan) for n, part in sorted(was.partitions.items()) for plan in part.left_behind]
         return pl.DataFrame(left, schema=read_ages.PLANS, orient="row") if left else None
 
-    def _reflected(self, reads: Mapping[str, SourceReads], batch: MicroBatch) -> pl.DataFrame:
-        """Returns how results name each row of *reads*, and at last one that they do not know."""
-        rows = [pl.DataFrame(schema=_REFLECTED)]
-        for name, read in reads.items():
-            is_hop = isinstance(self._sources[name], HopSource)
-            named = read.rows.select(
-                read_batch=pl.lit(batch.batch_id, pl.Int64),
-                source=pl.lit(name),
-                partition=pl.lit(None, pl.Int32) if is_hop else pl.col("partition"),
-                read_row=_in_partition(read.rows),
-            )
-            rows.append(named)
-        not_known = pl.DataFrame([dict.fromkeys(_REFLECTED)], schema=_REFLECTED)
-        return pl.concat([*rows, not_known])
 
-
-_REFLECTED = {"read_batch": pl.Int64(), "source": pl.String(), "partition": pl.Int32(), "read_row": pl.Int32()}
-
-
-def _numbered(rows: pl.DataFrame, reads: Mapping[str, SourceReads]) -> pl.DataFrame:
-    """Returns, of the newest record that each of *rows* reflects, its `row`, `event_ms` and `arrived_ms`."""
-    found = (
-        _places(rows)
-        .hstack(rows.select(event_ms="_newest_ms"))
-        .with_columns(
-            row=pl.lit(sum(read.rows.height for read in reads.values()), pl.Int32), arrived_ms=pl.lit(None, pl.Int64)
-        )
-    )
-    before = 0
+def _arrivals(rows: pl.DataFrame, reads: Mapping[str, SourceReads]) -> pl.Series:
+    """Returns when the newest record that each of *rows* reflects arrived; null: not known, or an earlier batch."""
+    arrived_ms = pl.repeat(None, rows.height, dtype=pl.Int64, eager=True)
     for read in reads.values():
-        place = read_ages.places_of(read.records, found)
-        number = read.numbers[place]
-        # Sources of a union may have records at the same place; they have other times.
-        is_its = number.is_not_null() & ((read.records["event_ms"][place] == found["event_ms"]) | (len(reads) == 1))
-        columns = [pl.when(is_its).then((number + before).cast(pl.Int32)).otherwise("row").alias("row")]
         if "arrived_ms" in read.records.columns:
-            arrived_ms = read.records["arrived_ms"][place]
-            columns.append(pl.when(is_its).then(arrived_ms).otherwise("arrived_ms").alias("arrived_ms"))
-        found = found.with_columns(columns)
-        before += read.rows.height
-    return found
+            place = read_ages.places_of(read.records, _places(rows))
+            # Sources of a union may have records at the same place; they are in other rows.
+            is_its = (read.of_stream(place) == rows["_read"]).fill_null(value=False)
+            arrived_ms = read.records["arrived_ms"][place].zip_with(is_its, arrived_ms)
+    return arrived_ms
+
+
+def _of_writers(records: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+    """Returns the number, among *rows* of a hop, of each of *records* by the row of its writer."""
+    by = ["writer_batch", "writer_row"]
+    numbered = rows.select(by).with_row_index("row")
+    return records.select(by).join(numbered, on=by, how="left", maintain_order="left", nulls_equal=True)["row"]
 
 
 def _in_partition(rows: pl.DataFrame) -> pl.Series:

@@ -228,7 +228,7 @@ class Shards:
         tallies = tally_operators(taken_in, results, runs, **clocks)
         tables = rows_by_name((taken_in.tables, *(shard.tables for shard in results)), task.lay_out)
         results_of_shards = concatenated(shard.results for shard in results)
-        tables |= with_rows(READS_OF, taken_in.reads)
+        tables |= with_rows(READS_OF, self._decider.waits.numbered(taken_in.reads, was))
         tables |= with_rows(RESULTS_OF, {name: summed(rows, "row") for name, rows in results_of_shards.items()})
         hops = self._decider.for_tables.hops
         for name in hops:

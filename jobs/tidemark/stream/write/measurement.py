@@ -356,9 +356,13 @@ def _partitions(notes: DecisionNotes, tables: Mapping[str, Rows]) -> list[dict[s
     rows: list[dict[str, Any]] = []
     for source, part in now.inputs.items():
         before = was.inputs.get(source)
-        lists = {name: _by_partition(tables.get(f"{prefix}{source}")) for name, prefix in _LISTS.items()}
+        rows_read = tables.get(f"{READS_OF}{source}")
+        reads, firsts = _by_partition(rows_read), _by_partition(tables.get(f"{FIRSTS_OF}{source}"))
+        first_reads = _first_numbers(rows_read)
         for row in _of_source(source, before or InputProgress(), part, readings[source]):
-            rows.append({**row, **{name: by_partition.get(row["partition"]) for name, by_partition in lists.items()}})
+            number = row["partition"]
+            row |= {"reads": reads.get(number), "firsts": firsts.get(number), "first_read": first_reads.get(number)}
+            rows.append(row)
         # Partitions have rows of their own, so they are masked out of the comparison.
         if before is None or replace(part, partitions={}) != replace(before, partitions={}):
             activity = Activity.IDLE if part.idle else Activity.ACTIVE
@@ -383,17 +387,18 @@ def _of_source(
             yield {"source": source, "partition": number, **_place(now, number), **_offsets(reading), **time}
 
 
-_LISTS = {"reads": READS_OF, "firsts": FIRSTS_OF}
-"""Columns of `partition_batches` that are lists, with the prefix of their rows in the entry."""
-
-
 def _by_partition(rows: Rows | None) -> dict[int, list[dict[str, Any]]]:
-    """Returns *rows* without their column `partition`, by its value."""
+    """Returns *rows* as fields of a list, by `partition`."""
     frame = pl.DataFrame(schema={"partition": pl.Int32}) if rows is None else as_frame(rows)
     return {
-        partition: part.drop("partition").to_dicts()
+        partition: part.drop("partition", "number", strict=False).to_dicts()
         for (partition,), part in frame.partition_by("partition", as_dict=True, maintain_order=True).items()
     }
+
+
+def _first_numbers(rows: Rows | None) -> dict[int, int]:
+    """Returns the smallest `number` of *rows* of each partition."""
+    return {} if rows is None else dict(as_frame(rows).group_by("partition").agg(pl.min("number")).iter_rows())
 
 
 def _place(part: InputProgress, number: int) -> dict[str, str]:
