@@ -6,6 +6,7 @@ The clock of these plays stands still but for writes, which take 10 ms each, and
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -106,6 +107,34 @@ def test_a_result_of_a_window_was_held_until_its_window_closed(facts: AccountFac
     written = {f"target {name}": 10 for name in ("journal", "changes", "hop_by_id", "changes_of_board", "closed")}
     found = account(record_parts(Ledger.of(facts)), facts.results, "closed", 2)
     assert found == PRODUCED | {"trigger": 1_020 + 20} | held | written
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_phone_that_reconnects_is_named_among_old_records_and_among_late_ones(tmp_path: Path, shards: int) -> None:
+    """Its 36 records are 208 s old and less, each 2 s newer than the one before. A latency of 30 s is promised."""
+    play = Play(
+        topology_of(events=source(bound="1 s"))
+        + operators(sums=aggregate(key=["id"], window={"tumbling": "5 s"}, aggregates={"n": "count(*)"}))
+        + operators(closed=sink("sums", table="closed")),
+        tmp_path, partitions=2,
+    ).in_shards(shards, Apart)  # fmt: skip
+    play.promise_ms = 30_000
+    on_time = [("k", 0, 300), ("k", 1, 300), ("old", 1, 250)]
+    phone = [("phone", 0, 102 + 2 * n) for n in range(36)]
+    for at_s, records in ((301, on_time), (310, [*phone, ("k", 0, 310)])):
+        rows = [play.row("events", ms(at), partition=part, key=key, id=key) for key, part, at in records]
+        play.batch(rows, at_ms=ms(at_s))
+    told = scan(play.table("partition_batches")).filter(pl.col("slow_keys").is_not_null()).collect()
+    found = told.explode("slow_keys").select("batch_id", "partition", pl.col("slow_keys").struct.unnest())
+    assert found.sort("batch_id").rows() == [
+        (0, 1, "old", 1, 51_000, 51_000),
+        (1, 0, "phone", 36, 36 * 208_000 - 2_000 * sum(range(36)), 208_000),
+    ]
+    late = scan(play.table("dead_letters")).filter(pl.col("kind") == "late").collect()
+    by_key = late.group_by("partition", "key").agg(
+        n=pl.len(), oldest=(pl.col("decided_at") - pl.col("timestamp")).max()
+    )
+    assert by_key.rows() == [(0, b"phone", 36, timedelta(seconds=208))]
 
 
 @pytest.mark.parametrize("shards", [1, 2])

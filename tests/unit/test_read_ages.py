@@ -17,10 +17,10 @@ from tidemark.kernels.records.read_ages import (
     WRITTEN_RECORDS,
     cell_of,
     first_records,
-    late_keys,
     passing_records,
     places_of,
     results_by_row,
+    slow_keys,
     source_reads,
     summed,
     written_reads,
@@ -153,12 +153,18 @@ def test_a_result_finds_its_record_by_partition_and_offset():
     assert places_of(records.clear(), asked).to_list() == [None] * 4
 
 
-def test_the_keys_with_most_late_results_are_named():
-    """Of `a` two results are older than 10 s, of `b` and `d` one; `c` is 10 s old, `e` comes after three others."""
-    made = [("a", 80_000), ("b", 81_000), ("a", 89_999), ("a", 95_000), ("c", 90_000), ("e", 1), ("d", 2), (None, 3)]
-    results = frame(made, pl.Schema({"key": pl.String(), "event_ms": pl.Int64()}))
-    rows = late_keys(results, 10_000, DECIDED_MS)
-    assert rows.rows() == [("a", 2, 30_001), ("b", 1, 19_000), ("d", 1, 99_998)]
+def test_the_keys_with_most_old_records_of_each_partition_are_named():
+    """Of `a` two are older than 10 s, of `b` and `d` one. `c` is 10 s old, `e` comes after three, one is no text."""
+    made = [
+        (0, b"a", 80_000), (0, b"b", 81_000), (0, b"a", 89_999), (0, b"a", 95_000), (0, b"c", 90_000), (0, b"e", 1),
+        (0, b"d", 2), (0, None, 3), (1, b"\xff", 4), (1, b"a", 5),
+    ]  # fmt: skip
+    schema = pl.Schema({"partition": pl.Int32(), "key": pl.Binary(), "event_ms": pl.Int64()})
+    rows = slow_keys(frame(made, schema), 10_000, DECIDED_MS)
+    assert rows.rows() == [
+        (0, "a", 2, 30_001, 20_000), (0, "b", 1, 19_000, 19_000), (0, "d", 1, 99_998, 99_998),
+        (1, "a", 1, 99_995, 99_995),
+    ]  # fmt: skip
 
 
 def test_without_records_there_are_no_rows():

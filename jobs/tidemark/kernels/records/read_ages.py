@@ -13,6 +13,7 @@ import polars as pl
 
 from tidemark.kernels.columns.buckets import bucket_of
 from tidemark.kernels.columns.schemas import fields_schema
+from tidemark.kernels.records.fields import texts_of
 from tidemark.model.tables import catalog
 
 LEAST_MS = 1_000
@@ -54,12 +55,7 @@ FIRSTS = fields_schema(catalog.FIRSTS)
 """In order of arrival they are the first records of a partition at or beyond each instant for which a window that the
 batch closed had waited: its end plus the bound of the source."""
 RESULTS = fields_schema(catalog.RESULTS)
-LATE_KEYS = pl.Schema({"key": pl.String(), "n": pl.Int64(), "age_ms": pl.Int64()})
-"""Fields of the keys with most results beyond a limit, MOST_KEYS of a batch and operator: `operator_batches.late_keys`.
-
-`n` results of the key were older than the limit, and `age_ms` is the sum of decided_at − record time over these.
-Nothing records them yet (decision 149).
-"""
+SLOW_KEYS = fields_schema(catalog.SLOW_KEYS)
 MOST_KEYS = 3
 
 
@@ -230,18 +226,26 @@ def summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
     return rows.group_by(by).agg(*sums, in_common).sort(by).select(rows.columns)
 
 
-def late_keys(results: pl.DataFrame, limit_ms: int, decided_at_ms: int) -> pl.DataFrame:
-    """Returns the LATE_KEYS of an operator, those with most results first, and of equal ones the first in their order.
+def slow_keys(records: pl.DataFrame, limit_ms: int, decided_at_ms: int) -> pl.DataFrame:
+    """Returns `partition` and SLOW_KEYS, in the order of partitions: the MOST_KEYS keys of each with most old records.
+
+    Of keys with equally many it is the first in their order.
 
     Args:
-        results: what the batch made visible: `key`, as text, and `event_ms`, as in SOURCE_RECORDS. Null keys count as
-            none.
-        limit_ms: results that are older than this at the decision are late.
+        records: SOURCE_RECORDS with `key`, bytes. One that is null, or no text, is left out.
+        limit_ms: records that are older than this at the decision are old.
         decided_at_ms: decision time of the batch, epoch ms.
     """
-    late = results.filter(pl.col("event_ms") < decided_at_ms - limit_ms, pl.col("key").is_not_null())
-    by_key = late.group_by("key").agg(n=pl.len(), age_ms=(decided_at_ms - pl.col("event_ms")).sum())
-    return _as_fields(by_key.sort(-pl.col("n").cast(pl.Int64()), "key").head(MOST_KEYS), LATE_KEYS)
+    old = records.filter(pl.col("event_ms") < decided_at_ms - limit_ms, pl.col("key").is_not_null())
+    age_ms = decided_at_ms - pl.col("event_ms")
+    by_key = old.group_by("partition", "key").agg(n=pl.len(), age_ms=age_ms.sum(), max_age_ms=age_ms.max())
+    # To sort all keys takes longer than to count their records.
+    often = by_key.filter(pl.col("n") >= pl.col("n").top_k(MOST_KEYS).min().over("partition"))
+    first = pl.all().top_k_by(["n", "key"], MOST_KEYS, reverse=[False, True])
+    most = often.group_by("partition").agg(first).explode(pl.exclude("partition"))
+    in_order = most.sort("partition", "n", "key", descending=[False, True, False])
+    named = in_order.with_columns(key=texts_of(in_order["key"])).drop_nulls("key")
+    return _as_fields(named, {"partition": pl.Int32(), **SLOW_KEYS})
 
 
 def _as_fields(rows: pl.DataFrame, schema: dict[str, pl.DataType] | pl.Schema) -> pl.DataFrame:

@@ -239,6 +239,13 @@ FIRSTS = (
     *_WAITED,
 )
 """Fields of `partition_batches.firsts`, of one record each."""
+SLOW_KEYS = _columns(
+    ("key", "string", "text of the record's key"),
+    ("n", "bigint", "records of the key that were older than the promise"),
+    ("age_ms", "bigint", "sum of decided_at − record time of these, ms"),
+    ("max_age_ms", "bigint", "largest of these lengths, ms"),
+)
+"""Fields of `partition_batches.slow_keys`."""
 RESULTS = _columns(
     (
         "row",
@@ -442,6 +449,12 @@ PARTITION_BATCHES = Table(
             _list_of(FIRSTS),
             "first records at or beyond the end, plus the bound, of each window that the batch closed: fields as in "
             "reads; null: none",
+        ),
+        Column(
+            "slow_keys",
+            _list_of(SLOW_KEYS),
+            "the three keys with most records that were older than the shortest latency that an SLA of the topology "
+            "promises; null: none were, or the driver knows of no such SLA",
         ),
     ),
     key=("batch_id", "source", "partition"),

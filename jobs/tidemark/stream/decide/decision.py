@@ -37,7 +37,15 @@ from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
 from tidemark.stream.decide.schema_watch import SchemaWatch
-from tidemark.stream.decide.waits import FIRSTS_OF, READS_OF, RESULTS_OF, BatchWaits, LooksBefore, no_looks
+from tidemark.stream.decide.waits import (
+    FIRSTS_OF,
+    READS_OF,
+    RESULTS_OF,
+    SLOW_KEYS_OF,
+    BatchWaits,
+    LooksBefore,
+    no_looks,
+)
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
@@ -209,7 +217,7 @@ class Decider:
         steps: Steps,
         reopenings: Reopenings,
         timeline: Timeline,
-        looks: LooksBefore,
+        waits: BatchWaits,
     ) -> None:
         self._timeline = timeline
         self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
@@ -222,7 +230,7 @@ class Decider:
         self.sources = sub.sources
         self._due = DueTimes(topology, sub, steps.keeps_states)
         self._leading = self._due.leading
-        self.waits = BatchWaits(topology, sub, looks)
+        self.waits = waits
         self._judging = {o.name for o in sub.operators if o.emission}
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
@@ -280,7 +288,8 @@ class Decider:
         )
         pipeline = Pipeline(sub, steps, clock, timeline, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
         reopenings = Reopenings(sub, stream.home, control, steps.schemas)
-        return cls(topology, sub, reader, pipeline, steps, reopenings, timeline, looks)
+        waits = BatchWaits(topology, sub, looks, promise_ms=stream.promise_ms)
+        return cls(topology, sub, reader, pipeline, steps, reopenings, timeline, waits)
 
     def decide_rows(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> BatchDecision | None:
         """Takes in the rows *raw* of *batch*, and decides it as `decide` does."""
@@ -304,7 +313,8 @@ class Decider:
             readings[name], runs_of_sources[name] = intake.seen, intake.run
             if intake.waiting is not None:
                 moves.waiting[name], moves.held[name] = intake.waiting, intake.waiting.n
-        reads = self.waits.read({name: intake.read for name, intake in intakes.items()}, was, batch)
+        read = {name: intake.read for name, intake in intakes.items()}
+        reads, slow_keys = self.waits.read(read, was, batch), self.waits.slow_keys(read, batch)
         taken_in = {name: intake.run.output.with_columns(intake.order) for name, intake in intakes.items()}
         for name, output in self.waits.with_rows(taken_in, reads).items():
             runs_of_sources[name].output = output
@@ -315,11 +325,11 @@ class Decider:
         tallies = self.tallies(runs)
         results = self.waits.results(reads, runs, batch)
         tables: dict[str, Rows] = {**self.for_tables.tables(batch, runs)}
-        tables |= with_rows(READS_OF, self.waits.numbered({name: read.rows for name, read in reads.items()}, was))
-        tables |= with_rows(RESULTS_OF, results)
+        tables |= with_rows(READS_OF, self.waits.numbered({name: rows.rows for name, rows in reads.items()}, was))
+        tables |= with_rows(SLOW_KEYS_OF, slow_keys) | with_rows(RESULTS_OF, results)
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
-        passing = {name: read.records for name, read in reads.items()}
+        passing = {name: of_source.records for name, of_source in reads.items()}
         return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join, passing), moves)
 
     def conclude(

@@ -37,7 +37,7 @@ OF_HOP = {
     "newest": "_newest_ms",
     "result_row": "_read",
 }
-READS_OF, FIRSTS_OF, RESULTS_OF = "reads_of_", "firsts_of_", "results_of_"
+READS_OF, FIRSTS_OF, SLOW_KEYS_OF, RESULTS_OF = "reads_of_", "firsts_of_", "slow_keys_of_", "results_of_"
 """Prefixes of the entry's tables of a source and of an operator, with the columns of `read_ages`."""
 
 
@@ -90,11 +90,14 @@ class SourceReads:
 class BatchWaits:
     """Counts the batches of *sub*, one after the other; with the level `off` nothing is counted.
 
-    *looks* returns those at a source before an instant.
+    *looks* returns those at a source before an instant. *promise_ms* is the shortest latency that an SLA of the
+    topology promises; None: no SLA is known to promise one.
     """
 
-    def __init__(self, topology: Topology, sub: SubTopology, looks: LooksBefore = no_looks) -> None:
-        self._looks, self._window_ms = looks, topology.window_ms
+    def __init__(
+        self, topology: Topology, sub: SubTopology, looks: LooksBefore = no_looks, *, promise_ms: int | None = None
+    ) -> None:
+        self._looks, self._window_ms, self._promise_ms = looks, topology.window_ms, promise_ms
         self._places = {operator.name for operator in sub.handing_out} | sub.terminals()
         is_off, tables = topology.level is Level.OFF, sub.table_inputs()
         leading = [] if is_off else [source for source in sub.sources if source.name not in tables]
@@ -185,13 +188,25 @@ class BatchWaits:
             reads[name] = SourceReads(ours, rows_of_source, numbers, first_of_source)
         return reads
 
+    def slow_keys(self, records: Mapping[str, pl.DataFrame], batch: MicroBatch) -> dict[str, pl.DataFrame]:
+        """Returns the keys with most of the *records* older than the promise, by source."""
+        if self._promise_ms is None:
+            return {}
+        return {
+            name: read_ages.slow_keys(records[name], self._promise_ms, batch.decided_at_ms)
+            for name, source in pick(self._sources, records).items()
+            if isinstance(source, Source)
+        }
+
     def passing(self, records: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
         """Returns those of *records* that may be among the `firsts` of the batch, by source.
 
         That is exact unless the length of streaming windows was changed while some were open.
         """
         return {
-            name: read_ages.passing_records(records[name], size_ms=self._window_ms, after_ms=source.bound_ms)
+            name: read_ages.passing_records(
+                records[name].drop("key", strict=False), size_ms=self._window_ms, after_ms=source.bound_ms
+            )
             for name, source in pick(self._sources, records).items()
             if isinstance(source, Source)
         }

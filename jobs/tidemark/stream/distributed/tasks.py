@@ -231,7 +231,8 @@ class IntakeTask(Task):
             decided_at_ms=self.batch.decided_at_ms,
         )
         number: int = fresh["partition"][0]
-        waits, read = BatchWaits(self.stream.topology, self.stream.sub), {source.name: intake.read}
+        waits = BatchWaits(self.stream.topology, self.stream.sub, promise_ms=self.stream.promise_ms)
+        read = {source.name: intake.read}
         counted = waits.read(read, self.was, self.batch)
         records = intake.rows.on_time
         run = Run(intake.rows.on_time, times_of(intake.rows.measured), intake.counts, intake.tables)
@@ -249,6 +250,7 @@ class IntakeTask(Task):
             tables=self.lay_out_large(self.tables({source.name: run})),
             reads={name: of_source.rows for name, of_source in counted.items()},
             passing=waits.passing(read),
+            slow_keys=waits.slow_keys(read, self.batch),
         )
         return arrived, counted[source.name].beside(records) if counted else records
 
@@ -379,6 +381,7 @@ class ShardTask(Task):
             tables={**tables, **_disorder(arrived)},
             reads=decider.waits.together([part.reads for part in all_parts]),
             passing=concatenated(part.passing for part in all_parts),
+            slow_keys=concatenated(part.slow_keys for part in all_parts),
             task_runs=tuple(part.task_run for part in all_parts),
         )
 

@@ -39,7 +39,7 @@ from tidemark.semantics.skew import Skew
 from tidemark.semantics.skip_rate import per_second
 from tidemark.storage.files import Files, Rows, lazy
 from tidemark.stream.decide.decision import DISORDER, TIMES
-from tidemark.stream.decide.waits import FIRSTS_OF, READS_OF, RESULTS_OF
+from tidemark.stream.decide.waits import FIRSTS_OF, READS_OF, RESULTS_OF, SLOW_KEYS_OF
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes
 from tidemark.stream.journal.task_run import TaskRun
@@ -356,13 +356,12 @@ def _partitions(notes: DecisionNotes, tables: Mapping[str, Rows]) -> list[dict[s
     rows: list[dict[str, Any]] = []
     for source, part in now.inputs.items():
         before = was.inputs.get(source)
-        rows_read = tables.get(f"{READS_OF}{source}")
-        reads, firsts = _by_partition(rows_read), _by_partition(tables.get(f"{FIRSTS_OF}{source}"))
-        first_reads = _first_numbers(rows_read)
+        lists = {name: _by_partition(tables.get(f"{prefix}{source}")) for name, prefix in _LISTS.items()}
+        first_reads = _first_numbers(tables.get(f"{READS_OF}{source}"))
         for row in _of_source(source, before or InputProgress(), part, readings[source]):
             number = row["partition"]
-            row |= {"reads": reads.get(number), "firsts": firsts.get(number), "first_read": first_reads.get(number)}
-            rows.append(row)
+            of_number = {name: by_partition.get(number) for name, by_partition in lists.items()}
+            rows.append({**row, **of_number, "first_read": first_reads.get(number)})
         # Partitions have rows of their own, so they are masked out of the comparison.
         if before is None or replace(part, partitions={}) != replace(before, partitions={}):
             activity = Activity.IDLE if part.idle else Activity.ACTIVE
@@ -385,6 +384,10 @@ def _of_source(
         time = is_idle if number in gone else _time_of(now.partitions.get(number))
         if reading is not None or time != was:
             yield {"source": source, "partition": number, **_place(now, number), **_offsets(reading), **time}
+
+
+_LISTS = {"reads": READS_OF, "firsts": FIRSTS_OF, "slow_keys": SLOW_KEYS_OF}
+"""Columns of `partition_batches` that are lists, with the prefix of their rows in the entry."""
 
 
 def _by_partition(rows: Rows | None) -> dict[int, list[dict[str, Any]]]:
