@@ -16,7 +16,7 @@ from support.play import BOOTED_MS, Play, ms
 from support.recorded_facts import recorded_facts
 from support.recorded_jobs import Job, topic
 from support.separate_executors import Apart
-from support.topologies import NEWEST, aggregate, operators, repartition, sink, source, topology_of
+from support.topologies import EVENTS, NEWEST, aggregate, operators, repartition, sink, source, table, topology_of
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.recorded import Recorded
@@ -107,6 +107,27 @@ def test_a_result_of_a_window_was_held_until_its_window_closed(facts: AccountFac
     written = {f"target {name}": 10 for name in ("journal", "changes", "hop_by_id", "changes_of_board", "closed")}
     found = account(record_parts(Ledger.of(facts)), facts.results, "closed", 2)
     assert found == PRODUCED | {"trigger": 1_020 + 20} | held | written
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_result_of_an_interval_was_held_until_it_ended_and_is_none_when_it_is_repeated(
+    tmp_path: Path, shards: int
+) -> None:
+    """The first batch decides at 20 s. The interval that began then ends at 30 s, and the batch of 35 s sends `a`."""
+    toml = EVENTS + operators(often=table(strategy="periodic", interval="10 s"), out=sink("often", topic="out"))
+    play = Play(toml, tmp_path).in_shards(shards, Apart)
+    play.write_ms = 10
+    for at_s, key in ((20, "x"), (25, "a"), (35, "b"), (45, "b")):
+        row = play.row("events", ms(at_s) - 1_500, key=key, id=key)
+        play.batch([{**row, "stamped_ms": ms(at_s) - 1_000}], at_ms=ms(at_s), now_ms=ms(at_s) + 20)
+    results = recorded_facts(tmp_path, play.topology).results.filter(pl.col("place") == "out")
+    held = results.sort("batch_id", "event_ms").with_columns(pl.col("event_ms", "due_ms") - ms(0))
+    assert held.select("batch_id", "read_batch", "event_ms", "held_by", "held_detail", "due_ms").rows() == [
+        (2, 0, 18_500, "interval", "often", 30_000),
+        (2, 1, 23_500, "interval", "often", 30_000),
+        (2, 2, 33_500, None, None, None),
+        (3, 3, 43_500, None, None, None),
+    ]
 
 
 @pytest.mark.parametrize("shards", [1, 2])

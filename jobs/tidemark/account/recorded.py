@@ -19,16 +19,19 @@ from tidemark.account import facts
 from tidemark.account.clocks import DRIVER
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import batches_of
+from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.window import WINDOW
 from tidemark.account.stored import STORED_READS, STORED_RESULTS, reads_of, results_of
 from tidemark.kernels.columns.quantiles import quantile_of, rank
+from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.quantiles import MEDIAN
 from tidemark.semantics.segments import NEXT
+from tidemark.semantics.strategy import interval_end_ms
 
 STREAM = pl.col("sub_topology").alias("stream")
 OF_READ = ["stream", "input", "partition"]
@@ -63,8 +66,11 @@ class Recorded:
         )
         stored = self._stored_reads(inputs)
         reads, firsts = reads_of(stored, batches_of(known))
-        finished = self.operator_batches.with_columns(STREAM)
-        results = _with_holds(results_of(self._stored_results(), stored), finished, batches, _holders(topology))
+        holders = _holders(topology)
+        dues = _dues(self.batches.with_columns(STREAM), batches, holders)
+        results = _with_holds(
+            results_of(self._stored_results(), stored), self.operator_batches.with_columns(STREAM), dues, holders
+        )
         lengths, arrivals = _usual_lengths(known), _usual_arrivals(plans, batches)
         return replace(
             known, reads=reads, firsts=firsts, results=results, usual_lengths=lengths, usual_arrivals=arrivals
@@ -297,15 +303,15 @@ class Recorded:
 
 
 def _with_holds(
-    results: pl.DataFrame, finished: pl.DataFrame, batches: pl.DataFrame, holders: Mapping[str, str]
+    results: pl.DataFrame, finished: pl.DataFrame, dues: pl.DataFrame, holders: Mapping[str, Operator]
 ) -> pl.DataFrame:
-    """Returns *results* with what held those whose newest record an earlier batch read.
+    """Returns *results* with what held those whose newest record an earlier batch read: the operator in *holders*.
 
-    The operator in *holders* held such a result until its window closed, which the look of its batch found.
+    *dues* are those of `_dues`, and *finished* rows of `operator_batches`, with `stream`.
     """
-    looked_ms = pl.col("looked_ms") + pl.col("wall_ms") - pl.col("boot_ms")
-    holder = pl.col("place").replace_strict(holders, default=None, return_dtype=pl.String)
-    held = (
+    names = {place: holder.name for place, holder in holders.items()}
+    holder = pl.col("place").replace_strict(names, default=None, return_dtype=pl.String)
+    return (
         results.with_columns(held_detail=pl.when(pl.col("read_batch") < pl.col("batch_id")).then(holder))
         .drop("held_by", "held_from_ms", "due_ms")
         .join(
@@ -314,29 +320,62 @@ def _with_holds(
             how="left",
             maintain_order="left",
         )
-        .join(
-            batches.select("stream", "batch_id", due_ms=looked_ms),
-            on=["stream", "batch_id"],
-            how="left",
-            maintain_order="left",
-        )
+        .join(dues, on=["stream", "batch_id", "held_detail"], how="left", maintain_order="left")
+        .select(results.columns)
     )
-    is_held = pl.col("held_detail").is_not_null()
-    return held.with_columns(
-        held_by=pl.when(is_held).then(pl.lit(WINDOW)), due_ms=pl.when(is_held).then("due_ms")
-    ).select(results.columns)
 
 
-def _holders(topology: Topology) -> dict[str, str]:
+def _holders(topology: Topology) -> dict[str, Operator]:
     """Returns the operator that holds the results of each: itself, or the nearest one before it in its stream."""
-    holders: dict[str, str] = {}
+    holders: dict[str, Operator] = {}
     for name, operator in topology.operators.items():
         before = [holders[upstream] for upstream in operator.inputs if upstream in holders]
         if operator.emission is not None and operator.emission.holds:
-            holders[name] = name
+            holders[name] = operator
         elif before:
             holders[name] = before[0]
     return holders
+
+
+def _dues(decided: pl.DataFrame, batches: pl.DataFrame, holders: Mapping[str, Operator]) -> pl.DataFrame:
+    """Returns why results of each `stream` and `batch_id` no longer waited, and since when, by holder.
+
+    A window closed with the look of the batch. An interval ends after the decision before, and results were due then.
+    *decided* are rows of `batches` with `stream`, and *batches* are those of the account.
+    """
+    looked_ms = pl.col("looked_ms") + pl.col("wall_ms") - pl.col("boot_ms")
+    rows = (
+        decided.select("stream", "batch_id", decided_ms=_ms("decided_at"))
+        .sort("stream", "batch_id")
+        .with_columns(before_ms=pl.col("decided_ms").shift().over("stream"))
+        .join(batches.select("stream", "batch_id", looked_ms=looked_ms), on=["stream", "batch_id"], how="left")
+    )
+    dues = [pl.DataFrame(schema=_DUES)]
+    for holder in {operator.name: operator for operator in holders.values()}.values():
+        assert holder.emission is not None
+        interval_ms = holder.emission.interval_ms
+        ends_ms = [
+            None if interval_ms is None or before_ms is None else interval_end_ms(interval_ms, before_ms)
+            for before_ms in rows["before_ms"]
+        ]
+        of_holder = rows.with_columns(end_ms=pl.Series(ends_ms, dtype=pl.Int64), held_detail=pl.lit(holder.name))
+        has_ended = (pl.col("end_ms") <= pl.col("decided_ms")).fill_null(value=False)
+        dues.append(
+            of_holder.with_columns(
+                held_by=pl.when(has_ended).then(pl.lit(INTERVAL)).otherwise(pl.lit(WINDOW)),
+                due_ms=pl.when(has_ended).then("end_ms").otherwise("looked_ms"),
+            ).select(*_DUES)
+        )
+    return pl.concat(dues)
+
+
+_DUES = {
+    "stream": pl.String(),
+    "batch_id": pl.Int64(),
+    "held_detail": pl.String(),
+    "held_by": pl.String(),
+    "due_ms": pl.Int64(),
+}
 
 
 def _usual_lengths(known: AccountFacts) -> pl.DataFrame:

@@ -36,6 +36,7 @@ OF_HOP = {
     "source_offset": "_offset",
     "newest": "_newest_ms",
     "result_row": "_read",
+    "repeated": "_repeated",
 }
 READS_OF, FIRSTS_OF, SLOW_KEYS_OF, RESULTS_OF = "reads_of_", "firsts_of_", "slow_keys_of_", "results_of_"
 """Prefixes of the entry's tables of a source and of an operator, with the columns of `read_ages`."""
@@ -244,11 +245,16 @@ class BatchWaits:
     def results(
         self, reads: Mapping[str, SourceReads], runs: Mapping[str, Run], batch: MicroBatch
     ) -> dict[str, pl.DataFrame]:
-        """Returns the RESULTS of *batch* at each place of *runs*; *reads* are of all sources."""
+        """Returns the RESULTS of *batch* at each place of *runs*; *reads* are of all sources.
+
+        What was visible before, and is repeated, is none.
+        """
         made: dict[str, pl.DataFrame] = {}
         for name in sorted(self._places & runs.keys() if reads else ()):
             # The rows of a hop have the names of its columns.
-            rows = runs[name].rows.get(name, runs[name].output).rename(OF_HOP, strict=False)
+            rows = (
+                runs[name].rows.get(name, runs[name].output).rename(OF_HOP, strict=False).filter(~pl.col("_repeated"))
+            )
             if rows.height:
                 found = rows.select(row="_read", event_ms="_newest_ms", arrived_ms=_arrivals(rows, reads))
                 made[name] = read_ages.results_by_row(found, batch.decided_at_ms)
