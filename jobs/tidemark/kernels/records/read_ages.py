@@ -242,7 +242,7 @@ def slow_keys(records: pl.DataFrame, limit_ms: int, decided_at_ms: int) -> pl.Da
     # To sort all keys takes longer than to count their records.
     often = by_key.filter(pl.col("n") >= pl.col("n").top_k(MOST_KEYS).min().over("partition"))
     first = pl.all().top_k_by(["n", "key"], MOST_KEYS, reverse=[False, True])
-    most = often.group_by("partition").agg(first).explode(pl.exclude("partition"))
+    most = often.group_by("partition").agg(first).explode(*SLOW_KEYS)
     in_order = most.sort("partition", "n", "key", descending=[False, True, False])
     named = in_order.with_columns(key=texts_of(in_order["key"])).drop_nulls("key")
     return _as_fields(named, {"partition": pl.Int32(), **SLOW_KEYS})

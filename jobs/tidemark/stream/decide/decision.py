@@ -316,10 +316,10 @@ class Decider:
         read = {name: intake.read for name, intake in intakes.items()}
         reads, slow_keys = self.waits.read(read, was, batch), self.waits.slow_keys(read, batch)
         taken_in = {name: intake.run.output.with_columns(intake.order) for name, intake in intakes.items()}
-        for name, output in self.waits.with_rows(taken_in, reads).items():
+        for name, output in self.waits.with_row_numbers(taken_in, reads).items():
             runs_of_sources[name].output = output
         waiting = {name: of_source.held for name, of_source in moves.waiting.items()}
-        for name, held in self.waits.with_rows(waiting, reads).items():
+        for name, held in self.waits.with_row_numbers(waiting, reads).items():
             moves.waiting[name] = replace(moves.waiting[name], held=held)
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)

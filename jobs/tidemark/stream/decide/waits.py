@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import polars as pl
 
@@ -108,19 +109,17 @@ class BatchWaits:
         self, records: Mapping[str, pl.DataFrame], was: StreamProgress, batch: MicroBatch
     ) -> dict[str, SourceReads]:
         """Returns what *batch* read after the progress *was*, from the *records* of sources as in `Intake.read`."""
-        reads: dict[str, SourceReads] = {}
-        first = was.reads
+        counted: dict[str, tuple[pl.DataFrame, pl.Series]] = {}
         for name, source in pick(self._sources, records).items():
             plans = self._plans(was.inputs.get(name, InputProgress()))
             if isinstance(source, HopSource):
                 rows, numbers = read_ages.hop_reads(records[name], batch.decided_at_ms, plans=plans)
-                rows = rows.select(pl.lit(0, pl.Int32).alias("partition"), pl.all())
+                counted[name] = rows.select(pl.lit(0, pl.Int32).alias("partition"), pl.all()), numbers
             else:
                 looks = self._looks_at(name, records[name], batch)
-                rows, numbers = read_ages.source_reads(records[name], batch.decided_at_ms, plans=plans, looks=looks)
-            reads[name] = SourceReads(records[name], rows, numbers, first)
-            first += rows.height
-        return reads
+                counted[name] = read_ages.source_reads(records[name], batch.decided_at_ms, plans=plans, looks=looks)
+        firsts = self._first_numbers({name: rows for name, (rows, _) in counted.items()}, was)
+        return {name: SourceReads(records[name], *counted[name], first) for name, first in firsts.items()}
 
     def together(self, parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
         """Returns the rows of each source, whose partitions were read apart; *parts* are in the order of partitions."""
@@ -134,14 +133,12 @@ class BatchWaits:
 
     def numbered(self, rows: Mapping[str, pl.DataFrame], was: StreamProgress) -> dict[str, pl.DataFrame]:
         """Returns the *rows* that a batch read after the progress *was* with `number`, among all of the stream."""
-        numbered: dict[str, pl.DataFrame] = {}
-        first = was.reads
-        for name in pick(self._sources, rows):
-            numbered[name] = rows[name].with_row_index("number", first).cast({"number": pl.Int64})
-            first += rows[name].height
-        return numbered
+        return {
+            name: rows[name].with_row_index("number", first).cast({"number": pl.Int64})
+            for name, first in self._first_numbers(rows, was).items()
+        }
 
-    def with_rows(
+    def with_row_numbers(
         self, records: Mapping[str, pl.DataFrame], reads: Mapping[str, SourceReads]
     ) -> dict[str, pl.DataFrame]:
         """Returns *records* for operators, with the number of the row of each as `_read`, and without columns BESIDE.
@@ -168,15 +165,12 @@ class BatchWaits:
     ) -> dict[str, SourceReads]:
         """Returns what a shard has got: *records* with the columns BESIDE of the *rows* that were read, by source."""
         reads: dict[str, SourceReads] = {}
-        first = was.reads
-        for name in pick(self._sources, rows):
-            rows_of_source, first_of_source = rows[name], first
-            first += rows_of_source.height
-            own, is_hop = records[name], isinstance(self._sources[name], HopSource)
+        for name, first in self._first_numbers(rows, was).items():
+            own, rows_of_source, is_hop = records[name], rows[name], isinstance(self._sources[name], HopSource)
             if own.is_empty():
                 # A frame without records has no columns BESIDE either.
-                none = SOURCE_RECORDS.to_frame(), rows_of_source, pl.Series(dtype=pl.UInt32)
-                reads[name] = SourceReads(*none, first_of_source)
+                none = pl.Series(dtype=pl.UInt32)
+                reads[name] = SourceReads(SOURCE_RECORDS.to_frame(), rows_of_source, none, first)
                 continue
             if is_hop:
                 ours = records_of_hop(own, own.select("_batch", "_result"))
@@ -186,7 +180,7 @@ class BatchWaits:
                 ours = _places(own).hstack(own.select(**of_source))
                 known = rows_of_source.with_columns(read_row=_in_partition(rows_of_source)).with_row_index("row")
                 numbers = ours.join(known, on=["partition", "read_row"], how="left", maintain_order="left")["row"]
-            reads[name] = SourceReads(ours, rows_of_source, numbers, first_of_source)
+            reads[name] = SourceReads(ours, rows_of_source, numbers, first)
         return reads
 
     def slow_keys(self, records: Mapping[str, pl.DataFrame], batch: MicroBatch) -> dict[str, pl.DataFrame]:
@@ -252,13 +246,17 @@ class BatchWaits:
         made: dict[str, pl.DataFrame] = {}
         for name in sorted(self._places & runs.keys() if reads else ()):
             # The rows of a hop have the names of its columns.
-            rows = (
-                runs[name].rows.get(name, runs[name].output).rename(OF_HOP, strict=False).filter(~pl.col("_repeated"))
-            )
+            rows = runs[name].rows.get(name, runs[name].output).rename(OF_HOP, strict=False)
+            rows = rows.filter(~pl.col("_repeated"))
             if rows.height:
                 found = rows.select(row="_read", event_ms="_newest_ms", arrived_ms=_arrivals(rows, reads))
                 made[name] = read_ages.results_by_row(found, batch.decided_at_ms)
         return made
+
+    def _first_numbers(self, rows: Mapping[str, pl.DataFrame], was: StreamProgress) -> dict[str, int]:
+        """Returns the number, among all of the stream, of the first of the *rows* of each source."""
+        names = [*pick(self._sources, rows)]
+        return dict(zip(names, accumulate((rows[name].height for name in names), initial=was.reads), strict=False))
 
     def _looks_at(self, source: str, records: pl.DataFrame, batch: MicroBatch) -> pl.DataFrame | None:
         """Returns the LOOKS at *source* before *batch*; None: there were none, or the broker has stamped *records*."""

@@ -327,7 +327,7 @@ class ShardTask(Task):
         steps, sources = shard.steps, names_in(self.stream.sub.sources)
         records = {name: _records(name, parts, steps) for name in sources}
         reads = decider.waits.dealt(taken_in.reads, records, self.was)
-        arrived = {name: self._run(part) for name, part in decider.waits.with_rows(records, reads).items()}
+        arrived = {name: self._run(part) for name, part in decider.waits.with_row_numbers(records, reads).items()}
         moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now, self.batch))
         runs = dict(decider.pipeline.run(arrived, moves, moment))
         # Rows that every shard computes alike are returned by the first shard only.
