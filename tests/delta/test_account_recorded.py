@@ -130,6 +130,24 @@ def test_a_result_of_an_interval_was_held_until_it_ended_and_is_none_when_it_is_
     ]
 
 
+def test_a_record_that_was_ahead_waited_for_the_slow_partition(tmp_path: Path) -> None:
+    """Partition 0 is at 20 s when its record of 34 s comes, and partition 1 at 1 s. The batch of 50 s reads 30 s there,
+    so that of 55 s sends the record on.
+    """
+    toml = topology_of({"max_drift": "10 s"}, events=source(bound="1 s")) + operators(out=sink("events", topic="out"))
+    play = Play(toml, tmp_path, partitions=2)
+    reads = ((10, [(0, 1), (1, 1)]), (40, [(0, 20), (0, 34)]), (50, [(1, 30)]), (55, [(1, 31)]))
+    for at_s, records in reads:
+        rows = [play.row("events", ms(second), partition=partition) for partition, second in records]
+        play.batch(rows, at_ms=ms(at_s), now_ms=ms(at_s) + 20)
+    results = recorded_facts(tmp_path, play.topology).results
+    held = results.filter(pl.col("read_batch") < pl.col("batch_id")).with_columns(
+        pl.col("event_ms", "due_ms") - ms(0), held_from_ms=pl.col("held_from_ms") - (ms(0) - BOOTED_MS)
+    )
+    columns = ["batch_id", "read_batch", "partition", "event_ms", "held_by", "held_detail", "held_from_ms", "due_ms"]
+    assert held.select(columns).rows() == [(3, 1, 0, 34_000, "max_drift", "events/1", 40_020, 50_000)]
+
+
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_phone_that_reconnects_is_named_among_old_records_and_among_late_ones(tmp_path: Path, shards: int) -> None:
     """Its 36 records are 208 s old and less, each 2 s newer than the one before. A latency of 30 s is promised."""
