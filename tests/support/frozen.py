@@ -86,7 +86,14 @@ class Changed:
     why: str
 
 
-CHANGED: Sequence[Changed] = ()
+_NUMBERED = (
+    "rows of `reads` are numbered over all batches, so that a held result can name one of an earlier batch (153)"
+)
+CHANGED: Sequence[Changed] = (
+    Changed("*", "table operator_batches", "results", _NUMBERED),
+    Changed("*", "table partition_batches", "reads", f"its `writer_row`: {_NUMBERED}"),
+    Changed("*", "table hop_*", "result_row", _NUMBERED),
+)
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),
     # Workers of shards are processes of their own, which tell the machine's name. The stored answers are those of `vm`.

@@ -43,7 +43,7 @@ IMPORTS = {
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "account.owners": "semantics",
-    "account": "semantics model.kinds model account.owners",
+    "account": "semantics model.kinds model kernels.columns account.owners",
     "storage": "errors clock model.settings model.project",
     "storage.delta": (
         "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"

@@ -19,6 +19,7 @@ from tidemark.model.sla_spec import (
     Compliance,
     Measure,
     Severity,
+    Slas,
     SlaSpec,
     load,
     load_usable,
@@ -516,6 +517,20 @@ def test_an_objective_is_three_burn_rates() -> None:
     assert {(spec.compliance, spec.measure, spec.owner, spec.runbook) for spec in found} == {
         (Compliance(name="board", window_ms=604_800_000), Measure.BURN_RATE, "desk", "look")
     }
+
+
+def test_the_shortest_latency_that_counts_against_an_sla_is_known() -> None:
+    """A warning is one, too. The work of an operator and the age of a table are no latencies of records."""
+    limits = {
+        "work": {"measure": "operator_latency_p50", "warn_after": "1 s"},
+        "age": {"measure": "staleness", "warn_after": "2 s"},
+        "slow": {"measure": "latency_p99", "error_after": "50 s", "warn_after": "40 s"},
+    }
+    assert Slas(specs=objective(), errors={}).least_latency_ms == 30_000
+    for expected_ms, names in ((None, ["work", "age"]), (40_000, [*limits])):
+        tables = {name: {"subject": "flight_board", "owner": "desk", **limits[name]} for name in names}
+        found = usable_slas({"flights": tables}, FLIGHTS, file="slas.toml")
+        assert (found.least_latency_ms, found.errors) == (expected_ms, {})
 
 
 def test_an_objective_has_a_window_of_28_days_by_default() -> None:

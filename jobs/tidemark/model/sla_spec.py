@@ -271,6 +271,21 @@ class Slas:
             raise InvalidSpec("\n".join(map(str, self.errors.values())))
 
     @property
+    def least_latency_ms(self) -> int | None:
+        """Returns the shortest latency beyond which a record counts against one of them; None: none is about latency.
+
+        A record that is slower than a limit of `latency_*` or the threshold of an objective counts against it.
+        """
+        limits_ms: list[float] = []
+        for spec in self.specs:
+            match spec.limits:
+                case Sla() if spec.measure in QUANTILES:
+                    limits_ms.append(spec.limits.least_ms)
+                case BurnRate():
+                    limits_ms.append(spec.limits.objective.threshold_ms)
+        return math.floor(min(limits_ms)) if limits_ms else None
+
+    @property
     def unusable(self) -> frozenset[str]:
         """Returns the names of SLAs that may be promised and are invalid."""
         # An invalid table may be one with an objective.
@@ -344,8 +359,13 @@ def known_slas(topology: Topology) -> Slas:
 
     There are none if the file is missing or not valid TOML.
     """
+    return slas_in(Project.here(), topology)
+
+
+def slas_in(project: Project, topology: Topology) -> Slas:
+    """Returns the SLAs of *topology* in *project*, as `known_slas` does."""
     try:
-        return load_usable(Project.here().slas, topology)
+        return load_usable(project.slas, topology)
     except (FileNotFoundError, InvalidSpec):
         return Slas(specs=(), errors={})
 
