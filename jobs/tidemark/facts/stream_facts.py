@@ -14,6 +14,7 @@ from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.outcome_facts import LATELY, OutcomeFacts
 from tidemark.facts.planned_facts import PlannedFacts
 from tidemark.facts.read_facts import PLACE, ReadFacts
+from tidemark.kernels.columns.quantiles import median_of
 from tidemark.kernels.reports.operator_tasks import measured_tasks
 from tidemark.model.tables.catalog import (
     BATCHES,
@@ -30,7 +31,6 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.quantiles import MEDIAN
 
 EARLY = 1_000
 """Batches among which the first latency is looked for."""
@@ -190,8 +190,7 @@ class StreamFacts:
         newest = self.tables.of_batches(OPERATOR_WINDOWS, last).unique(["batch_id", "operator"])
         works = _with_work(newest).join(batches, on="batch_id")
         medians = works.group_by("operator").agg(
-            work_ms=pl.col("work_ms").quantile(MEDIAN, interpolation="lower"),
-            batch_ms=pl.col("duration_ms").quantile(MEDIAN, interpolation="lower"),
+            work_ms=median_of(pl.col("work_ms")), batch_ms=median_of(pl.col("duration_ms"))
         )
         too_long = (pl.col("work_ms") > self._trigger_ms / 2) & (pl.col("batch_ms") > self._trigger_ms)
         busy = medians.filter(too_long).sort(-pl.col("work_ms"), "operator")

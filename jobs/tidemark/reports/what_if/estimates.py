@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,12 @@ import polars.selectors as cs
 from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.clocks import on_one_clock
+from tidemark.kernels.columns.quantiles import median_of
 from tidemark.kernels.reports.paths import Floats, Measured, measure, spent
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.topology import Topology
 from tidemark.semantics.critical_path import EstimateLimits, Path, Upstreams
-from tidemark.semantics.quantiles import MEDIAN
+from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.timetable import Timetable, TimetableBatch
 from tidemark.semantics.what_if import drivers_read, sooner_ewts_ms
 
@@ -226,7 +226,7 @@ def _timetables(
             read.setdefault(driver, set()).update(others)
             skew_ms[driver] = row["skew_ms"]
     # A batch that closed no window is assumed to save what the others usually save.
-    usual_ms = {driver: round(median(of.values())) for driver, of in saved.items()}
+    usual_ms = {driver: quantile_of(of.values(), MEDIAN) for driver, of in saved.items()}
     by_driver: dict[str, list[TimetableBatch]] = {driver: [] for driver in saved}
     instants = batches.with_columns(cs.datetime().dt.epoch("ms")).sort("started_at")
     for driver, started_ms, finished_ms in instants.select("sub_topology", "started_at", "finished_at").iter_rows():
@@ -281,7 +281,7 @@ def hints(critical_path_steps: pl.DataFrame, topology: Topology, tasks: Mapping[
     whole_ms = on_path["worked_ms"].sum()
     worked = on_path.group_by("operator", "sub_topology").agg(
         ms=pl.col("worked_ms").sum(),
-        median_ms=pl.col("worked_ms").quantile(MEDIAN, interpolation="lower"),
+        median_ms=median_of(pl.col("worked_ms")),
         windows=pl.len(),
     )
     all_hints: list[Hint] = []

@@ -8,9 +8,11 @@ import polars as pl
 
 from tidemark.facts.outcome_facts import LATELY
 from tidemark.facts.stream_facts import StreamFacts
+from tidemark.kernels.columns.quantiles import median_of
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query
+from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.segments import SegmentOwner
 from tidemark.why.causes.inputs import WRONG_TIME_UNIT
 from tidemark.why.causes.registry import rule
@@ -130,11 +132,10 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
     query = read_query(facts.control / FILE)
     limit_ms = query.trigger_ms if query and query.trigger_ms else LONG_BATCH_MS
     last = facts.newest_batches_of_query
-    batch_ms = last["duration_ms"].median()
-    if last.height < LATELY or not isinstance(batch_ms, float) or batch_ms <= limit_ms:
+    if last.height < LATELY or (batch_ms := quantile_of(last["duration_ms"], MEDIAN)) <= limit_ms:
         return
     phases = last.select("phases").explode("phases").unnest("phases").filter(pl.col("owner") != SegmentOwner.TRIGGER)
-    by_phase = phases.group_by("detail").agg(pl.col("ms").median()).sort(-pl.col("ms"), "detail")
+    by_phase = phases.group_by("detail").agg(median_of(pl.col("ms"))).sort(-pl.col("ms"), "detail")
     if not by_phase.height:
         return
     phase, phase_ms = by_phase.row(0)
