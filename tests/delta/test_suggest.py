@@ -50,6 +50,7 @@ BOARD += [check("board", SUNDAY + 12 * HOUR + s * MINUTE, s) for s in (18, 19)]
 DO_NOT_COUNT = [
     check("board", SUNDAY, None, verdict="unknown"),
     check("board", SUNDAY, None, verdict="error"),
+    check("board", SUNDAY, 45, verdict="unknown"),  # of fewer records than min_records
     check("board", SUNDAY, 300, excluded_because="maintenance"),
     check("board", SUNDAY, 300, excluded_because="past"),
     check("board", SUNDAY, 300, verdict="pass"),  # its source had nothing to send

@@ -1,10 +1,10 @@
 """Proposes a limit for each SLA of time and for each terminal operator, from the last seven days.
 
 A measurement of an SLA is a check that measured its subject. Checks that cannot break the SLA do not count: those in
-maintenance, outside the calendar or for the past, and those that passed although they reached a limit, for example
-while a source had nothing to send. A measurement of a terminal operator is a whole hour of `latency_rollup` in which it
-finished records. The percentiles of such an hour, and those of the seven days, are of its records; those of the seven
-days come from the merged buckets of the hours.
+maintenance, outside the calendar or for the past, those of fewer records than `min_records`, and those that passed
+although they reached a limit, for example while a source had nothing to send. A measurement of a terminal operator is a
+whole hour of `latency_rollup` in which it finished records. The percentiles of such an hour, and those of the seven
+days, are of its records; those of the seven days come from the merged buckets of the hours.
 
 The worst hour is the clock hour (UTC) within the seven days that has the largest p99, the first of equal ones.
 Percentiles are those of `semantics.quantiles`: of fewer than 100 checks the p99 is the longest measurement. Instants
@@ -43,6 +43,7 @@ CHECKS = f"""
         FROM sla_results SEMI JOIN wanted USING (sla, subject, measure)
         WHERE topology = $1 AND checked_at >= make_timestamptz($2 * 1000) AND checked_at < make_timestamptz($3 * 1000)
               AND excluded_because IS NULL AND observed_ms IS NOT NULL
+              AND verdict <> 'unknown'
               AND (verdict IN ('warn', 'error') OR observed_ms < least(warn_after_ms, error_after_ms))
     )
     SELECT sla AS name, hour_ms, list(observed_ms) AS measured_ms, {median_sql("observed_ms")} AS median_ms,
