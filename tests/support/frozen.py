@@ -86,7 +86,9 @@ class Changed:
     why: str
 
 
-CHANGED: Sequence[Changed] = ()
+CHANGED: Sequence[Changed] = (
+    Changed("kinds", "table sla_results", "records", "a result of a percentile says of how many records it is"),
+)
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),
     # Workers of shards are processes of their own, which tell the machine's name. The stored answers are those of `vm`.
