@@ -548,6 +548,23 @@ def test_a_driver_that_restarted(tmp_path: Path) -> None:
     assert play.why(125)[0].cause != "driver_restarted"
 
 
+def test_all_records_that_waited_for_a_new_driver_count_and_not_only_those_of_its_first_batch(tmp_path: Path) -> None:
+    play = newest(tmp_path, partitions=2)
+    play.batch(10, record(5, part=0), record(5, "b", part=1))
+    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+    tell(history, 12)
+    tell(history, 45, epoch=2)
+    play.restart(epoch=2)
+    # The driver before read one record of each partition.
+    play.broker.ends = {0: 100, 1: 8}
+    play.batch(60, record(21, amount=4, part=0), record(31, amount=5, part=0))
+    # What comes after the new driver's first look did not wait for it.
+    play.broker.ends = {0: 500, 1: 500}
+    play.batch(61, record(41, amount=6, part=0))
+    for at_s in (55, 60, 61):
+        assert "and 106 records waited" in first(play, at_s).seen
+
+
 def test_a_restart_names_the_time_without_a_driver(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))

@@ -87,7 +87,7 @@ class Changed:
 
 
 CHANGED: Sequence[Changed] = (
-    Changed("kinds", "table sla_results", "records", "a result of a percentile says of how many records it is"),
+    Changed("*", "table sla_results", "records", "a result of a percentile says of how many records it is"),
 )
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),
