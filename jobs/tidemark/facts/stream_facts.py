@@ -16,6 +16,7 @@ from tidemark.facts.planned_facts import PlannedFacts
 from tidemark.facts.read_facts import PLACE, ReadFacts
 from tidemark.kernels.columns.quantiles import median_of
 from tidemark.kernels.reports.operator_tasks import measured_tasks
+from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,
@@ -99,6 +100,20 @@ class StreamFacts:
         of_missing = older.join(missing.lazy(), on=PLACE, how="semi", nulls_equal=True)
         return pl.concat([newest_marks(of_missing).collect(), recent])
 
+    def reached_ms(self, sources: Collection[str], watermark_ms: int) -> int | None:
+        """Returns when the first recent batch ended after which an input of *sources* had reached *watermark_ms*.
+
+        Without such a batch it is one before; None: none has.
+        """
+        has_reached = pl.col("source").is_in(list(sources)), pl.col("watermark") >= utc(watermark_ms)
+
+        def read(first: int) -> pl.DataFrame:
+            return self.tables.rows(PARTITION_BATCHES, first, *has_reached).select(pl.col("batch_id").min()).collect()
+
+        batch = self.tables.recent_first(read, lambda recent: recent["batch_id"].null_count() == 0)["batch_id"]
+        finished_ms = self.tables.batches_of(batch).filter(pl.col("batch_id").is_in(batch.implode()))["finished_at"]
+        return finished_ms.item() if finished_ms.len() else None
+
     def completions(self, operator: str) -> pl.DataFrame:
         """Returns the rows of `completeness` about *operator*, oldest first."""
         rows = self.tables.rows(COMPLETENESS, 0, pl.col("operator") == operator)
@@ -120,11 +135,16 @@ class StreamFacts:
 
         They have `watermark`, `wrong_times` and `phases`.
         """
+        return self.recent_batches_of_query.tail(LATELY)
+
+    @cached_property
+    def recent_batches_of_query(self) -> pl.DataFrame:
+        """The recent batches with records of a query of a job, and the last LATELY at least, as above."""
 
         def read(first: int) -> pl.DataFrame:
-            return self.tables.batches_from(first).filter(pl.col("records_in") > 0).tail(LATELY)
+            return self.tables.batches_from(first).filter(pl.col("records_in") > 0)
 
-        last = self.tables.recent_first(read, lambda recent: recent.height == LATELY)
+        last = self.tables.recent_first(read, lambda recent: recent.height >= LATELY)
         of_query = self.tables.of_batches(BATCHES, last["batch_id"]).select(
             "batch_id", "watermark", "wrong_times", "phases"
         )
