@@ -23,7 +23,6 @@ from tidemark.kernels.columns.clocks import on_one_clock
 from tidemark.kernels.columns.quantiles import median_of
 from tidemark.kernels.reports.paths import Floats, Measured, measure, spent
 from tidemark.model.kinds.registry import KINDS
-from tidemark.model.settings.lengths import counted
 from tidemark.model.topology import Topology
 from tidemark.semantics.critical_path import EstimateLimits, Path, Upstreams
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
@@ -328,8 +327,7 @@ def _hint(topology: Topology, row: Mapping[str, Any], tasks: int, share: float) 
         if keyed
         else f"{kind}: it keeps no state by key",
         f"{tasks} tasks: its input has as many partitions" if several else "1 task: repartition its input first",
-        f"{share:.0%} of the work on {counted(row['windows'], 'path')}"
-        + ("" if large else f", less than {LARGE_SHARE:.0%}"),
+        f"{share:.0%} of the work on {row['windows']} paths" + ("" if large else f", less than {LARGE_SHARE:.0%}"),
     )
     helps: bool | None = keyed and several and large
     if helps and row["windows"] < ENOUGH_WINDOWS:
