@@ -110,6 +110,16 @@ def test_a_busy_drivers_batch_begins_sooner_after_quicker_ones():
     assert str(window.then).endswith("hop_source (461 ms) → state (20 ms) = 531 ms")
 
 
+def test_batches_without_a_window_save_the_lower_median_of_the_others():
+    instants = pl.col("ewt_adjusted_at", "batch_started_at") + pl.duration(seconds=1)
+    other = rows({**EWT, "state": 1_120}, window=1).with_columns(instants)
+    ran = (*BUSY, ("second", 2_000, 2_150))
+    (window, _) = changed(pl.concat([rows(), other]), WorkChange(operator="state", less_ms=380), ran=ran)
+    # Of 400 ms of work 380 are saved, and of 100 ms all. The batches of 50 and 500 save 100 each, so the latter begins
+    # at 400 and ends at 800; the mean of the two would be 240.
+    assert str(window.then).endswith("hop_source (760 ms) → state (20 ms) = 830 ms")
+
+
 def test_unchanged_batches_of_a_driver_stay_in_place():
     # It was visible after the batch of 500 began, and would have been 1 ms sooner: in time for that one.
     (window,) = changed(rows(), WorkChange(operator="hop", less_ms=1), ran=BUSY)

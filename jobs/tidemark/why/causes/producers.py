@@ -82,8 +82,9 @@ class Producers:
         batches = facts.outcomes.lately(source.name)["batch_id"]
         is_ahead = pl.col("min_ms") < -LEAST_CLOCK_ERROR_MS
         rows = facts.latencies(source.name, batches).filter(is_ahead)
-        recent = facts.outcomes.recently(source.name)["batch_id"] if rows.height else batches
-        history = facts.latencies(source.name, recent).sort("batch_id")
+        if rows.is_empty():
+            return
+        history = facts.latencies(source.name, facts.outcomes.recently(source.name)["batch_id"]).sort("batch_id")
         for (partition,), part in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
             least_ms, n = part["min_ms"].min(), part["negative_n"].sum()
