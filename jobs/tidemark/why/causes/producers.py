@@ -105,10 +105,10 @@ class Producers:
             by_ms = 0 if at_ms is None else round(at_ms) - last["finished_at"]
             key = last["key"]
             text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-            reads = facts.reads.of_source(source.name, lambda recent: True).filter(IS_READ)
-            of_partition = reads.filter(pl.col("partition") == partition)
-            bad = _in_future(facts.reads.quarantined(source.name, of_partition["batch_id"]))
-            since_ms = began(of_partition, pl.col("batch_id").is_in(bad["batch_id"].implode()))
+            reads = facts.reads.of_partition(source.name, partition).filter(IS_READ)
+            bad = _in_future(facts.reads.quarantined(source.name, reads["batch_id"]))
+            with_future = bad.filter(pl.col("partition") == partition)["batch_id"]
+            since_ms = began(reads, pl.col("batch_id").is_in(with_future.implode()))
             yield _FutureRecords(partition, by_ms, part.height, since_ms, text, quarantined=True)
 
 
