@@ -151,8 +151,8 @@ IMPORTS = {
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
     "why.evidence": "collecting escaping semantics model.settings model.kinds model facts",
     "why.causes": (
-        "collecting errors semantics model.settings model.project model.kinds model kernels.columns kernels.reports "
-        "kernels.records storage control recorded stream.operate facts why.evidence"
+        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.reports kernels.records storage control recorded stream.operate facts why.evidence"
     ),
     "why": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "

@@ -221,10 +221,11 @@ class HeartbeatFacts:
         begun_restarts = [restart for restart in recent if restart.from_ms <= self._tables.at_ms]
         return begun_restarts[-1] if begun_restarts else None
 
-    def with_waiting(self, restart: Restart) -> Restart:
+    def with_unread(self, restart: Restart) -> Restart:
         """Returns *restart* with all records that waited for its end."""
         rows = self._tables.scan(PARTITION_BATCHES, where=[pl.col("batch_id") >= restart.batch_id])
-        return with_unread(restart, partition_reads(rows).collect())
+        reads = partition_reads(rows).select("batch_id", "source", "partition", "until_offset", "latest_offset")
+        return with_unread(restart, reads.collect())
 
     @cached_property
     def _recent_beats(self) -> pl.DataFrame:

@@ -130,21 +130,21 @@ class StreamFacts:
         return self._field_changes.filter(pl.col("source") == source)
 
     @cached_property
+    def batches_with_records(self) -> pl.DataFrame:
+        """The recent batches with records, and the last LATELY at least, oldest first."""
+
+        def read(first: int) -> pl.DataFrame:
+            return self.tables.batches_from(first).filter(pl.col("records_in") > 0)
+
+        return self.tables.recent_first(read, lambda recent: recent.height >= LATELY)
+
+    @cached_property
     def newest_batches_of_query(self) -> pl.DataFrame:
         """The last LATELY batches with records of a query of a job.
 
         They have `watermark`, `wrong_times` and `phases`.
         """
-        return self.recent_batches_of_query.tail(LATELY)
-
-    @cached_property
-    def recent_batches_of_query(self) -> pl.DataFrame:
-        """The recent batches with records of a query of a job, and the last LATELY at least, as above."""
-
-        def read(first: int) -> pl.DataFrame:
-            return self.tables.batches_from(first).filter(pl.col("records_in") > 0)
-
-        last = self.tables.recent_first(read, lambda recent: recent.height >= LATELY)
+        last = self.batches_with_records.tail(LATELY)
         of_query = self.tables.of_batches(BATCHES, last["batch_id"]).select(
             "batch_id", "watermark", "wrong_times", "phases"
         )

@@ -11,6 +11,7 @@ from tidemark.facts.stream_facts import StreamFacts
 from tidemark.kernels.columns.quantiles import median_of
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
+from tidemark.model.tables.catalog import BATCHES
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.segments import SegmentOwner
@@ -90,13 +91,15 @@ def _wrong_unit(scene: Scene, name: str) -> Iterator[WhyFinding]:
     if is_beyond:
         remedy += "; then give the query a new checkpoint, because a watermark never goes back"
     sources = sub.outside_sources
+    numbers = scene.of(name).batches_with_records["batch_id"]
+    batches = scene.of(name).tables.of_batches(BATCHES, numbers, columns=("batch_id", "finished_at", "wrong_times"))
     yield scene.finding(
         WRONG_TIME_UNIT,
         sub.name,
         f"{what} {texts[which]}, outside of the years 1971 to 2261{effect}",
         remedy,
         input=sources[0].name if len(sources) == 1 else None,
-        since_ms=began(scene.of(name).recent_batches_of_query, pl.col("wrong_times").is_not_null()),
+        since_ms=began(batches.sort("batch_id"), pl.col("wrong_times").is_not_null()),
     )
 
 
@@ -148,7 +151,7 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
     limits = ", ".join(sorted({LIMITS[kind] for kind in kinds & LIMITS.keys()}))
     fewer = "fewer records per batch" + (f" ({limits})" if limits else "")
     remedy = f"give the job more cores, {fewer}, or a longer trigger"
-    since_ms = began(facts.recent_batches_of_query, pl.col("duration_ms") > limit_ms)
+    since_ms = began(facts.batches_with_records, pl.col("duration_ms") > limit_ms)
     yield scene.finding(SLOW_PHASE, sub.name, observation, remedy, since_ms=since_ms)
 
 
@@ -169,7 +172,7 @@ def _old_records(scene: Scene, name: str) -> Iterator[WhyFinding]:
     if not isinstance(youngest_ms, int) or youngest_ms <= OLD_RECORD_MS:
         return
     batches = f"last {last.height} batches" if last.height > 1 else "last batch"
-    latencies = facts.latencies(sub.name, facts.recent_batches_of_query["batch_id"]).sort("batch_id")
+    latencies = facts.latencies(sub.name, facts.batches_with_records["batch_id"]).sort("batch_id")
     since_ms = began(latencies, pl.col("min_ms") > OLD_RECORD_MS)
     # The age of one batch, or of few, is no advice.
     advice = f"wait: after {LATELY} such batches it is known that the job does not keep up"
