@@ -84,7 +84,7 @@ class Scene:
             remedy: what to do.
             input: the operator that it waits for.
             partition: the partition of the input.
-            since_ms: a clock of the driver; None when it has always been so.
+            since_ms: when it began, a clock of the driver; None when it has always been so, or that is not known.
         """
         is_declared = not self.topology.jobs
         if is_declared and Trait.EVENT_TIME in cause.traits and self.topology.time is Time.EVENT:
