@@ -93,6 +93,7 @@ CHANGED: Sequence[Changed] = (
     Changed("*", "table operator_batches", "results", _NUMBERED),
     Changed("*", "table partition_batches", "reads", f"its `writer_row`: {_NUMBERED}"),
     Changed("*", "table hop_*", "result_row", _NUMBERED),
+    Changed("*", "table sla_results", "records", "a result of a percentile says of how many records it is"),
 )
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),

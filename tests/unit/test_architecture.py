@@ -115,7 +115,7 @@ IMPORTS = {
         "semantics model.tables model.settings model.project model.kinds model storage storage.delta control facts"
     ),
     "sampling": (
-        "collecting errors model.settings model.project model.kinds model kernels.columns kernels.records "
+        "collecting errors semantics model.settings model.project model.kinds model kernels.columns kernels.records "
         "stream.kafka stream.read stream.write"
     ),
     "reports": (
@@ -151,8 +151,8 @@ IMPORTS = {
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
     "why.evidence": "collecting escaping semantics model.settings model.kinds model facts",
     "why.causes": (
-        "collecting errors semantics model.settings model.project model.kinds model kernels.reports "
-        "kernels.records storage control recorded stream.operate facts why.evidence"
+        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.reports kernels.records storage control recorded stream.operate facts why.evidence"
     ),
     "why": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "

@@ -165,6 +165,11 @@ def test_wrong_maintenance_of_all_is_one_mistake(tmp_path: Path) -> None:
             ShareMaximums(error_above=0.05, min_records=20),
             (600_000,),
         ),
+        (
+            {"measure": "latency_p99", "subject": "carrier_delays", "error_after": "1 s", "min_records": 100},
+            Sla(error_after_ms=1_000, min_records=100),
+            (600_000,),
+        ),
         ({"measure": None, "complete_by": "10 min"}, Deadline(after_ms=600_000), (600_000,)),
         (
             {"measure": "complete_by", "complete_by": "06:30 Europe/Berlin"},

@@ -773,7 +773,7 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
         case share if share in SHARES:
             return _shares_at_most(keys)
         case _:
-            return _lengths(keys)
+            return _lengths(keys, measure)
 
 
 def _deadline(keys: Keys) -> Deadline:
@@ -832,10 +832,11 @@ def _burn_rate(keys: Keys) -> BurnRate:
         keys.fail("warn_at", f"is {warn:g} and error_at is {error:g}", f"write warn_at below error_at, and {highest}")
 
 
-def _lengths(keys: Keys) -> Sla:
+def _lengths(keys: Keys, measure: Measure) -> Sla:
     warn_ms, error_ms = keys.duration("warn_after", "30 s", None), keys.duration("error_after", "30 s", None)
+    min_records = keys.count("min_records", "100", 1) if measure in QUANTILES else 1
     try:
-        return Sla(warn_after_ms=warn_ms, error_after_ms=error_ms)
+        return Sla(warn_after_ms=warn_ms, error_after_ms=error_ms, min_records=min_records)
     except InvalidArgument:
         remedy = 'write one or both, warn_after below error_after: warn_after = "30 s", error_after = "2 min"'
         _refuse_pair(keys, "warn_after", "error_after", remedy)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tidemark.semantics.quantiles import DIGITS
+from tidemark.semantics.quantiles import DIGITS, MEDIAN
 
 
 def rank(n: pl.Expr, q: float) -> pl.Expr:
@@ -17,3 +17,8 @@ def quantile_of(lengths: pl.Expr, q: float) -> pl.Expr:
     """Returns the *q*-quantile of *lengths*, as an aggregate; null without a length."""
     known = lengths.drop_nulls()
     return known.sort().get(rank(known.len(), q), null_on_oob=True)
+
+
+def median_of(lengths: pl.Expr) -> pl.Expr:
+    """Returns the median of *lengths*, one of them, as an aggregate: Polars' own is the mean of two neighbours."""
+    return quantile_of(lengths, MEDIAN)

@@ -1012,8 +1012,8 @@ SLA_RESULTS = Table(
         (
             "records",
             "bigint",
-            "in over_ms records (records, burn_rate, shares) or changes of fields (schema_changes); rows that break "
-            "the contract (contract); stale groups (staleness with `by`)",
+            "in over_ms records (records, latency_p…, burn_rate, shares) or changes of fields (schema_changes); rows "
+            "that break the contract (contract); stale groups (staleness with `by`)",
         ),
         ("share", "double", "quarantined or late part of the records; null: another measure, or no records"),
         ("burn_rate", "double", "rate of use of the error budget in over_ms, 1: used up exactly; null: no burn_rate"),
