@@ -256,7 +256,7 @@ def step(
     error_ms: str | pl.Expr | None = None,
     nth: pl.Expr | None = None,
 ) -> pl.DataFrame:
-    """Returns a step of each of *rows* that knows the instant: of *owner* and *detail*, or of the timeline of *stream*."""
+    """Returns a step of each of *rows* that knows the instant: of an *owner*, or else of the timeline of *stream*."""
     none = pl.lit(None, pl.String())
     return rows.select(
         "result",
