@@ -8,6 +8,7 @@ BOUND = register(
     Owner(
         name="bound",
         detail="the source",
+        says="the bound of {detail} takes {amount}",
         proof="the bound of the source",
         remedy="shorten `bound`: `tidemark bound` prints the cost of each bound",
     )

@@ -8,6 +8,7 @@ CLOCK = register(
     Owner(
         name="clock",
         detail="the host",
+        says="the clock of {detail} is {amount} ahead",
         proof=(
             "the measured offset of the host's clock; without it nothing is booked here, and the error of "
             "the other parts is not known"

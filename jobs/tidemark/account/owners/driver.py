@@ -8,6 +8,7 @@ DRIVER = register(
     Owner(
         name="driver",
         detail="the stream",
+        says="the driver of {detail} took {amount}",
         proof="the stream's segments",
         remedy="`tidemark logs` shows what the driver did",
         has_time=False,

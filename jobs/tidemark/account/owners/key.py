@@ -9,6 +9,7 @@ KEY = register(
         name="key",
         parent="partition",
         detail="the key",
+        says="records of the key {detail}",
         proof="the three keys with most records beyond the promise",
         remedy="look for what sends so many records of the key, or so old ones: `tidemark trace`",
         has_time=False,

@@ -9,6 +9,7 @@ NEXT_RECORD = register(
         name="next_record",
         parent="partition",
         detail="SOURCE/PARTITION",
+        says="no newer record of {detail} came for {amount}",
         proof="the timestamp of the first record that passed the window's end and the bound",
         remedy=(
             "send keep-alive records to the partition, or give the source an `idle_after` that is shorter "

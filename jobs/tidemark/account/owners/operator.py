@@ -10,6 +10,7 @@ OPERATOR = register(
         name=SegmentOwner.OPERATOR.value,
         parent="driver",
         detail="the operator; with shards OPERATOR shard N",
+        says="the operator {detail} worked for {amount}",
         proof="the stream's segments, and with shards the tasks",
         remedy=(
             "compare its work with its usual work (`tidemark path`); `tidemark whatif` estimates what a "

@@ -9,6 +9,7 @@ PARTITION = register(
         name="partition",
         parent="topic",
         detail="SOURCE/PARTITION",
+        says="records of {detail}",
         proof="the records that it let pass",
         remedy="check the producers that write to the partition",
         has_time=False,

@@ -9,6 +9,7 @@ PAUSE = register(
         name="pause",
         parent="driver",
         detail="the host",
+        says="the process of {detail} stood still for {amount}",
         proof="the heartbeats, with the gaps of the pulse and the CPU time in them",
         remedy="find out whether the driver's host was suspended, paused or short of memory",
     )

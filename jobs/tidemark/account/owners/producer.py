@@ -9,6 +9,7 @@ PRODUCER = register(
         name="producer",
         parent="topic",
         detail="SOURCE/PARTITION",
+        says="{detail} was written {amount} late",
         proof=(
             "the records' arrival: the broker's stamp, the file's time or the commit of a version; for a "
             "topic with CreateTime the looks around it"

@@ -8,6 +8,7 @@ REFRESH = register(
     Owner(
         name="refresh",
         detail="the sink",
+        says="the merge into {detail} came {amount} later",
         proof="when the rows were written, and when the merge was due",
         remedy="shorten `refresh` of the sink, or read its view, which has the rows before the merge",
     )

@@ -14,6 +14,7 @@ class Owner:
         parent: the owner that it is a part of, in the tree in which a cause is looked for; None for one that stands
             alone.
         detail: what the column `detail` names.
+        says: what it did, as the beginning of a sentence, with the places {detail}, {stream} and {amount}.
         proof: the facts without which its time is `unknown`.
         remedy: what shortens its time, with the setting or the command that does.
         has_time: False for an owner that only holds others together, and for which no part is booked.
@@ -24,6 +25,7 @@ class Owner:
     name: str
     parent: str | None = None
     detail: str
+    says: str
     proof: str
     remedy: str
     has_time: bool = True

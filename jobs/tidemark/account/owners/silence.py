@@ -8,6 +8,7 @@ SILENCE = register(
     Owner(
         name="silence",
         detail="SOURCE/PARTITION SETTING",
+        says="a setting waited {amount} for {detail}",
         proof="the setting, and the instant at which the silence had lasted for it",
         remedy=(
             "shorten the setting that the part names (`idle_after`; with `idle_advances` time advances while"

@@ -10,6 +10,7 @@ TARGET = register(
         name=SegmentOwner.TARGET.value,
         parent="driver",
         detail="the table or topic",
+        says="writing to {detail} took {amount}",
         proof="the stream's segments",
         remedy="look at the store or the brokers behind it: a write waits for them",
         works_on_records=True,

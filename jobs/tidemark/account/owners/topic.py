@@ -8,6 +8,7 @@ TOPIC = register(
     Owner(
         name="topic",
         detail="the source",
+        says="records of {detail}",
         proof="the offsets of its plans",
         remedy="look at its partitions: `tidemark check --live` shows what the topics have",
         has_time=False,

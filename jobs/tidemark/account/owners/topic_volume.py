@@ -9,6 +9,7 @@ TOPIC_VOLUME = register(
         name="topic_volume",
         parent="topic",
         detail="the source",
+        says="more records of {detail} than usual took {amount}",
         proof="the offsets of each plan, and the usual number of records per ms",
         remedy="run the stream in shards (`shards`), give it more cores, or send fewer records",
     )

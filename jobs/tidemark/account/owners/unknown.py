@@ -8,6 +8,7 @@ UNKNOWN = register(
     Owner(
         name="unknown",
         detail="the missing fact",
+        says="{amount} is not known, because a fact is missing: {detail}",
         proof="nothing: a fact is missing",
         remedy="find out why facts are missing: `tidemark why`",
     )
