@@ -356,7 +356,7 @@ class Driver:
         beats += [until_ms] if is_last and until_ms not in beats else []
         alive = [at_ms for at_ms in beats if not any(began <= at_ms < ended for began, ended in still)]
         self.beaten_ms = until_ms
-        if not alive:
+        if not alive or not self.life:  # before its first look it has nothing to tell
             return
         path = self.world.layout.stream(self.world.topology.name, self.sub) / HEARTBEATS.name
         create(path, arrow_schema(HEARTBEATS), description=HEARTBEATS.row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 BOUND = register(
     Owner(
@@ -10,5 +10,6 @@ BOUND = register(
         detail="the source",
         proof="the bound of the source",
         remedy="shorten `bound`: `tidemark bound` prints the cost of each bound",
+        moves=frozenset({Moved.AGE}),
     )
 )

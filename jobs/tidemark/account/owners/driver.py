@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_TIME, Moved, Owner, register
 
 DRIVER = register(
     Owner(
@@ -10,6 +10,7 @@ DRIVER = register(
         detail="the stream",
         proof="the stream's segments",
         remedy="`tidemark logs` shows what the driver did",
+        moves=OF_TIME | {Moved.WORK, Moved.ROWS},
         has_time=False,
     )
 )

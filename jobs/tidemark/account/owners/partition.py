@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_RECORDS, Owner, register
 
 PARTITION = register(
     Owner(
@@ -11,6 +11,7 @@ PARTITION = register(
         detail="SOURCE/PARTITION",
         proof="the records that it let pass",
         remedy="check the producers that write to the partition",
+        moves=OF_RECORDS,
         has_time=False,
     )
 )

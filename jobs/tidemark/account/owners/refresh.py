@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 REFRESH = register(
     Owner(
@@ -10,5 +10,6 @@ REFRESH = register(
         detail="the sink",
         proof="when the rows were written, and when the merge was due",
         remedy="shorten `refresh` of the sink, or read its view, which has the rows before the merge",
+        moves=frozenset({Moved.AGE}),
     )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_RECORDS, Owner, register
 
 TOPIC = register(
     Owner(
@@ -10,6 +10,7 @@ TOPIC = register(
         detail="the source",
         proof="the offsets of its plans",
         remedy="look at its partitions: `tidemark check --live` shows what the topics have",
+        moves=OF_RECORDS,
         has_time=False,
     )
 )

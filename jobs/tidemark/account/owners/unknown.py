@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 UNKNOWN = register(
     Owner(
@@ -10,5 +10,6 @@ UNKNOWN = register(
         detail="the missing fact",
         proof="nothing: a fact is missing",
         remedy="find out why facts are missing: `tidemark why`",
+        moves=frozenset({Moved.AGE}),
     )
 )
