@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -350,7 +350,10 @@ class Driver:
 
         *is_last*: the last beat that the control folder had becomes a row, as the next driver makes it one.
         """
-        still = [(each.began_ms, each.ended_ms) for each in self.life if each.owner in {"pause", "absence"}]
+        # What the play ends in goes on after it.
+        lasts = [replace(each, ended_ms=each.ended_ms + 1) for each in self.life[-1:]]
+        life = [*self.life[:-1], *lasts]
+        still = [(each.began_ms, each.ended_ms) for each in life if each.owner in {"pause", "absence"}]
         first_ms = max(self.beaten_ms, ms(0))
         beats = [*range(first_ms - first_ms % BEATEN_MS + BEATEN_MS, until_ms + 1, BEATEN_MS)]
         beats += [until_ms] if is_last and until_ms not in beats else []

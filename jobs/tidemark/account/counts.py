@@ -6,9 +6,10 @@ journals are included.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 
@@ -131,6 +132,11 @@ class Counts:
         columns = ("kind", "operator", "partition", "key", "timestamp", "reason", "detail")
         return self._rows(DEAD_LETTERS, self._since_ms - DAY_MS, columns=columns)
 
+    def newest_batch(self, sub_topology: str) -> tuple[int, int] | None:
+        """Returns number and `finished_ms` of the newest batch of a stream; None: none has finished."""
+        rows = self._batches.filter(pl.col("sub_topology") == sub_topology).sort("batch_id")
+        return rows.select("batch_id", "finished_ms").row(-1) if rows.height else None
+
     def has_ever_read(self, operator: str) -> bool:
         """Returns whether any batch has a record that *operator* read."""
         rows = self._scan(OPERATOR_BATCHES).select("operator", "records_in").collect()
@@ -148,15 +154,12 @@ class Counts:
         newest = rows.sort("finished_ms")["blocked_by"].drop_nulls().tail(1)
         return f"{source}/{newest[0]}" if len(newest) else None
 
-    def running_segment(self, sub_topology: str) -> tuple[str, str] | None:
-        """Returns owner and detail of what the driver of *sub_topology* did at its newest heartbeat; None: unknown."""
-        rows = self._scan(HEARTBEATS, where=[pl.col("beat_at") <= utc(self._at_ms)])
-        told = rows.select("sub_topology", "beat_at", "segments").drop_nulls("segments").collect()
-        newest = told.filter(pl.col("sub_topology") == sub_topology).sort("beat_at").tail(1)
-        if newest.is_empty() or not newest["segments"][0]:
-            return None
-        running = newest["segments"].to_list()[0][-1]
-        return running["owner"], running["detail"]
+    def newest_beat(self, sub_topology: str, *, at_ms: int) -> Mapping[str, Any] | None:
+        """Returns the newest row of `heartbeats` of a stream at *at_ms*: `batch_id`, and `segments` without a row."""
+        rows = self._scan(HEARTBEATS, where=[pl.col("beat_at") <= utc(at_ms)])
+        beats = rows.select("sub_topology", "beat_at", "batch_id", "segments").collect()
+        newest = beats.filter(pl.col("sub_topology") == sub_topology).sort("beat_at").tail(1)
+        return newest.row(0, named=True) if newest.height else None
 
     @cached_property
     def _topics(self) -> list[str]:

@@ -6,7 +6,7 @@ partition, a key, the operator, or the setting that holds them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +29,9 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.strategy import Strategy
 
+NAMED_FROM = 0.1
+"""What is named has at least this share of the whole excess."""
+
 
 @dataclass(frozen=True)
 class Loss:
@@ -39,6 +42,31 @@ class Loss:
 
     leaf: Leaf
     excess: float
+
+
+def large(losses: Iterable[Loss]) -> list[Loss]:
+    """Returns those of *losses* that have NAMED_FROM of the whole excess."""
+    losses = [*losses]
+    whole = sum(loss.excess for loss in losses)
+    return [loss for loss in losses if loss.excess >= NAMED_FROM * whole]
+
+
+def as_one(losses: Iterable[Loss], **told: str) -> Iterator[Loss]:
+    """Yields the sum of *losses*, if there are any, as one of several partitions."""
+    losses = [*losses]
+    if losses:
+        leaves = [loss.leaf for loss in losses]
+        together = replace(
+            leaves[0],
+            records=sum(leaf.records or 0 for leaf in leaves),
+            usual_records=sum(leaf.usual_records or 0 for leaf in leaves),
+            since_ms=min((leaf.since_ms for leaf in leaves if leaf.since_ms is not None), default=None),
+            partition=None,
+            key=None,
+            reason=None,
+            **told,  # type: ignore[arg-type]
+        )
+        yield Loss(together, sum(loss.excess for loss in losses))
 
 
 class OutcomesOf:
@@ -110,8 +138,9 @@ class OutcomesOf:
             return None
         reads = self._counts.reads.filter(pl.col("source") == source)
         read = reads.join(oldest.select(*BATCH, "partition"), on=[*BATCH, "partition"], nulls_equal=True)
-        waited = read["wait_ms"].sum() / read["usable"].sum() if read["usable"].sum() else 0
-        return round(oldest["age_ms"][0] - waited)
+        usable = int(read["usable"].sum())
+        waited_ms = int(read["wait_ms"].sum()) / usable if usable else 0
+        return round(int(oldest["age_ms"][0]) - waited_ms)
 
     def quarantined(self) -> Iterator[Loss]:
         """Yields quarantined records, by partition and reason; of one about a field with its name."""
