@@ -21,7 +21,7 @@ import critical_path
 import tidemark.account
 from support.excess import excess, is_tiled, results
 from support.fault_table import CONTROLS, FAULTS, Case, Owned, Stage
-from support.job_world import JobWorld
+from support.healthy import AnyWorld, Healthy, specs_of
 from support.planted import Whose
 from support.play import NOON, Row, ms
 from support.played_facts import played_facts
@@ -31,7 +31,7 @@ from tidemark.account.ledger import Ledger
 from tidemark.account.records import numbered, record_parts
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec, parse
+from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.semantics.sla import BurnRate
 from tidemark.storage.delta.report_tables import open_report
@@ -44,7 +44,6 @@ FOLLOWED = frozenset({*QUANTILES, Measure.BURN_RATE, Measure.STALENESS})
 """Measures of single records, which `excess` can follow."""
 CLOCKS_ERROR_MS = 6
 """Two hosts are measured to 3 ms each."""
-AnyWorld = World | JobWorld
 Play = tuple[Stage, tuple[Any, ...], float]
 """A stage, what is planted, and the second of the check."""
 
@@ -58,23 +57,6 @@ def cases_by_play(cases: Sequence[Case]) -> dict[Play, list[Case]]:
 
 
 PLAYS = cases_by_play([*FAULTS, *CONTROLS])
-
-
-class Healthy:
-    """The stages as they are until their faults begin, in the folder *home*."""
-
-    def __init__(self, home: Path) -> None:
-        self._home, self._stages = home, dict[Stage, AnyWorld]()
-
-    def copy(self, stage: Stage, home: Path) -> AnyWorld:
-        """Returns a world that goes on from the healthy one."""
-        if stage not in self._stages:
-            home_of_stage = self._home / str(len(self._stages))
-            self._stages[stage] = stage.make(
-                stage.toml, home_of_stage, traffic=stage.traffic, costs=stage.costs, starts_s=stage.starts_s
-            )
-            self._stages[stage].run(stage.since_s)
-        return self._stages[stage].copy(home)
 
 
 @dataclass(frozen=True)
@@ -110,11 +92,6 @@ def played(
     rows = open_report(SLA_RESULTS, world.layout.report_table(world.topology.name, SLA_RESULTS.name))
     yield Played(world, cases, {row["sla"]: row for row in rows.to_pyarrow_table().to_pylist()})
     shutil.rmtree(home)
-
-
-def specs_of(stage: Stage, world: AnyWorld, *promises: str) -> Sequence[SlaSpec]:
-    slas = {name: {**stage.promises[name], "owner": "o"} for name in promises}
-    return parse({world.topology.name: slas}, world.topology, file="slas.toml")
 
 
 def agrees(found_ms: float, wanted_ms: float, error_ms: float = 0) -> bool:
