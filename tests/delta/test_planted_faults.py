@@ -27,11 +27,14 @@ from support.play import NOON, Row, ms
 from support.played_facts import played_facts
 from support.world import World
 from support.world_drivers import BEAT_MS
+from tidemark.account.contract import owner_of_contract
+from tidemark.account.explanation import Explanation, Verdict
 from tidemark.account.ledger import Ledger
+from tidemark.account.numbers import shares_of_records
 from tidemark.account.records import numbered, record_parts
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.semantics.sla import BurnRate
 from tidemark.storage.delta.report_tables import open_report
@@ -42,6 +45,8 @@ with warnings.catch_warnings():
 
 FOLLOWED = frozenset({*QUANTILES, Measure.BURN_RATE, Measure.STALENESS})
 """Measures of single records, which `excess` can follow."""
+OF_RECORDS = frozenset({Measure.RECORDS, *SHARES})
+OF_ROWS = frozenset({Measure.CONTRACT, Measure.COMPLETENESS})
 CLOCKS_ERROR_MS = 6
 """Two hosts are measured to 3 ms each."""
 Play = tuple[Stage, tuple[Any, ...], float]
@@ -195,6 +200,31 @@ def parts_that_differ(world: World) -> list[str]:
                 if max(map(abs, apart_ms.values())) > beat_ms + CLOCKS_ERROR_MS:
                     wrong.append(f"{place}: {result.sent}: {apart_ms}")
     return wrong
+
+
+@pytest.mark.parametrize("played", [*each_play()], indirect=True)
+def test_what_is_not_about_time_has_the_owners_of_the_table(played: Played) -> None:
+    """These are promises about numbers of records, or about rows, and the stalenesses whose owners have no length."""
+    for case in played.cases:
+        (spec,) = specs_of(case.stage, played.world, case.promise)
+        found = explained_without_time(played.world, spec, case)
+        if found is not None:
+            named = {(leaf.owner, leaf.detail): leaf.records for leaf in found.leaves}
+            assert named.keys() == {(owned.owner, owned.detail) for owned in case.owners}, case.name
+            assert all(each.records in {None, named[each.owner, each.detail]} for each in case.owners), case.name
+            assert found.verdict is (Verdict.EXPLAINED if case.owners else Verdict.KEPT), case.name
+            assert sum(leaf.share for leaf in found.leaves) == pytest.approx(1 if case.owners else 0), case.name
+
+
+def explained_without_time(world: AnyWorld, spec: SlaSpec, case: Case) -> Explanation | None:
+    """Returns what explains the promise of *case*, if it is not time."""
+    has_lengths = any(owned.amount_ms is not None for owned in case.owners)
+    is_of_records = spec.measure is Measure.STALENESS and case.owners and not has_lengths
+    if spec.measure in OF_RECORDS or is_of_records:
+        return shares_of_records(world.topology, world.layout, spec, at_ms=ms(case.at_s))
+    if spec.measure in OF_ROWS:
+        return owner_of_contract(world.topology, world.layout, spec, at_ms=ms(case.at_s))
+    return None
 
 
 Answer = Sequence[Owned]
