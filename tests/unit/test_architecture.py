@@ -113,7 +113,7 @@ IMPORTS = {
     "facts.measures": (
         "semantics model.tables model.settings model.project model.kinds model storage storage.delta control facts"
     ),
-    "account": ("semantics model.tables model.settings model.project model.kinds model account.owners facts"),
+    "account": ("semantics model.tables model.settings model.project model.kinds model account.owners control facts"),
     "sampling": (
         "collecting errors model.settings model.project model.kinds model kernels.columns kernels.records "
         "stream.kafka stream.read stream.write"

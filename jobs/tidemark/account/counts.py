@@ -77,10 +77,9 @@ class Counts:
 
     @cached_property
     def outcomes(self) -> pl.DataFrame:
-        """The updates of each batch and operator by outcome, `gave` of which were sent on."""
-        columns = ("operator", *CAME_IN, *BECAME, "fan_out", "repeated")
-        rows = self._rows(OPERATOR_BATCHES, self._since_ms - DAY_MS, columns=columns)
-        return rows.with_columns(gave()).sort("finished_ms")
+        """The updates of each batch and operator by outcome, oldest first."""
+        columns = ("operator", *CAME_IN, *BECAME, "fan_out")
+        return self._rows(OPERATOR_BATCHES, self._since_ms - DAY_MS, columns=columns).sort("finished_ms")
 
     @cached_property
     def reads(self) -> pl.DataFrame:
@@ -155,8 +154,9 @@ class Counts:
         return f"{source}/{newest[0]}" if len(newest) else None
 
     def newest_beat(self, sub_topology: str, *, at_ms: int) -> Mapping[str, Any] | None:
-        """Returns the newest row of `heartbeats` of a stream at *at_ms*: `batch_id`, and `segments` without a row."""
-        rows = self._scan(HEARTBEATS, where=[pl.col("beat_at") <= utc(at_ms)])
+        """Returns `batch_id` and `segments` of the newest heartbeat of a stream in the day before *at_ms*."""
+        is_recent = [pl.col("beat_at") >= utc(at_ms - DAY_MS), pl.col("beat_at") <= utc(at_ms)]
+        rows = self._scan(HEARTBEATS, where=is_recent)
         beats = rows.select("sub_topology", "beat_at", "batch_id", "segments").collect()
         newest = beats.filter(pl.col("sub_topology") == sub_topology).sort("beat_at").tail(1)
         return newest.row(0, named=True) if newest.height else None
@@ -183,7 +183,8 @@ def newest_result(scan: Scan, operators: Collection[str], *, at_ms: int) -> tupl
     for first_ms in (at_ms - 2 * DAY_MS, 0):
         is_recent = pl.col("decided_at").is_null() | (pl.col("decided_at") >= utc(first_ms))
         rows = scan(OPERATOR_BATCHES, where=[is_recent]).select(*BATCH, "operator", "emitted", "passed", "repeated")
-        given = rows.with_columns(gave()).collect().filter(pl.col("operator").is_in([*operators]), pl.col("gave") > 0)
+        gave = pl.any_horizontal(pl.col("emitted", "passed", "repeated") > 0)
+        given = rows.filter(gave).collect().filter(pl.col("operator").is_in([*operators]))
         known = given.join(finished(scan), on=BATCH).filter(pl.col("finished_ms") <= at_ms)
         newest = known.sort("finished_ms").tail(1)
         if newest.height:
@@ -206,9 +207,3 @@ def finished(scan: Scan, *where: pl.Expr) -> pl.DataFrame:
     """Returns `finished_ms` of batches."""
     rows = scan(BATCHES, where=where).select(*BATCH, finished_ms=pl.col("finished_at").dt.epoch("ms"))
     return rows.collect()
-
-
-def gave() -> pl.Expr:
-    """Returns the number of results that an operator sent on."""
-    counted = (pl.col(column).fill_null(0) for column in ("emitted", "passed", "repeated"))
-    return pl.sum_horizontal(*counted).alias("gave")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Self
 
 import polars as pl
@@ -31,11 +31,12 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.liveness import LIMITS
 
 ALIVE = frozenset({StreamState.STARTING, StreamState.RUNNING})
 """What the heartbeat says of a driver that has not ended."""
-HEARD_MS = 30_000
-"""A driver without a sign of life for longer looks no more; its heartbeats are 15 s apart."""
+MISSED = 2
+"""A driver without a sign of life for so many heartbeats looks no more."""
 NOT_PRODUCED, UNREAD = Became.NOT_PRODUCED, Became.UNREAD
 
 
@@ -44,6 +45,8 @@ class Lost:
 
     def __init__(self, topology: Topology, layout: Layout, spans: Mapping[str, Span], at_ms: int) -> None:
         self._topology, self._layout, self._spans, self._at_ms = topology, layout, spans, at_ms
+        # Each source of a stream, and each of its partitions, asks.
+        self._stopped = cache(self._look)
         self._since_ms = min(span.since_ms for span in spans.values())
         self.counts = Counts(topology, layout, since_ms=self._since_ms, at_ms=max(s.until_ms for s in spans.values()))
 
@@ -79,7 +82,7 @@ class Lost:
 
     def _unread_of_source(self, source: Source, sub: SubTopology) -> Iterator[Loss]:
         """Yields records of *source* that were not produced, or are unread."""
-        rows, stopped = self.counts.reads.filter(pl.col("source") == source.name), self._stopped(sub)
+        rows, stopped = self.counts.reads.filter(pl.col("source") == source.name), self._stopped(sub.name)
         if not rows["n"].sum():
             yield Loss(stopped.leaf if stopped else Leaf(owner=TOPIC, detail=source.name, became=NOT_PRODUCED), 1)
             return
@@ -106,14 +109,14 @@ class Lost:
         if left <= usual:
             return
         is_cut = source.max_records is not None and newest["left_offset"][0] is not None
-        stopped, stream = self._stopped(sub), self._stream(sub)
+        stopped, stream = self._stopped(sub.name), self._name(sub.name)
         owner, detail = (MAX_RECORDS, source.name) if is_cut else (CAPACITY, stream)
         leaf = stopped.leaf if stopped else Leaf(owner=owner, detail=detail, became=UNREAD, stream=stream)
         yield Loss(replace(leaf, partition=place, records=left, usual_records=round(usual)), left - usual)
 
     def _unread_of_hop(self, hop: HopSource, sub: SubTopology) -> Iterator[Loss]:
         """Yields what was written to *hop* since the newest batch of *sub*, if that looks no more."""
-        stopped = self._stopped(sub)
+        stopped = self._stopped(sub.name)
         if stopped is None:
             return
         until = self.counts.read_of_hop(sub.name, hop.name) or 0
@@ -122,28 +125,32 @@ class Lost:
         if n:
             yield Loss(replace(stopped.leaf, records=n), n)
 
-    def _stopped(self, sub: SubTopology) -> _Stopped | None:
-        """Returns what keeps *sub* from looking for records; None: it looks."""
-        beat, newest, stream = self._drivers[sub.name].beat, self.counts.newest_batch(sub.name), self._stream(sub)
-        if beat is None:
+    def _look(self, stream: str) -> _Stopped | None:
+        """Returns what keeps *stream* from looking for records; None: it looks."""
+        driver, newest = self._drivers[stream], self.counts.newest_batch(stream)
+        beat, sign = driver.beat, driver.evidence.newest
+        name = self._name(stream)
+        if beat is None or sign is None:
             # Queries that a job only measures have no heartbeats.
-            return _Stopped.absent(stream, self._since_ms) if newest is None else None
-        row = self.counts.newest_beat(sub.name, at_ms=self._at_ms)
+            return _Stopped.absent(name, self._since_ms) if newest is None else None
+        row = self.counts.newest_beat(stream, at_ms=self._at_ms)
         number, finished_ms = newest or (-1, self._since_ms)
+        told_ms = max(beat.at_ms, finished_ms)
         # Of a batch without facts it is not known what it read.
         is_known = row is None or row["batch_id"] is None or row["batch_id"] <= number
-        seen_ms = max(beat.at_ms, finished_ms) if is_known else finished_ms
-        if beat.state not in ALIVE or self._at_ms - max(beat.at_ms, finished_ms) > HEARD_MS:
-            return _Stopped.absent(stream, seen_ms)
+        silent_ms = MISSED * LIMITS[sign.kind, driver.evidence.store].every_ms
+        if beat.state not in ALIVE or self._at_ms - told_ms > silent_ms:
+            return _Stopped.absent(name, told_ms if is_known else finished_ms)
         began_ms = beat.batch_started_at_ms
         if began_ms is None or finished_ms > beat.at_ms:
             return None
         segments = row["segments"] if row else None
-        owner, detail = (segments[-1]["owner"], segments[-1]["detail"]) if segments else (DRIVER, stream)
-        return _Stopped(began_ms, Leaf(owner=owner, detail=detail, became=UNREAD, stream=stream, since_ms=began_ms))
+        owner, detail = (segments[-1]["owner"], segments[-1]["detail"]) if segments else (DRIVER, name)
+        leaf = Leaf(owner=owner, detail=detail, became=UNREAD, stream=name, since_ms=began_ms)
+        return _Stopped(began_ms if is_known else finished_ms, leaf)
 
-    def _stream(self, sub: SubTopology) -> str:
-        return f"{self._topology.name}/{sub.name}"
+    def _name(self, stream: str) -> str:
+        return f"{self._topology.name}/{stream}"
 
     @cached_property
     def _drivers(self) -> Mapping[str, HeartbeatFacts]:

@@ -25,6 +25,7 @@ from tidemark.account.owners.window import WINDOW
 from tidemark.account.usual_numbers import is_usual
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
+from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.strategy import Strategy
@@ -83,8 +84,8 @@ class OutcomesOf:
         self.now, self._usual = self._sums(span), self._sums(self._before)
 
     def _sums(self, span: Span) -> Mapping[str, int]:
-        rows = self._rows.filter(span.holds()).drop("sub_topology", "operator")
-        return {name: int(rows[name].sum() or 0) for name in rows.columns}
+        rows = self._rows.filter(span.holds())
+        return {name: int(rows[name].sum()) for name in (*CAME_IN, *BECAME)}
 
     def usual_share(self, outcome: str) -> float | None:
         """Returns the share that *outcome* had in the day before; None: nothing was read."""
