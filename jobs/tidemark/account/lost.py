@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Self
+from typing import Self, assert_never
 
 import polars as pl
 
@@ -27,6 +27,7 @@ from tidemark.control.folder import StreamState
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
 from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
@@ -73,12 +74,15 @@ class Lost:
         return OutcomesOf(self._topology, self.counts, operator, span).losses()
 
     def _unread(self, operator: Operator) -> Iterator[Loss]:
-        sub = self._topology.sub_topology_of(operator.name)
-        match operator:
-            case Source():
-                yield from self._unread_of_source(operator, sub)
-            case HopSource():
-                yield from self._unread_of_hop(operator, sub)
+        if isinstance(operator, Reading):
+            sub = self._topology.sub_topology_of(operator.name)
+            match operator:
+                case Source():
+                    yield from self._unread_of_source(operator, sub)
+                case HopSource():
+                    yield from self._unread_of_hop(operator, sub)
+                case _:
+                    assert_never(operator)
 
     def _unread_of_source(self, source: Source, sub: SubTopology) -> Iterator[Loss]:
         """Yields records of *source* that were not produced, or are unread."""

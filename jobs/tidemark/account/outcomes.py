@@ -24,7 +24,6 @@ from tidemark.account.owners.topic import TOPIC
 from tidemark.account.owners.window import WINDOW
 from tidemark.account.usual_numbers import is_usual
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.semantics.dead_letters import DeadLetterKind
@@ -220,7 +219,7 @@ class OutcomesOf:
     def _holder(self) -> tuple[str, str] | None:
         """The setting that makes the operator hold records, as owner and detail; None: none does."""
         operator, name = self._operator, self._operator.name
-        if isinstance(operator, Source):
+        if operator.reads_outside:
             return MAX_DRIFT, self._counts.held_back_by(name) or name
         if operator.emission is None or not operator.emission.holds:
             return None
@@ -249,7 +248,7 @@ class OutcomesOf:
 
     def _place(self, partition: int | None) -> str:
         """Returns SOURCE/PARTITION: of the operator, or of the source before it that has such a partition."""
-        before = [each.name for each in self._topology.path_into(self._operator.name) if isinstance(each, Source)]
+        before = [each.name for each in self._topology.path_into(self._operator.name) if each.reads_outside]
         known = self._counts.reads.filter(pl.col("partition").eq_missing(partition))["source"].unique()
         source = next((name for name in before if name in known), before[0] if before else self._operator.name)
         return place_of(source, partition)
