@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 
-from support.fault_table import SHOP, THREE, Owned, Stage, enough, fresh, share
+from support.fault_table import SHELVES, SHOP, THREE, Owned, Stage, enough, fresh, share
 from support.healthy import Healthy
-from support.planted import Killed, More, Silent, Slow, Unusable, WrongClock
+from support.planted import Fields, Killed, More, Repeated, Silent, Slow, Unusable, WrongClock
 from support.play import ms
-from support.world import Fault
+from support.world import Fault, Traffic
 from tidemark.account.explanation import Became, Verdict
 from tidemark.account.numbers import shares_of_records
 from tidemark.model.sla_spec import parse
 
 ALWAYS = replace(SHOP, since_s=0)
 """What is planted was there from the beginning."""
+MANY = replace(SHOP, traffic=[Traffic(partitions=12, each=1)])
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,15 @@ class Case:
     faults: Sequence[Fault]
     owners: Sequence[tuple[Owned, Became]]
     verdict: Verdict = Verdict.EXPLAINED
+    usual_records: int = 0
 
 
 def producer(partition: int, records: int) -> Owned:
     return Owned("producer", f"events/{partition}", records=records)
+
+
+def same(partition: int, since_s: float) -> Fields:
+    return Fields(partition, since_s, owner="operator", detail="newest", values=(("amount", 7.0),))
 
 
 LOST = Became.NOT_PRODUCED
@@ -85,6 +91,15 @@ LONG_CASES = [
          [(Owned("topic", "events", records=36), LOST)]),
     Case("late records are missing behind their source", SHOP, enough("newest", 34), 310,
          [WrongClock(1, 245, until_s=255, ahead_ms=-58_000)], [(producer(1, 3), Became.LATE)]),
+    # Of 150 records until 250 s, 24 rounds of one partition changed nothing: 48 % of the 42 since then are as usual.
+    Case("half of the updates never change anything, and then all", ALWAYS, fresh("board", "30 s"), 329,
+         [same(0, 0), same(1, 245)], [(Owned("operator", "newest", records=42), Became.SUPPRESSED)], usual_records=20),
+    # The first round has ids that are new, and five follow.
+    Case("one of two partitions repeats its records", SHELVES, enough("newest", 30), 309, [Repeated(0, 245)],
+         [(producer(0, 15), Became.DUPLICATE)]),
+    # Each partition has a twelfth of them, which is less than a tenth.
+    Case("no partition of many stands out", MANY, share("events", "quarantined_share", 0.02), 310,
+         [Unusable(None, 245)], [(Owned("topic", "events", records=72), Became.QUARANTINED)]),
     Case("half of the records could never be used", ALWAYS, share("events", "quarantined_share", 0.02), 310,
          [Unusable(1, 0)], [], Verdict.AS_USUAL),
     Case("so few records always come", SHOP, enough("newest", 50), 310, [], [], Verdict.AS_USUAL),
@@ -115,3 +130,4 @@ def test_records_that_do_not_come_through_have_an_owner(case: Case, healthy: Hea
     assert found.verdict is case.verdict
     named = [(Owned(leaf.owner, leaf.detail, records=leaf.records), leaf.became) for leaf in found.leaves]
     assert named == [*case.owners]
+    assert sum(leaf.usual_records or 0 for leaf in found.leaves) == case.usual_records
