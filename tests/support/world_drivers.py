@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -359,13 +359,16 @@ class Driver:
 
         *is_last*: the last beat that the control folder had becomes a row, as the next driver makes it one.
         """
-        still = [(each.began_ms, each.ended_ms) for each in self.life if each.owner in {"pause", "absence"}]
+        # What the play ends in goes on after it.
+        lasts = [replace(each, ended_ms=each.ended_ms + 1) for each in self.life[-1:]]
+        life = [*self.life[:-1], *lasts]
+        still = [(each.began_ms, each.ended_ms) for each in life if each.owner in {"pause", "absence"}]
         first_ms = max(self.beaten_ms, ms(0))
         beats = [*range(first_ms - first_ms % BEATEN_MS + BEATEN_MS, until_ms + 1, BEATEN_MS)]
         beats += [until_ms] if is_last and until_ms not in beats else []
         alive = [at_ms for at_ms in beats if not any(began <= at_ms < ended for began, ended in still)]
         self.beaten_ms = until_ms
-        if not alive or not self.life:
+        if not alive or not self.life:  # before its first look it has nothing to tell
             return
         path = self.world.layout.stream(self.world.topology.name, self.sub) / HEARTBEATS.name
         create(path, arrow_schema(HEARTBEATS), description=HEARTBEATS.row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 CLOCK = register(
     Owner(
@@ -14,5 +14,6 @@ CLOCK = register(
             "the other parts is not known"
         ),
         remedy="set the host's clock by NTP",
+        moves=frozenset({Moved.AGE}),
     )
 )

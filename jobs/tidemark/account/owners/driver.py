@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_TIME, Moved, Owner, register
 
 DRIVER = register(
     Owner(
@@ -11,6 +11,7 @@ DRIVER = register(
         says="the driver of {detail} took {amount}",
         proof="the stream's segments",
         remedy="`tidemark logs` shows what the driver did",
+        moves=OF_TIME | {Moved.WORK, Moved.ROWS},
         has_time=False,
     )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 NEXT_RECORD = register(
     Owner(
@@ -15,5 +15,6 @@ NEXT_RECORD = register(
             "send keep-alive records to the partition, or give the source an `idle_after` that is shorter "
             "than its usual pause"
         ),
+        moves=frozenset({Moved.AGE}),
     )
 )

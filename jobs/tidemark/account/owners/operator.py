@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_TIME, Moved, Owner, register
 from tidemark.semantics.segments import SegmentOwner
 
 OPERATOR = register(
@@ -16,6 +16,7 @@ OPERATOR = register(
             "compare its work with its usual work (`tidemark path`); `tidemark whatif` estimates what a "
             "faster operator saves"
         ),
+        moves=OF_TIME | {Moved.WORK, Moved.ROWS},
         works_on_records=True,
     )
 )

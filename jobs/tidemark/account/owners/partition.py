@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_RECORDS, Owner, register
 
 PARTITION = register(
     Owner(
@@ -12,6 +12,7 @@ PARTITION = register(
         says="records of {detail}",
         proof="the records that it let pass",
         remedy="check the producers that write to the partition",
+        moves=OF_RECORDS,
         has_time=False,
     )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_RECORDS, Owner, register
 
 PRODUCER = register(
     Owner(
@@ -18,5 +18,6 @@ PRODUCER = register(
             "find out why what writes to the partition is late: records came long after their timestamp; "
             "`tidemark check --live` shows what the topics have"
         ),
+        moves=OF_RECORDS,
     )
 )

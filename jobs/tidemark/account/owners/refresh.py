@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 REFRESH = register(
     Owner(
@@ -11,5 +11,6 @@ REFRESH = register(
         says="the merge into {detail} came {amount} later",
         proof="when the rows were written, and when the merge was due",
         remedy="shorten `refresh` of the sink, or read its view, which has the rows before the merge",
+        moves=frozenset({Moved.AGE}),
     )
 )

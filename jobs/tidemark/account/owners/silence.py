@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 SILENCE = register(
     Owner(
@@ -14,5 +14,6 @@ SILENCE = register(
             "shorten the setting that the part names (`idle_after`; with `idle_advances` time advances while"
             " every partition is silent), or send keep-alive records"
         ),
+        moves=frozenset({Moved.AGE}),
     )
 )

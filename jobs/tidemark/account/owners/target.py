@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_TIME, Moved, Owner, register
 from tidemark.semantics.segments import SegmentOwner
 
 TARGET = register(
@@ -13,6 +13,7 @@ TARGET = register(
         says="writing to {detail} took {amount}",
         proof="the stream's segments",
         remedy="look at the store or the brokers behind it: a write waits for them",
+        moves=OF_TIME | {Moved.ROWS},
         works_on_records=True,
     )
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_RECORDS, Owner, register
 
 TOPIC = register(
     Owner(
@@ -11,6 +11,7 @@ TOPIC = register(
         says="records of {detail}",
         proof="the offsets of its plans",
         remedy="look at its partitions: `tidemark check --live` shows what the topics have",
+        moves=OF_RECORDS,
         has_time=False,
     )
 )

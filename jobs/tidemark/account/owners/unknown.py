@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 UNKNOWN = register(
     Owner(
@@ -11,5 +11,6 @@ UNKNOWN = register(
         says="{amount} is not known, because a fact is missing: {detail}",
         proof="nothing: a fact is missing",
         remedy="find out why facts are missing: `tidemark why`",
+        moves=frozenset({Moved.AGE}),
     )
 )
