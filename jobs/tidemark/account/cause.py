@@ -14,15 +14,20 @@ from functools import cached_property
 import polars as pl
 
 from tidemark.account.configured import configured_lengths, source_of_volume
+from tidemark.account.contract import owner_of_contract
 from tidemark.account.excess import Judged, explain
-from tidemark.account.explanation import Cause, Explanation, Leaf, Verdict
+from tidemark.account.explanation import Became, Cause, Explanation, Leaf, Verdict
 from tidemark.account.facts import MS, AccountFacts
 from tidemark.account.ledger import Ledger
+from tidemark.account.moves import can_move
 from tidemark.account.now import StreamsNow
+from tidemark.account.numbers import shares_of_records
 from tidemark.account.open_records import OpenRecords, OpenResult
 from tidemark.account.open_time import OpenTime, waits_for_time
+from tidemark.account.owners import OWNERS
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
+from tidemark.account.owners.topic import TOPIC
 from tidemark.account.recorded import Recorded
 from tidemark.account.records import in_order, numbered, record_parts, step
 from tidemark.account.steps import AGES, parts_of
@@ -32,13 +37,14 @@ from tidemark.facts.fact_tables import Stored
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import BurnRate, Deadline, Sla
 
 OF_RECORDS = frozenset({*QUANTILES, Measure.BURN_RATE})
 OF_OPEN_RESULTS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG})
+OF_NUMBERS = frozenset({Measure.RECORDS, *SHARES})
 PartsOf = Callable[[Ledger, pl.DataFrame], pl.DataFrame]
 """Returns the PARTS of results, numbered in their order."""
 
@@ -58,8 +64,10 @@ def cause_of(
     if spec.measure in WORK_QUANTILES:
         return explain(promise.work())
     if spec.measure in OF_OPEN_RESULTS:
-        return promise.of_open_result()
-    return Explanation(verdict=Verdict.NOT_KNOWN)
+        return promise.of_open_result() or promise.of_silence()
+    if spec.measure in OF_NUMBERS:
+        return shares_of_records(topology, layout, spec, at_ms=at_ms)
+    return owner_of_contract(topology, layout, spec, at_ms=at_ms)
 
 
 @dataclass(frozen=True)
@@ -177,9 +185,10 @@ class _Promise:
         judged: int = 1,
         is_open: bool = False,
     ) -> Judged:
+        movers = [name for name in OWNERS if can_move(name, self.spec.measure)]
         return Judged(
             results=results,
-            parts=parts,
+            parts=parts.filter(pl.col("owner").is_in(movers)),
             batch_records=self.facts.plans.group_by("stream", "batch_id").agg(records=pl.sum("n")),
             volume_of=source_of_volume(self.topology),
             configured=configured_lengths(self.topology),
@@ -190,8 +199,8 @@ class _Promise:
 
     # The oldest result that is not visible yet
 
-    def of_open_result(self) -> Explanation:
-        """Returns why the oldest result is not visible yet."""
+    def of_open_result(self) -> Explanation | None:
+        """Returns why the oldest result is not visible yet; None: no result is on its way."""
         ahead = self._ahead()
         if ahead is not None:
             return ahead
@@ -199,7 +208,18 @@ class _Promise:
             return Explanation(verdict=Verdict.KEPT)
         now = StreamsNow(self.tables, self.recorded, self.ledger, self.at_ms)
         found = self._open_result(now)
-        return Explanation(verdict=Verdict.NOT_KNOWN) if found is None else explain(self._open(found))
+        return None if found is None else explain(self._open(found))
+
+    def of_silence(self) -> Explanation:
+        """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""
+        if self.spec.measure is Measure.STALENESS:
+            return shares_of_records(self.topology, self.tables.layout, self.spec, at_ms=self.at_ms)
+        source = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
+        leaf = Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED)
+        cause = Cause(owner=TOPIC, detail=source, explained=1.0)
+        return Explanation(
+            verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1
+        )
 
     def _ahead(self) -> Explanation | None:
         """Returns whose clock is ahead, if records have event times that are still to come; None: none has."""

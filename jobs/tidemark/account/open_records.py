@@ -125,7 +125,7 @@ class OpenRecords:
         return {"input": source.name, "event_ms": min(event_ms, arrived_ms), "arrived_ms": arrived_ms}
 
     def _next_record(self, stream: str, shown_at: str, looked_ms: int) -> tuple[int, int]:
-        """Returns the event time and the delay of the record after the newest one at *shown_at*, as they usually are."""
+        """Returns the event time and the delay of the record after the newest one at *shown_at*, as is usual."""
         facts = self.now.ledger.facts
         delays = facts.reads.filter(pl.col("stream") == stream).select(delay=pl.col("arrived_ms") - pl.col("event_ms"))
         delay_ms = int(delays.select(median_of(pl.col("delay"))).item() or 0)
