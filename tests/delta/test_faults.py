@@ -37,7 +37,7 @@ from tidemark.model.sla_spec import Measure, load, parse
 from tidemark.model.tables.catalog import ALERTS, CHANGES, INCIDENTS, OPERATOR_BATCHES, SLA_RESULTS, SUPPRESSED, Table
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.skew import Skew
-from tidemark.sla.incidents.alert import alert_of
+from tidemark.sla.incidents.alert_message import alert_of
 from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.culprits import NO_EXPLANATION
 from tidemark.storage.delta.report_tables import open_report

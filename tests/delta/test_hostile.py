@@ -52,7 +52,7 @@ from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.pages import charts
 from tidemark.reports.pages.interval_page import page
 from tidemark.semantics.incidents import Change
-from tidemark.sla.incidents.alert import alert_of
+from tidemark.sla.incidents.alert_message import alert_of
 from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.tables import acknowledge
 from tidemark.sla.page import sla_page

@@ -16,10 +16,10 @@ from support.alert_services import KEY, PagerDutyService
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.model.channel_spec import parse as channels
 from tidemark.model.topology import Topology, parse
-from tidemark.sla.incidents.alert import alert_of
+from tidemark.sla.incidents.alert_message import alert_of
 from tidemark.sla.incidents.alert_text import alert_texts
-from tidemark.sla.incidents.events import alertmanager_alert, pagerduty_event
 from tidemark.sla.incidents.grouping import alert_changes
+from tidemark.sla.incidents.receiver_calls import alertmanager_alert, pagerduty_event
 from tidemark.sla.incidents.roots import root_of
 from tidemark.sla.measures.status import RootCause
 from tidemark.why.causes.drivers import BROKER_SILENT

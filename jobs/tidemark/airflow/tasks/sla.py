@@ -200,7 +200,7 @@ def notify(
         page: path of the page to look at; None: that of its incident.
         dags: the DAGs that wait for the late streams.
     """
-    from tidemark.sla.incidents.alert import alert_of
+    from tidemark.sla.incidents.alert_message import alert_of
     from tidemark.sla.incidents.alert_text import alert_texts
     from tidemark.sla.incidents.changes import name_of
 

@@ -28,7 +28,7 @@ class Impact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alert:
+class AlertMessage:
     """A change of an alert, as a receiver gets it.
 
     Instants are epoch ms. Texts have one line and no control characters.
@@ -104,7 +104,7 @@ _LOWER = {Severity.CRITICAL.value: Severity.WARNING.value, Severity.WARNING.valu
 
 def alert_of(
     change: Mapping[str, Any], *, link: str, operator_link: str | None = None, dags: Iterable[str] = ()
-) -> Alert:
+) -> AlertMessage:
     """Returns the alert for *change*.
 
     Args:
@@ -121,7 +121,7 @@ def alert_of(
     severity, opening = row["severity"], row.get("opening_severity") or row["severity"]
     partition = row.get("cause_partition")
     where = row.get("cause_operator") or row.get("cause_sub_topology")
-    return Alert(
+    return AlertMessage(
         dedup_key=_key(f"{change['topology']}/{name_of(change)}"),
         incident=lists["incidents"][0] if lists["incidents"] else one_line(name_of(change)),
         change=Change(change["change"]),
