@@ -68,12 +68,6 @@ MOST_SHOWN, LONGEST_KEY = 3, 200
 """Most broken contracts in a sentence, and characters of a row's key."""
 
 
-CAUSE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")
-"""The columns of tables with cause and place of a RootCause."""
-CAUSE_SINCE = "cause_since"
-"""The column of `sla_results` with the time of a RootCause."""
-
-
 @dataclass(frozen=True)
 class RootCause:
     """A cause with its place, by which broken SLAs are grouped.
