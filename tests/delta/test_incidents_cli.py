@@ -53,7 +53,7 @@ def asked(home: Path, **options: Any) -> Any:
 def home(tmp_path: Path) -> Path:
     layout = Layout(tmp_path)
     replace_rows([OPENED], INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
-    told = {"topology": "flights", "alert": "board-1", "change": "opened"}
+    told = {"topology": "flights", "alert": "board-1", "change": "opened", "delivered_at": NOON}
     rows = [{**told, "channel": channel} for channel in ("log", "desk")]
     replace_rows(rows, DELIVERIES, layout.report_table("flights", DELIVERIES.name), where="true")
     return tmp_path

@@ -26,7 +26,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_event_rows import row_of, rows_of
-from tidemark.model.sla_events import AlertCause, SlaResult
+from tidemark.model.sla_events import SlaResult
 from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
 from tidemark.model.tables.catalog import BATCHES, EXPECTATION_RESULTS, HEARTBEATS, LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.model.topology import Topology
@@ -37,7 +37,7 @@ from tidemark.sla.contracts.counts import SCHEMA_COUNTS, ContractCounts, judge_c
 from tidemark.sla.contracts.periods import CONTRACT, SCHEMA, judged_before, kept_at, periods_after, standing_results
 from tidemark.sla.contracts.quality import Quality
 from tidemark.sla.incidents.changes import excluded_because
-from tidemark.sla.incidents.explaining import Explain, explainer
+from tidemark.sla.incidents.explaining import Explain, Explained, explainer
 from tidemark.sla.incidents.tables import (
     checked_before,
     follow_up,
@@ -190,14 +190,12 @@ def explain(measured: Measured, judged: Sequence[Status], explain_promise: Expla
     """Returns a result for each status, with the causes of those that are broken by *explain_promise*."""
     results = []
     for status in judged:
-        told, causes = status, tuple[AlertCause, ...]()
-        if status.verdict in BROKEN:
-            why = explain_promise(status)
-            causes = why.causes
-            told = replace(status, culprit=why.culprit, blocked_by=why.blocked_by, age_ms=why.age_ms)
+        is_broken = status.verdict in BROKEN
+        why = explain_promise(status) if is_broken else Explained(culprit=status.culprit)
+        told = replace(status, culprit=why.culprit, blocked_by=why.blocked_by, age_ms=why.age_ms)
         result = result_of(
             told,
-            causes,
+            why.causes,
             topology=measured.topology.name,
             checked_ms=measured.at_ms,
             run_id=measured.run_id,
