@@ -16,6 +16,7 @@ from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.latency_facts import counted_batches
 from tidemark.facts.liveness import drivers_of
 from tidemark.facts.measures import sla_facts
+from tidemark.facts.measures.fact_kinds import Fact
 from tidemark.facts.measures.groups import GroupsSeen, groups_seen
 from tidemark.facts.measures.merges import merged_facts
 from tidemark.facts.measures.newest_times import newest_ms
@@ -105,8 +106,8 @@ class Measured:
         is_past: another run checked a later instant, so that this check changes no incident.
         tables: that can be read.
         readable: their places.
-        facts: rows of `sla_facts`.
-        accounts: of batches, those whose outcomes do not add up.
+        facts: of all kinds that the SLAs need.
+        accounts: rows of `sla_facts.accounts`.
         groups: of SLAs with `by`, by name of the SLA.
         contracts: rows of `expectation_results` about the contracts of tables.
         quality: judges what was found.
@@ -120,7 +121,7 @@ class Measured:
     is_past: bool
     tables: Tables
     readable: Collection[Path]
-    facts: Sequence[Row]
+    facts: Sequence[Fact]
     accounts: Sequence[Row]
     groups: Mapping[str, GroupsSeen]
     contracts: Sequence[Row]
@@ -282,7 +283,7 @@ def _facts(
     readable: Collection[Path],
     *,
     at_ms: int,
-) -> list[Row]:
+) -> list[Fact]:
     """Returns all facts by which *specs* are judged at *at_ms*."""
     later = sla_facts.later(tables, topology.name, at_ms=at_ms)
     drivers = _drivers(layout, topology, tables, readable, at_ms=at_ms)
@@ -325,7 +326,7 @@ def _counted(
     return counted_batches(layout, topology.name, names_in(topology.sub_topologies))
 
 
-def _newest_fact(table: str, path: Path, later: Mapping[str, int]) -> dict[str, Any]:
+def _newest_fact(table: str, path: Path, later: Mapping[str, int]) -> Fact:
     """Returns the fact about the newest record time in *table*.
 
     The table is at *path*. *later* has, by sub-topology, the first batch that was finished after the check's instant.
