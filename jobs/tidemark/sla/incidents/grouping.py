@@ -65,15 +65,16 @@ def alert_changes(
         results: of the checks since the incidents opened.
         alerts: all changes of alerts so far.
         at_ms: the instant of the newest check, epoch ms.
-        since_ms: incidents that were resolved before, and never alerted, are left out.
+        since_ms: incidents that were resolved before, and never alerted, are left out. An alert whose incidents ended
+            before ends without the others of its fault.
         project: the topologies that may read its topics.
         elsewhere: returns the changes of alerts of other topologies. An alert does not end while a later one of its
             fault is open there: channels that have it do not get the later one.
     """
     # Messages about the impact follow from the alerts.
     own = [each for each in alerts if each.audience is None]
-    grouping = _Grouping(topology, incidents, results, own, at_ms, project)
-    groups = grouping.groups(since_ms)
+    grouping = _Grouping(topology, incidents, results, own, project, at_ms=at_ms, since_ms=since_ms)
+    groups = grouping.groups()
     open_alerts = {grouping.common(each.cause, each.alert, each.opened_ms or 0): each for each in _open(own)}
     changed: list[Alert] = []
     for common in {**groups, **open_alerts}:
@@ -121,10 +122,13 @@ class _Grouping:
         incidents: Sequence[IncidentChange],
         results: Sequence[SlaResult],
         alerts: Sequence[Alert],
-        at_ms: int,
         project: Iterable[Topology],
+        *,
+        at_ms: int,
+        since_ms: int,
     ) -> None:
-        self._topology, self._incidents, self._alerts, self._at_ms = topology, incidents, alerts, at_ms
+        self._topology, self._incidents, self._alerts = topology, incidents, alerts
+        self._at_ms, self._since_ms = at_ms, since_ms
         self._project = [each for each in project if each.name != topology.name]
         self._unresolved = still_open(incidents)
         self._alerted = {incident for alert in alerts for incident in alert.incidents}
@@ -135,17 +139,17 @@ class _Grouping:
         self._outages = _outages(judged)
         self._ends = {each.incident: each for each in incidents if each.change is Change.RESOLVED}
 
-    def groups(self, since_ms: int) -> dict[Common, list[IncidentChange]]:
+    def groups(self) -> dict[Common, list[IncidentChange]]:
         """Returns incidents by what they have in common.
 
-        They are open, or were resolved after *since_ms* before any alert had them.
+        They are open, or were resolved lately, before any alert had them.
         """
         groups: dict[Common, list[IncidentChange]] = defaultdict(list)
         by_checks = [each for each in self._incidents if each.change in {Change.OPENED, Change.ESCALATED}]
         worst = {each.incident: each for each in in_time(by_checks)}
         for name, incident in {**worst, **self._unresolved}.items():
             end = self._ends.get(name)
-            is_new = name not in self._alerted and end is not None and end.changed_ms >= since_ms
+            is_new = name not in self._alerted and end is not None and end.changed_ms >= self._since_ms
             if name in self._unresolved or is_new:
                 groups[self._common_of(incident)].append(incident)
         return groups
@@ -241,7 +245,7 @@ class _Grouping:
         has_ended = not any(each.incident in self._unresolved for each in members)
         happened = next_changes(
             written,
-            has_ended=has_ended and not (alert.fault and any(precedes(alert, each) for each in _open(elsewhere()))),
+            has_ended=has_ended and not self._is_awaited(alert, elsewhere),
             is_worse=bool(now) and _is_worse(now, alert),
             is_acknowledged=acknowledgement is not None,
         )
@@ -264,6 +268,16 @@ class _Grouping:
                 case Change.RESOLVED:
                     lists = {name: getattr(alert, name) for name in LISTS}
                     yield self._end(replace(escalated or alert, **lists), elsewhere)
+
+    def _is_awaited(self, alert: Alert, elsewhere: Callable[[], Sequence[Alert]]) -> bool:
+        """Returns True if a later alert of the fault of *alert*, whose incidents have ended, is open elsewhere.
+
+        That of a topology which is not checked any more would be open for ever.
+        """
+        ended_ms = [self._ends[name].changed_ms for name in alert.incidents if name in self._ends]
+        if alert.fault is None or max(ended_ms, default=self._at_ms) < self._since_ms:
+            return False
+        return any(precedes(alert, each) for each in _open(elsewhere()))
 
     def _opening(self, common: Common, members: Sequence[IncidentChange], before: Alert | None) -> Alert:
         """Returns an alert's opening, with its lists as they are now."""
