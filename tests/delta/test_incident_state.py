@@ -6,6 +6,7 @@ Results of checks are written by hand. Instants are minutes after noon.
 from __future__ import annotations
 
 import re
+import shutil
 import tomllib
 from argparse import Namespace
 from collections.abc import Mapping
@@ -164,6 +165,10 @@ def test_a_partition_that_two_topologies_read_is_one_page(plant: Plant) -> None:
     for minute in (13, 23):
         copy.check(minute, {"board": "pass"})
     deliver(23)
+    # A table of another topology that cannot be read keeps no alert.
+    shutil.copytree(plant.layout.report_table("copy", "alerts"), plant.layout.report_table("spoilt", "alerts"))
+    for entry in plant.layout.report_table("spoilt", "alerts").glob("_delta_log/*.json"):
+        entry.write_text("{")
     plant.check(24, {"board": "pass", "quick": "pass"})
     deliver(24)
     assert told == [(1, "flights", "opened"), (24, "flights", "resolved")]

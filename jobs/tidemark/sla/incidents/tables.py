@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 import polars.selectors as cs
@@ -46,6 +47,8 @@ from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 _FOR_ALERTS = (
     *("topology", "sla", "checked_at", "run_id", "verdict", "excluded_because", "culprit", "blocked_by"),
     *(name for name in SLA_RESULTS.names if name.startswith("cause") or name == "other_causes"),
@@ -184,8 +187,7 @@ def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int, project: Pa
 
     @cache
     def elsewhere() -> list[Alert]:
-        names = _others(layout, topology.name)
-        return [*chain.from_iterable(_stored(Alert, layout, name) for name in names)]
+        return [*chain.from_iterable(_of_others(layout, topology.name, partial(_stored, Alert, layout)))]
 
     def write() -> None:
         incidents = _stored(IncidentChange, layout, topology.name)
@@ -216,10 +218,15 @@ def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int, project: Pa
     again_after_others(write)
 
 
-def _others(layout: Layout, topology: str) -> list[str]:
-    """Returns the other topologies of the warehouse that have alerts."""
+def _of_others(layout: Layout, topology: str, read: Callable[[str], T]) -> Iterator[T]:
+    """Yields what *read* returns for each other topology of the warehouse that has alerts."""
     pattern = layout.report_table("*", ALERTS.name).relative_to(layout.warehouse)
-    return sorted({path.parent.name for path in layout.warehouse.glob(str(pattern))} - {topology})
+    for name in sorted({path.parent.name for path in layout.warehouse.glob(str(pattern))} - {topology}):
+        try:
+            yield read(name)
+        except Exception:
+            # What a topology alerts must not depend on the right to read another one, or on the state of its tables.
+            log.warning("the alerts of %s cannot be read", name, exc_info=True)
 
 
 def _stored(
@@ -334,7 +341,7 @@ def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: 
 
     @cache
     def elsewhere() -> list[TopologyAlerts]:
-        return [alerts_of(name) for name in _others(layout, topology)]
+        return [*_of_others(layout, topology, alerts_of)]
 
     return due_changes(channel, alerts_of(topology), now_ms=now_ms, elsewhere=elsewhere)
 
