@@ -9,10 +9,9 @@ a driver is another fault.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from tidemark.collecting import in_order_of, outside, present
 from tidemark.model.sla_events import Alert, AlertCause, Fault, IncidentChange, SlaResult, in_time, still_open
@@ -21,16 +20,10 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, next_changes, worst_first
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.changes import PAST, name_since
+from tidemark.sla.incidents.faults import Common, Faults, is_driver_cause, says_nothing_new
 from tidemark.sla.incidents.impact import results_downstream
-from tidemark.sla.incidents.roots import ABSENT, AFTERMATH, DRIVER, OF_DRIVERS
-from tidemark.why.causes.drivers import DRIVER_RESTARTED
 from tidemark.why.evidence.findings import UNEXPLAINED
 
-Common: TypeAlias = tuple[Fault | str, int]
-"""What the incidents of an alert have in common: a fault, or the name of the only incident.
-
-The second part is the instant at which the outage of the fault's driver began, epoch ms; 0: its first one, or none.
-"""
 LISTS = ("incidents", "slas", "tables", "topics", "owners")
 """Fields of an alert that grow while it is open."""
 TWICE, IN_A_ROW = 2, 2
@@ -75,7 +68,7 @@ def alert_changes(
     own = [each for each in alerts if each.audience is None]
     grouping = _Grouping(topology, incidents, results, own, project, at_ms=at_ms, since_ms=since_ms)
     groups = grouping.groups()
-    open_alerts = {grouping.common(each.cause, each.alert, each.opened_ms or 0): each for each in _open(own)}
+    open_alerts = {grouping.faults.common(each.cause, each.alert, each.opened_ms or 0): each for each in _open(own)}
     changed: list[Alert] = []
     for common in {**groups, **open_alerts}:
         members, before = groups.get(common, []), open_alerts.get(common)
@@ -88,29 +81,6 @@ def precedes(one: Alert, other: Alert) -> bool:
     """Returns True if *one* and *other*, of another topology, have one fault and *one* opened first."""
     is_first = (one.opened_ms or 0, one.topology) < (other.opened_ms or 0, other.topology)
     return one.fault is not None and one.fault == other.fault and is_first
-
-
-@dataclass
-class _Outage:
-    """Time from a fault of a driver until it works again.
-
-    Attributes:
-        start_ms: the check that found it; 0: it is the driver's first one.
-        after_ms: the last check that showed the outage before; what began earlier belongs to that one.
-        last_ms: the last check that showed this one.
-        slas: those that no driver worked for.
-        is_over: True if a later check shows that the driver worked again.
-    """
-
-    start_ms: int = 0
-    after_ms: int = 0
-    last_ms: int = 0
-    slas: set[str] = field(default_factory=set)
-    is_over: bool = False
-
-    def has(self, cause: AlertCause) -> bool:
-        """Returns True if *cause* began in this outage."""
-        return (cause.since_ms or 0) > self.after_ms
 
 
 class _Grouping:
@@ -136,7 +106,7 @@ class _Grouping:
         self._results: dict[str, list[SlaResult]] = defaultdict(list)
         for result in judged:
             self._results[result.sla].append(result)
-        self._outages = _outages(judged)
+        self.faults = Faults(judged)
         self._ends = {each.incident: each for each in incidents if each.change is Change.RESOLVED}
 
     def groups(self) -> dict[Common, list[IncidentChange]]:
@@ -154,22 +124,6 @@ class _Grouping:
                 groups[self._common_of(incident)].append(incident)
         return groups
 
-    def common(self, cause: AlertCause | None, name: str, at_ms: int) -> Common:
-        """Returns what incidents with *cause* have in common at *at_ms*; without one, the *name*.
-
-        Of a driver's causes this is the newest outage that had begun then.
-        """
-        if cause is None:
-            return name, 0
-        if not _is_of_driver(cause):
-            return cause.fault, 0
-        return cause.fault._replace(owner=DRIVER), self._outage(cause, at_ms).start_ms
-
-    def _outage(self, cause: AlertCause, at_ms: int) -> _Outage:
-        """Returns the newest outage at *at_ms* of the driver in *cause*."""
-        begun = (each for each in reversed(self._outages[cause.stream]) if each.start_ms <= at_ms)
-        return next(begun, _Outage())
-
     def _common_of(self, incident: IncidentChange) -> Common:
         """Returns what *incident* has in common with others: its fault, or its name."""
         common: Common = (incident.incident, 0)
@@ -185,7 +139,7 @@ class _Grouping:
                 rival, checks = None, 0
             if result.cause is None or result.verdict not in BROKEN:
                 continue
-            new = self.common(result.cause, "", result.checked_ms)
+            new = self.faults.common(result.cause, "", result.checked_ms)
             needed = self._checks_to_move(common, new, result, result.cause)
             if needed is None:
                 rival, checks = None, 0
@@ -200,10 +154,9 @@ class _Grouping:
         before = common[0]
         if not isinstance(before, Fault):
             return 1
-        # A check without an explanation does not move an incident that had one, and neither does an aftermath.
-        is_weak = cause.owner in {UNEXPLAINED, *AFTERMATH}
+        is_weak = says_nothing_new(cause)
         if before == new[0]:
-            is_later = self._outage(cause, result.checked_ms).has(cause)
+            is_later = self.faults.is_later_outage(cause, result.checked_ms)
             return 1 if is_later or not is_weak else None
         if is_weak:
             return None
@@ -217,7 +170,7 @@ class _Grouping:
 
         A cause whose results were not counted explains one.
         """
-        same = [each for each in result.causes if self.common(each, "", result.checked_ms)[0] == common[0]]
+        same = [each for each in result.causes if self.faults.common(each, "", result.checked_ms)[0] == common[0]]
         return sum(1 if each.results is None else each.results for each in same)
 
     def changes(
@@ -336,13 +289,13 @@ class _Grouping:
             for result in self._of_fault(member.sla, common)
             if (cause := result.cause) is not None
         ]
-        _, newest = max(found, key=lambda pair: (pair[0], pair[1].owner in OF_DRIVERS))
+        _, newest = max(found, key=lambda pair: (pair[0], is_driver_cause(pair[1])))
         return newest
 
     def _of_fault(self, sla: str, common: Common) -> list[SlaResult]:
         """Returns the results of *sla*, broken for the fault in *common*."""
         broken = [each for each in self._results[sla] if each.verdict in BROKEN and each.cause is not None]
-        return [each for each in broken if self.common(each.cause, "", each.checked_ms) == common]
+        return [each for each in broken if self.faults.common(each.cause, "", each.checked_ms) == common]
 
     def _impact(self, common: Common) -> tuple[list[str], list[str]]:
         """Returns tables and topics downstream of the fault in *common*."""
@@ -414,54 +367,6 @@ def fault_everywhere(cause: AlertCause, topology: Topology) -> str | None:
         return " ".join(str(part) for part in (cause.owner, source.kafka, place, partition) if part is not None)
     stream = cause.stream or ""
     return " ".join(present((cause.owner, cause.detail, stream if "/" in stream else f"{topology.name}/{stream}")))
-
-
-def _outages(results: Sequence[SlaResult]) -> dict[str | None, list[_Outage]]:
-    """Returns the outages of each driver, by its stream.
-
-    A later one begins with a check that shows a fault, or one more restart, since an instant after the last check that
-    showed the outage before; and only if a check between them showed that the driver worked. It did if it had
-    restarted, or if an SLA passes again that no driver had worked for. Otherwise a driver that fails again and again,
-    before it works, would be one alert after the other. *results* are in the order of their checks.
-    """
-    outages: dict[str | None, list[_Outage]] = defaultdict(list)
-    for at_ms, check in groupby(results, key=lambda each: each.checked_ms):
-        found = [*check]
-        shown: dict[str | None, dict[str, AlertCause]] = defaultdict(dict)
-        for each in found:
-            if each.cause is not None and each.cause.owner in OF_DRIVERS:
-                shown[each.cause.stream][each.sla] = each.cause
-        passed = {each.sla for each in found if each.verdict is Verdict.PASS}
-        for stream in {*outages, *shown}:
-            _follow(outages[stream], at_ms, shown[stream], passed)
-    return outages
-
-
-def _follow(outages: list[_Outage], at_ms: int, causes: Mapping[str, AlertCause], passed: Collection[str]) -> None:
-    """Adds to the *outages* of a driver what a check shows.
-
-    Args:
-        outages: of the driver, oldest first.
-        at_ms: the instant of the check, epoch ms.
-        causes: of the driver, by the SLA that each has broken.
-        passed: SLAs that pass.
-    """
-    faults = {sla: cause for sla, cause in causes.items() if cause.owner != DRIVER_RESTARTED}
-    since_ms = max((each.since_ms or (at_ms if sla in faults else 0) for sla, each in causes.items()), default=0)
-    if causes and not outages:
-        outages.append(_Outage(last_ms=at_ms))
-    elif outages and outages[-1].is_over and since_ms > outages[-1].last_ms:
-        outages.append(_Outage(start_ms=at_ms, after_ms=outages[-1].last_ms, last_ms=at_ms))
-    outage = outages[-1]
-    if faults:
-        outage.last_ms, outage.is_over = at_ms, False
-        outage.slas |= {sla for sla, cause in faults.items() if cause.owner in ABSENT}
-    elif any(map(outage.has, causes.values())) or outage.slas & {*passed}:
-        outage.is_over = True
-
-
-def _is_of_driver(cause: AlertCause) -> bool:
-    return cause.owner in OF_DRIVERS or (cause.detail is None and cause.stream is not None)
 
 
 def _open(alerts: Sequence[Alert]) -> list[Alert]:
