@@ -27,6 +27,7 @@ from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.due import DueAlert
 from tidemark.sla.incidents.explaining import causes_of
 from tidemark.sla.incidents.grouping import alert_changes, fault_everywhere
+from tidemark.sla.incidents.impact import results_downstream
 from tidemark.sla.incidents.receiver_calls import alertmanager_alert, pagerduty_event
 from tidemark.sla.incidents.roots import root_of
 from tidemark.sla.measures.status import RootCause
@@ -435,16 +436,34 @@ def test_a_fault_has_one_name_in_all_topologies(story: Story, cause: AlertCause,
 def test_the_causes_of_an_alert_are_the_leaves_of_an_explanation() -> None:
     leaves = (
         Leaf(owner="partition", detail="events/2", amount_ms=9_000, share=0.8, touched=30, since_ms=NOON),
-        Leaf(owner="operator", detail="latest", stream="reads", amount_ms=700, share=0.2, touched=11),
+        Leaf(owner="operator", detail="latest", stream="play/reads", amount_ms=700, share=0.2, touched=11),
+        Leaf(owner="driver", detail="", stream="other/reads", touched=1),
     )
     told = Explanation(verdict=ExplainedBy.EXPLAINED, leaves=leaves, explained=0.93, broken=41, results=50)
-    assert causes_of(told) == (
+    assert causes_of(told, "play") == (
         AlertCause(
             owner="partition", detail="events/2", amount_ms=9_000, share=0.8, results=30, broken=41, since_ms=NOON
         ),
         AlertCause(owner="operator", detail="latest", stream="reads", amount_ms=700, share=0.2, results=11, broken=41),
+        AlertCause(owner="driver", stream="other/reads", share=1.0, results=1, broken=41),
     )
-    assert causes_of(Explanation(verdict=ExplainedBy.AS_USUAL)) == ()
+    assert causes_of(Explanation(verdict=ExplainedBy.AS_USUAL), "play") == ()
+
+
+def test_a_fault_in_another_topology_affects_what_reads_its_topics(story: Story) -> None:
+    reader = replace(parse(tomllib.loads(READER), file="copies.toml"), name="copies")
+    # An operator of the same name is no place of the fault.
+    assert results_downstream("kept", "play/keeps", reader, [story.topology]) == (
+        ["play/totals", "copied"], ["sums", "again"],
+    )  # fmt: skip
+    assert results_downstream("copied", "gone/keeps", reader, [story.topology]) == ([], [])
+    found = Story("play")
+    found.topology = reader
+    found.project = [story.topology]
+    found.opens(0, "copied")
+    found.check(0, copied=AlertCause(owner="operator", detail="kept", stream="play/keeps"))
+    (page,) = found.alerts.values()
+    assert (page.tables, page.fault) == (("play/totals", "copied"), "operator kept play/keeps")
 
 
 def test_partitions_are_causes_of_their_own(story: Story) -> None:

@@ -232,7 +232,9 @@ def _waiting_dags(alert: Alert, layout: Layout, dags_of: Callable[[str, str], Co
     from tidemark.storage.warehouse import stream_tables
 
     topology, stream = alert.topology, alert.cause.stream if alert.cause else None
-    streams = {(topology, stream)} if stream is not None else set()
+    # One of another topology is TOPOLOGY/STREAM.
+    origin, _, sub = (stream or "").rpartition("/")
+    streams = {(origin or topology, sub)} if stream is not None else set()
     try:
         for name in present((*alert.tables, alert.subject)):
             # A table of another topology is TOPOLOGY/TABLE.

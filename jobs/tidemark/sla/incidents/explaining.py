@@ -38,13 +38,16 @@ Explain: TypeAlias = Callable[[Status], Explained]
 """Explains a promise that is broken according to its status."""
 
 
-def causes_of(explanation: Explanation) -> tuple[AlertCause, ...]:
-    """Returns the causes in an *explanation*: its leaves, in their order."""
+def causes_of(explanation: Explanation, topology: str) -> tuple[AlertCause, ...]:
+    """Returns the causes in an *explanation* of a promise of *topology*: its leaves, in their order.
+
+    The account calls each stream TOPOLOGY/STREAM, and a cause only those of another topology.
+    """
     return tuple(
         AlertCause(
             owner=leaf.owner,
             detail=leaf.detail or None,
-            stream=leaf.stream,
+            stream=None if leaf.stream is None else leaf.stream.removeprefix(f"{topology}/"),
             amount_ms=leaf.amount_ms,
             records=leaf.records,
             share=leaf.share,

@@ -29,13 +29,18 @@ def results_downstream(
     """Returns tables and topics of the sinks downstream of *operator*, or of *stream* without one.
 
     They are those of *topology*, and of each other topology of the *project* that reads such a topic. The tables of
-    these are written as TOPOLOGY/TABLE.
+    these are written as TOPOLOGY/TABLE. A stream TOPOLOGY/STREAM is one of another topology of the project.
     """
-    others = list(project)
-    place = operator if operator in topology.operators else stream
+    origin, _, sub = (stream or "").rpartition("/")
+    every = [topology, *project]
+    home = next((each for each in every if each.name == (origin or topology.name)), None)
+    if home is None:
+        return [], []
+    others = [each for each in every if each is not home]
+    place = operator if operator in home.operators else sub or None
     tables: dict[str, None] = {}
     topics: dict[tuple[str, str], None] = {}
-    late: list[tuple[Topology, set[str | None]]] = [(topology, {place})]
+    late: list[tuple[Topology, set[str | None]]] = [(home, {place})]
     # The list grows while it is read: a topic leads to its readers, and those to topics of their own.
     for of, places in late:
         for sink in of.sinks:
