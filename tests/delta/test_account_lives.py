@@ -83,7 +83,7 @@ def check_lives(world: World, ledger: Ledger) -> None:
     """Each owner has the time in the stream's life that it spent."""
     for name, driver in world.drivers.items():
         told = Counter[str]()
-        of_stream = timeline_of(ledger.facts).filter(pl.col("stream") == name)
+        of_stream = timeline_of(ledger.facts).filter(pl.col("stream") == f"{world.topology.name}/{name}")
         for piece in of_stream.iter_rows(named=True):
             # Before the first look and after the last sign nobody knows.
             if piece["owner"] != "unknown":

@@ -6,6 +6,7 @@ The clock of these plays stands still but for writes, which take 10 ms each, and
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -15,11 +16,12 @@ from support.play import BOOTED_MS, Play, ms
 from support.recorded_facts import recorded_facts
 from support.recorded_jobs import Job, topic
 from support.separate_executors import Apart
-from support.topologies import NEWEST, aggregate, operators, repartition, sink, source, topology_of
+from support.topologies import EVENTS, NEWEST, aggregate, operators, repartition, sink, source, table, topology_of
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.recorded import Recorded
 from tidemark.account.records import record_parts
+from tidemark.account.steps import by_owner
 from tidemark.account.windows import window_parts
 from tidemark.control.folder import Heartbeat, StreamState, TimeTold
 from tidemark.kernels.columns.schemas import arrow_schema
@@ -73,7 +75,10 @@ def account(parts: pl.DataFrame, results: pl.DataFrame, place: str, batch_id: in
     return Counter(
         {
             f"{owner} {detail}".strip(): length_ms
-            for owner, detail, length_ms in parts.join(found, on="result").select("owner", "detail", "ms").rows()
+            for owner, detail, length_ms in by_owner(parts)
+            .join(found, on="result")
+            .select("owner", "detail", "ms")
+            .rows()
         }
     )
 
@@ -106,6 +111,111 @@ def test_a_result_of_a_window_was_held_until_its_window_closed(facts: AccountFac
     written = {f"target {name}": 10 for name in ("journal", "changes", "hop_by_id", "changes_of_board", "closed")}
     found = account(record_parts(Ledger.of(facts)), facts.results, "closed", 2)
     assert found == PRODUCED | {"trigger": 1_020 + 20} | held | written
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_result_of_an_interval_was_held_until_it_ended_and_is_none_when_it_is_repeated(
+    tmp_path: Path, shards: int
+) -> None:
+    """The first batch decides at 20 s. The interval that began then ends at 30 s, and the batch of 35 s sends `a`."""
+    toml = EVENTS + operators(often=table(strategy="periodic", interval="10 s"), out=sink("often", topic="out"))
+    play = Play(toml, tmp_path).in_shards(shards, Apart)
+    play.write_ms = 10
+    for at_s, key in ((20, "x"), (25, "a"), (35, "b"), (45, "b")):
+        row = play.row("events", ms(at_s) - 1_500, key=key, id=key)
+        play.batch([{**row, "stamped_ms": ms(at_s) - 1_000}], at_ms=ms(at_s), now_ms=ms(at_s) + 20)
+    results = recorded_facts(tmp_path, play.topology).results.filter(pl.col("place") == "out")
+    held = results.sort("batch_id", "event_ms").with_columns(pl.col("event_ms", "due_ms") - ms(0))
+    assert held.select("batch_id", "read_batch", "event_ms", "held_by", "held_detail", "due_ms").rows() == [
+        (2, 0, 18_500, "interval", "often", 30_000),
+        (2, 1, 23_500, "interval", "often", 30_000),
+        (2, 2, 33_500, None, None, None),
+        (3, 3, 43_500, None, None, None),
+    ]
+
+
+def test_a_record_that_was_ahead_waited_for_the_slow_partition(tmp_path: Path) -> None:
+    """Partition 0 is at 20 s when its record of 34 s comes, and partition 1 at 1 s. The batch of 50 s reads 30 s there,
+    so that of 55 s sends the record on.
+    """
+    toml = topology_of({"max_drift": "10 s"}, events=source(bound="1 s")) + operators(out=sink("events", topic="out"))
+    play = Play(toml, tmp_path, partitions=2)
+    reads = ((10, [(0, 1), (1, 1)]), (40, [(0, 20), (0, 34)]), (50, [(1, 30)]), (55, [(1, 31)]))
+    for at_s, records in reads:
+        rows = [play.row("events", ms(second), partition=partition) for partition, second in records]
+        play.batch(rows, at_ms=ms(at_s), now_ms=ms(at_s) + 20)
+    results = recorded_facts(tmp_path, play.topology).results
+    held = results.filter(pl.col("read_batch") < pl.col("batch_id")).with_columns(
+        pl.col("event_ms", "due_ms") - ms(0), held_from_ms=pl.col("held_from_ms") - (ms(0) - BOOTED_MS)
+    )
+    columns = ["batch_id", "read_batch", "partition", "event_ms", "held_by", "held_detail", "held_from_ms", "due_ms"]
+    assert held.select(columns).rows() == [(3, 1, 0, 34_000, "max_drift", "events/1", 40_020, 50_000)]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_phone_that_reconnects_is_named_among_old_records_and_among_late_ones(tmp_path: Path, shards: int) -> None:
+    """Its 36 records are 208 s old and less, each 2 s newer than the one before. A latency of 30 s is promised."""
+    play = Play(
+        topology_of(events=source(bound="1 s"))
+        + operators(sums=aggregate(key=["id"], window={"tumbling": "5 s"}, aggregates={"n": "count(*)"}))
+        + operators(closed=sink("sums", table="closed")),
+        tmp_path, partitions=2,
+    ).in_shards(shards, Apart)  # fmt: skip
+    play.promise_ms = 30_000
+    on_time = [("k", 0, 300), ("k", 1, 300), ("old", 1, 250)]
+    phone = [("phone", 0, 102 + 2 * n) for n in range(36)]
+    for at_s, records in ((301, on_time), (310, [*phone, ("k", 0, 310)])):
+        rows = [play.row("events", ms(at), partition=part, key=key, id=key) for key, part, at in records]
+        play.batch(rows, at_ms=ms(at_s))
+    told = scan(play.table("partition_batches")).filter(pl.col("slow_keys").is_not_null()).collect()
+    found = told.explode("slow_keys").select("batch_id", "partition", pl.col("slow_keys").struct.unnest())
+    assert found.sort("batch_id").rows() == [
+        (0, 1, "old", 1, 51_000, 51_000),
+        (1, 0, "phone", 36, 36 * 208_000 - 2_000 * sum(range(36)), 208_000),
+    ]
+    late = scan(play.table("dead_letters")).filter(pl.col("kind") == "late").collect()
+    by_key = late.group_by("partition", "key").agg(
+        n=pl.len(), oldest=(pl.col("decided_at") - pl.col("timestamp")).max()
+    )
+    assert by_key.rows() == [(0, b"phone", 36, timedelta(seconds=208))]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_held_result_names_the_batch_that_read_its_newest_record(tmp_path: Path, shards: int) -> None:
+    """Of `b` a batch reads an older record last. A batch after the result's own reads a record of `a` and one of `b`
+    at the time of the newest ones, too late, and so does one of the other source, at the same offset, in time.
+    """
+    toml = (
+        topology_of(events=source(bound="1 s"))
+        + operators(more=source(topic="more", bound="1 s"))
+        + operators(both={"kind": "union", "inputs": ["events", "more"]})
+        + operators(ends=aggregate("both", key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"},
+                                   strategy="on_window_close"))
+        + operators(gaps=aggregate("both", key=["id"], window={"session": "3 s"}, aggregates={"n": "count(*)"},
+                                   strategy="on_window_close"))
+        + operators(ends_out=sink("ends", table="ends"), gaps_out=sink("gaps", table="gaps"))
+    )  # fmt: skip
+    play = Play(toml, tmp_path).in_shards(shards, Apart)
+    batches = [
+        [("events", 3, "a"), ("more", 2, "c")],
+        [("events", 5, "b"), ("more", 1, "a")],
+        [("events", 4, "b"), ("more", 3, "d")],
+        [("events", 30, "z"), ("more", 30, "z")],
+        [("events", 3, "a"), ("more", 5, "b")],
+        [("events", 60, "z"), ("more", 60, "z")],
+    ]
+    for n, rows in enumerate(batches):
+        play.batch([play.row(name, ms(at), key=key, id=key, v=n) for name, at, key in rows], at_ms=ms(70 + n))
+    results = recorded_facts(tmp_path, play.topology).results.filter(pl.col("place").is_in(["ends_out", "gaps_out"]))
+    named = results.with_columns(at=(pl.col("event_ms") - ms(0)) // 1_000).sort("place", "event_ms", "read_batch")
+    of_windows = [("events", 0, 3, 3), ("events", 1, 3, 5), ("more", 0, 3, 2), ("more", 2, 3, 3)]
+    found = sorted(
+        named.filter(pl.col("batch_id") == 3).select("place", "input", "read_batch", "batch_id", "at").rows()
+    )
+    assert found == sorted((place, *row) for place in ("ends_out", "gaps_out") for row in of_windows)
+    assert {*results["held_by"]} == {"window"}
+    assert {*results["held_detail"]} == {"ends", "gaps"}
+    assert results.filter(pl.col("read_batch") >= pl.col("batch_id")).is_empty()
 
 
 def test_a_window_is_accounted_for_from_its_end(facts: AccountFacts) -> None:
@@ -176,7 +286,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> AccountFacts:
 def accounts(facts: AccountFacts, batch_id: int) -> list[dict[str, int]]:
     """Returns the parts of each result of a batch, by OWNER DETAIL."""
     parts, results = record_parts(Ledger.of(facts)), facts.results.with_row_index("result").cast({"result": pl.Int64})
-    found = parts.join(results.filter(pl.col("batch_id") == batch_id), on="result", maintain_order="left")
+    found = by_owner(parts).join(results.filter(pl.col("batch_id") == batch_id), on="result", maintain_order="left")
     return [
         {
             f"{owner} {detail}".strip(): length_ms

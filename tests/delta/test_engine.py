@@ -43,7 +43,7 @@ STRICT = TOML.replace("idle_advances = true", 'allowed_lateness = "0 ms"')
 FLIGHTS = parse(tomllib.loads(STRICT), file="flights.toml")
 NOON = 1_400_000_000_000
 FLIGHT = {"flight": "UA1", "carrier": "UA", "origin": "EWR", "dest": "SFO", "tailnum": "N1"}
-LATENCIES = {"min_ms", "max_ms", "sum_ms", "thread_id", "reads", "firsts", "results", "result_row"}
+LATENCIES = {"min_ms", "max_ms", "sum_ms", "thread_id", "reads", "firsts", "results", "result_row", "first_read"}
 
 
 def record(source: str, partition: int, offset: int, key: str, fields: dict[str, Any]) -> dict[str, Any]:

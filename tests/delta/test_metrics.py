@@ -429,6 +429,19 @@ def test_a_rule_alerts_only_if_the_check_would(flights: Topology, more: dict[str
     assert ("tidemark_sla_level{" in text) == bool(more)
 
 
+@pytest.mark.parametrize(
+    ("more", "asked"), [({}, "tidemark_recent_latency_seconds{"), ({"min_records": 100}, "tidemark_sla_level{")]
+)
+def test_a_percentile_that_needs_records_alerts_by_its_check(
+    flights: Topology, more: dict[str, Any], asked: str
+) -> None:
+    """Prometheus' percentile does not say of how many records it is."""
+    in_time = {"subject": "flight_board", "measure": "latency_p99", "error_after": "1 s", "owner": "desk", **more}
+    text = rules_file([(flights, parse({"flights": {"in_time": in_time}}, flights, file="slas.toml"))])
+    asks = ("tidemark_recent_latency_seconds{", "tidemark_sla_level{")
+    assert [metric for metric in asks if metric in text] == [asked]
+
+
 WARNS = {"warning": "the newest check has a warning", "critical": "the newest check found it broken"}
 
 

@@ -21,17 +21,20 @@ import critical_path
 import tidemark.account
 from support.excess import excess, is_tiled, results
 from support.fault_table import CONTROLS, FAULTS, Case, Owned, Stage
-from support.job_world import JobWorld
+from support.healthy import AnyWorld, Healthy, specs_of
 from support.planted import Whose
 from support.play import NOON, Row, ms
 from support.played_facts import played_facts
 from support.world import World
 from support.world_drivers import BEAT_MS
+from tidemark.account.contract import owner_of_contract
+from tidemark.account.explanation import Explanation, Verdict
 from tidemark.account.ledger import Ledger
+from tidemark.account.numbers import shares_of_records
 from tidemark.account.records import numbered, record_parts
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec, parse
+from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.semantics.sla import BurnRate
 from tidemark.storage.delta.report_tables import open_report
@@ -42,9 +45,10 @@ with warnings.catch_warnings():
 
 FOLLOWED = frozenset({*QUANTILES, Measure.BURN_RATE, Measure.STALENESS})
 """Measures of single records, which `excess` can follow."""
+OF_RECORDS = frozenset({Measure.RECORDS, *SHARES})
+OF_ROWS = frozenset({Measure.CONTRACT, Measure.COMPLETENESS})
 CLOCKS_ERROR_MS = 6
 """Two hosts are measured to 3 ms each."""
-AnyWorld = World | JobWorld
 Play = tuple[Stage, tuple[Any, ...], float]
 """A stage, what is planted, and the second of the check."""
 
@@ -58,23 +62,6 @@ def cases_by_play(cases: Sequence[Case]) -> dict[Play, list[Case]]:
 
 
 PLAYS = cases_by_play([*FAULTS, *CONTROLS])
-
-
-class Healthy:
-    """The stages as they are until their faults begin, in the folder *home*."""
-
-    def __init__(self, home: Path) -> None:
-        self._home, self._stages = home, dict[Stage, AnyWorld]()
-
-    def copy(self, stage: Stage, home: Path) -> AnyWorld:
-        """Returns a world that goes on from the healthy one."""
-        if stage not in self._stages:
-            home_of_stage = self._home / str(len(self._stages))
-            self._stages[stage] = stage.make(
-                stage.toml, home_of_stage, traffic=stage.traffic, costs=stage.costs, starts_s=stage.starts_s
-            )
-            self._stages[stage].run(stage.since_s)
-        return self._stages[stage].copy(home)
 
 
 @dataclass(frozen=True)
@@ -110,11 +97,6 @@ def played(
     rows = open_report(SLA_RESULTS, world.layout.report_table(world.topology.name, SLA_RESULTS.name))
     yield Played(world, cases, {row["sla"]: row for row in rows.to_pyarrow_table().to_pylist()})
     shutil.rmtree(home)
-
-
-def specs_of(stage: Stage, world: AnyWorld, *promises: str) -> Sequence[SlaSpec]:
-    slas = {name: {**stage.promises[name], "owner": "o"} for name in promises}
-    return parse({world.topology.name: slas}, world.topology, file="slas.toml")
 
 
 def agrees(found_ms: float, wanted_ms: float, error_ms: float = 0) -> bool:
@@ -218,6 +200,31 @@ def parts_that_differ(world: World) -> list[str]:
                 if max(map(abs, apart_ms.values())) > beat_ms + CLOCKS_ERROR_MS:
                     wrong.append(f"{place}: {result.sent}: {apart_ms}")
     return wrong
+
+
+@pytest.mark.parametrize("played", [*each_play()], indirect=True)
+def test_what_is_not_about_time_has_the_owners_of_the_table(played: Played) -> None:
+    """These are promises about numbers of records, or about rows, and the stalenesses whose owners have no length."""
+    for case in played.cases:
+        (spec,) = specs_of(case.stage, played.world, case.promise)
+        found = explained_without_time(played.world, spec, case)
+        if found is not None:
+            named = {(leaf.owner, leaf.detail): leaf.records for leaf in found.leaves}
+            assert named.keys() == {(owned.owner, owned.detail) for owned in case.owners}, case.name
+            assert all(each.records in {None, named[each.owner, each.detail]} for each in case.owners), case.name
+            assert found.verdict is (Verdict.EXPLAINED if case.owners else Verdict.KEPT), case.name
+            assert sum(leaf.share for leaf in found.leaves) == pytest.approx(1 if case.owners else 0), case.name
+
+
+def explained_without_time(world: AnyWorld, spec: SlaSpec, case: Case) -> Explanation | None:
+    """Returns what explains the promise of *case*, if it is not time."""
+    has_lengths = any(owned.amount_ms is not None for owned in case.owners)
+    is_of_records = spec.measure is Measure.STALENESS and case.owners and not has_lengths
+    if spec.measure in OF_RECORDS or is_of_records:
+        return shares_of_records(world.topology, world.layout, spec, at_ms=ms(case.at_s))
+    if spec.measure in OF_ROWS:
+        return owner_of_contract(world.topology, world.layout, spec, at_ms=ms(case.at_s))
+    return None
 
 
 Answer = Sequence[Owned]

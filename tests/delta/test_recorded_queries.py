@@ -455,7 +455,35 @@ def test_a_silent_source_holds_the_watermark_of_a_join_back(tmp_path: Path) -> N
         sources = topic("orders", n, n + 1), topic("payments", 0, 0)
         job.batch(NOON + n * SECOND, *sources, watermark_ms=NOON - MINUTE, is_last=n >= 3)
     finding = next(each for each in findings(tmp_path, NOON + 5 * SECOND) if each.cause == "source_holds_back")
-    assert (finding.operator, finding.input) == ("pairs", "pairs:payments")
+    # Each batch takes 700 ms.
+    assert (finding.operator, finding.input, finding.since_ms) == ("pairs", "pairs:payments", NOON + 700)
+
+
+def test_a_source_holds_the_watermark_back_since_its_last_record(tmp_path: Path) -> None:
+    job = Job(tmp_path, "pairs")
+    for n in range(9):
+        sources = topic("orders", n, n + 1), topic("payments", min(n, 2), min(n + 1, 2))
+        job.batch(NOON + n * SECOND, *sources, watermark_ms=NOON - MINUTE, is_last=n == 8)
+    finding = next(each for each in findings(tmp_path, NOON + 9 * SECOND) if each.cause == "source_holds_back")
+    assert (finding.input, finding.since_ms) == ("pairs:payments", NOON + SECOND + 700)
+
+
+@pytest.mark.parametrize("cause", ["slow_phase", "old_records", "wrong_time_unit", "bound_too_small"])
+def test_a_fault_of_a_query_began_with_its_first_batch_and_not_with_the_last_five(tmp_path: Path, cause: str) -> None:
+    faulty = {
+        "slow_phase": {"took_ms": 61 * SECOND},
+        "old_records": {"newest_ms": NOON - 60 * MINUTE},
+        "wrong_time_unit": {"wrong_watermark": "58059-11-05T06:26:40.000Z"},
+        "bound_too_small": {"late": 5},
+    }
+    job = Job(tmp_path, "clean")
+    for n in range(9):
+        at_ms = NOON + 2 * n * MINUTE
+        keys = {"newest_ms": at_ms, "took_ms": 700} | (faulty[cause] if n >= 2 else {})
+        job.batch(at_ms, files("raw", 5), **keys, is_last=n == 8)
+    took_ms = 61 * SECOND if cause == "slow_phase" else 700
+    found = {each.cause: each.since_ms for each in findings(tmp_path, NOON + 16 * MINUTE + took_ms)}
+    assert found[cause] == NOON + 4 * MINUTE + took_ms
 
 
 def test_the_slowest_phase_of_long_batches_is_named(tmp_path: Path) -> None:

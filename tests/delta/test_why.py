@@ -217,6 +217,9 @@ def test_a_partition_with_older_records_than_the_others(tmp_path: Path) -> None:
     play.batch(10, record(5, part=0), record(5, part=1))
     play.batch(70, record(65, part=0), record(6, part=1))
     assert place(first(play, 71)) == ("partition_behind_holds_back", "events", "events", 1, ms(70))
+    # It goes on holding the same window back.
+    play.batch(80, record(75, part=0), record(7, part=1))
+    assert place(first(play, 81)) == ("partition_behind_holds_back", "events", "events", 1, ms(70))
 
 
 def test_a_backlog(tmp_path: Path) -> None:
@@ -548,6 +551,23 @@ def test_a_driver_that_restarted(tmp_path: Path) -> None:
     assert play.why(125)[0].cause != "driver_restarted"
 
 
+def test_all_records_that_waited_for_a_new_driver_count_and_not_only_those_of_its_first_batch(tmp_path: Path) -> None:
+    play = newest(tmp_path, partitions=2)
+    play.batch(10, record(5, part=0), record(5, "b", part=1))
+    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+    tell(history, 12)
+    tell(history, 45, epoch=2)
+    play.restart(epoch=2)
+    # The driver before read one record of each partition.
+    play.broker.ends = {0: 100, 1: 8}
+    play.batch(60, record(21, amount=4, part=0), record(31, amount=5, part=0))
+    # What comes after the new driver's first look did not wait for it.
+    play.broker.ends = {0: 500, 1: 500}
+    play.batch(61, record(41, amount=6, part=0))
+    for at_s in (55, 60, 61):
+        assert "and 106 records waited" in first(play, at_s).seen
+
+
 def test_a_restart_names_the_time_without_a_driver(tmp_path: Path) -> None:
     play = newest(tmp_path)
     play.batch(10, record(5))
@@ -607,6 +627,21 @@ def test_a_producer_whose_clock_is_30_days_ahead(tmp_path: Path) -> None:
     finding = first(play, 21)
     assert place(finding) == ("producer_ahead", "events", "events", 0, ms(20))
     assert finding.seen == "1 record of events, of key a, lies up to 30 d ahead of the clock: it is quarantined"
+
+
+@pytest.mark.parametrize("ahead_s", [2, 7_200])
+def test_a_producer_has_been_ahead_since_its_first_such_record(tmp_path: Path, ahead_s: int) -> None:
+    """By two hours its records are quarantined. Between them another producer sends right ones."""
+    play = on_wall_time(tmp_path)
+    play.batch(10, record(5))
+    for second in range(20, 34):
+        if second % 3:
+            play.batch(second, record(second - 5, "b", second))
+        else:
+            at_s = second + ahead_s
+            value = b'{"id": "a", "event_time": %d}' % ms(at_s)
+            play.batch(second, lambda play, at_s=at_s, value=value: {**record(at_s, "a", at_s)(play), "value": value})
+    assert place(first(play, 34)) == ("producer_ahead", "events", "events", 0, ms(21))
 
 
 def test_time_that_a_producer_has_moved_is_set_back_by_a_command(tmp_path: Path) -> None:
@@ -720,9 +755,18 @@ def test_a_bound_that_is_too_small(tmp_path: Path) -> None:
     assert place(finding) == ("bound_too_small", "events", "events", 0, ms(20))
     # The oldest is 13,999 ms behind the watermark 12:00:03.999.
     assert finding.seen == ("3 of the 5 records of its last 2 batches were late, by up to 14 s, with a bound of 1 s")
-    assert finding.remedy.startswith('a bound of "15 s" would accept them; `tidemark bound play --source events` shows')
     assert "; `tidemark requeue play --late --source events` sends them again; for results" in finding.remedy
     assert finding.remedy.endswith("`tidemark run play --time processing`")
+    # Two batches say nothing about a bound, and five do.
+    known_later = "wait: after 5 batches it is known whether the bound is too small; the table late_records"
+    assert finding.remedy.startswith(known_later)
+    for second in range(21, 27):
+        play.batch(second, record(-10), record(-8), record(7))
+    finding = first(play, 27)
+    # The oldest is 15,999 ms behind the watermark 12:00:05.999.
+    assert place(finding) == ("bound_too_small", "events", "events", 0, ms(20))
+    assert finding.seen == ("10 of the 15 records of its last 5 batches were late, by up to 16 s, with a bound of 1 s")
+    assert finding.remedy.startswith('a bound of "17 s" would accept them; `tidemark bound play --source events` shows')
 
 
 @pytest.mark.parametrize(

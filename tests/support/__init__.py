@@ -10,6 +10,7 @@
 | `world_drivers` | `Driver`: Spark's loop and the process around the engine of a stream in a world |
 | `planted` | the faults that tests plant into a world, as data |
 | `fault_table` | the table of planted faults: topology, promise, times, fault, owner and amount |
+| `healthy` | the stages of that table, which are healthy until their faults begin, and their promises |
 | `excess` | whose time broke a promise, from what happened in a world |
 | `played_facts` | the facts of a world in the frames of the account of time |
 | `job_world` | `JobWorld`: a world with a recorded job |

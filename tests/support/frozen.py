@@ -99,7 +99,14 @@ _LINES_OF_ALERTS = {
     ),
 }
 _LINES_OF_ALERTS["page of the topology"] = _LINES_OF_ALERTS["start page"]
+_NUMBERED = (
+    "rows of `reads` are numbered over all batches, so that a held result can name one of an earlier batch (153)"
+)
 CHANGED: Sequence[Changed] = (
+    Changed("*", "table operator_batches", "results", _NUMBERED),
+    Changed("*", "table partition_batches", "reads", f"its `writer_row`: {_NUMBERED}"),
+    Changed("*", "table hop_*", "result_row", _NUMBERED),
+    Changed("*", "table sla_results", "records", "a result of a percentile says of how many records it is"),
     Changed("kinds", "table alerts", "*", _STAYS),
     Changed("kinds", "command status", "topologies[[]0].alerts*", _STAYS),
     *(Changed("kinds", page, line, _STAYS) for page, lines in _LINES_OF_ALERTS.items() for line in lines),

@@ -241,10 +241,14 @@ class More(OfRecords):
 
 @dataclass(frozen=True)
 class Reconnected(OfRecords):
-    """A device sends `n` records beside the usual ones, once: up to `age_ms` old, evenly, all with one key."""
+    """A device sends `n` records beside the usual ones, once, all with one key.
+
+    They are older than `youngest_ms` and up to `age_ms` old, evenly.
+    """
 
     n: int = field(kw_only=True)
     age_ms: int = field(kw_only=True)
+    youngest_ms: int = field(default=0, kw_only=True)
     key: str = field(kw_only=True)
 
     @property
@@ -256,7 +260,8 @@ class Reconnected(OfRecords):
         if not is_first or sent.source != self.source:
             return [sent]
         world.planted[self] += [1] * self.n
-        ages = [self.age_ms * (self.n - place) // self.n for place in range(self.n)]
+        span_ms = self.age_ms - self.youngest_ms
+        ages = [self.youngest_ms + span_ms * (self.n - place) // self.n for place in range(self.n)]
         return [sent, *(replace(sent, event_ms=sent.sent_ms - age, key=self.key) for age in ages)]
 
 
@@ -298,8 +303,9 @@ class Unusable(OfRecords):
 
 @dataclass(frozen=True)
 class Fields(OfRecords):
-    """Fields of records have other values than usual. The first of each key are news, and not noted."""
+    """Fields of records have other values than usual; where the first of each key `are_news`, those are not noted."""
 
+    are_news: bool = field(default=True, kw_only=True)
     owner: str = field(kw_only=True)
     detail: str = field(kw_only=True)
     values: tuple[tuple[str, Any], ...] = field(kw_only=True)
@@ -312,7 +318,7 @@ class Fields(OfRecords):
         return [replace(sent, fields={**sent.fields, **dict(self.values)})]
 
     def note(self, world: World, sent: Sent, changed: list[Sent]) -> None:
-        if sent.sent_ms >= ms(self.since_s + ROUND_S):
+        if not self.are_news or sent.sent_ms >= ms(self.since_s + ROUND_S):
             super().note(world, sent, changed)
 
 

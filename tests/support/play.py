@@ -111,6 +111,7 @@ class Play:
         self.reading_ms = self.write_ms = self.output_ms = self.set_ms = 0
         self.reread: Reread = nothing_to_reread
         self.looks: LooksBefore = lambda at_ms, source: ()
+        self.promise_ms: int | None = None
 
     def in_shards(self, n: int, executors: Callable[[pl.DataFrame], Executors]) -> Play:
         """Makes later drivers run operators in *n* shards on *executors*."""
@@ -292,7 +293,7 @@ class Play:
 
     def stream(self, sub: str) -> Stream:
         """The stream *sub*."""
-        return Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home))
+        return Stream(self.topology, self.topology.sub_topology(sub), Layout(self.home), self.promise_ms)
 
     def engine(self, sub: str) -> Engine:
         """The newest driver's of *sub*."""
@@ -391,7 +392,7 @@ HOP = pl.Struct(
         "idle": pl.Boolean(),
         "newest_ms": pl.Int64(),
         "repeated": pl.Boolean(),
-        "result_row": pl.Int32(),
+        "result_row": pl.Int64(),
         "idle_watermark_ms": pl.Int64(),
     }
 )

@@ -32,7 +32,8 @@ from tidemark.kernels.records.read_ages import (
 
 COUNTED = {"reads", "firsts", "results", "looks"}
 """Frames of a life that are stored in lists, or are needed for that."""
-RESULT = {name: kind for name, kind in RESULTS.items() if name not in {"row", "n", "age_ms", "wait_ms"}}
+HOLD = ["held_by", "held_detail", "held_from_ms", "due_ms"]
+"""What a driver does not store of a result: it follows from the operator that held it."""
 of_batch = itemgetter("stream", "batch_id")
 of_partition = itemgetter("stream", "input", "partition")
 of_writer = itemgetter("writer", "writer_batch", "writer_place", "writer_row")
@@ -52,8 +53,14 @@ def stored_facts(life: Life) -> tuple[AccountFacts, list[list[int]]]:
     for batch in life.rows["batches"]:
         stored.count(batch)
     facts = facts_of({name: rows for name, rows in life.rows.items() if name not in COUNTED})
-    reads, firsts = reads_of(_stored(stored.reads, STORED_READS, reads=READS, firsts=FIRSTS), batches_of(facts))
-    results = results_of(_stored(stored.results, STORED_RESULTS, results=RESULTS))
+    stored_reads = _stored(stored.reads, STORED_READS, reads=READS, firsts=FIRSTS)
+    reads, firsts = reads_of(stored_reads, batches_of(facts))
+    results = results_of(_stored(stored.results, STORED_RESULTS, results=RESULTS), stored_reads)
+    kinds = {name: frames.RESULTS[name] for name in HOLD}
+    holds = pl.DataFrame(
+        [{name: life.rows["results"][of_row[0]][name] for name in HOLD} for of_row in stored.members], schema=kinds
+    )
+    results = results.with_columns(holds)
     return AccountFacts(**{**vars(facts), "reads": reads, "firsts": firsts, "results": results}), stored.members
 
 
@@ -81,6 +88,7 @@ class _Stored:
         self._inputs = {
             (name, source.name): source for name, stream in life.streams.items() for source in stream.inputs
         }
+        self._reads_of_stream: dict[str, int] = defaultdict(int)
         self._row_of_read: dict[tuple[Any, ...], int] = {}
         self._row_of_result: dict[tuple[Any, ...], int] = {}
         self._arrived_ms: dict[tuple[Any, ...], int | None] = {}
@@ -90,8 +98,11 @@ class _Stored:
         for plan in self._planned[of_batch(batch)]:
             read = (*of_batch(batch), plan["input"], plan["partition"])
             lists, numbers = self._count_reads(batch, plan, self._read[read])
-            self._row_of_read |= {(*read, n): row for n, row in enumerate(numbers)}
-            self.reads.append({**plan, **self._writer(plan), "decided_at_ms": batch["wall_ms"], **lists})
+            first = self._reads_of_stream[batch["stream"]]
+            self._row_of_read |= {(*read, n): first + row for n, row in enumerate(numbers)}
+            self._reads_of_stream[batch["stream"]] += len(lists["reads"])
+            stored = {"decided_at_ms": batch["wall_ms"], "first_read": first}
+            self.reads.append({**plan, **self._writer(plan), **stored, **lists})
         for place, made in groupby(self._made[of_batch(batch)], key=lambda each: each[1]["place"]):
             self._count_results(batch, place, list(made))
 
@@ -156,25 +167,15 @@ class _Stored:
 
     def _count_results(self, batch: Row, place: str, made: list[tuple[int, Row]]) -> None:
         results = [
-            row
-            | {
-                "source": row["input"],
-                "read_row": self._row_of_read[of_read(row)],
-                "arrived_ms": self._arrived_ms.get(of_read(row)),
-            }
-            for _, row in made
+            (self._row_of_read[of_read(row)], row["event_ms"], self._arrived_ms.get(of_read(row))) for _, row in made
         ]
-        schema = {"event_ms": pl.Int64(), "arrived_ms": pl.Int64(), **RESULT}
-        frame = pl.DataFrame(results, schema=schema)
-        alike = frame.select(*RESULT).unique(maintain_order=True)
-        numbers = alike.with_row_index("row")
-        numbered = frame.join(numbers, on=[*RESULT], how="left", nulls_equal=True, maintain_order="left")
-        stored, rows = results_by_row(numbered, alike, batch["wall_ms"]), numbered["row"]
-        members: list[list[int]] = [[] for _ in range(stored.height)]
-        for (number, result), row in zip(made, rows, strict=True):
+        schema = pl.Schema({"row": pl.Int64(), "event_ms": pl.Int64(), "arrived_ms": pl.Int64()})
+        stored = results_by_row(_frame(results, schema), batch["wall_ms"])
+        members: dict[int, list[int]] = {row: [] for row in stored["row"]}
+        for (number, result), (row, *_) in zip(made, results, strict=True):
             members[row].append(number)
             self._row_of_result[(*of_batch(batch), place, result["row"])] = row
-        self.members += members
+        self.members += members.values()
         self.results.append(made[0][1] | {"decided_at_ms": batch["wall_ms"], "results": stored.to_dicts()})
 
 

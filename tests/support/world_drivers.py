@@ -13,8 +13,8 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy
-from dataclasses import dataclass, field
+from copy import copy, deepcopy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -148,6 +148,10 @@ class Driver:
         other.taken = defaultdict(int, self.taken)
         other.visible = defaultdict(list, {place: [*seen] for place, seen in self.visible.items()})
         other.__post_init__()
+        # The process goes on: it knows what it did, and what it has told.
+        known = {id(each): each for each in (vars(self._timeline)["_lock"],)}
+        known[id(self._timeline.clock)] = other._timeline.clock
+        other._timeline, other._told_ms = deepcopy(self._timeline, known), self._told_ms
         return other
 
     @property
@@ -253,7 +257,12 @@ class Driver:
         for (name, partition), end in ends.items():
             if name in of_topics:
                 of_topics[name][partition] = end
-        engine.process(batch_id, lambda: self._collected(frame), of_topics, planned_at_ms=planned_at_ms)
+        before_ms = self.batches[-1][1] if self.batches else None
+        looks = [look.at_ms for look in self.looks[:-1] if before_ms is not None and look.at_ms > before_ms]
+        engine.process(
+            batch_id, lambda: self._collected(frame), of_topics, planned_at_ms=planned_at_ms,
+            excluded_boot_ms=self.host.boot_ms(looks[-1]) if looks else None,
+        )  # fmt: skip
         self.taken.update(ends)
         self._stamp_journal()
         self._timeline.begin(SegmentOwner.SPARK)
@@ -350,13 +359,16 @@ class Driver:
 
         *is_last*: the last beat that the control folder had becomes a row, as the next driver makes it one.
         """
-        still = [(each.began_ms, each.ended_ms) for each in self.life if each.owner in {"pause", "absence"}]
+        # What the play ends in goes on after it.
+        lasts = [replace(each, ended_ms=each.ended_ms + 1) for each in self.life[-1:]]
+        life = [*self.life[:-1], *lasts]
+        still = [(each.began_ms, each.ended_ms) for each in life if each.owner in {"pause", "absence"}]
         first_ms = max(self.beaten_ms, ms(0))
         beats = [*range(first_ms - first_ms % BEATEN_MS + BEATEN_MS, until_ms + 1, BEATEN_MS)]
         beats += [until_ms] if is_last and until_ms not in beats else []
         alive = [at_ms for at_ms in beats if not any(began <= at_ms < ended for began, ended in still)]
         self.beaten_ms = until_ms
-        if not alive:
+        if not alive or not self.life:  # before its first look it has nothing to tell
             return
         path = self.world.layout.stream(self.world.topology.name, self.sub) / HEARTBEATS.name
         create(path, arrow_schema(HEARTBEATS), description=HEARTBEATS.row)
@@ -392,8 +404,27 @@ class Driver:
             "pulse_boot_ms": self.host.boot_ms(at_ms),
             "gaps": [{"began_ms": began_ms, "ended_ms": ended_ms, "cpu_ms": 0} for began_ms, ended_ms in gaps] or None,
             "segments": [each._asdict() for each in self._timeline.open()] or None if at_ms == self.now_ms else None,
+            "open_transactions": self._open_transactions(at_ms) or None,
             "clock_offsets": [measured | {"offset_ms": skew.offset_ms, "error_ms": skew.error_ms}] if skew else None,
         }
+
+    def _open_transactions(self, at_ms: int) -> list[dict[str, object]]:
+        """Returns the partitions in which a record that has arrived cannot be read yet, as a driver tells of them."""
+        found = []
+        for (topic, partition), records in self.world.arrived.items():
+            waits = [
+                (offset, sent) for offset, (sent, _) in enumerate(records)
+                if sent.arrived_ms <= at_ms < (sent.readable_ms or 0)
+            ]  # fmt: skip
+            if waits and topic in self.topics:
+                offset, sent = waits[0]
+                place = {
+                    "source": self.topics[topic],
+                    "partition": partition,
+                    "topic_partition": f"{topic}/{partition}",
+                }
+                found.append(place | {"stable_offset": offset, "found_at": utc(self.host.wall_ms(sent.arrived_ms))})
+        return found
 
     # What the engine asks
 

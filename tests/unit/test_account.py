@@ -13,6 +13,7 @@ from reference.lives import BASE_MS, Life, Owned, Result
 from support.stored_facts import facts_of, stored_facts
 from tidemark.account.ledger import Ledger
 from tidemark.account.records import record_parts
+from tidemark.account.steps import by_owner
 from tidemark.account.windows import window_parts
 
 SAMPLED = 40
@@ -22,7 +23,7 @@ Parts = dict[Owned, tuple[int, int | None]]
 
 def booked(parts: pl.DataFrame) -> dict[int, Parts]:
     found: dict[int, Parts] = {}
-    for row in parts.iter_rows(named=True):
+    for row in by_owner(parts).iter_rows(named=True):
         found.setdefault(row["result"], {})[row["owner"], row["detail"]] = row["ms"], row["error_ms"]
     return found
 

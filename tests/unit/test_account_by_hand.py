@@ -16,6 +16,7 @@ from tidemark.account.ledger import Ledger
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.registry import register
 from tidemark.account.records import record_parts
+from tidemark.account.steps import by_owner
 from tidemark.account.timeline import TIMELINE
 from tidemark.account.unfinished import OPEN, RUNNING, open_parts, until_now
 from tidemark.account.windows import window_parts
@@ -76,7 +77,7 @@ def example() -> AccountFacts:
 
 
 def parts(found: pl.DataFrame) -> dict[tuple[str, str], int]:
-    return {(owner, detail): ms for owner, detail, ms in found.select("owner", "detail", "ms").iter_rows()}
+    return {(owner, detail): ms for owner, detail, ms in by_owner(found).select("owner", "detail", "ms").iter_rows()}
 
 
 def test_the_example_of_the_decision(example):

@@ -21,7 +21,7 @@ Record = tuple[str, int | None, int]
 
 
 def frame(records: list[Record]) -> pl.DataFrame:
-    rows = [(v, key, at_ms, 0, n, 0, False, None, at_ms, False) for n, (key, v, at_ms) in enumerate(records)]
+    rows = [(v, key, at_ms, 0, n, 0, False, None, at_ms, False, None) for n, (key, v, at_ms) in enumerate(records)]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 

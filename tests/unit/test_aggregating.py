@@ -83,7 +83,7 @@ def play(windows: Windows | None, strategy: Strategy, batches: list[list[tuple[i
     sent: dict[str, list[Any]] = {}
     late: list[int] = []
     for number, batch in enumerate([*batches, []]):
-        rows = [(id_, v, None, at_ms, 0, offset, 0, False, None, at_ms, False) for offset, (id_, at_ms, v) in batch]
+        rows = [(id_, v, None, at_ms, 0, n, 0, False, None, at_ms, False, n) for n, (id_, at_ms, v) in batch]
         closes = number == len(batches)
         moment = Moment(
             was_watermark_ms=WATERMARK_MS,

@@ -21,7 +21,9 @@ GAP = 7
 
 
 def frame(records: list[tuple[str, int]]) -> pl.DataFrame:
-    rows = [(device, 1, None, at_ms, 0, n, 0, False, None, at_ms, False) for n, (device, at_ms) in enumerate(records)]
+    rows = [
+        (device, 1, None, at_ms, 0, n, 0, False, None, at_ms, False, None) for n, (device, at_ms) in enumerate(records)
+    ]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 

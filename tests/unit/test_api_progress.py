@@ -122,10 +122,11 @@ def test_a_record_that_spark_may_have_dropped_has_no_result():
     late = progress(**times, watermark="2026-03-01T11:55:00.000Z")
     dropped = {"stateOperators": [{"numRowsDroppedByWatermark": 1}]}
     told = Told(3, driver=0, to_boot_ms=0)
-    results = [result_rows(each, Reads([], {}, "q:a"), told) for each in (late, late | dropped)]
+    results = [result_rows(each, told) for each in (late, late | dropped)]
     # The batch began 250 ms after noon.
-    assert [[(row["read_row"], row["age_ms"]) for row in rows] for rows in results] == [
-        [(0, 600_250), (1, 250)], [(1, 250)],
+    # Each of the batches 0 to 2 has told of two records at most.
+    assert [[(row["row"], row["age_ms"]) for row in rows] for rows in results] == [
+        [(6, 600_250), (7, 250)], [(7, 250)],
     ]  # fmt: skip
 
 

@@ -43,7 +43,6 @@ IMPORTS = {
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "account.owners": "semantics",
-    "account": "semantics model.kinds model account.owners",
     "storage": "errors clock model.settings model.project",
     "storage.delta": (
         "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"
@@ -114,8 +113,12 @@ IMPORTS = {
     "facts.measures": (
         "semantics model.tables model.settings model.project model.kinds model storage storage.delta control facts"
     ),
+    "account": (
+        "semantics model.tables model.settings model.project model.kinds model kernels.columns account.owners control "
+        "facts"
+    ),
     "sampling": (
-        "collecting errors model.settings model.project model.kinds model kernels.columns kernels.records "
+        "collecting errors semantics model.settings model.project model.kinds model kernels.columns kernels.records "
         "stream.kafka stream.read stream.write"
     ),
     "reports": (
@@ -151,8 +154,8 @@ IMPORTS = {
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
     "why.evidence": "collecting escaping semantics model.settings model.kinds model facts",
     "why.causes": (
-        "collecting errors semantics model.settings model.project model.kinds model kernels.reports "
-        "kernels.records storage control recorded stream.operate facts why.evidence"
+        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "kernels.reports kernels.records storage control recorded stream.operate facts why.evidence"
     ),
     "why": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
@@ -240,7 +243,7 @@ It comes after them. A room is a folder of `jobs/tidemark` with its modules, a m
 of the folders `jobs`, `dags` and `plugins` at the edge.
 """
 
-ASK_FOR_FACTS = frozenset({"why", "sla", "reports", "metrics", "trace", "cli", "airflow", "jobs"})
+ASK_FOR_FACTS = frozenset({"account", "why", "sla", "reports", "metrics", "trace", "cli", "airflow", "jobs"})
 """Rooms that ask the room `facts`, and open no table or journal."""
 OPEN_TABLES = (
     "deltalake",

@@ -14,13 +14,14 @@ def test_hints_list_operators_off_the_path_that_occupy_a_driver():
     rows = [
         {"operator": name, "sub_topology": "s", "step": step, "worked_ms": ms} for name, (step, ms) in worked.items()
     ]
-    found = {hint.operator: hint for hint in hints(pl.DataFrame(rows), TOPOLOGY, {})}
+    found = {hint.operator: hint for hint in hints(pl.DataFrame(5 * rows), TOPOLOGY, {})}
     assert [*found] == ["path", "src", "busy"]
     assert found["busy"].worked_share == pytest.approx(300 / 415)
     assert found["busy"].reasons[0].startswith("off the path: 72% of the work of the driver s")
+    assert [hint.operator for hint in hints(pl.DataFrame(4 * rows), TOPOLOGY, {})] == ["path", "src"]
 
 
 def test_an_operator_occupies_no_driver_that_worked_0_ms():
     steps: list[tuple[str, int | None]] = [("src", 0), ("path", 1), ("busy", None)]
     rows = [{"operator": name, "sub_topology": "s", "step": step, "worked_ms": 0} for name, step in steps]
-    assert [hint.operator for hint in hints(pl.DataFrame(rows), TOPOLOGY, {})] == ["path", "src"]
+    assert [hint.operator for hint in hints(pl.DataFrame(5 * rows), TOPOLOGY, {})] == ["path", "src"]

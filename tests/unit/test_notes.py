@@ -54,6 +54,7 @@ BEFORE = {
     "ahead": 0,
     "complete": {},
     "fields": {},
+    "reads": 0,
 }
 PARTITION = {
     "max_timestamp_ms": T,

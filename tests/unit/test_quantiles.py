@@ -2,10 +2,13 @@
 
 import duckdb
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.kernels.columns import quantiles
+from tidemark.kernels.columns.quantiles import median_of
 from tidemark.semantics.buckets import bucket_of, quantile, value_of
 from tidemark.semantics.quantiles import median_sql, quantile_of, quantile_sql
 
@@ -15,6 +18,11 @@ FOURTEEN_MS = [1_000 * n for n in range(1, 15)]
 def in_sql(select, lengths_ms):
     rows = duckdb.execute(f"SELECT {select} FROM (SELECT unnest($1::BIGINT[]) AS ms)", [lengths_ms]).fetchall()
     return rows[0][0]
+
+
+def in_column(lengths_ms, q):
+    frame = pl.DataFrame({"ms": lengths_ms}, schema={"ms": pl.Int64()})
+    return frame.select(quantiles.quantile_of(pl.col("ms"), q)).item()
 
 
 def test_of_fourteen_windows_the_median_is_the_seventh_and_the_p90_the_thirteenth():
@@ -40,13 +48,24 @@ def test_at_least_the_share_q_is_no_longer_and_less_than_q_is_shorter(lengths_ms
 
 
 @given(st.lists(st.integers(-(10**6), 10**9), min_size=1, max_size=40), st.sampled_from([0.5, 0.9, 0.99, 0.0, 1.0]))
-def test_python_sql_and_buckets_take_the_same_rank_as_numpy(lengths_ms, q):
+def test_python_sql_columns_and_buckets_take_the_same_rank_as_numpy(lengths_ms, q):
     expected_ms = np.quantile(lengths_ms, q, method="inverted_cdf")
     assert quantile_of(lengths_ms, q) == expected_ms
     assert in_sql(quantile_sql("ms", q), [*lengths_ms, None]) == expected_ms
+    assert in_column([*lengths_ms, None], q) == expected_ms
     assert quantile([(bucket_of(ms), 1) for ms in lengths_ms], q) == value_of(bucket_of(int(expected_ms)))
+
+
+@given(st.lists(st.integers(-(10**6), 10**9), min_size=1, max_size=40))
+def test_the_median_of_a_column_is_a_value_of_it(lengths_ms):
+    """Polars and Python's statistics would take the mean of two neighbours."""
+    frame = pl.DataFrame({"ms": [None, *lengths_ms], "all": 0}, schema={"ms": pl.Int64(), "all": pl.Int8()})
+    found = frame.group_by("all").agg(median_of(pl.col("ms")))["ms"]
+    assert found.to_list() == [np.quantile(lengths_ms, 0.5, method="inverted_cdf")]
 
 
 @pytest.mark.parametrize("lengths_ms", [[], [None]])
 def test_without_a_value_there_is_no_quantile(lengths_ms):
     assert in_sql(median_sql("ms"), lengths_ms) is None
+    assert in_column(lengths_ms, 0.5) is None
+    assert pl.DataFrame({"ms": lengths_ms}, schema={"ms": pl.Int64()}).select(median_of(pl.col("ms"))).item() is None

@@ -17,11 +17,10 @@ from tidemark.kernels.records.read_ages import (
     WRITTEN_RECORDS,
     cell_of,
     first_records,
-    in_lists,
-    late_keys,
     passing_records,
     places_of,
     results_by_row,
+    slow_keys,
     source_reads,
     summed,
     written_reads,
@@ -75,7 +74,6 @@ def test_records_that_came_about_alike_are_one_row():
         (1, 1, 10_000, 10_000, 5_000, None, False),
     ]
     assert numbers.to_list() == [0, 0, 1, 2, 3, 5, 4]
-    assert in_lists(rows, "reads")["reads"].list.len().to_list() == [4, 2]
 
 
 def test_what_nobody_stamped_lies_between_two_looks():
@@ -91,14 +89,15 @@ def test_what_nobody_stamped_lies_between_two_looks():
 
 
 def test_records_of_a_hop_keep_the_rows_of_their_writer():
-    written = [(5, 90_000, 5, 1), (5, 90_000, 5, 0), (5, 99_000, 5, 1), (6, 99_000, 6, 0)]
+    # Results that were held reflect rows of earlier batches, and of one it is not known.
+    written = [(5, 90_000, 5, 1), (5, 90_000, 5, None), (5, 99_000, 5, 1), (6, 99_000, 6, 2**40)]
     records = frame([(0, *record) for record in written], WRITTEN_RECORDS)
     rows, numbers = written_reads(records, DECIDED_MS, plans=frame([(0, 6, 2)], PLANS))
     assert rows.columns == ["partition", *READS]
     assert shown(rows, "writer_batch", "writer_row", "n", "age_ms", "wait_ms", "left_by") == [
-        (5, 0, 1, 10_000, None, 2),
+        (5, None, 1, 10_000, None, 2),
         (5, 1, 2, 11_000, None, 2),
-        (6, 0, 1, 1_000, None, None),
+        (6, 2**40, 1, 1_000, None, None),
     ]
     assert numbers.to_list() == [1, 0, 1, 2]
 
@@ -135,29 +134,13 @@ def test_the_first_records_are_among_those_that_may_be(rows, windows, newest_ms)
 
 
 def test_results_are_counted_by_the_row_that_they_came_from():
-    """Two of row 2 are not neighbours, the arrival of one that was held is not known, and one came from no record."""
-    not_held, held = (None, None, None, None), ("interval", "total", 40, 99_000)
-    names = [name for name in RESULTS if name not in {"row", "n", "age_ms", "wait_ms"}]
-    reflected = frame(
-        [
-            (6, "orders", 0, 0, *held),
-            (6, "orders", 0, 1, *held),
-            (7, "orders", 0, 0, *not_held),
-            (7, "orders", 0, 1, *not_held),
-            (7, "orders", 0, None, *not_held),
-        ],
-        pl.Schema({name: RESULTS[name] for name in names}),
-    )
-    made = [(2, 90_000, 95_000), (0, 80_000, None), (0, 80_010, 85_000), (2, 90_010, 95_010), (4, 90_010, None)]
-    schema = pl.Schema({"row": pl.Int32(), "event_ms": pl.Int64(), "arrived_ms": pl.Int64()})
-    rows = results_by_row(frame(made, schema), reflected, DECIDED_MS)
+    """Two of row 7 are not neighbours, the arrival of one that was held is not known, nor is the row of the last."""
+    made = [(7, 90_000, 95_000), (2, 80_000, None), (2, 80_010, 85_000), (7, 90_010, 95_010), (None, 90_010, None)]
+    schema = pl.Schema({"row": pl.Int64(), "event_ms": pl.Int64(), "arrived_ms": pl.Int64()})
+    rows = results_by_row(frame(made, schema), DECIDED_MS)
     assert rows.schema == RESULTS
-    assert shown(rows, "row", "read_batch", "read_row", "held_by", "n", "age_ms", "wait_ms") == [
-        (0, 6, 0, "interval", 2, 39_990, None),
-        (2, 7, 0, None, 2, 19_990, 9_990),
-        (4, 7, None, None, 1, 9_990, None),
-    ]
-    of_shards = [results_by_row(frame(part, schema), reflected, DECIDED_MS) for part in (made[:2], made[2:])]
+    assert rows.rows() == [(None, 1, 9_990, None), (2, 2, 39_990, None), (7, 2, 19_990, 9_990)]
+    of_shards = [results_by_row(frame(part, schema), DECIDED_MS) for part in (made[:2], made[2:])]
     assert summed(pl.concat(of_shards), "row").equals(rows)
 
 
@@ -170,12 +153,18 @@ def test_a_result_finds_its_record_by_partition_and_offset():
     assert places_of(records.clear(), asked).to_list() == [None] * 4
 
 
-def test_the_keys_with_most_late_results_are_named():
-    """Of `a` two results are older than 10 s, of `b` and `d` one; `c` is 10 s old, `e` comes after three others."""
-    made = [("a", 80_000), ("b", 81_000), ("a", 89_999), ("a", 95_000), ("c", 90_000), ("e", 1), ("d", 2), (None, 3)]
-    results = frame(made, pl.Schema({"key": pl.String(), "event_ms": pl.Int64()}))
-    rows = late_keys(results, 10_000, DECIDED_MS)
-    assert rows.rows() == [("a", 2, 30_001), ("b", 1, 19_000), ("d", 1, 99_998)]
+def test_the_keys_with_most_old_records_of_each_partition_are_named():
+    """Of `a` two are older than 10 s, of `b` and `d` one. `c` is 10 s old, `e` comes after three, one is no text."""
+    made = [
+        (0, b"a", 80_000), (0, b"b", 81_000), (0, b"a", 89_999), (0, b"a", 95_000), (0, b"c", 90_000), (0, b"e", 1),
+        (0, b"d", 2), (0, None, 3), (1, b"\xff", 4), (1, b"a", 5),
+    ]  # fmt: skip
+    schema = pl.Schema({"partition": pl.Int32(), "key": pl.Binary(), "event_ms": pl.Int64()})
+    rows = slow_keys(frame(made, schema), 10_000, DECIDED_MS)
+    assert rows.rows() == [
+        (0, "a", 2, 30_001, 20_000), (0, "b", 1, 19_000, 19_000), (0, "d", 1, 99_998, 99_998),
+        (1, "a", 1, 99_995, 99_995),
+    ]  # fmt: skip
 
 
 def test_without_records_there_are_no_rows():

@@ -6,7 +6,7 @@ import time
 
 import polars as pl
 
-from tidemark.kernels.reports.restarts import restarts
+from tidemark.kernels.reports.restarts import Restart, restarts, with_unread
 
 MINUTE_MS = 60_000
 
@@ -50,3 +50,19 @@ def cpu_s(minutes: int) -> float:
 
 def test_four_times_the_history_takes_four_times_the_time() -> None:
     assert cpu_s(4_000) < 8 * cpu_s(1_000)
+
+
+def test_records_waited_up_to_the_first_end_that_the_broker_told_of_each_partition() -> None:
+    """The batch read 7 records: 3 of 100 of `orders`, 1 of its partition 1, and 3 of a hop, which has no such end."""
+    columns = ("batch_id", "source", "partition", "until_offset", "latest_offset")
+    reads = [
+        (5, "orders", 0, 13, 110),  # the driver before had read 10
+        (5, "orders", 1, 21, None),  # 20; the broker was asked in the next batch
+        (5, "hop", 0, 8, None),
+        (6, "orders", 0, 20, 400),
+        (6, "orders", 1, 23, 25),
+    ]
+    restart = Restart(batch_id=5, from_ms=0, to_ms=60_000, waited=7)
+    found = with_unread(restart, pl.DataFrame(reads, schema=columns, orient="row"))
+    # 100 and 5 of the topic, and 3 of the hop.
+    assert found == restart._replace(waited=108)

@@ -19,6 +19,7 @@ from tidemark.model.sla_spec import (
     Compliance,
     Measure,
     Severity,
+    Slas,
     SlaSpec,
     load,
     load_usable,
@@ -162,6 +163,11 @@ def test_wrong_maintenance_of_all_is_one_mistake(tmp_path: Path) -> None:
         (
             {"measure": "quarantined_share", "subject": "weather", "error_above": 0.05, "min_records": 20},
             ShareMaximums(error_above=0.05, min_records=20),
+            (600_000,),
+        ),
+        (
+            {"measure": "latency_p99", "subject": "carrier_delays", "error_after": "1 s", "min_records": 100},
+            Sla(error_after_ms=1_000, min_records=100),
             (600_000,),
         ),
         ({"measure": None, "complete_by": "10 min"}, Deadline(after_ms=600_000), (600_000,)),
@@ -516,6 +522,20 @@ def test_an_objective_is_three_burn_rates() -> None:
     assert {(spec.compliance, spec.measure, spec.owner, spec.runbook) for spec in found} == {
         (Compliance(name="board", window_ms=604_800_000), Measure.BURN_RATE, "desk", "look")
     }
+
+
+def test_the_shortest_latency_that_counts_against_an_sla_is_known() -> None:
+    """A warning is one, too. The work of an operator and the age of a table are no latencies of records."""
+    limits = {
+        "work": {"measure": "operator_latency_p50", "warn_after": "1 s"},
+        "age": {"measure": "staleness", "warn_after": "2 s"},
+        "slow": {"measure": "latency_p99", "error_after": "50 s", "warn_after": "40 s"},
+    }
+    assert Slas(specs=objective(), errors={}).least_latency_ms == 30_000
+    for expected_ms, names in ((None, ["work", "age"]), (40_000, [*limits])):
+        tables = {name: {"subject": "flight_board", "owner": "desk", **limits[name]} for name in names}
+        found = usable_slas({"flights": tables}, FLIGHTS, file="slas.toml")
+        assert (found.least_latency_ms, found.errors) == (expected_ms, {})
 
 
 def test_an_objective_has_a_window_of_28_days_by_default() -> None:

@@ -12,7 +12,7 @@ from tidemark.facts.measures.fact_kinds import facts_in
 from tidemark.facts.measures.sla_facts import measurements
 from tidemark.model import topology
 from tidemark.model.settings.maintenance_windows import SingleTime, WeeklyHours
-from tidemark.model.sla_spec import SHARES, Measure, SlaSpec, WhileCatchingUp, subjects
+from tidemark.model.sla_spec import QUANTILES, SHARES, Measure, SlaSpec, WhileCatchingUp, subjects
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import (
     BurnRate,
@@ -162,18 +162,50 @@ def test_nothing_is_known_while_the_reader_of_a_hop_starts(read, begun_ago_ms, s
     assert status(Measure.STALENESS, "changes", facts).verdict is Verdict.ERROR
 
 
+def latency_facts(n_by_ms, over_ms=OVER):
+    return [
+        fact("latency", "carrier_delays", over_ms=over_ms, bucket=bucket_of(ms), n=n)
+        for ms, n in n_by_ms.items()
+        if n > 0
+    ]
+
+
 def latencies(over_ms=OVER):
     """99 records of 50 ms and one of 150."""
-    return [
-        fact("latency", "carrier_delays", over_ms=over_ms, bucket=bucket_of(50), n=99),
-        fact("latency", "carrier_delays", over_ms=over_ms, bucket=bucket_of(150), n=1),
-    ]
+    return latency_facts({50: 99, 150: 1}, over_ms)
 
 
 def test_latency_comes_from_buckets_before_the_check():
     assert status(Measure.LATENCY_P50, "carrier_delays", latencies()).observed_ms == pytest.approx(50, rel=0.01)
     p99 = status(Measure.LATENCY_P99, "carrier_delays", [*latencies(), *latencies(1)], limits=(10, 60))
     assert (p99.verdict, p99.observed_ms) == (Verdict.WARN, pytest.approx(50, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("n", "min_records", "verdict", "text"),
+    [
+        (99, 1, Verdict.ERROR, "is 497 ms; warning"),
+        (99, 99, Verdict.ERROR, "is 497 ms; warning"),
+        (99, 100, Verdict.UNKNOWN, "is 497 ms, and 99 records are too few to judge, 100 are needed; warning"),
+        (1, 2, Verdict.UNKNOWN, "is 497 ms, and 1 record is too few to judge, 2 are needed; warning"),
+        (0, 2, Verdict.UNKNOWN, "is not measured; warning"),
+    ],
+)
+def test_one_slow_record_among_few_breaks_the_p99_unless_more_are_needed(n, min_records, verdict, text):
+    """The slow one took 500 ms, whose bucket stands for 1.02^314 · (1 − 0.02 / 2.02) = 496.7 ms."""
+    facts = latency_facts({50: n - 1, 500: min(n, 1)})
+    limits = Sla(warn_after_ms=100, error_after_ms=200, min_records=min_records)
+    found = status(Measure.LATENCY_P99, "carrier_delays", facts, limits=limits)
+    # The suite of great-expectations compares the lengths of SLAs that are not excused with their limits.
+    assert (found.verdict, found.records, found.is_excused) == (verdict, n, verdict is Verdict.UNKNOWN)
+    assert text in measurement_text(found)
+
+
+@pytest.mark.parametrize("measure", QUANTILES)
+def test_every_quantile_of_latency_is_unknown_of_fewer_records_than_needed(measure):
+    for n, verdict in ((4, Verdict.UNKNOWN), (5, Verdict.ERROR)):
+        limits = Sla(error_after_ms=200, min_records=5)
+        assert status(measure, "carrier_delays", latency_facts({500: n}), limits=limits).verdict is verdict
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ def records(schema: dict[str, pl.DataType], *rows: tuple[Any, ...]) -> pl.DataFr
 
     All rows are in partition 0.
     """
-    full = [(*row[:-1], None, row[-1], 0, offset, 0, False, None, row[-1], False) for offset, row in enumerate(rows)]
+    meta = (0, False, None)
+    full = [(*row[:-1], None, row[-1], 0, offset, *meta, row[-1], False, None) for offset, row in enumerate(rows)]
     return pl.DataFrame(full, schema={**schema, **META_SCHEMA}, orient="row")
 
 

@@ -110,6 +110,16 @@ def test_a_busy_drivers_batch_begins_sooner_after_quicker_ones():
     assert str(window.then).endswith("hop_source (461 ms) → state (20 ms) = 531 ms")
 
 
+def test_batches_without_a_window_save_the_lower_median_of_the_others():
+    instants = pl.col("ewt_adjusted_at", "batch_started_at") + pl.duration(seconds=1)
+    other = rows({**EWT, "state": 1_120}, window=1).with_columns(instants)
+    ran = (*BUSY, ("second", 2_000, 2_150))
+    (window, _) = changed(pl.concat([rows(), other]), WorkChange(operator="state", less_ms=380), ran=ran)
+    # Of 400 ms of work 380 are saved, and of 100 ms all. The batches of 50 and 500 save 100 each, so the latter begins
+    # at 400 and ends at 800; the mean of the two would be 240.
+    assert str(window.then).endswith("hop_source (760 ms) → state (20 ms) = 830 ms")
+
+
 def test_unchanged_batches_of_a_driver_stay_in_place():
     # It was visible after the batch of 500 began, and would have been 1 ms sooner: in time for that one.
     (window,) = changed(rows(), WorkChange(operator="hop", less_ms=1), ran=BUSY)
@@ -149,25 +159,25 @@ TOPOLOGY = parse(
 )  # fmt: skip
 
 
-def hinted(tasks, **worked_ms):
+def hinted(tasks, *, windows=5, **worked_ms):
     steps = [
         {"operator": name, "sub_topology": TOPOLOGY.operators[name].sub_topology, "step": 1, "worked_ms": ms}
         for name, ms in worked_ms.items()
     ]
     off_the_path = {"operator": "src", "sub_topology": "first", "step": None, "worked_ms": 9_000}
     schema = {"operator": pl.String, "sub_topology": pl.String, "step": pl.Int64, "worked_ms": pl.Int64}
-    return hints(pl.DataFrame([*steps, off_the_path], schema=schema), TOPOLOGY, tasks)
+    return hints(pl.DataFrame(windows * [*steps, off_the_path], schema=schema), TOPOLOGY, tasks)
 
 
 def test_splitting_helps_keyed_operators_with_tasks_and_work():
     first, second = hinted({"second": 4}, state=300, out=100)
     assert (first.operator, first.helps, first.worked_share, first.windows, first.saves_ms) == (
-        "state", True, 0.75, 1, 225,
+        "state", True, 0.75, 5, 225,
     )  # fmt: skip
     assert first.reasons == (
         "aggregate: its state is kept by key, which tasks can share out",
         "4 tasks: its input has as many partitions",
-        "75% of the work on 1 paths",
+        "75% of the work on 5 paths",
     )
     assert (second.operator, second.helps) == ("out", False)
     assert second.reasons[0] == "sink: it keeps no state by key"
@@ -175,9 +185,9 @@ def test_splitting_helps_keyed_operators_with_tasks_and_work():
 
 def test_what_splitting_saves_is_of_the_lower_median_of_the_work():
     schema = {"operator": pl.String, "sub_topology": pl.String, "step": pl.Int64, "worked_ms": pl.Int64}
-    works = [("state", "second", 2, ms) for ms in (484, 804, 421, 476)]
+    works = [("state", "second", 2, ms) for ms in (484, 804, 421, 476, 300, 900)]
     (hint,) = hints(pl.DataFrame(works, schema=schema, orient="row"), TOPOLOGY, {"second": 2})
-    # Of 421, 476, 484 and 804 ms the lower one in the middle; each of two tasks takes half.
+    # Of 300, 421, 476, 484, 804 and 900 ms the lower one in the middle; each of two tasks takes half.
     assert hint.saves_ms == 238
     said = (
         "state: splitting helps, by up to 238 ms of its work on the median window, beside what shorter batches save of"
@@ -189,7 +199,18 @@ def test_splitting_helps_nobody_with_one_task_or_little_work():
     (alone, _) = hinted({}, state=300, out=100)
     assert (alone.helps, alone.reasons[1]) == (False, "1 task: repartition its input first")
     (_, small) = hinted({"second": 4}, state=10, out=990)
-    assert (small.helps, small.reasons[2]) == (False, "1% of the work on 1 paths, less than 20%")
+    assert (small.helps, small.reasons[2]) == (False, "1% of the work on 5 paths, less than 20%")
+
+
+def test_work_on_few_windows_is_no_advice():
+    for windows, helps, said in (
+        (1, None, "too few windows to say if splitting helps (aggregate: "),
+        (4, None, "too few windows to say if splitting helps (aggregate: "),
+        (5, True, "splitting helps, by up to 225 ms"),
+    ):
+        (first, sink) = hinted({"second": 4}, windows=windows, state=300, out=100)
+        assert (first.helps, first.saves_ms, sink.helps) == (helps, 225 if helps else 0, False)
+        assert _hint(asdict(first)).startswith(f"state: {said}")
 
 
 def test_tasks_are_counted_by_sub_topology():

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import polars as pl
 
+from tidemark.kernels.columns.quantiles import rank
+
 USUAL_DELAY = 0.02
 """The quantile of (including look − event time) that is a usual delay: those records hardly waited for a look."""
 STAMPED = 5
@@ -30,7 +32,7 @@ def usual_delays(reads: pl.DataFrame) -> pl.DataFrame:
     """
     partition = ["stream", "input", "partition"]
     ranked = reads.select(*partition, "n", usual_ms=pl.col("seen_ms") - pl.col("event_ms")).sort("usual_ms")
-    place = (USUAL_DELAY * (pl.sum("n").over(partition) - 1)).floor()
+    place = rank(pl.sum("n").over(partition), USUAL_DELAY)
     return (
         ranked.filter(pl.col("n").cum_sum().over(partition) > place)
         .group_by(partition, maintain_order=True)

@@ -60,7 +60,8 @@ class Debts:
 class _Plan:
     """A batch's plan: when, what records it read and left behind, and arrivals since the plan before by input.
 
-    `found_nothing_before`: a look after the plan before found no records.
+    `taken` has from which offset until which it took each partition, by input and partition. `found_nothing_before`: a
+    look after the plan before found no records.
     """
 
     batch_id: int
@@ -68,12 +69,17 @@ class _Plan:
     read: int
     left: int
     arrivals: Mapping[str, int]
-    partitions: frozenset[tuple[str, int | None]]
+    taken: Mapping[tuple[str, int | None], tuple[int | None, int]]
     found_nothing_before: bool
 
     def follows(self, before: _Plan) -> bool:
-        """Returns False if a plan between the two is missing, or what this one did to a partition."""
-        return self.batch_id == before.batch_id + 1 and before.partitions <= self.partitions
+        """Returns False if a plan between the two is missing, or what this one did to a partition.
+
+        Batches without a plan between them took nothing.
+        """
+        return all(
+            place in self.taken and self.taken[place][0] in {until, None} for place, (_, until) in before.taken.items()
+        )
 
 
 @dataclass
@@ -229,7 +235,7 @@ def _plans(plans: pl.DataFrame, batches: pl.DataFrame) -> dict[str, list[_Plan]]
         .group_by(*of_plan, "input", maintain_order=True)
         .agg(
             pl.sum("arrived"),
-            pl.col("partition"),
+            pl.col("partition", "from_offset", "until_offset"),
             read=pl.sum("n"),
             left=(pl.col("latest_offset") - pl.col("until_offset")).sum(),
         )
@@ -237,10 +243,10 @@ def _plans(plans: pl.DataFrame, batches: pl.DataFrame) -> dict[str, list[_Plan]]
     found: dict[str, list[_Plan]] = {}
     for (stream, batch_id, looked_ms, nothing), rows in by_input.group_by(of_plan, maintain_order=True):
         arrivals = dict(rows.select("input", "arrived").iter_rows())
-        partitions = frozenset(rows.select("input", "partition").explode("partition").iter_rows())
-        plan = _Plan(
-            batch_id, looked_ms, int(rows["read"].sum()), int(rows["left"].sum()), arrivals, partitions, nothing
-        )
+        of_place = rows.select("input", "partition", "from_offset", "until_offset")
+        places = of_place.explode("partition", "from_offset", "until_offset").iter_rows()
+        taken = {(name, number): (since, until) for name, number, since, until in places}
+        plan = _Plan(batch_id, looked_ms, int(rows["read"].sum()), int(rows["left"].sum()), arrivals, taken, nothing)
         found.setdefault(stream, []).append(plan)
     return found
 

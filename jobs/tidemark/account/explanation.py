@@ -25,6 +25,21 @@ class Verdict(StrEnum):
     """No result that broke it is known, or nothing has an excess."""
 
 
+class Became(StrEnum):
+    """What became of records that did not come through."""
+
+    NOT_PRODUCED = "not produced"
+    """They usually come, and did not."""
+    UNREAD = "unread"
+    QUARANTINED = "quarantined"
+    LATE = "late"
+    FILTERED = "filtered"
+    SUPPRESSED = "suppressed"
+    SUPERSEDED = "superseded"
+    DUPLICATE = "duplicate"
+    HELD = "held"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
     """An owner with its excess over what is expected of it.
@@ -34,13 +49,15 @@ class Leaf:
         detail: which one, as that owner's `detail` says.
         stream: whose time it was; None: it was spent outside of streams.
         amount_ms: the excess of one event, or the median of a lasting fault, ms. None: it is not about time.
-        largest_ms: the largest excess in one result, ms.
+        largest_ms: the largest excess in one result, ms; of late records the age of the oldest one when it arrived.
         usual_ms: what was expected of it in a result, ms.
         records: how many records it kept from being counted. None: it is not about numbers of records.
         usual_records: how many that usually are.
         share: of the whole excess, 0 to 1.
         touched: results that broke the promise, and of whose excess it has a part.
         since_ms: when it began, epoch ms.
+        became: what became of the records; None: it is not about numbers of records.
+        partition: SOURCE/PARTITION of the records; None: of several, or it is not about numbers of records.
         key: the key that most of the records have; None: it is not known, or none stands out.
         reason: why records were refused, with the field; None: they were not.
     """
@@ -56,8 +73,25 @@ class Leaf:
     share: float = 1.0
     touched: int = 0
     since_ms: int | None = None
+    became: Became | None = None
+    partition: str | None = None
     key: str | None = None
     reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Whose return to what is expected would keep the promise: a node of the owners' trees.
+
+    Attributes:
+        owner: one of `account.owners`; of several leaves the node that holds them together.
+        detail: which one.
+        explained: the share of the broken results that its return would keep, with the causes before it, 0 to 1.
+    """
+
+    owner: str
+    detail: str
+    explained: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +100,7 @@ class Explanation:
 
     Attributes:
         verdict: what follows.
+        causes: at most three, the one that keeps most results first.
         leaves: at least a tenth of the whole excess each, the largest first.
         explained: the share of *broken* that would be kept with the causes back at what is expected of them, 0 to 1.
         broken: results that broke the promise; for a number of records, the records that are missing or too many.
@@ -75,6 +110,7 @@ class Explanation:
     """
 
     verdict: Verdict
+    causes: tuple[Cause, ...] = ()
     leaves: tuple[Leaf, ...] = ()
     explained: float = 0.0
     broken: int = 0

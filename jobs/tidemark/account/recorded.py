@@ -10,7 +10,7 @@ table does not say is missing, and the account calls its time `unknown`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import assert_never
 
 import polars as pl
@@ -19,15 +19,20 @@ from tidemark.account import facts
 from tidemark.account.clocks import DRIVER
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import batches_of
+from tidemark.account.owners.interval import INTERVAL
+from tidemark.account.owners.max_drift import MAX_DRIFT
 from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.window import WINDOW
 from tidemark.account.stored import STORED_READS, STORED_RESULTS, reads_of, results_of
-from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.kernels.columns.quantiles import quantile_of, rank
+from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.segments import NEXT
+from tidemark.semantics.quantiles import MEDIAN
+from tidemark.semantics.segments import NEXT, SegmentOwner
+from tidemark.semantics.strategy import interval_end_ms
 
 STREAM = pl.col("sub_topology").alias("stream")
 OF_READ = ["stream", "input", "partition"]
@@ -43,8 +48,11 @@ class Recorded:
     operator_windows: pl.DataFrame
     heartbeats: pl.DataFrame
 
-    def facts(self, topology: Topology) -> AccountFacts:
-        """Returns the facts of the streams of *topology*."""
+    def facts(self, topology: Topology, *, usual_until_ms: int | None = None) -> AccountFacts:
+        """Returns the facts of the streams of *topology*.
+
+        What is usual is so in the batches before *usual_until_ms*, epoch ms; None, or if there is none: in all.
+        """
         batches = self._batches()
         inputs = _inputs(topology)
         plans, silences = self._plans(inputs), self._silences(inputs, batches)
@@ -60,13 +68,23 @@ class Recorded:
             bounds=_as(inputs.drop_nulls("bound_ms"), facts.BOUNDS),
             silences=silences,
         )
-        reads, firsts = reads_of(self._stored_reads(inputs), batches_of(known))
-        finished, stored = self.operator_batches.with_columns(STREAM), results_of(self._stored_results(inputs))
-        results = _with_earlier_reads(stored, reads, finished, batches, _holders(topology))
-        lengths, arrivals = _usual_lengths(known), _usual_arrivals(plans, batches)
-        return replace(
+        stored, transactions = self._stored_reads(inputs), self._transactions()
+        read, first = reads_of(stored, batches_of(known))
+        reads, firsts = (_with_transactions(rows, transactions, known) for rows in (read, first))
+        holders = _holders(topology)
+        dues = _dues(self.batches.with_columns(STREAM), batches, holders)
+        results = _with_holds(
+            results_of(self._stored_results(), stored), self.operator_batches.with_columns(STREAM), dues, holders
+        )
+        if topology.max_drift_ms is not None:
+            results = self._with_drift(results, batches)
+        before = batches.filter(pl.col("wall_ms") < usual_until_ms) if usual_until_ms is not None else batches
+        usual = replace(known, batches=before if before.height else batches)
+        lengths, arrivals = _usual_lengths(usual), _usual_arrivals(plans, usual.batches)
+        of_topology = replace(
             known, reads=reads, firsts=firsts, results=results, usual_lengths=lengths, usual_arrivals=arrivals
         )
+        return _with_full_names(of_topology, topology.name)
 
     def _segments(self) -> pl.DataFrame:
         """Returns the phases of batches, and what the newest heartbeat of each driver adds to them."""
@@ -154,6 +172,15 @@ class Recorded:
         offsets = told.drop_nulls("offsets").explode("offsets").unnest("offsets")
         return _as(offsets, facts.CLOCKS)
 
+    def _transactions(self) -> pl.DataFrame:
+        """Returns where an open transaction kept records from being read: `stream`, `input`, `partition`, and the
+        `stable_offset`, from which on it did.
+        """
+        told = self.heartbeats.select(STREAM, "open_transactions").drop_nulls("open_transactions")
+        rows = told.explode("open_transactions").filter(pl.col("open_transactions").is_not_null())
+        found = rows.unnest("open_transactions").select("stream", "stable_offset", "partition", input="source")
+        return found.with_columns(pl.col("partition").cast(pl.Int64)).unique()
+
     def _plans(self, inputs: pl.DataFrame) -> pl.DataFrame:
         rows = self._partitions(inputs).filter(pl.col("until_offset").is_not_null())
         n = pl.col("reads").list.eval(pl.element().struct["n"]).list.sum()
@@ -221,6 +248,43 @@ class Recorded:
             .filter(pl.col("silent_ms") > 0)
         )
 
+    def _with_drift(self, results: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
+        """Returns *results* with the partition for which records waited that no operator held.
+
+        They waited from the end of their source's work on. Time had advanced by the batch before the one that sent
+        them on, and that batch's look had found the record that let it.
+        """
+        waited = (pl.col("read_batch") < pl.col("batch_id")) & pl.col("held_by").is_null()
+        combined = self.partition_batches.filter(pl.col("partition").is_null(), pl.col("reads").is_null())
+        blocked = combined.with_columns(STREAM).sort("batch_id").rename({"batch_id": "read_batch"})
+        of_stream = blocked.filter(pl.col("source").is_null()).select("stream", "read_batch", slow="blocked_by")
+        of_source = blocked.select("stream", "read_batch", slow="source", slow_partition="blocked_by")
+        finished = self.operator_batches.select(
+            STREAM, read_batch="batch_id", input="operator", from_ms="finished_boot_ms"
+        )
+        looked_ms = (pl.col("looked_ms") + pl.col("wall_ms") - pl.col("boot_ms")).shift().over("stream")
+        found = (
+            results.with_row_index("order")
+            .filter(waited)
+            .sort("read_batch")
+            .join_asof(of_stream, on="read_batch", by="stream", check_sortedness=False)
+            .join_asof(of_source.drop_nulls("slow"), on="read_batch", by=["stream", "slow"], check_sortedness=False)
+            .join(finished, on=["stream", "read_batch", "input"], how="left")
+            .join(
+                batches.select("stream", "batch_id", until_ms=looked_ms),
+                on=["stream", "batch_id"],
+                how="left",
+            )
+            .select(
+                "order",
+                held_by=pl.lit(MAX_DRIFT),
+                held_detail=pl.concat_str("slow", "slow_partition", separator="/", ignore_nulls=True),
+                held_from_ms="from_ms",
+                due_ms="until_ms",
+            )
+        )
+        return results.with_row_index("order").update(found, on="order").drop("order")
+
     def _marks(self, topology: Topology) -> pl.DataFrame:
         """Returns how far each hop was complete with each batch, which was when the batch had its rows there.
 
@@ -279,105 +343,139 @@ class Recorded:
         rows = self._partitions(inputs).with_columns(decided_at_ms=_ms("decided_at"))
         return _as(rows, STORED_READS, "reads", "firsts")
 
-    def _stored_results(self, inputs: pl.DataFrame) -> pl.DataFrame:
-        """Returns results, each of which names its input; one of a stream that names none reflects the only one."""
-        names = {(stream, source): name for stream, source, name in inputs.select("stream", "source", "input").rows()}
-        alone = (
-            inputs.filter(~pl.col("of_job"))
-            .group_by("stream")
-            .agg(pl.first("source"), n=pl.len())
-            .filter(pl.col("n") == 1)
-        )
-        only = dict(alone.select("stream", "source").rows())
-        rows = self.operator_batches.drop_nulls("results").with_columns(STREAM)
-        lists = [
-            [{**row, "source": names.get((stream, row["source"] or only.get(stream)))} for row in results]
-            for stream, results in rows.select("stream", "results").rows()
-        ]
+    def _stored_results(self) -> pl.DataFrame:
         return _as(
-            rows.with_columns(
+            self.operator_batches.drop_nulls("results").with_columns(
+                STREAM,
                 driver="finished_epoch",
                 place="operator",
                 decided_at_ms=_ms("decided_at"),
                 visible_ms=_ms("finished_at"),
                 visible_boot_ms="finished_boot_ms",
-                results=pl.Series(lists, dtype=rows.schema["results"]),
             ),
             STORED_RESULTS,
             "results",
         )
 
 
-def _with_earlier_reads(
-    results: pl.DataFrame,
-    reads: pl.DataFrame,
-    finished: pl.DataFrame,
-    batches: pl.DataFrame,
-    holders: Mapping[str, str],
-) -> pl.DataFrame:
-    """Returns *results* with the row of records that an earlier batch read: that of the nearest time.
-
-    Such a result was held by the operator in *holders* until its window closed, which the look of its batch found. It
-    reflects records of several partitions, and then names none.
+def _with_transactions(reads: pl.DataFrame, transactions: pl.DataFrame, known: AccountFacts) -> pl.DataFrame:
+    """Returns *reads* with True in `in_transaction` for records that had arrived when a look did not see them yet,
+    and that a transaction kept from being read.
     """
-    rows = reads.select(*OF_READ, "event_ms", found_batch="batch_id", found_row="row").sort("event_ms")
-    earlier = results.with_row_index("order").filter(pl.col("read_row").is_null()).sort("event_ms")
-    of_any = earlier.filter(pl.col("partition").is_null()).drop("partition")
-    found = pl.concat(
-        [
-            _nearest(earlier.filter(pl.col("partition").is_not_null()), rows, OF_READ),
-            _nearest(of_any, rows, OF_READ[:2]),
-        ],
-        how="diagonal",
+    if transactions.is_empty():
+        return reads
+    plans = known.plans.join(transactions, on=OF_READ).filter(
+        pl.col("stable_offset").is_between("from_offset", "until_offset", closed="left")
     )
-    looked_ms = pl.col("looked_ms") + pl.col("wall_ms") - pl.col("boot_ms")
-    held = (
-        found.with_columns(
-            read_batch="found_batch",
-            read_row="found_row",
-            held_by=pl.lit(WINDOW),
-            held_detail=pl.col("place").replace_strict(holders, default=None, return_dtype=pl.String),
-        )
-        .drop("held_from_ms", "due_ms")
+    excluded = batches_of(known).select("stream", "batch_id", without_ms="excluded_ms")
+    ended = plans.select(*OF_READ, "batch_id", was_open=pl.lit(value=True)).unique()
+    rows = reads.join(ended, on=[*OF_READ, "batch_id"], how="left", maintain_order="left", nulls_equal=True)
+    rows = rows.join(excluded, on=["stream", "batch_id"], how="left", maintain_order="left")
+    waited = pl.col("was_open") & (pl.col("arrived_ms") <= pl.col("without_ms"))
+    is_so = pl.col("in_transaction") | waited.fill_null(value=False)
+    return rows.with_columns(in_transaction=is_so).select(reads.columns)
+
+
+def _with_full_names(known: AccountFacts, topology: str) -> AccountFacts:
+    """Returns *known* with the names of streams as everywhere in an account: TOPOLOGY/SUB_TOPOLOGY."""
+    frames = {each.name: getattr(known, each.name) for each in fields(known)}
+    full = [pl.format(f"{topology}/{{}}", pl.col(name)).alias(name) for name in ("stream", "writer")]
+    streams = pl.col("detail").str.replace_all("[^, ]+", f"{topology}/$0")  # those that held the slots
+    detail = pl.when(pl.col("owner") == SegmentOwner.SLOTS.value).then(streams).otherwise("detail")
+    frames["segments"] = known.segments.with_columns(detail=detail)
+    return AccountFacts(
+        **{name: frame.with_columns(full if "writer" in frame.columns else full[:1]) for name, frame in frames.items()}
+    )
+
+
+def _with_holds(
+    results: pl.DataFrame, finished: pl.DataFrame, dues: pl.DataFrame, holders: Mapping[str, Operator]
+) -> pl.DataFrame:
+    """Returns *results* with what held those whose newest record an earlier batch read: the operator in *holders*.
+
+    *dues* are those of `_dues`, and *finished* rows of `operator_batches`, with `stream`.
+    """
+    names = {place: holder.name for place, holder in holders.items()}
+    holder = pl.col("place").replace_strict(names, default=None, return_dtype=pl.String)
+    return (
+        results.with_columns(held_detail=pl.when(pl.col("read_batch") < pl.col("batch_id")).then(holder))
+        .drop("held_by", "held_from_ms", "due_ms")
         .join(
             finished.select("stream", read_batch="batch_id", held_detail="operator", held_from_ms="finished_boot_ms"),
             on=["stream", "read_batch", "held_detail"],
             how="left",
+            maintain_order="left",
         )
-        .join(batches.select("stream", "batch_id", due_ms=looked_ms), on=["stream", "batch_id"], how="left")
+        .join(dues, on=["stream", "batch_id", "held_detail"], how="left", maintain_order="left")
+        .select(results.columns)
     )
-    here = results.with_row_index("order").filter(pl.col("read_row").is_not_null())
-    return pl.concat([here, held.select(here.columns)]).sort("order").drop("order")
 
 
-def _nearest(results: pl.DataFrame, rows: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    return results.join_asof(rows, on="event_ms", by=by, strategy="nearest", check_sortedness=False)
-
-
-def _holders(topology: Topology) -> dict[str, str]:
-    """Returns the aggregate whose windows each operator's results wait for: itself, or the nearest one before it."""
-    holders: dict[str, str] = {}
+def _holders(topology: Topology) -> dict[str, Operator]:
+    """Returns the operator that holds the results of each: itself, or the nearest one before it in its stream."""
+    holders: dict[str, Operator] = {}
     for name, operator in topology.operators.items():
         before = [holders[upstream] for upstream in operator.inputs if upstream in holders]
-        if isinstance(operator, Aggregate):
-            holders[name] = name
+        if operator.emission is not None and operator.emission.holds:
+            holders[name] = operator
         elif before:
             holders[name] = before[0]
     return holders
 
 
+def _dues(decided: pl.DataFrame, batches: pl.DataFrame, holders: Mapping[str, Operator]) -> pl.DataFrame:
+    """Returns why results of each `stream` and `batch_id` no longer waited, and since when, by holder.
+
+    A window closed with the look of the batch. An interval ends after the decision before, and results were due then.
+    *decided* are rows of `batches` with `stream`, and *batches* are those of the account.
+    """
+    looked_ms = pl.col("looked_ms") + pl.col("wall_ms") - pl.col("boot_ms")
+    rows = (
+        decided.select("stream", "batch_id", decided_ms=_ms("decided_at"))
+        .sort("stream", "batch_id")
+        .with_columns(before_ms=pl.col("decided_ms").shift().over("stream"))
+        .join(batches.select("stream", "batch_id", looked_ms=looked_ms), on=["stream", "batch_id"], how="left")
+    )
+    dues = [pl.DataFrame(schema=_DUES)]
+    for holder in {operator.name: operator for operator in holders.values()}.values():
+        assert holder.emission is not None
+        interval_ms = holder.emission.interval_ms
+        ends_ms = [
+            None if interval_ms is None or before_ms is None else interval_end_ms(interval_ms, before_ms)
+            for before_ms in rows["before_ms"]
+        ]
+        of_holder = rows.with_columns(end_ms=pl.Series(ends_ms, dtype=pl.Int64), held_detail=pl.lit(holder.name))
+        has_ended = (pl.col("end_ms") <= pl.col("decided_ms")).fill_null(value=False)
+        dues.append(
+            of_holder.with_columns(
+                held_by=pl.when(has_ended).then(pl.lit(INTERVAL)).otherwise(pl.lit(WINDOW)),
+                due_ms=pl.when(has_ended).then("end_ms").otherwise("looked_ms"),
+            ).select(*_DUES)
+        )
+    return pl.concat(dues)
+
+
+_DUES = {
+    "stream": pl.String(),
+    "batch_id": pl.Int64(),
+    "held_detail": pl.String(),
+    "held_by": pl.String(),
+    "due_ms": pl.Int64(),
+}
+
+
 def _usual_lengths(known: AccountFacts) -> pl.DataFrame:
     """Returns the median length of each owner over all batches; a batch in which it has no time counts as 0."""
-    owned = known.segments.group_by("stream", "batch_id", "owner", "detail").agg(
+    of_batches = known.segments.join(known.batches, on=["stream", "batch_id"], how="semi")
+    owned = of_batches.group_by("stream", "batch_id", "owner", "detail").agg(
         ms=(pl.col("ended_ms") - pl.col("began_ms")).sum()
     )
     number = known.batches.group_by("stream").agg(number=pl.len())
     lengths = owned.group_by("stream", "owner", "detail").agg("ms").join(number, on="stream")
     # Batches without a row are zeros at the front of the sorted list: they move the middle to the left.
-    number_of = pl.col("number").cast(pl.Int64)
-    middle = (number_of - 1) // 2 - (number_of - pl.col("ms").list.len().cast(pl.Int64))
-    at = middle.clip(0, pl.col("ms").list.len().cast(pl.Int64) - 1)
-    usual_ms = pl.when(middle >= 0).then(pl.col("ms").list.sort().list.get(at)).otherwise(0)
+    zeros = pl.col("number").cast(pl.Int64) - pl.col("ms").list.len()
+    middle = rank(pl.col("number"), MEDIAN) - zeros
+    usual_ms = pl.when(middle >= 0).then(pl.col("ms").list.sort().list.get(middle.clip(0))).otherwise(0)
     return _as(lengths.with_columns(usual_ms=usual_ms), facts.USUAL_LENGTHS)
 
 
@@ -389,8 +487,8 @@ def _usual_arrivals(plans: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
     rates = read.join(looks.with_columns(since_ms=since_ms), on=["stream", "batch_id"])
     return _as(
         rates.group_by("stream", "input").agg(
-            per_ms=(pl.col("n") / pl.col("since_ms")).filter(pl.col("since_ms") > 0).median().fill_null(0),
-            per_batch=pl.col("n").median().cast(pl.Float64),
+            per_ms=quantile_of((pl.col("n") / pl.col("since_ms")).filter(pl.col("since_ms") > 0), MEDIAN).fill_null(0),
+            per_batch=quantile_of(pl.col("n"), MEDIAN).cast(pl.Float64),
         ),
         facts.USUAL_ARRIVALS,
     )

@@ -68,7 +68,15 @@ def record_steps(ledger: Ledger, visible: pl.DataFrame, depth: int = 0) -> pl.Da
         [
             reading_steps(ledger, rows, depth),
             step(held.filter(is_known), depth, 6, "held_from_ms", stream="stream"),
-            step(held.filter(is_known), depth, 7, "due_ms", owner=pl.col("held_by"), detail=pl.col("held_detail")),
+            step(
+                held.filter(is_known),
+                depth,
+                7,
+                "due_ms",
+                owner=pl.col("held_by"),
+                detail=pl.col("held_detail"),
+                stream="stream",
+            ),
             step(
                 held.filter(~is_known),
                 depth,
@@ -182,7 +190,7 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
     detail = pl.when(is_owed).then("detail").when("has_plan").then(whose).otherwise(pl.lit("plan"))
     return [
         step(rows, depth, 4, "left_ms", stream="stream", error_ms=between("left_driver", "left_error_ms")),
-        step(stretches, depth, 5, until_ms, owner=owner, detail=detail, nth=pl.int_range(pl.len())),
+        step(stretches, depth, 5, until_ms, owner=owner, detail=detail, stream="stream", nth=pl.int_range(pl.len())),
         step(unknown, depth, 5, pl.coalesce("looked_ms", "until_ms"), owner=_UNKNOWN, detail=pl.lit("plan")),
     ]
 
@@ -248,7 +256,7 @@ def step(
     error_ms: str | pl.Expr | None = None,
     nth: pl.Expr | None = None,
 ) -> pl.DataFrame:
-    """Returns a step of each of *rows* that knows the instant: of *owner* and *detail*, or of a stream's timeline."""
+    """Returns a step of each of *rows* that knows the instant: of an *owner*, or else of the timeline of *stream*."""
     none = pl.lit(None, pl.String())
     return rows.select(
         "result",

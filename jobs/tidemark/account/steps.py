@@ -25,8 +25,8 @@ STEPS = pl.Schema(
 )
 """Steps of results, in their order: to whom the time belongs until an instant, reference.
 
-`error_ms` is by how much that instant may be wrong. Where `stream` is given, the time belongs to whoever has the
-stream's timeline then, and `owner` and `detail` are null.
+`error_ms` is by how much that instant may be wrong. Without an owner, the time belongs to whoever has the timeline of
+`stream` then. With one, `stream` says where the record waited; null: in none.
 """
 AGES = pl.Schema(
     {
@@ -44,32 +44,53 @@ AGES = pl.Schema(
 That clock is `ahead_ms` ahead of the reference, give or take `clock_error_ms`; null: not measured. `producer` is the
 detail of a negative part.
 """
-PARTS = pl.Schema({"result": pl.Int64(), "owner": TEXT, "detail": TEXT, "ms": MS, "error_ms": MS})
+PARTS = pl.Schema(
+    {
+        "result": pl.Int64(),
+        "owner": TEXT,
+        "detail": TEXT,
+        "stream": TEXT,
+        "batch_id": pl.Int64(),
+        "ended_ms": MS,
+        "ms": MS,
+        "error_ms": MS,
+    }
+)
 """Parts of ages. The `ms` of a result add up to its age, and `error_ms` is by how much a part may be wrong; null: a
-clock was not measured."""
-OF = ["result", "owner", "detail"]
+clock was not measured.
+
+`stream` and `batch_id` are those for which the time was spent, null where it was spent for none. `ended_ms` is the end,
+reference, of what took the time: parts of several results that have it in common are one event's.
+"""
+OF = ["result", "owner", "detail", "stream", "batch_id", "ended_ms"]
+_SUMS = (pl.sum("ms"), pl.when(pl.col("error_ms").is_not_null().all()).then(pl.sum("error_ms")).alias("error_ms"))
 
 
 def parts_of(ages: pl.DataFrame, steps: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:
     """Returns the PARTS of *ages*, whose *steps* come in order and end with the timeline of a stream."""
     by_reference = ages.with_columns(end_ms=pl.col("visible_ms") - pl.col("ahead_ms"))
     walked = _walk(by_reference, steps)
-    in_timeline = overlay(walked.filter(pl.col("stream").is_not_null()), timeline)
-    owned = walked.filter(pl.col("stream").is_null())
+    in_timeline = overlay(walked.filter(pl.col("owner").is_null()), timeline)
+    owned = walked.filter(pl.col("owner").is_not_null())
     return (
         pl.concat(
             [
-                owned.select(*OF, "error_ms", ms=pl.col("ended_ms") - pl.col("began_ms")),
-                in_timeline.select(*OF, "error_ms", "ms"),
+                owned.with_columns(ms=pl.col("ended_ms") - pl.col("began_ms")),
+                in_timeline.with_columns(ended_ms="piece_ended_ms"),
                 _negative(by_reference),
                 _of_clocks(by_reference),
             ],
             how="diagonal",
         )
         .group_by(OF, maintain_order=True)
-        .agg(pl.sum("ms"), error_ms=pl.when(pl.col("error_ms").is_not_null().all()).then(pl.sum("error_ms")))
+        .agg(*_SUMS)
         .select(PARTS.names())
     )
+
+
+def by_owner(parts: pl.DataFrame) -> pl.DataFrame:
+    """Returns the sums of PARTS of each `result`, `owner` and `detail`: `ms` and `error_ms`."""
+    return parts.group_by(OF[:3], maintain_order=True).agg(*_SUMS)
 
 
 def _walk(ages: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:

@@ -20,6 +20,7 @@ STORED_READS = pl.Schema(
         "writer": TEXT,
         "writer_place": TEXT,
         "decided_at_ms": MS,
+        "first_read": pl.Int64(),
     }
 )
 """Rows of `partition_batches`, with their lists `reads` and `firsts`.
@@ -62,11 +63,21 @@ def reads_of(stored: pl.DataFrame, batches: pl.DataFrame) -> tuple[pl.DataFrame,
     return _as_facts(_arrived(reads, usual), READS), _as_facts(_arrived(firsts, usual), FIRSTS)
 
 
-def results_of(stored: pl.DataFrame) -> pl.DataFrame:
-    """Returns RESULTS of STORED_RESULTS."""
-    rows = _in_rows(stored, STORED_RESULTS, "results").rename({"source": "input"})
+def results_of(stored: pl.DataFrame, reads: pl.DataFrame) -> pl.DataFrame:
+    """Returns RESULTS of STORED_RESULTS, without what held them; *reads* are all STORED_READS."""
+    rows = _in_rows(stored, STORED_RESULTS, "results")
     means = {"event_ms": _before_decision("age_ms"), "arrived_ms": _before_decision("wait_ms")}
-    return _as_facts(rows.with_columns(**means), RESULTS)
+    numbered = _in_rows(reads, STORED_READS, "reads").select(
+        "stream",
+        "input",
+        "partition",
+        read_batch="batch_id",
+        read_row="number",
+        row=pl.col("first_read") + pl.col("number"),
+    )
+    named = rows.join(numbered, on=["stream", "row"], how="left", maintain_order="left")
+    held = {name: pl.lit(None) for name in ("held_by", "held_detail", "held_from_ms", "due_ms")}
+    return _as_facts(named.with_columns(**means, **held), RESULTS)
 
 
 def _as_facts(rows: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:

@@ -40,6 +40,7 @@ OPEN = pl.Schema(
         "start_ms": MS,
         "waited_until_ms": MS,
         "bound_ms": MS,
+        "late_ms": MS,
         "visible_ms": MS,
         "visible_boot_ms": MS,
     }
@@ -47,7 +48,8 @@ OPEN = pl.Schema(
 """Results that are not visible yet.
 
 `start_ms` is the end of a window, or the event time of a record. A window (`bound_ms` is not null) has waited for the
-partition until `waited_until_ms`, reference: the last look, or the first one that saw unread records of it. A record
+partition until `waited_until_ms`, reference: the last look, or the first one that saw unread records of it; the record
+that it waits for may be `late_ms` old by then, as the newest one of the partition was (null: it is not). A record
 arrived at that instant. `visible_ms` and `visible_boot_ms` are now, by the clocks of the stream's newest driver.
 """
 
@@ -74,10 +76,12 @@ def open_parts(ledger: Ledger, unfinished: pl.DataFrame) -> pl.DataFrame:
     rows = ledger.made_visible(numbered(unfinished))
     windows, records = rows.filter(pl.col("bound_ms").is_not_null()), rows.filter(pl.col("bound_ms").is_null())
     at_bound_ms = pl.col("start_ms") + pl.col("bound_ms")
+    produced_ms = pl.col("waited_until_ms") - pl.col("late_ms").fill_null(0)
     steps = pl.concat(
         [
             step(windows, 0, 1, at_bound_ms, owner=pl.lit(BOUND), detail=pl.col("input")),
-            step(windows, 0, 2, "waited_until_ms", owner=pl.lit(NEXT_RECORD), detail=input_partition()),
+            step(windows, 0, 2, produced_ms, owner=pl.lit(NEXT_RECORD), detail=input_partition()),
+            step(windows, 0, 3, "waited_until_ms", owner=pl.lit(PRODUCER), detail=input_partition()),
             step(records, 0, 2, "waited_until_ms", owner=pl.lit(PRODUCER), detail=input_partition()),
             step(rows, 0, VISIBLE, "until_ms", stream="stream", error_ms="clock_error_ms"),
         ]

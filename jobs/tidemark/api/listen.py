@@ -42,6 +42,7 @@ from tidemark.api.progress import (
     clock_row,
     ended_ms,
     event_ms,
+    first_read,
     looked_ms,
     named_places,
     operator_rows,
@@ -410,7 +411,7 @@ class QueryRecord:
         moved = [None, *query.sources] if now_ms != self._watermark_ms else []
         combined: dict[str | None, dict[str, Any]] = {source: {} for source in moved}
         if records := record_rows(progress, reads, told, self._looks):
-            combined.setdefault(reads.source, {})["reads"] = records
+            combined.setdefault(reads.source, {}).update(reads=records, first_read=first_read(batch_id))
         partitions += [{"source": source, "watermark": now_ms, **row} for source, row in combined.items()]
         after_ms = max(present((self._oldest_ms, self._watermark_ms)), default=None)
         windows = window_rows(
@@ -419,7 +420,7 @@ class QueryRecord:
         self._watermark_ms, self._oldest_ms = now_ms, self._oldest_ms or event_ms(progress, "min")
         self._remember(progress, told, reads)
         by_boot = {"finished_boot_ms": ended_ms(progress, told), "finished_epoch": told.driver}
-        results = {"results": result_rows(progress, reads, told) or None}
+        results = {"results": result_rows(progress, told) or None}
         rows = {
             BATCHES.name: [batch],
             PARTITION_BATCHES.name: [{**row, "decided_at": batch["decided_at"]} for row in partitions],

@@ -251,7 +251,12 @@ def record_rows(progress: Mapping[str, Any], reads: Reads, told: Told, looks: Se
     return rows
 
 
-def result_rows(progress: Mapping[str, Any], reads: Reads, told: Told) -> list[dict[str, Any]]:
+def first_read(batch_id: int) -> int:
+    """Returns `partition_batches.first_read` of a batch, of which two records are told at most."""
+    return 2 * batch_id
+
+
+def result_rows(progress: Mapping[str, Any], told: Told) -> list[dict[str, Any]]:
     """Returns rows of `operator_batches.results` that reflect `record_rows`, in their order.
 
     Spark does not report what a query gave, so each record counts as passed, but for one behind the watermark of a
@@ -259,8 +264,8 @@ def result_rows(progress: Mapping[str, Any], reads: Reads, told: Told) -> list[d
     """
     decided_ms, dropped, behind_ms = instant_ms(progress["timestamp"]), _dropped(progress), watermark_ms(progress)
     return [
-        {"read_batch": told.batch_id, "source": reads.source, "read_row": row, "n": 1, "age_ms": decided_ms - at_ms}
-        for row, at_ms in enumerate(_outermost(progress))
+        {"row": row, "n": 1, "age_ms": decided_ms - at_ms}
+        for row, at_ms in enumerate(_outermost(progress), first_read(told.batch_id))
         if not dropped or behind_ms is None or at_ms > behind_ms
     ]
 

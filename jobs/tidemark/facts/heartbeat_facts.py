@@ -19,9 +19,10 @@ from tidemark.control.folder import Control, Heartbeat, StreamState, store_of
 from tidemark.control.liveness import completed, sign_of
 from tidemark.errors import UnreadableFile
 from tidemark.facts.fact_tables import FactTables
-from tidemark.kernels.reports.restarts import Restart, restarts
+from tidemark.kernels.reports.reads import partition_reads
+from tidemark.kernels.reports.restarts import Restart, restarts, with_unread
 from tidemark.model.settings.intervals import utc
-from tidemark.model.tables.catalog import BATCHES, HEARTBEATS
+from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, PARTITION_BATCHES
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.liveness import (
     WITHOUT_BEATS_MS,
@@ -219,6 +220,12 @@ class HeartbeatFacts:
         recent = restarts(self._tables.recent_batches, self._recent_beats, trigger_ms=self._trigger_ms)
         begun_restarts = [restart for restart in recent if restart.from_ms <= self._tables.at_ms]
         return begun_restarts[-1] if begun_restarts else None
+
+    def with_unread(self, restart: Restart) -> Restart:
+        """Returns *restart* with all records that waited for its end."""
+        rows = self._tables.scan(PARTITION_BATCHES, where=[pl.col("batch_id") >= restart.batch_id])
+        reads = partition_reads(rows).select("batch_id", "source", "partition", "until_offset", "latest_offset")
+        return with_unread(restart, reads.collect())
 
     @cached_property
     def _recent_beats(self) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from tidemark.facts.latency_places import latencies_in_places
 from tidemark.facts.path_facts import MEASURED_STEPS
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
-from tidemark.semantics.quantiles import MEDIAN, median_sql, quantile_sql
+from tidemark.semantics.quantiles import MEDIAN, median_sql, place_sql, quantile_sql
 
 PLACES = 150
 """Places of a chart's time axis that readers can distinguish."""
@@ -78,8 +78,7 @@ SPENT = f"""
         SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
     )
     WINDOW place AS (PARTITION BY end_ms // $4)
-    QUALIFY row_number() OVER (place ORDER BY age_ms, end_ms)
-            = 1 + floor({MEDIAN} * (count(*) OVER place - 1))
+    QUALIFY row_number() OVER (place ORDER BY age_ms, end_ms) = {place_sql("count(*) OVER place", MEDIAN)}
     ORDER BY end_ms
 """
 """Selects the window of median age of each place.

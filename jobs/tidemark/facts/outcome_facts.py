@@ -56,6 +56,11 @@ class OutcomeFacts:
         """Returns the rows about *operator* after its newest batch with results."""
         return self.since_last(operator, pl.col("gave") > 0)
 
+    def recently(self, operator: str) -> pl.DataFrame:
+        """Returns the rows about *operator* of its recent batches with records, and of its last LATELY at least."""
+        is_read = pl.col("records_in") > 0
+        return self._of_operator(operator, lambda recent: recent.filter(is_read).height >= LATELY).filter(is_read)
+
     def _lately(self, operator: str) -> pl.DataFrame:
         """Returns the rows about *operator* of its last LATELY batches with records."""
         return self.newest(operator, pl.col("records_in") > 0, n=LATELY)

@@ -14,7 +14,9 @@ from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.outcome_facts import LATELY, OutcomeFacts
 from tidemark.facts.planned_facts import PlannedFacts
 from tidemark.facts.read_facts import PLACE, ReadFacts
+from tidemark.kernels.columns.quantiles import median_of
 from tidemark.kernels.reports.operator_tasks import measured_tasks
+from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,
@@ -30,7 +32,6 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.quantiles import MEDIAN
 
 EARLY = 1_000
 """Batches among which the first latency is looked for."""
@@ -99,6 +100,20 @@ class StreamFacts:
         of_missing = older.join(missing.lazy(), on=PLACE, how="semi", nulls_equal=True)
         return pl.concat([newest_marks(of_missing).collect(), recent])
 
+    def reached_ms(self, sources: Collection[str], watermark_ms: int) -> int | None:
+        """Returns when the first recent batch ended after which an input of *sources* had reached *watermark_ms*.
+
+        Without such a batch it is one before; None: none has.
+        """
+        has_reached = pl.col("source").is_in(list(sources)), pl.col("watermark") >= utc(watermark_ms)
+
+        def read(first: int) -> pl.DataFrame:
+            return self.tables.rows(PARTITION_BATCHES, first, *has_reached).select(pl.col("batch_id").min()).collect()
+
+        batch = self.tables.recent_first(read, lambda recent: recent["batch_id"].null_count() == 0)["batch_id"]
+        finished_ms = self.tables.batches_of(batch).filter(pl.col("batch_id").is_in(batch.implode()))["finished_at"]
+        return finished_ms.item() if finished_ms.len() else None
+
     def completions(self, operator: str) -> pl.DataFrame:
         """Returns the rows of `completeness` about *operator*, oldest first."""
         rows = self.tables.rows(COMPLETENESS, 0, pl.col("operator") == operator)
@@ -115,16 +130,21 @@ class StreamFacts:
         return self._field_changes.filter(pl.col("source") == source)
 
     @cached_property
+    def batches_with_records(self) -> pl.DataFrame:
+        """The recent batches with records, and the last LATELY at least, oldest first."""
+
+        def read(first: int) -> pl.DataFrame:
+            return self.tables.batches_from(first).filter(pl.col("records_in") > 0)
+
+        return self.tables.recent_first(read, lambda recent: recent.height >= LATELY)
+
+    @cached_property
     def newest_batches_of_query(self) -> pl.DataFrame:
         """The last LATELY batches with records of a query of a job.
 
         They have `watermark`, `wrong_times` and `phases`.
         """
-
-        def read(first: int) -> pl.DataFrame:
-            return self.tables.batches_from(first).filter(pl.col("records_in") > 0).tail(LATELY)
-
-        last = self.tables.recent_first(read, lambda recent: recent.height == LATELY)
+        last = self.batches_with_records.tail(LATELY)
         of_query = self.tables.of_batches(BATCHES, last["batch_id"]).select(
             "batch_id", "watermark", "wrong_times", "phases"
         )
@@ -190,8 +210,7 @@ class StreamFacts:
         newest = self.tables.of_batches(OPERATOR_WINDOWS, last).unique(["batch_id", "operator"])
         works = _with_work(newest).join(batches, on="batch_id")
         medians = works.group_by("operator").agg(
-            work_ms=pl.col("work_ms").quantile(MEDIAN, interpolation="lower"),
-            batch_ms=pl.col("duration_ms").quantile(MEDIAN, interpolation="lower"),
+            work_ms=median_of(pl.col("work_ms")), batch_ms=median_of(pl.col("duration_ms"))
         )
         too_long = (pl.col("work_ms") > self._trigger_ms / 2) & (pl.col("batch_ms") > self._trigger_ms)
         busy = medians.filter(too_long).sort(-pl.col("work_ms"), "operator")

@@ -91,10 +91,10 @@ def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
     The third part is the limit that Prometheus compares itself, ms; None: it compares the level.
     """
     limits = spec.limits
-    # Prometheus does not know what excuses a subject, or when rows are merged.
+    # Prometheus does not know what excuses a subject, when rows are merged, or how many records a percentile has.
     has_times = spec.calendar or spec.maintenance_windows
     is_direct = spec.measure in {Measure.WATERMARK_LAG, *QUANTILES} and spec.place is ResultPlace.VIEW
-    if not isinstance(limits, Sla) or not is_direct or spec.may_be_excused or has_times:
+    if not isinstance(limits, Sla) or not is_direct or spec.may_be_excused or has_times or limits.min_records > 1:
         warns, errs = _verdicts(spec)
         if warns:
             yield 1, Severity.WARNING, None

@@ -271,6 +271,21 @@ class Slas:
             raise InvalidSpec("\n".join(map(str, self.errors.values())))
 
     @property
+    def least_latency_ms(self) -> int | None:
+        """Returns the shortest latency beyond which a record counts against one of them; None: none is about latency.
+
+        A record that is slower than a limit of `latency_*` or the threshold of an objective counts against it.
+        """
+        limits_ms: list[float] = []
+        for spec in self.specs:
+            match spec.limits:
+                case Sla() if spec.measure in QUANTILES:
+                    limits_ms.append(spec.limits.least_ms)
+                case BurnRate():
+                    limits_ms.append(spec.limits.objective.threshold_ms)
+        return math.floor(min(limits_ms)) if limits_ms else None
+
+    @property
     def unusable(self) -> frozenset[str]:
         """Returns the names of SLAs that may be promised and are invalid."""
         # An invalid table may be one with an objective.
@@ -344,8 +359,13 @@ def known_slas(topology: Topology) -> Slas:
 
     There are none if the file is missing or not valid TOML.
     """
+    return slas_in(Project.here(), topology)
+
+
+def slas_in(project: Project, topology: Topology) -> Slas:
+    """Returns the SLAs of *topology* in *project*, as `known_slas` does."""
     try:
-        return load_usable(Project.here().slas, topology)
+        return load_usable(project.slas, topology)
     except (FileNotFoundError, InvalidSpec):
         return Slas(specs=(), errors={})
 
@@ -753,7 +773,7 @@ def _limits(keys: Keys, measure: Measure) -> Thresholds:
         case share if share in SHARES:
             return _shares_at_most(keys)
         case _:
-            return _lengths(keys)
+            return _lengths(keys, measure)
 
 
 def _deadline(keys: Keys) -> Deadline:
@@ -812,10 +832,11 @@ def _burn_rate(keys: Keys) -> BurnRate:
         keys.fail("warn_at", f"is {warn:g} and error_at is {error:g}", f"write warn_at below error_at, and {highest}")
 
 
-def _lengths(keys: Keys) -> Sla:
+def _lengths(keys: Keys, measure: Measure) -> Sla:
     warn_ms, error_ms = keys.duration("warn_after", "30 s", None), keys.duration("error_after", "30 s", None)
+    min_records = keys.count("min_records", "100", 1) if measure in QUANTILES else 1
     try:
-        return Sla(warn_after_ms=warn_ms, error_after_ms=error_ms)
+        return Sla(warn_after_ms=warn_ms, error_after_ms=error_ms, min_records=min_records)
     except InvalidArgument:
         remedy = 'write one or both, warn_after below error_after: warn_after = "30 s", error_after = "2 min"'
         _refuse_pair(keys, "warn_after", "error_after", remedy)

@@ -11,11 +11,15 @@ from tidemark.model.topology import SubTopology, Topology
 
 @dataclass(frozen=True)
 class Stream:
-    """A sub-topology of a topology, in a warehouse."""
+    """A sub-topology of a topology, in a warehouse.
+
+    `promise_ms` is the shortest latency that an SLA of the topology promises; None: none is known to.
+    """
 
     topology: Topology
     sub: SubTopology
     layout: Layout
+    promise_ms: int | None = None
 
     @property
     def shards(self) -> int:

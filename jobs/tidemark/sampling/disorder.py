@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
+
+from tidemark.semantics.quantiles import quantile_of
 
 TARGET = 0.99
 """Least share of the sampled records that a proposed bound covers."""
@@ -38,5 +39,4 @@ def covering_ms(behind: Sequence[int], share: float = TARGET) -> int:
     >>> covering_ms([0, 0, 500, 9_000], 0.75)
     500
     """
-    ordered = sorted(behind)
-    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else 0
+    return quantile_of(behind, share) if behind else 0

@@ -255,6 +255,7 @@ class StreamProgress:
         ahead: how many more batches there were than Spark planned: each part of a batch counts as one.
         complete: by operator with the key `complete`, its intervals.
         fields: by source, the fields that its records have.
+        reads: how many rows of `reads` the batches have stored, which are numbered from 0.
     """
 
     batch_id: int = -1
@@ -277,6 +278,7 @@ class StreamProgress:
     ahead: int = 0
     complete: Mapping[str, TableIntervals] = field(default_factory=dict)
     fields: Mapping[str, SourceFields] = field(default_factory=dict)
+    reads: int = 0
 
     @property
     def planned_id(self) -> int:

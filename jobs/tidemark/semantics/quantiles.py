@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import TypeVar
 
 MEDIAN = 0.5
+Length = TypeVar("Length", int, float)
 DIGITS = 9
 """Digits of *q* · N that count: 0.07 · 100 is 7.000000000000001 as a double, and means 7."""
 
@@ -23,7 +25,7 @@ def rank(n: int, q: float) -> int:
     return max(0, math.ceil(round(q * n, DIGITS)) - 1)
 
 
-def quantile_of(lengths_ms: Iterable[int], q: float) -> int:
+def quantile_of(lengths_ms: Iterable[Length], q: float) -> Length:
     """Returns the *q*-quantile of *lengths_ms*, which are not empty."""
     ordered = sorted(lengths_ms)
     return ordered[rank(len(ordered), q)]
@@ -35,8 +37,16 @@ def quantile_sql(column: str, q: float) -> str:
     DuckDB's own `quantile_disc` has another rank, and its `median` is the mean of two neighbours. *column* becomes part
     of the text: pass only names and expressions that you wrote, never user input.
     """
-    place = f"greatest(1, ceil(round({q!r}::DOUBLE * count({column}), {DIGITS}))::BIGINT)"
+    place = place_sql(f"count({column})", q)
     return f"(list({column} ORDER BY {column}) FILTER ({column} IS NOT NULL))[{place}]"
+
+
+def place_sql(n: str, q: float) -> str:
+    """Returns the place of the *q*-quantile of *n* lengths in SQL of DuckDB, counted from 1 in ascending order.
+
+    *n* is an expression, and becomes part of the text: write it yourself.
+    """
+    return f"greatest(1, ceil(round({q!r}::DOUBLE * {n}, {DIGITS}))::BIGINT)"
 
 
 def median_sql(column: str) -> str:

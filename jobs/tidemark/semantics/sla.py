@@ -50,14 +50,16 @@ class Verdict(StrEnum):
 class Sla:
     """Lengths of time from which on an SLA warns or errs.
 
-    None for never.
+    None for never. A quantile is that of `min_records` records or more.
 
     Raises:
-        InvalidArgument: both are None, one is negative, or the error comes before the warning.
+        InvalidArgument: both are None, one is negative, the error comes before the warning, or fewer than one record is
+            enough.
     """
 
     warn_after_ms: float | None = None
     error_after_ms: float | None = None
+    min_records: int = 1
 
     def __post_init__(self) -> None:
         limits_ms = present((self.warn_after_ms, self.error_after_ms))
@@ -66,6 +68,9 @@ class Sla:
                 "an SLA needs warn_after or error_after, 0 ms or more, and error_after not below warn_after; "
                 f"got {self.warn_after_ms} and {self.error_after_ms}; swap them or leave one out"
             )
+            raise InvalidArgument(msg)
+        if self.min_records < 1:
+            msg = f"a quantile needs min_records of 1 or more, got {self.min_records}; leave it out"
             raise InvalidArgument(msg)
 
     @property
@@ -320,6 +325,15 @@ def judge(measured_ms: float | None, sla: Sla) -> Verdict:
     if sla.error_after_ms is not None and measured_ms >= sla.error_after_ms:
         return Verdict.ERROR
     return Verdict.WARN if sla.warn_after_ms is not None and measured_ms >= sla.warn_after_ms else Verdict.PASS
+
+
+def judge_quantile(measured_ms: float | None, sla: Sla, *, n: int) -> Verdict:
+    """Returns the verdict on a quantile of *n* records; unknown if these are too few.
+
+    >>> judge_quantile(9, Sla(error_after_ms=5), n=1), judge_quantile(9, Sla(error_after_ms=5, min_records=2), n=1)
+    (<Verdict.ERROR: 'error'>, <Verdict.UNKNOWN: 'unknown'>)
+    """
+    return judge(measured_ms, sla) if n >= sla.min_records else Verdict.UNKNOWN
 
 
 def crossed_ms(age_ms: float, sla: Sla, *, now_ms: int) -> int | None:

@@ -125,7 +125,9 @@ def measurement_text(status: Status) -> str:
             if spec.measure is Measure.COMPLETENESS and status.observed_ms is not None:
                 adds_up = f"have not added up for {value}" if status.observed_ms else "add up"
                 return f"{spec.subject} {adds_up}{ahead}; {_limits(after_ms, 'if they have not for {}', for_people)}"
-            measured = f"{measure}{by} of {spec.subject} is {value}{ahead}{_since(status)}{_excuse(status)}"
+            is_few = status.records is not None and 0 < status.records < spec.limits.min_records
+            few = f", and {_too_few(status, spec.limits.min_records)}" if is_few else ""
+            measured = f"{measure}{by} of {spec.subject} is {value}{ahead}{few}{_since(status)}{_excuse(status)}"
             return f"{measured}; {limits}{age}{_stale_groups(status)}"
 
 
@@ -174,6 +176,12 @@ def _excuse(status: Status) -> str:
     return ", while its sources have nothing to send" if status.idle else ""
 
 
+def _too_few(status: Status, needed: int, of: str = "") -> str:
+    """Says that the records *of* the status are too few to judge."""
+    n = status.records or 0
+    return f"{counted(n, 'record')}{of} {'is' if n == 1 else 'are'} too few to judge, {needed:,} are needed"
+
+
 def _burning_text(status: Status, limits: BurnRate) -> str:
     objective, budget = limits.objective, status.budget
     over = f"longer than {for_people(objective.threshold_ms)} in {for_people(status.spec.over_ms)}"
@@ -181,10 +189,8 @@ def _burning_text(status: Status, limits: BurnRate) -> str:
         return f"no record of {status.spec.subject} to measure; the SLA counts those that take {over}"
     few = ""
     if status.records is not None and status.records < limits.min_records:
-        measured = f"{counted(status.records, 'record')} of {status.spec.subject} in {for_people(status.spec.over_ms)}"
-        few = (
-            f"{measured} {'is' if status.records == 1 else 'are'} too few to judge, {limits.min_records:,} are needed; "
-        )
+        of = f" of {status.spec.subject} in {for_people(status.spec.over_ms)}"
+        few = f"{_too_few(status, limits.min_records, of)}; "
     # The windows of an objective have no warning.
     warn_at = None if limits.warn_at == limits.error_at else limits.warn_at
     rates = _limits({"warning": warn_at, "error": limits.error_at}, "from {:g} on")

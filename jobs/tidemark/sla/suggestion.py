@@ -1,13 +1,14 @@
 """Proposes a limit for each SLA of time and for each terminal operator, from the last seven days.
 
 A measurement of an SLA is a check that measured its subject. Checks that cannot break the SLA do not count: those in
-maintenance, outside the calendar or for the past, and those that passed although they reached a limit, for example
-while a source had nothing to send. A measurement of a terminal operator is a whole hour of `latency_rollup` in which it
-finished records. The percentiles of such an hour, and those of the seven days, are of its records; those of the seven
-days come from the merged buckets of the hours.
+maintenance, outside the calendar or for the past, those of fewer records than `min_records`, and those that passed
+although they reached a limit, for example while a source had nothing to send. A measurement of a terminal operator is a
+whole hour of `latency_rollup` in which it finished records. The percentiles of such an hour, and those of the seven
+days, are of its records; those of the seven days come from the merged buckets of the hours.
 
-The worst hour is the clock hour (UTC) within the seven days that has the largest p99, the first of equal ones. A
-percentile is that of `buckets.quantile`. Instants are epoch ms, lengths ms.
+The worst hour is the clock hour (UTC) within the seven days that has the largest p99, the first of equal ones.
+Percentiles are those of `semantics.quantiles`: of fewer than 100 checks the p99 is the longest measurement. Instants
+are epoch ms, lengths ms.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table
 from tidemark.semantics.buckets import quantile
+from tidemark.semantics.quantiles import median_sql, quantile_sql
 from tidemark.semantics.sla import Sla
 
 SPAN_MS = 7 * DAY_MS
@@ -32,7 +34,7 @@ FEWEST = 20
 """Number of measurements that a proposal needs."""
 MARGIN = 1.5
 """The proposed limit is this multiple of the p99 of the seven days, rounded up."""
-CHECKS = """
+CHECKS = f"""
     WITH wanted AS (
         SELECT unnest($4::VARCHAR[]) AS sla, unnest($5::VARCHAR[]) AS subject, unnest($6::VARCHAR[]) AS measure
     ),
@@ -41,15 +43,12 @@ CHECKS = """
         FROM sla_results SEMI JOIN wanted USING (sla, subject, measure)
         WHERE topology = $1 AND checked_at >= make_timestamptz($2 * 1000) AND checked_at < make_timestamptz($3 * 1000)
               AND excluded_because IS NULL AND observed_ms IS NOT NULL
+              AND verdict <> 'unknown'
               AND (verdict IN ('warn', 'error') OR observed_ms < least(warn_after_ms, error_after_ms))
-    ),
-    grouped AS (
-        SELECT sla, hour_ms, list(observed_ms ORDER BY observed_ms) AS ms
-        FROM judged GROUP BY GROUPING SETS ((sla), (sla, hour_ms))
     )
-    SELECT sla AS name, hour_ms, ms AS measured_ms, ms[1 + (len(ms) - 1) // 2] AS median_ms,
-           ms[1 + 99 * (len(ms) - 1) // 100] AS p99_ms, ms[-1] AS max_ms
-    FROM grouped ORDER BY name, hour_ms
+    SELECT sla AS name, hour_ms, list(observed_ms) AS measured_ms, {median_sql("observed_ms")} AS median_ms,
+           {quantile_sql("observed_ms", 0.99)} AS p99_ms, max(observed_ms) AS max_ms
+    FROM judged GROUP BY GROUPING SETS ((sla), (sla, hour_ms)) ORDER BY name, hour_ms
 """
 """Selects the checks of each SLA by hour, and all of them in a row without `hour_ms`."""
 _IN_HOURS = """

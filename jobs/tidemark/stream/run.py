@@ -7,7 +7,9 @@ from functools import partial
 
 from tidemark.control.folder import KILLED, Control, LeaseLost, StreamState, digest
 from tidemark.errors import Contradiction, TidemarkError
+from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import slas_in
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.storage.delta.format import refuse_other
@@ -41,7 +43,9 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     control = Control(Layout(options.warehouse).control(topology.name, sub.name))
     if (epoch := take_lease(control, options)) is None:
         return 3  # tells Airflow that another driver runs the stream, which is no failure of this one
-    stream_of = Stream(topology, sub, Layout(options.warehouse))
+    project = Project.of(options.topology.parent)
+    promise_ms = slas_in(project, topology).least_latency_ms if project else None
+    stream_of = Stream(topology, sub, Layout(options.warehouse), promise_ms)
     before = control.heartbeat()
     history = Heartbeats(stream_of.home, topology=topology.name, sub_topology=sub.name)
     past = of_driver_before(before.reason, before.at_ms) if before else None

@@ -708,6 +708,7 @@ def sent_records(tracer: Tracer, operator: Operator, sent: pl.DataFrame) -> pl.D
         "_headers": pl.lit(None),
         "_newest_ms": pl.col("timestamp"),
         "_repeated": pl.lit(value=False),
+        "_read": pl.lit(None),
     }
     rows = sent.with_columns(_of_value=parsed("value", values)) if values else sent
     columns = {c: pl.col("_of_value").struct.field(c) for c in values}

@@ -9,6 +9,7 @@ ABSENCE = register(
         name="absence",
         parent="driver",
         detail="the stream",
+        says="nobody ran {detail} for {amount}",
         proof="the last sign of the driver before, and the first look of the next one",
         remedy="`tidemark logs` of the driver before says why it ended; no action is needed after a deployment",
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 BOUND = register(
     Owner(
         name="bound",
         detail="the source",
+        says="the bound of {detail} takes {amount}",
         proof="the bound of the source",
         remedy="shorten `bound`: `tidemark bound` prints the cost of each bound",
+        moves=frozenset({Moved.AGE}),
     )
 )

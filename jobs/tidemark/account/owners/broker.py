@@ -9,6 +9,7 @@ BROKER = register(
     Owner(
         name=SegmentOwner.BROKER.value,
         detail="the source",
+        says="looking for records of {detail} and reading them took {amount}",
         proof="the stream's segments",
         remedy="look at the load and the network of the brokers, or of the store that the source reads",
         works_on_records=True,

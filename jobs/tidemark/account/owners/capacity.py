@@ -9,6 +9,7 @@ CAPACITY = register(
         name="capacity",
         parent="driver",
         detail="the stream",
+        says="records waited {amount} because {detail} reads as many as it can",
         proof="the plans, and the usual lengths of the stream's segments",
         remedy="run the stream in shards (`shards`), or give it more cores",
     )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 CLOCK = register(
     Owner(
         name="clock",
         detail="the host",
+        says="the clock of {detail} is {amount} ahead",
         proof=(
             "the measured offset of the host's clock; without it nothing is booked here, and the error of "
             "the other parts is not known"
         ),
         remedy="set the host's clock by NTP",
+        moves=frozenset({Moved.AGE}),
     )
 )

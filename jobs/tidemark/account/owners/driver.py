@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_TIME, Moved, Owner, register
 
 DRIVER = register(
     Owner(
         name="driver",
         detail="the stream",
+        says="the driver of {detail} took {amount}",
         proof="the stream's segments",
         remedy="`tidemark logs` shows what the driver did",
+        moves=OF_TIME | {Moved.WORK, Moved.ROWS},
         has_time=False,
     )
 )

@@ -8,6 +8,7 @@ INTERVAL = register(
     Owner(
         name="interval",
         detail="the operator",
+        says="`interval` of {detail} holds a result for {amount}",
         proof="when the operator was done with the record, and when its interval was due",
         remedy='shorten `interval` of the operator, or choose `strategy = "on_change"`',
     )

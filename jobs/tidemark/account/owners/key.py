@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_TIME, Moved, Owner, register
 
 KEY = register(
     Owner(
         name="key",
         parent="partition",
         detail="the key",
+        says="records of the key {detail}",
         proof="the three keys with most records beyond the promise",
         remedy="look for what sends so many records of the key, or so old ones: `tidemark trace`",
+        moves=OF_TIME | {Moved.WORK, Moved.REFUSAL},
         has_time=False,
     )
 )

@@ -8,6 +8,7 @@ MAX_RECORDS = register(
     Owner(
         name="max_records",
         detail="the source",
+        says="records waited {amount} because of `max_records` of {detail}",
         proof="the plans, with what cut them",
         remedy="raise `max_records` of the source",
     )

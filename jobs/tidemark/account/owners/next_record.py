@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 NEXT_RECORD = register(
     Owner(
         name="next_record",
         parent="partition",
         detail="SOURCE/PARTITION",
+        says="no newer record of {detail} came for {amount}",
         proof="the timestamp of the first record that passed the window's end and the bound",
         remedy=(
             "send keep-alive records to the partition, or give the source an `idle_after` that is shorter "
             "than its usual pause"
         ),
+        moves=frozenset({Moved.AGE}),
     )
 )

@@ -9,6 +9,7 @@ OPEN_TRANSACTION = register(
         name="open_transaction",
         parent="topic",
         detail="SOURCE/PARTITION",
+        says="a transaction kept records of {detail} from being read for {amount}",
         proof="the first look whose last stable offset was beyond the record, and the broker's stamp",
         remedy="end the producer's transaction, or shorten `transaction.timeout.ms` of the producer",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_TIME, Moved, Owner, register
 from tidemark.semantics.segments import SegmentOwner
 
 OPERATOR = register(
@@ -10,11 +10,13 @@ OPERATOR = register(
         name=SegmentOwner.OPERATOR.value,
         parent="driver",
         detail="the operator; with shards OPERATOR shard N",
+        says="the operator {detail} worked for {amount}",
         proof="the stream's segments, and with shards the tasks",
         remedy=(
             "compare its work with its usual work (`tidemark path`); `tidemark whatif` estimates what a "
             "faster operator saves"
         ),
+        moves=OF_TIME | {Moved.WORK, Moved.ROWS},
         works_on_records=True,
     )
 )

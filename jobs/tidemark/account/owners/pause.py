@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_TIME, Moved, Owner, register
 
 PAUSE = register(
     Owner(
         name="pause",
         parent="driver",
         detail="the host",
+        says="the process of {detail} stood still for {amount}",
         proof="the heartbeats, with the gaps of the pulse and the CPU time in them",
         remedy="find out whether the driver's host was suspended, paused or short of memory",
+        moves=OF_TIME | {Moved.WORK},
     )
 )

@@ -3,6 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Moved(StrEnum):
+    """What an owner can move, and measures are made of."""
+
+    AGE = "age"
+    """How old results are when they become visible, or while they are not."""
+    NUMBER = "number"
+    """How many records, or results, come through."""
+    WORK = "work"
+    """How long an operator works on a window."""
+    REFUSAL = "refusal"
+    """How many records are late or cannot be used."""
+    FIELDS = "fields"
+    """Which fields records have."""
+    ROWS = "rows"
+    """Whether rows are what they are declared to be, and outcomes add up."""
+
+
+OF_TIME = frozenset({Moved.AGE, Moved.NUMBER})
+"""What an owner moves in whose time no result becomes visible: results are older, and until then fewer."""
+OF_RECORDS = frozenset({Moved.AGE, Moved.NUMBER, Moved.REFUSAL, Moved.FIELDS})
+"""What an owner moves that sends records: when they come, how many, and with what in them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,8 +38,10 @@ class Owner:
         parent: the owner that it is a part of, in the tree in which a cause is looked for; None for one that stands
             alone.
         detail: what the column `detail` names.
+        says: what it did, as the beginning of a sentence, with the places {detail}, {stream} and {amount}.
         proof: the facts without which its time is `unknown`.
         remedy: what shortens its time, with the setting or the command that does.
+        moves: what it can move (`account.moves`).
         has_time: False for an owner that only holds others together, and for which no part is booked.
         works_on_records: whether its time grows with the number of records, so that the time spent on more records
             than usual belongs to what made them wait.
@@ -24,8 +50,10 @@ class Owner:
     name: str
     parent: str | None = None
     detail: str
+    says: str
     proof: str
     remedy: str
+    moves: frozenset[Moved] = OF_TIME
     has_time: bool = True
     works_on_records: bool = False
 

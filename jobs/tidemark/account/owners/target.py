@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import OF_TIME, Moved, Owner, register
 from tidemark.semantics.segments import SegmentOwner
 
 TARGET = register(
@@ -10,8 +10,10 @@ TARGET = register(
         name=SegmentOwner.TARGET.value,
         parent="driver",
         detail="the table or topic",
+        says="writing to {detail} took {amount}",
         proof="the stream's segments",
         remedy="look at the store or the brokers behind it: a write waits for them",
+        moves=OF_TIME | {Moved.ROWS},
         works_on_records=True,
     )
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 TOPIC_VOLUME = register(
     Owner(
         name="topic_volume",
         parent="topic",
         detail="the source",
+        says="more records of {detail} than usual took {amount}",
         proof="the offsets of each plan, and the usual number of records per ms",
         remedy="run the stream in shards (`shards`), give it more cores, or send fewer records",
+        moves=frozenset({Moved.AGE, Moved.WORK}),
     )
 )

@@ -9,6 +9,7 @@ TRIGGER = register(
     Owner(
         name=SegmentOwner.TRIGGER.value,
         detail="nothing",
+        says="the wait for the trigger of {stream} took {amount}",
         proof="the stream's segments",
         remedy="shorten `trigger`; `tidemark whatif --trigger` estimates what that saves",
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Owner, register
+from tidemark.account.owners.registry import Moved, Owner, register
 
 UNKNOWN = register(
     Owner(
         name="unknown",
         detail="the missing fact",
+        says="{amount} is not known, because a fact is missing: {detail}",
         proof="nothing: a fact is missing",
         remedy="find out why facts are missing: `tidemark why`",
+        moves=frozenset({Moved.AGE}),
     )
 )

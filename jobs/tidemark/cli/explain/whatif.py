@@ -168,7 +168,12 @@ def _spreads_as_text(measure: str, comparison: Row) -> str:
 
 def _hint(hint: Row) -> str:
     saves = f"splitting helps, by up to {hint['saves_ms']:,} ms of its work on the median window"
-    verdict = f"{saves}, beside what shorter batches save of waiting" if hint["helps"] else "splitting does not help"
+    verdicts = {
+        True: f"{saves}, beside what shorter batches save of waiting",
+        False: "splitting does not help",
+        None: "too few windows to say if splitting helps",
+    }
+    verdict = verdicts[hint["helps"]]
     return f"{hint['operator']}: {verdict} ({'; '.join(hint['reasons'])})"
 
 

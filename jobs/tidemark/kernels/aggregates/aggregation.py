@@ -61,18 +61,21 @@ class Aggregation:
     def merged(self, states: pl.DataFrame, by: str = "_key") -> pl.DataFrame:
         """Merges each group of *states* into one state row.
 
-        It has the place of the group's newest record and its latest times.
+        It has the place of the group's last record and its latest times. A result that waits came with its newest
+        record, and one that does not with its last.
         """
-        plain = [
-            c for c in self.state_schema if not c.startswith("@") and c not in {by, *_GROWING, "_repeated", *WINDOW}
-        ]
+        others = {by, *_GROWING, "_repeated", "_read", *WINDOW}
+        plain = [c for c in self.state_schema if not c.startswith("@") and c not in others]
         windows = [pl.col("window_start").min(), pl.col("window_end").max()] if self.operator.windows else []
         states_merged: dict[str, pl.Expr] = {}
         for function in self.functions:
             states_merged |= function.merged()
         groups = states.group_by(by, maintain_order=True)
         times = pl.col(_GROWING).max(), pl.col("_repeated").all()
-        merged = groups.agg(pl.col(plain).last(), *windows, *times, **states_merged)
+        read = pl.col("_read")
+        if self.operator.emission.holds:
+            read = read.sort_by("_newest_ms", maintain_order=True)
+        merged = groups.agg(pl.col(plain).last(), read.last(), *windows, *times, **states_merged)
         settled: dict[str, pl.Series] = {}
         for function in self.functions:
             settled |= function.settled(merged)
@@ -270,7 +273,7 @@ def merged_sessions(
     whole = whole.join(parts, on="_session").filter("_new").sort("last")
     closed = whole.filter(ends_by(closed_ms))
     moved = whole.join(closed, on="_session", how="anti", maintain_order="left")
-    place = ("_partition", "_offset", "_task", *_GROWING, "_repeated")
+    place = ("_partition", "_offset", "_task", *_GROWING, "_repeated", "_read")
     at = moved.select("_session", *place, _into="_key")
     gone = states.filter(~pl.col("_new")).drop(place).join(at, on="_session")
     # A session that is closed when all its records are in takes none of them.

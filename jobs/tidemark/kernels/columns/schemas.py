@@ -42,6 +42,7 @@ META_SCHEMA: Mapping[str, pl.DataType] = {
     "_headers": HEADERS,
     "_newest_ms": pl.Int64(),
     "_repeated": pl.Boolean(),
+    "_read": pl.Int64(),
 }
 
 

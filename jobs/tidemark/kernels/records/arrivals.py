@@ -147,6 +147,7 @@ def arrivals(
         _headers=with_unreadable_keys(punctual["headers"], punctual["key"], key_texts),
         _newest_ms="timestamp_ms",
         _repeated=pl.lit(value=False),
+        _read=pl.lit(None, pl.Int64),
     )
     here = in_order(pl.concat([waiting, fresh]), "_partition", "_offset")
     released, ahead, released_early = here, here.clear(), 0
@@ -290,4 +291,5 @@ def hop_updates(rows: pl.DataFrame, *, timestamp: str = "timestamp", newest: str
         _headers="headers",
         _newest_ms=newest,
         _repeated="repeated",
+        _read=pl.lit(None, pl.Int64),
     )

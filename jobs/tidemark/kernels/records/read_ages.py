@@ -13,6 +13,7 @@ import polars as pl
 
 from tidemark.kernels.columns.buckets import bucket_of
 from tidemark.kernels.columns.schemas import fields_schema
+from tidemark.kernels.records.fields import texts_of
 from tidemark.model.tables import catalog
 
 LEAST_MS = 1_000
@@ -27,7 +28,7 @@ SOURCE_RECORDS = pl.Schema(
 `event_ms` is the record time, and `arrived_ms` the stamp of the broker, of a file or of a table's version, both epoch
 ms. The stamp is null for a topic with CreateTime: nobody stamps arrivals there.
 """
-HOP_RECORDS = pl.Schema({"writer_batch": pl.Int64(), "writer_row": pl.Int32(), "event_ms": pl.Int64()})
+HOP_RECORDS = pl.Schema({"writer_batch": pl.Int64(), "writer_row": pl.Int64(), "event_ms": pl.Int64()})
 """Records that a batch read of a hop, with the batch that wrote them and `row` of their RESULTS there."""
 WRITTEN_RECORDS = pl.Schema(
     {
@@ -35,7 +36,7 @@ WRITTEN_RECORDS = pl.Schema(
         "offset": pl.Int64(),
         "event_ms": pl.Int64(),
         "writer_batch": pl.Int64(),
-        "writer_row": pl.Int32(),
+        "writer_row": pl.Int64(),
     }
 )
 """Records that a batch read of a hop, or of a topic that a stream of this warehouse writes, as SOURCE_RECORDS.
@@ -54,12 +55,7 @@ FIRSTS = fields_schema(catalog.FIRSTS)
 """In order of arrival they are the first records of a partition at or beyond each instant for which a window that the
 batch closed had waited: its end plus the bound of the source."""
 RESULTS = fields_schema(catalog.RESULTS)
-LATE_KEYS = pl.Schema({"key": pl.String(), "n": pl.Int64(), "age_ms": pl.Int64()})
-"""Fields of the keys with most results beyond a limit, MOST_KEYS of a batch and operator: `operator_batches.late_keys`.
-
-`n` results of the key were older than the limit, and `age_ms` is the sum of decided_at − record time over these.
-Nothing records them yet (decision 149).
-"""
+SLOW_KEYS = fields_schema(catalog.SLOW_KEYS)
 MOST_KEYS = 3
 
 
@@ -102,11 +98,12 @@ def written_reads(
     open_spans: pl.DataFrame | None = None,
 ) -> tuple[pl.DataFrame, pl.Series]:
     """Returns the same as `source_reads` for WRITTEN_RECORDS: a row for each row of their writer."""
-    lengths = records.select(
-        age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=pl.lit(None, pl.Int64()), cell=pl.col("writer_row")
-    )
+    rows_of_writers = records["writer_row"].unique().sort()
+    cells = rows_of_writers.search_sorted(records["writer_row"])
+    lengths = records.select(age_ms=decided_at_ms - pl.col("event_ms"), wait_ms=pl.lit(None, pl.Int64()), cell=cells)
     rows, numbers = _counted(lengths, _runs(records, plans, open_spans, None))
-    return _as_fields(rows.with_columns(writer_row="cell"), {"partition": pl.Int32(), **READS}), numbers
+    rows = rows.with_columns(writer_row=rows_of_writers.gather(rows["cell"]))
+    return _as_fields(rows, {"partition": pl.Int32(), **READS}), numbers
 
 
 def hop_reads(
@@ -204,13 +201,12 @@ def places_of(records: pl.DataFrame, asked: pl.DataFrame) -> pl.Series:
     return pl.Series(at, dtype=pl.UInt32()).set(pl.Series(known[at] != wanted), None)
 
 
-def results_by_row(results: pl.DataFrame, reflected: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
+def results_by_row(results: pl.DataFrame, decided_at_ms: int) -> pl.DataFrame:
     """Returns the RESULTS of an operator, in the order of `row`.
 
     Args:
         results: what the batch made visible: `row`, and `event_ms` and `arrived_ms` of the newest record that each
             reflects, as in SOURCE_RECORDS (null: the arrival is not known).
-        reflected: in each row the other fields of RESULTS, but for numbers and sums, of the results of that `row`.
         decided_at_ms: decision time of the batch, epoch ms.
     """
     lengths = results.select(
@@ -219,8 +215,7 @@ def results_by_row(results: pl.DataFrame, reflected: pl.DataFrame, decided_at_ms
         age_ms=decided_at_ms - pl.col("event_ms"),
         wait_ms=decided_at_ms - pl.col("arrived_ms"),
     )
-    rows = summed(lengths, "row")
-    return _as_fields(rows.hstack(reflected[rows["row"]]), RESULTS)
+    return _as_fields(summed(lengths, "row"), RESULTS)
 
 
 def summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
@@ -231,24 +226,26 @@ def summed(rows: pl.DataFrame, *by: str) -> pl.DataFrame:
     return rows.group_by(by).agg(*sums, in_common).sort(by).select(rows.columns)
 
 
-def late_keys(results: pl.DataFrame, limit_ms: int, decided_at_ms: int) -> pl.DataFrame:
-    """Returns the LATE_KEYS of an operator, those with most results first, and of equal ones the first in their order.
+def slow_keys(records: pl.DataFrame, limit_ms: int, decided_at_ms: int) -> pl.DataFrame:
+    """Returns `partition` and SLOW_KEYS, in the order of partitions: the MOST_KEYS keys of each with most old records.
+
+    Of keys with equally many it is the first in their order.
 
     Args:
-        results: what the batch made visible: `key`, as text, and `event_ms`, as in SOURCE_RECORDS. Null keys count as
-            none.
-        limit_ms: results that are older than this at the decision are late.
+        records: SOURCE_RECORDS with `key`, bytes. One that is null, or no text, is left out.
+        limit_ms: records that are older than this at the decision are old.
         decided_at_ms: decision time of the batch, epoch ms.
     """
-    late = results.filter(pl.col("event_ms") < decided_at_ms - limit_ms, pl.col("key").is_not_null())
-    by_key = late.group_by("key").agg(n=pl.len(), age_ms=(decided_at_ms - pl.col("event_ms")).sum())
-    return _as_fields(by_key.sort(-pl.col("n").cast(pl.Int64()), "key").head(MOST_KEYS), LATE_KEYS)
-
-
-def in_lists(rows: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Returns *rows* as a list *name* of structs for each `partition`, in order."""
-    fields = pl.struct(pl.exclude("partition"))
-    return rows.group_by("partition", maintain_order=True).agg(fields.alias(name))
+    old = records.filter(pl.col("event_ms") < decided_at_ms - limit_ms, pl.col("key").is_not_null())
+    age_ms = decided_at_ms - pl.col("event_ms")
+    by_key = old.group_by("partition", "key").agg(n=pl.len(), age_ms=age_ms.sum(), max_age_ms=age_ms.max())
+    # To sort all keys takes longer than to count their records.
+    often = by_key.filter(pl.col("n") >= pl.col("n").top_k(MOST_KEYS).min().over("partition"))
+    first = pl.all().top_k_by(["n", "key"], MOST_KEYS, reverse=[False, True])
+    most = often.group_by("partition").agg(first).explode(*SLOW_KEYS)
+    in_order = most.sort("partition", "n", "key", descending=[False, True, False])
+    named = in_order.with_columns(key=texts_of(in_order["key"])).drop_nulls("key")
+    return _as_fields(named, {"partition": pl.Int32(), **SLOW_KEYS})
 
 
 def _as_fields(rows: pl.DataFrame, schema: dict[str, pl.DataType] | pl.Schema) -> pl.DataFrame:

@@ -39,7 +39,7 @@ class Restart(NamedTuple):
         batch_id: the batch that read the records that waited.
         from_ms: its begin, clock of the driver.
         to_ms: its end, clock of the driver.
-        waited: how many records waited.
+        waited: how many records waited, at least: those that the batch read. See `with_unread`.
         stood_still: the driver was not replaced; its process was stopped, or it hung.
     """
 
@@ -89,6 +89,25 @@ def restarts(batches: pl.DataFrame, beats: pl.DataFrame, *, trigger_ms: int) -> 
             from_ms = max(ended_ms, last_beat_ms.get(before["epoch"], ended_ms))
             times.append(Restart(batch["batch_id"], from_ms, batch["finished_at"], batch["records_in"]))
     return [each for each in times if each.to_ms - each.from_ms > TRIGGERS * trigger_ms]
+
+
+def with_unread(restart: Restart, reads: pl.DataFrame) -> Restart:
+    """Returns *restart* with all records that waited, also those that its batch left for later ones.
+
+    They lie between the offset that the driver before had read to and the end of the partition when the broker was
+    first asked afterwards. Inputs without such an end, such as hops and tables, count with what the batch read.
+
+    Args:
+        restart: a time without reads.
+        reads: rows of `partition_reads` of its batch and of later ones.
+    """
+    place = ["source", "partition"]
+    in_order = reads.sort("batch_id", maintain_order=True)
+    first_ends = in_order.drop_nulls("latest_offset").unique(place, keep="first", maintain_order=True)
+    of_batch = in_order.filter(pl.col("batch_id") == restart.batch_id).select(*place, read_to="until_offset")
+    unread = first_ends.join(of_batch, on=place, how="inner").select(pl.col("latest_offset") - pl.col("read_to"))
+    left = int(unread.to_series().clip(lower_bound=0).sum())
+    return restart._replace(waited=restart.waited + left)
 
 
 class _Signs(NamedTuple):

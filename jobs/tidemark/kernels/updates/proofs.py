@@ -77,6 +77,7 @@ def read_again(late: pl.DataFrame, schema: Mapping[str, pl.DataType]) -> pl.Data
         _headers="headers",
         _newest_ms=pl.col("timestamp").dt.epoch("ms"),
         _repeated=pl.lit(value=True),
+        _read=pl.lit(None, pl.Int64),
     )
     return records.select(pl.col(name).cast(kind) for name, kind in schema.items())
 

@@ -332,6 +332,7 @@ def _rows_of_hop(operator: Repartition, rows: pl.DataFrame) -> pl.DataFrame:
         headers="_headers",
         newest="_newest_ms",
         repeated="_repeated",
+        result_row="_read",
     )
 
 

@@ -220,7 +220,7 @@ _WAITED = _columns(
     ("seen_before_ms", "bigint", "without a stamp: ms from the first look that saw them to the batch's"),
     ("excluded_before_ms", "bigint", "the same of the last look that did not"),
     ("writer_batch", "bigint", "of a hop, or of a topic of this warehouse: batch that wrote them"),
-    ("writer_row", "int", "row of its results"),
+    ("writer_row", "bigint", "row of its results"),
 )
 READS = (
     *_columns(
@@ -239,19 +239,23 @@ FIRSTS = (
     *_WAITED,
 )
 """Fields of `partition_batches.firsts`, of one record each."""
+SLOW_KEYS = _columns(
+    ("key", "string", "text of the record's key"),
+    ("n", "bigint", "records of the key that were older than the promise"),
+    ("age_ms", "bigint", "sum of decided_at − record time of these, ms"),
+    ("max_age_ms", "bigint", "largest of these lengths, ms"),
+)
+"""Fields of `partition_batches.slow_keys`."""
 RESULTS = _columns(
-    ("row", "int", "number of the row of reads that they reflect among all of the batch, or their count: not known"),
-    ("read_batch", "bigint", "batch that read the newest record that they reflect"),
-    ("source", "string", "its source"),
-    ("partition", "int", "its input partition; null: a hop"),
-    ("read_row", "int", "its row, from 0, in reads there"),
+    (
+        "row",
+        "bigint",
+        "row of reads, of this or an earlier batch, with the newest record that they reflect: its number, counted on "
+        "from partition_batches.first_read; null: not known",
+    ),
     ("n", "bigint", "results"),
     ("age_ms", "bigint", "sum of decided_at − time of that record, ms"),
-    ("wait_ms", "bigint", "sum of decided_at − its arrival, ms; null: as read_row"),
-    ("held_by", "string", "setting because of which they came later; null: none"),
-    ("held_detail", "string", "whose setting it is"),
-    ("held_from_ms", "bigint", "since when, boot clock, ms"),
-    ("due_ms", "bigint", "until when, driver clock, epoch ms"),
+    ("wait_ms", "bigint", "sum of decided_at − its arrival, ms; null: as that row"),
 )
 """Fields of `operator_batches.results`: what a batch made visible that came about alike."""
 OPERATOR_BATCHES = Table(
@@ -433,6 +437,7 @@ PARTITION_BATCHES = Table(
             ("activity", "string", "active | idle | backlogged"),
             ("blocked_by", "string", "partition or source that blocks the combined watermark; null: none"),
             ("left_offset", "bigint", "end of what the plan saw and left behind; null: nothing"),
+            ("first_read", "bigint", "number of the first element of reads among all of the stream; null: none"),
         ),
         Column(
             "reads",
@@ -444,6 +449,12 @@ PARTITION_BATCHES = Table(
             _list_of(FIRSTS),
             "first records at or beyond the end, plus the bound, of each window that the batch closed: fields as in "
             "reads; null: none",
+        ),
+        Column(
+            "slow_keys",
+            _list_of(SLOW_KEYS),
+            "the three keys with most records that were older than the shortest latency that an SLA of the topology "
+            "promises; null: none were, or the driver knows of no such SLA",
         ),
     ),
     key=("batch_id", "source", "partition"),
@@ -765,8 +776,8 @@ HOP = Table(
             ("repeated", "boolean", "whether all its content was emitted before; null: a watermark row"),
             (
                 "result_row",
-                "int",
-                "row of its results in operator_batches",
+                "bigint",
+                "row of its results in operator_batches; null: not known, or a watermark row",
             ),
             (
                 "idle_watermark",
@@ -1015,8 +1026,8 @@ SLA_RESULTS = Table(
         (
             "records",
             "bigint",
-            "in over_ms records (records, burn_rate, shares) or changes of fields (schema_changes); rows that break "
-            "the contract (contract); stale groups (staleness with `by`)",
+            "in over_ms records (records, latency_p…, burn_rate, shares) or changes of fields (schema_changes); rows "
+            "that break the contract (contract); stale groups (staleness with `by`)",
         ),
         ("share", "double", "quarantined or late part of the records; null: another measure, or no records"),
         ("burn_rate", "double", "rate of use of the error budget in over_ms, 1: used up exactly; null: no burn_rate"),

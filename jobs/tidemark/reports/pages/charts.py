@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
-from statistics import median
 
 from markupsafe import Markup
 
@@ -30,6 +29,7 @@ from tidemark.reports.pages.plots import (
     key,
     lengths_axis,
 )
+from tidemark.semantics.quantiles import MEDIAN, quantile_of
 
 BANDS = {"p50": "median", "p90": "up to p90", "p99": "up to p99", "limit": "promised latency, drawn if it is near"}
 """What is drawn of the latency of operators, and its words."""
@@ -68,7 +68,7 @@ def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mar
         promised_ms = places[-1]["sla_ms"]
         near_ms = promised_ms if promised_ms and promised_ms <= NEAR * highest_ms else None
         middle_ms = [value for _, value in p50]
-        plot = Plot(interval, lengths_axis([*middle_ms, highest_ms, near_ms or 0], median(middle_ms)))
+        plot = Plot(interval, lengths_axis([*middle_ms, highest_ms, near_ms or 0], quantile_of(middle_ms, MEDIAN)))
         parts = _unbroken(p50, place_ms)
         drawn = [
             *(plot.band("p99", p90[part], p99[part], place_ms) for part in parts),
@@ -98,7 +98,8 @@ def length_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mark
         places = list(of_name)
         points = [(row["at_ms"], row["value"]) for row in places]
         highest_ms, limit_ms = max(value for _, value in points), places[-1]["limit_ms"]
-        axis = lengths_axis([value for _, value in points], median(value for _, value in points))
+        values_ms = [value for _, value in points]
+        axis = lengths_axis(values_ms, quantile_of(values_ms, MEDIAN))
         plot = Plot(interval, axis)
         drawn = [plot.line(points[part], place_ms) for part in _unbroken(points, place_ms)]
         drawn.append(plot.limit(limit_ms if limit_ms is not None and limit_ms <= axis.high else None))

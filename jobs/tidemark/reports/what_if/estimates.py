@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,16 +20,19 @@ import polars.selectors as cs
 from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.clocks import on_one_clock
+from tidemark.kernels.columns.quantiles import median_of
 from tidemark.kernels.reports.paths import Floats, Measured, measure, spent
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.topology import Topology
 from tidemark.semantics.critical_path import EstimateLimits, Path, Upstreams
-from tidemark.semantics.quantiles import MEDIAN
+from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.timetable import Timetable, TimetableBatch
 from tidemark.semantics.what_if import drivers_read, sooner_ewts_ms
 
 LARGE_SHARE = 0.2
 """Least share of the paths' work at which more tasks help."""
+ENOUGH_WINDOWS = 5
+"""Least number of windows whose work says something about those to come."""
 SCALE_AT_MOST = 1_000_000
 _Rows = Mapping[str, Mapping[str, Any]]
 """Rows of `operator_windows` of one window by operator."""
@@ -226,7 +228,7 @@ def _timetables(
             read.setdefault(driver, set()).update(others)
             skew_ms[driver] = row["skew_ms"]
     # A batch that closed no window is assumed to save what the others usually save.
-    usual_ms = {driver: round(median(of.values())) for driver, of in saved.items()}
+    usual_ms = {driver: quantile_of(of.values(), MEDIAN) for driver, of in saved.items()}
     by_driver: dict[str, list[TimetableBatch]] = {driver: [] for driver in saved}
     instants = batches.with_columns(cs.datetime().dt.epoch("ms")).sort("started_at")
     for driver, started_ms, finished_ms in instants.select("sub_topology", "started_at", "finished_at").iter_rows():
@@ -255,7 +257,7 @@ class Hint:
 
     Attributes:
         operator: its name.
-        helps: True if more tasks would make it quicker.
+        helps: True if more tasks would make it quicker; None: fewer than ENOUGH_WINDOWS windows do not say that.
         worked_share: its share of the work of all operators on the paths, 0 to 1.
         windows: number of windows with this operator on their path.
         saves_ms: work that the median window saves at most, if the tasks share it evenly. What it saves of waiting for
@@ -264,7 +266,7 @@ class Hint:
     """
 
     operator: str
-    helps: bool
+    helps: bool | None
     worked_share: float
     windows: int
     saves_ms: int
@@ -281,7 +283,7 @@ def hints(critical_path_steps: pl.DataFrame, topology: Topology, tasks: Mapping[
     whole_ms = on_path["worked_ms"].sum()
     worked = on_path.group_by("operator", "sub_topology").agg(
         ms=pl.col("worked_ms").sum(),
-        median_ms=pl.col("worked_ms").quantile(MEDIAN, interpolation="lower"),
+        median_ms=median_of(pl.col("worked_ms")),
         windows=pl.len(),
     )
     all_hints: list[Hint] = []
@@ -303,7 +305,8 @@ def _occupants(critical_path_steps: pl.DataFrame, drivers: set[str], on_path: se
     )
     worked = measured.group_by("operator", "sub_topology").agg(ms=pl.col("worked_ms").sum(), windows=pl.len())
     shares = worked.filter(pl.col("ms") > 0).with_columns(share=pl.col("ms") / pl.col("ms").sum().over("sub_topology"))
-    off_path = shares.filter((pl.col("share") >= LARGE_SHARE) & ~pl.col("operator").is_in(list(on_path)))
+    is_known = (pl.col("share") >= LARGE_SHARE) & (pl.col("windows") >= ENOUGH_WINDOWS)
+    off_path = shares.filter(is_known & ~pl.col("operator").is_in(list(on_path)))
     occupants: list[Hint] = []
     for row in off_path.sort("ms", "operator", descending=[True, False]).iter_rows(named=True):
         name, share = row["operator"], row["share"]
@@ -326,7 +329,9 @@ def _hint(topology: Topology, row: Mapping[str, Any], tasks: int, share: float) 
         f"{tasks} tasks: its input has as many partitions" if several else "1 task: repartition its input first",
         f"{share:.0%} of the work on {row['windows']} paths" + ("" if large else f", less than {LARGE_SHARE:.0%}"),
     )
-    helps = keyed and several and large
+    helps: bool | None = keyed and several and large
+    if helps and row["windows"] < ENOUGH_WINDOWS:
+        helps = None
     return Hint(
         operator=row["operator"],
         helps=helps,

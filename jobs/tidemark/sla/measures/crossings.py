@@ -69,22 +69,25 @@ def _searched(
     *,
     at_ms: int,
 ) -> dict[str, int]:
-    """Returns the crossings of *specs*, not found broken *before*, by judging them for ever earlier instants."""
-    broken_ms = {spec.name: at_ms for spec in specs}
-    kept_ms = {spec.name: before[spec.name].at_ms for spec in specs}
-    earliest_ms = min(kept_ms.values(), default=at_ms)
-    step_ms = max(STEP_MS, -(-(at_ms - earliest_ms) // MOST_STEPS))
-    still_broken = specs
-    for instant_ms in range(at_ms - step_ms, earliest_ms, -step_ms):
+    """Returns the crossings of *specs*, not found broken *before*, by judging them for ever earlier instants.
+
+    The check before may have lacked facts that are known now. So the search goes on before it, for as long again; one
+    that was broken all that time has no crossing.
+    """
+    checks_ms = {before[spec.name].at_ms for spec in specs}
+    since_check_ms = at_ms - min(checks_ms, default=at_ms)
+    step_ms = max(STEP_MS, -(-since_check_ms // MOST_STEPS))
+    steps_ms = range(at_ms - step_ms, at_ms - 2 * since_check_ms - step_ms, -step_ms)
+    crossed_ms: dict[str, int] = {}
+    still_broken, later_ms = specs, at_ms
+    for instant_ms in sorted({*steps_ms, *checks_ms}, reverse=True):
         if not still_broken:
             break
         asked, still_broken = still_broken, _broken_at(still_broken, judged_at, instant_ms)
-        broken_ms |= dict.fromkeys(names_in(still_broken), instant_ms)
-        kept_ms |= dict.fromkeys({*names_in(asked)} - {*names_in(still_broken)}, instant_ms)
-    for between in sorted({(kept_ms[spec.name], broken_ms[spec.name]) for spec in specs}):
-        here = [spec for spec in specs if (kept_ms[spec.name], broken_ms[spec.name]) == between]
-        broken_ms |= _to_the_second(here, judged_at, *between)
-    return broken_ms
+        kept = [spec for spec in asked if spec not in still_broken]
+        crossed_ms |= _to_the_second(kept, judged_at, instant_ms, later_ms)
+        later_ms = instant_ms
+    return crossed_ms
 
 
 def _to_the_second(

@@ -56,6 +56,7 @@ from tidemark.semantics.sla import (
     judge_contract,
     judge_count,
     judge_nothing,
+    judge_quantile,
     judge_share,
     judge_staleness,
     never_loaded_since_ms,
@@ -149,8 +150,8 @@ class Status:
 
     @property
     def is_excused(self) -> bool:
-        """True if it passes although it is late."""
-        return self.idle or self.is_catching_up
+        """True if a length beyond a limit does not break it: it passes all the same, or is not judged."""
+        return self.idle or self.is_catching_up or self.verdict is Verdict.UNKNOWN
 
     @property
     def is_measured(self) -> bool:
@@ -347,7 +348,8 @@ def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accou
         case _:
             what = FactKind.LATENCY_MERGED if spec.place is ResultPlace.TABLE else FactKind.LATENCY
             latency_ms = facts.quantile_ms(what, spec.subject, spec.over_ms, QUANTILES[spec.measure])
-            return Status(spec, judge(latency_ms, sla), latency_ms)
+            n = facts.count(what, spec.subject, spec.over_ms)
+            return Status(spec, judge_quantile(latency_ms, sla, n=n), latency_ms, records=n)
 
 
 def _complete_by(spec: SlaSpec, deadline: Deadline, topology: Topology, facts: _SlaFacts, *, at_ms: int) -> Status:

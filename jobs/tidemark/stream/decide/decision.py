@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import polars as pl
@@ -38,7 +37,15 @@ from tidemark.stream.decide.due import DueTimes, next_mark_at_ms
 from tidemark.stream.decide.pipeline import Pipeline
 from tidemark.stream.decide.reopenings import Reopenings
 from tidemark.stream.decide.schema_watch import SchemaWatch
-from tidemark.stream.decide.waits import FIRSTS_OF, READS_OF, RESULTS_OF, BatchWaits, LooksBefore, Results, no_looks
+from tidemark.stream.decide.waits import (
+    FIRSTS_OF,
+    READS_OF,
+    RESULTS_OF,
+    SLOW_KEYS_OF,
+    BatchWaits,
+    LooksBefore,
+    no_looks,
+)
 from tidemark.stream.journal.batch import MicroBatch, Moment
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes, MarkNotes, OperatorNotes, PartitionNotes
@@ -142,10 +149,8 @@ class RunTables:
         self.hops = [o.name for o in sub.operators if o.hop_table]
         self._has_intervals, self._table_inputs = topology.has_intervals, sub.table_inputs()
 
-    def tables(
-        self, batch: MicroBatch, runs: Mapping[str, Run], results: Results = MappingProxyType({})
-    ) -> dict[str, pa.Table]:
-        """Returns the rows of *runs* by name, those of hops with the row of their result in *results*.
+    def tables(self, batch: MicroBatch, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
+        """Returns the rows of *runs* by name.
 
         They are rows of the design's tables (without rows: left out), the record times of measured operators, and the
         outputs of repartitions and sinks.
@@ -166,8 +171,6 @@ class RunTables:
         for name, operator in self._committing.items():
             if name in runs:
                 rows = runs[name].rows[name]
-                if operator.hop_table and name in results:
-                    rows = rows.with_columns(result_row=results[name][1])
                 tables[name] = self.rows_of(HOP, rows, batch) if operator.hop_table else rows.to_arrow()
         return tables
 
@@ -214,7 +217,7 @@ class Decider:
         steps: Steps,
         reopenings: Reopenings,
         timeline: Timeline,
-        looks: LooksBefore,
+        waits: BatchWaits,
     ) -> None:
         self._timeline = timeline
         self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
@@ -227,7 +230,7 @@ class Decider:
         self.sources = sub.sources
         self._due = DueTimes(topology, sub, steps.keeps_states)
         self._leading = self._due.leading
-        self.waits = BatchWaits(topology, sub, looks)
+        self.waits = waits
         self._judging = {o.name for o in sub.operators if o.emission}
 
     def late_up_to_ms(self, progress: StreamProgress) -> dict[str, int]:
@@ -285,7 +288,8 @@ class Decider:
         )
         pipeline = Pipeline(sub, steps, clock, timeline, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
         reopenings = Reopenings(sub, stream.home, control, steps.schemas)
-        return cls(topology, sub, reader, pipeline, steps, reopenings, timeline, looks)
+        waits = BatchWaits(topology, sub, looks, promise_ms=stream.promise_ms)
+        return cls(topology, sub, reader, pipeline, steps, reopenings, timeline, waits)
 
     def decide_rows(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> BatchDecision | None:
         """Takes in the rows *raw* of *batch*, and decides it as `decide` does."""
@@ -309,16 +313,23 @@ class Decider:
             readings[name], runs_of_sources[name] = intake.seen, intake.run
             if intake.waiting is not None:
                 moves.waiting[name], moves.held[name] = intake.waiting, intake.waiting.n
-        reads = self.waits.read({name: intake.read for name, intake in intakes.items()}, was, batch)
+        read = {name: intake.read for name, intake in intakes.items()}
+        reads, slow_keys = self.waits.read(read, was, batch), self.waits.slow_keys(read, batch)
+        taken_in = {name: intake.run.output.with_columns(intake.order) for name, intake in intakes.items()}
+        for name, output in self.waits.with_row_numbers(taken_in, reads).items():
+            runs_of_sources[name].output = output
+        waiting = {name: of_source.held for name, of_source in moves.waiting.items()}
+        for name, held in self.waits.with_row_numbers(waiting, reads).items():
+            moves.waiting[name] = replace(moves.waiting[name], held=held)
         runs = self.pipeline.run(runs_of_sources, moves, self.moment(was, now, batch))
         tallies = self.tallies(runs)
         results = self.waits.results(reads, runs, batch)
-        tables: dict[str, Rows] = {**self.for_tables.tables(batch, runs, results)}
-        tables |= with_rows(READS_OF, {name: read.rows for name, read in reads.items()})
-        tables |= with_rows(RESULTS_OF, {name: rows for name, (rows, _) in results.items()})
+        tables: dict[str, Rows] = {**self.for_tables.tables(batch, runs)}
+        tables |= with_rows(READS_OF, self.waits.numbered({name: rows.rows for name, rows in reads.items()}, was))
+        tables |= with_rows(SLOW_KEYS_OF, slow_keys) | with_rows(RESULTS_OF, results)
         # Rows of a hop count from 0, so the mark behind them has their number.
         last = {name: tables[name].num_rows for name in self.for_tables.hops}
-        passing = {name: read.records for name, read in reads.items()}
+        passing = {name: of_source.records for name, of_source in reads.items()}
         return BatchDecision(*self.conclude(batch, was, now, readings, tallies, tables, last, _join, passing), moves)
 
     def conclude(
@@ -347,6 +358,8 @@ class Decider:
             passing: by source, the records that may be the first to pass the windows that the batch closes.
         """
         now, closed = self.count_windows(now, tallies)
+        reads = [tables[name].num_rows for source in self.sources if (name := f"{READS_OF}{source.name}") in tables]
+        now = replace(now, reads=was.reads + sum(reads))
         tables = {**tables, **with_rows(FIRSTS_OF, self.waits.firsts(passing, was, closed, batch))}
         counts = {name: tally.intervals for name, tally in tallies.items()}
         held = {name: tally.counts.get("held_after", 0) for name, tally in tallies.items()}

@@ -3,8 +3,9 @@
 Purpose: whoever explains why a result was late needs its records, and no table has a row for each. So records that
 waited alike are one row (`kernels.records.read_ages`), and a result names the row of the record that it reflects.
 
-What it does not know: the row of a record that an earlier batch read, such as the newest one of a window that is sent
-when it closes.
+How it works: rows are numbered over all batches of the stream. A record takes the number of its row along (`_read`),
+through operators and the states that they keep. So the result of a window that is sent when it closes names the row of
+its newest record, in the batch that read that.
 
 In shards, the task that takes in a partition counts its rows, and each shard its results. A record takes its row along
 to its shard.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import polars as pl
 
@@ -30,15 +32,19 @@ from tidemark.stream.journal.streaming_windows import ClosedWindow
 from tidemark.stream.read.intake import records_of_hop
 from tidemark.stream.updates.step import Run
 
-OF_HOP = {"source_partition": "_partition", "source_offset": "_offset", "newest": "_newest_ms"}
-READS_OF, FIRSTS_OF, RESULTS_OF = "reads_of_", "firsts_of_", "results_of_"
+OF_HOP = {
+    "source_partition": "_partition",
+    "source_offset": "_offset",
+    "newest": "_newest_ms",
+    "result_row": "_read",
+    "repeated": "_repeated",
+}
+READS_OF, FIRSTS_OF, SLOW_KEYS_OF, RESULTS_OF = "reads_of_", "firsts_of_", "slow_keys_of_", "results_of_"
 """Prefixes of the entry's tables of a source and of an operator, with the columns of `read_ages`."""
 
 
 LooksBefore = Callable[[int, str], Sequence[tuple[int, int, int]]]
 """Returns the looks at a source before an instant (boot): partition, its end then, and how long before it was, ms."""
-Results = Mapping[str, tuple[pl.DataFrame, pl.Series]]
-"""By operator, its RESULTS, and for each of its rows the `row` of its result."""
 
 
 def no_looks(at_ms: int, source: str) -> Sequence[tuple[int, int, int]]:
@@ -59,11 +65,17 @@ class SourceReads:
         records: its records in the order of partition and offset; in a shard those of the shard.
         rows: `partition` and READS of all that was read, in the order of partitions; that of a hop is 0.
         numbers: the row of each of the records, counted over all partitions.
+        first: the number of the first of these rows among all of the stream.
     """
 
     records: pl.DataFrame
     rows: pl.DataFrame
     numbers: pl.Series
+    first: int
+
+    def of_stream(self, place: pl.Series) -> pl.Series:
+        """Returns the number, among all of the stream, of the row of each record at *place*; null for null."""
+        return self.numbers[place].cast(pl.Int64) + self.first
 
     def beside(self, records: pl.DataFrame) -> pl.DataFrame:
         """Returns *records*, which are among what was read, with columns BESIDE: by them a shard finds its rows.
@@ -80,11 +92,14 @@ class SourceReads:
 class BatchWaits:
     """Counts the batches of *sub*, one after the other; with the level `off` nothing is counted.
 
-    *looks* returns those at a source before an instant.
+    *looks* returns those at a source before an instant. *promise_ms* is the shortest latency that an SLA of the
+    topology promises; None: no SLA is known to promise one.
     """
 
-    def __init__(self, topology: Topology, sub: SubTopology, looks: LooksBefore = no_looks) -> None:
-        self._looks, self._window_ms = looks, topology.window_ms
+    def __init__(
+        self, topology: Topology, sub: SubTopology, looks: LooksBefore = no_looks, *, promise_ms: int | None = None
+    ) -> None:
+        self._looks, self._window_ms, self._promise_ms = looks, topology.window_ms, promise_ms
         self._places = {operator.name for operator in sub.handing_out} | sub.terminals()
         is_off, tables = topology.level is Level.OFF, sub.table_inputs()
         leading = [] if is_off else [source for source in sub.sources if source.name not in tables]
@@ -94,17 +109,17 @@ class BatchWaits:
         self, records: Mapping[str, pl.DataFrame], was: StreamProgress, batch: MicroBatch
     ) -> dict[str, SourceReads]:
         """Returns what *batch* read after the progress *was*, from the *records* of sources as in `Intake.read`."""
-        reads: dict[str, SourceReads] = {}
+        counted: dict[str, tuple[pl.DataFrame, pl.Series]] = {}
         for name, source in pick(self._sources, records).items():
             plans = self._plans(was.inputs.get(name, InputProgress()))
             if isinstance(source, HopSource):
                 rows, numbers = read_ages.hop_reads(records[name], batch.decided_at_ms, plans=plans)
-                rows = rows.select(pl.lit(0, pl.Int32).alias("partition"), pl.all())
+                counted[name] = rows.select(pl.lit(0, pl.Int32).alias("partition"), pl.all()), numbers
             else:
                 looks = self._looks_at(name, records[name], batch)
-                rows, numbers = read_ages.source_reads(records[name], batch.decided_at_ms, plans=plans, looks=looks)
-            reads[name] = SourceReads(records[name], rows, numbers)
-        return reads
+                counted[name] = read_ages.source_reads(records[name], batch.decided_at_ms, plans=plans, looks=looks)
+        firsts = self._first_numbers({name: rows for name, (rows, _) in counted.items()}, was)
+        return {name: SourceReads(records[name], *counted[name], first) for name, first in firsts.items()}
 
     def together(self, parts: Sequence[Mapping[str, pl.DataFrame]]) -> dict[str, pl.DataFrame]:
         """Returns the rows of each source, whose partitions were read apart; *parts* are in the order of partitions."""
@@ -116,25 +131,67 @@ class BatchWaits:
                 rows[name] = read_ages.summed(rows[name], "writer_batch", "writer_row")
         return rows
 
-    def dealt(self, rows: Mapping[str, pl.DataFrame], records: Mapping[str, pl.DataFrame]) -> dict[str, SourceReads]:
+    def numbered(self, rows: Mapping[str, pl.DataFrame], was: StreamProgress) -> dict[str, pl.DataFrame]:
+        """Returns the *rows* that a batch read after the progress *was* with `number`, among all of the stream."""
+        return {
+            name: rows[name].with_row_index("number", first).cast({"number": pl.Int64})
+            for name, first in self._first_numbers(rows, was).items()
+        }
+
+    def with_row_numbers(
+        self, records: Mapping[str, pl.DataFrame], reads: Mapping[str, SourceReads]
+    ) -> dict[str, pl.DataFrame]:
+        """Returns *records* for operators, with the number of the row of each as `_read`, and without columns BESIDE.
+
+        *records* are among what was read, but for some that waited, which have a number already. Those of a hop have
+        the columns BESIDE of the writer.
+        """
+        given: dict[str, pl.DataFrame] = {}
+        for name, of_source in records.items():
+            rows = of_source
+            if name in reads and of_source.height:
+                read = reads[name]
+                if isinstance(self._sources[name], HopSource):
+                    written = of_source.select(writer_batch="_batch", writer_row="_result")
+                    number = _of_writers(written, read.rows).cast(pl.Int64) + read.first
+                else:
+                    number = read.of_stream(read_ages.places_of(read.records, _places(of_source)))
+                rows = of_source.with_columns(_read=pl.coalesce("_read", number))
+            given[name] = rows.drop(BESIDE, strict=False)
+        return given
+
+    def dealt(
+        self, rows: Mapping[str, pl.DataFrame], records: Mapping[str, pl.DataFrame], was: StreamProgress
+    ) -> dict[str, SourceReads]:
         """Returns what a shard has got: *records* with the columns BESIDE of the *rows* that were read, by source."""
         reads: dict[str, SourceReads] = {}
-        for name, rows_of_source in rows.items():
-            own, is_hop = records[name], isinstance(self._sources[name], HopSource)
+        for name, first in self._first_numbers(rows, was).items():
+            own, rows_of_source, is_hop = records[name], rows[name], isinstance(self._sources[name], HopSource)
             if own.is_empty():
                 # A frame without records has no columns BESIDE either.
-                reads[name] = SourceReads(SOURCE_RECORDS.to_frame(), rows_of_source, pl.Series(dtype=pl.UInt32))
+                none = pl.Series(dtype=pl.UInt32)
+                reads[name] = SourceReads(SOURCE_RECORDS.to_frame(), rows_of_source, none, first)
                 continue
-            known = rows_of_source.with_columns(read_row=_in_partition(rows_of_source)).with_row_index("row")
             if is_hop:
                 ours = records_of_hop(own, own.select("_batch", "_result"))
-                by = ["writer_batch", "writer_row"]
+                numbers = _of_writers(ours, rows_of_source)
             else:
                 of_source = {"event_ms": "_newest_ms", "arrived_ms": "_arrived_ms", "read_row": "_read_row"}
-                ours, by = _places(own).hstack(own.select(**of_source)), ["partition", "read_row"]
-            numbers = ours.join(known, on=by, how="left", maintain_order="left")["row"]
-            reads[name] = SourceReads(ours, rows_of_source, numbers)
+                ours = _places(own).hstack(own.select(**of_source))
+                known = rows_of_source.with_columns(read_row=_in_partition(rows_of_source)).with_row_index("row")
+                numbers = ours.join(known, on=["partition", "read_row"], how="left", maintain_order="left")["row"]
+            reads[name] = SourceReads(ours, rows_of_source, numbers, first)
         return reads
+
+    def slow_keys(self, records: Mapping[str, pl.DataFrame], batch: MicroBatch) -> dict[str, pl.DataFrame]:
+        """Returns the keys with most of the *records* older than the promise, by source."""
+        if self._promise_ms is None:
+            return {}
+        return {
+            name: read_ages.slow_keys(records[name], self._promise_ms, batch.decided_at_ms)
+            for name, source in pick(self._sources, records).items()
+            if isinstance(source, Source)
+        }
 
     def passing(self, records: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
         """Returns those of *records* that may be among the `firsts` of the batch, by source.
@@ -142,7 +199,9 @@ class BatchWaits:
         That is exact unless the length of streaming windows was changed while some were open.
         """
         return {
-            name: read_ages.passing_records(records[name], size_ms=self._window_ms, after_ms=source.bound_ms)
+            name: read_ages.passing_records(
+                records[name].drop("key", strict=False), size_ms=self._window_ms, after_ms=source.bound_ms
+            )
             for name, source in pick(self._sources, records).items()
             if isinstance(source, Source)
         }
@@ -179,20 +238,25 @@ class BatchWaits:
 
     def results(
         self, reads: Mapping[str, SourceReads], runs: Mapping[str, Run], batch: MicroBatch
-    ) -> dict[str, tuple[pl.DataFrame, pl.Series]]:
-        """Returns what *batch* made visible at each place of *runs*, with the number of the result of each row.
+    ) -> dict[str, pl.DataFrame]:
+        """Returns the RESULTS of *batch* at each place of *runs*; *reads* are of all sources.
 
-        *reads* are of all sources. The number follows from what a result reflects, so it is the same in every shard.
+        What was visible before, and is repeated, is none.
         """
-        made: dict[str, tuple[pl.DataFrame, pl.Series]] = {}
-        reflected = self._reflected(reads, batch)
+        made: dict[str, pl.DataFrame] = {}
         for name in sorted(self._places & runs.keys() if reads else ()):
             # The rows of a hop have the names of its columns.
             rows = runs[name].rows.get(name, runs[name].output).rename(OF_HOP, strict=False)
+            rows = rows.filter(~pl.col("_repeated"))
             if rows.height:
-                numbered = _numbered(rows, reads)
-                made[name] = read_ages.results_by_row(numbered, reflected, batch.decided_at_ms), numbered["row"]
+                found = rows.select(row="_read", event_ms="_newest_ms", arrived_ms=_arrivals(rows, reads))
+                made[name] = read_ages.results_by_row(found, batch.decided_at_ms)
         return made
+
+    def _first_numbers(self, rows: Mapping[str, pl.DataFrame], was: StreamProgress) -> dict[str, int]:
+        """Returns the number, among all of the stream, of the first of the *rows* of each source."""
+        names = [*pick(self._sources, rows)]
+        return dict(zip(names, accumulate((rows[name].height for name in names), initial=was.reads), strict=False))
 
     def _looks_at(self, source: str, records: pl.DataFrame, batch: MicroBatch) -> pl.DataFrame | None:
         """Returns the LOOKS at *source* before *batch*; None: there were none, or the broker has stamped *records*."""
@@ -206,47 +270,24 @@ class BatchWaits:
         left = [(n, *plan) for n, part in sorted(was.partitions.items()) for plan in part.left_behind]
         return pl.DataFrame(left, schema=read_ages.PLANS, orient="row") if left else None
 
-    def _reflected(self, reads: Mapping[str, SourceReads], batch: MicroBatch) -> pl.DataFrame:
-        """Returns how results name each row of *reads*, and at last one that they do not know."""
-        rows = [pl.DataFrame(schema=_REFLECTED)]
-        for name, read in reads.items():
-            is_hop = isinstance(self._sources[name], HopSource)
-            named = read.rows.select(
-                read_batch=pl.lit(batch.batch_id, pl.Int64),
-                source=pl.lit(name),
-                partition=pl.lit(None, pl.Int32) if is_hop else pl.col("partition"),
-                read_row=_in_partition(read.rows),
-            )
-            rows.append(named)
-        not_known = pl.DataFrame([dict.fromkeys(_REFLECTED)], schema=_REFLECTED)
-        return pl.concat([*rows, not_known])
 
-
-_REFLECTED = {"read_batch": pl.Int64(), "source": pl.String(), "partition": pl.Int32(), "read_row": pl.Int32()}
-
-
-def _numbered(rows: pl.DataFrame, reads: Mapping[str, SourceReads]) -> pl.DataFrame:
-    """Returns, of the newest record that each of *rows* reflects, its `row`, `event_ms` and `arrived_ms`."""
-    found = (
-        _places(rows)
-        .hstack(rows.select(event_ms="_newest_ms"))
-        .with_columns(
-            row=pl.lit(sum(read.rows.height for read in reads.values()), pl.Int32), arrived_ms=pl.lit(None, pl.Int64)
-        )
-    )
-    before = 0
+def _arrivals(rows: pl.DataFrame, reads: Mapping[str, SourceReads]) -> pl.Series:
+    """Returns when the newest record that each of *rows* reflects arrived; null: not known, or an earlier batch."""
+    arrived_ms = pl.repeat(None, rows.height, dtype=pl.Int64, eager=True)
     for read in reads.values():
-        place = read_ages.places_of(read.records, found)
-        number = read.numbers[place]
-        # Sources of a union may have records at the same place; they have other times.
-        is_its = number.is_not_null() & ((read.records["event_ms"][place] == found["event_ms"]) | (len(reads) == 1))
-        columns = [pl.when(is_its).then((number + before).cast(pl.Int32)).otherwise("row").alias("row")]
         if "arrived_ms" in read.records.columns:
-            arrived_ms = read.records["arrived_ms"][place]
-            columns.append(pl.when(is_its).then(arrived_ms).otherwise("arrived_ms").alias("arrived_ms"))
-        found = found.with_columns(columns)
-        before += read.rows.height
-    return found
+            place = read_ages.places_of(read.records, _places(rows))
+            # Sources of a union may have records at the same place; they are in other rows.
+            is_its = (read.of_stream(place) == rows["_read"]).fill_null(value=False)
+            arrived_ms = read.records["arrived_ms"][place].zip_with(is_its, arrived_ms)
+    return arrived_ms
+
+
+def _of_writers(records: pl.DataFrame, rows: pl.DataFrame) -> pl.Series:
+    """Returns the number, among *rows* of a hop, of each of *records* by the row of its writer."""
+    by = ["writer_batch", "writer_row"]
+    numbered = rows.select(by).with_row_index("row")
+    return records.select(by).join(numbered, on=by, how="left", maintain_order="left", nulls_equal=True)["row"]
 
 
 def _in_partition(rows: pl.DataFrame) -> pl.Series:

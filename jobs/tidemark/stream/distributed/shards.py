@@ -28,7 +28,7 @@ from tidemark.storage.fence import Fence
 from tidemark.storage.files import Rows, files_of
 from tidemark.storage.location import remove_folder
 from tidemark.stream.decide.decision import BatchDecision, Decider, Tally, with_rows
-from tidemark.stream.decide.waits import READS_OF, RESULTS_OF
+from tidemark.stream.decide.waits import READS_OF, RESULTS_OF, SLOW_KEYS_OF
 from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.host_clocks import HostClocks
 from tidemark.stream.distributed.resharding import remembered_shards, reshard
@@ -228,7 +228,8 @@ class Shards:
         tallies = tally_operators(taken_in, results, runs, **clocks)
         tables = rows_by_name((taken_in.tables, *(shard.tables for shard in results)), task.lay_out)
         results_of_shards = concatenated(shard.results for shard in results)
-        tables |= with_rows(READS_OF, taken_in.reads)
+        tables |= with_rows(READS_OF, self._decider.waits.numbered(taken_in.reads, was))
+        tables |= with_rows(SLOW_KEYS_OF, taken_in.slow_keys)
         tables |= with_rows(RESULTS_OF, {name: summed(rows, "row") for name, rows in results_of_shards.items()})
         hops = self._decider.for_tables.hops
         for name in hops:
@@ -298,6 +299,7 @@ class Shards:
             tables=task.lay_out_large(task.tables(runs)),
             reads={name: counted.rows for name, counted in reads.items()},
             passing=self._decider.waits.passing(read),
+            slow_keys=self._decider.waits.slow_keys(read, task.batch),
         ), dealt
 
     def _states_after_newest(self) -> Sequence[StateRuns]:

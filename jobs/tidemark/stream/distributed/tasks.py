@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from platform import node
-from types import MappingProxyType
 from typing import assert_never
 
 import polars as pl
@@ -42,7 +41,7 @@ from tidemark.semantics.event_time import PartitionReading
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.files import Files, Rows, write_file
 from tidemark.stream.decide.decision import DISORDER, Decider, RunTables, Tally
-from tidemark.stream.decide.waits import BESIDE, BatchWaits, Results
+from tidemark.stream.decide.waits import BatchWaits
 from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.shard import Schemas, Shard
 from tidemark.stream.distributed.sharding import Sharding
@@ -157,9 +156,9 @@ class Task:
                 laid_out[name] = self.lay_out(name, rows) if is_large else rows
         return laid_out
 
-    def tables(self, runs: Mapping[str, Run], results: Results = MappingProxyType({})) -> dict[str, pa.Table]:
-        """Returns the rows of *runs*, by name as in a journal entry; *results* are theirs."""
-        return RunTables(self.stream.topology, self.stream.sub).tables(self.batch, runs, results)
+    def tables(self, runs: Mapping[str, Run]) -> dict[str, pa.Table]:
+        """Returns the rows of *runs*, by name as in a journal entry."""
+        return RunTables(self.stream.topology, self.stream.sub).tables(self.batch, runs)
 
     def dealt(self, source: str, partition: int, records: pl.DataFrame) -> Iterator[Dealt]:
         """Yields *records* of a *partition* of *source* for each shard."""
@@ -232,7 +231,8 @@ class IntakeTask(Task):
             decided_at_ms=self.batch.decided_at_ms,
         )
         number: int = fresh["partition"][0]
-        waits, read = BatchWaits(self.stream.topology, self.stream.sub), {source.name: intake.read}
+        waits = BatchWaits(self.stream.topology, self.stream.sub, promise_ms=self.stream.promise_ms)
+        read = {source.name: intake.read}
         counted = waits.read(read, self.was, self.batch)
         records = intake.rows.on_time
         run = Run(intake.rows.on_time, times_of(intake.rows.measured), intake.counts, intake.tables)
@@ -250,6 +250,7 @@ class IntakeTask(Task):
             tables=self.lay_out_large(self.tables({source.name: run})),
             reads={name: of_source.rows for name, of_source in counted.items()},
             passing=waits.passing(read),
+            slow_keys=waits.slow_keys(read, self.batch),
         )
         return arrived, counted[source.name].beside(records) if counted else records
 
@@ -325,14 +326,15 @@ class ShardTask(Task):
     ) -> ShardResult:
         steps, sources = shard.steps, names_in(self.stream.sub.sources)
         records = {name: _records(name, parts, steps) for name in sources}
-        arrived = {name: self._run(part.drop(BESIDE, strict=False)) for name, part in records.items()}
+        reads = decider.waits.dealt(taken_in.reads, records, self.was)
+        arrived = {name: self._run(part) for name, part in decider.waits.with_row_numbers(records, reads).items()}
         moves, moment = Moves(), self._moment(number, decider.moment(self.was, taken_in.now, self.batch))
         runs = dict(decider.pipeline.run(arrived, moves, moment))
         # Rows that every shard computes alike are returned by the first shard only.
         for name in (*sources, *(self.stream.sub.table_inputs() if number else ())):
             runs.pop(name, None)
-        results = decider.waits.results(decider.waits.dealt(taken_in.reads, records), runs, self.batch)
-        in_turn = {name: self._numbered(name, rows, number) for name, rows in self.tables(runs, results).items()}
+        results = decider.waits.results(reads, runs, self.batch)
+        in_turn = {name: self._numbered(name, rows, number) for name, rows in self.tables(runs).items()}
         # The states go into the journal entry before the driver commits it; memory moves with the next batch.
         moved, state = shard.files.entry_states(steps.memory, self.was.batch_id, self.batch.batch_id, moves)
         shard.keep()
@@ -344,7 +346,7 @@ class ShardTask(Task):
             hot=self._hottest(parts),
             tallies=decider.tallies(runs),
             tables=self.lay_out_large(in_turn),
-            results={name: rows for name, (rows, _) in results.items()},
+            results=results,
             state=state,
             moved=moved,
             state_bytes=steps.memory.bytes(),
@@ -379,6 +381,7 @@ class ShardTask(Task):
             tables={**tables, **_disorder(arrived)},
             reads=decider.waits.together([part.reads for part in all_parts]),
             passing=concatenated(part.passing for part in all_parts),
+            slow_keys=concatenated(part.slow_keys for part in all_parts),
             task_runs=tuple(part.task_run for part in all_parts),
         )
 

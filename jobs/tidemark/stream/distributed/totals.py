@@ -31,8 +31,9 @@ class PartitionIntake:
     For the first shard they include the rows of `tables`. `gap`: offsets are missing; `writers` as in the partition's
     progress; `disorder` is counted by bucket; `windows` are the starts of those opened, `per_window` all records per
     window; `sample` has the fields of some records. The clock of `host` was read before and after.
-    `reads` are the rows of what was read, by source, and `passing` the records that may be the first to pass a window
-    (decide/waits.py). `is_left_to_driver`: a record has a schema that the task does not know, and nothing was done.
+    `reads` are the rows of what was read, by source, `passing` the records that may be the first to pass a window, and
+    `slow_keys` the keys with most old ones (decide/waits.py). `is_left_to_driver`: a record has a schema that the task
+    does not know, and nothing was done.
     """
 
     source: str
@@ -54,12 +55,13 @@ class PartitionIntake:
     tables: Mapping[str, Rows] = field(default_factory=dict)
     reads: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     passing: Mapping[str, pl.DataFrame] = field(default_factory=dict)
+    slow_keys: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     is_left_to_driver: bool = False
 
     @property
     def numbers(self) -> PartitionIntake:
         """Returns the numbers that every shard needs."""
-        return replace(self, tables={}, disorder=pl.DataFrame(), sample=NO_SAMPLE, passing={})
+        return replace(self, tables={}, disorder=pl.DataFrame(), sample=NO_SAMPLE, passing={}, slow_keys={})
 
     @property
     def task_run(self) -> TaskRun:
@@ -86,8 +88,8 @@ class Input:
 class BatchIntake:
     """The result of taking in all sources.
 
-    `now` is the new progress. By source there is what was `seen`, the numbers (`tallies`), rows, and `reads` and
-    `passing` as in the parts. `task_runs` are those that took in partitions.
+    `now` is the new progress. By source there is what was `seen`, the numbers (`tallies`), rows, and `reads`,
+    `passing` and `slow_keys` as in the parts. `task_runs` are those that took in partitions.
     """
 
     now: StreamProgress
@@ -96,6 +98,7 @@ class BatchIntake:
     tables: Mapping[str, Rows]
     reads: Mapping[str, pl.DataFrame]
     passing: Mapping[str, pl.DataFrame]
+    slow_keys: Mapping[str, pl.DataFrame]
     task_runs: tuple[TaskRun, ...] = ()
 
 

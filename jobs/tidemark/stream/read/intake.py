@@ -64,7 +64,8 @@ class Intake:
         windows: the starts of the streaming windows that its records are in, epoch ms.
         waiting: what changes in the records that wait for a later batch; None: a hop's never do.
         read: the records that were read, in the order of partition and offset: SOURCE_RECORDS of
-            `kernels.records.read_ages`; behind a hop also its HOP_RECORDS, by the partition and offset of their cause.
+            `kernels.records.read_ages`, and their `key`; behind a hop also its HOP_RECORDS, by the partition and offset
+            of their cause.
         order: behind a hop the place of each record there, as in `HopArrivals`.
     """
 
@@ -490,7 +491,7 @@ def source_rows(
 
 
 def records_read(rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns the usable ones of *rows* with the time of their arrival, where somebody stamped it."""
+    """Returns the usable ones of *rows* with their key, and the time of their arrival, where somebody stamped it."""
     stamps = [pl.lit(None, pl.Int64)]
     if "stamped_ms" in rows.columns:
         stamps.append(pl.col("stamped_ms"))
@@ -498,7 +499,7 @@ def records_read(rows: pl.DataFrame) -> pl.DataFrame:
         stamps.append(pl.col("written").struct.field("at_ms"))
     usable = rows.filter(pl.col("reason").is_null() & pl.col("timestamp_ms").is_not_null())
     return usable.select(
-        pl.col("partition").cast(pl.Int32), "offset", event_ms="timestamp_ms", arrived_ms=pl.coalesce(stamps)
+        pl.col("partition").cast(pl.Int32), "offset", "key", event_ms="timestamp_ms", arrived_ms=pl.coalesce(stamps)
     )
 
 

@@ -39,7 +39,7 @@ from tidemark.semantics.skew import Skew
 from tidemark.semantics.skip_rate import per_second
 from tidemark.storage.files import Files, Rows, lazy
 from tidemark.stream.decide.decision import DISORDER, TIMES
-from tidemark.stream.decide.waits import FIRSTS_OF, READS_OF, RESULTS_OF
+from tidemark.stream.decide.waits import FIRSTS_OF, READS_OF, RESULTS_OF, SLOW_KEYS_OF
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes
 from tidemark.stream.journal.task_run import TaskRun
@@ -357,8 +357,11 @@ def _partitions(notes: DecisionNotes, tables: Mapping[str, Rows]) -> list[dict[s
     for source, part in now.inputs.items():
         before = was.inputs.get(source)
         lists = {name: _by_partition(tables.get(f"{prefix}{source}")) for name, prefix in _LISTS.items()}
+        first_reads = _first_numbers(tables.get(f"{READS_OF}{source}"))
         for row in _of_source(source, before or InputProgress(), part, readings[source]):
-            rows.append({**row, **{name: by_partition.get(row["partition"]) for name, by_partition in lists.items()}})
+            number = row["partition"]
+            of_number = {name: by_partition.get(number) for name, by_partition in lists.items()}
+            rows.append({**row, **of_number, "first_read": first_reads.get(number)})
         # Partitions have rows of their own, so they are masked out of the comparison.
         if before is None or replace(part, partitions={}) != replace(before, partitions={}):
             activity = Activity.IDLE if part.idle else Activity.ACTIVE
@@ -383,17 +386,22 @@ def _of_source(
             yield {"source": source, "partition": number, **_place(now, number), **_offsets(reading), **time}
 
 
-_LISTS = {"reads": READS_OF, "firsts": FIRSTS_OF}
+_LISTS = {"reads": READS_OF, "firsts": FIRSTS_OF, "slow_keys": SLOW_KEYS_OF}
 """Columns of `partition_batches` that are lists, with the prefix of their rows in the entry."""
 
 
 def _by_partition(rows: Rows | None) -> dict[int, list[dict[str, Any]]]:
-    """Returns *rows* without their column `partition`, by its value."""
+    """Returns *rows* as fields of a list, by `partition`."""
     frame = pl.DataFrame(schema={"partition": pl.Int32}) if rows is None else as_frame(rows)
     return {
-        partition: part.drop("partition").to_dicts()
+        partition: part.drop("partition", "number", strict=False).to_dicts()
         for (partition,), part in frame.partition_by("partition", as_dict=True, maintain_order=True).items()
     }
+
+
+def _first_numbers(rows: Rows | None) -> dict[int, int]:
+    """Returns the smallest `number` of *rows* of each partition."""
+    return {} if rows is None else dict(as_frame(rows).group_by("partition").agg(pl.min("number")).iter_rows())
 
 
 def _place(part: InputProgress, number: int) -> dict[str, str]:

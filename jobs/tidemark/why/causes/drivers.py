@@ -361,6 +361,7 @@ def _find_restart(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_
     restart = scene.of(name).driver.restart
     if restart is None or scene.at_ms - restart.to_ms > within_ms:
         return None
+    restart = scene.of(name).driver.with_unread(restart)
     driver = f"the driver of {scene.sub(name).name}"
     if restart.stood_still:
         observation = f"{driver} stood still and was not replaced: {restart.seen}"

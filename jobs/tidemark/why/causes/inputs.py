@@ -39,7 +39,7 @@ from tidemark.why.evidence.findings import (
     Trait,
     WhyFinding,
 )
-from tidemark.why.evidence.snapshot import Scene, first, watermark_text
+from tidemark.why.evidence.snapshot import Scene, began, first, watermark_text
 
 SOURCE_EMPTY = Cause("source_empty", Trait.QUIET | Trait.SILENCE)
 """A source never had a record."""
@@ -389,10 +389,13 @@ class Inputs:
         late, n = rows["late"].sum(), rows["records_in"].sum()
         if late * 2 <= n:
             return []
+        since_ms = began(facts.outcomes.recently(operator.name), pl.col("late") * 2 > pl.col("records_in"))
+        # A share of one batch, or of few, is no advice.
+        is_known, later = rows.height >= LATELY, f"wait: after {LATELY} batches it is known whether the"
         if self._scene.topology.jobs:
             observation = f"{late:,} of the {n:,} records of its last {rows.height} batches were behind its watermark"
             remedy = "let withWatermark in the job allow a longer delay: Spark has dropped them"
-            since_ms = first(rows, "late")
+            remedy = remedy if is_known else f"{later} delay of withWatermark is too short"
             return [self._scene.finding(BOUND_TOO_SMALL, operator.name, observation, remedy, since_ms=since_ms)]
         records = facts.late_records(operator.name, rows["batch_id"])
         partitions = records["partition"].unique()
@@ -409,16 +412,16 @@ class Inputs:
             each = ", ".join(f"{for_people(source.bound_ms)} ({source.name})" for source in sources.values())
             bounds, option = f"bounds of {each}", ""
             enough = f'bounds that are "{length_in_toml(lateness_ms + 1)}" longer would accept them'
+        longer = f"{enough}; `tidemark bound {self._scene.topology.name}{option}` shows the price of each bound"
         finding = self._scene.finding(
             BOUND_TOO_SMALL,
             operator.name,
             f"{late:,} of the {n:,} records of its last {rows.height} batches were late, by up to "
             f"{for_people(lateness_ms)}, with {bounds}{taken_in_again(rows)}",
-            f"{enough}; `tidemark bound {self._scene.topology.name}{option}` shows the price of each bound; "
-            f"{requeue_late(self._scene, operator.name)}",
+            f"{longer if is_known else f'{later} bound is too small'}; {requeue_late(self._scene, operator.name)}",
             input=next(iter(sources)) if len(sources) == 1 else None,
             partition=partitions.item() if len(sources) == partitions.len() == 1 else None,
-            since_ms=first(rows, "late"),
+            since_ms=since_ms,
         )
         return [finding]
 

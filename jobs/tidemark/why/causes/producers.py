@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tidemark.facts.outcome_facts import LATELY
+from tidemark.facts.read_facts import IS_READ
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
@@ -15,7 +16,7 @@ from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.why.causes.time_unit import timestamp_ms
 from tidemark.why.evidence.commands import requeue
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
-from tidemark.why.evidence.snapshot import Scene
+from tidemark.why.evidence.snapshot import Scene, began
 
 PRODUCER_AHEAD = Cause("producer_ahead", Trait.FAULT)
 """A producer sends records from the future."""
@@ -28,7 +29,7 @@ class _FutureRecords:
     partition: int
     by_ms: int
     n: int
-    since_ms: int
+    since_ms: int | None
     key: str | None
     quarantined: bool
 
@@ -79,19 +80,23 @@ class Producers:
     def _accepted(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
         batches = facts.outcomes.lately(source.name)["batch_id"]
-        rows = facts.latencies(source.name, batches).filter(pl.col("min_ms") < -LEAST_CLOCK_ERROR_MS)
+        is_ahead = pl.col("min_ms") < -LEAST_CLOCK_ERROR_MS
+        rows = facts.latencies(source.name, batches).filter(is_ahead)
+        if rows.is_empty():
+            return
+        history = facts.latencies(source.name, facts.outcomes.recently(source.name)["batch_id"]).sort("batch_id")
         for (partition,), part in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
             least_ms, n = part["min_ms"].min(), part["negative_n"].sum()
             assert isinstance(least_ms, int)
             key = facts.key_ahead(partition, batches, by_more_than_ms=LEAST_CLOCK_ERROR_MS)
-            yield _FutureRecords(partition, -least_ms, n, part["finished_at"].min(), key, quarantined=False)  # type: ignore[arg-type]
+            since_ms = began(history.filter(pl.col("partition") == partition), is_ahead)
+            yield _FutureRecords(partition, -least_ms, int(n), since_ms, key, quarantined=False)
 
     def _quarantined(self, source: Source) -> Iterator[_FutureRecords]:
         facts = self._scene.of(source.name)
         newest = facts.reads.newest(source.name, LATELY).select("batch_id", "finished_at").unique("batch_id")
-        bad = facts.reads.quarantined(source.name, newest["batch_id"])
-        future = bad.filter(pl.col("reason") == "timestamp_in_future")
+        future = _in_future(facts.reads.quarantined(source.name, newest["batch_id"]))
         rows = future.join(newest, on="batch_id", maintain_order="left")
         for (partition,), part in rows.group_by("partition", maintain_order=True):
             assert isinstance(partition, int)
@@ -100,4 +105,12 @@ class Producers:
             by_ms = 0 if at_ms is None else round(at_ms) - last["finished_at"]
             key = last["key"]
             text = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
-            yield _FutureRecords(partition, by_ms, part.height, part["finished_at"].min(), text, quarantined=True)  # type: ignore[arg-type]
+            reads = facts.reads.of_partition(source.name, partition).filter(IS_READ)
+            bad = _in_future(facts.reads.quarantined(source.name, reads["batch_id"]))
+            with_future = bad.filter(pl.col("partition") == partition)["batch_id"]
+            since_ms = began(reads, pl.col("batch_id").is_in(with_future.implode()))
+            yield _FutureRecords(partition, by_ms, part.height, since_ms, text, quarantined=True)
+
+
+def _in_future(quarantined: pl.DataFrame) -> pl.DataFrame:
+    return quarantined.filter(pl.col("reason") == "timestamp_in_future")

@@ -8,14 +8,17 @@ import polars as pl
 
 from tidemark.facts.outcome_facts import LATELY
 from tidemark.facts.stream_facts import StreamFacts
+from tidemark.kernels.columns.quantiles import median_of
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
+from tidemark.model.tables.catalog import BATCHES
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query
+from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.segments import SegmentOwner
 from tidemark.why.causes.inputs import WRONG_TIME_UNIT
 from tidemark.why.causes.registry import rule
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
-from tidemark.why.evidence.snapshot import Scene
+from tidemark.why.evidence.snapshot import Scene, began
 
 SLOW_PHASE = Cause("slow_phase", Trait.USUAL)
 """Batches of a query take longer than its trigger."""
@@ -88,13 +91,15 @@ def _wrong_unit(scene: Scene, name: str) -> Iterator[WhyFinding]:
     if is_beyond:
         remedy += "; then give the query a new checkpoint, because a watermark never goes back"
     sources = sub.outside_sources
+    numbers = scene.of(name).batches_with_records["batch_id"]
+    batches = scene.of(name).tables.of_batches(BATCHES, numbers, columns=("batch_id", "finished_at", "wrong_times"))
     yield scene.finding(
         WRONG_TIME_UNIT,
         sub.name,
         f"{what} {texts[which]}, outside of the years 1971 to 2261{effect}",
         remedy,
         input=sources[0].name if len(sources) == 1 else None,
-        since_ms=last.filter(pl.col("wrong_times").is_not_null())["finished_at"][0],
+        since_ms=began(batches.sort("batch_id"), pl.col("wrong_times").is_not_null()),
     )
 
 
@@ -116,7 +121,7 @@ def _source_holding(scene: Scene, name: str) -> Iterator[WhyFinding]:
             "check that its producer runs; if it may be silent, set spark.sql.streaming.multipleWatermarkPolicy to "
             "max, which drops records of the slower source",
             input=source,
-            since_ms=last["finished_at"][0],
+            since_ms=facts.reads.newest(source)["finished_at"].max() or facts.tables.first_finished_ms,  # type: ignore[arg-type]
         )
 
 
@@ -130,11 +135,10 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
     query = read_query(facts.control / FILE)
     limit_ms = query.trigger_ms if query and query.trigger_ms else LONG_BATCH_MS
     last = facts.newest_batches_of_query
-    batch_ms = last["duration_ms"].median()
-    if last.height < LATELY or not isinstance(batch_ms, float) or batch_ms <= limit_ms:
+    if last.height < LATELY or (batch_ms := quantile_of(last["duration_ms"], MEDIAN)) <= limit_ms:
         return
     phases = last.select("phases").explode("phases").unnest("phases").filter(pl.col("owner") != SegmentOwner.TRIGGER)
-    by_phase = phases.group_by("detail").agg(pl.col("ms").median()).sort(-pl.col("ms"), "detail")
+    by_phase = phases.group_by("detail").agg(median_of(pl.col("ms"))).sort(-pl.col("ms"), "detail")
     if not by_phase.height:
         return
     phase, phase_ms = by_phase.row(0)
@@ -147,7 +151,8 @@ def _slow_phase(scene: Scene, name: str) -> Iterator[WhyFinding]:
     limits = ", ".join(sorted({LIMITS[kind] for kind in kinds & LIMITS.keys()}))
     fewer = "fewer records per batch" + (f" ({limits})" if limits else "")
     remedy = f"give the job more cores, {fewer}, or a longer trigger"
-    yield scene.finding(SLOW_PHASE, sub.name, observation, remedy, since_ms=last["finished_at"][0])
+    since_ms = began(facts.batches_with_records, pl.col("duration_ms") > limit_ms)
+    yield scene.finding(SLOW_PHASE, sub.name, observation, remedy, since_ms=since_ms)
 
 
 def _kinds(query: RecordedQuery) -> set[str]:
@@ -167,16 +172,21 @@ def _old_records(scene: Scene, name: str) -> Iterator[WhyFinding]:
     if not isinstance(youngest_ms, int) or youngest_ms <= OLD_RECORD_MS:
         return
     batches = f"last {last.height} batches" if last.height > 1 else "last batch"
+    latencies = facts.latencies(sub.name, facts.batches_with_records["batch_id"]).sort("batch_id")
+    since_ms = began(latencies, pl.col("min_ms") > OLD_RECORD_MS)
+    # The age of one batch, or of few, is no advice.
+    advice = f"wait: after {LATELY} such batches it is known that the job does not keep up"
+    if last.height >= LATELY:
+        advice = "if they wait, give the job more cores or larger batches"
     for source in reads["source"].unique().sort():
         yield scene.finding(
             OLD_RECORDS,
             sub.name,
             f"every record of its {batches} was {for_people(youngest_ms)} old or more at the end of "
             "its batch; they came late, or wait unread: Spark does not report for this source how many wait",
-            "compare the times of its files with those of the batches; if they wait, give the job more cores or larger "
-            "batches",
+            f"compare the times of its files with those of the batches; {advice}",
             input=source,
-            since_ms=last["finished_at"][0],
+            since_ms=since_ms,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import assert_never
 
 import polars as pl
@@ -47,7 +47,7 @@ class Watermarks:
         leading = [o for o in sub.sources if o.name not in tables]
         names = {*names_in(leading)}
         all_idle = all(_is_idle(marks.get((o.name, None))) for o in leading)
-        ahead = any(_has_reached(mark, needed_ms) for (name, _), mark in marks.items() if name in names)
+        ahead = {name for (name, _), mark in marks.items() if name in names and _has_reached(mark, needed_ms)}
         for source in leading:
             match source:
                 case Source():
@@ -82,7 +82,7 @@ class Watermarks:
                 since_ms=max(present(self._inputs.last_read_ms(each) for each in sources.values()), default=None),
             )
 
-    def _source_holding(self, source: Source, needed_ms: int, *, ahead: bool) -> Iterator[WhyFinding]:
+    def _source_holding(self, source: Source, needed_ms: int, *, ahead: Collection[str]) -> Iterator[WhyFinding]:
         partitions = self._inputs.partitions(source.name)
         # The watermark of a source is the lowest of its partitions that are not idle.
         behind: dict[int, NewestWatermark] = {}
@@ -96,11 +96,13 @@ class Watermarks:
             findings = self._inputs.blocked(source, number)
             if not findings and ahead:
                 coming = self._inputs.coming(source, number)
-                findings = [coming or self._silent_or_behind(source, number, mark)]
+                findings = [coming or self._silent_or_behind(source, number, mark, needed_ms, ahead=ahead)]
             yield from findings
 
-    def _silent_or_behind(self, source: Source, number: int, mark: NewestWatermark) -> WhyFinding:
-        """Returns why partition *number* holds back others that are ahead.
+    def _silent_or_behind(
+        self, source: Source, number: int, mark: NewestWatermark, needed_ms: int, *, ahead: Collection[str]
+    ) -> WhyFinding:
+        """Returns why partition *number* holds back others, of the sources *ahead*, that have reached *needed_ms*.
 
         The driver can read it.
         """
@@ -116,7 +118,7 @@ class Watermarks:
                 "speed up its producer, or wait until it has caught up",
                 input=source.name,
                 partition=number,
-                since_ms=last["finished_at"].item(),
+                since_ms=facts.reached_ms(ahead, needed_ms),
             )
         since_ms = last["finished_at"].item() if last.height else facts.tables.first_finished_ms
         history = "it has been silent" if last.height else "no batch has read a record of it yet"

@@ -122,7 +122,7 @@ class WhyFinding:
         remedy: what to do.
         input: the operator that it waits for; None where the cause has none.
         partition: the partition of the input; None where the cause has none.
-        since_ms: a clock of the driver, epoch ms; None when it has always been so.
+        since_ms: when it began, a clock of the driver, epoch ms; None when it has always been so, or that is not known.
     """
 
     cause: Cause

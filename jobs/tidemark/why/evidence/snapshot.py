@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from tidemark.collecting import names_in
+from tidemark.facts.outcome_facts import LATELY
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
@@ -83,7 +84,7 @@ class Scene:
             remedy: what to do.
             input: the operator that it waits for.
             partition: the partition of the input.
-            since_ms: a clock of the driver; None when it has always been so.
+            since_ms: when it began, a clock of the driver; None when it has always been so, or that is not known.
         """
         is_declared = not self.topology.jobs
         if is_declared and Trait.EVENT_TIME in cause.traits and self.topology.time is Time.EVENT:
@@ -108,6 +109,17 @@ def first(rows: pl.DataFrame, word: str) -> int | None:
     """Returns when the first row with *word* above 0 finished."""
     finished_ms = rows.filter(pl.col(word) > 0)["finished_at"].head(1)
     return finished_ms.item() if finished_ms.len() else None
+
+
+def began(batches: pl.DataFrame, has_fault: pl.Expr) -> int | None:
+    """Returns when the first batch of a fault ended; None: none of *batches*, which are in order, has it.
+
+    It lasts from batch to batch until LATELY in a row are without it: that is when `why` no longer names it.
+    """
+    faulty = batches.with_row_index("place").filter(has_fault)
+    is_first = (pl.col("place").cast(pl.Int64).diff() > LATELY).fill_null(value=True)
+    began_ms = faulty.filter(is_first)["finished_at"].tail(1)
+    return began_ms.item() if began_ms.len() else None
 
 
 def watermark_text(at_ms: int | None) -> str:

@@ -1,0 +1,287 @@
+"""Why a promise is broken: the one reader of the account of time, which every surface asks.
+
+A promise about records is explained by records, one about intervals by windows, one about an operator's work by its
+work in batches. A table's staleness and a watermark's lag are the open account of the oldest result that is not visible
+yet; where nothing is open, shares of records explain them, as they do numbers of records. A contract names an owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from tidemark.account.configured import configured_lengths, source_of_volume
+from tidemark.account.excess import Judged, explain
+from tidemark.account.explanation import Cause, Explanation, Leaf, Verdict
+from tidemark.account.facts import MS, AccountFacts
+from tidemark.account.ledger import Ledger
+from tidemark.account.now import StreamsNow
+from tidemark.account.open_records import OpenRecords, OpenResult
+from tidemark.account.open_time import OpenTime, waits_for_time
+from tidemark.account.owners.operator import OPERATOR
+from tidemark.account.owners.producer import PRODUCER
+from tidemark.account.recorded import Recorded
+from tidemark.account.records import in_order, numbered, record_parts, step
+from tidemark.account.steps import AGES, parts_of
+from tidemark.account.warehouse import AccountTables
+from tidemark.account.windows import window_parts
+from tidemark.facts.fact_tables import Stored
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
+from tidemark.semantics.sla import BurnRate, Deadline, Sla
+
+OF_RECORDS = frozenset({*QUANTILES, Measure.BURN_RATE})
+OF_OPEN_RESULTS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG})
+PartsOf = Callable[[Ledger, pl.DataFrame], pl.DataFrame]
+"""Returns the PARTS of results, numbered in their order."""
+
+
+def cause_of(
+    topology: Topology, layout: Layout, spec: SlaSpec, *, at_ms: int, stored: Stored | None = None
+) -> Explanation:
+    """Returns why *spec*, a promise of *topology*, was broken at *at_ms* (epoch ms).
+
+    It is told from the tables in *layout* as they were *stored* when others asked; None: as they are now.
+    """
+    promise = _Promise(AccountTables(layout, topology, stored or Stored()), spec, at_ms)
+    if spec.measure in OF_RECORDS:
+        return explain(promise.records())
+    if spec.measure is Measure.COMPLETE_BY:
+        return explain(promise.intervals())
+    if spec.measure in WORK_QUANTILES:
+        return explain(promise.work())
+    if spec.measure in OF_OPEN_RESULTS:
+        return promise.of_open_result()
+    return Explanation(verdict=Verdict.NOT_KNOWN)
+
+
+@dataclass(frozen=True)
+class _Promise:
+    """A promise at an instant, with what is known of the results that it is about."""
+
+    tables: AccountTables
+    spec: SlaSpec
+    at_ms: int
+
+    @property
+    def topology(self) -> Topology:
+        return self.tables.topology
+
+    @cached_property
+    def recorded(self) -> Recorded:
+        return self.tables.recorded(since_ms=self.at_ms - self.spec.over_ms - DAY_MS, at_ms=self.at_ms)
+
+    @cached_property
+    def facts(self) -> AccountFacts:
+        return self.recorded.facts(self.topology, usual_until_ms=self.at_ms - self.spec.over_ms)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger.of(self.facts)
+
+    @property
+    def limit_ms(self) -> float:
+        """The limit that a result has to keep, ms: that of an error, if there is one."""
+        match self.spec.limits:
+            case BurnRate():
+                return self.spec.limits.objective.threshold_ms
+            case Sla():
+                limits = self.spec.limits.error_after_ms, self.spec.limits.warn_after_ms
+                return next(limit for limit in limits if limit is not None)
+            case _:
+                return 0
+
+    @cached_property
+    def places(self) -> list[str]:
+        """The operators whose rows the promise is about: those that write the table, or the one of that name."""
+        operators = self.topology.operators.values()
+        named = [o.name for o in operators if self.spec.subject in {o.result_table, o.name}]
+        return named or [o.name for o in operators]
+
+    @property
+    def sub_topology(self) -> SubTopology:
+        """The sub-topology that the promise is about, or that runs its subject."""
+        named = [sub for sub in self.topology.sub_topologies if sub.name == self.spec.subject]
+        return named[0] if named else self.topology.sub_topology_of(self.places[0])
+
+    # Results that are visible
+
+    def records(self) -> Judged:
+        """Returns the records that became visible late."""
+        results = self.facts.results.filter(pl.col("place").is_in(self.places))
+        return self._judged(_with_ages(results, "event_ms"), record_parts)
+
+    def intervals(self) -> Judged:
+        """Returns the intervals that were complete after their deadline, each as a window."""
+        deadline, intervals = self.spec.limits, self.topology.operators[self.spec.subject].complete
+        assert isinstance(deadline, Deadline)
+        assert intervals is not None
+        windows = self.facts.windows.filter(pl.col("place") == self.spec.subject)
+        of_intervals = {
+            end_ms: deadline.at_ms(end_ms) - end_ms
+            for end_ms in windows["end_ms"].unique()
+            if intervals.end_of(intervals.start_of(end_ms - 1)) == end_ms
+        }
+        limit_ms = pl.col("end_ms").replace_strict(of_intervals, default=None, return_dtype=MS)
+        return self._judged(
+            _with_ages(windows, "end_ms").with_columns(limit_ms=limit_ms).drop_nulls("limit_ms"), window_parts
+        )
+
+    def work(self) -> Judged:
+        """Returns the batches in which the operator worked for too long, by the operator's segments alone."""
+        # A stateless operator is a part of the next step, whose name has both.
+        is_own = pl.col("detail").str.split("+").list.contains(self.spec.subject)
+        segments = self.facts.segments.filter(pl.col("owner") == OPERATOR, is_own)
+        placed = segments.join(self.ledger.clocks, on=["stream", "driver"], maintain_order="left").with_columns(
+            pl.col("began_ms", "ended_ms") + pl.col("to_reference_ms"),
+            ahead_ms=pl.lit(0, MS),
+            producer=pl.lit(None, pl.String()),
+        )
+        work = placed.with_columns(start_ms="began_ms", visible_ms="ended_ms")
+        return self._judged(_with_ages(work, "start_ms"), _parts_of_work)
+
+    def _judged(self, results: pl.DataFrame, parts_of_results: PartsOf) -> Judged:
+        """Returns those of *results* (`n`, `age_ms`, `visible_ms`) that broke the promise, and those that kept it
+        before; each has a `limit_ms` of its own, or that of the promise.
+        """
+        limit_ms = pl.col("limit_ms") if "limit_ms" in results.columns else pl.lit(self.limit_ms)
+        asked = results.with_columns(over_ms=pl.col("age_ms") - limit_ms, visible=pl.col("visible_ms"))
+        now = asked.filter(pl.col("visible").is_between(self.at_ms - self.spec.over_ms, self.at_ms, closed="right"))
+        broken = now.filter(pl.col("over_ms") > 0)
+        first_ms = broken.select(pl.min("visible")).item() or self.at_ms
+        before = asked.filter(pl.col("visible").is_between(first_ms - DAY_MS, first_ms, closed="left"))
+        kept = before.filter(pl.col("over_ms") <= 0)
+        chosen = pl.concat([broken, kept])
+        is_broken = pl.Series("is_broken", [True] * broken.height + [False] * kept.height, dtype=pl.Boolean())
+        history = int(before["n"].sum())
+        return self._with_settings(
+            results=numbered(chosen.select("n", "age_ms", "over_ms", is_broken)),
+            parts=parts_of_results(self.ledger, chosen),
+            usual_share=int(before.filter(pl.col("over_ms") > 0)["n"].sum()) / history if history else None,
+            judged=int(now["n"].sum()),
+        )
+
+    def _with_settings(
+        self,
+        *,
+        results: pl.DataFrame,
+        parts: pl.DataFrame,
+        usual_share: float | None = None,
+        judged: int = 1,
+        is_open: bool = False,
+    ) -> Judged:
+        return Judged(
+            results=results,
+            parts=parts,
+            batch_records=self.facts.plans.group_by("stream", "batch_id").agg(records=pl.sum("n")),
+            volume_of=source_of_volume(self.topology),
+            configured=configured_lengths(self.topology),
+            usual_share=usual_share,
+            judged=judged,
+            is_open=is_open,
+        )
+
+    # The oldest result that is not visible yet
+
+    def of_open_result(self) -> Explanation:
+        """Returns why the oldest result is not visible yet."""
+        ahead = self._ahead()
+        if ahead is not None:
+            return ahead
+        if self._is_fresh:
+            return Explanation(verdict=Verdict.KEPT)
+        now = StreamsNow(self.tables, self.recorded, self.ledger, self.at_ms)
+        found = self._open_result(now)
+        return Explanation(verdict=Verdict.NOT_KNOWN) if found is None else explain(self._open(found))
+
+    def _ahead(self) -> Explanation | None:
+        """Returns whose clock is ahead, if records have event times that are still to come; None: none has."""
+        reads = self.facts.reads.filter(pl.col("writer").is_null())
+        early = reads.filter(pl.col("event_ms") > self.at_ms + LEAST_CLOCK_ERROR_MS).sort("event_ms")
+        if early.is_empty():
+            return None
+        read = early.row(-1, named=True)
+        whose = read["input"] if read["partition"] is None else f"{read['input']}/{read['partition']}"
+        seen_ms = self.at_ms if read["arrived_ms"] is None else read["arrived_ms"]
+        early_ms = seen_ms - read["event_ms"]
+        leaf = Leaf(owner=PRODUCER, detail=whose, amount_ms=early_ms, largest_ms=early_ms, touched=read["n"])
+        cause = Cause(owner=PRODUCER, detail=whose, explained=1.0)
+        return Explanation(
+            verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1
+        )
+
+    @property
+    def _is_fresh(self) -> bool:
+        """Whether the newest record of the table, or the watermark, is younger than the limit."""
+        if self.spec.measure is Measure.STALENESS:
+            rows = self.recorded.operator_batches.filter(pl.col("operator").is_in(self.places))
+            newest_ms = rows.select(pl.max("newest_ms")).item()
+        else:
+            source = None if self.spec.subject == self.sub_topology.name else self.spec.subject
+            rows = self.recorded.partition_batches.filter(
+                pl.col("sub_topology") == self.sub_topology.name,
+                pl.col("source").eq_missing(source),
+                pl.col("partition").is_null(),
+            )
+            newest_ms = rows.select(pl.col("watermark").dt.epoch("ms").max()).item()
+        return newest_ms is not None and self.at_ms - int(newest_ms) <= self.limit_ms
+
+    def _open_result(self, now: StreamsNow) -> OpenResult | None:
+        if self.spec.measure is Measure.WATERMARK_LAG:
+            return OpenTime(now).where_it_stands(self.sub_topology)
+        for place in self.places:
+            found = OpenRecords(now).held_by_setting(place)
+            if found is None:
+                holder = self._holder(place)
+                found = OpenRecords(now).before(place) if holder is None else OpenTime(now).next_window(holder)
+            if found is not None:
+                return found
+        return None
+
+    def _holder(self, place: str) -> Operator | None:
+        """Returns the operator before *place* whose windows wait for time; None: there is none."""
+        return next((o for o in self.topology.path_into(place) if waits_for_time(o)), None)
+
+    def _open(self, found: OpenResult) -> Judged:
+        """Returns an open result beside those that were visible before it, and that kept the promise."""
+        of_time = self.spec.measure is Measure.WATERMARK_LAG or any(map(self._holder, self.places))
+        if of_time:
+            of_stream = pl.col("stream") == f"{self.topology.name}/{self.sub_topology.name}"
+            windows = self.facts.windows.filter(of_stream).unique(
+                ["batch_id", "end_ms"], keep="first", maintain_order=True
+            )
+            results = _with_ages(windows, "end_ms")
+        else:
+            results = _with_ages(self.facts.results.filter(pl.col("place").is_in(self.places)), "event_ms")
+        is_before = pl.col("visible_ms") < self.at_ms - found.age_ms
+        kept = results.filter(is_before, pl.col("age_ms") <= self.limit_ms).with_columns(
+            over_ms=pl.col("age_ms") - self.limit_ms, is_broken=pl.lit(value=False)
+        )
+        parts = (window_parts if of_time else record_parts)(self.ledger, kept)
+        columns = ["result", "n", "age_ms", "over_ms", "is_broken"]
+        row = dict(zip(columns, (-1, 1, found.age_ms, found.age_ms - self.limit_ms, True), strict=True))
+        known = numbered(kept).select(columns)
+        return self._with_settings(
+            results=pl.concat([known, pl.DataFrame([row], schema=known.schema)]),
+            parts=pl.concat([parts, found.parts.with_columns(result=pl.lit(-1, pl.Int64()))]),
+            is_open=True,
+        )
+
+
+def _with_ages(results: pl.DataFrame, since: str) -> pl.DataFrame:
+    """Returns *results* with `age_ms` from *since* until they were visible; a row without `n` is one result."""
+    counted = results if "n" in results.columns else results.with_columns(n=pl.lit(1, pl.Int64()))
+    return counted.with_columns(age_ms=pl.col("visible_ms") - pl.col(since))
+
+
+def _parts_of_work(ledger: Ledger, work: pl.DataFrame) -> pl.DataFrame:
+    rows = numbered(work)
+    steps = step(rows, 0, 1, "visible_ms", stream="stream", error_ms="clock_error_ms")
+    return parts_of(rows.select(AGES.names()), in_order(steps), ledger.timeline)

@@ -1,0 +1,39 @@
+"""What the file of a topology says about time: lengths that settings have, and where a stream's volume comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidemark.account.open_records import hop_into
+from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
+from tidemark.account.owners.bound import BOUND
+from tidemark.account.owners.interval import INTERVAL
+from tidemark.account.owners.trigger import TRIGGER
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.source import Source
+from tidemark.model.topology import Topology
+
+
+def configured_lengths(topology: Topology) -> Mapping[tuple[str, str | None], int]:
+    """Returns the lengths that settings have, ms, by owner and detail; None stands for any detail."""
+    found: dict[tuple[str, str | None], int] = {(TRIGGER, None): topology.trigger_ms}
+    for name, operator in topology.operators.items():
+        if isinstance(operator, Source) and operator.bound_ms is not None:
+            found[BOUND, name] = operator.bound_ms
+        if isinstance(operator, Aggregate) and operator.allowed_lateness_ms:
+            found[ALLOWED_LATENESS, name] = operator.allowed_lateness_ms
+        if operator.emission is not None and operator.emission.interval_ms is not None:
+            found[INTERVAL, name] = operator.emission.interval_ms
+    return found
+
+
+def source_of_volume(topology: Topology) -> Mapping[str, str]:
+    """Returns the source from which more records in a batch of a stream come, by the stream's full name."""
+    found: dict[str, str] = {}
+    for sub in topology.sub_topologies:
+        first = sub
+        while (hop := hop_into(first)) is not None:
+            first = topology.sub_topology(hop.upstream)
+        leading = [o for o in first.sources if o.name not in first.table_inputs()] or first.sources
+        found[f"{topology.name}/{sub.name}"] = leading[0].name
+    return found

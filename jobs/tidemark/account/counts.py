@@ -1,0 +1,209 @@
+"""Reads numbers of records: what came, what became of it, and what did not go on.
+
+A batch counts from its `finished_at` on, so instants are those of the drivers' clocks, epoch ms. Rows that wait in
+journals are included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from tidemark.facts.topology_tables import Scan, tables_of
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import utc
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    BECAME,
+    CAME_IN,
+    DEAD_LETTERS,
+    HEARTBEATS,
+    OPERATOR_BATCHES,
+    PARTITION_BATCHES,
+    Table,
+)
+from tidemark.model.topology import Topology
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+WEEK_MS = 7 * DAY_MS
+BATCH = ["sub_topology", "batch_id"]
+OF_BATCHES_MS = DAY_MS
+"""No batch is finished later than so long after its decision: files of earlier ones are not opened."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """The time after `since_ms`, up to `until_ms`."""
+
+    since_ms: int
+    until_ms: int
+
+    @property
+    def length_ms(self) -> int:
+        """Its length."""
+        return self.until_ms - self.since_ms
+
+    def holds(self, column: str = "finished_ms") -> pl.Expr:
+        """Returns the condition that an instant lies in it."""
+        return pl.col(column).is_between(self.since_ms, self.until_ms, closed="right")
+
+
+class Counts:
+    """What streams of *topology* counted in the week before *at_ms*, and in the day before *since_ms*."""
+
+    def __init__(self, topology: Topology, layout: Layout, *, since_ms: int, at_ms: int) -> None:
+        self._topology, self._scan = topology, tables_of(layout, topology.name)
+        self._since_ms, self._at_ms = since_ms, at_ms
+
+    @cached_property
+    def _batches(self) -> pl.DataFrame:
+        """When each batch finished that had done so by the instant."""
+        first_ms = min(self._at_ms, self._since_ms) - WEEK_MS
+        where = [pl.col("finished_at") >= utc(first_ms), pl.col("finished_at") <= utc(self._at_ms)]
+        return finished(self._scan, *where)
+
+    def _rows(self, table: Table, first_ms: int, *where: pl.Expr, columns: Collection[str]) -> pl.DataFrame:
+        """Returns rows of batches that finished from *first_ms* on, with `finished_ms`."""
+        # A row of a query of a job may have no decision time.
+        decided = pl.col("decided_at").is_null() | (pl.col("decided_at") >= utc(first_ms - OF_BATCHES_MS))
+        rows = self._scan(table, where=[decided]).select(*BATCH, "decided_at", *columns).collect()
+        # Arrow compares no text of a table that delta-rs has rewritten.
+        known = rows.filter(*where).join(self._batches, on=BATCH).filter(pl.col("finished_ms") >= first_ms)
+        return known.with_columns(decided_ms=pl.col("decided_at").dt.epoch("ms")).drop("decided_at")
+
+    @cached_property
+    def outcomes(self) -> pl.DataFrame:
+        """The updates of each batch and operator by outcome, oldest first."""
+        columns = ("operator", *CAME_IN, *BECAME, "fan_out")
+        return self._rows(OPERATOR_BATCHES, self._since_ms - DAY_MS, columns=columns).sort("finished_ms")
+
+    @cached_property
+    def reads(self) -> pl.DataFrame:
+        """What batches read of partitions of topics: `n` offsets, and `unread` ones that they left (null: not asked).
+
+        `usable` of the n have a record time. Of a source that reads no topic there is one row a batch, without a
+        partition.
+        """
+        columns = ("source", "partition", "from_offset", "until_offset", "latest_offset", "left_offset", "reads")
+        is_read = pl.col("partition").is_not_null() & pl.col("until_offset").is_not_null()
+        of_reads = pl.col("reads").list
+        rows = self._rows(PARTITION_BATCHES, self._since_ms - WEEK_MS, is_read, columns=columns).with_columns(
+            n=pl.col("until_offset") - pl.col("from_offset"),
+            unread=pl.col("latest_offset") - pl.col("until_offset"),
+            usable=of_reads.eval(pl.element().struct["n"]).list.sum().fill_null(0),
+            wait_ms=of_reads.eval(pl.element().struct["wait_ms"]).list.sum(),
+        )
+        is_of_topic = pl.col("source").is_in(self._topics)
+        others = self.outcomes.filter(pl.col("operator").is_in(self._others)).select(
+            *BATCH,
+            "finished_ms",
+            source="operator",
+            n="records_in",
+            usable="records_in",
+        )
+        return pl.concat([rows.filter(is_of_topic).drop("reads"), others], how="diagonal").sort("finished_ms")
+
+    @cached_property
+    def _hops(self) -> pl.DataFrame:
+        names = [hop.name for sub in self._topology.sub_topologies for hop in sub.hops_read]
+        is_read = pl.col("source").is_in(names) & pl.col("until_offset").is_not_null()
+        return self._rows(
+            PARTITION_BATCHES, self._since_ms - DAY_MS, is_read, columns=("source", "partition", "until_offset")
+        )
+
+    def read_of_hop(self, sub_topology: str, hop: str, batch_id: int | None = None) -> int | None:
+        """Returns up to which batch of its writer (excluded) *sub_topology* has read *hop* with a batch.
+
+        None as *batch_id*: with all. None: it is not known.
+        """
+        is_its = (pl.col("sub_topology") == sub_topology) & (pl.col("source") == hop)
+        rows = self._hops.filter(is_its)
+        known = rows if batch_id is None else rows.filter(pl.col("batch_id") <= batch_id)
+        return known["until_offset"].max()  # type: ignore[return-value]
+
+    @cached_property
+    def dead_letters(self) -> pl.DataFrame:
+        """The records that operators did not send on, without their values."""
+        columns = ("kind", "operator", "partition", "key", "timestamp", "reason", "detail")
+        return self._rows(DEAD_LETTERS, self._since_ms - DAY_MS, columns=columns)
+
+    def newest_batch(self, sub_topology: str) -> tuple[int, int] | None:
+        """Returns number and `finished_ms` of the newest batch of a stream; None: none has finished."""
+        rows = self._batches.filter(pl.col("sub_topology") == sub_topology).sort("batch_id")
+        return rows.select("batch_id", "finished_ms").row(-1) if rows.height else None
+
+    def has_ever_read(self, operator: str) -> bool:
+        """Returns whether any batch has a record that *operator* read."""
+        rows = self._scan(OPERATOR_BATCHES).select("operator", "records_in").collect()
+        return rows.filter(pl.col("operator") == operator, pl.col("records_in") > 0).height > 0
+
+    def held_back_by(self, source: str) -> str | None:
+        """Returns the partition, SOURCE/PARTITION, that holds the newest time of *source* back; None: none does."""
+        is_combined = (pl.col("source") == source) & pl.col("partition").is_null() & pl.col("reads").is_null()
+        rows = self._rows(
+            PARTITION_BATCHES,
+            self._since_ms - DAY_MS,
+            is_combined,
+            columns=("source", "partition", "reads", "blocked_by"),
+        )
+        newest = rows.sort("finished_ms")["blocked_by"].drop_nulls().tail(1)
+        return f"{source}/{newest[0]}" if len(newest) else None
+
+    def newest_beat(self, sub_topology: str, *, at_ms: int) -> Mapping[str, Any] | None:
+        """Returns `batch_id` and `segments` of the newest heartbeat of a stream in the day before *at_ms*."""
+        is_recent = [pl.col("beat_at") >= utc(at_ms - DAY_MS), pl.col("beat_at") <= utc(at_ms)]
+        rows = self._scan(HEARTBEATS, where=is_recent)
+        beats = rows.select("sub_topology", "beat_at", "batch_id", "segments").collect()
+        newest = beats.filter(pl.col("sub_topology") == sub_topology).sort("beat_at").tail(1)
+        return newest.row(0, named=True) if newest.height else None
+
+    @cached_property
+    def _topics(self) -> list[str]:
+        return [*self._names(is_topic=True)]
+
+    @cached_property
+    def _others(self) -> list[str]:
+        return [*self._names(is_topic=False)]
+
+    def _names(self, *, is_topic: bool) -> Iterator[str]:
+        for source in self._topology.outside_sources:
+            if (source.topic is not None) is is_topic:
+                yield source.name
+
+
+def newest_result(scan: Scan, operators: Collection[str], *, at_ms: int) -> tuple[str, int] | None:
+    """Returns stream and number of the newest batch with which one of *operators* sent something on; None: none did.
+
+    It had finished at *at_ms*.
+    """
+    for first_ms in (at_ms - 2 * DAY_MS, 0):
+        is_recent = pl.col("decided_at").is_null() | (pl.col("decided_at") >= utc(first_ms))
+        rows = scan(OPERATOR_BATCHES, where=[is_recent]).select(*BATCH, "operator", "emitted", "passed", "repeated")
+        gave = pl.any_horizontal(pl.col("emitted", "passed", "repeated") > 0)
+        given = rows.filter(gave).collect().filter(pl.col("operator").is_in([*operators]))
+        known = given.join(finished(scan), on=BATCH).filter(pl.col("finished_ms") <= at_ms)
+        newest = known.sort("finished_ms").tail(1)
+        if newest.height:
+            return newest["sub_topology"][0], newest["batch_id"][0]
+    return None
+
+
+def first_finished_ms(scan: Scan) -> int | None:
+    """Returns when the first batch of all finished; None: none has."""
+    return finished(scan)["finished_ms"].min()  # type: ignore[return-value]
+
+
+def finished_ms_of(scan: Scan, sub_topology: str, batch_id: int) -> int | None:
+    """Returns when a batch of a stream finished; None: it is not known."""
+    rows = finished(scan, pl.col("batch_id") == batch_id).filter(pl.col("sub_topology") == sub_topology)
+    return rows["finished_ms"][0] if rows.height else None
+
+
+def finished(scan: Scan, *where: pl.Expr) -> pl.DataFrame:
+    """Returns `finished_ms` of batches."""
+    rows = scan(BATCHES, where=where).select(*BATCH, finished_ms=pl.col("finished_at").dt.epoch("ms"))
+    return rows.collect()

@@ -1,0 +1,320 @@
+"""From the account of broken results to their causes: what is expected, what exceeds it, and whose return would help.
+
+`docs/decisions/0154-the-cause-is-whose-return-keeps-most.md` has the rules, with an example.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+
+from tidemark.account.explanation import Cause, Explanation, Leaf, Verdict
+from tidemark.account.facts import COUNT, MS, TEXT
+from tidemark.account.owners import OWNERS, WORK_ON_RECORDS
+from tidemark.account.owners.topic_volume import TOPIC_VOLUME
+from tidemark.semantics.quantiles import MEDIAN, rank
+
+ENOUGH = 20
+"""So many results that kept the promise say what is expected."""
+AS_USUAL, STANDARD_ERRORS = 1.5, 3
+"""A share of broken results up to so many times that of the history, or so near to it, is as usual."""
+KEPT_ENOUGH, MOST_CAUSES = 0.9, 3
+"""Causes are looked for until this share of the broken results would be kept, and at most so many."""
+LEAST_SHARE = 0.1
+"""A cause or a leaf has at least this share of the whole excess."""
+ONE_CHILD = 0.7
+"""A cause is the child of its node that has at least this share of the node's excess. An excess is one event's if an
+event has this share of it."""
+TOUCHED_MS, TOUCHED_SHARE = 100, 0.1
+"""An owner touched the results in which its excess is over 100 ms and over a tenth of its largest."""
+OWNED = ["owner", "detail", "stream"]
+Owned = tuple[str, str, str | None]
+Node = tuple[str, str]
+"""An owner and its detail, as a node of the owners' trees."""
+SUMS = pl.Schema(
+    {
+        "result": pl.Int64(),
+        "n": COUNT,
+        "owner": TEXT,
+        "detail": TEXT,
+        "stream": TEXT,
+        "ms": MS,
+        "records": COUNT,
+        "event_ms": MS,
+        "began_ms": MS,
+    }
+)
+"""The time of an owner in a result, or its excess: `ms`. `records` are those that its batch read, `event_ms` is the end
+of the event that has most of the time, and `began_ms` when its first part began."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Results that broke a promise, and results before them that kept it, with their parts.
+
+    Attributes:
+        results: `result`, `n` (how many it stands for), `age_ms`, `over_ms` (the age less the limit), `is_broken`.
+        parts: PARTS of the results.
+        batch_records: `stream`, `batch_id` and `records`, which the batch read.
+        volume_of: the source from which more records in a batch come, by stream.
+        configured: the lengths that settings have, ms, by owner and detail; None stands for any detail.
+        usual_share: of the results before that broke the promise, 0 to 1; None: there are none.
+        judged: how many results were judged with the broken ones.
+        is_open: the broken result is not visible yet.
+    """
+
+    results: pl.DataFrame
+    parts: pl.DataFrame
+    batch_records: pl.DataFrame
+    volume_of: Mapping[str, str] = field(default_factory=dict)
+    configured: Mapping[tuple[str, str | None], int] = field(default_factory=dict)
+    usual_share: float | None = None
+    judged: int = 0
+    is_open: bool = False
+
+    def sums(self, results: pl.DataFrame) -> pl.DataFrame:
+        """Returns the SUMS of *results*."""
+        parts = self.parts.join(results.select("result", "n"), on="result", maintain_order="left")
+        return (
+            parts.join(self.batch_records, on=["stream", "batch_id"], how="left", maintain_order="left")
+            .group_by("result", "n", *OWNED, maintain_order=True)
+            .agg(
+                pl.sum("ms"),
+                pl.max("records"),
+                event_ms=pl.col("ended_ms").sort_by("ms").last(),
+                began_ms=(pl.col("ended_ms") - pl.col("ms")).min(),
+            )
+            .select(SUMS.names())
+            .cast(SUMS)
+        )
+
+
+def explain(judged: Judged) -> Explanation:
+    """Returns the causes of the broken results in *judged*, and the leaves with their amounts."""
+    broken = judged.results.filter("is_broken")
+    n_broken = int(broken["n"].sum())
+    if not n_broken:
+        return Explanation(verdict=Verdict.KEPT, results=judged.judged, usual_share=judged.usual_share)
+    expected, sums = _expected(judged), judged.sums(broken)
+    limit_ms = broken.select((pl.col("age_ms") - pl.col("over_ms")).min()).item()
+    verdict, causes, leaves = Verdict.NOT_KNOWN, tuple[Cause, ...](), tuple[Leaf, ...]()
+    if sum(expected.lengths_ms.values()) > limit_ms:
+        verdict, causes, leaves = Verdict.CANNOT_BE_KEPT, *_largest_expected(expected, sums, judged)
+    elif _is_usual(n_broken, judged):
+        verdict = Verdict.AS_USUAL
+    else:
+        excess = _excess(judged, sums, expected)
+        whole_ms = float((excess["ms"] * excess["n"]).sum())
+        if whole_ms:
+            verdict = Verdict.EXPLAINED
+            causes, leaves = _causes(broken, excess, whole_ms), _leaves(excess, whole_ms, expected)
+    return Explanation(
+        verdict=verdict,
+        causes=causes,
+        leaves=leaves,
+        explained=causes[-1].explained if causes else 0.0,
+        broken=n_broken,
+        results=judged.judged,
+        usual_share=judged.usual_share,
+        has_history=expected.has_history,
+    )
+
+
+def _is_usual(broken: int, judged: Judged) -> bool:
+    """Returns True if the share of broken results is that of the history, by and large."""
+    if not judged.usual_share or not judged.judged:
+        return False
+    share, usual = broken / judged.judged, judged.usual_share
+    return share <= max(AS_USUAL * usual, usual + STANDARD_ERRORS * math.sqrt(usual * (1 - usual) / judged.judged))
+
+
+# What is expected
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What is expected of owners in a result, ms, and how many records the batch has for that."""
+
+    lengths_ms: Mapping[Owned, int]
+    records: Mapping[Owned, int]
+    has_history: bool
+
+
+def _expected(judged: Judged) -> _Expected:
+    """Returns the medians of results that kept the promise; of too few it is what the file says."""
+    kept = judged.results.filter(~pl.col("is_broken"))
+    whole = int(kept["n"].sum())
+    if whole < ENOUGH:
+        broken = judged.sums(judged.results.filter("is_broken"))
+        configured = {
+            (owner, detail, stream): judged.configured.get((owner, detail), judged.configured.get((owner, None), 0))
+            for owner, detail, stream in broken.select(OWNED).unique().rows()
+        }
+        return _Expected({owned: ms for owned, ms in configured.items() if ms}, {}, has_history=False)
+    lengths_ms, records = dict[Owned, int](), dict[Owned, int]()
+    for owned, rows in _by_owner(judged.sums(kept)):
+        lengths_ms[owned] = _median(rows["ms"], rows["n"], whole)
+        of_batches = rows.drop_nulls("records")
+        if of_batches.height:
+            records[owned] = _median(of_batches["records"], of_batches["n"], int(of_batches["n"].sum()))
+    return _Expected(lengths_ms, records, has_history=True)
+
+
+def _by_owner(sums: pl.DataFrame) -> Iterator[tuple[Owned, pl.DataFrame]]:
+    for (owner, detail, stream), rows in sums.group_by(OWNED, maintain_order=True):
+        yield (str(owner), str(detail), None if stream is None else str(stream)), rows
+
+
+def _median(lengths: pl.Series, n: pl.Series, whole: int) -> int:
+    """Returns the median of *whole* lengths, *n* of each; those that are not given are 0."""
+    ordered = pl.DataFrame({"length": lengths, "n": n}).sort("length")
+    place = rank(whole, MEDIAN) - (whole - int(ordered["n"].sum()))
+    at = int(np.searchsorted(ordered["n"].cum_sum().to_numpy(), place, side="right"))
+    return int(ordered["length"][at]) if place >= 0 else 0
+
+
+def _largest_expected(
+    expected: _Expected, sums: pl.DataFrame, judged: Judged
+) -> tuple[tuple[Cause, ...], tuple[Leaf, ...]]:
+    """Returns the largest length that is expected; of a result that still waits, as much of it as has gone by."""
+    (owner, detail, stream), ms = max(expected.lengths_ms.items(), key=lambda each: (each[1], each[0][:2]))
+    spent_ms = sums.filter(pl.col("owner") == owner, pl.col("detail") == detail).select(pl.max("ms")).item() or 0
+    amount_ms = min(ms, int(spent_ms)) if judged.is_open else ms
+    broken = int(judged.results.filter("is_broken")["n"].sum())
+    leaf = Leaf(
+        owner=owner,
+        detail=detail,
+        stream=stream,
+        amount_ms=amount_ms,
+        largest_ms=amount_ms,
+        usual_ms=ms,
+        touched=broken,
+    )
+    return (Cause(owner=owner, detail=detail, explained=1.0),), (leaf,)
+
+
+# What exceeds it
+
+
+def _excess(judged: Judged, sums: pl.DataFrame, expected: _Expected) -> pl.DataFrame:
+    """Returns the excess of owners, as SUMS.
+
+    Of work on more records than expected the topic's volume has the excess that is due to them.
+    """
+    rows: list[tuple[object, ...]] = []
+    for result, n, owner, detail, stream, ms, records, event_ms, began_ms in sums.iter_rows():
+        owned = owner, detail, stream
+        usual_ms, usual_records = expected.lengths_ms.get(owned, 0), expected.records.get(owned, 0)
+        excess_ms, of_more_ms = max(0, ms - usual_ms), 0
+        if owner in WORK_ON_RECORDS and usual_records and records:
+            more = max(0, records - usual_records)
+            of_more_ms = min(excess_ms, round(usual_ms * more / usual_records))
+        volume = TOPIC_VOLUME, judged.volume_of.get(stream, stream), stream
+        for whose, each_ms in ((owned, excess_ms - of_more_ms), (volume, of_more_ms)):
+            if each_ms:
+                rows.append((result, n, *whose, each_ms, records, event_ms, began_ms))
+    found = pl.DataFrame(rows, schema=SUMS, orient="row")
+    return found.group_by("result", "n", *OWNED, maintain_order=True).agg(
+        pl.sum("ms"), pl.max("records"), pl.col("event_ms").sort_by("ms").last(), pl.min("began_ms")
+    )
+
+
+# Whose return would help
+
+
+def path_of(owned: Owned) -> tuple[Node, ...]:
+    """Returns the nodes from the root of an owner's tree to its leaf.
+
+    The root of a topic is its source, and that of a driver its stream. Owners that stand alone are roots themselves.
+
+    >>> path_of(("producer", "orders/0", None))
+    (('topic', 'orders'), ('producer', 'orders/0'))
+    >>> path_of(("operator", "top", "shop/report"))
+    (('driver', 'shop/report'), ('operator', 'top'))
+    """
+    owner, detail, stream = owned
+    path: list[Node] = [(owner, detail)]
+    parent = OWNERS[owner].parent
+    while parent is not None:
+        before = OWNERS[parent].parent
+        source = detail.split("/")[0] if before is None else detail
+        path.insert(0, (parent, (stream or detail) if parent == "driver" else source))
+        parent = before
+    return tuple(path)
+
+
+def _causes(broken: pl.DataFrame, excess: pl.DataFrame, whole_ms: float) -> tuple[Cause, ...]:
+    """Returns the roots whose return keeps most of the *broken* results, each as the deepest node with its excess."""
+    paths: dict[Owned, tuple[Node, ...]] = {owned: path_of(owned) for owned, _ in _by_owner(excess)}
+    roots = sorted({path[0] for path in paths.values()})
+    row_of = {result: row for row, result in enumerate(broken["result"])}
+    of_roots_ms = np.zeros((broken.height, len(roots)))
+    for result, owner, detail, stream, ms in excess.select("result", *OWNED, "ms").iter_rows():
+        of_roots_ms[row_of[result], roots.index(paths[owner, detail, stream][0])] += ms
+    n, over_ms = broken["n"].to_numpy(), broken["over_ms"].to_numpy().astype(float)
+    sums_ms = of_roots_ms.T @ n
+    left = [number for number in range(len(roots)) if sums_ms[number] >= LEAST_SHARE * whole_ms]
+    causes: list[Cause] = []
+    while left and len(causes) < MOST_CAUSES and (not causes or causes[-1].explained < KEPT_ENOUGH):
+        kept = {number: int(n[over_ms <= of_roots_ms[:, number]].sum()) for number in left}
+        best = max(left, key=lambda number: (kept[number], sums_ms[number], -number))
+        left.remove(best)
+        over_ms = over_ms - of_roots_ms[:, best]
+        owner, detail = _descended(roots[best], excess, paths)
+        causes.append(Cause(owner=owner, detail=detail, explained=kept[best] / int(n.sum())))
+    return tuple(causes)
+
+
+def _descended(root: Node, excess: pl.DataFrame, paths: Mapping[Owned, tuple[Node, ...]]) -> Node:
+    """Returns the deepest node below *root* to which one child after the other leads."""
+    sums_ms: dict[tuple[Node, ...], float] = {}
+    for owned, rows in _by_owner(excess):
+        for depth in range(1, len(paths[owned]) + 1):
+            node = paths[owned][:depth]
+            sums_ms[node] = sums_ms.get(node, 0) + float((rows["ms"] * rows["n"]).sum())
+    found: tuple[Node, ...] = (root,)
+    while True:
+        least_ms = ONE_CHILD * sums_ms[found]
+        children = [path for path, ms in sums_ms.items() if path[:-1] == found and ms >= least_ms]
+        if not children:
+            return found[-1]
+        found = children[0]
+
+
+def _leaves(excess: pl.DataFrame, whole_ms: float, expected: _Expected) -> tuple[Leaf, ...]:
+    """Returns the leaves that have enough of the excess, the one with most first."""
+    leaves: list[Leaf] = []
+    for owned, rows in _by_owner(excess):
+        share = float((rows["ms"] * rows["n"]).sum()) / whole_ms
+        if share < LEAST_SHARE:
+            continue
+        largest_ms = int(rows.select(pl.max("ms")).item())
+        touched = rows.filter(pl.col("ms") > max(TOUCHED_MS, TOUCHED_SHARE * largest_ms))
+        touched = rows if touched.is_empty() else touched
+        n = int(touched["n"].sum())
+        leaves.append(
+            Leaf(
+                owner=owned[0],
+                detail=owned[1],
+                stream=owned[2],
+                amount_ms=largest_ms if _is_one_event(touched) else _median(touched["ms"], touched["n"], n),
+                largest_ms=largest_ms,
+                usual_ms=expected.lengths_ms.get(owned, 0),
+                share=share,
+                touched=n,
+                since_ms=touched.select(pl.min("began_ms")).item(),
+            )
+        )
+    return tuple(sorted(leaves, key=lambda leaf: (-leaf.share, leaf.owner, leaf.detail)))
+
+
+def _is_one_event(touched: pl.DataFrame) -> bool:
+    """Returns True if most of the excess ended at one instant, as it does if one event has caused it."""
+    weighted = touched.with_columns(ms=pl.col("ms") * pl.col("n"))
+    of_events = weighted.drop_nulls("event_ms").group_by("event_ms").agg(pl.sum("ms"))
+    most_ms = of_events.select(pl.max("ms")).item() or 0
+    return bool(most_ms >= ONE_CHILD * int(weighted["ms"].sum()))

@@ -1,0 +1,221 @@
+"""What records did not come through: not produced, unread, or lost at an operator on the way.
+
+What happened after a stream's last look is not known to be silence. The records that usually come in that time are
+unread, and belong to what keeps the stream from looking: the driver's absence, or what it has not finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Self, assert_never
+
+import polars as pl
+
+from tidemark.account.counts import Counts, Span
+from tidemark.account.explanation import Became, Leaf
+from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large, place_of
+from tidemark.account.owners.absence import ABSENCE
+from tidemark.account.owners.capacity import CAPACITY
+from tidemark.account.owners.driver import DRIVER
+from tidemark.account.owners.max_records import MAX_RECORDS
+from tidemark.account.owners.producer import PRODUCER
+from tidemark.account.owners.topic import TOPIC
+from tidemark.account.usual_numbers import usual_number
+from tidemark.control.folder import StreamState
+from tidemark.facts.heartbeat_facts import HeartbeatFacts
+from tidemark.facts.liveness import drivers_of
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.layout import Layout
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.liveness import LIMITS
+
+ALIVE = frozenset({StreamState.STARTING, StreamState.RUNNING})
+"""What the heartbeat says of a driver that has not ended."""
+MISSED = 2
+"""A driver without a sign of life for so many heartbeats looks no more."""
+NOT_PRODUCED, UNREAD = Became.NOT_PRODUCED, Became.UNREAD
+
+
+class Lost:
+    """What did not come through in the time *spans* of each stream."""
+
+    def __init__(self, topology: Topology, layout: Layout, spans: Mapping[str, Span], at_ms: int) -> None:
+        self._topology, self._layout, self._spans, self._at_ms = topology, layout, spans, at_ms
+        # Each source of a stream, and each of its partitions, asks.
+        self._stopped = cache(self._look)
+        self._since_ms = min(span.since_ms for span in spans.values())
+        self.counts = Counts(topology, layout, since_ms=self._since_ms, at_ms=max(s.until_ms for s in spans.values()))
+
+    @property
+    def has_history(self) -> bool:
+        """Whether anything was read before."""
+        return self.counts.reads.filter(pl.col("finished_ms") <= self._since_ms, pl.col("n") > 0).height > 0
+
+    def before(self, operator: str) -> Iterator[Loss]:
+        """Yields what *operator* did not get."""
+        for each in _once(self._topology.path_into(operator)):
+            yield from self._unread(each)
+            if each.name != operator:
+                yield from self._lost_at(each)
+
+    def on(self, path: Iterable[Operator]) -> Iterator[Loss]:
+        """Yields what operators on *path* did not get, or did not send on."""
+        for each in _once(path):
+            yield from self._unread(each)
+            yield from self._lost_at(each)
+
+    def _lost_at(self, operator: Operator) -> Iterator[Loss]:
+        span = self._spans[self._topology.sub_topology_of(operator.name).name]
+        return OutcomesOf(self._topology, self.counts, operator, span).losses()
+
+    def _unread(self, operator: Operator) -> Iterator[Loss]:
+        if isinstance(operator, Reading):
+            sub = self._topology.sub_topology_of(operator.name)
+            match operator:
+                case Source():
+                    yield from self._unread_of_source(operator, sub)
+                case HopSource():
+                    yield from self._unread_of_hop(operator, sub)
+                case _:
+                    assert_never(operator)
+
+    def _unread_of_source(self, source: Source, sub: SubTopology) -> Iterator[Loss]:
+        """Yields records of *source* that were not produced, or are unread."""
+        rows, stopped = self.counts.reads.filter(pl.col("source") == source.name), self._stopped(sub.name)
+        if not rows["n"].sum():
+            yield Loss(stopped.leaf if stopped else Leaf(owner=TOPIC, detail=source.name, became=NOT_PRODUCED), 1)
+            return
+        missing, unseen = list[Loss](), list[Loss]()
+        for (partition,), of_partition in rows.group_by("partition", maintain_order=True):
+            place = place_of(source.name, partition)
+            usual = _Usual(of_partition, self._spans[sub.name], None if stopped is None else stopped.seen_ms)
+            leaf = Leaf(owner=PRODUCER, detail=place, became=NOT_PRODUCED, partition=place, since_ms=usual.since_ms)
+            missing += usual.not_produced(leaf)
+            unseen += usual.not_looked_for(stopped.leaf) if stopped else []
+            yield from self._left(of_partition, place, source, sub)
+        yield from as_one(unseen)
+        if len(large(missing)) < rows["partition"].n_unique():
+            yield from missing
+        else:
+            yield from as_one(missing, owner=TOPIC, detail=source.name)
+
+    def _left(self, rows: pl.DataFrame, place: str, source: Source, sub: SubTopology) -> Iterator[Loss]:
+        """Yields what the newest look left of a partition, beyond what looks usually leave."""
+        span, looks = self._spans[sub.name], rows.drop_nulls("unread")
+        newest = looks.filter(span.holds()).tail(1)
+        usual = float(looks.filter(pl.col("finished_ms") <= span.since_ms)["unread"].median() or 0)  # type: ignore[arg-type]
+        left = int(newest["unread"].sum())
+        if left <= usual:
+            return
+        is_cut = source.max_records is not None and newest["left_offset"][0] is not None
+        stopped, stream = self._stopped(sub.name), self._name(sub.name)
+        owner, detail = (MAX_RECORDS, source.name) if is_cut else (CAPACITY, stream)
+        leaf = stopped.leaf if stopped else Leaf(owner=owner, detail=detail, became=UNREAD, stream=stream)
+        yield Loss(replace(leaf, partition=place, records=left, usual_records=round(usual)), left - usual)
+
+    def _unread_of_hop(self, hop: HopSource, sub: SubTopology) -> Iterator[Loss]:
+        """Yields what was written to *hop* since the newest batch of *sub*, if that looks no more."""
+        stopped = self._stopped(sub.name)
+        if stopped is None:
+            return
+        until = self.counts.read_of_hop(sub.name, hop.name) or 0
+        is_new = (pl.col("operator") == hop.repartition) & (pl.col("batch_id") >= until)
+        n = int(self.counts.outcomes.filter(is_new)["fan_out"].sum())
+        if n:
+            yield Loss(replace(stopped.leaf, records=n), n)
+
+    def _look(self, stream: str) -> _Stopped | None:
+        """Returns what keeps *stream* from looking for records; None: it looks."""
+        driver, newest = self._drivers[stream], self.counts.newest_batch(stream)
+        beat, sign = driver.beat, driver.evidence.newest
+        name = self._name(stream)
+        if beat is None or sign is None:
+            # Queries that a job only measures have no heartbeats.
+            return _Stopped.absent(name, self._since_ms) if newest is None else None
+        row = self.counts.newest_beat(stream, at_ms=self._at_ms)
+        number, finished_ms = newest or (-1, self._since_ms)
+        told_ms = max(beat.at_ms, finished_ms)
+        # Of a batch without facts it is not known what it read.
+        is_known = row is None or row["batch_id"] is None or row["batch_id"] <= number
+        silent_ms = MISSED * LIMITS[sign.kind, driver.evidence.store].every_ms
+        if beat.state not in ALIVE or self._at_ms - told_ms > silent_ms:
+            return _Stopped.absent(name, told_ms if is_known else finished_ms)
+        began_ms = beat.batch_started_at_ms
+        if began_ms is None or finished_ms > beat.at_ms:
+            return None
+        segments = row["segments"] if row else None
+        owner, detail = (segments[-1]["owner"], segments[-1]["detail"]) if segments else (DRIVER, name)
+        leaf = Leaf(owner=owner, detail=detail, became=UNREAD, stream=name, since_ms=began_ms)
+        return _Stopped(began_ms if is_known else finished_ms, leaf)
+
+    def _name(self, stream: str) -> str:
+        return f"{self._topology.name}/{stream}"
+
+    @cached_property
+    def _drivers(self) -> Mapping[str, HeartbeatFacts]:
+        return drivers_of(self._layout, self._topology, at_ms=self._at_ms)
+
+
+@dataclass(frozen=True)
+class _Stopped:
+    """Since `seen_ms` a stream has not looked for records, because of the owner of `leaf`."""
+
+    seen_ms: int
+    leaf: Leaf
+
+    @classmethod
+    def absent(cls, stream: str, seen_ms: int) -> Self:
+        """Returns that *stream* has no driver since then."""
+        return cls(seen_ms, Leaf(owner=ABSENCE, detail=stream, became=UNREAD, since_ms=seen_ms))
+
+
+class _Usual:
+    """What usually comes to a partition in *span*, beyond what came.
+
+    Nobody has looked since *seen_ms* (None: until the end). `since_ms` is when records began to be missing: of a
+    partition to which none came with its last one, which may be before the span. What is usual is what came before
+    that, however long it is ago.
+    """
+
+    def __init__(self, reads: pl.DataFrame, span: Span, seen_ms: int | None) -> None:
+        is_before = pl.col("finished_ms") <= span.since_ms
+        looks = reads.drop_nulls("unread")
+        more_unread = int(looks["unread"].tail(1).sum()) - int(looks.filter(is_before)["unread"].tail(1).sum())
+        self._reads, self._span = reads, span
+        self._came = int(reads.filter(span.holds())["n"].sum()) + max(0, more_unread)
+        self._seen_ms = span.until_ms if seen_ms is None else min(seen_ms, span.until_ms)
+        last_ms = reads.filter(is_before, pl.col("n") > 0)["finished_ms"].max()
+        self.since_ms = span.since_ms if self._came or not isinstance(last_ms, int) else last_ms
+
+    def not_produced(self, leaf: Leaf) -> Iterator[Loss]:
+        """Yields *leaf* with what should have come while somebody looked."""
+        yield from self._loss(leaf, lambda since_ms: self._usual(self._seen_ms - since_ms) - self._came)
+
+    def not_looked_for(self, leaf: Leaf) -> Iterator[Loss]:
+        """Yields *leaf* with what should have come since then."""
+
+        def missing(since_ms: int) -> float:
+            seen = max(self._came, self._usual(self._seen_ms - since_ms))
+            return self._usual(self._span.until_ms - since_ms) - seen
+
+        yield from self._loss(leaf, missing)
+
+    def _loss(self, leaf: Leaf, missing: Callable[[int], float]) -> Iterator[Loss]:
+        excess, records = missing(self._span.since_ms), round(missing(self.since_ms))
+        if excess > 0:
+            yield Loss(replace(leaf, records=records, usual_records=0), excess)
+
+    def _usual(self, length_ms: int) -> float:
+        if length_ms <= 0:
+            return 0
+        return usual_number(self._reads, Span(self.since_ms, self.since_ms + length_ms)) or 0
+
+
+def _once(path: Iterable[Operator]) -> Iterable[Operator]:
+    """Returns the operators of *path* without those that come again."""
+    return {each.name: each for each in path}.values()

@@ -1,0 +1,256 @@
+"""The oldest record that a table does not show yet, with its account until now.
+
+A record is open where a batch has read it and not shown it, where a plan left it behind, where a setting or a slower
+partition holds it, or where nobody looks. Behind a hop the search goes on in the stream that writes it, unless the hop
+has a row that its reader lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from tidemark.account.facts import BATCHES, READS, RESULTS
+from tidemark.account.ledger import Ledger
+from tidemark.account.now import StreamsNow
+from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
+from tidemark.account.owners.interval import INTERVAL
+from tidemark.account.owners.max_drift import MAX_DRIFT
+from tidemark.account.owners.window import WINDOW
+from tidemark.account.records import record_parts
+from tidemark.account.steps import PARTS
+from tidemark.kernels.columns.quantiles import median_of
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.settings.windows import Shape, Windows
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.strategy import Strategy
+
+Read = dict[str, Any]
+"""A record, as a row of READS without its number."""
+
+
+@dataclass(frozen=True)
+class OpenResult:
+    """A result that is not visible yet: its PARTS until now, and its age, ms."""
+
+    parts: pl.DataFrame
+    age_ms: int
+
+
+@dataclass(frozen=True)
+class OpenRecords:
+    """The records that streams have not shown *now*."""
+
+    now: StreamsNow
+
+    def before(self, place: str) -> OpenResult | None:
+        """Returns the oldest record on its way to the operator *place*; None: none is known to be."""
+        return self._in_stream(self.now.topology.sub_topology_of(place), place, shown_at=place)
+
+    def _in_stream(self, sub: SubTopology, place: str, *, shown_at: str) -> OpenResult | None:
+        """Returns the oldest record that *sub* has not shown at *place*, or a stream before it; *shown_at* tells which
+        records are not new.
+        """
+        stream, hop = self.now.name(sub), hop_into(sub)
+        if hop is not None:
+            read = self._unread_row(stream, hop)
+            if read is not None:
+                return self._walked(stream, place, read)
+            writer = self.now.topology.sub_topology(hop.upstream)
+            return self._in_stream(writer, hop.repartition, shown_at=shown_at)
+        found = self._drifting(stream, place)
+        read = self._left(stream) or self._unfinished(sub, shown_at)
+        return found or (None if read is None else self._walked(stream, place, read))
+
+    def _unread_row(self, stream: str, hop: HopSource) -> Read | None:
+        """Returns the first row that the writer of *hop* has shown and *stream* has not; None: there is none."""
+        facts, writer = self.now.facts, f"{self.now.topology.name}/{hop.upstream}"
+        plans = facts.plans.filter(pl.col("stream") == stream, pl.col("input") == hop.repartition)
+        taken = plans.select(pl.max("until_offset")).item() or 0
+        shown = facts.results.filter(
+            pl.col("stream") == writer, pl.col("place") == hop.repartition, pl.col("batch_id") >= taken
+        )
+        if shown.is_empty():
+            return None
+        first = shown.sort("batch_id", "event_ms").row(0, named=True)
+        return {
+            "input": hop.repartition,
+            "event_ms": first["event_ms"],
+            "writer": writer,
+            "writer_place": hop.repartition,
+            "writer_batch": first["batch_id"],
+            "writer_row": first["row"],
+        }
+
+    def _left(self, stream: str) -> Read | None:
+        """Returns the oldest record that the newest plan of a partition left behind; None: none did."""
+        plans = self.now.facts.plans.filter(pl.col("stream") == stream, pl.col("writer").is_null()).sort("batch_id")
+        newest = plans.group_by("input", "partition", maintain_order=True).last()
+        behind = newest.filter(pl.col("latest_offset") > pl.col("until_offset")).drop_nulls("newest_ms")
+        if behind.is_empty():
+            return None
+        plan = behind.sort("newest_ms").row(0, named=True)
+        is_of_partition = pl.col("input").eq(plan["input"]) & pl.col("partition").eq_missing(plan["partition"])
+        saw = plans.filter(is_of_partition, pl.col("latest_offset") > plan["until_offset"]).row(0, named=True)
+        looked = self.now.ledger.batches.filter(pl.col("stream") == stream, pl.col("batch_id") == saw["batch_id"])
+        return {
+            "input": plan["input"],
+            "partition": plan["partition"],
+            "event_ms": plan["newest_ms"],
+            "left_by": saw["batch_id"],
+            "arrived_ms": looked.select(pl.max("looked_ms")).item(),
+        }
+
+    def _unfinished(self, sub: SubTopology, shown_at: str) -> Read | None:
+        """Returns the next record, if a batch has read it or nobody looks for it; None: it is not known to be there.
+
+        What came after the last look is not known to be silence: it is taken to have come as the records before it did.
+        """
+        stream = self.now.name(sub)
+        found_ms = self.now.running_look_ms(stream)
+        looked_ms = found_ms
+        if found_ms is None:
+            if not self.now.nobody_looks(sub):
+                return None
+            looked_ms = self.now.last_look_ms(stream)
+        if looked_ms is None:
+            return None
+        event_ms, delay_ms = self._next_record(stream, shown_at, looked_ms)
+        arrived_ms = looked_ms if found_ms is not None else min(self.now.at_ms, max(looked_ms, event_ms + delay_ms))
+        source = next(o for o in sub.sources if o.name not in sub.table_inputs())
+        return {"input": source.name, "event_ms": min(event_ms, arrived_ms), "arrived_ms": arrived_ms}
+
+    def _next_record(self, stream: str, shown_at: str, looked_ms: int) -> tuple[int, int]:
+        """Returns the event time and the delay of the record after the newest one at *shown_at*, as they usually are."""
+        facts = self.now.ledger.facts
+        delays = facts.reads.filter(pl.col("stream") == stream).select(delay=pl.col("arrived_ms") - pl.col("event_ms"))
+        delay_ms = int(delays.select(median_of(pl.col("delay"))).item() or 0)
+        shown = facts.results.filter(pl.col("place") == shown_at)
+        newest = (
+            shown.group_by("batch_id").agg(pl.max("event_ms")).sort("batch_id").select(pl.col("event_ms").cum_max())
+        )
+        if newest.is_empty():
+            return looked_ms, delay_ms
+        apart_ms = int(newest.select(median_of(pl.col("event_ms").diff())).item() or 0)
+        return int(newest.item(-1, 0)) + apart_ms, delay_ms
+
+    def _drifting(self, stream: str, place: str) -> OpenResult | None:
+        """Returns the oldest record that was read and waits for a slower partition; None: none does."""
+        if self.now.topology.max_drift_ms is None:
+            return None
+        facts = self.now.facts
+        plans = facts.plans.filter(pl.col("stream") == stream).sort("batch_id")
+        newest = plans.group_by("input", "partition", maintain_order=True).last().drop_nulls("newest_ms")
+        passed = newest.select("input", "partition", passed_ms="newest_ms")
+        reads = facts.reads.filter(pl.col("stream") == stream).join(passed, on=["input", "partition"])
+        waiting = reads.filter(pl.col("newest_ms") > pl.col("passed_ms")).sort("event_ms")
+        if waiting.is_empty():
+            return None
+        slow, read = newest.sort("newest_ms").row(0, named=True), waiting.row(0, named=True)
+        segments = facts.segments.filter(pl.col("stream") == stream, pl.col("batch_id") == read["batch_id"])
+        began_ms = segments.filter(pl.col("owner") == "operator").select(pl.min("began_ms")).item()
+        whose = f"{slow['input']}/{slow['partition']}"
+        return self._walked(stream, place, read, held_by=MAX_DRIFT, held_detail=whose, held_from_ms=began_ms)
+
+    def held_by_setting(self, place: str) -> OpenResult | None:
+        """Returns the first record of a place that has shown none, if a setting holds it; None: none does."""
+        topology, facts = self.now.topology, self.now.facts
+        if facts.results.filter(pl.col("place") == place).height:
+            return None
+        for operator in topology.path_into(place):
+            stream = self.now.name(topology.sub_topology_of(operator.name))
+            reads = facts.reads.filter(pl.col("stream") == stream).sort("batch_id", "event_ms")
+            setting = _holding_setting(operator)
+            if setting is None or reads.is_empty():
+                continue
+            read = reads.row(0, named=True)
+            if setting == ALLOWED_LATENESS and operator.windows is not None:
+                return self._late_allowed(stream, operator.name, operator.windows, read["event_ms"])
+            segments = facts.segments.filter(pl.col("stream") == stream, pl.col("batch_id") == read["batch_id"])
+            ended_ms = segments.filter(pl.col("detail") == operator.name).select(pl.max("ended_ms")).item()
+            return self._walked(stream, place, read, held_by=setting, held_detail=operator.name, held_from_ms=ended_ms)
+        return None
+
+    def _late_allowed(self, stream: str, operator: str, windows: Windows, event_ms: int) -> OpenResult:
+        """Returns the account of the first window, which is sent when it is closed: until now, or until then."""
+        end_ms = first_end_ms(windows, event_ms)
+        until_ms = min(self.now.at_ms, end_ms + windows.allowed_lateness_ms)
+        part = {
+            "result": 0,
+            "owner": ALLOWED_LATENESS,
+            "detail": operator,
+            "stream": stream,
+            "ended_ms": until_ms,
+            "ms": until_ms - end_ms,
+            "error_ms": 0,
+        }
+        return OpenResult(pl.DataFrame([part], schema=PARTS), self.now.at_ms - end_ms)
+
+    def _walked(self, stream: str, place: str, read: Mapping[str, Any], **held: object) -> OpenResult | None:
+        """Returns the account of a record, *read* as in READS, as of a result that the next batch shows now.
+
+        A record that no finished batch has read is one of that next batch.
+        """
+        driver = self.now.driver(stream)
+        if driver is None:
+            return None
+        at_ms, next_batch, facts = self.now.at_ms, self.now.next_batch(stream), self.now.facts
+        row = {"stream": stream, "batch_id": next_batch, "row": 0, "n": 1, "in_transaction": False, **read}
+        if row["batch_id"] == next_batch:
+            looked_ms = max(row.get("arrived_ms") or 0, self.now.running_look_ms(stream) or at_ms)
+            boot_ms = looked_ms - driver["to_reference_ms"]
+            batch = {"wall_ms": looked_ms, "boot_ms": boot_ms, "looked_ms": boot_ms, "host": driver["host"]}
+            batch |= {"stream": stream, "driver": driver["driver"], "batch_id": next_batch}
+            facts = replace(
+                facts,
+                reads=pl.concat([facts.reads, pl.DataFrame([row], schema=READS)]),
+                batches=pl.concat([facts.batches, pl.DataFrame([batch], schema=BATCHES)]),
+            )
+        result = {
+            "stream": stream,
+            "batch_id": next_batch,
+            "driver": driver["driver"],
+            "place": place,
+            "row": 0,
+            "visible_ms": at_ms,
+            "visible_boot_ms": at_ms - driver["to_reference_ms"],
+            "read_batch": row["batch_id"],
+            "input": row["input"],
+            "partition": row.get("partition"),
+            "read_row": row["row"],
+            "event_ms": row["event_ms"],
+            "n": 1,
+            "due_ms": at_ms if held else None,
+            **held,
+        }
+        parts = record_parts(Ledger.of(facts), pl.DataFrame([result], schema=RESULTS))
+        return OpenResult(parts, at_ms - int(row["event_ms"]))
+
+
+def hop_into(sub: SubTopology) -> HopSource | None:
+    """Returns the hop that *sub* reads, if it leads; None: it reads sources."""
+    leading = [o for o in sub.sources if o.name not in sub.table_inputs()]
+    return next((o for o in leading if isinstance(o, HopSource)), None)
+
+
+def first_end_ms(windows: Windows, event_ms: int) -> int:
+    """Returns the end of the first of *windows* that a record of *event_ms* is in, epoch ms."""
+    after_start_ms = (event_ms - windows.offset_ms - windows.size_ms) % windows.hop_ms
+    return event_ms - after_start_ms + windows.hop_ms
+
+
+def _holding_setting(operator: Operator) -> str | None:
+    """Returns the owner of the time for which *operator* holds results by its settings; None: for none."""
+    if operator.emission is None:
+        return None
+    if operator.emission.strategy is Strategy.PERIODIC:
+        return INTERVAL
+    if operator.emission.strategy is not Strategy.ON_WINDOW_CLOSE or operator.windows is None:
+        return None
+    if operator.windows.allowed_lateness_ms:
+        return ALLOWED_LATENESS
+    return WINDOW if operator.windows.shape is Shape.SESSION else None

@@ -1,0 +1,62 @@
+"""Reads from the tables of a topology what the account of time needs, as of an instant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from tidemark.account.recorded import Recorded
+from tidemark.facts.fact_tables import Stored, nothing_in
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import utc
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    HEARTBEATS,
+    OPERATOR_BATCHES,
+    OPERATOR_WINDOWS,
+    PARTITION_BATCHES,
+    Table,
+)
+from tidemark.model.topology import Topology
+
+OF_BATCHES = (OPERATOR_BATCHES, PARTITION_BATCHES, OPERATOR_WINDOWS)
+"""Tables with rows of batches, which count when their batch does."""
+
+
+@dataclass(frozen=True)
+class AccountTables:
+    """The tables of *topology* in *layout*, as they were *stored* when they were first asked for."""
+
+    layout: Layout
+    topology: Topology
+    stored: Stored
+
+    def recorded(self, *, since_ms: int, at_ms: int) -> Recorded:
+        """Returns the rows of batches that had finished by *at_ms*, epoch ms.
+
+        They are those from *since_ms* on, and of each stream the newest one before that.
+        """
+        rows = {table.name: list[pl.DataFrame]() for table in (BATCHES, HEARTBEATS, *OF_BATCHES)}
+        for sub in self.topology.sub_topologies:
+            finished = self._scan(sub.name, BATCHES).filter(pl.col("finished_at") <= utc(at_ms))
+            is_before = pl.col("finished_at") < utc(since_ms)
+            before = finished.filter(is_before).select(pl.max("batch_id")).collect().item()
+            batches = finished.filter(pl.col("batch_id") >= (before or 0)).collect()
+            rows[BATCHES.name].append(batches)
+            of_batch = pl.col("batch_id").is_between(batches["batch_id"].min(), batches["batch_id"].max())
+            for table in OF_BATCHES:
+                rows[table.name].append(self._scan(sub.name, table).filter(of_batch).collect())
+            beats = self._scan(sub.name, HEARTBEATS).filter(
+                pl.col("beat_at").is_between(utc(since_ms - HEARTBEATS_APART_MS), utc(at_ms))
+            )
+            rows[HEARTBEATS.name].append(beats.collect())
+        return Recorded(**{name: pl.concat(frames, how="diagonal") for name, frames in rows.items()})
+
+    def _scan(self, stream: str, table: Table) -> pl.LazyFrame:
+        rows = self.stored.scan(self.layout.stream_table(self.topology.name, stream, table.name))
+        return nothing_in(table) if rows is None else rows
+
+
+HEARTBEATS_APART_MS = 60_000
+"""A heartbeat vouches for the time since the one before it. Tables have one at least this often."""
