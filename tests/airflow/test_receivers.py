@@ -266,9 +266,9 @@ def test_open_alerts_are_sent_to_an_alertmanager_again(
     opened: list[str] = []
     read = tables.report_rows
 
-    def counted(layout: Layout, topology: str, table: Table, *where: pl.Expr) -> pl.DataFrame:
+    def counted(layout: Layout, topology: str, table: Table, *where: pl.Expr, **columns: Any) -> pl.DataFrame:
         opened.append(table.name)
-        return read(layout, topology, table, *where)
+        return read(layout, topology, table, *where, **columns)
 
     monkeypatch.setattr(tables, "report_rows", counted)
     tell(tmp_path, to)

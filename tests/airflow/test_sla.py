@@ -28,7 +28,11 @@ from tidemark.clock import wall_clock_ms
 from tidemark.model import topology
 from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
+from tidemark.model.sla_event_rows import event_of
+from tidemark.model.sla_events import IncidentChange
 from tidemark.model.tables.catalog import INCIDENTS
+from tidemark.sla.incidents.changes import alert_of
+from tidemark.sla.incidents.due import DueAlert
 from tidemark.sla.incidents.tables import channel_lock, follow_alerts, record_delivery
 from tidemark.storage.delta.report_tables import replace_rows
 
@@ -226,7 +230,8 @@ def test_a_channel_is_told_by_one_at_a_time(tmp_path: Path, webhook: Receiver) -
             other = pool.submit(tell, tmp_path, to)
             with pytest.raises(TimeoutError):  # it waits, and sees then that there is nothing left to tell
                 other.result(0.5)
-            record_delivery(layout, OPENED | {"alert": OPENED["incident"]}, to, at_ms=NOW, run_id="this one")
+            due = DueAlert(alert=alert_of(event_of(IncidentChange, OPENED)))
+            record_delivery(layout, due, to, at_ms=NOW, run_id="this one")
         with pytest.raises(AirflowSkipException):
             other.result(60)
     assert webhook.taken == []

@@ -724,8 +724,8 @@ def test_streams_that_start_are_known_by_their_heartbeats(warehouse):
     specs = parse({"t": {"fresh": {**SLAS["fresh"], "owner": "o", "ignore_when_idle": True}}}, TOPOLOGY, file="s.toml")
 
     def starting(at_ms):
-        rows = sla_facts.facts(sql.Warehouse(warehouse.layout.warehouse), TOPOLOGY, specs, {}, at_ms=at_ms)
-        return sorted(row["subject"] for row in rows if row["what"] == "starting")
+        found = sla_facts.facts(sql.Warehouse(warehouse.layout.warehouse), TOPOLOGY, specs, {}, at_ms=at_ms)
+        return sorted(fact.subject for fact in found if fact.what == "starting")
 
     assert starting(NOW + 20_000) == ["again", "first", "waits"]
     # The newest driver that began without a failure before it did so at 10 s.

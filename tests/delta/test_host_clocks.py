@@ -192,7 +192,7 @@ def test_an_sla_uses_the_clock_of_the_driver_not_of_tasks(play: Play) -> None:
         ignore_when_idle=False,
     )  # fmt: skip
     facts = sla_facts.facts(Warehouse(play.home), play.topology, [spec], {}, at_ms=T + 31_000)
-    assert {row["subject"]: row["n"] for row in facts if row["what"] == "clock"} == {"driver": 5}, (
+    assert {fact.subject: fact.n for fact in facts if fact.what == "clock"} == {"driver": 5}, (
         "the next estimate is later than the check"
     )
 

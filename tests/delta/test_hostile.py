@@ -38,6 +38,8 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model import channel_spec, sla_spec
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_event_rows import event_of
+from tidemark.model.sla_events import IncidentChange
 from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
@@ -52,8 +54,10 @@ from tidemark.reports.batch_job import topology as topology_named
 from tidemark.reports.pages import charts
 from tidemark.reports.pages.interval_page import page
 from tidemark.semantics.incidents import Change
-from tidemark.sla.incidents.alert import alert_of
+from tidemark.sla.incidents.alert_message import message_of
 from tidemark.sla.incidents.alert_text import alert_texts
+from tidemark.sla.incidents.changes import alert_of
+from tidemark.sla.incidents.due import DueAlert
 from tidemark.sla.incidents.tables import acknowledge
 from tidemark.sla.page import sla_page
 
@@ -465,11 +469,16 @@ def test_charts_draw_names_as_text(start: int) -> None:
     assert hostile.links == harmless.links
 
 
+def due_of(row: dict[str, Any]) -> DueAlert:
+    """The alert of an incident alone."""
+    return DueAlert(alert=alert_of(event_of(IncidentChange, row)))
+
+
 def test_a_message_links_only_to_its_page_and_states_the_budget() -> None:
     row = planted(INCIDENTS, 0, HARMLESS[0]) | {"change": "opened", "message": "Look here: https://other.example.org"}
     link = "https://a.example.org/?b&c"
-    spent = (row | {"budget_left": left} for left in (0.12, -999))
-    told = [alert_texts(alert_of(of, link=link, operator_link=f"{link}&d"), notified_ms=NOON) for of in spent]
+    spent = (due_of(row | {"budget_left": left}) for left in (0.12, -999))
+    told = [alert_texts(message_of(of, link=link, operator_link=f"{link}&d"), notified_ms=NOON) for of in spent]
 
     assert [Elements(of["html"]).links for of in told] == [{link, f"{link}&d"}] * 2
     assert "Error budget left: 12%\n" in told[0]["text"]
@@ -480,7 +489,7 @@ def test_a_message_links_only_to_its_page_and_states_the_budget() -> None:
 def test_a_message_has_no_lines_or_headers_from_hostile_words(change: Change) -> None:
     for n, (text, harmless) in enumerate(zip(TEXTS, HARMLESS, strict=True)):
         rows = [planted(INCIDENTS, n, of) | {"change": change.value, "topology": of} for of in (text, harmless)]
-        alerts = [alert_of(row, link="https://airflow.example.org/") for row in rows]
+        alerts = [message_of(due_of(row), link="https://airflow.example.org/") for row in rows]
         told, usual = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
         for name in ("subject", "text"):
             assert unseen(told[name]) == set()

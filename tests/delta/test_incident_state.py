@@ -6,6 +6,8 @@ Results of checks are written by hand. Instants are minutes after noon.
 from __future__ import annotations
 
 import re
+import shutil
+import tomllib
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,11 +19,14 @@ import pytest
 from tidemark.cli.explain.incidents import incidents
 from tidemark.facts.alerts import open_alerts
 from tidemark.model import topology
+from tidemark.model.channel_spec import parse as channels
+from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import SLA_RESULTS
+from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse
-from tidemark.sla.incidents.tables import acknowledge, follow_up, miss
+from tidemark.sla.incidents.tables import acknowledge, follow_up, miss, pending_changes, record_delivery
 from tidemark.sla.sla_findings import sla_findings
 from tidemark.storage.delta.report_tables import replace_rows
 
@@ -36,8 +41,8 @@ SPECS = parse({"flights": SLAS}, FLIGHTS, file="slas.toml")
 class Plant:
     """A plant whose SLAs are checked, with results that a test gives."""
 
-    def __init__(self, home: Path) -> None:
-        self.home, self.layout = home, Layout(home)
+    def __init__(self, home: Path, topology: Topology = EVERY_2_MIN) -> None:
+        self.home, self.layout, self.topology = home, Layout(home), topology
 
     def check(
         self,
@@ -53,15 +58,16 @@ class Plant:
         found = dict.fromkeys(NAMES, verdicts) if isinstance(verdicts, str) else verdicts
         rows = [
             {
-                "topology": "flights", "sla": name, "verdict": verdict, "checked_at": at_ms, "run_id": run_id,
+                "topology": self.topology.name, "sla": name, "verdict": verdict, "checked_at": at_ms, "run_id": run_id,
                 "owner": "desk", "severity": "critical", "measure": "staleness", "observed_ms": observed_ms,
                 "resolve_after_ms": 10 * MINUTE, **columns,
             }
             for name, verdict in found.items()
         ]  # fmt: skip
-        path = self.layout.report_table("flights", SLA_RESULTS.name)
+        path = self.layout.report_table(self.topology.name, SLA_RESULTS.name)
         replace_rows(rows, SLA_RESULTS, path, where=f"run_id = '{run_id}'")
-        follow_up(self.layout, EVERY_2_MIN, SPECS, at_ms=at_ms, run_id=run_id, made_ms=NOON + (minute + took) * MINUTE)
+        made_ms = NOON + (minute + took) * MINUTE
+        follow_up(self.layout, self.topology, SPECS, at_ms=at_ms, run_id=run_id, made_ms=made_ms)
 
     def incidents(self, where: str = "true") -> list[dict[str, Any]]:
         return Warehouse(self.home).ask(f"FROM incident_history WHERE {where} ORDER BY opened_at, sla").objects
@@ -129,6 +135,43 @@ def test_an_incident_tells_what_it_passes_since(plant: Plant) -> None:
     text = listed(plant)
     assert "passes since 12:04, resolves at 12:14 if it holds" in text
     assert re.search(r"12,?500(\.0)? +ms", text)
+
+
+def test_a_partition_that_two_topologies_read_is_one_page(plant: Plant) -> None:
+    # A topology calls its source as it likes.
+    text = (CHECKOUT / "jobs" / "topologies" / "flights.toml").read_text()
+    for key in ("[operators.{}]", 'input = "{}"'):
+        text = text.replace(key.format("flight_events"), key.format("readings"))
+    renamed = topology.parse(tomllib.loads(text), file="copy.toml")
+    copy = Plant(plant.home, replace(renamed, name="copy", check_every_ms=2 * MINUTE))
+    (channel,) = channels({"desk": {"kind": "pagerduty"}}, file="channels.toml")
+    told = []
+
+    def deliver(minute: int) -> None:
+        for of in (plant, copy):
+            now_ms = NOON + minute * MINUTE
+            for due in pending_changes(of.layout, of.topology.name, channel, now_ms=now_ms):
+                if due.name.startswith("partition"):
+                    told.append((minute, of.topology.name, due.change.value))
+                record_delivery(of.layout, due, channel, at_ms=now_ms, run_id="r")
+
+    silent = {"cause": "partition", "cause_partition": 2}
+    plant.check(0, {"board": "error", "quick": "error"}, cause_operator="flight_events", **silent)
+    copy.check(1, {"board": "error"}, cause_operator="readings", **silent)
+    deliver(1)
+    for minute in (2, 12):
+        plant.check(minute, {"board": "pass", "quick": "pass"})
+    deliver(12)
+    for minute in (13, 23):
+        copy.check(minute, {"board": "pass"})
+    deliver(23)
+    # A table of another topology that cannot be read keeps no alert.
+    shutil.copytree(plant.layout.report_table("copy", "alerts"), plant.layout.report_table("spoilt", "alerts"))
+    for entry in plant.layout.report_table("spoilt", "alerts").glob("_delta_log/*.json"):
+        entry.write_text("{")
+    plant.check(24, {"board": "pass", "quick": "pass"})
+    deliver(24)
+    assert told == [(1, "flights", "opened"), (24, "flights", "resolved")]
 
 
 def test_an_alert_has_the_state_of_the_newest_incident_of_an_sla(plant: Plant) -> None:

@@ -53,7 +53,7 @@ def asked(home: Path, **options: Any) -> Any:
 def home(tmp_path: Path) -> Path:
     layout = Layout(tmp_path)
     replace_rows([OPENED], INCIDENTS, layout.report_table("flights", INCIDENTS.name), where="true")
-    told = {"topology": "flights", "alert": "board-1", "change": "opened"}
+    told = {"topology": "flights", "alert": "board-1", "change": "opened", "delivered_at": NOON}
     rows = [{**told, "channel": channel} for channel in ("log", "desk")]
     replace_rows(rows, DELIVERIES, layout.report_table("flights", DELIVERIES.name), where="true")
     return tmp_path
@@ -302,15 +302,15 @@ def test_a_silence_in_the_warehouse_delays_a_delivery(home: Path) -> None:
     replace_rows([alert], ALERTS, layout.report_table("flights", ALERTS.name), where="true")
     asked(home, silence="flights", length="10 min", by="Ann")  # at 12:01
 
-    def due(minute: int) -> list[tuple[str, int | None]]:
+    def delivered(minute: int) -> list[tuple[str, int | None]]:
         now_ms, told = NOON + minute * 60_000, []
-        for row in pending_changes(layout, "flights", channel, now_ms=now_ms):
-            told.append((row["change"], row.get("reminder")))
-            record_delivery(layout, row, channel, at_ms=now_ms, run_id="r")
+        for due in pending_changes(layout, "flights", channel, now_ms=now_ms):
+            told.append((due.change.value, due.reminder))
+            record_delivery(layout, due, channel, at_ms=now_ms, run_id="r")
         return told
 
-    assert [due(minute) for minute in (2, 10, 11, 12)] == [[], [], [("opened", None)], []]
-    assert [due(minute) for minute in (41, 70, 71)] == [[("opened", 1)], [], [("opened", 2)]]
+    assert [delivered(minute) for minute in (2, 10, 11, 12)] == [[], [], [("opened", None)], []]
+    assert [delivered(minute) for minute in (41, 70, 71)] == [[("opened", 1)], [], [("opened", 2)]]
     stored = rows_in(open_report(DELIVERIES, layout.report_table("flights", DELIVERIES.name)))
     assert sorted(stored.filter(alert="board-2")["reminder"].to_list(), key=str) == [1, 2, None]
 
@@ -342,6 +342,6 @@ def test_a_receiver_gets_the_end_of_what_it_opened(
     for row in rows:
         replace_rows(rows[: rows.index(row) + 1], ALERTS, layout.report_table("flights", ALERTS.name), where="true")
         for pending in pending_changes(layout, "flights", channel, now_ms=row["changed_at"]):
-            told.append(pending["change"])
+            told.append(pending.change)
             record_delivery(layout, pending, channel, at_ms=row["changed_at"], run_id="r")
     assert told == expected

@@ -266,11 +266,11 @@ def surfaces(place: Place) -> Iterator[tuple[str, str]]:
     )
     specs = parse({"play": SLAS}, topology, file="slas.toml")
     found = sla_facts.facts(tables, topology, specs, drivers, at_ms=at_ms)
-    idle = [row["idle"] for row in found if row["what"] == "source"]
+    idle = [fact.idle for fact in found if fact.what == "source"]
     # Of those that ended well, all did less than five minutes ago.
     looked_at = word in WORKS | ENDED_WELL or drivers[sub].beat is None
     yield "idle sources, in a check", if_so(idle == [looked_at] * (stream["last_batch_at"] is not None))
-    catches_up = any(row["what"] == "catching_up" for row in found)
+    catches_up = any(fact.what == "catching_up" for fact in found)
     yield "catching up, in a check", if_so(catches_up is (word is Liveness.CATCHING_UP))
     newest, may_read = drivers[sub].evidence.newest, drivers[sub].evidence.may_read_control
     if may_read:

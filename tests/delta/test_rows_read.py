@@ -115,7 +115,7 @@ def test_before_the_first_batch_nothing_is_known(days: tuple[Play, set[Path]]) -
     found = sla_facts.facts(
         tables, play.topology, specs, drivers_of(Layout(play.home), play.topology, at_ms=at_ms), at_ms=at_ms
     )
-    assert {row["what"] for row in found} <= {"begun"}
+    assert {fact.what for fact in found} <= {"begun"}
     assert sla_facts.accounts(tables, play.topology, at_ms=at_ms, since_ms=at_ms) == []
 
 
@@ -126,7 +126,7 @@ def test_a_topology_began_with_its_own_first_batch(tmp_path: Path) -> None:
     old = {"subject": "board", "measure": "staleness", "error_after": "1 h", "owner": "o"}
     specs = parse({"play": {"old": old}}, play.topology, file="slas.toml")
     found = sla_facts.facts(Warehouse(tmp_path), play.topology, specs, {}, at_ms=NOON + DAY + 1_000)
-    assert [row["at_ms"] for row in found if row["what"] == "begun"] == [NOON + DAY]
+    assert [fact.at_ms for fact in found if fact.what == "begun"] == [NOON + DAY]
 
 
 @pytest.mark.parametrize(

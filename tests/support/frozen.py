@@ -86,6 +86,19 @@ class Changed:
     why: str
 
 
+_STAYS = "its second check is the first with another cause of board_is_fresh, which stays in the alert of the restart"
+_LINES_OF_ALERTS = {
+    "start page": (
+        *(".", "1 SLA", "2 SLAs", "12:00:48", "12:01:00", "2014-05-13", "Acknowledge or silence", "Found at", "at"),
+        *("Producer ahead", "critical", "events", "partition 2 since", ": board_is_fresh is broken*"),
+        *(": staleness of board is 12.2 s*", ": totals_in_time has a warning."),
+    ),
+    "page of the SLAs": (
+        *("12:00:48", "2014-05-13", "all_of_it, board*", "board_is_fresh is broken*", "critical", "events", ",", "–"),
+        *("partition 2", "producer ahead", "shop desk", "totals_in_time has a warning"),
+    ),
+}
+_LINES_OF_ALERTS["page of the topology"] = _LINES_OF_ALERTS["start page"]
 _NUMBERED = (
     "rows of `reads` are numbered over all batches, so that a held result can name one of an earlier batch (153)"
 )
@@ -94,6 +107,9 @@ CHANGED: Sequence[Changed] = (
     Changed("*", "table partition_batches", "reads", f"its `writer_row`: {_NUMBERED}"),
     Changed("*", "table hop_*", "result_row", _NUMBERED),
     Changed("*", "table sla_results", "records", "a result of a percentile says of how many records it is"),
+    Changed("kinds", "table alerts", "*", _STAYS),
+    Changed("kinds", "command status", "topologies[[]0].alerts*", _STAYS),
+    *(Changed("kinds", page, line, _STAYS) for page, lines in _LINES_OF_ALERTS.items() for line in lines),
 )
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),

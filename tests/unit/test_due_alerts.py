@@ -5,12 +5,16 @@ Times are minutes after noon; a delivery at a minute records what it delivers.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tidemark.model.channel_spec import Channel, parse
-from tidemark.sla.incidents.due import due_changes
+from tidemark.model.sla_events import Alert, AlertDecided, Delivery
+from tidemark.semantics.incidents import Change, Decision, DecisionSubject
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.incidents.due import DueAlert, TopologyAlerts, due_changes
 
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
 
@@ -20,35 +24,67 @@ class Desk:
 
     def __init__(self, **channels: dict[str, Any]) -> None:
         self.channels = {channel.name: channel for channel in parse(channels, file="channels.toml")}
-        self.alerts: list[dict[str, Any]] = []
-        self.deliveries: list[dict[str, Any]] = []
-        self.decisions: list[dict[str, Any]] = []
+        self.alerts: list[Alert] = []
+        self.deliveries: list[Delivery] = []
+        self.decisions: list[AlertDecided] = []
+        self.elsewhere: list[Desk] = []
 
-    def changes(self, minute: int, change: str, alert: str = "dead-1", **columns: Any) -> None:
-        slas = ["board", "delays"]
-        row = {"alert": alert, "topology": "flights", "change": change, "changed_at": NOON + minute * MINUTE}
-        row |= {"incidents": [f"{sla}-1" for sla in slas], "slas": slas, "audience": None, "sla": "board"}
-        row |= {"tables": [], "topics": [], "owners": ["desk"]}
-        self.alerts.append({**row, "severity": "critical", "owner": "desk", "verdict": "error", **columns})
+    def changes(self, minute: int, change: str, alert: str = "dead-1", **fields: Any) -> None:
+        at_ms = NOON + minute * MINUTE
+        slas = ("board", "delays")
+        usual = {
+            "topology": "flights",
+            "sla": "board",
+            "opened_ms": at_ms,
+            "severity": "critical",
+            "verdict": Verdict.ERROR,
+            "incidents": tuple(f"{sla}-1" for sla in slas),
+            "slas": slas,
+            "owners": ("desk",),
+            "owner": "desk",
+        }
+        self.alerts.append(Alert(alert=alert, change=Change(change), changed_ms=at_ms, **usual | fields))
 
     def decides(self, minute: int, decision: str, kind: str, subject: str, until: int | None = None) -> None:
-        row = {"decision": decision, "subject_kind": kind, "subject": subject, "decided_at": NOON + minute * MINUTE}
-        row |= {"decided_by": "Ann"}
-        self.decisions.append({**row, "ends_at": None if until is None else NOON + until * MINUTE})
+        made = AlertDecided(
+            topology="flights",
+            decision=Decision(decision),
+            subject_kind=DecisionSubject(kind),
+            subject=subject,
+            decided_ms=NOON + minute * MINUTE,
+            decided_by="Ann",
+            ends_ms=None if until is None else NOON + until * MINUTE,
+        )
+        self.decisions.append(made)
+
+    def due(self, minute: int, name: str = "desk") -> list[DueAlert]:
+        channel = self.channels[name]
+        return due_changes(
+            channel,
+            self._seen_by(channel),
+            now_ms=NOON + minute * MINUTE,
+            elsewhere=lambda: [other._seen_by(channel) for other in self.elsewhere],
+        )
 
     def delivers(self, minute: int, name: str = "desk") -> list[str]:
         """Delivers to a channel; returns changes and numbers of reminders."""
-        channel, now_ms = self.channels[name], NOON + minute * MINUTE
         told = []
-        for row in due_changes(channel, self.alerts, self._seen_by(channel), self.decisions, now_ms=now_ms):
-            number = row.get("reminder")
-            of_row = {"alert": row["alert"], "change": row["change"], "reminder": number}
-            self.deliveries.append({**of_row, "channel": name, "delivered_at": now_ms})
-            told.append(row["change"] if number is None else f"{row['change']} {number}")
+        for due in self.due(minute, name):
+            made = Delivery(
+                topology=due.alert.topology,
+                alert=due.name,
+                change=due.change,
+                channel=name,
+                delivered_ms=NOON + minute * MINUTE,
+                reminder=due.reminder,
+            )
+            self.deliveries.append(made)
+            told.append(due.change.value if due.reminder is None else f"{due.change} {due.reminder}")
         return told
 
-    def _seen_by(self, channel: Channel) -> list[dict[str, Any]]:
-        return [row for row in self.deliveries if row["channel"] in {channel.name, *channel.escalated_by}]
+    def _seen_by(self, channel: Channel) -> TopologyAlerts:
+        seen = [each for each in self.deliveries if each.channel in {channel.name, *channel.escalated_by}]
+        return TopologyAlerts(alerts=self.alerts, deliveries=seen, decisions=self.decisions)
 
 
 def desk(**keys: Any) -> Desk:
@@ -71,22 +107,23 @@ def test_an_alert_with_an_sla_that_is_not_silenced_is_told() -> None:
     plays = desk()
     plays.decides(0, "silence", "sla", "board", until=60)
     plays.changes(10, "opened")
-    plays.changes(11, "opened", "quiet-1", slas=["board"], incidents=["board-2"])
+    plays.changes(11, "opened", "quiet-1", slas=("board",), incidents=("board-2",))
     assert plays.delivers(12) == ["opened"]
-    assert plays.deliveries[0]["alert"] == "dead-1"
+    assert plays.deliveries[0].alert == "dead-1"
 
 
 def test_an_sla_that_joins_after_an_acknowledgement_counts() -> None:
     """Only the row of an opening grows."""
     plays = desk()
     plays.decides(0, "silence", "sla", "board", until=60)
-    plays.changes(10, "opened", slas=["board"], incidents=["board-1"])
-    plays.changes(11, "acknowledged", slas=["board"], incidents=["board-1"])
+    plays.changes(10, "opened", slas=("board",), incidents=("board-1",))
+    plays.changes(11, "acknowledged", slas=("board",), incidents=("board-1",))
     assert plays.delivers(12) == []
-    plays.alerts[0] |= {"slas": ["board", "delays"], "incidents": ["board-1", "delays-1"]}
+    grown = {"slas": ("board", "delays"), "incidents": ("board-1", "delays-1")}
+    plays.alerts[0] = replace(plays.alerts[0], **grown)
     assert plays.delivers(13) == ["opened", "acknowledged"]
     plays.decides(14, "silence", "incident", "delays-1", until=60)
-    plays.changes(15, "escalated", slas=["board"], incidents=["board-1"])
+    plays.changes(15, "escalated", slas=("board",), incidents=("board-1",))
     assert plays.delivers(16) == []
 
 
@@ -96,9 +133,7 @@ def test_an_open_alert_is_sent_again_without_another_delivery() -> None:
     assert plays.delivers(0) == ["opened"]
 
     def again(minute: int) -> list[tuple[str, bool]]:
-        now_ms = NOON + minute * MINUTE
-        found = due_changes(plays.channels["desk"], plays.alerts, plays.deliveries, plays.decisions, now_ms=now_ms)
-        return [(row["change"], row.get("is_repeat", False)) for row in found]
+        return [(due.change.value, due.is_repeat) for due in plays.due(minute)]
 
     assert again(1) == [("opened", True)]
     plays.changes(2, "escalated")  # which its filter leaves out
@@ -114,9 +149,8 @@ def test_an_alert_that_is_sent_again_names_who_acknowledged_it() -> None:
     plays.changes(0, "opened")
     plays.changes(1, "acknowledged", decided_by="Ann")
     assert plays.delivers(2) == ["opened", "acknowledged"]
-    now_ms = NOON + 3 * MINUTE
-    (again,) = due_changes(plays.channels["desk"], plays.alerts, plays.deliveries, plays.decisions, now_ms=now_ms)
-    assert (again["change"], again["decided_by"]) == ("opened", "Ann")
+    (again,) = plays.due(3)
+    assert (again.change, again.alert.decided_by) == ("opened", "Ann")
 
 
 def test_what_opened_and_ended_in_a_silence_is_never_told() -> None:
@@ -142,10 +176,10 @@ def test_an_end_is_told_in_a_silence_if_the_opening_was() -> None:
 def test_an_escalation_in_a_silence_is_told_with_the_opening() -> None:
     plays = desk()
     plays.decides(0, "silence", "topology", "flights", until=60)
-    plays.changes(10, "opened", verdict="warn")
-    plays.changes(20, "escalated", verdict="error")
-    (row,) = due_changes(plays.channels["desk"], plays.alerts, [], plays.decisions, now_ms=NOON + 60 * MINUTE)
-    assert (row["change"], row["verdict"], row["changed_at"]) == ("opened", "error", NOON + 10 * MINUTE)
+    plays.changes(10, "opened", verdict=Verdict.WARN)
+    plays.changes(20, "escalated")
+    (due,) = plays.due(60)
+    assert (due.change, due.alert.verdict, due.changed_ms) == ("opened", "error", NOON + 10 * MINUTE)
     assert [plays.delivers(minute) for minute in (60, 61)] == [["opened"], []]
     plays.changes(70, "resolved")
     assert plays.delivers(71) == ["resolved"]
@@ -247,7 +281,53 @@ def test_an_alert_that_nobody_was_told_is_not_escalated() -> None:
 
 def test_a_worse_alert_is_escalated_as_one_message() -> None:
     plays = escalating()
-    plays.changes(0, "opened", verdict="warn")
+    plays.changes(0, "opened", verdict=Verdict.WARN)
     plays.changes(5, "escalated")
     assert plays.delivers(5) == ["opened", "escalated"]
     assert [plays.delivers(minute, "lead") for minute in (19, 20, 21)] == [[], ["opened"], []]
+
+
+def two_topologies(**other: Any) -> tuple[Desk, Desk]:
+    """Alerts of one fault in two topologies, at noon and a minute later, and a channel for all topologies."""
+    first, later = desk(), desk(**other)
+    first.elsewhere, later.elsewhere = [later], [first]
+    first.changes(0, "opened", fault="partition kafka orders 0")
+    later.changes(1, "opened", "dead-2", topology="orders", fault="partition kafka orders 0")
+    return first, later
+
+
+def test_one_fault_of_two_topologies_is_one_page() -> None:
+    first, later = two_topologies()
+    assert (first.delivers(1), later.delivers(1)) == (["opened"], [])
+    later.changes(5, "resolved", "dead-2", topology="orders", fault="partition kafka orders 0", opened_ms=NOON + MINUTE)
+    first.changes(6, "resolved", fault="partition kafka orders 0", opened_ms=NOON)
+    assert (first.delivers(6), later.delivers(6)) == (["resolved"], [])
+
+
+def test_a_second_fault_is_another_page() -> None:
+    first, later = two_topologies()
+    later.changes(1, "opened", "dead-3", topology="orders", fault="partition kafka orders 1")
+    assert (first.delivers(1), later.delivers(1)) == (["opened"], ["opened"])
+    # It ended before the later one began, which is a fault of its own.
+    first, later = two_topologies()
+    first.changes(0, "resolved", fault="partition kafka orders 0", opened_ms=NOON)
+    assert (first.delivers(1), later.delivers(1)) == (["opened", "resolved"], ["opened"])
+
+
+def test_a_channel_that_does_not_get_the_page_gets_the_alert_of_its_topology() -> None:
+    first, later = two_topologies(topologies=["orders"])
+    assert (first.delivers(1), later.delivers(1)) == (["opened"], ["opened"])
+
+
+def test_a_page_that_is_less_severe_or_silenced_hides_no_alert() -> None:
+    first, later = two_topologies()
+    first.alerts = [replace(alert, severity="warning") for alert in first.alerts]
+    assert later.delivers(1) == ["opened"]
+    first, later = two_topologies()
+    first.decides(0, "silence", "topology", "flights", until=60)
+    assert (first.delivers(1), later.delivers(1)) == ([], ["opened"])
+    # A silence after the page was told is about this fault.
+    first, later = two_topologies()
+    assert first.delivers(0) == ["opened"]
+    first.decides(1, "silence", "topology", "flights", until=60)
+    assert later.delivers(1) == []

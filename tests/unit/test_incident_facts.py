@@ -14,15 +14,16 @@ import pytest
 
 from tidemark.errors import InvalidArgument
 from tidemark.model import topology
+from tidemark.model.sla_events import IncidentChange, SlaResult, still_open
 from tidemark.model.sla_spec import SlaSpec, parse
 from tidemark.semantics.incidents import Damping
+from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.changes import (
     acknowledgement,
     changes,
     excluded_because,
     looks_back_ms,
     missed_check,
-    open_incidents,
 )
 
 FLIGHTS = topology.load(Path(__file__).parents[2] / "jobs" / "topologies" / "flights.toml")
@@ -35,29 +36,24 @@ def spec(name: str = "board", resolve_after_ms: int = 0) -> SlaSpec:
     return replace(found, damping=Damping(resolve_after_ms=resolve_after_ms))
 
 
-def check(minute: int, verdict: str, sla: str = "board", **columns: Any) -> dict[str, Any]:
-    told = dict.fromkeys(
-        ("subject", "measure", "culprit", "blocked_by", "budget_left", "owner", "runbook", "observed_ms")
+def check(minute: int, verdict: str, sla: str = "board", **fields: Any) -> SlaResult:
+    return SlaResult(
+        topology="flights",
+        sla=sla,
+        checked_ms=NOON + minute * MINUTE,
+        run_id=f"run {minute}",
+        verdict=Verdict(verdict),
+        message=f"is {verdict}",
+        severity="critical",
+        **fields,
     )
-    told["crossed_at"] = None
-    of_run = {"checked_at": NOON + minute * MINUTE, "run_id": f"run {minute}", "excluded_because": None}
-    return {
-        **told,
-        **of_run,
-        "topology": "flights",
-        "sla": sla,
-        "verdict": verdict,
-        "message": f"is {verdict}",
-        "severity": "critical",
-        **columns,
-    }
 
 
-def told(rows: list[dict[str, Any]]) -> list[tuple[str, str, int]]:
-    return [(row["incident"], row["change"], (row["changed_at"] - NOON) // MINUTE) for row in rows]
+def told(found: list[IncidentChange]) -> list[tuple[str, str, int]]:
+    return [(each.incident, each.change.value, (each.changed_ms - NOON) // MINUTE) for each in found]
 
 
-def changed(results: list[dict[str, Any]], known: list[dict[str, Any]], *specs: SlaSpec) -> list[dict[str, Any]]:
+def changed(results: list[SlaResult], known: list[IncidentChange], *specs: SlaSpec) -> list[IncidentChange]:
     return changes(specs or [spec()], results, known, at_ms=NOON + 60 * MINUTE, gap_ms=20 * MINUTE)
 
 
@@ -68,28 +64,28 @@ def test_an_incident_is_named_after_its_sla_and_first_check() -> None:
         ("board-20260101T120100", "escalated", 2),
         ("board-20260101T120100", "resolved", 3),
     ]
-    assert [row["culprit"] for row in rows] == [None, "weather", None]
-    assert {row["broken_since"] for row in rows} == {row["opened_at"] for row in rows} == {NOON + MINUTE}
+    assert [row.culprit for row in rows] == [None, "weather", None]
+    assert {row.broken_since_ms for row in rows} == {row.opened_ms for row in rows} == {NOON + MINUTE}
 
 
 @pytest.mark.parametrize(("crossed_min", "since_min"), [(10, 10), (5, 5), (None, 10)])
 def test_an_incident_is_broken_since_the_crossing_if_that_is_known(crossed_min: int | None, since_min: int) -> None:
     crossed_ms = None if crossed_min is None else NOON + crossed_min * MINUTE
-    (row,) = changed([check(10, "error", crossed_at=crossed_ms)], [])
-    assert (row["broken_since"], row["opened_at"]) == (NOON + since_min * MINUTE, NOON + 10 * MINUTE)
+    (row,) = changed([check(10, "error", crossed_ms=crossed_ms)], [])
+    assert (row.broken_since_ms, row.opened_ms) == (NOON + since_min * MINUTE, NOON + 10 * MINUTE)
 
 
 @pytest.mark.parametrize("before", [("pass", None), ("error", "maintenance")])
 def test_an_age_that_was_excused_is_broken_since_it_is_no_more(before: tuple[str, str | None]) -> None:
     verdict, quiet = before
-    excused = check(9, verdict, excluded_because=quiet, crossed_at=NOON - 49 * MINUTE)
-    (row,) = changed([excused, check(10, "error", crossed_at=NOON - 49 * MINUTE)], [])
-    assert row["broken_since"] == NOON + 9 * MINUTE
+    excused = check(9, verdict, excluded_because=quiet, crossed_ms=NOON - 49 * MINUTE)
+    (row,) = changed([excused, check(10, "error", crossed_ms=NOON - 49 * MINUTE)], [])
+    assert row.broken_since_ms == NOON + 9 * MINUTE
 
 
 def test_the_delay_of_opening_counts_from_the_crossing() -> None:
     delayed = replace(spec(), damping=Damping(open_after_ms=4 * MINUTE))
-    crossed = {"crossed_at": NOON + 7 * MINUTE}
+    crossed = {"crossed_ms": NOON + 7 * MINUTE}
     results = [check(10, "error", **crossed), check(11, "error", **crossed)]
     assert told(changed(results[:1], [], delayed)) == []
     assert told(changed(results, [], delayed)) == [("board-20260101T121100", "opened", 11)]
@@ -97,7 +93,7 @@ def test_the_delay_of_opening_counts_from_the_crossing() -> None:
 
 def test_changes_that_are_stored_do_not_follow_again() -> None:
     results = [check(1, "warn"), check(2, "error"), check(3, "pass"), check(4, "error")]
-    known: list[dict[str, Any]] = []
+    known: list[IncidentChange] = []
     for until in (1, 1, 2, 2, 3, 4, 4):
         known += changed(results[:until], known)
     assert told(known) == told(changed(results, []))
@@ -146,7 +142,7 @@ def test_slas_do_not_mix_and_a_removed_one_is_resolved() -> None:
     known = changed(both, [], spec(), spec("other"))
     assert told(known) == [("board-20260101T120100", "opened", 1), ("other-20260101T120100", "opened", 1)]
     (gone,) = changed([*both, check(2, "error")], known, spec())
-    assert (gone["incident"], gone["change"], gone["verdict"]) == ("other-20260101T120100", "resolved", "unknown")
+    assert (gone.incident, gone.change, gone.verdict) == ("other-20260101T120100", "resolved", "unknown")
     assert changed([*both, check(2, "error")], [*known, gone], spec()) == []
 
 
@@ -159,16 +155,16 @@ def test_an_incident_of_an_unusable_sla_stays_open() -> None:
 
 def test_missed_checks_end_with_a_check_despite_a_taken_name() -> None:
     (missed,) = missed_check(FLIGHTS, None, [], at_ms=NOON, is_due=True)
-    told_of = changes([], [], [missed], at_ms=NOON + 20 * MINUTE, gap_ms=20 * MINUTE, unusable={missed["sla"]})
-    assert [row["change"] for row in told_of] == ["resolved"]
+    told_of = changes([], [], [missed], at_ms=NOON + 20 * MINUTE, gap_ms=20 * MINUTE, unusable={missed.sla})
+    assert [row.change for row in told_of] == ["resolved"]
 
 
 def test_an_open_incident_is_acknowledged_once_and_goes_on() -> None:
     known = changed([check(1, "error")], [])
-    (name,) = open_incidents(known)
+    (name,) = still_open(known)
     row = acknowledgement(known, name, by="Ann", note="on it", at_ms=NOON + 90_000)
     assert row is not None
-    assert (row["change"], row["decided_by"], row["message"], row["changed_at"]) == (
+    assert (row.change, row.decided_by, row.message, row.changed_ms) == (
         "acknowledged",
         "Ann",
         "on it",
@@ -210,7 +206,7 @@ def test_slow_checks_open_an_incident_after_open_after() -> None:
     slow = replace(spec(), damping=Damping(open_after_ms=30 * MINUTE))
     rows = changed([check(minute, "error") for minute in (0, 25, 50)], [], slow)
     assert told(rows) == [("board-20260101T125000", "opened", 50)]
-    assert rows[0]["broken_since"] == NOON
+    assert rows[0].broken_since_ms == NOON
 
 
 def test_what_was_not_judged_has_not_lasted() -> None:
@@ -221,7 +217,7 @@ def test_what_was_not_judged_has_not_lasted() -> None:
     assert told(changed([*window, check(25, "pass")], known, damped)) == [("board-20260101T120000", "resolved", 25)]
 
 
-def missed(last: int | None, known: list[dict[str, Any]], minute: int, *, is_due: bool = False) -> list[dict[str, Any]]:
+def missed(last: int | None, known: list[IncidentChange], minute: int, *, is_due: bool = False) -> list[IncidentChange]:
     last_ms = None if last is None else NOON + last * MINUTE
     return missed_check(FLIGHTS, last_ms, known, at_ms=NOON + minute * MINUTE, is_due=is_due)
 
@@ -230,7 +226,7 @@ def test_two_missing_checks_are_an_incident_until_the_next_one() -> None:
     assert missed(10, [], 30) == []
     (row,) = missed(10, [], 31)
     assert told([row]) == [("checks_are_made-20260101T123000", "opened", 31)]
-    assert row["message"] == (
+    assert row.message == (
         "no check of the SLAs of flights has finished since the one for 2026-01-01T12:10:00.000Z, due every 10 min: "
         "checks do not run, fail, or take longer than 20 min; look at the DAG tidemark_flights_sla_check, "
         "and raise check_every if its runs succeed"
@@ -246,9 +242,7 @@ def test_checks_that_were_never_made_are_missed_once_one_is_due() -> None:
     assert missed(None, [], 1_000) == []
     (row,) = missed(None, [], 0, is_due=True)
     assert told([row]) == [("checks_are_made-20260101T120000", "opened", 0)]
-    assert row["message"].startswith(
-        "no check of the SLAs of flights has finished, due every 10 min: checks do not run,"
-    )
+    assert row.message.startswith("no check of the SLAs of flights has finished, due every 10 min: checks do not run,")
     assert missed(None, [row], 30, is_due=True) == []
 
 
@@ -258,11 +252,11 @@ def simulated(instants: list[tuple[int, int]], deadlines: Sequence[int] = ()) ->
     A check is the instant that it is for, and the minute when it is made. Airflow's deadlines are minutes, too. Checks
     are due every 10 min.
     """
-    incidents: list[dict[str, Any]] = []
-    results: list[dict[str, Any]] = []
+    incidents: list[IncidentChange] = []
+    results: list[SlaResult] = []
     steps = [(made, minute) for minute, made in instants] + [(minute, -1) for minute in deadlines]
     for made, minute in sorted(steps):
-        last = max((row["checked_at"] for row in results), default=None)
+        last = max((row.checked_ms for row in results), default=None)
         if minute < 0:
             incidents += missed_check(FLIGHTS, last, incidents, at_ms=NOON + made * MINUTE, is_due=True)
             continue
@@ -271,7 +265,7 @@ def simulated(instants: list[tuple[int, int]], deadlines: Sequence[int] = ()) ->
         results.append(check(minute, "pass"))
         of_check = {"at_ms": at_ms, "made_ms": NOON + made * MINUTE, "gap_ms": 20 * MINUTE}
         incidents += changes([spec()], results, incidents, **of_check)
-    return [(row["change"], (row["changed_at"] - NOON) // MINUTE) for row in incidents]
+    return [(row.change, (row.changed_ms - NOON) // MINUTE) for row in incidents]
 
 
 def test_slow_checks_are_one_incident() -> None:

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from tidemark.facts.measures.fact_kinds import facts_in
 from tidemark.facts.measures.sla_facts import measurements
 from tidemark.model import topology
 from tidemark.model.settings.maintenance_windows import SingleTime, WeeklyHours
@@ -50,15 +51,8 @@ def status(measure, subject, facts=(), accounts=(), *, limits=(100, 200), ignore
 
 
 def fact(what, subject, at_ms=None, *, over_ms=None, bucket=None, n=None, idle=None):
-    return {
-        "what": what,
-        "subject": subject,
-        "over_ms": over_ms,
-        "bucket": bucket,
-        "n": n,
-        "at_ms": at_ms,
-        "idle": idle,
-    }
+    row = {"what": what, "subject": subject, "over_ms": over_ms, "bucket": bucket, "n": n, "at_ms": at_ms, "idle": idle}
+    return facts_in([row])[0]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +157,7 @@ def test_nothing_is_known_while_the_reader_of_a_hop_starts(read, begun_ago_ms, s
     assert (found.verdict, found.is_starting) == (verdict, verdict is Verdict.UNKNOWN)
     assert (found.crossed_ms is None) == found.is_starting
     # Records that are on their way to a living stream are no matter of its reader.
-    busy = [each | {"idle": False} for each in facts]
+    busy = [replace(each, idle=False) for each in facts]
     assert status(Measure.STALENESS, "changes", busy, ignore_when_idle=True).verdict is Verdict.ERROR
     assert status(Measure.STALENESS, "changes", facts).verdict is Verdict.ERROR
 
@@ -453,7 +447,7 @@ def burning(*, over, of, lately):
         for slow in (True, False)
     ]
     limits = BurnRate(objective=Objective(threshold_ms=100, target=0.9), warn_at=1, error_at=5)
-    return status(Measure.BURN_RATE, "carrier_delays", [row for row in facts if row["n"]], limits=limits)
+    return status(Measure.BURN_RATE, "carrier_delays", [each for each in facts if each.n], limits=limits)
 
 
 @pytest.mark.parametrize(

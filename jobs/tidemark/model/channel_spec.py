@@ -13,6 +13,7 @@ from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length_in_toml, read_tables, read_toml, suggestion_of
+from tidemark.model.sla_events import Alert
 from tidemark.model.sla_spec import Severity, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change
@@ -73,34 +74,33 @@ class Channel:
         """Returns True if its filter of changes has *change*."""
         return self.changes is None or change in self.changes
 
-    def tells(self, change: Mapping[str, Any]) -> bool:
-        """Returns True if a row of `alerts` matches its filters."""
-        wanted = [("topology", self.topologies), ("change", self.changes)]
-        if (audience := change.get("audience")) is not None:
+    def tells(self, alert: Alert) -> bool:
+        """Returns True if a change of an *alert* matches its filters."""
+        wanted = [(alert.topology, self.topologies), (alert.change, self.changes)]
+        if alert.audience is not None:
             # Only a channel that names this owner, and does not get the alert itself.
             owners = self.owners or ()
-            if audience not in owners or change["owner"] in owners:
+            if alert.audience not in owners or alert.owner in owners:
                 return False
-            wanted.append(("severity", self.severities))
-            return all(words is None or change[column] in words for column, words in wanted)
-        if change["sla"] != CHECKS:  # missed checks concern every owner
-            wanted += [("owner", self.owners), ("severity", self.severities)]
-        return all(words is None or change[column] in words for column, words in wanted)
+            wanted.append((alert.severity, self.severities))
+        elif alert.sla != CHECKS:  # missed checks concern every owner
+            wanted += [(alert.owner or "", self.owners), (alert.severity, self.severities)]
+        return all(words is None or word in words for word, words in wanted)
 
-    def has_opened(self, delivered: Collection[str]) -> bool:
+    def has_opened(self, delivered: Collection[Change]) -> bool:
         """Returns True if the receiver has an alert by the changes *delivered*.
 
         A receiver that keeps state opens it at a filter's first match, which may be its escalation.
         """
         return self.keeps_state and not {Change.OPENED, Change.ESCALATED}.isdisjoint(delivered)
 
-    def must_get(self, change: Mapping[str, Any], delivered: Collection[str]) -> bool:
-        """Returns True if a change matches its filters, or ends its alert.
+    def must_get(self, alert: Alert, delivered: Collection[Change]) -> bool:
+        """Returns True if a change of an *alert* matches its filters, or ends it.
 
-        *change* is a row of `alerts`. An alert may end with another severity than it was opened with. *delivered*
-        are the changes of the alert that this channel has delivered.
+        An alert may end with another severity than it was opened with. *delivered* are the changes of the alert that
+        this channel has delivered.
         """
-        return self.tells(change) or (change["change"] == Change.RESOLVED and self.has_opened(delivered))
+        return self.tells(alert) or (alert.change is Change.RESOLVED and self.has_opened(delivered))
 
 
 def load(path: Path) -> tuple[Channel, ...]:

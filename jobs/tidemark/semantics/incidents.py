@@ -2,13 +2,15 @@
 
 An incident opens after the SLA was broken for a while and is resolved after it has held for a while. The state of an
 SLA is a fold over its checks in the order of their instants; nothing else is remembered. A check that measured nothing
-changes nothing: it is no sign that all is well. A missed check changes nothing either.
+changes nothing: it is no sign that all is well. A missed check changes nothing either. What happens next, to an
+incident as to an alert, is decided by one state machine, `next_changes`.
 
 Instants are epoch ms, lengths ms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -103,6 +105,29 @@ class SlaState:
     held_since_ms: int | None = None
 
 
+def next_changes(
+    before: Collection[Change], *, has_ended: bool, is_worse: bool = False, is_acknowledged: bool = False
+) -> Iterator[Change]:
+    """Yields what happens now to an incident, or to an alert, that was broken: each change at most once.
+
+    Args:
+        before: what has happened to it so far.
+        has_ended: nothing of it is broken any more.
+        is_worse: it is worse than it was when it opened.
+        is_acknowledged: a person has taken it over.
+    """
+    if Change.RESOLVED in before:
+        return
+    if Change.OPENED not in before:
+        yield Change.OPENED
+    if is_worse and Change.ESCALATED not in before:
+        yield Change.ESCALATED
+    if is_acknowledged and Change.ACKNOWLEDGED not in before:
+        yield Change.ACKNOWLEDGED
+    if has_ended:
+        yield Change.RESOLVED
+
+
 def interrupted(standing: SlaState) -> SlaState:
     """Returns the state of an SLA after a time without judgement."""
     if standing.opened_at_ms is None:
@@ -131,9 +156,10 @@ def follow(
     if standing.opened_at_ms is None:
         return SlaState(), None
     since_ms = at_ms if standing.held_since_ms is None else standing.held_since_ms
-    if at_ms - since_ms >= damping.resolve_after_ms:
-        return SlaState(), Change.RESOLVED
-    return replace(standing, held_since_ms=since_ms), None
+    if at_ms - since_ms < damping.resolve_after_ms:
+        return replace(standing, held_since_ms=since_ms), None
+    (change,) = next_changes({Change.OPENED}, has_ended=True)
+    return SlaState(), change
 
 
 def _broken(
@@ -141,10 +167,12 @@ def _broken(
 ) -> tuple[SlaState, Change | None]:
     since_ms = crossed_ms if standing.broken_since_ms is None else standing.broken_since_ms
     now = replace(standing, broken_since_ms=since_ms, held_since_ms=None)
-    if now.opened_at_ms is None:
-        if at_ms - since_ms < damping.open_after_ms:
-            return now, None
-        return replace(now, opened_at_ms=at_ms, worst=verdict), Change.OPENED
-    if now.worst is None or _RANKS[verdict] > _RANKS[now.worst]:
-        return replace(now, worst=verdict), Change.ESCALATED
-    return now, None
+    if now.opened_at_ms is None and at_ms - since_ms < damping.open_after_ms:
+        return now, None
+    before = set() if now.opened_at_ms is None else {Change.OPENED}
+    is_worse = now.worst is not None and _RANKS[verdict] > _RANKS[now.worst]
+    change = next(next_changes(before, has_ended=False, is_worse=is_worse), None)
+    if change is None:
+        return now, None
+    opened_ms = at_ms if now.opened_at_ms is None else now.opened_at_ms
+    return replace(now, opened_at_ms=opened_ms, worst=verdict), change

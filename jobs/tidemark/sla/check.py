@@ -1,11 +1,9 @@
-"""Judges the SLAs of a topology for an instant.
-
-It writes the results, the changes of incidents that follow, and the page.
-"""
+"""Checks the SLAs of a topology for an instant: measure, judge, explain, record, notify."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.latency_facts import counted_batches
 from tidemark.facts.liveness import drivers_of
 from tidemark.facts.measures import sla_facts
-from tidemark.facts.measures.groups import groups_seen
+from tidemark.facts.measures.fact_kinds import Fact
+from tidemark.facts.measures.groups import GroupsSeen, groups_seen
 from tidemark.facts.measures.merges import merged_facts
 from tidemark.facts.measures.newest_times import newest_ms
 from tidemark.facts.measures.objectives import objective_facts
@@ -27,17 +26,19 @@ from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.sla_event_rows import row_of, rows_of
+from tidemark.model.sla_events import SlaResult
 from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
 from tidemark.model.tables.catalog import BATCHES, EXPECTATION_RESULTS, HEARTBEATS, LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.model.topology import Topology
+from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Sla
 from tidemark.sla.contracts.contract_sql import COUNTS
 from tidemark.sla.contracts.counts import SCHEMA_COUNTS, ContractCounts, judge_contracts
 from tidemark.sla.contracts.periods import CONTRACT, SCHEMA, judged_before, kept_at, periods_after, standing_results
 from tidemark.sla.contracts.quality import Quality
 from tidemark.sla.incidents.changes import excluded_because
-from tidemark.sla.incidents.culprits import with_culprits
-from tidemark.sla.incidents.roots import with_roots
+from tidemark.sla.incidents.explaining import Explain, Explained, explainer
 from tidemark.sla.incidents.tables import (
     checked_before,
     follow_up,
@@ -50,7 +51,7 @@ from tidemark.sla.measures.crossings import with_crossings
 from tidemark.sla.measures.progress import unknown_if_behind
 from tidemark.sla.measures.status import Status, statuses
 from tidemark.sla.page import write_sla_page
-from tidemark.sla.sla_text import sla_row
+from tidemark.sla.sla_text import result_of
 from tidemark.storage.delta.report_tables import open_report, replace_in, replace_rows
 from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.location import is_missing
@@ -84,6 +85,51 @@ def run(
         behind: sub-topologies whose facts do not reach the instant. Nothing is known of them.
         project: the folder of the topologies that may read its topics; None: none does.
     """
+    measured = measure(layout, topology, specs, at_ms=at_ms, run_id=run_id)
+    judged = judge(measured, behind)
+    explain_promise = explainer(judged, topology, layout, measured.tables, at_ms=at_ms)
+    results = explain(measured, judged, explain_promise)
+    record(measured, judged, results)
+    notify(measured, made_ms=made_ms, unusable=unusable, project=project)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a check has measured.
+
+    Attributes:
+        layout: of the warehouse.
+        topology: that promises the SLAs.
+        specs: the SLAs to judge.
+        at_ms: the instant of the check, epoch ms.
+        run_id: of the check.
+        is_past: another run checked a later instant, so that this check changes no incident.
+        tables: that can be read.
+        readable: their places.
+        facts: of all kinds that the SLAs need.
+        accounts: rows of `sla_facts.accounts`.
+        groups: of SLAs with `by`, by name of the SLA.
+        contracts: rows of `expectation_results` about the contracts of tables.
+        quality: judges what was found.
+    """
+
+    layout: Layout
+    topology: Topology
+    specs: Sequence[SlaSpec]
+    at_ms: int
+    run_id: str
+    is_past: bool
+    tables: Tables
+    readable: Collection[Path]
+    facts: Sequence[Fact]
+    accounts: Sequence[Row]
+    groups: Mapping[str, GroupsSeen]
+    contracts: Sequence[Row]
+    quality: Quality
+
+
+def measure(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], *, at_ms: int, run_id: str) -> Measured:
+    """Returns all facts by which *specs* are judged at *at_ms*, and what holds of the contracts of tables."""
     quality = Quality()
     # A check for an instant before one that was checked changes no incident.
     is_past = is_checked_after(layout, topology.name, at_ms, run_id)
@@ -92,55 +138,124 @@ def run(
     stored = [] if is_past else _stored_expectations(layout, topology)
     is_first_of_day = before_ms is not None and before_ms // DAY_MS < at_ms // DAY_MS
     by_contract = judge_contracts(layout, topology, since, judged_before(stored), whole=is_first_of_day)
-    contracts = _contracts(quality, by_contract, stored, at_ms=at_ms)
     readable = {each.path for each in by_contract if each.is_readable}
     # Queries read many tables: a single unreadable one would make all of them fail.
     tables = answers_over(layout.warehouse, topology.name, only=readable)
-    facts = _facts(layout, topology, specs, tables, readable, at_ms=at_ms)
     # An account stays open until it closes, so batches are read from the oldest open one on.
     open_ms = open_account_before(layout, topology.name, at_ms, run_id)
     accounts_ms = min(since.start_ms - _longest_ms(specs), at_ms if open_ms is None else open_ms)
-    accounts = sla_facts.accounts(tables, topology, at_ms=at_ms, since_ms=accounts_ms)
-    groups = groups_seen(tables, topology, specs, at_ms=at_ms)
-    judged_now = statuses(specs, topology, facts, accounts, contracts, at_ms=at_ms, groups=groups)
+    return Measured(
+        layout=layout,
+        topology=topology,
+        specs=specs,
+        at_ms=at_ms,
+        run_id=run_id,
+        is_past=is_past,
+        tables=tables,
+        readable=readable,
+        facts=_facts(layout, topology, specs, tables, readable, at_ms=at_ms),
+        accounts=sla_facts.accounts(tables, topology, at_ms=at_ms, since_ms=accounts_ms),
+        groups=groups_seen(tables, topology, specs, at_ms=at_ms),
+        contracts=_contracts(quality, by_contract, stored, at_ms=at_ms),
+        quality=quality,
+    )
+
+
+def judge(measured: Measured, behind: Collection[str]) -> list[Status]:
+    """Returns the status of each SLA, and since when one is broken.
+
+    Nothing is known of the sub-topologies that are *behind*: their facts do not reach the instant of the check.
+    """
+    topology, at_ms = measured.topology, measured.at_ms
+    found = statuses(
+        measured.specs,
+        topology,
+        measured.facts,
+        measured.accounts,
+        measured.contracts,
+        at_ms=at_ms,
+        groups=measured.groups,
+    )
 
     def judged_at(some: Sequence[SlaSpec], instant_ms: int) -> list[Status]:
-        then = _facts(layout, topology, some, tables, readable, at_ms=instant_ms)
+        then = _facts(measured.layout, topology, some, measured.tables, measured.readable, at_ms=instant_ms)
         return statuses(some, topology, then, accounts=(), at_ms=instant_ms)
 
     # Most checks break nothing new, and need neither.
-    before = partial(found_before, layout, topology.name, at_ms, run_id)
-    known = [unknown_if_behind(status, topology, behind) for status in judged_now]
-    measured = with_crossings(known, before, judged_at, at_ms=at_ms)
-    results, judged_rows = [], []
-    explained = with_culprits(measured, topology, layout, tables, at_ms=at_ms)
-    for status in with_roots(explained, topology):
-        row = sla_row(status)
-        results.append({**row, "excluded_because": excluded_because(status.spec, at_ms, is_past=is_past)})
-        judged_rows.append({**row, "excused": status.is_excused, "measured": status.is_measured})
-    of_check = {"topology": topology.name, "checked_at": at_ms, "run_id": run_id}
+    before = partial(found_before, measured.layout, topology.name, at_ms, measured.run_id)
+    known = [unknown_if_behind(status, topology, behind) for status in found]
+    return with_crossings(known, before, judged_at, at_ms=at_ms)
+
+
+def explain(measured: Measured, judged: Sequence[Status], explain_promise: Explain) -> list[SlaResult]:
+    """Returns a result for each status, with the causes of those that are broken by *explain_promise*."""
+    results = []
+    for status in judged:
+        is_broken = status.verdict in BROKEN
+        why = explain_promise(status) if is_broken else Explained(culprit=status.culprit)
+        told = replace(status, culprit=why.culprit, blocked_by=why.blocked_by, age_ms=why.age_ms)
+        result = result_of(
+            told,
+            why.causes,
+            topology=measured.topology.name,
+            checked_ms=measured.at_ms,
+            run_id=measured.run_id,
+            excluded_because=excluded_because(status.spec, measured.at_ms, is_past=measured.is_past),
+        )
+        results.append(result)
+    return results
+
+
+def record(measured: Measured, judged: Sequence[Status], results: Sequence[SlaResult]) -> None:
+    """Replaces the *results* of the run, and extends the periods of expectations.
+
+    Args:
+        measured: what was measured.
+        judged: the status of each SLA.
+        results: the result of each, in the same order.
+    """
+    layout, topology = measured.layout, measured.topology
     path = layout.report_table(topology.name, SLA_RESULTS.name)
-    replace_rows([{**row, **of_check} for row in results], SLA_RESULTS, path, where=is_text("run_id", run_id))
-    # Incidents follow from the written results: a check that dies before this is repeated, and writes both.
-    if not is_past:
-        expected = [
-            # The suite fails if an SLA has no row: nothing to judge is not a success.
-            *quality.check("sla_status", pd.DataFrame(judged_rows), slas=len(specs)),
-            *quality.check("outcomes", pd.DataFrame(accounts, columns=list(sla_facts.ACCOUNT)), kinds=[*KINDS]),
-            *contracts,
-        ]
-        _write_expectations(layout, topology, expected, at_ms=at_ms, run_id=run_id)
+    replace_rows(rows_of(results), SLA_RESULTS, path, where=is_text("run_id", measured.run_id))
+    if measured.is_past:
+        return
+    told = [
+        {**row_of(result), "excused": status.is_excused, "measured": status.is_measured}
+        for status, result in zip(judged, results, strict=True)
+    ]
+    accounts = pd.DataFrame(measured.accounts, columns=list(sla_facts.ACCOUNT))
+    expected = [
+        # The suite fails if an SLA has no row: nothing to judge is not a success.
+        *measured.quality.check("sla_status", pd.DataFrame(told), slas=len(measured.specs)),
+        *measured.quality.check("outcomes", accounts, kinds=[*KINDS]),
+        *measured.contracts,
+    ]
+    _write_expectations(layout, topology, expected, at_ms=measured.at_ms, run_id=measured.run_id)
+
+
+def notify(measured: Measured, *, made_ms: int | None, unusable: Collection[str], project: Path | None) -> None:
+    """Writes the changes of incidents and alerts that follow from the recorded results, and the page.
+
+    Channels deliver the changes afterwards. A check that dies before this is repeated, and writes both.
+
+    Args:
+        measured: what was measured.
+        made_ms: the clock when the check is made, epoch ms; None: its instant.
+        unusable: names of SLAs that are promised and cannot be judged. Their incidents do not change.
+        project: the folder of the topologies that may read its topics; None: none does.
+    """
+    if not measured.is_past:
         follow_up(
-            layout,
-            topology,
-            specs,
-            at_ms=at_ms,
-            run_id=run_id,
+            measured.layout,
+            measured.topology,
+            measured.specs,
+            at_ms=measured.at_ms,
+            run_id=measured.run_id,
             made_ms=made_ms,
             unusable=unusable,
             project=project,
         )
-    write_sla_page(layout, topology.name)
+    write_sla_page(measured.layout, measured.topology.name)
 
 
 def _write_expectations(layout: Layout, topology: Topology, found: Sequence[Row], *, at_ms: int, run_id: str) -> None:
@@ -168,7 +283,7 @@ def _facts(
     readable: Collection[Path],
     *,
     at_ms: int,
-) -> list[Row]:
+) -> list[Fact]:
     """Returns all facts by which *specs* are judged at *at_ms*."""
     later = sla_facts.later(tables, topology.name, at_ms=at_ms)
     drivers = _drivers(layout, topology, tables, readable, at_ms=at_ms)
@@ -211,7 +326,7 @@ def _counted(
     return counted_batches(layout, topology.name, names_in(topology.sub_topologies))
 
 
-def _newest_fact(table: str, path: Path, later: Mapping[str, int]) -> dict[str, Any]:
+def _newest_fact(table: str, path: Path, later: Mapping[str, int]) -> Fact:
     """Returns the fact about the newest record time in *table*.
 
     The table is at *path*. *later* has, by sub-topology, the first batch that was finished after the check's instant.

@@ -1,14 +1,14 @@
-"""Formats an SLA's status as a row of sla_results and a sentence."""
+"""Makes a result of an SLA's status, with a sentence about what was measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
-from typing import Any
 
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
+from tidemark.model.sla_events import AlertCause, SlaResult, StaleGroup
 from tidemark.model.sla_spec import SHARES, Measure
 from tidemark.semantics.sla import (
     BurnRate,
@@ -20,55 +20,75 @@ from tidemark.semantics.sla import (
     Sla,
     Verdict,
 )
-from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE, Status
+from tidemark.sla.measures.status import Status
 
 
-def sla_row(status: Status) -> dict[str, Any]:
-    """Returns the columns of sla_results about the SLA, not the check."""
+def result_of(
+    status: Status,
+    causes: Sequence[AlertCause],
+    *,
+    topology: str,
+    checked_ms: int,
+    run_id: str,
+    excluded_because: str | None,
+) -> SlaResult:
+    """Returns the result of a check.
+
+    Args:
+        status: of the SLA.
+        causes: why it is broken, that which explains most first.
+        topology: that promises it.
+        checked_ms: the instant of the check, epoch ms.
+        run_id: of the check.
+        excluded_because: why the result changes no incident, if so.
+    """
     spec, sla = status.spec, status.spec.limits if isinstance(status.spec.limits, Sla) else None
     burn_rate, left = (status.budget.burn_rate, status.budget.remaining) if status.budget else (None, None)
     threshold_ms, target = astuple(spec.limits.objective) if isinstance(spec.limits, BurnRate) else (None, None)
     objective, window_ms = astuple(spec.compliance) if spec.compliance else (None, None)
     records, slow, left = astuple(status.window_budget) if status.window_budget else (None, None, left)
-    of_cause = (*CAUSE, CAUSE_SINCE)
-    return {
-        "sla": spec.name,
-        "subject": spec.subject,
-        "measure": spec.measure.value,
-        "verdict": status.verdict.value,
-        "observed_ms": status.observed_ms,
-        "crossed_at": status.crossed_ms,
-        "warn_after_ms": sla.warn_after_ms if sla else None,
-        "error_after_ms": sla.error_after_ms if sla else None,
-        "culprit": status.culprit,
-        "owner": spec.owner,
-        "over_ms": spec.over_ms,
-        "severity": spec.severity.value,
-        "runbook": spec.runbook,
-        "message": measurement_text(status),
-        "blocked_by": status.blocked_by,
-        **dict.fromkeys(of_cause),
-        **(dict(zip(of_cause, astuple(status.root), strict=True)) if status.root else {}),
-        "records": status.groups.n_stale if status.groups else status.records,
-        "share": status.share,
-        "burn_rate": burn_rate,
-        "budget_left": left,
-        "objective": objective,
-        "target": target,
-        "threshold_ms": threshold_ms,
-        "window_ms": window_ms,
-        "window_records": records,
-        "window_slow": slow,
-        "resolve_after_ms": spec.damping.resolve_after_ms,
-        "stale_groups": _groups(status),
-    }
+    return SlaResult(
+        topology=topology,
+        sla=spec.name,
+        checked_ms=checked_ms,
+        run_id=run_id,
+        verdict=status.verdict,
+        subject=spec.subject,
+        measure=spec.measure.value,
+        severity=spec.severity.value,
+        owner=spec.owner,
+        runbook=spec.runbook,
+        observed_ms=status.observed_ms,
+        warn_after_ms=sla.warn_after_ms if sla else None,
+        error_after_ms=sla.error_after_ms if sla else None,
+        crossed_ms=status.crossed_ms,
+        over_ms=spec.over_ms,
+        message=measurement_text(status),
+        culprit=status.culprit,
+        blocked_by=status.blocked_by,
+        cause=next(iter(causes), None),
+        other_causes=tuple(causes[1:]),
+        records=status.groups.n_stale if status.groups else status.records,
+        share=status.share,
+        burn_rate=burn_rate,
+        budget_left=left,
+        objective=objective,
+        target=target,
+        threshold_ms=threshold_ms,
+        window_ms=window_ms,
+        window_records=records,
+        window_slow=slow,
+        resolve_after_ms=spec.damping.resolve_after_ms,
+        excluded_because=excluded_because,
+        stale_groups=_groups(status),
+    )
 
 
-def _groups(status: Status) -> list[dict[str, Any]] | None:
+def _groups(status: Status) -> tuple[StaleGroup, ...] | None:
     """Returns the stale groups that are named; None: there are no groups."""
     if status.groups is None:
         return None
-    return [{"name": one_line(name), "newest_ms": newest_ms} for name, newest_ms in status.groups.oldest]
+    return tuple(StaleGroup(one_line(name), newest_ms) for name, newest_ms in status.groups.oldest)
 
 
 def measurement_text(status: Status) -> str:

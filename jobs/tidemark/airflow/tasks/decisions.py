@@ -400,10 +400,12 @@ class DecisionOperator(BaseOperator):
         by: str | None = None,
     ) -> None:
         """Tells the channels of the question, or that it has *ended*."""
-        from tidemark.sla.incidents.changes import answered_decision, asked_decision  # parsers need no semantics
+        # Parsers need no semantics.
+        from tidemark.sla.incidents.changes import answered_decision, asked_decision
+        from tidemark.sla.incidents.due import DueAlert
 
         ti = context["ti"]
-        row = asked_decision(
+        alert = asked_decision(
             self.topology,
             name=f"decision/{ti.run_id}",
             command=words[0],
@@ -413,14 +415,14 @@ class DecisionOperator(BaseOperator):
             at_ms=asked_ms,
         )
         if ended is not None:
-            row = answered_decision(row, text=ended, by=by, at_ms=wall_clock_ms())
+            alert = answered_decision(alert, text=ended, by=by, at_ms=wall_clock_ms())
         page = _page(ti)
         for channel in channels(self.topology.name):
             # Escalation follows from recorded deliveries, and those of a question are not recorded.
-            if channel.escalated_by or not channel.tells(row):
+            if channel.escalated_by or not channel.tells(alert):
                 continue
             try:
-                notify(channel, row, context, page=page)
+                notify(channel, DueAlert(alert=alert), context, page=page)
             except Exception:
                 self.log.exception("channel %s did not accept the question", channel.name)
 

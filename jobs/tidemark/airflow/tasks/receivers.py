@@ -25,7 +25,7 @@ from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.escaping import hide, inert, without_secrets
 
 if TYPE_CHECKING:
-    from tidemark.sla.incidents.alert import Alert
+    from tidemark.sla.incidents.alert_message import AlertMessage
 
 TIMEOUT_S = 20.0
 MOST_TRIES = 4
@@ -57,7 +57,7 @@ class ReceiverNotifier(BaseNotifier):
         self.send_to(_connection(self.connection), message["value"], message)
 
     @abstractmethod
-    def send_to(self, connection: Connection, alert: Alert, texts: Mapping[str, str]) -> None:
+    def send_to(self, connection: Connection, alert: AlertMessage, texts: Mapping[str, str]) -> None:
         """Sends *alert*, which has the *texts*, to the receiver."""
 
 
@@ -68,9 +68,9 @@ class PagerDutyNotifier(ReceiverNotifier):
     `https://events.eu.pagerduty.com`; default: that of the United States.
     """
 
-    def send_to(self, connection: Connection, alert: Alert, texts: Mapping[str, str]) -> None:
+    def send_to(self, connection: Connection, alert: AlertMessage, texts: Mapping[str, str]) -> None:
         """Sends *alert* in the form of its interface."""
-        from tidemark.sla.incidents.events import pagerduty_event
+        from tidemark.sla.incidents.receiver_calls import pagerduty_event
 
         call = pagerduty_event(alert, texts, routing_key=_password(connection))
         send(_base(connection, "https://events.pagerduty.com") + call.path, _as_json(call.body))
@@ -86,11 +86,11 @@ class AlertmanagerNotifier(ReceiverNotifier):
         super().__init__(connection=connection)
         self.valid_for_ms = valid_for_ms
 
-    def send_to(self, connection: Connection, alert: Alert, texts: Mapping[str, str]) -> None:
+    def send_to(self, connection: Connection, alert: AlertMessage, texts: Mapping[str, str]) -> None:
         """Sends *alert* in the form of its interface."""
         from base64 import b64encode
 
-        from tidemark.sla.incidents.events import alertmanager_alert
+        from tidemark.sla.incidents.receiver_calls import alertmanager_alert
 
         call = alertmanager_alert(alert, texts, valid_until_ms=wall_clock_ms() + self.valid_for_ms)
         headers = {}
@@ -107,9 +107,9 @@ class WebhookNotifier(ReceiverNotifier):
     is the connection's password. TIMESTAMP is the header `Tidemark-Timestamp`: epoch seconds.
     """
 
-    def send_to(self, connection: Connection, alert: Alert, texts: Mapping[str, str]) -> None:
+    def send_to(self, connection: Connection, alert: AlertMessage, texts: Mapping[str, str]) -> None:
         """Sends *alert* in the form of its interface."""
-        from tidemark.sla.incidents.events import payload_of
+        from tidemark.sla.incidents.receiver_calls import payload_of
 
         timestamp = str(wall_clock_ms() // 1_000)
         body = _as_json(payload_of(alert))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow.configuration import conf
@@ -23,9 +24,13 @@ from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.model.channel_spec import LOG, Channel, load
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
+from tidemark.model.sla_events import Alert
 from tidemark.model.topology import load as load_topology
 from tidemark.model.topology import of_jobs
 from tidemark.storage.location import is_missing
+
+if TYPE_CHECKING:
+    from tidemark.sla.incidents.due import DueAlert
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +132,7 @@ class DeliverChanges(BaseOperator):
             msg = "every change was delivered before"
             raise AirflowSkipException(msg)
 
-    def changes(self, layout: Layout, _run_id: str) -> list[dict[str, Any]]:
+    def changes(self, layout: Layout, _run_id: str) -> Sequence[DueAlert]:
         """Returns the changes that the channel did not get yet."""
         from tidemark.sla.incidents.tables import pending_changes
 
@@ -167,17 +172,17 @@ def tell(
     refusals: dict[str, ReceiverRefused] = {}
     with channel_lock(layout, topology, channel):
         due = pending_changes(layout, topology, channel, now_ms=wall_clock_ms())
-        for change in due:
+        for each in due:
             # A refused alert does not delay others; its later changes wait for it.
-            if change["alert"] in refusals:
+            if each.name in refusals:
                 continue
             try:
-                notify(channel, change, context, dags=_waiting_dags(change, layout, dags_of))
+                notify(channel, each, context, dags=_waiting_dags(each.alert, layout, dags_of))
             except ReceiverRefused as error:
-                refusals[change["alert"]] = error
+                refusals[each.name] = error
                 continue
-            if not change.get("is_repeat"):
-                record_delivery(layout, change, channel, at_ms=wall_clock_ms(), run_id=run_id)
+            if not each.is_repeat:
+                record_delivery(layout, each, channel, at_ms=wall_clock_ms(), run_id=run_id)
     if refusals:
         raise next(iter(refusals.values()))
     return len(due)
@@ -185,50 +190,53 @@ def tell(
 
 def notify(
     channel: Channel,
-    change: Mapping[str, Any],
+    due: DueAlert,
     context: Mapping[str, Any],
     *,
     page: str | None = None,
     dags: Iterable[str] = (),
 ) -> None:
-    """Sends a *change* of an alert, a row of `alerts`, to *channel*.
+    """Sends the change of an alert that is *due* to *channel*.
 
     Args:
         channel: the channel.
-        change: the row.
+        due: the change.
         context: of the Airflow task.
         page: path of the page to look at; None: that of its incident.
         dags: the DAGs that wait for the late streams.
     """
-    from tidemark.sla.incidents.alert import alert_of
+    from tidemark.sla.incidents.alert_message import message_of
     from tidemark.sla.incidents.alert_text import alert_texts
-    from tidemark.sla.incidents.changes import name_of
 
-    topology, operator = quote(change["topology"], safe=""), quote(change.get("cause_operator") or "", safe="")
+    change = due.alert
+    operator = change.cause.place[0] if change.cause else None
+    topology = quote(change.topology, safe="")
     if page is None:
-        incident = (change.get("incidents") or [name_of(change)])[0]
+        incident = (change.incidents or (change.alert,))[0]
         page = PAGE.format(topology=topology, incident=quote(incident, safe=""))
     base = conf.get("api", "base_url", fallback="").rstrip("/")
-    operator_link = base + OPERATOR_PAGE.format(topology=topology, operator=operator) if operator else None
-    alert = alert_of(change, link=base + page, operator_link=operator_link, dags=dags)
+    operator_link = None
+    if operator is not None:
+        operator_link = base + OPERATOR_PAGE.format(topology=topology, operator=quote(operator, safe=""))
+    alert = message_of(due, link=base + page, operator_link=operator_link, dags=dags)
     message = {**alert_texts(alert, notified_ms=wall_clock_ms()), "value": alert}
     resolve_name(channel.notifier)(**channel.arguments)({**context, "alert": message})
 
 
-def _waiting_dags(
-    change: Mapping[str, Any], layout: Layout, dags_of: Callable[[str, str], Collection[str]]
-) -> list[str]:
-    """Returns the DAGs that wait for the late streams of *change*.
+def _waiting_dags(alert: Alert, layout: Layout, dags_of: Callable[[str, str], Collection[str]]) -> list[str]:
+    """Returns the DAGs that wait for the late streams of *alert*.
 
     These streams are that of the cause, and those that write the affected tables. *dags_of* has the DAGs of a stream,
     by its topology and name.
     """
     from tidemark.storage.warehouse import stream_tables
 
-    topology, stream = change["topology"], change.get("cause_sub_topology")
-    streams = {(topology, stream)} if stream is not None else set()
+    topology, stream = alert.topology, alert.cause.stream if alert.cause else None
+    # One of another topology is TOPOLOGY/STREAM.
+    origin, _, sub = (stream or "").rpartition("/")
+    streams = {(origin or topology, sub)} if stream is not None else set()
     try:
-        for name in present((*(change.get("tables") or ()), change["subject"])):
+        for name in present((*alert.tables, alert.subject)):
             # A table of another topology is TOPOLOGY/TABLE.
             other, _, table = name.rpartition("/")
             paths = stream_tables(layout, other or topology, table)
@@ -248,7 +256,8 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     same, and again at each deadline. *topology_file* is the name of a topology of jobs, which has no file.
     """
     from tidemark.reports.batch_job import missing_warehouse_message, report_lock
-    from tidemark.sla.incidents.changes import missed_check
+    from tidemark.sla.incidents.changes import alert_of, missed_check
+    from tidemark.sla.incidents.due import DueAlert
     from tidemark.sla.incidents.tables import miss
 
     file = Path(topology_file)
@@ -262,15 +271,15 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
             miss(layout, topology, at_ms=wall_clock_ms())
     except Exception as error:
         log.exception("it is unknown if the SLAs of %s are checked", topology.name)
-        (row,) = missed_check(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
+        (missed,) = missed_check(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
         # Why they cannot be read may be why checks are missing.
-        unrecorded = {**row, "message": f"{row['message']}; checks could not be read: {error}"}
+        unrecorded = alert_of(replace(missed, message=f"{missed.message}; checks could not be read: {error}"))
     for channel in channels(topology.name):
         try:
             if unrecorded is None:
                 tell(channel, layout, topology.name, context or {}, run_id="deadline")
             elif channel.tells(unrecorded):
-                notify(channel, unrecorded, context or {})
+                notify(channel, DueAlert(alert=unrecorded), context or {})
         except Exception:
             log.exception("channel %s did not accept the alert", channel.name)
 

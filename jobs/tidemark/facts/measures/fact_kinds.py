@@ -1,8 +1,11 @@
-"""The kinds of facts by which SLAs are judged."""
+"""The facts by which SLAs are judged, and their kinds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class FactKind(StrEnum):
@@ -57,3 +60,35 @@ class FactKind(StrEnum):
     """For an operator: at_ms, end of a complete interval; n, since when."""
     ADDED = "added"
     """For an operator and bucket: n windows with that time of work."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fact:
+    """A measurement about a subject; what its fields mean depends on the kind.
+
+    Attributes:
+        what: the kind.
+        subject: what it is about.
+        over_ms: the length of the interval before the check that it covers; None: it covers none.
+        bucket: of latencies or work; 0 for other kinds.
+        n: a number; 0 for kinds without one.
+        at_ms: an instant, epoch ms.
+        idle: True if a source is idle.
+    """
+
+    what: FactKind
+    subject: str
+    over_ms: int | None = None
+    bucket: int = 0
+    n: int = 0
+    at_ms: int | None = None
+    idle: bool | None = None
+
+
+def facts_in(rows: Iterable[Mapping[str, Any]]) -> list[Fact]:
+    """Returns the facts in *rows*, whose columns are the fields of a fact; null where a kind has no such value."""
+    found = []
+    for row in rows:
+        values = {name: value for name, value in row.items() if value is not None}
+        found.append(Fact(**values | {"what": FactKind(row["what"])}))
+    return found

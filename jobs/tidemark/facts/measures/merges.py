@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
-from tidemark.facts.measures.fact_kinds import FactKind
+from tidemark.facts.measures.fact_kinds import Fact, FactKind
 from tidemark.facts.measures.newest_times import newest_ms
-from tidemark.facts.measures.sla_facts import SHAPE
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import Measure, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
@@ -19,7 +17,7 @@ from tidemark.storage.warehouse import stream_tables
 
 def merged_facts(
     layout: Layout, topology: Topology, specs: Iterable[SlaSpec], readable: Container[Path], *, at_ms: int
-) -> list[dict[str, Any]]:
+) -> list[Fact]:
     """Returns the facts for SLAs whose place is a table.
 
     Args:
@@ -29,7 +27,7 @@ def merged_facts(
         readable: paths of tables that can be read. The others are skipped.
         at_ms: the instant of the check, epoch ms.
     """
-    facts: list[dict[str, Any]] = []
+    facts: list[Fact] = []
     for spec in specs:
         if spec.place is not ResultPlace.TABLE:
             continue
@@ -39,17 +37,17 @@ def merged_facts(
     return facts
 
 
-def _facts(path: Path, spec: SlaSpec, at_ms: int) -> Iterator[dict[str, Any]]:
+def _facts(path: Path, spec: SlaSpec, at_ms: int) -> Iterator[Fact]:
     shown = [merge for merge in merges(path) if merge.shown_at_ms <= at_ms]
     if spec.measure is Measure.STALENESS:
-        yield _fact(FactKind.NEWEST_MERGED, spec.subject, at_ms=_newest_ms(path, shown))
+        yield Fact(what=FactKind.NEWEST_MERGED, subject=spec.subject, at_ms=_newest_ms(path, shown))
         return
     counts: Counter[int] = Counter()
     for merge in shown:
         if merge.shown_at_ms >= at_ms - spec.over_ms:
             counts.update(merge.latencies)
     for bucket, n in sorted(counts.items()):
-        yield _fact(FactKind.LATENCY_MERGED, spec.subject, over_ms=spec.over_ms, bucket=bucket, n=n)
+        yield Fact(what=FactKind.LATENCY_MERGED, subject=spec.subject, over_ms=spec.over_ms, bucket=bucket, n=n)
 
 
 def _tables(layout: Layout, topology: Topology, spec: SlaSpec) -> list[Path]:
@@ -71,7 +69,3 @@ def _newest_ms(path: Path, shown: list[Merge]) -> int | None:
     rows_ms = newest_ms(path, before_batch=before_batch) if shown else None
     merged_ms = [merge.newest_ms for merge in shown if merge.newest_ms is not None]
     return max([*merged_ms, *([] if rows_ms is None else [rows_ms])], default=None)
-
-
-def _fact(what: FactKind, subject: str, **values: int | None) -> dict[str, Any]:
-    return {**dict.fromkeys(SHAPE), "what": what.value, "subject": subject, **values}

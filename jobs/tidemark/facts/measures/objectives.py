@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.measures.batches import DAY_MS, tables_of_batches
-from tidemark.facts.measures.fact_kinds import FactKind
+from tidemark.facts.measures.fact_kinds import Fact, FactKind, facts_in
 from tidemark.model.settings.intervals import Grain, Interval, Scope, is_text, join_intervals
 from tidemark.model.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
@@ -53,7 +53,7 @@ class LaterFacts:
 
 def objective_facts(
     tables: Tables, topology: Topology, specs: Collection[SlaSpec], counted: Mapping[str, int], *, at_ms: int
-) -> list[Row]:
+) -> list[Fact]:
     """Returns the facts by which the objectives among *specs* are judged.
 
     There is one per operator, length and bucket.
@@ -69,7 +69,8 @@ def objective_facts(
     if not of_objectives:
         return []
     later = _later(tables, topology, counted, at_ms=at_ms)
-    return tables.ask(objectives_sql(topology, of_objectives, later, at_ms=at_ms), [topology.name]).objects
+    query = objectives_sql(topology, of_objectives, later, at_ms=at_ms)
+    return facts_in(tables.ask(query, [topology.name]).objects)
 
 
 def _later(tables: Tables, topology: Topology, counted: Mapping[str, int], *, at_ms: int) -> dict[str, LaterFacts]:

@@ -1,19 +1,18 @@
 """Collects every measurement that a check of SLAs needs, in DuckDB.
 
-`facts` reads many tables in one query and returns rows of one shape, each about one subject. `accounts` returns the
+`facts` reads many tables in one query and returns facts, each about one subject. `accounts` returns the
 accounting. The latencies of objectives are counted by `objectives`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
 
 from tidemark.control.folder import StreamState
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.measures.batches import BEFORE_LATER, DAY_MS, known_batches, tables_of_batches
-from tidemark.facts.measures.fact_kinds import FactKind
+from tidemark.facts.measures.fact_kinds import Fact, FactKind, facts_in
 from tidemark.facts.measures.newest_times import oldest_ms
 from tidemark.facts.path_facts import FINISHED_MS
 from tidemark.model.settings.intervals import Interval, is_text, iso
@@ -88,12 +87,12 @@ def accounts(tables: Tables, topology: Topology, *, at_ms: int, since_ms: int) -
 
 def facts(
     tables: Tables, topology: Topology, specs: Iterable[SlaSpec], drivers: Mapping[str, HeartbeatFacts], *, at_ms: int
-) -> list[Row]:
+) -> list[Fact]:
     """Returns the measurements by which *specs* are judged, with the *drivers* of the topology by stream.
 
-    There is one row per `what`, subject, `over_ms` and bucket. Measures that no SLA has are not read. Rows about
+    There is one per `what`, subject, `over_ms` and bucket. Measures that no SLA has are not read. Those about
     watermarks have `at_ms`, epoch ms, and `idle`: its newest batch found the source idle, and its driver works. `begun`
-    has `at_ms` too; the other rows have `n`.
+    has `at_ms` too; the others have `n`.
     """
     specs = list(specs)
     over_ms = (spec.over_ms for spec in specs if spec.measure in COUNTED_RECORDS)
@@ -109,10 +108,10 @@ def facts(
     # Without parts there would be no valid query.
     measured = f"WITH {batches.sql} {' UNION ALL '.join(parts)}" if parts else None
     rows = [] if measured is None else tables.ask(measured, [topology.name, at_ms]).objects
-    return [*rows, *_catching_up(specs, drivers)]
+    return [*facts_in(rows), *_catching_up(specs, drivers)]
 
 
-def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], *, at_ms: int) -> list[Row]:
+def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], *, at_ms: int) -> list[Fact]:
     """Returns facts about the newest record time of sinks.
 
     There is a fact per sink into one of the tables *names*. The record had reached that table at *at_ms*, epoch ms.
@@ -128,12 +127,12 @@ def newest_of_sinks(tables: Tables, topology: Topology, names: Collection[str], 
     return [newest_fact(sinks[row["operator"]], row["newest_ms"]) for row in rows if row["operator"] in sinks]
 
 
-def newest_fact(table: str, newest_ms: int | None) -> dict[str, Any]:
+def newest_fact(table: str, newest_ms: int | None) -> Fact:
     """Returns the fact that *newest_ms* is the newest record time in *table*.
 
     It is epoch ms.
     """
-    return {**dict.fromkeys(SHAPE), "what": FactKind.NEWEST.value, "subject": table, "at_ms": newest_ms}
+    return Fact(what=FactKind.NEWEST, subject=table, at_ms=newest_ms)
 
 
 def measurements(
@@ -217,13 +216,13 @@ def _clocks(at_ms: int) -> str:
     return f"{wrong_ms} FROM ({beats}) WHERE {lately} GROUP BY host"
 
 
-def _catching_up(specs: Iterable[SlaSpec], drivers: Mapping[str, HeartbeatFacts]) -> Iterator[Row]:
+def _catching_up(specs: Iterable[SlaSpec], drivers: Mapping[str, HeartbeatFacts]) -> Iterator[Fact]:
     """Yields a fact for each stream that catches up, if *specs* excuse that."""
     if all(spec.while_catching_up is WhileCatchingUp.COUNT for spec in specs):
         return
     for name, driver in drivers.items():
         if driver.liveness is Liveness.CATCHING_UP:
-            yield {**dict.fromkeys(SHAPE), "what": FactKind.CATCHING_UP.value, "subject": name}
+            yield Fact(what=FactKind.CATCHING_UP, subject=name)
 
 
 def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:

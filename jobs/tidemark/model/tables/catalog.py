@@ -972,6 +972,13 @@ WINDOW_PARTS = Table(
     "report",
     key=("window_start", "subject", "operator", "kind"),
 )
+_OF_CAUSE = (
+    ("cause_amount_ms", "bigint", "ms of the cause beyond what is expected of it; null: not measured"),
+    ("cause_records", "bigint", "records that it kept from being counted; null: it is not about numbers of records"),
+    ("cause_share", "double", "its share of the whole excess, 0 to 1; null: not measured"),
+    ("cause_results", "bigint", "results that broke the SLA and that it explains; null: not counted"),
+    ("cause_broken", "bigint", "results that broke the SLA; null: not counted"),
+)
 SLA_RESULTS = Table(
     "sla_results",
     "SLA and check",
@@ -1006,9 +1013,16 @@ SLA_RESULTS = Table(
         ("blocked_by", "string", "first finding of `tidemark why` for a broken SLA; null: none, or not broken"),
         ("cause", "string", "cause that it may share with other broken SLAs; null: not broken"),
         ("cause_sub_topology", "string", "its sub-topology; null: none is known"),
-        ("cause_operator", "string", "its operator or source; null: the driver of the sub-topology"),
+        ("cause_operator", "string", "its operator, source or other detail; null: the driver of the sub-topology"),
         ("cause_partition", "int", "partition of that source; null: the cause has none"),
         ("cause_since", "timestamp", "clock of the driver when it began; null: not known"),
+        *_OF_CAUSE,
+        (
+            "other_causes",
+            "array<struct<owner:string,detail:string,stream:string,amount_ms:bigint,records:bigint,share:double,"
+            "results:bigint,broken:bigint,since_ms:bigint>>",
+            "the next causes, with what the columns of the first one have (since_ms: epoch ms)",
+        ),
         (
             "records",
             "bigint",
@@ -1094,6 +1108,14 @@ ALERTS = Table(
         ("cause_sub_topology", "string", "as in sla_results"),
         ("cause_operator", "string", "as in sla_results"),
         ("cause_partition", "int", "as in sla_results"),
+        ("cause_since", "timestamp", "as in sla_results, when the alert opened"),
+        *_OF_CAUSE,
+        (
+            "fault",
+            "string",
+            "its cause in words that are the same in alerts of all topologies; null: no cause is known that another "
+            "topology could have",
+        ),
         ("incidents", "array<string>", "incidents that had this cause; grows while the alert is open"),
         ("slas", "array<string>", "names of their SLAs"),
         ("tables", "array<string>", "tables of sinks downstream of the cause; of other topologies as TOPOLOGY/TABLE"),

@@ -14,7 +14,7 @@ from tidemark.model.settings.lengths import for_people
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import Verdict
-from tidemark.sla.incidents.alert import Alert
+from tidemark.sla.incidents.alert_message import AlertMessage
 from tidemark.why.evidence.findings import UNEXPLAINED
 
 LOOK_HERE, OPERATOR_PAGE = "Look here", "Operator"
@@ -22,7 +22,7 @@ LATE_AFTER_MS = 900_000
 """Age from which an alert has the line `Delayed alert`, in ms."""
 
 
-def alert_texts(alert: Alert, *, notified_ms: int) -> dict[str, str]:
+def alert_texts(alert: AlertMessage, *, notified_ms: int) -> dict[str, str]:
     """Returns *alert* as text.
 
     Args:
@@ -55,7 +55,7 @@ def alert_texts(alert: Alert, *, notified_ms: int) -> dict[str, str]:
     }
 
 
-def _cause_text(alert: Alert) -> str:
+def _cause_text(alert: AlertMessage) -> str:
     """Names the cause of *alert*; empty if none is known."""
     if alert.cause in {None, UNEXPLAINED}:
         return ""
@@ -65,12 +65,12 @@ def _cause_text(alert: Alert) -> str:
     return f"{what}{where}{affects}: "
 
 
-def _slas_text(alert: Alert) -> str:
+def _slas_text(alert: AlertMessage) -> str:
     n = len(alert.impact.slas)
     return alert.sla if n == 1 else f"{n} SLAs"
 
 
-def _event_text(alert: Alert) -> str:
+def _event_text(alert: AlertMessage) -> str:
     are = "is" if len(alert.impact.slas) == 1 else "are"
     if alert.sla == DECISION:
         return "has an answer" if alert.change is Change.RESOLVED else "waits for an answer"
@@ -89,7 +89,7 @@ def _event_text(alert: Alert) -> str:
             return f"{are} no longer broken for this cause"
 
 
-def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
+def _details(alert: AlertMessage, notified_ms: int) -> list[tuple[str, str]]:
     """Returns names and values of the lines that have a value."""
     # A reminder comes later than its change.
     late_ms = 0 if alert.reminder else notified_ms - alert.changed_ms
@@ -117,7 +117,7 @@ def _details(alert: Alert, notified_ms: int) -> list[tuple[str, str]]:
     return [(name, value) for name, value in details.items() if value]
 
 
-def _began(alert: Alert) -> tuple[str, str]:
+def _began(alert: AlertMessage) -> tuple[str, str]:
     """Returns the name and the value of the line that says since when the SLA is broken; no value: it is not known."""
     if alert.broken_ms is None:
         return "", ""

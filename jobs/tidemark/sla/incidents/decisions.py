@@ -16,11 +16,13 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso, utc
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import duration_ms
+from tidemark.model.sla_event_rows import events_of, row_of
+from tidemark.model.sla_events import Alert, AlertDecided
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import DECISIONS as TABLE
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject
-from tidemark.sla.incidents.due import Silence, silenced_until, silences, with_newest_lists
+from tidemark.sla.incidents.due import Silence, silenced_until, silences
 from tidemark.sla.incidents.tables import acknowledge, open_slas, stored_decisions
 from tidemark.storage.delta.report_tables import add_rows
 
@@ -36,7 +38,8 @@ DECISIONS = """
     WHERE topology = $1 AND outcome IS NULL
 """
 OPENINGS = """
-    SELECT * REPLACE (epoch_ms(changed_at) AS changed_at) FROM alerts
+    SELECT topology, alert, sla, change, epoch_ms(changed_at) AS changed_at, verdict, severity, incidents, slas
+    FROM alerts
     WHERE topology = $1 AND change = 'opened' AND audience IS NULL
           AND alert NOT IN (SELECT alert FROM alerts WHERE topology = $1 AND change = 'resolved')
 """
@@ -109,7 +112,7 @@ def decision_facts(
         return None
     of_subject = [row for row in every if kind is DecisionSubject.TOPOLOGY or subject in (row["incident"], row["sla"])]
     is_sla_in_order = kind is DecisionSubject.SLA and not of_subject
-    present = [each for each in silences(tables.ask(DECISIONS, [topology]).objects) if each.holds(at_ms)]
+    present = [each for each in _silences(tables, topology) if each.holds(at_ms)]
     own = [each for each in present if (each.kind, each.subject) == (kind, subject)]
     others = [each for each in present if each not in own and _concerns(each, subject, kind, incidents)]
     return DecisionFacts(
@@ -151,19 +154,19 @@ def decide(layout: Layout, topology: str, made: AlertDecision, *, slas: Collecti
     if is_acknowledgement:
         earlier = acknowledge(layout, topology, made.subject, by=made.by, note=made.note, at_ms=at_ms)
         if earlier:
-            text = f"{made.subject} is acknowledged already, by {earlier['decided_by']} at {iso(earlier['changed_at'])}"
+            text = f"{made.subject} is acknowledged already, by {earlier.decided_by} at {iso(earlier.changed_ms)}"
             return DecisionResult(is_new=False, text=text)
-    row = {
-        "topology": topology,
-        "decision": made.decision.value,
-        "subject_kind": kind.value,
-        "subject": made.subject,
-        "decided_at": at_ms,
-        "ends_at": made.until_ms,
-        "decided_by": made.by,
-        "note": made.note or None,
-    }
-    add_rows([row], TABLE, layout.report_table(topology, TABLE.name))
+    decided = AlertDecided(
+        topology=topology,
+        decision=made.decision,
+        subject_kind=kind,
+        subject=made.subject,
+        decided_ms=at_ms,
+        decided_by=made.by,
+        note=made.note or None,
+        ends_ms=made.until_ms,
+    )
+    add_rows([row_of(decided)], TABLE, layout.report_table(topology, TABLE.name))
     until = "" if made.until_ms is None else f" until {iso(made.until_ms)}"
     return DecisionResult(is_new=True, text=f"{made.subject} is {_STATES[made.decision]} by {made.by}{until}{others}")
 
@@ -193,15 +196,19 @@ def silence_ends(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]
 
     Incidents without a silence at *at_ms*, epoch ms, are left out. *tables* are those of the warehouse.
     """
-    silenced = silences(tables.ask(DECISIONS, [topology]).objects)
+    silenced = _silences(tables, topology)
     if not silenced:
         return {}
     ends_ms = {}
-    for row in with_newest_lists(tables.ask(OPENINGS, [topology]).objects):
-        until_ms = silenced_until(row, silenced, at_ms)
+    for opening in events_of(Alert, tables.ask(OPENINGS, [topology]).objects):
+        until_ms = silenced_until(opening, silenced, at_ms)
         if until_ms is not None:
-            ends_ms.update(dict.fromkeys(row["incidents"], until_ms))
+            ends_ms.update(dict.fromkeys(opening.incidents, until_ms))
     return ends_ms
+
+
+def _silences(tables: Tables, topology: str) -> list[Silence]:
+    return silences(events_of(AlertDecided, tables.ask(DECISIONS, [topology]).objects))
 
 
 def with_silences(alerts: Sequence[Row], tables: Tables, topology: str, *, at_ms: int) -> list[Row]:

@@ -1,427 +1,446 @@
-"""Derives alerts from incidents: incidents of one cause are one alert.
+"""Derives alerts from incidents: incidents of one fault are one alert.
 
-Rows are those of `incidents`, `sla_results` and `alerts`, with instants as epoch ms. An alert opens with its first
-incident and is resolved when no open incident has its cause. It may grow meanwhile without another change. An incident
-whose cause changes moves to the alert of the new one, and leaves the lists of the other. A later outage of a driver is
-another cause.
+An alert opens with its first incident and is resolved when no open incident has its fault. It may grow meanwhile
+without another change. The fault of an open incident stays until another explains twice as many of its results in two
+checks in a row; then the incident moves to the alert of that one, and leaves the lists of the other. A later outage of
+a driver is another fault.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from tidemark.collecting import in_order_of, outside
+from tidemark.collecting import in_order_of, outside, present
+from tidemark.model.sla_events import Alert, AlertCause, Fault, IncidentChange, SlaResult, in_time, still_open
 from tidemark.model.sla_spec import Severity
 from tidemark.model.topology import Topology
-from tidemark.semantics.incidents import BROKEN, CHECKS, Change, worst_first
+from tidemark.semantics.incidents import BROKEN, CHECKS, Change, next_changes, worst_first
 from tidemark.semantics.sla import Verdict
-from tidemark.sla.incidents.changes import PAST, in_time, name_since, open_incidents
-from tidemark.sla.incidents.roots import ABSENT, AFTERMATH, DRIVER, OF_DRIVERS, results_downstream
-from tidemark.sla.measures.status import CAUSE, RootCause
-from tidemark.why.causes.drivers import DRIVER_RESTARTED
+from tidemark.sla.incidents.changes import PAST, name_since
+from tidemark.sla.incidents.faults import Common, Faults, is_driver_cause, says_nothing_new
+from tidemark.sla.incidents.impact import results_downstream
 from tidemark.why.evidence.findings import UNEXPLAINED
 
-Row = Mapping[str, Any]
+LISTS = ("incidents", "slas", "tables", "topics", "owners")
+"""Fields of an alert that grow while it is open."""
+TWICE, IN_A_ROW = 2, 2
+"""How many times as many results another fault must explain to replace that of an incident, and in how many checks."""
 _OF_WORST = (
     "topology", "sla", "verdict", "subject", "measure", "observed", "threshold", "unit", "message", "culprit",
     "blocked_by", "budget_left", "runbook", "run_id",
 )  # fmt: skip
-LISTS = ("incidents", "slas", "tables", "topics", "owners")
-"""Columns that grow while an alert is open."""
 _RANKS: Mapping[str, int] = {severity: rank for rank, severity in enumerate(Severity)}
 ENDED = "no SLA is broken for this cause any more; one that is still broken has another cause, and an alert of its own"
 
 
 def alert_changes(
     topology: Topology,
-    incidents: Sequence[Row],
-    results: Sequence[Row],
-    alerts: Sequence[Row],
+    incidents: Sequence[IncidentChange],
+    results: Sequence[SlaResult],
+    alerts: Sequence[Alert],
     *,
     at_ms: int,
     since_ms: int,
     project: Iterable[Topology] = (),
-) -> list[dict[str, Any]]:
-    """Returns the rows of `alerts` that follow from the *incidents*.
+    elsewhere: Callable[[], Sequence[Alert]] = lambda: (),
+) -> list[Alert]:
+    """Returns the changes of alerts that follow from the *incidents*.
 
-    A row whose alert and change are among the *alerts* replaces that one: its lists have grown. Called again with the
+    One whose alert and change are among the *alerts* replaces that one: its lists have grown. Called again with the
     result among the *alerts* it returns none.
 
     Args:
         topology: whose SLAs they are.
-        incidents: the rows of `incidents`.
-        results: the rows of `sla_results` since the incidents opened.
-        alerts: the rows of `alerts`.
+        incidents: all changes of incidents.
+        results: of the checks since the incidents opened.
+        alerts: all changes of alerts so far.
         at_ms: the instant of the newest check, epoch ms.
-        since_ms: incidents that were resolved before, and never alerted, are left out.
+        since_ms: incidents that were resolved before, and never alerted, are left out. An alert whose incidents ended
+            before ends without the others of its fault.
         project: the topologies that may read its topics.
+        elsewhere: returns the changes of alerts of other topologies. An alert does not end while a later one of its
+            fault is open there: channels that have it do not get the later one.
     """
     # Messages about the impact follow from the alerts.
-    own = [row for row in alerts if row["audience"] is None]
-    grouping = _Grouping(topology, incidents, results, own, at_ms, project)
-    groups = grouping.groups(since_ms)
-    open_alerts = {grouping.place(row, row["opened_at"]): row for row in _open(own)}
-    changed: list[dict[str, Any]] = []
-    for place, members in groups.items():
-        before = open_alerts.get(place)
-        now = grouping.opening(place, members, before)
-        if before is None or any(now[name] != [*(before[name] or ())] for name in LISTS):
-            changed.append(now)
-        open_alerts[place] = now
-        changed += grouping.later(now, members)
-    for place, alert in open_alerts.items():
-        if not any(grouping.is_open(row) for row in groups.get(place, ())):
-            key = (alert["alert"], Change.ESCALATED)
-            escalated = next((row for row in (*own, *changed) if (row["alert"], row["change"]) == key), {})
-            changed.append(grouping.end({**alert, **escalated, **in_order_of(LISTS, alert)}))
-    return [row for alert in changed for row in (alert, *_impacts(alert, alerts, incidents, at_ms))]
+    own = [each for each in alerts if each.audience is None]
+    grouping = _Grouping(topology, incidents, results, own, project, at_ms=at_ms, since_ms=since_ms)
+    groups = grouping.groups()
+    open_alerts = {grouping.faults.common(each.cause, each.alert, each.opened_ms or 0): each for each in _open(own)}
+    changed: list[Alert] = []
+    for common in {**groups, **open_alerts}:
+        members, before = groups.get(common, []), open_alerts.get(common)
+        changed += grouping.changes(common, members, before, elsewhere)
+    changed.sort(key=lambda each: each.change is Change.RESOLVED)
+    return [each for alert in changed for each in (alert, *_impacts(alert, alerts, incidents, at_ms))]
 
 
-@dataclass
-class _Outage:
-    """Time from a fault of a driver until it works again.
-
-    Attributes:
-        start_ms: the check that found it; 0: it is the driver's first one.
-        after_ms: the last check that showed the outage before; what began earlier belongs to that one.
-        last_ms: the last check that showed this one.
-        slas: those that no driver worked for.
-        is_over: True if a later check shows that the driver worked again.
-    """
-
-    start_ms: int = 0
-    after_ms: int = 0
-    last_ms: int = 0
-    slas: set[str] = field(default_factory=set)
-    is_over: bool = False
-
-    def has(self, row: Row) -> bool:
-        """Returns True if the cause in *row* began in this outage."""
-        return (row["cause_since"] or 0) > self.after_ms
+def precedes(one: Alert, other: Alert) -> bool:
+    """Returns True if *one* and *other*, of another topology, have one fault and *one* opened first."""
+    is_first = (one.opened_ms or 0, one.topology) < (other.opened_ms or 0, other.topology)
+    return one.fault is not None and one.fault == other.fault and is_first
 
 
 class _Grouping:
-    """Groups the *incidents* of *topology* by their causes."""
+    """Groups the *incidents* of *topology* by their faults."""
 
     def __init__(
         self,
         topology: Topology,
-        incidents: Sequence[Row],
-        results: Sequence[Row],
-        alerts: Sequence[Row],
-        at_ms: int,
+        incidents: Sequence[IncidentChange],
+        results: Sequence[SlaResult],
+        alerts: Sequence[Alert],
         project: Iterable[Topology],
+        *,
+        at_ms: int,
+        since_ms: int,
     ) -> None:
-        self._topology, self._incidents, self._alerts, self._at_ms = topology, incidents, alerts, at_ms
+        self._topology, self._incidents, self._alerts = topology, incidents, alerts
+        self._at_ms, self._since_ms = at_ms, since_ms
         self._project = [each for each in project if each.name != topology.name]
-        self._open = open_incidents(incidents)
-        self._alerted = {incident for alert in alerts for incident in alert["incidents"]}
-        self._broken: dict[str, list[Row]] = defaultdict(list)
-        judged = sorted((row for row in results if row["excluded_because"] != PAST), key=lambda row: row["checked_at"])
+        self._unresolved = still_open(incidents)
+        self._alerted = {incident for alert in alerts for incident in alert.incidents}
+        judged = sorted((each for each in results if each.excluded_because != PAST), key=lambda each: each.checked_ms)
+        self._results: dict[str, list[SlaResult]] = defaultdict(list)
         for result in judged:
-            if result["cause"] is not None and Verdict(result["verdict"]) in BROKEN:
-                self._broken[result["sla"]].append(result)
-        self._outages = _outages(judged)
-        self._ends = {row["incident"]: row for row in incidents if row["change"] == Change.RESOLVED}
+            self._results[result.sla].append(result)
+        self.faults = Faults(judged)
+        self._ends = {each.incident: each for each in incidents if each.change is Change.RESOLVED}
 
-    def is_open(self, incident: Row) -> bool:
-        """Returns True if *incident* is not resolved."""
-        return incident["incident"] in self._open
+    def groups(self) -> dict[Common, list[IncidentChange]]:
+        """Returns incidents by what they have in common.
 
-    def groups(self, since_ms: int) -> dict[tuple[Any, ...], list[Row]]:
-        """Returns incidents by cause and place.
-
-        They are open, or were resolved after *since_ms* before any alert had them.
+        They are open, or were resolved lately, before any alert had them.
         """
-        groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-        by_checks = [row for row in self._incidents if row["change"] in {Change.OPENED, Change.ESCALATED}]
-        worst = {row["incident"]: row for row in sorted(by_checks, key=in_time)}
-        for name, row in {**worst, **self._open}.items():
+        groups: dict[Common, list[IncidentChange]] = defaultdict(list)
+        by_checks = [each for each in self._incidents if each.change in {Change.OPENED, Change.ESCALATED}]
+        worst = {each.incident: each for each in in_time(by_checks)}
+        for name, incident in {**worst, **self._unresolved}.items():
             end = self._ends.get(name)
-            is_new = name not in self._alerted and end is not None and end["changed_at"] >= since_ms
-            if self.is_open(row) or is_new:
-                groups[self._root(row)].append(row)
+            is_new = name not in self._alerted and end is not None and end.changed_ms >= self._since_ms
+            if name in self._unresolved or is_new:
+                groups[self._common_of(incident)].append(incident)
         return groups
 
-    def place(self, row: Row, at_ms: int) -> tuple[Any, ...]:
-        """Returns cause and place of *row*, an alert or a result.
+    def _common_of(self, incident: IncidentChange) -> Common:
+        """Returns what *incident* has in common with others: its fault, or its name."""
+        common: Common = (incident.incident, 0)
+        if incident.sla == CHECKS:
+            return common
+        end = self._ends.get(incident.incident)
+        until_ms = self._at_ms if end is None else end.changed_ms
+        rival, checks = None, 0
+        for result in self._results[incident.sla]:
+            if not (incident.opened_ms or 0) <= result.checked_ms <= until_ms:
+                continue
+            if result.verdict is Verdict.PASS:
+                rival, checks = None, 0
+            if result.cause is None or result.verdict not in BROKEN:
+                continue
+            new = self.faults.common(result.cause, "", result.checked_ms)
+            needed = self._checks_to_move(common, new, result, result.cause)
+            if needed is None:
+                rival, checks = None, 0
+                continue
+            rival, checks = new[0], checks + 1 if new[0] == rival else 1
+            if checks >= needed:
+                common, rival, checks = new, None, 0
+        return common
 
-        The last part is the instant at which the driver's outage began that was the newest at *at_ms*; 0: the first.
+    def _checks_to_move(self, common: Common, new: Common, result: SlaResult, cause: AlertCause) -> int | None:
+        """Returns how many checks in a row like *result* move an incident from *common* to *new*; None: none does."""
+        before = common[0]
+        if not isinstance(before, Fault):
+            return 1
+        is_weak = says_nothing_new(cause)
+        if before == new[0]:
+            is_later = self.faults.is_later_outage(cause, result.checked_ms)
+            return 1 if is_later or not is_weak else None
+        if is_weak:
+            return None
+        if before.owner == UNEXPLAINED:
+            return 1
+        is_enough = self._explained(result, new) >= TWICE * self._explained(result, common)
+        return IN_A_ROW if is_enough else None
+
+    def _explained(self, result: SlaResult, common: Common) -> int:
+        """Returns how many results the causes in *result* with the fault in *common* explain.
+
+        A cause whose results were not counted explains one.
         """
-        if row["cause"] is None:
-            return (None, row["alert"], None, None, 0)
-        cause, *where = (row[name] for name in CAUSE)
-        if not _is_of_driver(row):
-            return (cause, *where, 0)
-        return (DRIVER, *where, self._outage(row, at_ms).start_ms)
+        same = [each for each in result.causes if self.faults.common(each, "", result.checked_ms)[0] == common[0]]
+        return sum(1 if each.results is None else each.results for each in same)
 
-    def _outage(self, row: Row, at_ms: int) -> _Outage:
-        """Returns the newest outage at *at_ms* of the driver in *row*."""
-        begun = (each for each in reversed(self._outages[row["cause_sub_topology"]]) if each.start_ms <= at_ms)
-        return next(begun, _Outage())
-
-    def _root(self, incident: Row) -> tuple[Any, ...]:
-        """Returns cause and place of *incident*, or its name."""
-        own: tuple[Any, ...] = (None, incident["incident"], None, None, 0)
-        if incident["sla"] == CHECKS:
-            return own
-        end = self._ends.get(incident["incident"])
-        until_ms = self._at_ms if end is None else end["changed_at"]
-        seen = [row for row in self._broken[incident["sla"]] if incident["opened_at"] <= row["checked_at"] <= until_ms]
-        place = own
-        for row in seen:
-            new = self.place(row, row["checked_at"])
-            # A check without an explanation does not move an incident that had one, and neither does an aftermath,
-            # unless it is that of a later outage.
-            is_later = new[:-1] == place[:-1] and self._outage(row, row["checked_at"]).has(row)
-            if place is own or is_later or row["cause"] not in {UNEXPLAINED, *AFTERMATH}:
-                place = new
-        return place
-
-    def opening(self, place: tuple[Any, ...], members: Sequence[Row], before: Row | None) -> dict[str, Any]:
-        """Returns an alert's opening, with its lists as they are now.
+    def changes(
+        self,
+        common: Common,
+        members: Sequence[IncidentChange],
+        before: Alert | None,
+        elsewhere: Callable[[], Sequence[Alert]],
+    ) -> Iterator[Alert]:
+        """Yields what happens to the alert of *members*, and its opening again if its lists have grown.
 
         Args:
-            place: cause and place.
+            common: what its incidents have in common.
             members: its incidents.
-            before: the opening as it was written, if it was.
+            before: its opening as it was written, if it was.
+            elsewhere: returns the changes of alerts of other topologies.
         """
-        opened = {row["incident"]: row for row in self._incidents if row["change"] == Change.OPENED}
-        moved = [name for name in (before["incidents"] if before else ()) if self._has_moved(opened.get(name), place)]
-        incidents = outside(_joined(before, "incidents", (row["incident"] for row in members)), moved)
-        of_alert = [row for name, row in opened.items() if name in incidents]
-        tables, topics = self._impact(place)
-        lists = {
-            "incidents": incidents,
-            "slas": _joined(before, "slas", (row["sla"] for row in members)),
-            "owners": _joined(before, "owners", (row["owner"] for row in of_alert if row["owner"])),
+        alert = before if before is not None and not members else self._opening(common, members, before)
+        written = {each.change: each for each in self._alerts if each.alert == alert.alert}
+        if before is not None and alert != before:
+            yield alert
+        now = self._worst(members, alert.owners, common) if members else {}
+        acknowledgement = self._acknowledgement(common) if members else None
+        escalated = written.get(Change.ESCALATED)
+        has_ended = not any(each.incident in self._unresolved for each in members)
+        happened = next_changes(
+            written,
+            has_ended=has_ended and not self._is_awaited(alert, elsewhere),
+            is_worse=bool(now) and _is_worse(now, alert),
+            is_acknowledged=acknowledgement is not None,
+        )
+        for change in happened:
+            match change:
+                case Change.OPENED:
+                    yield alert
+                case Change.ESCALATED:
+                    at_ms = max(each.changed_ms for each in members)
+                    escalated = replace(alert, **now | {"owner": alert.owner}, change=change, changed_ms=at_ms)
+                    yield escalated
+                case Change.ACKNOWLEDGED if acknowledgement is not None:
+                    yield replace(
+                        alert,
+                        change=change,
+                        changed_ms=max(acknowledgement.changed_ms, alert.changed_ms),
+                        decided_by=acknowledgement.decided_by,
+                        message=acknowledgement.message,
+                    )
+                case Change.RESOLVED:
+                    lists = {name: getattr(alert, name) for name in LISTS}
+                    yield self._end(replace(escalated or alert, **lists), elsewhere)
+
+    def _is_awaited(self, alert: Alert, elsewhere: Callable[[], Sequence[Alert]]) -> bool:
+        """Returns True if a later alert of the fault of *alert*, whose incidents have ended, is open elsewhere.
+
+        That of a topology which is not checked any more would be open for ever.
+        """
+        ended_ms = [self._ends[name].changed_ms for name in alert.incidents if name in self._ends]
+        if alert.fault is None or max(ended_ms, default=self._at_ms) < self._since_ms:
+            return False
+        return any(precedes(alert, each) for each in _open(elsewhere()))
+
+    def _opening(self, common: Common, members: Sequence[IncidentChange], before: Alert | None) -> Alert:
+        """Returns an alert's opening, with its lists as they are now."""
+        opened = {each.incident: each for each in self._incidents if each.change is Change.OPENED}
+        moved = [name for name in (before.incidents if before else ()) if self._has_moved(opened.get(name), common)]
+        incidents = outside(_joined(before, "incidents", (each.incident for each in members)), moved)
+        of_alert = [each for name, each in opened.items() if name in incidents]
+        tables, topics = self._impact(common)
+        owners = present(each.owner or None for each in of_alert)
+        left = [opened[name] for name in moved]
+        slas_left = {each.sla for each in left} - {each.sla for each in of_alert}
+        owners_left = {each.owner for each in left} - {*owners}
+        slas = _joined(before, "slas", (each.sla for each in members))
+        lists: dict[str, Any] = {
+            "incidents": tuple(incidents),
+            "slas": tuple(sla for sla in slas if sla not in slas_left),
+            "owners": tuple(owner for owner in _joined(before, "owners", owners) if owner not in owners_left),
             "tables": _joined(before, "tables", tables),
             "topics": _joined(before, "topics", topics),
         }
-        for name, column in (("slas", "sla"), ("owners", "owner")):
-            left = {opened[incident][column] for incident in moved} - {row[column] for row in of_alert}
-            lists[name] = outside(lists[name], left)
         if before is not None:
-            return {**before, **lists}
-        opened_ms = max(min(row["changed_at"] for row in of_alert), place[-1])
-        if any(row["incident"] in self._alerted for row in members):
+            return replace(before, **lists)
+        opened_ms = max(min(each.changed_ms for each in of_alert), common[1])
+        if any(each.incident in self._alerted for each in members):
             # It moves here from the alert of another cause.
             opened_ms = self._at_ms
-        cause = self._cause(place, members)
-        row = self._row(members, lists, place) | dict(zip(CAUSE, cause, strict=True))
-        broken_ms = [member["broken_since"] for member in members if member["broken_since"] is not None]
-        return row | {
-            "alert": place[1] if place[0] is None else _name(cause, opened_ms),
-            "change": Change.OPENED.value,
-            "changed_at": opened_ms,
-            "opened_at": opened_ms,
-            "broken_since": min(broken_ms, default=None),
-            "audience": None,
-            "decided_by": None,
+        cause = self._cause(common, members)
+        return Alert(
+            **self._worst(members, lists["owners"], common),
             **lists,
-        }
+            alert=str(common[0]) if cause is None else _name(cause, opened_ms),
+            change=Change.OPENED,
+            changed_ms=opened_ms,
+            opened_ms=opened_ms,
+            broken_since_ms=min(present(each.broken_since_ms for each in members), default=None),
+            cause=cause,
+            fault=None if cause is None else fault_everywhere(cause, self._topology),
+        )
 
-    def _has_moved(self, incident: Row | None, place: tuple[Any, ...]) -> bool:
-        """Returns True if *incident* left the alert of *place* for another cause."""
-        root = place if incident is None else self._root(incident)
+    def _has_moved(self, incident: IncidentChange | None, common: Common) -> bool:
+        """Returns True if *incident* left the alert of *common* for another cause."""
+        now = common if incident is None else self._common_of(incident)
         # Results of an incident that was resolved long ago may not be known.
-        return root[0] is not None and root != place
+        return isinstance(now[0], Fault) and now != common
 
-    def _cause(self, place: tuple[Any, ...], members: Sequence[Row]) -> Sequence[Any]:
-        """Returns the columns about the cause at *place*.
+    def _cause(self, common: Common, members: Sequence[IncidentChange]) -> AlertCause | None:
+        """Returns the cause with what is in *common*.
 
-        Several causes of a driver are one place. The alert has the word of the newest, and not that of a wait for the
-        driver.
+        Several causes of a driver are one fault. The alert has that of the newest check, and not a wait for the driver.
         """
-        if place[0] is None:
-            return (None, None, None, None)
-        results = [row for member in members for row in self._of_place(member["sla"], place)]
-        newest = max(results, key=lambda row: (row["checked_at"], row["cause"] in OF_DRIVERS))
-        return [newest[name] for name in CAUSE]
+        if not isinstance(common[0], Fault):
+            return None
+        found = [
+            (result.checked_ms, cause)
+            for member in members
+            for result in self._of_fault(member.sla, common)
+            if (cause := result.cause) is not None
+        ]
+        _, newest = max(found, key=lambda pair: (pair[0], is_driver_cause(pair[1])))
+        return newest
 
-    def _of_place(self, sla: str, place: tuple[Any, ...]) -> list[Row]:
-        """Returns the results of *sla*, broken for the cause at *place*."""
-        return [row for row in self._broken[sla] if self.place(row, row["checked_at"]) == place]
+    def _of_fault(self, sla: str, common: Common) -> list[SlaResult]:
+        """Returns the results of *sla*, broken for the fault in *common*."""
+        broken = [each for each in self._results[sla] if each.verdict in BROKEN and each.cause is not None]
+        return [each for each in broken if self.faults.common(each.cause, "", each.checked_ms) == common]
 
-    def _impact(self, place: tuple[Any, ...]) -> tuple[list[str], list[str]]:
-        """Returns tables and topics downstream of *place*."""
-        if place[0] is None:
+    def _impact(self, common: Common) -> tuple[list[str], list[str]]:
+        """Returns tables and topics downstream of the fault in *common*."""
+        if not isinstance(common[0], Fault):
             return [], []
-        return results_downstream(RootCause(*place[:-1]), self._topology, self._project)
+        fault = common[0]
+        operator, _ = AlertCause(owner=fault.owner, detail=fault.detail).place
+        return results_downstream(operator, fault.stream, self._topology, self._project)
 
-    def _row(
-        self, members: Sequence[Row], lists: Mapping[str, Sequence[str]], place: tuple[Any, ...]
-    ) -> dict[str, Any]:
-        """Returns the columns that the worst of *members* decides.
+    def _worst(self, members: Sequence[IncidentChange], owners: Sequence[str], common: Common) -> dict[str, Any]:
+        """Returns the fields of an alert that the worst of *members* decides.
 
-        What blocks it is of the newest check that could explain it by the cause at *place*.
+        What blocks it is of the newest check that could explain it by the fault in *common*.
         """
-        owners, worst = lists["owners"], _worst(members)
-        results = [] if place[0] is None else self._of_place(worst["sla"], place)
-        newest = next((row for row in reversed(results) if row["blocked_by"]), worst)
-        return {
-            **in_order_of(_OF_WORST, worst),
-            **in_order_of(("culprit", "blocked_by"), newest),
-            "severity": min((row["severity"] for row in members), key=_rank),
+        worst = _worst_of(members)
+        results = self._of_fault(worst.sla, common) if isinstance(common[0], Fault) else []
+        newest = next((each for each in reversed(results) if each.blocked_by), worst)
+        return _described(worst) | {
+            "culprit": newest.culprit,
+            "blocked_by": newest.blocked_by,
+            "severity": min((each.severity for each in members), key=severity_rank),
             "owner": owners[0] if len(owners) == 1 else self._topology.owner,
         }
 
-    def later(self, alert: dict[str, Any], members: Sequence[Row]) -> Iterator[dict[str, Any]]:
-        """Yields escalation and acknowledgement of *alert*, if new."""
-        written = {row["change"] for row in self._alerts if row["alert"] == alert["alert"]}
-        place = self.place(alert, alert["opened_at"])
-        now = self._row(members, alert, place)
-        is_worse = worst_first(Verdict(now["verdict"])) < worst_first(Verdict(alert["verdict"]))
-        if (is_worse or _rank(now["severity"]) < _rank(alert["severity"])) and Change.ESCALATED not in written:
-            at_ms = max(row["changed_at"] for row in members)
-            yield {**alert, **now, "owner": alert["owner"], "change": Change.ESCALATED.value, "changed_at": at_ms}
-        if Change.ACKNOWLEDGED in written:
-            return
-        for row in self._incidents:
-            # An incident may have moved to the alert of another cause.
-            if row["change"] == Change.ACKNOWLEDGED and self._root(row) == place:
-                acknowledged = {
-                    "change": Change.ACKNOWLEDGED.value,
-                    **in_order_of(("changed_at", "decided_by", "message"), row),
-                }
-                yield {**alert, **acknowledged, "changed_at": max(row["changed_at"], alert["changed_at"])}
-                return
+    def _acknowledgement(self, common: Common) -> IncidentChange | None:
+        """Returns the first acknowledgement of an incident that has its fault in *common* now."""
+        made = (each for each in self._incidents if each.change is Change.ACKNOWLEDGED)
+        # An incident may have moved to the alert of another cause.
+        return next((each for each in made if self._common_of(each) == common), None)
 
-    def end(self, alert: Row) -> dict[str, Any]:
+    def _end(self, alert: Alert, elsewhere: Callable[[], Sequence[Alert]]) -> Alert:
         """Returns the end of *alert*."""
-        ends = [self._ends[name] for name in alert["incidents"] if name in self._ends]
-        change = {"change": Change.RESOLVED.value, "decided_by": None}
-        if len(ends) < len(alert["incidents"]):
+        ends = [self._ends[name] for name in alert.incidents if name in self._ends]
+        ended = replace(alert, change=Change.RESOLVED, decided_by=None)
+        if len(ends) < len(alert.incidents):
             # Others of its incidents are open for another cause.
-            return {**alert, **change, "changed_at": self._at_ms, "verdict": Verdict.UNKNOWN.value, "message": ENDED}
-        last = max(ends, key=lambda row: row["changed_at"])
-        columns = ("changed_at", "verdict", "message", "observed", "culprit", "blocked_by", "budget_left", "run_id")
-        return {**alert, **change, **in_order_of(columns, last)}
+            return replace(ended, changed_ms=self._at_ms, verdict=Verdict.UNKNOWN, message=ENDED)
+        last = max(ends, key=lambda each: each.changed_ms)
+        # It waited for the alerts of its fault in other topologies.
+        others = elsewhere() if alert.fault else ()
+        later = [each.changed_ms for each in others if precedes(alert, each) and each.change is Change.RESOLVED]
+        return replace(
+            ended,
+            changed_ms=max((last.changed_ms, *later)),
+            verdict=last.verdict,
+            message=last.message,
+            observed=last.observed,
+            culprit=last.culprit,
+            blocked_by=last.blocked_by,
+            budget_left=last.budget_left,
+            run_id=last.run_id,
+        )
 
 
-def _outages(results: Sequence[Row]) -> dict[str, list[_Outage]]:
-    """Returns the outages of each driver, by its sub-topology.
+def fault_everywhere(cause: AlertCause, topology: Topology) -> str | None:
+    """Returns the fault of *cause* in words that are the same for all topologies; None: it is unexplained.
 
-    A later one begins with a check that shows a fault, or one more restart, since an instant after the last check that
-    showed the outage before; and only if a check between them showed that the driver worked. It did if it had
-    restarted, or if an SLA passes again that no driver had worked for. Otherwise a driver that fails again and again,
-    before it works, would be one alert after the other.
-
-    Args:
-        results: rows of `sla_results`, oldest check first.
+    What is outside of streams is named by its topic, table or folder, since each topology names sources as it likes.
+    Everything else belongs to a stream of *topology*, or to TOPOLOGY/STREAM, one of another topology.
     """
-    outages: dict[str, list[_Outage]] = defaultdict(list)
-    for at_ms, check in groupby(results, key=lambda row: row["checked_at"]):
-        rows = [*check]
-        shown: dict[str, list[Row]] = defaultdict(list)
-        for row in rows:
-            if row["cause"] in OF_DRIVERS:
-                shown[row["cause_sub_topology"]].append(row)
-        passed = {row["sla"] for row in rows if row["verdict"] == Verdict.PASS}
-        for sub in {*outages, *shown}:
-            _follow(outages[sub], at_ms, shown[sub], passed)
-    return outages
+    if cause.owner == UNEXPLAINED:
+        return None
+    name, partition = cause.place
+    # A source of several topics numbers partitions itself.
+    sources = [each for each in topology.outside_sources if each.name == name and not each.reads_several]
+    if cause.stream is None and sources:
+        (source,) = sources
+        place = source.topic or source.delta or source.files
+        return " ".join(str(part) for part in (cause.owner, source.kafka, place, partition) if part is not None)
+    stream = cause.stream or ""
+    return " ".join(present((cause.owner, cause.detail, stream if "/" in stream else f"{topology.name}/{stream}")))
 
 
-def _follow(outages: list[_Outage], at_ms: int, rows: Sequence[Row], passed: Collection[str]) -> None:
-    """Adds to the *outages* of a driver what a check shows.
-
-    Args:
-        outages: of the driver, oldest first.
-        at_ms: the instant of the check, epoch ms.
-        rows: results about the driver.
-        passed: SLAs that pass.
-    """
-    faults = [row for row in rows if row["cause"] != DRIVER_RESTARTED]
-    since_ms = max((row["cause_since"] or (at_ms if row in faults else 0) for row in rows), default=0)
-    if rows and not outages:
-        outages.append(_Outage(last_ms=at_ms))
-    elif outages and outages[-1].is_over and since_ms > outages[-1].last_ms:
-        outages.append(_Outage(start_ms=at_ms, after_ms=outages[-1].last_ms, last_ms=at_ms))
-    outage = outages[-1]
-    if faults:
-        outage.last_ms, outage.is_over = at_ms, False
-        outage.slas |= {row["sla"] for row in faults if row["cause"] in ABSENT}
-    elif any(map(outage.has, rows)) or outage.slas & {*passed}:
-        outage.is_over = True
-
-
-def _is_of_driver(row: Row) -> bool:
-    has_no_operator = row["cause_operator"] is None and row["cause_sub_topology"] is not None
-    return row["cause"] in OF_DRIVERS or has_no_operator
-
-
-def _open(alerts: Sequence[Row]) -> list[Row]:
+def _open(alerts: Sequence[Alert]) -> list[Alert]:
     """Returns the opening of each open alert."""
-    ended = {row["alert"] for row in alerts if row["change"] == Change.RESOLVED}
-    return [row for row in alerts if row["change"] == Change.OPENED and row["alert"] not in ended]
+    ended = {each.alert for each in alerts if each.change is Change.RESOLVED}
+    return [each for each in alerts if each.change is Change.OPENED and each.alert not in ended]
 
 
-def _impacts(alert: Row, alerts: Sequence[Row], incidents: Sequence[Row], at_ms: int) -> Iterator[dict[str, Any]]:
+def _impacts(alert: Alert, alerts: Sequence[Alert], incidents: Sequence[IncidentChange], at_ms: int) -> Iterator[Alert]:
     """Yields messages about the impact of *alert* for other owners.
 
     Each owner gets one, and its end: at *at_ms* if no SLA of the owner is broken for this cause any more.
     """
-    if alert["change"] not in {Change.OPENED, Change.RESOLVED} or alert["cause"] is None:
+    if alert.change not in {Change.OPENED, Change.RESOLVED} or alert.cause is None:
         return
-    of_alert = [row for row in alerts if row["audience"] and row["alert"] == f"{alert['alert']}@{row['audience']}"]
+    of_alert = [each for each in alerts if each.audience and each.alert == f"{alert.alert}@{each.audience}"]
     for message in _open(of_alert):
-        if message["audience"] not in alert["owners"]:
-            end = {
-                "change": Change.RESOLVED.value,
-                "changed_at": at_ms,
-                "verdict": Verdict.UNKNOWN.value,
-                "message": ENDED,
-            }
-            yield {**message, **end}
-    for owner in alert["owners"]:
-        if owner == alert["owner"]:
+        if message.audience not in alert.owners:
+            yield replace(message, change=Change.RESOLVED, changed_ms=at_ms, verdict=Verdict.UNKNOWN, message=ENDED)
+    for owner in alert.owners:
+        if owner == alert.owner:
             continue
-        opened = [row for row in incidents if row["change"] == Change.OPENED and row["owner"] == owner]
-        own = [row for row in opened if row["incident"] in alert["incidents"]]
-        named = {row["incident"]: row["sla"] for row in own}
-        # The end says how the alert ended.
-        columns = _OF_WORST if alert["change"] == Change.OPENED else ("sla", "subject", "measure", "runbook")
-        row = {
-            **alert,
-            **in_order_of(columns, _worst(own)),
-            "alert": f"{alert['alert']}@{owner}",
-            "audience": owner,
-            "incidents": [*named],
-            "slas": list(dict.fromkeys(named.values())),
-            "owners": [owner],
-            "severity": min((row["severity"] for row in own), key=_rank),
-        }
-        written = next(
-            (each for each in alerts if (each["alert"], each["change"]) == (row["alert"], row["change"])), None
+        opened = [each for each in incidents if each.change is Change.OPENED and each.owner == owner]
+        own = [each for each in opened if each.incident in alert.incidents]
+        named = {each.incident: each.sla for each in own}
+        described = _described(_worst_of(own))
+        if alert.change is Change.RESOLVED:
+            # The end says how the alert ended.
+            described = in_order_of(("sla", "subject", "measure", "runbook"), described)
+        impact = replace(
+            alert,
+            **described,
+            alert=f"{alert.alert}@{owner}",
+            audience=owner,
+            incidents=tuple(named),
+            slas=tuple(dict.fromkeys(named.values())),
+            owners=(owner,),
+            severity=min((each.severity for each in own), key=severity_rank),
         )
+        same = (each for each in alerts if (each.alert, each.change) == (impact.alert, impact.change))
+        written = next(same, None)
         if written is None:
-            yield row
-        elif any([*(written[name] or ())] != row[name] for name in LISTS):
-            # It grows, and is still the message that its owner got.
-            yield {**written, **in_order_of(LISTS, row)}
+            yield impact
+            continue
+        # It grows, and is still the message that its owner got.
+        grown = replace(written, **{name: getattr(impact, name) for name in LISTS})
+        if grown != written:
+            yield grown
 
 
-def _joined(before: Row | None, name: str, more: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys((*((before and before[name]) or ()), *more)))
+def _joined(before: Alert | None, name: str, more: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*(getattr(before, name) if before else ()), *more)))
 
 
-def _worst(incidents: Iterable[Row]) -> Row:
-    return min(
-        incidents, key=lambda row: (worst_first(Verdict(row["verdict"])), _rank(row["severity"]), row["changed_at"])
-    )
+def _worst_of(incidents: Iterable[IncidentChange]) -> IncidentChange:
+    return min(incidents, key=lambda each: (worst_first(each.verdict), severity_rank(each.severity), each.changed_ms))
 
 
-def _rank(severity: str) -> int:
+def _described(incident: IncidentChange) -> dict[str, Any]:
+    """Returns the fields of an alert that say what is broken, as *incident* has them."""
+    return {name: getattr(incident, name) for name in _OF_WORST}
+
+
+def _is_worse(now: Mapping[str, Any], opened: Alert) -> bool:
+    is_worse = worst_first(now["verdict"]) < worst_first(opened.verdict)
+    return is_worse or severity_rank(now["severity"]) < severity_rank(opened.severity)
+
+
+def severity_rank(severity: str) -> int:
     """Returns 0 for the most severe, and for one that is unknown."""
     return _RANKS.get(severity, 0)
 
 
-def _name(place: Sequence[Any], opened_ms: int) -> str:
-    cause, sub, operator, partition = place
-    where = [str(part) for part in (operator or sub, partition) if part is not None]
-    return name_since("-".join([cause, *where]), opened_ms)
+def _name(cause: AlertCause, opened_ms: int) -> str:
+    name, partition = cause.place
+    where = present((name or cause.stream, None if partition is None else str(partition)))
+    return name_since("-".join([cause.owner, *where]), opened_ms)

@@ -12,13 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from tidemark.collecting import names_in
-from tidemark.model.sla_spec import ALL_TABLES, OUTCOMES, Measure
-from tidemark.model.tables.catalog import CHANGES
+from tidemark.model.sla_spec import Measure
 from tidemark.model.topology import Topology
-from tidemark.semantics.critical_path import leading_to
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
+from tidemark.sla.incidents.impact import upstream_of
 from tidemark.sla.measures.status import RootCause, Status
 from tidemark.why.causes.drivers import (
     BROKER_SILENT,
@@ -160,52 +158,8 @@ def _own(status: Status, topology: Topology) -> Status:
 
 
 def _shared(status: Status, roots: Counter[RootCause], topology: Topology) -> RootCause:
-    upstream = _upstream_of(status.spec.subject, topology)
+    upstream = upstream_of(status.spec.subject, topology)
     for root, _ in roots.most_common():
         if (root.operator or root.sub_topology) in upstream:
             return root
     return RootCause(cause=str(UNEXPLAINED), operator=status.spec.subject)
-
-
-def _upstream_of(subject: str, topology: Topology) -> set[str]:
-    """Returns the operators and sub-topologies that *subject* needs."""
-    if subject in {OUTCOMES, CHANGES.name, ALL_TABLES}:
-        return {*topology.operators, *names_in(topology.sub_topologies)}
-    starts = {o.name for o in topology.operators.values() if subject in {o.name, o.result_table}}
-    for sub in topology.sub_topologies:
-        if sub.name == subject:
-            starts |= set(names_in(sub.operators))
-    needed = set(leading_to(starts, topology.upstreams))
-    return needed | {topology.sub_topology_of(name).name for name in needed}
-
-
-def results_downstream(
-    root: RootCause, topology: Topology, project: Iterable[Topology] = ()
-) -> tuple[list[str], list[str]]:
-    """Returns tables and topics of the sinks downstream of *root*.
-
-    They are those of *topology*, and of each other topology of the *project* that reads such a topic. The tables of
-    these are written as TOPOLOGY/TABLE.
-    """
-    others = list(project)
-    place = root.operator if root.operator in topology.operators else root.sub_topology
-    tables: dict[str, None] = {}
-    topics: dict[tuple[str, str], None] = {}
-    late: list[tuple[Topology, set[str | None]]] = [(topology, {place})]
-    # The list grows while it is read: a topic leads to its readers, and those to topics of their own.
-    for of, places in late:
-        for sink in of.sinks:
-            if places.isdisjoint(_upstream_of(sink.name, of)):
-                continue
-            if sink.table:
-                tables[sink.table if of is topology else f"{of.name}/{sink.table}"] = None
-            topic = sink.topic
-            if topic and (sink.kafka, topic) not in topics:
-                topics[sink.kafka, topic] = None
-                late += ((each, _readers(each, sink.kafka, topic)) for each in others)
-    return [*tables], [topic for _, topic in topics]
-
-
-def _readers(topology: Topology, kafka: str, topic: str) -> set[str | None]:
-    """Returns the sources of *topology* that read *topic* of a cluster."""
-    return {source.name for source in topology.outside_sources if source.kafka == kafka and source.reads(topic)}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cache, partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import polars as pl
 import polars.selectors as cs
 
-from tidemark.collecting import in_order_of
+from tidemark.collecting import present
 from tidemark.facts.checks import Check, newest_check
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import lies_in, report_rows, rows_in
@@ -18,36 +22,41 @@ from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
 from tidemark.model.settings.lengths import for_people
+from tidemark.model.sla_event_rows import TABLE_OF, E, events_of, row_of, rows_of
+from tidemark.model.sla_events import Alert, AlertDecided, Delivery, IncidentChange, SlaResult, still_open
 from tidemark.model.sla_spec import Measure, SlaSpec
-from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, SLA_RESULTS
+from tidemark.model.tables.catalog import ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Unit
 from tidemark.sla.incidents.changes import (
     PAST,
-    Row,
     acknowledged,
     acknowledgement,
     changes,
     gap_ms,
     looks_back_ms,
     missed_check,
-    open_incidents,
 )
-from tidemark.sla.incidents.due import RETRIED_MS, due_changes
+from tidemark.sla.incidents.due import RETRIED_MS, DueAlert, TopologyAlerts, due_changes
 from tidemark.sla.incidents.grouping import alert_changes
 from tidemark.sla.measures.crossings import CheckBefore
-from tidemark.sla.measures.status import CAUSE, CAUSE_SINCE
 from tidemark.storage.delta.report_tables import open_report, replace_in, replace_rows
 from tidemark.storage.delta.tables import again_after_others
 from tidemark.storage.locks import locked, own_folder
 from tidemark.storage.object_path import ObjectPath
 
-_FOR_ALERTS = ("sla", "checked_at", "verdict", "excluded_because", "culprit", "blocked_by", *CAUSE, CAUSE_SINCE)
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+_FOR_ALERTS = (
+    *("topology", "sla", "checked_at", "run_id", "verdict", "excluded_because", "culprit", "blocked_by"),
+    *(name for name in SLA_RESULTS.names if name.startswith("cause") or name == "other_causes"),
+)
+"""Columns of `sla_results` that alerts follow from."""
 
 
-def worst_text(row: Row) -> str | None:
+def worst_text(row: Mapping[str, Any]) -> str | None:
     """Returns the worst value of a row of `incident_history`; None: none.
 
     >>> [worst_text({"worst_observed": 0.5, "unit": unit}) for unit in ("ms", "rows", "burn rate", "share")]
@@ -127,7 +136,7 @@ def follow_up(
     made_ms: int | None = None,
     unusable: Collection[str] = (),
     project: Path | None = None,
-) -> list[dict[str, Any]]:
+) -> list[IncidentChange]:
     """Writes the changes of incidents that follow from checks.
 
     Args:
@@ -141,18 +150,16 @@ def follow_up(
         project: the folder of the topologies that may read its topics.
 
     Returns:
-        The rows that were written. A second call writes and returns none.
+        The changes that were written. A second call writes and returns none.
     """
     # Intervals exclude their end.
     recent = lies_in("checked_at", Interval(at_ms - looks_back_ms(specs), at_ms + 1))
-    checks, last_ms = (
-        in_ms(report_rows(layout, topology.name, SLA_RESULTS, recent)),
-        _last_check_ms(layout, topology, at_ms),
-    )
+    checks = _stored(SlaResult, layout, topology.name, recent)
+    last_ms = _last_check_ms(layout, topology, at_ms)
 
-    def follow(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def follow(incidents: list[IncidentChange]) -> list[IncidentChange]:
         missed = missed_check(topology, last_ms, incidents, at_ms=at_ms)
-        rows = changes(
+        found = changes(
             specs,
             checks,
             [*incidents, *missed],
@@ -161,11 +168,11 @@ def follow_up(
             made_ms=made_ms,
             unusable=unusable,
         )
-        return [{**row, "run_id": run_id} for row in (*missed, *rows)]
+        return [replace(each, run_id=run_id) for each in (*missed, *found)]
 
-    rows = _add(layout, topology.name, follow)
+    added = _add(layout, topology.name, follow)
     follow_alerts(layout, topology, at_ms=at_ms, project=project)
-    return rows
+    return added
 
 
 def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int, project: Path | None = None) -> None:
@@ -178,24 +185,55 @@ def follow_alerts(layout: Layout, topology: Topology, *, at_ms: int, project: Pa
         project: the folder of the topologies that may read its topics.
     """
 
+    @cache
+    def elsewhere() -> list[Alert]:
+        return [*chain.from_iterable(_of_others(layout, topology.name, partial(_stored, Alert, layout)))]
+
     def write() -> None:
-        incidents = in_ms(report_rows(layout, topology.name, INCIDENTS))
+        incidents = _stored(IncidentChange, layout, topology.name)
         if not incidents:
             return
         stored = open_report(ALERTS, layout.report_table(topology.name, ALERTS.name))
-        alerts = in_ms(rows_in(stored))
+        alerts = events_of(Alert, in_ms(rows_in(stored)))
         since_ms = at_ms - RETRIED_MS
-        still_open = open_incidents(incidents)
-        oldest_ms = min([since_ms, *(row["opened_at"] for row in still_open.values())])
+        unresolved = still_open(incidents)
+        oldest_ms = min([since_ms, *(each.opened_ms or 0 for each in unresolved.values())])
         # Intervals exclude their end.
         checks = lies_in("checked_at", Interval(oldest_ms, at_ms + 1))
-        results = in_ms(report_rows(layout, topology.name, SLA_RESULTS, checks, columns=_FOR_ALERTS))
-        readers = _topologies(project) if project is not None and still_open else []
-        rows = alert_changes(topology, incidents, results, alerts, at_ms=at_ms, since_ms=since_ms, project=readers)
-        if rows:
-            replace_in(stored, rows, ALERTS, where=_are_those(rows, "alert"))
+        results = _stored(SlaResult, layout, topology.name, checks, columns=_FOR_ALERTS)
+        readers = _topologies(project) if project is not None and unresolved else []
+        found = alert_changes(
+            topology,
+            incidents,
+            results,
+            alerts,
+            at_ms=at_ms,
+            since_ms=since_ms,
+            project=readers,
+            elsewhere=elsewhere,
+        )
+        if found:
+            replace_in(stored, rows_of(found), ALERTS, where=_are_those(found, "alert"))
 
     again_after_others(write)
+
+
+def _of_others(layout: Layout, topology: str, read: Callable[[str], T]) -> Iterator[T]:
+    """Yields what *read* returns for each other topology of the warehouse that has alerts."""
+    pattern = layout.report_table("*", ALERTS.name).relative_to(layout.warehouse)
+    for name in sorted({path.parent.name for path in layout.warehouse.glob(str(pattern))} - {topology}):
+        try:
+            yield read(name)
+        except Exception:
+            # What a topology alerts must not depend on the right to read another one, or on the state of its tables.
+            log.warning("the alerts of %s cannot be read", name, exc_info=True)
+
+
+def _stored(
+    kind: type[E], layout: Layout, topology: str, *where: pl.Expr, columns: Sequence[str] | None = None
+) -> list[E]:
+    """Returns the stored events of this *kind* for whose rows *where* is true."""
+    return events_of(kind, in_ms(report_rows(layout, topology, TABLE_OF[kind], *where, columns=columns)))
 
 
 def _topologies(folder: Path) -> list[Topology]:
@@ -203,18 +241,18 @@ def _topologies(folder: Path) -> list[Topology]:
     return [each for each in load_each(folder).values() if isinstance(each, Topology)]
 
 
-def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[dict[str, Any]]:
+def miss(layout: Layout, topology: Topology, *, at_ms: int) -> list[IncidentChange]:
     """Opens an incident if a check of *topology* was missed.
 
-    A check is due at *at_ms*, epoch ms. Returns the rows that were written. There are none if a check was made, or the
-    incident is open.
+    A check is due at *at_ms*, epoch ms. Returns the changes that were written. There are none if a check was made, or
+    the incident is open.
     """
     last_ms = _last_check_ms(layout, topology, at_ms)
-    rows = _add(
+    added = _add(
         layout, topology.name, lambda incidents: missed_check(topology, last_ms, incidents, at_ms=at_ms, is_due=True)
     )
     follow_alerts(layout, topology, at_ms=at_ms)
-    return rows
+    return added
 
 
 def _last_check_ms(layout: Layout, topology: Topology, at_ms: int) -> int | None:
@@ -225,25 +263,24 @@ def _last_check_ms(layout: Layout, topology: Topology, at_ms: int) -> int | None
 
 
 def _add(
-    layout: Layout, topology: str, new_rows: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
-) -> list[dict[str, Any]]:
-    """Writes and returns the rows of *new_rows*.
+    layout: Layout, topology: str, new_changes: Callable[[list[IncidentChange]], list[IncidentChange]]
+) -> list[IncidentChange]:
+    """Writes and returns the *new_changes*, which are derived from those that are stored."""
 
-    *new_rows* derives them from the rows that are stored.
-    """
-
-    def write() -> list[dict[str, Any]]:
+    def write() -> list[IncidentChange]:
         stored = open_report(INCIDENTS, layout.report_table(topology, INCIDENTS.name))
-        rows = new_rows(in_ms(rows_in(stored)))
-        if rows:
-            replace_in(stored, rows, INCIDENTS, where=_are_those(rows))
-        return rows
+        found = new_changes(events_of(IncidentChange, in_ms(rows_in(stored))))
+        if found:
+            replace_in(stored, rows_of(found), INCIDENTS, where=_are_those(found, "incident"))
+        return found
 
-    # Rows are derived again if others wrote meanwhile.
+    # They are derived again if others wrote meanwhile.
     return again_after_others(write)
 
 
-def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: str, at_ms: int) -> Row | None:
+def acknowledge(
+    layout: Layout, topology: str, incident: str, *, by: str, note: str, at_ms: int
+) -> IncidentChange | None:
     """Writes that *by* acknowledges *incident*.
 
     Args:
@@ -255,27 +292,26 @@ def acknowledge(layout: Layout, topology: str, incident: str, *, by: str, note: 
         at_ms: when that is, epoch ms.
 
     Returns:
-        The row of an earlier acknowledgement; None: this one was written.
+        The acknowledgement that was made earlier; None: this one was written.
 
     Raises:
         InvalidArgument: it is not open.
     """
-    earlier: Row | None = None
+    earlier: IncidentChange | None = None
 
-    def new_rows(incidents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def new_changes(incidents: list[IncidentChange]) -> list[IncidentChange]:
         nonlocal earlier
-        row = acknowledgement(incidents, incident, by=by, note=note, at_ms=at_ms)
+        change = acknowledgement(incidents, incident, by=by, note=note, at_ms=at_ms)
         earlier = acknowledged(incidents, incident)
-        return [] if row is None else [row]
+        return present((change,))
 
-    _add(layout, topology, new_rows)
+    _add(layout, topology, new_changes)
     return earlier
 
 
 def open_slas(layout: Layout, topology: str) -> dict[str, str]:
     """Returns the SLA of each open incident of *topology*, by its name."""
-    rows = report_rows(layout, topology, INCIDENTS, columns=("incident", "sla", "change", "changed_at"))
-    return {name: row["sla"] for name, row in open_incidents(in_ms(rows)).items()}
+    return {name: each.sla for name, each in still_open(_stored(IncidentChange, layout, topology)).items()}
 
 
 def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
@@ -287,22 +323,32 @@ def made_by(layout: Layout, topology: str, run_id: str) -> list[dict[str, Any]]:
     return rows.with_columns(cs.datetime().dt.to_string("iso:strict")).to_dicts()
 
 
-def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[dict[str, Any]]:
+def pending_changes(layout: Layout, topology: str, channel: Channel, *, now_ms: int) -> list[DueAlert]:
     """Returns the changes of alerts that *channel* has to deliver, oldest first.
 
-    They match its filters and are not delivered by it yet; instants are epoch ms. Changes of resolved alerts are left
-    out if they are older than RETRIED_MS, unless the channel keeps state and opened the alert. Silenced alerts wait. A
-    reminder has its number as `reminder`. A row that is only sent again has `is_repeat`. Each table is read once.
+    They match its filters and are not delivered by it yet. Changes of resolved alerts are left out if they are older
+    than RETRIED_MS, unless the channel keeps state and opened the alert. Silenced alerts wait. Each table is read once;
+    those of other topologies only if this one has an alert that may be theirs.
     """
-    alerts = in_ms(report_rows(layout, topology, ALERTS))
-    by_them = pl.col("channel").is_in([channel.name, *channel.escalated_by])
-    deliveries = in_ms(report_rows(layout, topology, DELIVERIES, by_them))
-    return due_changes(channel, alerts, deliveries, stored_decisions(layout, topology), now_ms=now_ms)
+
+    def alerts_of(name: str) -> TopologyAlerts:
+        by_them = pl.col("channel").is_in([channel.name, *channel.escalated_by])
+        return TopologyAlerts(
+            alerts=_stored(Alert, layout, name),
+            deliveries=_stored(Delivery, layout, name, by_them),
+            decisions=stored_decisions(layout, name),
+        )
+
+    @cache
+    def elsewhere() -> list[TopologyAlerts]:
+        return [*_of_others(layout, topology, alerts_of)]
+
+    return due_changes(channel, alerts_of(topology), now_ms=now_ms, elsewhere=elsewhere)
 
 
-def stored_decisions(layout: Layout, topology: str) -> list[dict[str, Any]]:
-    """Returns the rows of `decisions` about alerts, with instants as epoch ms."""
-    return in_ms(report_rows(layout, topology, DECISIONS, pl.col("outcome").is_null()))
+def stored_decisions(layout: Layout, topology: str) -> list[AlertDecided]:
+    """Returns the decisions about alerts."""
+    return _stored(AlertDecided, layout, topology, pl.col("outcome").is_null())
 
 
 @contextmanager
@@ -324,29 +370,33 @@ def channel_lock(layout: Layout, topology: str, channel: Channel) -> Iterator[No
             yield
 
 
-def record_delivery(layout: Layout, change: Mapping[str, Any], channel: Channel, *, at_ms: int, run_id: str) -> None:
-    """Writes that *channel* has delivered *change*.
+def record_delivery(layout: Layout, due: DueAlert, channel: Channel, *, at_ms: int, run_id: str) -> None:
+    """Writes that *channel* has delivered the change that was *due*.
 
     Args:
         layout: of the warehouse.
-        change: a row of `alerts`.
+        due: the change of an alert.
         channel: that delivered it.
         at_ms: when that was, epoch ms.
         run_id: of the run that did so.
     """
-    row = in_order_of(("alert", "topology", "change"), change) | {"reminder": change.get("reminder")}
-    is_same = "reminder IS NULL" if row["reminder"] is None else f"reminder = {row['reminder']}"
-    where = f"{_are_those([change], 'alert')} AND {is_text('channel', channel.name)} AND {is_same}"
-    replace_rows(
-        [{**row, "channel": channel.name, "delivered_at": at_ms, "run_id": run_id}],
-        DELIVERIES,
-        layout.report_table(change["topology"], DELIVERIES.name),
-        where=where,
+    made = Delivery(
+        topology=due.alert.topology,
+        alert=due.alert.alert,
+        change=due.change,
+        channel=channel.name,
+        delivered_ms=at_ms,
+        run_id=run_id,
+        reminder=due.reminder,
     )
+    is_same = "reminder IS NULL" if due.reminder is None else f"reminder = {due.reminder}"
+    where = f"{_are_those([made], 'alert')} AND {is_text('channel', channel.name)} AND {is_same}"
+    replace_rows([row_of(made)], DELIVERIES, layout.report_table(made.topology, DELIVERIES.name), where=where)
 
 
-def _are_those(rows: Sequence[Mapping[str, Any]], name: str = "incident") -> str:
-    each = (f"({is_text(name, row[name])} AND {is_text('change', row['change'])})" for row in rows)
+def _are_those(events: Sequence[IncidentChange | Alert | Delivery], name: str) -> str:
+    """Returns a condition in SQL that is true for the rows of these changes, by the column *name* and their change."""
+    each = (f"({is_text(name, getattr(event, name))} AND {is_text('change', event.change)})" for event in events)
     return f"({' OR '.join(each)})"
 
 

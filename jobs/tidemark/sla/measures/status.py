@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, assert_never
 
 from tidemark.collecting import names_in, present
-from tidemark.facts.measures.fact_kinds import FactKind
+from tidemark.facts.measures.fact_kinds import Fact, FactKind
 from tidemark.facts.measures.groups import GroupsSeen
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
@@ -67,12 +67,6 @@ EXCUSED_WHEN_IDLE = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure
 """Measures that pass while sources are idle, if an SLA says so."""
 MOST_SHOWN, LONGEST_KEY = 3, 200
 """Most broken contracts in a sentence, and characters of a row's key."""
-
-
-CAUSE = ("cause", "cause_sub_topology", "cause_operator", "cause_partition")
-"""The columns of tables with cause and place of a RootCause."""
-CAUSE_SINCE = "cause_since"
-"""The column of `sla_results` with the time of a RootCause."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +162,7 @@ class Status:
 def statuses(
     specs: Iterable[SlaSpec],
     topology: Topology,
-    facts: Rows,
+    facts: Iterable[Fact],
     accounts: Rows,
     contracts: Rows = (),
     *,
@@ -180,8 +174,8 @@ def statuses(
     Args:
         specs: the SLAs to judge.
         topology: that promises them.
-        facts: rows of `facts.facts`.
-        accounts: rows of `facts.accounts`.
+        facts: as `sla_facts.facts` returns them.
+        accounts: rows of `sla_facts.accounts`.
         contracts: rows of expectation_results about contracts.
         at_ms: the instant of the check, epoch ms.
         groups: of SLAs with `by`, by name of the SLA.
@@ -194,23 +188,23 @@ def statuses(
 class _SlaFacts:
     """Looks up facts by kind, subject and length of their interval."""
 
-    def __init__(self, facts: Rows, groups: Mapping[str, GroupsSeen]) -> None:
+    def __init__(self, facts: Iterable[Fact], groups: Mapping[str, GroupsSeen]) -> None:
         self.groups = groups
-        self._facts: dict[tuple[str, int | None], dict[str, list[Mapping[str, Any]]]] = {}
+        self._facts: dict[tuple[FactKind, int | None], dict[str, list[Fact]]] = {}
         for fact in facts:
-            by_subject = self._facts.setdefault((fact["what"], fact["over_ms"]), {})
-            by_subject.setdefault(fact["subject"], []).append(fact)
+            by_subject = self._facts.setdefault((fact.what, fact.over_ms), {})
+            by_subject.setdefault(fact.subject, []).append(fact)
 
     def at_ms(self, what: FactKind, subject: str) -> int | None:
         """Returns the newest instant of facts, epoch ms; None: no fact."""
-        return max((fact["at_ms"] for fact in self._of(what, subject) if fact["at_ms"] is not None), default=None)
+        return max((fact.at_ms for fact in self._of(what, subject) if fact.at_ms is not None), default=None)
 
     @property
     def clock_error_ms(self) -> int:
         """The greatest error that a clock may have, in ms."""
-        by_host = self._facts.get((FactKind.CLOCK.value, None), {})
+        by_host = self._facts.get((FactKind.CLOCK, None), {})
         facts = chain.from_iterable(by_host.values())
-        return max(LEAST_CLOCK_ERROR_MS, *(int(fact["n"]) for fact in facts), 0)
+        return max(LEAST_CLOCK_ERROR_MS, *(fact.n for fact in facts), 0)
 
     def ahead(self, now_ms: int) -> str | None:
         """Returns the first subject whose newest instant is ahead of the clock.
@@ -219,14 +213,14 @@ class _SlaFacts:
         """
         error_ms = self.clock_error_ms
         for what in (FactKind.SOURCE, FactKind.SUB_TOPOLOGY, FactKind.NEWEST):
-            for subject in sorted(self._facts.get((what.value, None), {})):
+            for subject in sorted(self._facts.get((what, None), {})):
                 if is_ahead(self.at_ms(what, subject), now_ms=now_ms, clock_error_ms=error_ms):
                     return subject
         return None
 
     def is_idle(self, source: str) -> bool:
         """Returns True if *source* has nothing to send, according to a fact."""
-        return any(fact["idle"] for fact in self._of(FactKind.SOURCE, source))
+        return any(fact.idle for fact in self._of(FactKind.SOURCE, source))
 
     def is_starting(self, hop: HopSource, topology: Topology, *, at_ms: int) -> bool:
         """Returns True if the reader of *hop* cannot have read it yet.
@@ -244,11 +238,11 @@ class _SlaFacts:
 
     def quantile_ms(self, what: FactKind, operator: str, over_ms: int, q: float) -> float | None:
         """Returns the quantile *q* in ms; None: nothing was counted."""
-        return quantile(((fact["bucket"], fact["n"]) for fact in self._of(what, operator, over_ms)), q)
+        return quantile(((fact.bucket, fact.n) for fact in self._of(what, operator, over_ms)), q)
 
     def count(self, what: FactKind, subject: str, over_ms: int) -> int:
         """Returns the number that facts give: of records, or of changes of fields."""
-        return sum(fact["n"] for fact in self._of(what, subject, over_ms))
+        return sum(fact.n for fact in self._of(what, subject, over_ms))
 
     def is_known(self, what: FactKind, subject: str) -> bool:
         """Returns True if there is such a fact about *subject*."""
@@ -260,15 +254,16 @@ class _SlaFacts:
         A record is over the threshold if the value of its bucket is.
         """
         latencies = self._of(what, operator, over_ms)
-        slow = sum(fact["n"] for fact in latencies if value_of(fact["bucket"]) > threshold_ms)
-        return sum(fact["n"] for fact in latencies), slow
+        slow = sum(fact.n for fact in latencies if value_of(fact.bucket) > threshold_ms)
+        return sum(fact.n for fact in latencies), slow
 
     def completions(self, operator: str) -> list[tuple[int, int]]:
         """Returns the end of complete intervals, and since when, epoch ms."""
-        return [(fact["at_ms"], fact["n"]) for fact in self._of(FactKind.COMPLETE, operator)]
+        complete = self._of(FactKind.COMPLETE, operator)
+        return [(fact.at_ms, fact.n) for fact in complete if fact.at_ms is not None]
 
-    def _of(self, what: FactKind, subject: str, over_ms: int | None = None) -> list[Mapping[str, Any]]:
-        return self._facts.get((what.value, over_ms), {}).get(subject, [])
+    def _of(self, what: FactKind, subject: str, over_ms: int | None = None) -> list[Fact]:
+        return self._facts.get((what, over_ms), {}).get(subject, [])
 
 
 def _excused(status: Status, topology: Topology, facts: _SlaFacts, *, at_ms: int) -> Status:

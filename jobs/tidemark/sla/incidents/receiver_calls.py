@@ -14,7 +14,7 @@ from typing import Any
 from tidemark.model.settings.intervals import iso
 from tidemark.model.sla_spec import Severity
 from tidemark.semantics.incidents import Change
-from tidemark.sla.incidents.alert import Alert
+from tidemark.sla.incidents.alert_message import AlertMessage
 
 SOURCE = "tidemark"
 _HTTP = ("http://", "https://")
@@ -40,7 +40,7 @@ class ReceiverCall:
     body: Any
 
 
-def payload_of(alert: Alert) -> dict[str, Any]:
+def payload_of(alert: AlertMessage) -> dict[str, Any]:
     """Returns *alert* as JSON for a webhook: see docs/alert.schema.json."""
     impact = {name: list(names) for name, names in asdict(alert.impact).items()}
     return {
@@ -75,7 +75,7 @@ def payload_of(alert: Alert) -> dict[str, Any]:
     }
 
 
-def pagerduty_event(alert: Alert, texts: Mapping[str, str], *, routing_key: str) -> ReceiverCall:
+def pagerduty_event(alert: AlertMessage, texts: Mapping[str, str], *, routing_key: str) -> ReceiverCall:
     """Returns the event of *alert* for PagerDuty.
 
     Args:
@@ -105,7 +105,7 @@ def pagerduty_event(alert: Alert, texts: Mapping[str, str], *, routing_key: str)
     return ReceiverCall(path="/v2/enqueue", body=body)
 
 
-def alertmanager_alert(alert: Alert, texts: Mapping[str, str], *, valid_until_ms: int) -> ReceiverCall:
+def alertmanager_alert(alert: AlertMessage, texts: Mapping[str, str], *, valid_until_ms: int) -> ReceiverCall:
     """Returns *alert* for Alertmanager.
 
     Its labels are the same for every change of an alert; a new severity ends it and begins another one. An open alert

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
+from tidemark.collecting import present
 from tidemark.escaping import one_line
+from tidemark.model.sla_events import AlertCause
 from tidemark.model.sla_spec import Severity
 from tidemark.semantics.incidents import Change
-from tidemark.sla.incidents.changes import name_of
+from tidemark.sla.incidents.due import DueAlert
 
 MOST_CHARACTERS_OF_A_KEY = 255
 """Longest key that each receiver accepts (PagerDuty's limit)."""
@@ -28,7 +29,7 @@ class Impact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alert:
+class AlertMessage:
     """A change of an alert, as a receiver gets it.
 
     Instants are epoch ms. Texts have one line and no control characters.
@@ -102,63 +103,72 @@ _LOWER = {Severity.CRITICAL.value: Severity.WARNING.value, Severity.WARNING.valu
 """Severity of a message about the impact, by that of its SLAs."""
 
 
-def alert_of(
-    change: Mapping[str, Any], *, link: str, operator_link: str | None = None, dags: Iterable[str] = ()
-) -> Alert:
-    """Returns the alert for *change*.
+def message_of(due: DueAlert, *, link: str, operator_link: str | None = None, dags: Iterable[str] = ()) -> AlertMessage:
+    """Returns the message of the alert that is *due*.
 
     Args:
-        change: a row of `alerts` or of `incidents`; instants are epoch ms.
+        due: the change, or a reminder of it.
         link: address of the page to look at.
         operator_link: address of the page of the operator that is the cause.
         dags: DAGs that wait for late tables.
     """
-    row: dict[str, Any] = {name: one_line(value) if isinstance(value, str) else value for name, value in change.items()}
-    is_impact = row.get("audience") is not None
-    named = ("incidents", "slas", "tables", "topics", "owners")
-    lists = {name: tuple(map(one_line, change.get(name) or ())) for name in named}
-    owner = (row["owner"],) if row["owner"] else ()
-    severity, opening = row["severity"], row.get("opening_severity") or row["severity"]
-    partition = row.get("cause_partition")
-    where = row.get("cause_operator") or row.get("cause_sub_topology")
-    return Alert(
-        dedup_key=_key(f"{change['topology']}/{name_of(change)}"),
-        incident=lists["incidents"][0] if lists["incidents"] else one_line(name_of(change)),
-        change=Change(change["change"]),
-        changed_ms=row["changed_at"],
-        topology=row["topology"],
-        cause=row.get("cause"),
-        place=where if where is None or partition is None else f"{where} partition {partition}",
-        audience=row.get("audience"),
-        sla=row["sla"],
-        severity=_LOWER.get(severity, severity) if is_impact else severity,
-        opening_severity=_LOWER.get(opening, opening) if is_impact else opening,
-        subject=row["subject"],
-        measure=row["measure"],
-        verdict=row["verdict"],
-        observed=row["observed"],
-        threshold=row["threshold"],
-        unit=row["unit"],
-        message=row["message"],
-        culprit=row["culprit"],
-        blocked_by=row["blocked_by"],
-        budget_left=row["budget_left"],
+    alert = due.alert
+
+    def severity_of(word: str) -> str:
+        return one_line(word if alert.audience is None else _LOWER.get(word, word))
+
+    return AlertMessage(
+        dedup_key=_key(f"{alert.topology}/{alert.alert}"),
+        incident=one_line(alert.incidents[0] if alert.incidents else alert.alert),
+        change=alert.change,
+        changed_ms=alert.changed_ms,
+        topology=one_line(alert.topology),
+        cause=one_line(alert.cause.owner) if alert.cause else None,
+        place=_line(_place(alert.cause)) if alert.cause else None,
+        audience=_line(alert.audience),
+        sla=one_line(alert.sla),
+        severity=severity_of(alert.severity),
+        opening_severity=severity_of(due.opening_severity or alert.severity),
+        subject=_line(alert.subject),
+        measure=_line(alert.measure),
+        verdict=alert.verdict.value,
+        observed=alert.observed,
+        threshold=alert.threshold,
+        unit=alert.unit,
+        message=_line(alert.message),
+        culprit=_line(alert.culprit),
+        blocked_by=_line(alert.blocked_by),
+        budget_left=alert.budget_left,
         impact=Impact(
-            slas=lists["slas"] or (row["sla"],),
-            tables=lists["tables"],
-            topics=lists["topics"],
-            dags=tuple(map(one_line, dags)),
-            owners=lists["owners"] or owner,
+            slas=_lines(alert.slas or (alert.sla,)),
+            tables=_lines(alert.tables),
+            topics=_lines(alert.topics),
+            dags=_lines(dags),
+            owners=_lines(alert.owners or present((alert.owner,))),
         ),
-        opened_ms=row["opened_at"],
-        broken_ms=row["broken_since"],
-        owner=row["owner"],
-        runbook=row["runbook"],
+        opened_ms=alert.opened_ms,
+        broken_ms=alert.broken_since_ms,
+        owner=_line(alert.owner),
+        runbook=_line(alert.runbook),
         link=link,
         operator_link=operator_link,
-        decided_by=row["decided_by"],
-        reminder=row.get("reminder") or 0,
+        decided_by=_line(alert.decided_by),
+        reminder=due.reminder or 0,
     )
+
+
+def _place(cause: AlertCause) -> str | None:
+    name, partition = cause.place
+    where = name or cause.stream
+    return where if where is None or partition is None else f"{where} partition {partition}"
+
+
+def _line(text: str | None) -> str | None:
+    return None if text is None else one_line(text)
+
+
+def _lines(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(map(one_line, texts))
 
 
 def _key(name: str) -> str:
