@@ -21,7 +21,19 @@ from tidemark.account.warehouse import AccountTables
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.semantics.liveness import HAS_DRIVER, Liveness
+from tidemark.semantics.liveness import HAS_DRIVER, LIMITS, Liveness
+
+
+MISSED = 2
+"""A driver without a sign of life for so many heartbeats looks no more."""
+
+
+def has_missed_beats(driver: HeartbeatFacts, at_ms: int) -> bool:
+    """Returns True if *driver* should have told more than one heartbeat before *at_ms*, epoch ms, and has not."""
+    sign, beat = driver.evidence.newest, driver.beat
+    if sign is None or beat is None:
+        return False
+    return at_ms - beat.at_ms > MISSED * LIMITS[sign.kind, driver.evidence.store].every_ms
 
 
 @dataclass(frozen=True)
@@ -64,10 +76,11 @@ class StreamsNow:
     def owner(self, sub: SubTopology) -> tuple[str, str]:
         """Returns whose the time of *sub* is now: the segment that its newest heartbeat names, unless it is gone."""
         stream, driver = self.name(sub), self._drivers[sub.name]
-        if driver.liveness not in HAS_DRIVER or driver.liveness is Liveness.STARTING:
-            return ABSENCE, stream
         if driver.liveness is Liveness.STUCK and driver.is_silent:
             return PAUSE, stream
+        is_gone = driver.liveness not in HAS_DRIVER or driver.liveness is Liveness.STARTING
+        if is_gone or has_missed_beats(driver, self.at_ms):
+            return ABSENCE, stream
         segments = self.ledger.facts.segments.filter(pl.col("stream") == stream).sort("driver", "ended_ms")
         newest = segments.tail(1).select("owner", "detail").rows()
         return newest[0] if newest else (ABSENCE, stream)
