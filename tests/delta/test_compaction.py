@@ -31,8 +31,8 @@ EVERY = 4
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "EVERY", EVERY)
-    monkeypatch.setattr(compaction, "AT_ONCE", 2 * EVERY)
+    monkeypatch.setattr("tidemark.stream.write.commit.OUTPUTS_EVERY", EVERY)
+    monkeypatch.setattr("tidemark.stream.write.flushing.FACTS_EVERY", EVERY)
 
 
 def batches(play: Play, numbers: range) -> None:
@@ -159,7 +159,7 @@ def test_a_replaced_driver_gets_an_error_and_compacts_nothing(tmp_path: Path) ->
     _, commit = committing(path)
     for batch_id in range(EVERY):
         commit(batch_id)
-    compactor = Compactor(Committer("play/0", Fence(check, clock=lambda: 0)))
+    compactor = Compactor(Committer("play/0", Fence(check, clock=lambda: 0)), every=EVERY)
     compactor.committed(path)
     with pytest.raises(LeaseLost):
         compactor.compact()
@@ -184,7 +184,8 @@ def test_a_driver_continues_when_tables_cannot_be_listed(
 def test_replaced_files_stay_until_readers_of_an_older_version_have_ended(tmp_path: Path) -> None:
     path, now_s = tmp_path / "batches", [0.0]
     _, commit = committing(path)
-    compactor = Compactor(Committer("play/0", Fence(clock=lambda: 0)), replaced_for_s=900, clock_s=lambda: now_s[0])
+    committer = Committer("play/0", Fence(clock=lambda: 0))
+    compactor = Compactor(committer, every=EVERY, replaced_for_s=900, clock_s=lambda: now_s[0])
     found = []
     for batch_id in range(9):
         commit(batch_id)
@@ -200,7 +201,7 @@ def test_replaced_files_stay_until_readers_of_an_older_version_have_ended(tmp_pa
 def committing(path: Path) -> tuple[Compactor, Callable[[int], int]]:
     committer = Committer("play/0", Fence(clock=lambda: 0), alone=["changes"])
     DeltaTable.create(str(path), rows(0).schema)
-    return Compactor(committer), lambda batch_id: committer.commit(path, rows(batch_id), batch_id)
+    return Compactor(committer, every=EVERY), lambda batch_id: committer.commit(path, rows(batch_id), batch_id)
 
 
 def rows(batch_id: int) -> pa.Table:
@@ -212,7 +213,7 @@ def file(number: int, *, name: str = "part", folder: str = "", size: int = 5_000
 
 
 def chosen(*files: DataFile) -> list[int | None]:
-    return [file.newest_batch for file in compaction._small(files)]
+    return [file.newest_batch for file in compaction._small(files, EVERY)]
 
 
 def test_the_oldest_small_files_are_compacted() -> None:

@@ -20,7 +20,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.storage.delta.log import checkpoint_if_due
 from tidemark.storage.delta.tables import Committer, create
 from tidemark.storage.fence import Fence
-from tidemark.stream.write.compaction import EVERY, Compactor
+from tidemark.stream.write.compaction import OUTPUTS_EVERY as EVERY, Compactor
 
 EARLY = range(5, 15)
 
@@ -61,7 +61,7 @@ def test_compactions_read_each_commit_and_file_once(warehouse: Path, server_log:
     path = warehouse / "streams" / "numbers"
     create(path, pa.schema([("batch_id", pa.int64()), ("n", pa.int64())]), description="a row for each batch")
     committer = Committer("play/0", Fence())
-    compactor, requests = Compactor(committer), Requests(server_log, warehouse)
+    compactor, requests = Compactor(committer, every=EVERY), Requests(server_log, warehouse)
     counted = []
     for number in range(2 * EVERY):
         committer.commit(path, pa.table({"batch_id": [number], "n": [number * number]}), number)
