@@ -1,8 +1,7 @@
-"""Counts the files that a stream with a batch each ten seconds has, by what they are for.
+"""Counts the files of facts and control that a stream with a batch each ten seconds has.
 
 The stream is `flights/status`. Hours of it are played in minutes: after each batch all files are made as much older as
-the batch would have waited, since Delta's log goes by the times of its files. `HOURS=24` plays a day. Spark's own files
-are not played: it keeps 20 plans and 20 commits, each with a checksum.
+the batch would have waited, since the times of files decide what Delta's log keeps. `HOURS=24` plays a day.
 """
 
 from __future__ import annotations
@@ -14,40 +13,37 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.commits import TOPOLOGY
+from bench.commits import OUTPUTS, TOPOLOGY
 from bench.ratios import Figure
 
 from support.flights_day import few_flights
 from support.play import Play, ms, tell
-from tidemark.control.folder import StreamState
-from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import CHANGES
+from tidemark.model.project.layout import CHANGES_OF, Layout
 from tidemark.model.topology import parse
 from tidemark.stream.driver.heartbeats import Heartbeats
 
 HOURS = float(os.environ.get("HOURS", "3"))
-FACTS_EVERY_MS = parse(tomllib.loads(TOPOLOGY), file="flights.toml").facts_every_ms
 TRIGGER_S = 10
 STREAMS = 10
-OF_SPARK = 4 * 20
-OUTPUTS = frozenset({CHANGES.name, "flight_board", "hop_by_carrier", "flight_board_changes"})
+OF_SPARK = 84
+"""Spark's own files, which are not played: of 21 batches a plan, a commit and the checksums of both."""
 SUB = "status"
 
 
-def figures(runs: int) -> Iterator[Figure]:
-    """Counts the files of the last hour."""
+def figures(_: int) -> Iterator[Figure]:
+    """Counts the files after each batch of the last hour, the most of each kind and of all."""
     with TemporaryDirectory() as folder:
-        counts = list(counted(Path(folder), hours=HOURS))
-    of_last_hour = counts[-3_600 // TRIGGER_S :]
-    for kind in sorted({kind for count in of_last_hour for kind in count}):
-        yield Figure(f"a stream: {kind}", [max(count[kind] for count in of_last_hour)], unit="files")
-    most = max(count.total() for count in of_last_hour) + OF_SPARK
-    yield Figure(f"{STREAMS} streams, with Spark's", [STREAMS * most], 10_000, at_most=True, unit="files")
+        counts = list(counted(Path(folder), hours=HOURS))[-3_600 // TRIGGER_S :]
+    for kind in sorted({kind for count in counts for kind in count}):
+        yield Figure(f"a stream, {kind}", [max(count[kind] for count in counts)], unit="files")
+    most = max(count.total() for count in counts)
+    name = f"{STREAMS} streams, without files of days before: facts and control"
+    yield Figure(name, [STREAMS * (most + OF_SPARK)], 10_000, at_most=True, unit="files")
 
 
 def counted(home: Path, *, hours: float) -> Iterator[Counter[str]]:
-    """Plays *hours* of a stream, and yields the files of facts and control after each batch, by kind."""
-    play = Play(TOPOLOGY, home, facts_every_ms=FACTS_EVERY_MS)
+    """Plays *hours* of a stream, and yields its files after each batch, by what they are for."""
+    play = Play(TOPOLOGY, home, facts_every_ms=parse(tomllib.loads(TOPOLOGY), file="flights.toml").facts_every_ms)
     play.broker._partitions = {"flight_events": 3, "weather": 1}
     play.start(SUB)
     history = Heartbeats(Layout(home).stream("flights", SUB), topology="flights", sub_topology=SUB)
@@ -60,23 +56,19 @@ def counted(home: Path, *, hours: float) -> Iterator[Counter[str]]:
             now_s += 1
             play.engine(SUB).flush_if_due(ms(now_s))
             tell(history, now_s)
-        yield age(home, TRIGGER_S)
+        files = [path for path in home.rglob("*") if path.is_file()]
+        for file in files:
+            status = file.stat()
+            os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - TRIGGER_S * 10**9))
+        kinds = (_kind(file.relative_to(home).parts) for file in files)
+        yield Counter(kind for kind in kinds if kind)
 
 
-def age(home: Path, seconds: int) -> Counter[str]:
-    """Makes all files *seconds* older, and counts those of facts and control."""
-    found = Counter[str]()
-    for folder, _, names in os.walk(home):
-        for name in names:
-            path = os.path.join(folder, name)
-            status = os.stat(path)
-            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns - seconds * 10**9))
-            parts = Path(path).relative_to(home).parts
-            if parts[0] == "control":
-                found[f"control/{parts[3]}"] += 1
-            elif parts[0] != "streams":
-                found["/".join(parts[:2])] += 1
-            elif parts[3] not in OUTPUTS:
-                kind = "data" if parts[4] != "_delta_log" else "checkpoint" if "checkpoint" in name else "log"
-                found[f"{parts[3]}: {kind}"] += 1
-    return found
+def _kind(place: tuple[str, ...]) -> str | None:
+    """Returns what the file at *place* in a warehouse is for; None: an output."""
+    if place[0] != "streams":
+        return "/".join(place[:1] + place[3:4])
+    _, _, _, table, *rest = place
+    if table.removeprefix(CHANGES_OF) in OUTPUTS:
+        return None
+    return f"{table}: {rest[0] if len(rest) > 1 else 'data'}"

@@ -87,8 +87,8 @@ class Compactor:
 
     def committed(self, path: Path) -> None:
         """Counts a commit of the table at *path*."""
-        # The first commit of a driver counts as so many: the table may have had many before. In an object store a look at
-        # a table costs requests.
+        # The first commit of a driver makes a try due: the table may have had many before. In an object store a look
+        # at a table costs requests.
         self._commits[path] += 1 if path in self._commits or isinstance(path, ObjectPath) else self._every
 
     def compact(self) -> Path | None:
