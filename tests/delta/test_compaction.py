@@ -19,11 +19,11 @@ from support.topologies import NEWEST, aggregate, operators, repartition, sink
 from tidemark.control.folder import LeaseLost
 from tidemark.errors import Contradiction
 from tidemark.model.settings.retention import DAY_MS
+from tidemark.storage.delta import compactor
 from tidemark.storage.delta.compaction import DataFile, files_of
+from tidemark.storage.delta.compactor import Compactor
 from tidemark.storage.delta.tables import NEEDED, SUPERSEDED, Committer, scan
 from tidemark.storage.fence import Fence
-from tidemark.stream.write import compaction
-from tidemark.stream.write.compaction import Compactor
 
 T = 1_400_000_000_000
 EVERY = 4
@@ -176,7 +176,7 @@ def test_a_driver_continues_when_tables_cannot_be_listed(
     compactor, commit = committing(path)
     commit(0)
     compactor.committed(path)
-    monkeypatch.setattr(compaction, "files_of", failing)
+    monkeypatch.setattr(compactor, "files_of", failing)
     assert compactor.compact() is None
     assert "Input/output error" in caplog.text
 
@@ -213,7 +213,7 @@ def file(number: int, *, name: str = "part", folder: str = "", size: int = 5_000
 
 
 def chosen(*files: DataFile) -> list[int | None]:
-    return [file.newest_batch for file in compaction._small(files, EVERY)]
+    return [file.newest_batch for file in compactor._small(files, EVERY)]
 
 
 def test_the_oldest_small_files_are_compacted() -> None:

@@ -17,10 +17,10 @@ from objectstore.counting import GET, LIST, PUT, Requests
 from support.play import Play
 from tidemark.control.folder import Control
 from tidemark.model.project.layout import Layout
+from tidemark.storage.delta.compactor import OUTPUTS_EVERY, Compactor
 from tidemark.storage.delta.log import checkpoint_if_due
 from tidemark.storage.delta.tables import Committer, create
 from tidemark.storage.fence import Fence
-from tidemark.stream.write.compaction import OUTPUTS_EVERY, Compactor
 
 EARLY = range(5, 15)
 

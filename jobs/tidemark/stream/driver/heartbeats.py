@@ -17,10 +17,10 @@ from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.semantics.liveness import LIMITS, EvidenceKind, StoreKind
 from tidemark.semantics.skew import Skew
+from tidemark.storage.delta.compactor import FACTS_EVERY, REPLACED_FOR_S, Compactor
 from tidemark.storage.delta.log import SHORT_LOG
 from tidemark.storage.delta.tables import Appender, create
 from tidemark.storage.object_path import ObjectPath
-from tidemark.stream.write.compaction import FACTS_EVERY, REPLACED_FOR_S, Compactor
 
 log = logging.getLogger(__name__)
 

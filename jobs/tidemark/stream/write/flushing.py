@@ -25,6 +25,7 @@ import pyarrow as pa
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import add_up
 from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES, PARTITION_BATCHES
+from tidemark.storage.delta.compactor import FACTS_EVERY, REPLACED_FOR_S, Compactor
 from tidemark.storage.delta.tables import Committer
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.files import File, Files, Rows, write_file
@@ -33,7 +34,6 @@ from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.notes import EntryNotes, FactsNotes
 from tidemark.stream.journal.place import table_of
 from tidemark.stream.journal.unflushed import FACTS, LEDGERS, ByBatch, unflushed
-from tidemark.stream.write.compaction import FACTS_EVERY, REPLACED_FOR_S, Compactor
 
 WHOLES = (OPERATOR_BATCHES.name, BATCHES.name)
 """Tables that are committed last, in this order.
