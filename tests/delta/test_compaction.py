@@ -19,9 +19,8 @@ from support.topologies import NEWEST, aggregate, operators, repartition, sink
 from tidemark.control.folder import LeaseLost
 from tidemark.errors import Contradiction
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.storage.delta import compactor
 from tidemark.storage.delta.compaction import DataFile, files_of
-from tidemark.storage.delta.compactor import Compactor
+from tidemark.storage.delta.compactor import Compactor, _small
 from tidemark.storage.delta.tables import NEEDED, SUPERSEDED, Committer, scan
 from tidemark.storage.fence import Fence
 
@@ -176,7 +175,7 @@ def test_a_driver_continues_when_tables_cannot_be_listed(
     compactor, commit = committing(path)
     commit(0)
     compactor.committed(path)
-    monkeypatch.setattr(compactor, "files_of", failing)
+    monkeypatch.setattr("tidemark.storage.delta.compactor.files_of", failing)
     assert compactor.compact() is None
     assert "Input/output error" in caplog.text
 
@@ -213,7 +212,7 @@ def file(number: int, *, name: str = "part", folder: str = "", size: int = 5_000
 
 
 def chosen(*files: DataFile) -> list[int | None]:
-    return [file.newest_batch for file in compactor._small(files, EVERY)]
+    return [file.newest_batch for file in _small(files, EVERY)]
 
 
 def test_the_oldest_small_files_are_compacted() -> None:
