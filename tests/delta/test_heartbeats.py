@@ -157,8 +157,8 @@ def test_a_pause_of_the_process_is_a_gap_of_its_pulse(tmp_path: Path) -> None:
         assert driver.stdin
         assert driver.stdout
         assert driver.stdout.readline() == "beats\n"
-        began_ms = boot_clock_ms()
         driver.send_signal(signal.SIGSTOP)
+        began_ms = boot_clock_ms()
         wait_until(lambda: boot_clock_ms() - began_ms >= 2_500, "the pause", 30)
         paused_ms = boot_clock_ms() - began_ms
         driver.send_signal(signal.SIGCONT)
