@@ -14,6 +14,7 @@ cost more than a check.
 
 from __future__ import annotations
 
+import tidemark.allocator  # noqa: F401 - first, before others import Arrow
 from tidemark.clock import wall_clock_ms
 from tidemark.control.shared_work import share
 from tidemark.model.project.files import Project

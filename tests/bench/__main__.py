@@ -17,6 +17,7 @@ PARTS = (
     "idle",
     "small_topologies",
     "commits",
+    "files",
     "cost",
     "catch_up",
     "long_run",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -15,7 +16,10 @@ import polars as pl
 import pyarrow as pa
 
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
+from tidemark.maintenance.retention import RetainedTable
+from tidemark.maintenance.upkeep import CLOSED_AFTER_MS, _maintain
 from tidemark.model.project.layout import CHANGES_OF, Layout
+from tidemark.model.project.spark_settings import WITHOUT_SPARK
 from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,
@@ -98,6 +102,7 @@ BOARD = pa.schema(
 CHECK = """
 import gc, json, sys, time
 from pathlib import Path
+import tidemark.allocator
 gc.disable()
 from tidemark.sla.check import run
 gc.freeze()
@@ -166,6 +171,9 @@ class Grown:
         step = FILE // BATCH
         for first in range(0, self.batches, step):
             self._add_batches(range(first, min(first + step, self.batches)))
+        for path in Layout(self.folder / "warehouse").stream("grown", SUB).iterdir():
+            # One file a day of tables with few rows.
+            _maintain(RetainedTable(path=path, retention_ms=None), now_ms=self.now_ms, closed_after_ms=CLOSED_AFTER_MS)
 
     def goes_on(self) -> Grown:
         """Writes NEWS batches, each as one file, and merges them into `board`. Returns the tables as they are then."""
@@ -184,7 +192,8 @@ class Grown:
         """Checks the SLAs at the newest batch, or *later_ms* after it."""
         at_ms = self.now_ms + 1 + later_ms
         command = [sys.executable, "-W", "ignore", "-c", CHECK, str(self.folder), str(at_ms), run_id]
-        ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        of_airflow = {**os.environ, WITHOUT_SPARK: "1"}
+        ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=of_airflow)
         return Cost(*json.loads(ran.stdout.splitlines()[-1]))
 
     def _path(self, table: str) -> Path:

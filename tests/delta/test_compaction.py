@@ -20,10 +20,9 @@ from tidemark.control.folder import LeaseLost
 from tidemark.errors import Contradiction
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.storage.delta.compaction import DataFile, files_of
+from tidemark.storage.delta.compactor import Compactor, _small
 from tidemark.storage.delta.tables import NEEDED, SUPERSEDED, Committer, scan
 from tidemark.storage.fence import Fence
-from tidemark.stream.write import compaction
-from tidemark.stream.write.compaction import Compactor
 
 T = 1_400_000_000_000
 EVERY = 4
@@ -31,8 +30,8 @@ EVERY = 4
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "EVERY", EVERY)
-    monkeypatch.setattr(compaction, "AT_ONCE", 2 * EVERY)
+    monkeypatch.setattr("tidemark.stream.write.commit.OUTPUTS_EVERY", EVERY)
+    monkeypatch.setattr("tidemark.stream.write.flushing.FACTS_EVERY", EVERY)
 
 
 def batches(play: Play, numbers: range) -> None:
@@ -159,7 +158,7 @@ def test_a_replaced_driver_gets_an_error_and_compacts_nothing(tmp_path: Path) ->
     _, commit = committing(path)
     for batch_id in range(EVERY):
         commit(batch_id)
-    compactor = Compactor(Committer("play/0", Fence(check, clock=lambda: 0)))
+    compactor = Compactor(Committer("play/0", Fence(check, clock=lambda: 0)), every=EVERY)
     compactor.committed(path)
     with pytest.raises(LeaseLost):
         compactor.compact()
@@ -176,7 +175,7 @@ def test_a_driver_continues_when_tables_cannot_be_listed(
     compactor, commit = committing(path)
     commit(0)
     compactor.committed(path)
-    monkeypatch.setattr(compaction, "files_of", failing)
+    monkeypatch.setattr("tidemark.storage.delta.compactor.files_of", failing)
     assert compactor.compact() is None
     assert "Input/output error" in caplog.text
 
@@ -184,7 +183,8 @@ def test_a_driver_continues_when_tables_cannot_be_listed(
 def test_replaced_files_stay_until_readers_of_an_older_version_have_ended(tmp_path: Path) -> None:
     path, now_s = tmp_path / "batches", [0.0]
     _, commit = committing(path)
-    compactor = Compactor(Committer("play/0", Fence(clock=lambda: 0)), replaced_for_s=900, clock_s=lambda: now_s[0])
+    committer = Committer("play/0", Fence(clock=lambda: 0))
+    compactor = Compactor(committer, every=EVERY, replaced_for_s=900, clock_s=lambda: now_s[0])
     found = []
     for batch_id in range(9):
         commit(batch_id)
@@ -200,7 +200,7 @@ def test_replaced_files_stay_until_readers_of_an_older_version_have_ended(tmp_pa
 def committing(path: Path) -> tuple[Compactor, Callable[[int], int]]:
     committer = Committer("play/0", Fence(clock=lambda: 0), alone=["changes"])
     DeltaTable.create(str(path), rows(0).schema)
-    return Compactor(committer), lambda batch_id: committer.commit(path, rows(batch_id), batch_id)
+    return Compactor(committer, every=EVERY), lambda batch_id: committer.commit(path, rows(batch_id), batch_id)
 
 
 def rows(batch_id: int) -> pa.Table:
@@ -212,7 +212,7 @@ def file(number: int, *, name: str = "part", folder: str = "", size: int = 5_000
 
 
 def chosen(*files: DataFile) -> list[int | None]:
-    return [file.newest_batch for file in compaction._small(files)]
+    return [file.newest_batch for file in _small(files, EVERY)]
 
 
 def test_the_oldest_small_files_are_compacted() -> None:

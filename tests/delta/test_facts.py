@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from bench.commits import commits as count_commits
+from bench.files import counted as count_files
 from deltalake import DeltaTable
 
 from support.crashes import Crash, crash_at
@@ -122,6 +123,14 @@ def test_flights_make_few_commits(tmp_path):
     found = count_commits(tmp_path, facts_every_ms=EVERY_MS, trigger_s=5)
     assert found.of_a_batch <= 4
     assert found.of_ten_seconds <= 6.2  # one for each complete interval of the board, which has 15 s
+
+
+@pytest.mark.long  # a minute
+def test_a_stream_has_few_files_of_facts_and_control(tmp_path: Path) -> None:
+    counts = list(count_files(tmp_path, hours=1.1))
+    # Tables of facts and heartbeats have 20 small files and as many commits. Beside these are the files that were
+    # replaced, and the commits that were made, in 15 and 10 minutes.
+    assert max(count.total() for count in counts) <= 750
 
 
 def scan_of(playing: Play, name: str) -> pl.DataFrame:
@@ -267,6 +276,37 @@ def test_in_silence_a_timer_flushes_what_the_newest_batch_has(tmp_path):
     assert not scan_of(playing, "batches").height
     playing.engine(SUB).flush_if_due(ms(10))
     assert scan_of(playing, "batches").height == 3
+
+
+def test_batches_that_follow_each_other_share_flushes(tmp_path: Path) -> None:
+    """A batch begins each ten seconds, and a timer asks each second."""
+    playing = play(tmp_path, facts_every_ms=30_000)
+    made: list[tuple[int, str]] = []
+
+    def reached(step: str) -> None:
+        made.append((second, step.removeprefix("committed ")))
+
+    second = 0
+    playing.start(SUB, reached=reached)
+    for second in range(61):
+        if second % 10 == 0:
+            row = playing.row("events", ms(second), id="a", v=second)
+            playing.process(second // 10, [row], at_ms=ms(second))
+        playing.engine(SUB).flush_if_due(ms(second))
+    assert [at for at, step in made if step == "batches"] == [30, 60]
+    assert {(at, step) for at, step in made if step in SELDOM} == {(60, name) for name in SELDOM}
+
+
+def test_facts_of_a_quiet_stream_do_not_wait_for_its_next_batch(tmp_path: Path) -> None:
+    """A check waits 15 s for them."""
+    playing = play(tmp_path, facts_every_ms=30_000)
+    found = []
+    for number, at_s in enumerate((0, 14)):
+        playing.process(number, [playing.row("events", ms(at_s), id="a", v=number)], at_ms=ms(at_s))
+        for later_s in (11.9, 12):
+            playing.engine(SUB).flush_if_due(ms(at_s + later_s))
+            found.append(scan_of(playing, "batches").height)
+    assert found == [0, 1, 1, 2]
 
 
 def test_a_stream_without_decisions_has_no_facts(tmp_path):

@@ -23,6 +23,7 @@ from tidemark.model.settings.intervals import utc
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.segments import Gap, Segment
 from tidemark.semantics.skew import Skew
+from tidemark.storage.delta.compaction import files_of
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import ClockOffset, Heartbeats
 from tidemark.stream.driver.usage import usage_of
@@ -67,6 +68,19 @@ def test_a_clock_that_goes_back_does_not_end_the_history(tmp_path: Path) -> None
     for at_ms in (NOON, NOON - 3_600_000):
         told.write_if_due(replace(BEAT, at_ms=at_ms), thread_id=None, batch_started_at_ms=None)
     assert len(rows(tmp_path, "beat_at")) == 2
+
+
+def test_a_driver_compacts_its_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.stream.driver.heartbeats.FACTS_EVERY", 4)
+    told = history(tmp_path)
+    files = []
+    for number in range(9):
+        beat = replace(BEAT, at_ms=NOON + 15_000 * number)
+        told.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
+        files.append(len(files_of(tmp_path / "heartbeats")))
+    # The first commit of a driver is a try, and then each fourth: five files become one.
+    assert files == [1, 2, 3, 4, 1, 2, 3, 4, 1]
+    assert rows(tmp_path, "beat_at") == [(utc(NOON + 15_000 * number),) for number in range(9)]
 
 
 def test_a_failed_write_of_a_heartbeat_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -143,8 +157,8 @@ def test_a_pause_of_the_process_is_a_gap_of_its_pulse(tmp_path: Path) -> None:
         assert driver.stdin
         assert driver.stdout
         assert driver.stdout.readline() == "beats\n"
-        began_ms = boot_clock_ms()
         driver.send_signal(signal.SIGSTOP)
+        began_ms = boot_clock_ms()
         wait_until(lambda: boot_clock_ms() - began_ms >= 2_500, "the pause", 30)
         paused_ms = boot_clock_ms() - began_ms
         driver.send_signal(signal.SIGCONT)

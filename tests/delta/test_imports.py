@@ -114,6 +114,23 @@ def test_a_driver_imports_neither_pandas_nor_duckdb_and_has_one_allocator_unless
     assert ran.stdout == f"[] {pool}\n"
 
 
+def test_a_check_has_one_allocator() -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("ARROW_")}
+    code = (
+        "import check_sla, tidemark.sla.check; from pyarrow import default_memory_pool; "
+        "print(default_memory_pool().backend_name)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=PROJECT / "jobs",
+        env={**env, WITHOUT_SPARK: "1"},
+    )
+    assert ran.stdout == "system\n"
+
+
 # Without pandas, which DuckDB imports for a query with parameters where it is installed.
 HEAVY = (
     "airflow", "confluent_kafka", "deltalake", "duckdb", "fastavro", "google", "great_expectations", "grpc", "jinja2",

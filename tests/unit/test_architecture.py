@@ -83,7 +83,7 @@ IMPORTS = {
         "stream.state stream.updates stream.operate stream.read"
     ),
     "stream.write": (
-        "collecting errors semantics model.tables model.settings model.kinds model kernels.columns "
+        "collecting semantics model.tables model.settings model.kinds model kernels.columns "
         "kernels.sql kernels.updates kernels.records storage storage.delta stream.journal stream.kafka "
         "stream.operate stream.decide"
     ),
@@ -150,7 +150,8 @@ IMPORTS = {
     ),
     "airflow": "model.project",
     "dags": "airflow",
-    "arrow": "model.project",
+    "allocator": "model.project",
+    "arrow": "allocator",
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
     "why.evidence": "collecting escaping semantics model.settings model.kinds model facts",
     "why.causes": (
@@ -234,7 +235,7 @@ IMPORTS = {
     "jobs": (
         "escaping errors clock semantics model.tables model.settings model.project model kernels.columns "
         "kernels.reports storage storage.delta control stream.driver stream query facts reports "
-        "reports.paths.windows maintenance api feed cli.shared arrow reports.paths reports.pages sla"
+        "reports.paths.windows maintenance api feed cli.shared allocator arrow reports.paths reports.pages sla"
     ),
 }
 """Maps each room to all rooms that it imports.

@@ -185,7 +185,7 @@ class Topology:
     max_held: int = MAX_HELD
     flush_batches: int = 50
     flush_keys: int = 50_000
-    facts_every_ms: int = 10_000
+    facts_every_ms: int = 30_000
     check_every_ms: int = 600_000
     driver: str | None = None
     clusters: Clusters = field(default_factory=dict)
@@ -532,7 +532,7 @@ def _settings(file: str, keys: Keys) -> dict[str, Any]:
         "shards": keys.counts("shards", "4"),
         "flush_batches": keys.count("flush_batches", "50", 50),
         "flush_keys": keys.count("flush_keys", "50_000", 50_000),
-        "facts_every_ms": keys.duration("facts_every", "10 s", 10_000, zero=True),
+        "facts_every_ms": keys.duration("facts_every", "10 s", 30_000, zero=True),
         "max_outstanding_windows": keys.count("max_outstanding_windows", "1_000", 1_000),
         "retention": read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {})),
         "spark": read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {})),

@@ -35,7 +35,7 @@ text that lists words with bars lists all of them. Delta enforces this in report
 validates it, and the unique keys, and writes `expectation_results` (docs/alerts.md, Contracts).
 
 `changes`, hops and tables of sinks get each batch at once. The other tables of streams are facts. While a stream runs,
-they get a batch together, up to ten seconds later (`facts_every`, docs/reliability.md); `latency_minutes`
+they get a batch together, up to thirty seconds later (`facts_every`, docs/reliability.md); `latency_minutes`
 and `partition_batches` up to a minute later. `tidemark sql` also reads facts that are not in tables yet.
 """
 SHARED = """\

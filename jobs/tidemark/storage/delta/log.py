@@ -42,7 +42,7 @@ OF_FILES = frozenset({"add", "remove", "txn", "commitInfo", "cdc"})
 """Actions of commits of others that do not stop appends."""
 CHECKPOINT_EVERY = 100
 """Commits between checkpoints; an opener of a table reads fewer commits."""
-SHORT_EVERY = 60
+SHORT_EVERY = 20
 """The same of a table with a SHORT_LOG.
 
 These are the commits of ten minutes, with one each `facts_every`. With more, its log keeps commits of twice the time.

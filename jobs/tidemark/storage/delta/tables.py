@@ -381,6 +381,14 @@ class Appender:
         """Appends *rows*; tries again after a commit of others."""
         again_after_others(partial(self._append, rows))
 
+    @property
+    def check_lease(self) -> Callable[[], None]:
+        """Does nothing: rows that belong to no batch may come from several processes."""
+        return lambda: None
+
+    def open_anew(self, path: Path, *, own: int = 0) -> None:
+        """Does nothing: `append` opens the table anew after a commit that it does not know."""
+
     def _append(self, rows: pa.Table) -> None:
         log, self._log = self._log, None  # after an error below the table is opened anew
         if log is None or log.is_grown:

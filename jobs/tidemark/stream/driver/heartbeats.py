@@ -17,6 +17,8 @@ from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.semantics.liveness import LIMITS, EvidenceKind, StoreKind
 from tidemark.semantics.skew import Skew
+from tidemark.storage.delta.compactor import FACTS_EVERY, REPLACED_FOR_S, Compactor
+from tidemark.storage.delta.log import SHORT_LOG
 from tidemark.storage.delta.tables import Appender, create
 from tidemark.storage.object_path import ObjectPath
 
@@ -81,7 +83,9 @@ class Heartbeats:
         self._path = home / HEARTBEATS.name
         self._same = {"topology": topology, "sub_topology": sub_topology}
         self._together_s = TOGETHER_S if isinstance(home, ObjectPath) else 0.0
-        self._appender: Appender | None = None
+        self._appender = Appender(self._path)
+        self._compactor = Compactor(self._appender, every=FACTS_EVERY, replaced_for_s=REPLACED_FOR_S)
+        self._is_created = False
         self._waiting: list[dict[str, object]] = []
         self._written_s = float("-inf")
         self._kept: Heartbeat | None = None
@@ -126,10 +130,12 @@ class Heartbeats:
         """Writes the rows that wait."""
         rows, self._waiting, self._written_s = self._waiting, [], time.monotonic()
         try:
-            if self._appender is None:
-                create(self._path, arrow_schema(HEARTBEATS), description=HEARTBEATS.row)
-                self._appender = Appender(self._path)
+            if not self._is_created:
+                create(self._path, arrow_schema(HEARTBEATS), description=HEARTBEATS.row, log=SHORT_LOG)
+                self._is_created = True
             self._appender.append(rows_of(HEARTBEATS, rows, **self._same))
+            self._compactor.committed(self._path)
+            self._compactor.compact()
         except Exception:
             log.exception("%s: cannot write rows", self._path)
 

@@ -29,6 +29,7 @@ from tidemark.model.topology import SubTopology
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import StreamProgress
 from tidemark.semantics.segments import FACTS, SegmentOwner
+from tidemark.storage.delta.compactor import OUTPUTS_EVERY, Compactor
 from tidemark.storage.delta.current_rows import CLOSED_UP_TO, ClosedRows, closed_row
 from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.delta.tables import NO_NOTES, Committer, Notes
@@ -41,7 +42,6 @@ from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.broker import Publishers, TopicBroker
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.operate.sink import sink_rows
-from tidemark.stream.write.compaction import Compactor
 from tidemark.stream.write.current_tables import CurrentTables
 from tidemark.stream.write.flushing import Flusher
 from tidemark.stream.write.measurement import Clocks, Measurer
@@ -143,7 +143,7 @@ class BatchCommitter:
         self._operators = index_by_name(sub.operators)
         self._home, self._committer, self._flushing, self._measurer = home, committer, flushing, measurer
         self._broker, self._fence = broker, fence
-        self._compactor = Compactor(committer)
+        self._compactor = Compactor(committer, every=OUTPUTS_EVERY)
         self._hops = frozenset(o.hop_table for o in sub.operators if o.hop_table)
         self._open_windows = OpenWindows(home)
         self._writes = BatchWrites(sub, home, committer.app, self._open_windows)

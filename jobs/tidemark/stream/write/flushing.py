@@ -5,8 +5,11 @@ the newest facts to a file of their own first, so that no clock is read again. T
 batches that it does not have, `batches` last. The commit's transaction names the newest of these batches. So the next
 flush completes a flush that was interrupted, and a driver starts with a flush.
 
-Tables that outside readers do not read together with other tables (SELDOM) are committed in one of six flushes, or in
-every flush if flushes are a minute apart.
+Tables that outside readers do not read together with other tables (SELDOM) are committed in one of six flushes, and
+once a minute at least.
+
+If no batch follows for a while, a flush comes early, since the facts of the newest batch are in no file yet: until then
+checks wait for them, and pages lack them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import pyarrow as pa
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import add_up
 from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES, PARTITION_BATCHES
+from tidemark.storage.delta.compactor import FACTS_EVERY, REPLACED_FOR_S, Compactor
 from tidemark.storage.delta.tables import Committer
 from tidemark.storage.fence import NO_FENCE, Fence
 from tidemark.storage.files import File, Files, Rows, write_file
@@ -30,7 +34,6 @@ from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.notes import EntryNotes, FactsNotes
 from tidemark.stream.journal.place import table_of
 from tidemark.stream.journal.unflushed import FACTS, LEDGERS, ByBatch, unflushed
-from tidemark.stream.write.compaction import REPLACED_FOR_S, Compactor
 
 WHOLES = (OPERATOR_BATCHES.name, BATCHES.name)
 """Tables that are committed last, in this order.
@@ -39,9 +42,18 @@ WHOLES = (OPERATOR_BATCHES.name, BATCHES.name)
 """
 
 SELDOM_MS = 60_000
-"""Least time between flushes in an object store: a commit costs requests."""
+"""Longest time between commits of SELDOM tables, and least time between flushes in an object store.
+
+A commit costs requests there.
+"""
 SELDOM = frozenset({LATENCY_MINUTES.name, PARTITION_BATCHES.name})
 IN_ONE_OF = 6
+NEWEST_MS = 12_000
+"""Longest time for which facts of the newest batch are in no file.
+
+A check waits for them for 15 s. With a batch each ten seconds they are in the next entry by then. In an object store
+they wait for the next flush.
+"""
 
 
 class Flusher:
@@ -66,15 +78,19 @@ class Flusher:
         fence: Fence = NO_FENCE,
     ) -> None:
         self._home, self._journal, self._facts, self._committer = home, journal, facts, committer
-        self._every_ms = max(every_ms, SELDOM_MS) if every_ms and isinstance(home, ObjectPath) else every_ms
+        is_costly = isinstance(home, ObjectPath)
+        self._every_ms = max(every_ms, SELDOM_MS) if every_ms and is_costly else every_ms
+        self._newest_ms = self._every_ms if is_costly else min(self._every_ms, NEWEST_MS)
+        self._seldom_ms = min(IN_ONE_OF * self._every_ms, SELDOM_MS)
         self._fence = fence
-        self._compactor = Compactor(committer, replaced_for_s=REPLACED_FOR_S)
+        self._compactor = Compactor(committer, every=FACTS_EVERY, replaced_for_s=REPLACED_FOR_S)
         self._lock = RLock()
         self._waiting: dict[str, dict[int, Rows]] | None = None  # to be read from the journal
         self._last: Entry | None = None  # facts of the newest batch, which are in no file yet
         self._is_broken_off = True  # a flush was interrupted, or may have been by a driver before
         self._flushed_at_ms: int | None = None
-        self._flushes = 0
+        self._whole_at_ms = 0  # of the last flush with SELDOM tables
+        self._taken_at_ms: int | None = None  # of `_last`, when a flush was asked for the first time since
         self._carried_out = -1
         self.flushed = -1
         self.newest_batches: dict[str, int] = {}
@@ -90,7 +106,7 @@ class Flusher:
         for newest_batches in (of_entry, of_files):
             for name, batch_id in newest_batches.items():
                 self.newest_batches[name] = max(batch_id, self.newest_batches.get(name, -1))
-        self._flushed_at_ms = now_ms
+        self._flushed_at_ms = self._whole_at_ms = now_ms
         self._is_broken_off = newest is not None
         self._carried_out = newest.batch_id if newest else -1
 
@@ -123,6 +139,7 @@ class Flusher:
                     self._wait(self._last.batch_id, self._last.tables)
                 self._wait(entry.batch_id, {name: entry.tables[name] for name in LEDGERS if name in entry.tables})
             self._last, self._carried_out = Entry(entry.batch_id, facts), entry.batch_id
+            self._taken_at_ms = None
 
     def committed(self, name: str, batch_id: int) -> None:
         """Records that the table *name* got a commit up to *batch_id*."""
@@ -136,17 +153,22 @@ class Flusher:
             self._compactor.committed(self._home / table_of(name))
 
     def flush_if_due(self, now_ms: int) -> None:
-        """Flushes if the last flush was `every_ms` before *now_ms*.
+        """Flushes if the last flush was `every_ms` before *now_ms*, or the newest batch NEWEST_MS before it.
 
         Also flushes if the clock was set back since the last flush.
         """
         with self._lock:
-            # A clock that was set back would otherwise stop all flushes until it catches up.
-            if self._flushed_at_ms is not None and not 0 <= now_ms - self._flushed_at_ms < self._every_ms:
-                self._flushed_at_ms = now_ms
-                self._flushes += 1
-                is_seldom = not 0 < self._every_ms < SELDOM_MS
-                self.flush(is_whole=is_seldom or self._flushes % IN_ONE_OF == 0)
+            if self._flushed_at_ms is None:
+                return
+            if self._taken_at_ms is None:
+                self._taken_at_ms = now_ms
+            is_waiting = self._last is not None and _is_due(self._taken_at_ms, self._newest_ms, now_ms)
+            if is_waiting or _is_due(self._flushed_at_ms, self._every_ms, now_ms):
+                self._flushed_at_ms = self._taken_at_ms = now_ms
+                is_whole = _is_due(self._whole_at_ms, self._seldom_ms, now_ms)
+                if is_whole:
+                    self._whole_at_ms = now_ms
+                self.flush(is_whole=is_whole)
 
     def flush(self, *, is_whole: bool = True) -> None:
         """Commits all facts of batches that were carried out.
@@ -252,3 +274,9 @@ class Flusher:
             written = self._fence.until_written(lambda: write_file(path, table, batch_id=max(by_batch)))
             return Files((*files, written))
         return table
+
+
+def _is_due(since_ms: int, every_ms: int, now_ms: int) -> bool:
+    """Returns True if *every_ms* have passed since *since_ms*."""
+    # A clock that was set back would otherwise stop all flushes until it catches up.
+    return not 0 <= now_ms - since_ms < every_ms

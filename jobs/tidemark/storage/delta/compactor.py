@@ -2,9 +2,9 @@
 
 A commit takes delta-rs longer with each file of the table.
 
-How it works: after EVERY commits of a table, the oldest of its small files, those of one folder and UTC day, become
+How it works: after some commits of a table, the oldest of its small files, those of one folder and UTC day, become
 one, which is small, too, until it has enough rows. At most one table is compacted after each batch, before the next one
-begins. A failure fails nothing else: it is tried again EVERY commits later. Files of a hop stay as they are: a driver
+begins. A failure fails nothing else: it is tried again as many commits later. Files of a hop stay as they are: a driver
 that has not read them would not find its rows in another one. They are left to `maintenance/`, which knows what was
 read.
 """
@@ -17,17 +17,25 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from tidemark.errors import Contradiction
 from tidemark.storage.delta.compaction import DataFile, TableBusy, files_of, mergeable_groups, put_together
-from tidemark.storage.delta.tables import NEEDED, SUPERSEDED, Committer
+from tidemark.storage.delta.tables import NEEDED, SUPERSEDED
 from tidemark.storage.object_path import ObjectPath
 
 log = logging.getLogger(__name__)
 
-EVERY = 100
-"""Commits between two tries, and the fewest files that are compacted."""
-AT_ONCE = 2 * EVERY
+OUTPUTS_EVERY = 100
+"""Commits of an output between two tries, and the fewest of its files that are compacted.
+
+Its replaced files stay for a day, and who reads it commit by commit reads each compaction, too.
+"""
+FACTS_EVERY = 20
+"""The same of a table of facts: the commits of ten minutes, with one each `facts_every`.
+
+A table has so many small files, and those that were replaced within REPLACED_FOR_S.
+"""
 SMALL_BYTES = 128 * 1_024
 """A larger file stays as it is.
 
@@ -43,8 +51,22 @@ commit by commit, unlike those of outputs. What a driver leaves when it ends is 
 """
 
 
+class Writes(Protocol):
+    """What commits to the tables that are compacted."""
+
+    @property
+    def check_lease(self) -> Callable[[], None]:
+        """Raises LeaseLost if another driver may write now."""
+
+    def open_anew(self, path: Path, *, own: int = 0) -> object:
+        """Opens the table at *path* as it is now.
+
+        *own* is the number of commits that this process made elsewhere since the last look.
+        """
+
+
 class Compactor:
-    """Compacts small files of the tables into which *committer* commits.
+    """Compacts small files of the tables into which *committer* commits, after *every* so many commits.
 
     It does so under the lease of *committer*. Replaced files stay for *replaced_for_s* seconds; None: maintenance
     removes them.
@@ -52,20 +74,22 @@ class Compactor:
 
     def __init__(
         self,
-        committer: Committer,
+        committer: Writes,
         *,
+        every: int,
         replaced_for_s: float | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._committer, self._replaced_for_s, self._clock_s = committer, replaced_for_s, clock_s
+        self._committer, self._every = committer, every
+        self._replaced_for_s, self._clock_s = replaced_for_s, clock_s
         self._replaced: deque[tuple[float, Path]] = deque()  # oldest first, with the time of the replacement
         self._commits: Counter[Path] = Counter()
 
     def committed(self, path: Path) -> None:
         """Counts a commit of the table at *path*."""
-        # The first commit of a driver counts as EVERY: the table may have had many before. In an object store a look at
-        # a table costs requests.
-        self._commits[path] += 1 if path in self._commits or isinstance(path, ObjectPath) else EVERY
+        # The first commit of a driver makes a try due: the table may have had many before. In an object store a look
+        # at a table costs requests.
+        self._commits[path] += 1 if path in self._commits or isinstance(path, ObjectPath) else self._every
 
     def compact(self) -> Path | None:
         """Compacts a table, if one is due, and returns its path.
@@ -76,9 +100,9 @@ class Compactor:
         """
         self._remove_replaced()
         path, commits = max(self._commits.items(), key=lambda item: item[1], default=(None, 0))
-        if path is None or commits < EVERY:
+        if path is None or commits < self._every:
             return None
-        # A failed try counts as one: the next is EVERY commits later.
+        # A failed try counts as one: the next is as many commits later.
         self._commits[path] = 0
         try:
             return path if self._put_together(path) else None
@@ -98,7 +122,7 @@ class Compactor:
                 file.unlink(missing_ok=True)
 
     def _put_together(self, path: Path) -> bool:
-        small = _small(files_of(path))
+        small = _small(files_of(path), self._every)
         if not small:
             return False
         # After the files were seen, so that rows of other writers are noticed before they are compacted.
@@ -112,10 +136,10 @@ class Compactor:
         return True
 
 
-def _small(files: Sequence[DataFile]) -> list[DataFile]:
-    """Returns small files to compact; none if there are too few.
+def _small(files: Sequence[DataFile], least: int) -> list[DataFile]:
+    """Returns small files to compact; none if there are fewer than *least*.
 
-    They are the oldest EVERY to AT_ONCE ones of one folder and UTC day that maintenance has not parted.
+    They are the oldest ones of one folder and UTC day that maintenance has not parted, at most twice *least*.
     """
     small = [file for file in files if file.bytes < SMALL_BYTES and not file.name.startswith((NEEDED, SUPERSEDED))]
-    return next((files[:AT_ONCE] for files in mergeable_groups(small) if len(files) >= EVERY), [])
+    return next((files[: 2 * least] for files in mergeable_groups(small) if len(files) >= least), [])
