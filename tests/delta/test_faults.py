@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pytest
 from _pytest.mark import ParameterSet
 from deltalake import DeltaTable, write_deltalake
+from tidemark.sla.incidents.culprits import NO_EXPLANATION
 
 import critical_path
 from support.causes import known_causes
@@ -42,7 +43,6 @@ from tidemark.semantics.skew import Skew
 from tidemark.sla.incidents.alert_message import message_of
 from tidemark.sla.incidents.alert_text import alert_texts
 from tidemark.sla.incidents.changes import alert_of
-from tidemark.sla.incidents.culprits import NO_EXPLANATION
 from tidemark.sla.incidents.due import DueAlert
 from tidemark.storage.delta.report_tables import open_report
 from tidemark.stream.decide import decision

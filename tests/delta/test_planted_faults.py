@@ -18,7 +18,6 @@ import pytest
 from _pytest.mark import ParameterSet
 
 import critical_path
-import tidemark.account
 from support.excess import excess, is_tiled, results
 from support.fault_table import CONTROLS, FAULTS, Case, Owned, Stage
 from support.healthy import AnyWorld, Healthy, specs_of
@@ -27,13 +26,18 @@ from support.play import NOON, Row, ms
 from support.played_facts import played_facts
 from support.world import World
 from support.world_drivers import BEAT_MS
+from tidemark.account.cause import cause_of
 from tidemark.account.contract import owner_of_contract
+from tidemark.account.excess import path_of
 from tidemark.account.explanation import Explanation, Verdict
 from tidemark.account.ledger import Ledger
 from tidemark.account.numbers import shares_of_records
 from tidemark.account.records import numbered, record_parts
+from tidemark.facts.report_rows import rows_in
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings.intervals import Interval
+from tidemark.model.sla_event_rows import event_of
+from tidemark.model.sla_events import SlaResult
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.semantics.sla import BurnRate
@@ -42,6 +46,7 @@ from tidemark.storage.delta.report_tables import open_report
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
     from tidemark.sla.check import run as run_check
+    from tidemark.sla.incidents.tables import in_ms
 
 FOLLOWED = frozenset({*QUANTILES, Measure.BURN_RATE, Measure.STALENESS})
 """Measures of single records, which `excess` can follow."""
@@ -95,7 +100,7 @@ def played(
         critical_path.run(world.layout, world.topology, specs, Interval(NOON, ms(at_s)))
     run_check(world.layout, world.topology, specs, at_ms=ms(at_s), run_id="r")
     rows = open_report(SLA_RESULTS, world.layout.report_table(world.topology.name, SLA_RESULTS.name))
-    yield Played(world, cases, {row["sla"]: row for row in rows.to_pyarrow_table().to_pylist()})
+    yield Played(world, cases, {row["sla"]: row for row in in_ms(rows_in(rows))})
     shutil.rmtree(home)
 
 
@@ -233,15 +238,22 @@ Surface = Callable[[AnyWorld, SlaSpec, int], Answer]
 """Asks a surface about a promise at an instant (epoch ms)."""
 
 
-def surfaces() -> dict[str, Surface]:
-    """Returns what shows a cause, by name."""
-    cause_of = tidemark.account.cause_of  # type: ignore[attr-defined]
+def of_account(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
+    found = cause_of(world.topology, world.layout, spec, at_ms=at_ms)
+    return [Owned(each.owner, each.detail, each.amount_ms, each.records) for each in found.leaves]
 
-    def account(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
-        found = cause_of(world.topology, world.layout, spec, at_ms=at_ms)
-        return [Owned(each.owner, each.detail, each.amount_ms, each.records) for each in found.leaves]
 
-    return {"account": account}
+def of_check(checked: Mapping[str, Row]) -> Surface:
+    """Returns what rows of `sla_results` say: the leaves, and not the node that holds several together."""
+
+    def told(_world: AnyWorld, spec: SlaSpec, _at_ms: int) -> Answer:
+        result = event_of(SlaResult, checked[spec.name])
+        paths = {each: path_of((each.owner, each.detail or "", each.stream)) for each in result.causes}
+        nodes = {node for path in paths.values() for node in path[:-1]}
+        leaves = [each for each in result.causes if (each.owner, each.detail or "") not in nodes]
+        return [Owned(each.owner, each.detail or "", each.amount_ms, each.records) for each in leaves]
+
+    return told
 
 
 def asked(of: Mapping[str, Surface], world: AnyWorld, case: Case) -> dict[str, list[str]]:
@@ -268,10 +280,10 @@ def amounts_beyond(found: Owned, wanted: Owned) -> list[str]:
     return [] if is_near and wanted.records in {None, found.records} else [f"{found} instead of {wanted}"]
 
 
-@pytest.mark.xfail(strict=True, reason="account.cause_of(promise) does not exist yet (issue 53)")
 @pytest.mark.parametrize("played", [*each_play()], indirect=True)
 def test_every_surface_names_the_owners_and_their_amounts(played: Played) -> None:
-    differences = {case.name: asked(surfaces(), played.world, case) for case in played.cases}
+    surfaces = {"account": of_account, "check": of_check(played.checked)}
+    differences = {case.name: asked(surfaces, played.world, case) for case in played.cases}
     assert {name: each for name, each in differences.items() if each} == {}
 
 

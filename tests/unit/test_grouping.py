@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tidemark.sla.incidents.roots import root_of
 
 from support.alert_services import KEY, PagerDutyService
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
@@ -29,7 +30,6 @@ from tidemark.sla.incidents.explaining import causes_of
 from tidemark.sla.incidents.grouping import alert_changes, fault_everywhere
 from tidemark.sla.incidents.impact import results_downstream
 from tidemark.sla.incidents.receiver_calls import alertmanager_alert, pagerduty_event
-from tidemark.sla.incidents.roots import root_of
 from tidemark.sla.measures.status import RootCause
 from tidemark.why.causes.drivers import BROKER_SILENT
 from tidemark.why.evidence.findings import WhyFinding

@@ -45,6 +45,7 @@ from tidemark.semantics.sla import BurnRate, Deadline, Sla
 OF_RECORDS = frozenset({*QUANTILES, Measure.BURN_RATE})
 OF_OPEN_RESULTS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG})
 OF_NUMBERS = frozenset({Measure.RECORDS, *SHARES})
+OF_ROWS = frozenset({Measure.COMPLETENESS, Measure.CONTRACT, Measure.SCHEMA_CHANGES})
 PartsOf = Callable[[Ledger, pl.DataFrame], pl.DataFrame]
 """Returns the PARTS of results, numbered in their order."""
 

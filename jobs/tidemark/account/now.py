@@ -23,7 +23,6 @@ from tidemark.facts.liveness import drivers_of
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.liveness import HAS_DRIVER, LIMITS, Liveness
 
-
 MISSED = 2
 """A driver without a sign of life for so many heartbeats looks no more."""
 

@@ -87,7 +87,7 @@ def run(
     """
     measured = measure(layout, topology, specs, at_ms=at_ms, run_id=run_id)
     judged = judge(measured, behind)
-    explain_promise = explainer(judged, topology, layout, measured.tables, at_ms=at_ms)
+    explain_promise = explainer(topology, layout, measured.tables.stored, at_ms=at_ms)
     results = explain(measured, judged, explain_promise)
     record(measured, judged, results)
     notify(measured, made_ms=made_ms, unusable=unusable, project=project)
@@ -193,7 +193,7 @@ def explain(measured: Measured, judged: Sequence[Status], explain_promise: Expla
     for status in judged:
         is_broken = status.verdict in BROKEN
         why = explain_promise(status) if is_broken else Explained(culprit=status.culprit)
-        told = replace(status, culprit=why.culprit, blocked_by=why.blocked_by, age_ms=why.age_ms)
+        told = replace(status, culprit=why.culprit, blocked_by=why.blocked_by)
         result = result_of(
             told,
             why.causes,

@@ -106,7 +106,7 @@ def measurement_text(status: Status) -> str:
         case ShareMaximums():
             return _share_text(status, spec.limits)
         case BurnRate():
-            return f"{_burning_text(status, spec.limits)}{_excuse(status)}{_oldest_window(status)}"
+            return f"{_burning_text(status, spec.limits)}{_excuse(status)}"
         case ContractRule():
             kept = "holds for all new rows" if status.is_measured else "has no new rows to check"
             return f"the contract of {spec.subject} {f'is broken: {status.breaks}' if status.breaks else kept}"
@@ -119,7 +119,6 @@ def measurement_text(status: Status) -> str:
             limits = _limits(after_ms, "from {} on", for_people)
             value = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
-            age = _oldest_window(status)
             by = f" by {', '.join(spec.by)}" if spec.by else ""
             measure = spec.measure.replace("_", " ")
             if spec.measure is Measure.COMPLETENESS and status.observed_ms is not None:
@@ -128,7 +127,7 @@ def measurement_text(status: Status) -> str:
             is_few = status.records is not None and 0 < status.records < spec.limits.min_records
             few = f", and {_too_few(status, spec.limits.min_records)}" if is_few else ""
             measured = f"{measure}{by} of {spec.subject} is {value}{ahead}{few}{_since(status)}{_excuse(status)}"
-            return f"{measured}; {limits}{age}{_stale_groups(status)}"
+            return f"{measured}; {limits}{_stale_groups(status)}"
 
 
 def _share_text(status: Status, at_most: ShareMaximums) -> str:
@@ -156,11 +155,6 @@ def _stale_groups(status: Status) -> str:
     more = f" and {seen.n_stale - len(seen.oldest):,} more" if seen.n_stale > len(seen.oldest) else ""
     stale = f": {names}{more}" if names else ""
     return f"; {seen.n_stale:,} of {seen.n:,} are stale{stale}"
-
-
-def _oldest_window(status: Status) -> str:
-    """Formats the age of the oldest broken window; empty without."""
-    return "" if status.age_ms is None else f"; windows were finished up to {for_people(status.age_ms)} after their end"
 
 
 def _since(status: Status) -> str:

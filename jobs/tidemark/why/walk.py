@@ -26,17 +26,35 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES
-from tidemark.model.topology import SubTopology, Topology
+from tidemark.model.topology import Topology
 from tidemark.storage.delta.data_files import naming_damage
-from tidemark.why.causes.drivers import drivers, file_unreadable, restarts
+from tidemark.why.causes.drivers import (
+    BROKER_SILENT,
+    CANNOT_WRITE,
+    DRAINED,
+    DRIVER_DEAD,
+    DRIVER_RESTARTED,
+    DRIVER_STARTING,
+    DRIVER_STUCK,
+    DRIVER_UNKNOWN,
+    FILE_UNREADABLE,
+    FINISHED,
+    REGISTRY_SILENT,
+    SHORT_OF_MEMORY,
+    SLOW_BATCH,
+    drivers,
+    file_unreadable,
+)
 from tidemark.why.causes.inputs import SOURCE_EMPTY, Inputs, reasons_at, reasons_of
 from tidemark.why.causes.registry import rules
+from tidemark.why.causes.rights import MISSING_RIGHT
 from tidemark.why.causes.watermarks import Watermarks
 from tidemark.why.causes.windows import HeldWindows
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
     HARMLESS,
+    NEVER_STARTED,
     NOTHING_WRONG,
     POISON_AT_HEAD,
     SOURCE_QUIET,
@@ -54,25 +72,17 @@ HELD_UNTIL_INTERVAL = Cause("held_until_interval", Trait.USUAL)
 ALL_SUPPRESSED = Cause("all_suppressed", Trait.USUAL | Trait.SILENCE)
 """All updates were unchanged."""
 
+OF_DRIVERS = frozenset(
+    {
+        DRAINED, FINISHED, DRIVER_DEAD, DRIVER_STUCK, DRIVER_UNKNOWN, DRIVER_STARTING, DRIVER_RESTARTED,
+        FILE_UNREADABLE, CANNOT_WRITE, REGISTRY_SILENT, BROKER_SILENT, SHORT_OF_MEMORY, SLOW_BATCH, NEVER_STARTED,
+        MISSING_RIGHT,
+    }
+)  # fmt: skip
+"""Causes whose place is a driver: every operator of it waits."""
 CHECK_PRODUCER = "check that its producer runs, if you expect more"
 _LEFT_OUT = {"suppressed": ALL_SUPPRESSED, "filtered": ALL_FILTERED, "quarantined": POISON_AT_HEAD}
 """By outcome, the cause."""
-
-
-def what_holds_time_back(of: Scene, sub: SubTopology, *, needed_ms: int) -> list[WhyFinding]:
-    """Returns what kept the watermark of *sub* below *needed_ms*.
-
-    Other partitions had reached this record time in the scene *of*.
-    """
-    return in_order([*Watermarks(of, Inputs(of)).holding(sub, needed_ms)])
-
-
-def restarted_driver(of: Scene, operator: str, *, within_ms: int) -> WhyFinding | None:
-    """Returns a restart among the drivers that *operator* needs; None: none.
-
-    It ended within this length before the instant of the scene *of*.
-    """
-    return next(restarts(of, operator, within_ms=within_ms), None)
 
 
 def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None = None) -> list[WhyFinding]:

@@ -30,10 +30,10 @@ from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import FILE, load_each_recorded, read_query
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState, broken_slas, told_cause
 from tidemark.semantics.liveness import Liveness
-from tidemark.sla.incidents.roots import OF_DRIVERS
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.storage.delta.format import refuse_older
 from tidemark.storage.location import is_missing
+from tidemark.why.walk import OF_DRIVERS
 
 NO_TOPOLOGY = (
     "there is no valid topology; `tidemark init --from-topic TOPIC` proposes one, docs/topologies.md has the keys"

@@ -15,7 +15,6 @@ from tidemark.semantics.incidents import Change
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.alert_message import AlertMessage
-from tidemark.why.evidence.findings import UNEXPLAINED
 
 LOOK_HERE, OPERATOR_PAGE = "Look here", "Operator"
 LATE_AFTER_MS = 900_000
@@ -57,9 +56,9 @@ def alert_texts(alert: AlertMessage, *, notified_ms: int) -> dict[str, str]:
 
 def _cause_text(alert: AlertMessage) -> str:
     """Names the cause of *alert*; empty if none is known."""
-    if alert.cause in {None, UNEXPLAINED}:
+    if alert.cause is None:
         return ""
-    what = (alert.cause or "").replace("_", " ")
+    what = alert.cause.replace("_", " ")
     where = f" {'of' if alert.sla == DECISION else 'at'} {alert.place}" if alert.place else ""
     affects = f" affects {alert.audience}" if alert.audience else ""
     return f"{what}{where}{affects}: "

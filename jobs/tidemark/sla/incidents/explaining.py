@@ -1,20 +1,29 @@
-"""Explains broken promises: the one place from which checks, incidents and alerts have their causes."""
+"""Explains broken promises from the account of time, for checks, incidents and alerts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import TypeAlias
 
-from tidemark.account.explanation import Explanation
-from tidemark.facts.answers import Tables
+import duckdb
+import polars as pl
+from deltalake.exceptions import DeltaError
+
+from tidemark.account.cause import OF_ROWS, cause_of
+from tidemark.account.contract import owner_of_culprit
+from tidemark.account.excess import path_of
+from tidemark.account.explanation import Cause, Explanation, Leaf, Verdict
+from tidemark.account.text import told
+from tidemark.errors import TidemarkError
+from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import AlertCause
 from tidemark.model.topology import Topology
-from tidemark.sla.incidents.culprits import with_culprits
-from tidemark.sla.incidents.roots import with_roots
-from tidemark.sla.measures.status import RootCause, Status
+from tidemark.sla.measures.status import Status
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,71 +31,98 @@ class Explained:
     """Why a promise is broken.
 
     Attributes:
-        causes: the causes, that which explains most results first; empty: none is known.
-        culprit: the operator, input or cause to look at; None: none is known.
-        blocked_by: the first finding of `tidemark why`; None: there is none.
-        age_ms: the age of the oldest window that broke the promise; None: it is about no windows.
+        causes: that which explains most results first, and after it the leaves; empty: none is known.
+        culprit: what to look at: the detail of the first cause, or its owner; None: no cause is known.
+        blocked_by: why, in a sentence; None: no cause is known.
     """
 
     causes: tuple[AlertCause, ...] = ()
     culprit: str | None = None
     blocked_by: str | None = None
-    age_ms: int | None = None
 
 
 Explain: TypeAlias = Callable[[Status], Explained]
 """Explains a promise that is broken according to its status."""
 
 
-def causes_of(explanation: Explanation, topology: str) -> tuple[AlertCause, ...]:
-    """Returns the causes in an *explanation* of a promise of *topology*: its leaves, in their order.
-
-    The account calls each stream TOPOLOGY/STREAM, and a cause only those of another topology.
-    """
-    return tuple(
-        AlertCause(
-            owner=leaf.owner,
-            detail=leaf.detail or None,
-            stream=None if leaf.stream is None else leaf.stream.removeprefix(f"{topology}/"),
-            amount_ms=leaf.amount_ms,
-            records=leaf.records,
-            share=leaf.share,
-            results=leaf.touched,
-            broken=explanation.broken,
-            since_ms=leaf.since_ms,
-        )
-        for leaf in explanation.leaves
-    )
-
-
-def explainer(judged: Sequence[Status], topology: Topology, layout: Layout, tables: Tables, *, at_ms: int) -> Explain:
+def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int) -> Explain:
     """Returns what explains the broken promises of one check.
 
     Args:
-        judged: the statuses of all promises at *at_ms*: what is unexplained has the cause of another one upstream.
         topology: that promises them.
         layout: of the warehouse.
-        tables: of the warehouse.
+        stored: the tables of the warehouse, as the check has opened them.
         at_ms: the instant of the check, epoch ms.
     """
 
-    @cache
-    def guessed() -> dict[str, Status]:
-        blamed = with_culprits(judged, topology, layout, tables, at_ms=at_ms)
-        return {status.spec.name: status for status in with_roots(blamed, topology)}
-
     def explain(status: Status) -> Explained:
-        found = guessed()[status.spec.name]
-        return Explained(
-            causes=() if found.root is None else (_cause_of(found.root),),
-            culprit=found.culprit,
-            blocked_by=found.blocked_by,
-            age_ms=found.age_ms,
-        )
+        spec = status.spec
+        if spec.measure in OF_ROWS:
+            found = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
+            return replace_culprit(explained(found), status.culprit)
+        try:
+            return explained(cause_of(topology, layout, spec, at_ms=at_ms, stored=stored))
+        except (TidemarkError, DeltaError, duckdb.Error, pl.exceptions.PolarsError, OSError):
+            # The verdict is known without an explanation, and its alert must not wait for one.
+            log.warning("%s of %s is broken, and could not be explained", spec.name, topology.name, exc_info=True)
+            return Explained()
 
     return explain
 
 
-def _cause_of(root: RootCause) -> AlertCause:
-    detail = root.operator if root.partition is None else f"{root.operator}/{root.partition}"
-    return AlertCause(owner=root.cause, detail=detail, stream=root.sub_topology, since_ms=root.since_ms)
+def replace_culprit(found: Explained, culprit: str | None) -> Explained:
+    """Returns *found* with what a check of rows itself has found as the *culprit*."""
+    return Explained(causes=found.causes, culprit=culprit, blocked_by=found.blocked_by)
+
+
+def explained(found: Explanation) -> Explained:
+    """Returns what checks and alerts show of an explanation."""
+    if found.verdict in {Verdict.KEPT, Verdict.NOT_KNOWN}:
+        return Explained()
+    causes = causes_of(found)
+    culprit = next((cause.detail or cause.stream or cause.owner for cause in causes), None)
+    return Explained(causes=causes, culprit=culprit, blocked_by=told(found))
+
+
+def causes_of(found: Explanation) -> tuple[AlertCause, ...]:
+    """Returns the causes of an explanation, and then the leaves that are no cause themselves."""
+    causes = [_of_node(cause, found) for cause in found.causes]
+    named = {(cause.owner, cause.detail) for cause in causes}
+    leaves = [_of_leaf(leaf, found) for leaf in found.leaves if (leaf.owner, leaf.detail or None) not in named]
+    return (*causes, *leaves)
+
+
+def _of_node(cause: Cause, found: Explanation) -> AlertCause:
+    """Returns a cause with the sums of the leaves below it."""
+    below = [
+        leaf for leaf in found.leaves if (cause.owner, cause.detail) in path_of((leaf.owner, leaf.detail, leaf.stream))
+    ]
+    times = [leaf.amount_ms for leaf in below if leaf.amount_ms is not None]
+    records = [leaf.records for leaf in below if leaf.records is not None]
+    begun = [leaf.since_ms for leaf in below if leaf.since_ms is not None]
+    streams = {leaf.stream for leaf in below}
+    return AlertCause(
+        owner=cause.owner,
+        detail=cause.detail or None,
+        stream=streams.pop() if len(streams) == 1 else None,
+        amount_ms=sum(times) if times else None,
+        records=sum(records) if records else None,
+        share=sum(leaf.share for leaf in below) if below else None,
+        results=round(cause.explained * found.broken),
+        broken=found.broken,
+        since_ms=min(begun) if begun else None,
+    )
+
+
+def _of_leaf(leaf: Leaf, found: Explanation) -> AlertCause:
+    return AlertCause(
+        owner=leaf.owner,
+        detail=leaf.detail or None,
+        stream=leaf.stream,
+        amount_ms=leaf.amount_ms,
+        records=leaf.records,
+        share=leaf.share,
+        results=leaf.touched,
+        broken=found.broken,
+        since_ms=leaf.since_ms,
+    )

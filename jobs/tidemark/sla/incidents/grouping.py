@@ -2,8 +2,7 @@
 
 An alert opens with its first incident and is resolved when no open incident has its fault. It may grow meanwhile
 without another change. The fault of an open incident stays until another explains twice as many of its results in two
-checks in a row; then the incident moves to the alert of that one, and leaves the lists of the other. A later outage of
-a driver is another fault.
+checks in a row; then the incident moves to the alert of that one, and leaves the lists of the other.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, next_changes, worst_first
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.changes import PAST, name_since
-from tidemark.sla.incidents.faults import Common, Faults, is_driver_cause, says_nothing_new
+from tidemark.sla.incidents.faults import Common, common_of
 from tidemark.sla.incidents.impact import results_downstream
-from tidemark.why.evidence.findings import UNEXPLAINED
 
 LISTS = ("incidents", "slas", "tables", "topics", "owners")
 """Fields of an alert that grow while it is open."""
@@ -68,7 +66,7 @@ def alert_changes(
     own = [each for each in alerts if each.audience is None]
     grouping = _Grouping(topology, incidents, results, own, project, at_ms=at_ms, since_ms=since_ms)
     groups = grouping.groups()
-    open_alerts = {grouping.faults.common(each.cause, each.alert, each.opened_ms or 0): each for each in _open(own)}
+    open_alerts = {common_of(each.cause, each.alert): each for each in _open(own)}
     changed: list[Alert] = []
     for common in {**groups, **open_alerts}:
         members, before = groups.get(common, []), open_alerts.get(common)
@@ -106,7 +104,6 @@ class _Grouping:
         self._results: dict[str, list[SlaResult]] = defaultdict(list)
         for result in judged:
             self._results[result.sla].append(result)
-        self.faults = Faults(judged)
         self._ends = {each.incident: each for each in incidents if each.change is Change.RESOLVED}
 
     def groups(self) -> dict[Common, list[IncidentChange]]:
@@ -126,7 +123,7 @@ class _Grouping:
 
     def _common_of(self, incident: IncidentChange) -> Common:
         """Returns what *incident* has in common with others: its fault, or its name."""
-        common: Common = (incident.incident, 0)
+        common: Common = incident.incident
         if incident.sla == CHECKS:
             return common
         end = self._ends.get(incident.incident)
@@ -139,39 +136,16 @@ class _Grouping:
                 rival, checks = None, 0
             if result.cause is None or result.verdict not in BROKEN:
                 continue
-            new = self.faults.common(result.cause, "", result.checked_ms)
-            needed = self._checks_to_move(common, new, result, result.cause)
-            if needed is None:
+            new = result.cause.fault
+            if not isinstance(common, Fault):
+                common = new
+            elif new == common or _explained(result, new) < TWICE * _explained(result, common):
                 rival, checks = None, 0
-                continue
-            rival, checks = new[0], checks + 1 if new[0] == rival else 1
-            if checks >= needed:
-                common, rival, checks = new, None, 0
+            else:
+                rival, checks = new, checks + 1 if new == rival else 1
+                if checks >= IN_A_ROW:
+                    common, rival, checks = new, None, 0
         return common
-
-    def _checks_to_move(self, common: Common, new: Common, result: SlaResult, cause: AlertCause) -> int | None:
-        """Returns how many checks in a row like *result* move an incident from *common* to *new*; None: none does."""
-        before = common[0]
-        if not isinstance(before, Fault):
-            return 1
-        is_weak = says_nothing_new(cause)
-        if before == new[0]:
-            is_later = self.faults.is_later_outage(cause, result.checked_ms)
-            return 1 if is_later or not is_weak else None
-        if is_weak:
-            return None
-        if before.owner == UNEXPLAINED:
-            return 1
-        is_enough = self._explained(result, new) >= TWICE * self._explained(result, common)
-        return IN_A_ROW if is_enough else None
-
-    def _explained(self, result: SlaResult, common: Common) -> int:
-        """Returns how many results the causes in *result* with the fault in *common* explain.
-
-        A cause whose results were not counted explains one.
-        """
-        same = [each for each in result.causes if self.faults.common(each, "", result.checked_ms)[0] == common[0]]
-        return sum(1 if each.results is None else each.results for each in same)
 
     def changes(
         self,
@@ -253,7 +227,7 @@ class _Grouping:
         }
         if before is not None:
             return replace(before, **lists)
-        opened_ms = max(min(each.changed_ms for each in of_alert), common[1])
+        opened_ms = min(each.changed_ms for each in of_alert)
         if any(each.incident in self._alerted for each in members):
             # It moves here from the alert of another cause.
             opened_ms = self._at_ms
@@ -261,7 +235,7 @@ class _Grouping:
         return Alert(
             **self._worst(members, lists["owners"], common),
             **lists,
-            alert=str(common[0]) if cause is None else _name(cause, opened_ms),
+            alert=str(common) if cause is None else _name(cause, opened_ms),
             change=Change.OPENED,
             changed_ms=opened_ms,
             opened_ms=opened_ms,
@@ -274,36 +248,29 @@ class _Grouping:
         """Returns True if *incident* left the alert of *common* for another cause."""
         now = common if incident is None else self._common_of(incident)
         # Results of an incident that was resolved long ago may not be known.
-        return isinstance(now[0], Fault) and now != common
+        return isinstance(now, Fault) and now != common
 
     def _cause(self, common: Common, members: Sequence[IncidentChange]) -> AlertCause | None:
-        """Returns the cause with what is in *common*.
-
-        Several causes of a driver are one fault. The alert has that of the newest check, and not a wait for the driver.
-        """
-        if not isinstance(common[0], Fault):
-            return None
+        """Returns the cause that is the fault in *common*, as the newest check of *members* has found it."""
         found = [
-            (result.checked_ms, cause)
+            (result.checked_ms, result.cause)
             for member in members
             for result in self._of_fault(member.sla, common)
-            if (cause := result.cause) is not None
+            if result.cause is not None
         ]
-        _, newest = max(found, key=lambda pair: (pair[0], is_driver_cause(pair[1])))
-        return newest
+        return max(found, key=lambda pair: pair[0], default=(0, None))[1]
 
     def _of_fault(self, sla: str, common: Common) -> list[SlaResult]:
         """Returns the results of *sla*, broken for the fault in *common*."""
-        broken = [each for each in self._results[sla] if each.verdict in BROKEN and each.cause is not None]
-        return [each for each in broken if self.faults.common(each.cause, "", each.checked_ms) == common]
+        broken = [each for each in self._results[sla] if each.verdict in BROKEN]
+        return [each for each in broken if each.cause is not None and each.cause.fault == common]
 
     def _impact(self, common: Common) -> tuple[list[str], list[str]]:
         """Returns tables and topics downstream of the fault in *common*."""
-        if not isinstance(common[0], Fault):
+        if not isinstance(common, Fault):
             return [], []
-        fault = common[0]
-        operator, _ = AlertCause(owner=fault.owner, detail=fault.detail).place
-        return results_downstream(operator, fault.stream, self._topology, self._project)
+        operator, _ = AlertCause(owner=common.owner, detail=common.detail).place
+        return results_downstream(operator, common.stream, self._topology, self._project)
 
     def _worst(self, members: Sequence[IncidentChange], owners: Sequence[str], common: Common) -> dict[str, Any]:
         """Returns the fields of an alert that the worst of *members* decides.
@@ -311,7 +278,7 @@ class _Grouping:
         What blocks it is of the newest check that could explain it by the fault in *common*.
         """
         worst = _worst_of(members)
-        results = self._of_fault(worst.sla, common) if isinstance(common[0], Fault) else []
+        results = self._of_fault(worst.sla, common) if isinstance(common, Fault) else []
         newest = next((each for each in reversed(results) if each.blocked_by), worst)
         return _described(worst) | {
             "culprit": newest.culprit,
@@ -350,14 +317,17 @@ class _Grouping:
         )
 
 
-def fault_everywhere(cause: AlertCause, topology: Topology) -> str | None:
-    """Returns the fault of *cause* in words that are the same for all topologies; None: it is unexplained.
+def _explained(result: SlaResult, fault: Fault) -> int:
+    """Returns how many results the causes in *result* with this *fault* explain; those that nobody counted count 1."""
+    return sum(1 if each.results is None else each.results for each in result.causes if each.fault == fault)
+
+
+def fault_everywhere(cause: AlertCause, topology: Topology) -> str:
+    """Returns the fault of *cause* in words that are the same for all topologies.
 
     What is outside of streams is named by its topic, table or folder, since each topology names sources as it likes.
     Everything else belongs to a stream of *topology*, or to TOPOLOGY/STREAM, one of another topology.
     """
-    if cause.owner == UNEXPLAINED:
-        return None
     name, partition = cause.place
     # A source of several topics numbers partitions itself.
     sources = [each for each in topology.outside_sources if each.name == name and not each.reads_several]
@@ -443,4 +413,4 @@ def severity_rank(severity: str) -> int:
 def _name(cause: AlertCause, opened_ms: int) -> str:
     name, partition = cause.place
     where = present((name or cause.stream, None if partition is None else str(partition)))
-    return name_since("-".join([cause.owner, *where]), opened_ms)
+    return name_since("-".join([cause.owner, *where]).replace("/", "."), opened_ms)

@@ -8,7 +8,7 @@ Instants are epoch ms, lengths ms.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, assert_never
@@ -70,21 +70,6 @@ MOST_SHOWN, LONGEST_KEY = 3, 200
 
 
 @dataclass(frozen=True)
-class RootCause:
-    """A cause with its place, by which broken SLAs are grouped.
-
-    The place is a driver (*sub_topology* alone), an operator, or a *partition* of a source. It began at *since_ms*, a
-    clock of the driver (epoch ms); None: not known.
-    """
-
-    cause: str
-    sub_topology: str | None = None
-    operator: str | None = None
-    partition: int | None = None
-    since_ms: int | None = field(default=None, compare=False)
-
-
-@dataclass(frozen=True)
 class WindowBudget:
     """State of the error budget of an objective over its whole window.
 
@@ -128,18 +113,11 @@ class Status:
     """Error budget of a burn rate, over its long interval."""
     window_budget: WindowBudget | None = None
     """Error budget of an objective."""
-    age_ms: int | None = None
-    """Age of the oldest window that broke a promise of latency.
-
-    It is the window's age when the subject had finished it.
-    """
     crossed_ms: int | None = None
     """When it crossed the limit that it breaks, epoch ms.
 
     None: it does not, it is no age and has no deadline, or that is not known.
     """
-    root: RootCause | None = None
-    """The cause that it may share with other broken SLAs."""
     breaks: str = ""
     """Describes what breaks a contract."""
 
