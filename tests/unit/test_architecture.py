@@ -165,12 +165,11 @@ IMPORTS = {
     ),
     "reports.paths": (
         "collecting semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.reports spark_session facts reports reports.paths.windows reports.paths.ages"
+        "kernels.reports spark_session facts reports reports.paths.windows reports.paths.ages why.evidence"
     ),
     "reports.pages": (
         "collecting escaping errors semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns storage storage.delta facts reports reports.paths.windows reports.paths.ages "
-        "why.evidence why.causes why reports.paths"
+        "storage storage.delta facts reports why.evidence why.causes why reports.paths"
     ),
     "reports.what_if": (
         "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query facts"

@@ -22,7 +22,6 @@ from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.topology import Topology
-from tidemark.reports.pages.live_path import known_ms, live_path
 from tidemark.reports.pages.topology_state import (
     CHECKS_MISSED,
     PageVerdict,
@@ -32,6 +31,7 @@ from tidemark.reports.pages.topology_state import (
     verdict_of,
     worst,
 )
+from tidemark.reports.paths.live_path import known_ms, live_path
 from tidemark.reports.paths.path_text import PART_WORDS, mostly_before_source
 from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL

@@ -16,7 +16,7 @@ from tidemark.facts.answers import FINISHED, Row, Tables
 from tidemark.facts.path_facts import FINISHED_MS
 from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.tables.catalog import HOP_UPDATE
-from tidemark.reports.pages.live_path import known_ms, live_path
+from tidemark.reports.paths.live_path import known_ms, live_path
 from tidemark.reports.promises import Promises
 from tidemark.semantics.stram import LATENCY_SAMPLES
 from tidemark.why.evidence.snapshot import Scene
