@@ -1,8 +1,8 @@
 """Finds the critical paths of a topology's windows, across its sub-topologies.
 
-These are the windows that end in [--from, --to). An earlier hour is computed again if an operator finished one of its
-windows since --from, or if a window of the day before had no path yet. So a driver that was down over night appears
-in the report of the day that it worked on later.
+These are the windows that were open at any time in [--from, --to): those that end in it, and with their hours those of
+the day before that an operator finished later, or has not finished yet. So a driver that was down over night appears in
+the report of the day that it worked on later.
 
 A second run replaces the windows by their current state. It fails if the facts of a window that had a path were
 removed. With --html it also writes a page about the interval, from the tables after the run.
@@ -25,7 +25,14 @@ from tidemark.facts.topology_tables import Scan, tables_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, iso, utc
 from tidemark.model.sla_spec import SlaSpec
-from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS, Table
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    CRITICAL_PATH_STEPS,
+    CRITICAL_PATHS,
+    HEARTBEATS,
+    OPERATOR_WINDOWS,
+    Table,
+)
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import interval_parser, load_usable_slas, parse, report_lock
 from tidemark.reports.pages.interval_page import write_pages
@@ -44,6 +51,8 @@ PASSES_WITHIN_MS = 7 * Grain.DAY.length_ms
 
 A driver without a record in the window passes it with a later batch.
 """
+UNFINISHED = frozenset({LatencyState.NO_WINDOW_YET, *STANDS_STILL})
+"""States of paths of windows that an operator has not finished."""
 SPARK_ABOVE = 1_000_000
 """Rows of operator_windows that one process still reads at once."""
 
@@ -78,10 +87,9 @@ def run(
     *,
     spark_above: int = SPARK_ABOVE,
 ) -> list[Interval]:
-    """Replaces the paths and steps of windows that end in *interval*.
+    """Replaces the paths and steps of windows that were open in *interval*: those that end in it, and earlier hours.
 
-    It does the same for earlier hours with windows that were finished since. The paths are written last, so a path
-    that is there has its steps.
+    The paths are written last, so a path that is there has its steps.
 
     Args:
         layout: the warehouse.
@@ -97,7 +105,7 @@ def run(
         InvalidArgument: a window of *interval* has a path that the facts that are left do not give; nothing of
             *interval* was written. For an earlier hour this is logged, and its rows stay.
     """
-    earlier = list(_finished_later(layout, topology, interval))
+    earlier = list(_open_before(layout, topology, interval))
     for hour in earlier:
         try:
             _replace(layout, topology, specs, hour, spark_above)
@@ -114,7 +122,10 @@ def _replace(
     averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
     scan = tables_of(layout, topology.name)
     windows = scan(OPERATOR_WINDOWS, where=[lies_in("window_end", averaged)])
-    history = DriverFacts(_passed_windows(scan, topology, averaged), *_first_and_newest(scan, averaged))
+    first_ms, newest_ms = _first_and_newest(scan, averaged)
+    history = DriverFacts(
+        _passed_windows(scan, topology, averaged), first_ms, newest_ms, _newest_sign_ms(scan, averaged)
+    )
     groups = PathGroups(topology, promises(specs), interval, history)
     if windows.select(pl.len()).collect().item() > spark_above:
         from tidemark.reports.paths.large_paths import paths_on_spark  # it imports pyspark, which most jobs do not need
@@ -143,6 +154,16 @@ def _first_and_newest(scan: Scan, averaged: Interval) -> tuple[dict[str, int], d
     return first, newest
 
 
+def _newest_sign_ms(scan: Scan, averaged: Interval) -> int:
+    """Returns when a driver last finished a window or wrote a heartbeat, epoch ms; 0: not since *averaged* began.
+
+    So long do the facts know of windows that an operator has not finished.
+    """
+    since, signs = utc(averaged.start_ms), [(OPERATOR_WINDOWS, "ewt_adjusted_at"), (HEARTBEATS, "beat_at")]
+    times = [scan(table, where=[pl.col(at) >= since]).select(pl.col(at).dt.epoch("ms").max()) for table, at in signs]
+    return max(newest.collect().item() or 0 for newest in times)
+
+
 def _passed_windows(scan: Scan, topology: Topology, interval: Interval) -> PassedWindows:
     """Returns when each driver passed the windows of *interval*."""
     passed = Interval(interval.start_ms - topology.window_ms, interval.end_ms + PASSES_WITHIN_MS)
@@ -151,29 +172,29 @@ def _passed_windows(scan: Scan, topology: Topology, interval: Interval) -> Passe
     return PassedWindows(scan(BATCHES, where=[since]).select(columns).collect())
 
 
-def _finished_later(layout: Layout, topology: Topology, interval: Interval) -> Iterator[Interval]:
-    """Yields the hours before *interval* that need new paths.
+def _open_before(layout: Layout, topology: Topology, interval: Interval) -> Iterator[Interval]:
+    """Yields the hours before *interval* with windows that were open in it.
 
-    A window of theirs was finished since *interval* began, or had no path the day before. Hours before the oldest
-    window that was ever reported are left out.
+    An operator has finished such a window since *interval* began, or not yet. It ended in the day before, or if it is
+    finished, since the oldest window that was ever reported.
     """
-    ends = partial(report_rows, layout, topology.name, CRITICAL_PATHS, columns=["window_end"])
-    before = pl.col("window_end") < utc(interval.start_ms)
-    oldest_ms = ends(before)["window_end"].dt.epoch("ms").min()
-    if not isinstance(oldest_ms, int):
-        return
-    is_later = pl.col("ewt_adjusted_at") >= utc(interval.start_ms)
-    finished = tables_of(layout, topology.name)(OPERATOR_WINDOWS, where=[before, is_later])
-    day_before = pl.col("window_end") >= utc(interval.start_ms - Grain.DAY.length_ms)
-    open_ = pl.col("state").is_in(
-        [LatencyState.NO_WINDOW_YET.value, LatencyState.STUCK.value, LatencyState.ESTIMATED.value]
-    )
-    late = [finished.select("window_end").collect(), ends(before, day_before, open_)]
-    hour_ms = Grain.HOUR.length_ms
-    ends_ms = pl.concat(rows["window_end"].dt.epoch("ms") for rows in late)
-    starts_ms = ends_ms.filter(ends_ms >= oldest_ms) // hour_ms * hour_ms
-    for start_ms in starts_ms.unique().sort():
-        yield Interval(max(start_ms, oldest_ms), min(start_ms + hour_ms, interval.start_ms))
+    hour_ms, start = Grain.HOUR.length_ms, utc(interval.start_ms)
+    hour = (pl.col("window_end").dt.epoch("ms") // hour_ms * hour_ms).alias("hour")
+    day_before = utc(interval.start_ms - Grain.DAY.length_ms)
+    is_before, is_of_day = pl.col("window_end") < start, pl.col("window_end") >= day_before
+    reported = report_rows(layout, topology.name, CRITICAL_PATHS, is_before, columns=["window_end", "state"])
+    had_no_path = reported.filter(is_of_day, pl.col("state").is_in([*UNFINISHED]))
+    since = min([day_before, *reported["window_end"].dt.convert_time_zone("UTC")])
+    is_later = pl.col("ewt_adjusted_at") >= start
+    finished = tables_of(layout, topology.name)(OPERATOR_WINDOWS, where=[is_before, is_later | is_of_day])
+    rows = finished.filter(pl.col("window_end") >= since).select("window_end", "operator", is_later=is_later).collect()
+    # Of hours without a report it is not known which operators were behind, but an operator with older windows only is.
+    newest = rows.filter(is_of_day).group_by("operator").agg(pl.col("window_end").max())
+    is_behind = pl.col("window_end") > pl.lit(newest["window_end"].min())
+    unreported = rows.filter(is_of_day, is_behind).select(hour).join(reported.select(hour), on="hour", how="anti")
+    hours = pl.concat([had_no_path.select(hour), rows.filter("is_later").select(hour), unreported])
+    for start_ms in hours["hour"].unique().sort():
+        yield Interval(start_ms, min(start_ms + hour_ms, interval.start_ms))
 
 
 def _kept_rows(

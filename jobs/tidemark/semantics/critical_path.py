@@ -23,6 +23,8 @@ from tidemark.errors import InvalidArgument
 
 Upstreams = Mapping[str, Sequence[str]]
 Instants = Mapping[str, int | None]
+HEARTBEAT_TIMEOUT_MS = 30_000
+"""An operator that is behind its upstreams for longer is stuck; the name and the length are Apex's."""
 
 
 class LatencyState(StrEnum):
@@ -39,9 +41,12 @@ class LatencyState(StrEnum):
     It is measured against the other upstreams; there is none when all are missing.
     """
     ESTIMATED = "estimated"
-    """EWTs that far back are not kept: windows behind × window length."""
+    """Behind, and no upstream has an EWT: windows behind × window length."""
     STUCK = "stuck"
-    """Behind for longer than a heartbeat: windows behind × window length."""
+    """Behind for longer than HEARTBEAT_TIMEOUT_MS: the time since the latest upstream finished the window.
+
+    In Apex, whose windows take as long by the clock as they are, that is windows behind × window length.
+    """
     CLAMPED_NEGATIVE = "clamped_negative"
     """It finished before an upstream: latency 0, and evidence of skew.
 
@@ -96,15 +101,6 @@ class Path:
         The sum follows, behind `=`, or behind `≥` when the path is not complete.
         """
         return path_text([(step.operator, step.latency_ms, step.state) for step in self.steps])
-
-
-@dataclass(frozen=True, kw_only=True)
-class EstimateLimits:
-    """Limits after which a missing EWT is estimated; the names are Apex's."""
-
-    window_ms: int
-    heartbeat_timeout_ms: int = 30_000
-    throughput_calculation_max_samples: int = 1_000
 
 
 def in_order(upstreams: Upstreams) -> tuple[str, ...]:

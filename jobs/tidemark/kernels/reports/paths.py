@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tidemark.semantics.critical_path import (
-    EstimateLimits,
+    HEARTBEAT_TIMEOUT_MS,
     LatencyState,
     Path,
     PathStep,
@@ -157,19 +157,19 @@ class Measured:
 def measure(
     upstreams: Upstreams,
     ewt_ms: Mapping[str, Floats],
-    behind: Mapping[str, Floats],
+    behind_ms: Mapping[str, Floats],
     *,
     windows: int,
-    limits: EstimateLimits,
+    now_ms: float = 0,
 ) -> Measured:
     """Returns every operator's latency.
 
     Args:
         upstreams: the topology.
         ewt_ms: the EWTs of the operators that finished the windows.
-        behind: for the other operators: how many windows their upstreams are ahead.
+        behind_ms: for the other operators: how far in record time their upstreams are ahead.
         windows: number of windows.
-        limits: when that number counts as a latency.
+        now_ms: until then an operator has not finished a window that is not in *ewt_ms*.
     """
     names = in_order(upstreams)
     shape = (len(names), windows)
@@ -190,7 +190,13 @@ def measure(
                 measured.state[own] = np.where(own_ms < 0, CODE[LatencyState.CLAMPED_NEGATIVE], exact)
                 measured.latency_ms[own], measured.slowest[own] = np.maximum(own_ms, 0), last[0]
         else:
-            measured.state[own], measured.latency_ms[own] = _estimates(behind.get(name, np.zeros(windows)), limits)
+            is_behind = behind_ms.get(name, np.zeros(windows)) > 0
+            # Where it is not known when an upstream finished the window, Apex estimates by the windows behind.
+            stands_ms = behind_ms.get(name, np.zeros(windows)) if last is None else now_ms - last[1]
+            stands_still = is_behind & (stands_ms > HEARTBEAT_TIMEOUT_MS)
+            state = CODE[LatencyState.ESTIMATED if last is None else LatencyState.STUCK]
+            measured.state[own] = np.where(stands_still, state, CODE[LatencyState.NO_WINDOW_YET])
+            measured.latency_ms[own] = np.where(stands_still, stands_ms, np.nan)
             unfinished = sorted({*read} - ewt_ms.keys())
             if unfinished:
                 # It waits for the one that is furthest behind.
@@ -215,16 +221,6 @@ def _latest(
         return None
     stacked = np.stack([ewt_ms[name] for name in finished])
     return np.array([place[name] for name in finished])[stacked.argmax(axis=0)], stacked.max(axis=0)
-
-
-def _estimates(behind: Floats, limits: EstimateLimits) -> tuple[Places, Floats]:
-    """Returns states and latencies of an operator that is behind."""
-    behind_ms = behind * limits.window_ms
-    is_far = behind > limits.throughput_calculation_max_samples
-    is_stuck = ~is_far & (behind_ms > limits.heartbeat_timeout_ms)
-    codes = (CODE[LatencyState.ESTIMATED], CODE[LatencyState.STUCK])
-    state = np.select([is_far, is_stuck], codes, CODE[LatencyState.NO_WINDOW_YET])
-    return state, np.where(is_far | is_stuck, behind_ms, np.nan)
 
 
 def slack_ms(upstreams: Upstreams, ewt_ms: Mapping[str, Floats], measured: Measured, critical_ms: Floats) -> Floats:

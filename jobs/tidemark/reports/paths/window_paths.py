@@ -1,7 +1,7 @@
 """Finds the critical paths of windows, a group at a time.
 
 The rules are those of `semantics`. A window is open while a terminal operator has not finished it. A driver that stands
-still does not keep it open: it is on the path with the number of windows that it is behind. Nor does a flow whose own
+still does not keep it open: it is on the path with the time for which it has not finished it. Nor does a flow whose own
 time stands still, such as an idle source: once others are HEARTBEAT_TIMEOUT ahead, the path is that of the operators
 that have finished. A later run replaces the rows of windows that were open. Lengths are ms, instants epoch ms.
 """
@@ -40,8 +40,8 @@ from tidemark.reports.paths.windows.window_group import WindowGroup
 from tidemark.reports.promises import Promises
 from tidemark.semantics import stram
 from tidemark.semantics.critical_path import (
+    HEARTBEAT_TIMEOUT_MS,
     STANDS_STILL,
-    EstimateLimits,
     LatencyState,
     leading_to,
     leaves,
@@ -72,12 +72,13 @@ class DriverFacts:
     """Facts about drivers besides rows of windows.
 
     `passed` has the instants at which drivers passed windows. `first_ms` and `newest_ms` are the ends of the first and
-    the newest window that each operator has finished, epoch ms.
+    the newest window that each operator has finished. Until `now_ms` nobody has finished others. Epoch ms.
     """
 
     passed: PassedWindows = field(default_factory=PassedWindows)
     first_ms: Mapping[str, int] = field(default_factory=dict)
     newest_ms: Mapping[str, int] = field(default_factory=dict)
+    now_ms: int = 0
 
 
 def looks_back_ms(topology: Topology) -> int:
@@ -110,10 +111,7 @@ def window_paths(
         drivers: facts about them.
     """
     windows, groups = windows_finished(operator_windows, topology, drivers.passed, drivers.first_ms)
-    limits = EstimateLimits(
-        window_ms=topology.window_ms, throughput_calculation_max_samples=topology.max_outstanding_windows
-    )
-    of_groups = [(group, _measured(group, drivers.newest_ms, limits)) for group in groups]
+    of_groups = [(group, _measured(group, drivers, topology.window_ms)) for group in groups]
     average_ms = _averages(of_groups, windows["window_end"].to_numpy(), looks_back_ms(topology))
     ahead_ms = max(drivers.newest_ms.values(), default=0)
     parts: dict[Table, list[pl.DataFrame]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATHS: []}
@@ -123,7 +121,7 @@ def window_paths(
         if own.any():
             asked, of_asked = group.take(own), measured.take(own)
             finished.append(_finish_rows(asked))
-            walks_end = _walks_end(asked, of_asked, ahead_ms, limits)
+            walks_end = _walks_end(asked, of_asked, ahead_ms)
             for alike_windows in alike([*walks_end.values()], asked.numbers.size):
                 first = int(alike_windows.argmax())
                 ends = [name for name, is_end in walks_end.items() if is_end[first]]
@@ -167,21 +165,16 @@ def _whole(values: Mapping[str, Floats]) -> dict[str, pl.Series]:
     return {name: pl.Series(of.ravel(), nan_to_null=True).cast(pl.Int64()) for name, of in values.items()}
 
 
-def _measured(group: WindowGroup, newest_ms: Mapping[str, int], limits: EstimateLimits) -> Measured:
-    """Measures the latency of every operator in windows of *group*.
-
-    *newest_ms* is as in DriverFacts.
-    """
-    behind: dict[str, Floats] = {}
+def _measured(group: WindowGroup, drivers: DriverFacts, window_ms: int) -> Measured:
+    """Measures the latency of every operator in windows of *group*."""
+    newest_ms, behind_ms = drivers.newest_ms, dict[str, Floats]()
     for name, read in group.upstreams.items():
         if read and name not in group.finishes:
             ahead_ms = max(newest_ms.get(each, 0) for each in read)
             # An operator that never finished a window counts as one window behind this one.
-            own_ms = (
-                np.full_like(group.end_ms, newest_ms[name]) if name in newest_ms else group.end_ms - limits.window_ms
-            )
-            behind[name] = np.maximum(0, ahead_ms - own_ms) // limits.window_ms
-    return measure(group.upstreams, group.ewt_ms, behind, windows=group.numbers.size, limits=limits)
+            own_ms = np.full_like(group.end_ms, newest_ms[name]) if name in newest_ms else group.end_ms - window_ms
+            behind_ms[name] = ahead_ms - own_ms
+    return measure(group.upstreams, group.ewt_ms, behind_ms, windows=group.numbers.size, now_ms=drivers.now_ms)
 
 
 def _averages(
@@ -214,7 +207,7 @@ def _averages(
     return average_ms
 
 
-def _walks_end(group: WindowGroup, measured: Measured, newest_ms: int, limits: EstimateLimits) -> dict[str, Mask]:
+def _walks_end(group: WindowGroup, measured: Measured, newest_ms: int) -> dict[str, Mask]:
     """Returns at which terminal operators the paths of windows end.
 
     The path of an open window ends at none. A walk is settled if it is measured as a whole, or a driver on it stands
@@ -227,7 +220,7 @@ def _walks_end(group: WindowGroup, measured: Measured, newest_ms: int, limits: E
     if not settled:
         return {}
     # Beyond this timeout a flow whose time stands still is not waited for any more.
-    waits = newest_ms - group.end_ms <= limits.heartbeat_timeout_ms
+    waits = newest_ms - group.end_ms <= HEARTBEAT_TIMEOUT_MS
     is_closed = np.all([*settled.values()], axis=0) | ~waits
     return {name: is_settled & is_closed for name, is_settled in settled.items()}
 
