@@ -86,7 +86,14 @@ class Changed:
     why: str
 
 
-CHANGED: Sequence[Changed] = ()
+CHANGED: Sequence[Changed] = (
+    Changed("*", "command topology", "path_text", "the lengths of the path stand beside its operators"),
+    Changed("*", "text of topology", "critical path of a window *", "the lengths of the path stand beside its operators"),
+    *(
+        Changed("flights", "command topology", path, "the newest window is shown, and not that of the last report")
+        for path in ("window_end", "age_ms", "finished_ago_ms")
+    ),
+)
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),
     # Workers of shards are processes of their own, which tell the machine's name. The stored answers are those of `vm`.
