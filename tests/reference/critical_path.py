@@ -1,6 +1,6 @@
 """Finds the critical path of one window, an operator at a time.
 
-It is the reference of `tidemark.kernels.reports.paths`, which measures many windows at once. Of the product it has the
+It is the reference of `tidemark.reports.paths.solver`, which measures many windows at once. Of the product it has the
 classes alone: networkx has the graph.
 """
 

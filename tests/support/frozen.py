@@ -88,7 +88,9 @@ class Changed:
 
 CHANGED: Sequence[Changed] = (
     Changed("*", "command topology", "path_text", "the lengths of the path stand beside its operators"),
-    Changed("*", "text of topology", "critical path of a window *", "the lengths of the path stand beside its operators"),
+    Changed(
+        "*", "text of topology", "critical path of a window *", "the lengths of the path stand beside its operators"
+    ),
     *(
         Changed("flights", "command topology", path, "the newest window is shown, and not that of the last report")
         for path in ("window_end", "age_ms", "finished_ago_ms")

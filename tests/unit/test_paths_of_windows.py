@@ -12,7 +12,8 @@ from reference.critical_path import measure as measure_one
 from reference.stram import critical_path as moving_average_path
 from reference.what_if import slack_ms as slack_of_one
 
-from tidemark.kernels.reports.paths import CODE, NONE, STATES, alike, measure, same_clock, slack_ms, spent
+from tidemark.kernels.reports.arrays import NONE, alike
+from tidemark.reports.paths.solver import CODE, STATES, measure, same_clock, slack_ms, spent
 from tidemark.semantics.critical_path import LatencyState, PathStep, in_order
 
 NOW_MS = 30_050

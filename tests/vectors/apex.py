@@ -8,7 +8,7 @@ from reference.skew import moving_average
 from reference.stram import EstimateLimits, operator_latency
 from vectors.checks import check, only
 
-from tidemark.kernels.reports.paths import measure
+from tidemark.reports.paths.solver import measure
 from tidemark.semantics.critical_path import LatencyState, in_order
 
 

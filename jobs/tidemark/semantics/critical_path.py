@@ -5,7 +5,7 @@ An operator's latency is its EWT less the latest EWT among its upstreams. The cr
 along the latest upstreams whose latencies sum highest. For one window, without clamping, these sum to EWT(leaf) −
 EWT(source). Of equal operators the first by name is taken. Source: Apache Apex, "Operator latency" and
 StreamingContainerManager.findCriticalPath. `stram` has Apex's own form, which mixes windows; `what_if` computes
-alternatives. `kernels.reports.paths` measures many windows at once.
+alternatives. `reports.paths.solver` measures many windows at once.
 
 `upstreams` maps an operator to the operators whose output it reads. An operator that is only named as an upstream is an
 input.

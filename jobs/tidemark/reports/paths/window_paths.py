@@ -17,22 +17,11 @@ import polars as pl
 
 from tidemark.collecting import omit
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.kernels.reports.paths import (
-    NONE,
-    STATES,
-    Floats,
-    Mask,
-    Measured,
-    Places,
-    alike,
-    measure,
-    same_clock,
-    slack_ms,
-    spent,
-)
+from tidemark.kernels.reports.arrays import NONE, Floats, Mask, Places, alike
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.model.topology import Topology
+from tidemark.reports.paths.solver import STATES, Measured, measure, same_clock, slack_ms, spent
 from tidemark.reports.paths.windows.finish_rows import WINDOW
 from tidemark.reports.paths.windows.passed_windows import PassedWindows
 from tidemark.reports.paths.windows.window_graph import windows_finished

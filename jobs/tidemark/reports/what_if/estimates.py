@@ -21,9 +21,10 @@ import polars.selectors as cs
 from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.clocks import on_one_clock
-from tidemark.kernels.reports.paths import Floats, Measured, measure, spent
+from tidemark.kernels.reports.arrays import Floats
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.topology import Topology
+from tidemark.reports.paths.solver import Measured, measure, spent
 from tidemark.semantics.critical_path import Path, Upstreams
 from tidemark.semantics.quantiles import MEDIAN
 from tidemark.semantics.timetable import Timetable, TimetableBatch

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from tidemark.collecting import pick
-from tidemark.kernels.reports.paths import Floats
+from tidemark.kernels.reports.arrays import Floats
 from tidemark.reports.paths.windows.finish_rows import FINISH, RowOperator
 from tidemark.reports.paths.windows.operator_places import OperatorPlace
 from tidemark.reports.paths.windows.passed_windows import PassedWindows

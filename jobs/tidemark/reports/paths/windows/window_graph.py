@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from tidemark.kernels.reports.paths import Floats
+from tidemark.kernels.reports.arrays import Floats
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.windows.finish_rows import WINDOW, RowOperator, finish_rows
 from tidemark.reports.paths.windows.operator_places import OperatorPlace, joined_up, places_of, without_unread

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tidemark.kernels.reports.paths import Floats, Mask, Places, alike
+from tidemark.kernels.reports.arrays import Floats, Mask, Places, alike
 from tidemark.model.kinds.source import Source
 from tidemark.reports.paths.windows.operator_places import OperatorPlace
 from tidemark.semantics.critical_path import Upstreams, in_order

@@ -8,7 +8,7 @@ operator, and a column per window.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tidemark.kernels.reports.arrays import NONE, UNFINISHED, Floats, Mask, Places
 from tidemark.semantics.critical_path import (
     HEARTBEAT_TIMEOUT_MS,
     LatencyState,
@@ -26,16 +27,9 @@ from tidemark.semantics.critical_path import (
     leaves,
 )
 
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 STATES = tuple(LatencyState)
 """The state of each code in Measured."""
 CODE = {state: code for code, state in enumerate(STATES)}
-NONE = -1
-"""Stands for no operator, where a place is expected."""
-UNFINISHED = -2
-"""The place or clock of an operator without the window."""
 Value = TypeVar("Value", bound=np.generic)
 
 
@@ -312,13 +306,3 @@ def same_clock(measured: Measured, clocks: Mapping[str, Floats]) -> Mask:
         return np.where(own == UNFINISHED, before, np.where(before == own, own, NONE))
 
     return measured.along(own, joined) >= 0
-
-
-def alike(rows: Sequence[npt.NDArray[Any]], windows: int) -> Iterator[Mask]:
-    """Divides *windows* into those for which each of *rows* has equal values."""
-    if not windows or all((row == row[0]).all() for row in rows):
-        yield np.ones(windows, np.bool_)
-        return
-    kinds, of_window = np.unique(np.stack(rows), axis=1, return_inverse=True)
-    for number in range(kinds.shape[1]):
-        yield of_window == number
