@@ -39,7 +39,7 @@ from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.paths.path_groups import PathGroups
 from tidemark.reports.paths.window_paths import DriverFacts, looks_back_ms
 from tidemark.reports.paths.window_verdicts import with_verdicts
-from tidemark.reports.paths.windows.passed_windows import PassedWindows
+from tidemark.reports.paths.windows import PassedWindows
 from tidemark.reports.promises import promises
 from tidemark.semantics.critical_path import STANDS_STILL, LatencyState
 from tidemark.storage.delta.report_tables import replace_rows

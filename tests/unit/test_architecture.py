@@ -122,7 +122,6 @@ IMPORTS = {
         "collecting errors semantics model.tables model.settings model.project model kernels.reports storage "
         "storage.delta control recorded spark_session"
     ),
-    "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
     "reports.paths.ages": (
         "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports facts reports"
     ),
@@ -165,7 +164,7 @@ IMPORTS = {
     ),
     "reports.paths": (
         "collecting semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.reports spark_session facts reports reports.paths.windows reports.paths.ages why.evidence"
+        "kernels.reports spark_session facts reports reports.paths.ages why.evidence"
     ),
     "reports.pages": (
         "collecting escaping errors semantics model.tables model.settings model.project model.kinds model "
@@ -230,7 +229,7 @@ IMPORTS = {
     "jobs": (
         "escaping errors clock semantics model.tables model.settings model.project model kernels.columns "
         "kernels.reports storage storage.delta control stream.driver stream query facts reports "
-        "reports.paths.windows maintenance api feed cli.shared arrow reports.paths reports.pages sla"
+        "maintenance api feed cli.shared arrow reports.paths reports.pages sla"
     ),
 }
 """Maps each room to all rooms that it imports.

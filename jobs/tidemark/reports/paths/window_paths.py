@@ -22,10 +22,7 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.solver import STATES, Measured, measure, same_clock, slack_ms, spent
-from tidemark.reports.paths.windows.finish_rows import WINDOW
-from tidemark.reports.paths.windows.passed_windows import PassedWindows
-from tidemark.reports.paths.windows.window_graph import windows_finished
-from tidemark.reports.paths.windows.window_group import WindowGroup
+from tidemark.reports.paths.windows import WINDOW, PassedWindows, WindowGroup, windows_finished
 from tidemark.reports.promises import Promises
 from tidemark.semantics import stram
 from tidemark.semantics.critical_path import (
