@@ -1,11 +1,7 @@
-"""Describes the operators that made one streaming window late: the critical path.
+"""The words of critical paths: operators, their upstreams, and how a latency came about.
 
-An EWT is the clock at which an operator had finished a window, in epoch milliseconds, adjusted for its host's skew.
-An operator's latency is its EWT less the latest EWT among its upstreams. The critical path is the walk from a leaf
-along the latest upstreams whose latencies sum highest. For one window, without clamping, these sum to EWT(leaf) −
-EWT(source). Of equal operators the first by name is taken. Source: Apache Apex, "Operator latency" and
-StreamingContainerManager.findCriticalPath. `stram` has Apex's own form, which mixes windows; `what_if` computes
-alternatives. `reports.paths.solver` measures many windows at once.
+The rules are those of Apache Apex ("Operator latency", and StreamingContainerManager.findCriticalPath);
+`reports.paths.solver` has them, with Apex's example. `what_if` computes alternatives.
 
 `upstreams` maps an operator to the operators whose output it reads. An operator that is only named as an upstream is an
 input.
@@ -25,6 +21,11 @@ Upstreams = Mapping[str, Sequence[str]]
 Instants = Mapping[str, int | None]
 HEARTBEAT_TIMEOUT_MS = 30_000
 """An operator that is behind its upstreams for longer is stuck; the name and the length are Apex's."""
+LATENCY_SAMPLES = 10
+"""Latencies in an operator's moving average: Apex's THROUGHPUT_CALCULATION_INTERVAL / HEARTBEAT_INTERVAL_MILLIS.
+
+Apex measures each operator in its own current window and sums these averages, so its path is no window's path.
+"""
 
 
 class LatencyState(StrEnum):

@@ -14,7 +14,7 @@ from typing import Any
 from tidemark.facts.answers import FINISHED, Row, Tables
 from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.tables.catalog import HOP_UPDATE
-from tidemark.semantics.stram import LATENCY_SAMPLES
+from tidemark.semantics.critical_path import LATENCY_SAMPLES
 from tidemark.why.evidence.snapshot import Scene
 
 RATED_OVER_S = 60

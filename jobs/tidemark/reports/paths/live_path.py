@@ -29,8 +29,8 @@ from tidemark.model.tables.catalog import (
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts
 from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
+from tidemark.reports.paths.report import judge_records
 from tidemark.reports.paths.window_paths import DriverFacts, window_paths
-from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.paths.windows import PassedWindows
 from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL, LatencyState

@@ -1,9 +1,21 @@
-"""Measures the operators of many streaming windows at once.
+"""Solves the critical paths of many streaming windows at once, in the terms of Apache Apex.
 
-The rules are those of `semantics.critical_path`, for windows that have the same operators and upstreams, and that the
-same operators finished. The tests have a reference, which measures one window at a time. Instants are epoch ms and
-lengths ms, as float64: they are whole numbers, and exact up to 2^53. NaN: no value. An array of Measured has a row per
-operator, and a column per window.
+An EWT (end-window time) is when an operator had finished a window, by one clock of all hosts. An operator's latency is
+its EWT less the latest EWT of its upstreams, and that of an input is 0. The critical path is the walk from a leaf to
+its source along the latest upstreams, of the leaf whose latencies sum highest. This is Apex's own example:
+
+>>> upstreams = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
+>>> finished_ms = {"A": 1_000, "B": 1_005, "C": 1_100, "D": 1_035, "E": 1_120, "F": 1_102}
+>>> ewt_ms = {name: np.array([at_ms], float) for name, at_ms in finished_ms.items()}
+>>> measured = measure(upstreams, ewt_ms, {}, windows=1)
+>>> {leaf: int(measured.total_ms[measured.place[leaf], 0]) for leaf in leaves(upstreams)}
+{'D': 35, 'E': 120, 'F': 102}
+>>> str(measured.paths(upstreams)[0])
+'A (0 ms) → C (100 ms) → E (20 ms) = 120 ms'
+
+The windows have the same operators and upstreams, and the same operators finished them (`windows`). Of equal operators
+the first by name is taken. An array of Measured has a row per operator, and a column per window. The tests have a
+reference, which measures one window at a time.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ from tidemark.model.topology import Topology
 from tidemark.reports.paths.solver import STATES, Measured, measure, same_clock, slack_ms, spent
 from tidemark.reports.paths.windows import WINDOW, PassedWindows, WindowGroup, windows_finished
 from tidemark.reports.promises import Promises
-from tidemark.semantics import stram
 from tidemark.semantics.critical_path import (
     HEARTBEAT_TIMEOUT_MS,
+    LATENCY_SAMPLES,
     STANDS_STILL,
     LatencyState,
     leading_to,
@@ -69,7 +69,7 @@ class DriverFacts:
 
 def looks_back_ms(topology: Topology) -> int:
     """Returns how far the averages of a window look back, in ms."""
-    return (stram.LATENCY_SAMPLES - 1) * topology.window_ms
+    return (LATENCY_SAMPLES - 1) * topology.window_ms
 
 
 def together(paths: Sequence[Paths]) -> Paths:
