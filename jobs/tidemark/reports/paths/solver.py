@@ -20,7 +20,7 @@ reference, which measures one window at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -130,22 +130,35 @@ class Measured:
         chosen: Places = places[total_ms[places].argmax(axis=0)]
         return chosen
 
+    def walks(
+        self, last: Places, latency_ms: Floats, state: Places
+    ) -> Iterator[list[tuple[str, int | None, LatencyState]]]:
+        """Yields the walk to the place *last* in each window, source first, with latencies and states of its operators.
+
+        *latency_ms* and *state* are arrays like those of the same name, for example of averages.
+        """
+        lengths = np.where(np.isnan(latency_ms), NONE, latency_ms).astype(np.int64)
+        of_windows = (array.T.tolist() for array in (self.slowest, lengths, state))
+        for at, before, ms, code in zip(last.tolist(), *of_windows, strict=True):
+            walk: list[tuple[str, int | None, LatencyState]] = []
+            while at != NONE:
+                walk.append((self.names[at], None if ms[at] == NONE else ms[at], STATES[code[at]]))
+                at = before[at]
+            yield walk[::-1]
+
     def paths(self, upstreams: Upstreams) -> list[Path]:
         """Returns the critical path of each window.
 
         It is the walk to a leaf whose latencies sum highest.
         """
         paths: list[Path] = []
-        for window, leaf in enumerate(self.longest(leaves(upstreams), self.total_ms)):
-            steps: list[PathStep] = []
-            place = leaf
-            while place != NONE:
-                latency_ms, state = self.latency_ms[place, window], STATES[self.state[place, window]]
-                known_ms = None if np.isnan(latency_ms) else int(latency_ms)
-                name, place = self.names[place], self.slowest[place, window]
-                upstream = None if place == NONE else self.names[place]
-                steps.append(PathStep(operator=name, state=state, latency_ms=known_ms, slowest_upstream=upstream))
-            paths.append(Path(tuple(reversed(steps))))
+        for walk in self.walks(self.longest(leaves(upstreams), self.total_ms), self.latency_ms, self.state):
+            before = [None, *(operator for operator, _, _ in walk)]
+            steps = (
+                PathStep(operator=operator, state=state, latency_ms=latency_ms, slowest_upstream=upstream)
+                for (operator, latency_ms, state), upstream in zip(walk, before, strict=False)
+            )
+            paths.append(Path(tuple(steps)))
         return paths
 
     def walk_to(self, last: Places) -> Mask:

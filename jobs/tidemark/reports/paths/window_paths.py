@@ -1,8 +1,8 @@
-"""Finds the critical paths of windows, a group at a time.
+"""Makes rows of the critical paths of windows, a group at a time.
 
-The rules are those of `semantics`. A window is open while a terminal operator has not finished it. A driver that stands
+A window is open while a terminal operator has not finished it. A driver that stands
 still does not keep it open: it is on the path with the time for which it has not finished it. Nor does a flow whose own
-time stands still, such as an idle source: once others are HEARTBEAT_TIMEOUT ahead, the path is that of the operators
+time stands still, such as an idle source: once others are HEARTBEAT_TIMEOUT_MS ahead, the path is that of the operators
 that have finished. A later run replaces the rows of windows that were open. Lengths are ms, instants epoch ms.
 """
 
@@ -21,7 +21,7 @@ from tidemark.kernels.reports.arrays import NONE, Floats, Mask, Places, alike
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.solver import STATES, Measured, measure, same_clock, slack_ms, spent
+from tidemark.reports.paths.solver import CODE, STATES, Measured, measure, same_clock, slack_ms, spent
 from tidemark.reports.paths.windows import WINDOW, PassedWindows, WindowGroup, windows_finished
 from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import (
@@ -126,7 +126,7 @@ def window_paths(
 def _of_windows(parts: list[pl.DataFrame], windows: pl.DataFrame, table: Table) -> pl.DataFrame:
     """Returns the rows in *parts*, in the order of the *windows*.
 
-    `window_verdicts` adds what they lack.
+    `report` adds what they lack.
     """
     if not parts:
         return pl.DataFrame(rows_of(table, []))
@@ -330,6 +330,7 @@ class _GroupPaths:
             measured.along(np.where(has_latency, each, 0), np.add)[at]
             for each in (self._spent.waited_ms, self._spent.queued_ms)
         )
+        unmarked = np.full_like(measured.state, CODE[LatencyState.INPUT])
         whole = {
             "latency_ms": critical_ms,
             "queued_ms": queued_ms,
@@ -342,9 +343,9 @@ class _GroupPaths:
             {
                 "number": self._group.numbers,
                 "leaf": _named([*measured.names], leaf),
-                "path": _texts(measured, leaf, measured.latency_ms, measured.state),
+                "path": [*map(path_text, measured.walks(leaf, measured.latency_ms, measured.state))],
                 "state": state,
-                "moving_average_path": _texts(measured, averaged, averages_ms, np.zeros_like(measured.state)),
+                "moving_average_path": [*map(path_text, measured.walks(averaged, averages_ms, unmarked))],
                 **_whole(whole),
             }
         )
@@ -365,21 +366,3 @@ _STATE_NAMES = [state.value for state in STATES]
 def _named(names: Sequence[str], places: Places) -> pl.Series:
     """Returns the name at each of *places*, null for NONE."""
     return pl.Series([*names, None], dtype=pl.String()).gather(np.where(places == NONE, len(names), places).ravel())
-
-
-def _texts(measured: Measured, last: Places, latency_ms: Floats, states: Places) -> list[str]:
-    """Renders the walk to *last* in each window.
-
-    It has latencies and states of its operators.
-    """
-    slowest = measured.slowest.T.tolist()
-    lengths = np.where(np.isnan(latency_ms), -1, latency_ms).astype(np.int64).T.tolist()
-    codes = states.T.tolist()
-    texts: list[str] = []
-    for at, before, ms, code in zip(last.tolist(), slowest, lengths, codes, strict=True):
-        walk: list[tuple[str, int | None, LatencyState]] = []
-        while at != NONE:
-            walk.append((measured.names[at], None if ms[at] < 0 else ms[at], STATES[code[at]]))
-            at = before[at]
-        texts.append(path_text(walk[::-1]))
-    return texts
