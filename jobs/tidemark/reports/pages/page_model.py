@@ -225,12 +225,13 @@ def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
         return None
     finished_ms = known_ms(window)
     ago_ms = at.at_ms - finished_ms
+    is_finished = window["state"] not in STANDS_STILL
     return {
         **window,
         "finished_at": utc(finished_ms),
         "finished_ago_ms": ago_ms,
-        "is_finished": window["state"] not in STANDS_STILL,
-        "is_current": ago_ms <= CHECKS_MISSED * at.topology.check_every_ms,
+        "is_finished": is_finished,
+        "is_current": not is_finished or ago_ms <= CHECKS_MISSED * at.topology.check_every_ms,
         "mostly_before_source": mostly_before_source(window),
         "spent": [*_parts_of_age(window)],
     }

@@ -50,7 +50,11 @@ LEAST_READ_MS = 60_000
 
 It is twice the time after which an operator that is behind counts as stuck.
 """
-KNOWN = f"(FROM operator_windows WHERE topology = $1) SEMI JOIN {FINISHED} USING (sub_topology, batch_id)"
+KNOWN = f"""(
+    SELECT o.* FROM operator_windows AS o
+    JOIN (SELECT sub_topology, max(batch_id) AS newest_id FROM {FINISHED} GROUP BY sub_topology) USING (sub_topology)
+    WHERE topology = $1 AND o.batch_id <= newest_id
+)"""
 """The rows of batches that had finished: a driver tells of all its operators at once."""
 ENDS = f"""
     SELECT operator, epoch_ms(min(window_end)) AS first_ms, epoch_ms(max(window_end)) AS newest_ms
@@ -62,7 +66,7 @@ UNFINISHED = f"""
     )
     SELECT epoch_ms(min(window_end)) AS end_ms
     FROM (SELECT unnest($3::VARCHAR[]) AS reader, unnest($4::VARCHAR[]) AS operator)
-    JOIN (FROM {KNOWN}) USING (operator) LEFT JOIN passed ON passed.sub_topology = reader
+    JOIN {KNOWN} USING (operator) LEFT JOIN passed ON passed.sub_topology = reader
     WHERE epoch_ms(window_end) - 1 > coalesce(watermark_ms, 0)
     GROUP BY reader ORDER BY end_ms
 """
