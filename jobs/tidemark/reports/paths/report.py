@@ -109,11 +109,7 @@ def _replace(
     averaged = Interval(interval.start_ms - looks_back_ms(topology), interval.end_ms)
     scan = tables_of(layout, topology.name)
     windows = scan(OPERATOR_WINDOWS, where=[lies_in("window_end", averaged)])
-    first_ms, newest_ms = _first_and_newest(scan, averaged)
-    history = DriverFacts(
-        _passed_windows(scan, topology, averaged), first_ms, newest_ms, _newest_sign_ms(scan, averaged)
-    )
-    groups = PathGroups(topology, promises(specs), interval, history)
+    groups = PathGroups(topology, promises(specs), interval, _driver_facts(scan, topology, averaged))
     if windows.select(pl.len()).collect().item() > spark_above:
         paths = paths_on_spark(groups, layout)
     else:
@@ -127,34 +123,22 @@ def _replace(
         replace_rows(rows, table, path, where=interval.holds("window_end"))
 
 
-def _first_and_newest(scan: Scan, averaged: Interval) -> tuple[dict[str, int], dict[str, int]]:
-    """Returns the ends of each operator's first and newest finished windows.
+def _driver_facts(scan: Scan, topology: Topology, averaged: Interval) -> DriverFacts:
+    """Returns the facts of drivers about the windows that end in *averaged*, from their start on.
 
-    They are epoch ms by operator, of windows that end from the start of *averaged* on.
+    They go until the newest EWT or heartbeat: so long do they know of windows that an operator has not finished.
     """
-    later = scan(OPERATOR_WINDOWS, where=[pl.col("window_end") >= utc(averaged.start_ms)])
-    end_ms = pl.col("window_end").dt.epoch("ms")
-    ends = later.group_by("operator").agg(first=end_ms.min(), newest=end_ms.max()).collect()
-    first, newest = (dict(ends.select("operator", of).iter_rows()) for of in ("first", "newest"))
-    return first, newest
-
-
-def _newest_sign_ms(scan: Scan, averaged: Interval) -> int:
-    """Returns when a driver last finished a window or wrote a heartbeat, epoch ms; 0: not since *averaged* began.
-
-    So long do the facts know of windows that an operator has not finished.
-    """
-    since, signs = utc(averaged.start_ms), [(OPERATOR_WINDOWS, "ewt_adjusted_at"), (HEARTBEATS, "beat_at")]
-    times = [scan(table, where=[pl.col(at) >= since]).select(pl.col(at).dt.epoch("ms").max()) for table, at in signs]
-    return max(newest.collect().item() or 0 for newest in times)
-
-
-def _passed_windows(scan: Scan, topology: Topology, interval: Interval) -> PassedWindows:
-    """Returns when each driver passed the windows of *interval*."""
-    passed = Interval(interval.start_ms - topology.window_ms, interval.end_ms + PASSES_WITHIN_MS)
-    since = (pl.col("batch_id") == 0) | lies_in("watermark", passed)
+    since, end_ms = utc(averaged.start_ms), pl.col("window_end").dt.epoch("ms")
+    later = scan(OPERATOR_WINDOWS, where=[pl.col("window_end") >= since])
+    ewt_ms = pl.col("ewt_adjusted_at").dt.epoch("ms").max()
+    ends = later.group_by("operator").agg(first=end_ms.min(), newest=end_ms.max(), ewt=ewt_ms).collect()
+    first_ms, newest_ms = (dict(ends.select("operator", of).iter_rows()) for of in ("first", "newest"))
+    beats = scan(HEARTBEATS, where=[pl.col("beat_at") >= since]).select(pl.col("beat_at").dt.epoch("ms").max())
+    now_ms = max([0, *ends["ewt"], *beats.collect()["beat_at"].drop_nulls()])
+    decided = Interval(averaged.start_ms - topology.window_ms, averaged.end_ms + PASSES_WITHIN_MS)
+    passed = scan(BATCHES, where=[(pl.col("batch_id") == 0) | lies_in("watermark", decided)])
     columns = ["sub_topology", "batch_id", "watermark", "started_at", "finished_at"]
-    return PassedWindows(scan(BATCHES, where=[since]).select(columns).collect())
+    return DriverFacts(PassedWindows(passed.select(columns).collect()), first_ms, newest_ms, now_ms)
 
 
 def _open_before(layout: Layout, topology: Topology, interval: Interval) -> Iterator[Interval]:
