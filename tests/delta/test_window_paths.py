@@ -5,6 +5,7 @@ The drivers are real.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,8 @@ def test_a_stalled_driver_is_on_the_path(tmp_path: Path) -> None:
     )
     last = {name: leaf["latency_ms"] for name, leaf in leaves(play, 10).items()}
     assert last == {"copy": 0, "out": 50_000}
+    play.topology = replace(play.topology, trigger_ms=25_000)
+    assert paths(play)[10.0] is None, "within two triggers a driver is not stuck"
     play.hop("second", at_ms=ms(90))
     assert "stuck" not in (paths(play)[10.0] or "stuck")
 

@@ -13,10 +13,9 @@ from typing import Any
 from tidemark.escaping import inert
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.latency_places import latencies_in_places
-from tidemark.facts.path_facts import FINISHED_MS, MEASURED_STEPS
+from tidemark.facts.path_facts import FINISHED_MS, MEASURED_STEPS, UNFINISHED
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
-from tidemark.semantics.critical_path import STANDS_STILL
 from tidemark.semantics.quantiles import MEDIAN, median_sql, quantile_sql
 
 PLACES = 150
@@ -35,9 +34,6 @@ def _holds(column: str) -> str:
     return f"{column} >= make_timestamptz($2 * 1000) AND {column} < make_timestamptz($3 * 1000)"
 
 
-_UNFINISHED = ", ".join(f"'{state}'" for state in STANDS_STILL)
-
-
 def _was_open(window_end: str = "window_end") -> str:
     """Returns a predicate: a window that has a path was open at some time in [$2, $3), epoch ms.
 
@@ -48,8 +44,8 @@ def _was_open(window_end: str = "window_end") -> str:
         SELECT window_end FROM critical_paths
         WHERE topology = $1 AND latency_ms IS NOT NULL AND window_end < make_timestamptz($3 * 1000) AND (
             window_end >= make_timestamptz($2 * 1000)
-            OR state IN ({_UNFINISHED}) AND window_end >= make_timestamptz(($2 - {Grain.DAY.length_ms}) * 1000)
-            OR state NOT IN ({_UNFINISHED}) AND {FINISHED_MS} > $2
+            OR {UNFINISHED} AND window_end >= make_timestamptz(($2 - {Grain.DAY.length_ms}) * 1000)
+            OR NOT {UNFINISHED} AND {FINISHED_MS} > $2
         )
     )"""
 

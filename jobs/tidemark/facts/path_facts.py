@@ -22,7 +22,8 @@ FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"
 
 The columns are those of critical_paths.
 """
-_UNFINISHED = ", ".join(f"'{state}'" for state in STANDS_STILL)
+UNFINISHED = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(STANDS_STILL)))
+"""SQL: an operator stands still before the window of a row of critical_paths."""
 WINDOWS = f"""
     SELECT window_start, window_end, state, path AS path_text, leaf, latency_ms, waited_ms, queued_ms,
            latency_ms - waited_ms - queued_ms AS worked_ms, before_source_ms,
@@ -31,7 +32,7 @@ WINDOWS = f"""
     FROM critical_paths
     WHERE topology = $1 AND latency_ms IS NOT NULL
           AND coalesce(window_start <= make_timestamptz($2 * 1000) AND window_end > make_timestamptz($2 * 1000), true)
-          AND ($4 IS NULL OR {FINISHED_MS} <= $4 AND state NOT IN ({_UNFINISHED}))
+          AND ($4 IS NULL OR {FINISHED_MS} <= $4 AND NOT {UNFINISHED})
     ORDER BY window_end DESC LIMIT $3
 """
 MEASURED_STEPS = """(

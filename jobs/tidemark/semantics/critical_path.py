@@ -20,7 +20,7 @@ from tidemark.errors import InvalidArgument
 Upstreams = Mapping[str, Sequence[str]]
 Instants = Mapping[str, int | None]
 HEARTBEAT_TIMEOUT_MS = 30_000
-"""An operator that is behind its upstreams for longer is stuck; the name and the length are Apex's."""
+"""An operator that is behind its upstreams for longer may be stuck; the name and the length are Apex's."""
 LATENCY_SAMPLES = 10
 """Latencies in an operator's moving average: Apex's THROUGHPUT_CALCULATION_INTERVAL / HEARTBEAT_INTERVAL_MILLIS.
 
@@ -44,7 +44,7 @@ class LatencyState(StrEnum):
     ESTIMATED = "estimated"
     """Behind, and no upstream has an EWT: windows behind × window length."""
     STUCK = "stuck"
-    """Behind for longer than HEARTBEAT_TIMEOUT_MS: the time since the latest upstream finished the window.
+    """Behind for longer than `stuck_after_ms`: the time since the latest upstream finished the window.
 
     In Apex, whose windows take as long by the clock as they are, that is windows behind × window length.
     """
@@ -102,6 +102,14 @@ class Path:
         The sum follows, behind `=`, or behind `≥` when the path is not complete.
         """
         return path_text([(step.operator, step.latency_ms, step.state) for step in self.steps])
+
+
+def stuck_after_ms(trigger_ms: int) -> int:
+    """Returns after which time an operator that is behind is stuck, for the distance of its driver's batches.
+
+    A driver may wait for a trigger, and its batch may take as long: within two it is not stuck.
+    """
+    return max(HEARTBEAT_TIMEOUT_MS, 2 * trigger_ms)
 
 
 def in_order(upstreams: Upstreams) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts
 from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
 from tidemark.reports.paths.report import judge_records
-from tidemark.reports.paths.window_paths import DriverFacts, window_paths
+from tidemark.reports.paths.window_paths import DriverFacts, Paths, window_paths
 from tidemark.reports.paths.windows import PassedWindows
 from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL, LatencyState
@@ -113,29 +113,49 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
     It is judged by what is *promised*. The age of a window that an operator has not finished is that of the instant.
     None: no window is closed.
     """
-    topology, at_ms = at.topology, at.at_ms
-    ends = tables.ask(ENDS, [topology.name, at_ms]).objects
-    if not ends:
+    found = _newest_paths(tables, at, promised)
+    if found is None:
         return None
-    newest_ms = {row["operator"]: row["newest_ms"] for row in ends}
-    last_ms = max(newest_ms.values())
-    first_ms = last_ms - max(WINDOWS_READ * topology.window_ms, LEAST_READ_MS)
-    unfinished_ms = _unfinished_ms(tables, topology, at_ms)
-    rows = tables.ask(ROWS, [topology.name, at_ms, first_ms, unfinished_ms]).objects
-    since_ms = min([first_ms, *unfinished_ms])
-    batches = tables.ask(PASSED, [topology.name, at_ms, since_ms])
-    passed = PassedWindows(pl.DataFrame(batches.objects, infer_schema_length=None) if batches.rows else None)
-    drivers = DriverFacts(passed, {row["operator"]: row["first_ms"] for row in ends}, newest_ms, at_ms)
-    windows = pl.DataFrame(rows_of(OPERATOR_WINDOWS, rows))
-    found = window_paths(windows, topology, promised, Interval(since_ms, last_ms + 1), drivers)
     all_closed = found.tables[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null()).sort("window_end")
     stand_still = all_closed.filter(pl.col("state").is_in([*STANDS_STILL]))
     closed = all_closed.tail(1) if stand_still.is_empty() else stand_still.head(1)
     if closed.is_empty():
         return None
-    in_window = pl.col("window_end") == closed["window_end"].item()
-    steps = found.tables[CRITICAL_PATH_STEPS].filter(in_window)
+    steps = found.tables[CRITICAL_PATH_STEPS].filter(pl.col("window_end") == closed["window_end"].item())
     finished = found.finished.filter(pl.col("window_end") == closed["window_end"].dt.epoch("ms").item())
+    return _described(tables, at, promised, closed, steps, finished)
+
+
+def _newest_paths(tables: Tables, at: Scene, promised: Promises) -> Paths | None:
+    """Returns the paths of the newest windows, and of the oldest one that each driver has not finished.
+
+    None: no operator has finished any.
+    """
+    topology, at_ms = at.topology, at.at_ms
+    ends = tables.ask(ENDS, [topology.name, at_ms]).objects
+    if not ends:
+        return None
+    first_ms, newest_ms = ({row["operator"]: row[each] for row in ends} for each in ("first_ms", "newest_ms"))
+    last_ms = max(newest_ms.values())
+    newest_from_ms = last_ms - max(WINDOWS_READ * topology.window_ms, LEAST_READ_MS)
+    unfinished_ms = _unfinished_ms(tables, topology, at_ms)
+    rows = tables.ask(ROWS, [topology.name, at_ms, newest_from_ms, unfinished_ms]).objects
+    since_ms = min([newest_from_ms, *unfinished_ms])
+    batches = tables.ask(PASSED, [topology.name, at_ms, since_ms])
+    passed = PassedWindows(pl.DataFrame(batches.objects, infer_schema_length=None) if batches.rows else None)
+    drivers = DriverFacts(passed, first_ms, newest_ms, at_ms)
+    windows = pl.DataFrame(rows_of(OPERATOR_WINDOWS, rows))
+    return window_paths(windows, topology, promised, Interval(since_ms, last_ms + 1), drivers)
+
+
+def _described(
+    tables: Tables, at: Scene, promised: Promises, closed: pl.DataFrame, steps: pl.DataFrame, finished: pl.DataFrame
+) -> Row:
+    """Returns the window *closed*, a row of critical_paths, as `windows_with_paths` does.
+
+    *steps* are those of its operators, and *finished* says when they had finished it, as in Paths.
+    """
+    topology, at_ms = at.topology, at.at_ms
     start_ms = closed["window_start"].dt.epoch("ms").item()
     judged = _judged(tables, topology, promised, start_ms, at_ms)
     facts = BatchFacts(_batch_rows(at, finished), trigger_ms=topology.trigger_ms, of_jobs=bool(topology.jobs))

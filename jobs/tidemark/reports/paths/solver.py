@@ -180,6 +180,7 @@ def measure(
     *,
     windows: int,
     now_ms: float = 0,
+    stuck_after_ms: int = HEARTBEAT_TIMEOUT_MS,
 ) -> Measured:
     """Returns every operator's latency.
 
@@ -189,6 +190,7 @@ def measure(
         behind_ms: for the other operators: how far in record time their upstreams are ahead.
         windows: number of windows.
         now_ms: until then an operator has not finished a window that is not in *ewt_ms*.
+        stuck_after_ms: of an operator that is behind, as from `semantics.critical_path`.
     """
     names = in_order(upstreams)
     shape = (len(names), windows)
@@ -212,7 +214,7 @@ def measure(
             is_behind = behind_ms.get(name, np.zeros(windows)) > 0
             # Where it is not known when an upstream finished the window, Apex estimates by the windows behind.
             stands_ms = behind_ms.get(name, np.zeros(windows)) if last is None else now_ms - last[1]
-            stands_still = is_behind & (stands_ms > HEARTBEAT_TIMEOUT_MS)
+            stands_still = is_behind & (stands_ms > stuck_after_ms)
             state = CODE[LatencyState.ESTIMATED if last is None else LatencyState.STUCK]
             measured.state[own] = np.where(stands_still, state, CODE[LatencyState.NO_WINDOW_YET])
             measured.latency_ms[own] = np.where(stands_still, stands_ms, np.nan)

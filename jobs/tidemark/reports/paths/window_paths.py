@@ -32,6 +32,7 @@ from tidemark.semantics.critical_path import (
     leading_to,
     leaves,
     path_text,
+    stuck_after_ms,
 )
 
 FINISHED = {
@@ -97,7 +98,7 @@ def window_paths(
         drivers: facts about them.
     """
     windows, groups = windows_finished(operator_windows, topology, drivers.passed, drivers.first_ms)
-    of_groups = [(group, _measured(group, drivers, topology.window_ms)) for group in groups]
+    of_groups = [(group, _measured(group, drivers, topology)) for group in groups]
     average_ms = _averages(of_groups, windows["window_end"].to_numpy(), looks_back_ms(topology))
     ahead_ms = max(drivers.newest_ms.values(), default=0)
     parts: dict[Table, list[pl.DataFrame]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATHS: []}
@@ -151,16 +152,25 @@ def _whole(values: Mapping[str, Floats]) -> dict[str, pl.Series]:
     return {name: pl.Series(of.ravel(), nan_to_null=True).cast(pl.Int64()) for name, of in values.items()}
 
 
-def _measured(group: WindowGroup, drivers: DriverFacts, window_ms: int) -> Measured:
+def _measured(group: WindowGroup, drivers: DriverFacts, topology: Topology) -> Measured:
     """Measures the latency of every operator in windows of *group*."""
     newest_ms, behind_ms = drivers.newest_ms, dict[str, Floats]()
     for name, read in group.upstreams.items():
         if read and name not in group.finishes:
             ahead_ms = max(newest_ms.get(each, 0) for each in read)
             # An operator that never finished a window counts as one window behind this one.
-            own_ms = np.full_like(group.end_ms, newest_ms[name]) if name in newest_ms else group.end_ms - window_ms
+            own_ms = (
+                np.full_like(group.end_ms, newest_ms[name]) if name in newest_ms else group.end_ms - topology.window_ms
+            )
             behind_ms[name] = ahead_ms - own_ms
-    return measure(group.upstreams, group.ewt_ms, behind_ms, windows=group.numbers.size, now_ms=drivers.now_ms)
+    return measure(
+        group.upstreams,
+        group.ewt_ms,
+        behind_ms,
+        windows=group.numbers.size,
+        now_ms=drivers.now_ms,
+        stuck_after_ms=stuck_after_ms(topology.trigger_ms),
+    )
 
 
 def _averages(

@@ -21,7 +21,7 @@ import polars as pl
 
 from tidemark.collecting import names_in
 from tidemark.kernels.columns.clocks import on_one_clock
-from tidemark.kernels.reports.arrays import Floats, Mask, Places, alike
+from tidemark.kernels.reports.arrays import NONE, Floats, Mask, Places, alike
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.semantics.critical_path import Upstreams, in_order
@@ -199,9 +199,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _WindowRows:
-    """What the rows of a window say, if they are of the operators *numbers* in this order.
+    """What the rows of a window say; windows with rows of the same operators share it.
 
-    A row is given by its place among them.
+    A row is given by its place among those of its window.
 
     Attributes:
         first: the first row of each operator that has a place.
@@ -241,7 +241,7 @@ class _Drivers:
     Attributes:
         end_ms: the ends of the windows.
         kind: the number of the _WindowRows of each window.
-        version: by sub-topology, the number of the places of its operators as of each window; -1: none are known.
+        version: by sub-topology, the number of the places of its operators as of each window; NONE: none are known.
     """
 
     def __init__(
@@ -261,6 +261,10 @@ class _Drivers:
         kinds: dict[tuple[int, ...], int] = {}
         self.kind = np.array([kinds.setdefault(tuple(each), len(kinds)) for each in windows["operator_number"]])
         self._rows = [_WindowRows.of([operators[number] for number in each], self._current) for each in kinds]
+        self._numbers: dict[tuple[tuple[str, OperatorPlace], ...], int] = {}
+        self._versions: list[OperatorPlaces] = []
+        self.version: dict[str, Places] = {}
+        self._last_row: dict[str, Places] = {}
         self._follow_drivers()
         # The first row of each operator in a batch, by sub-topology and name.
         names = pl.DataFrame([each[:2] for each in operators], schema=["operator", "sub"], orient="row")
@@ -275,34 +279,26 @@ class _Drivers:
 
     def _follow_drivers(self) -> None:
         """Finds the newest row, and the places in the newest rows, that each sub-topology has as of each window."""
-        self._versions: list[OperatorPlaces] = []
-        self.version: dict[str, Places] = {}
-        self._last_row: dict[str, Places] = {}
-        said = dict.fromkeys(chain.from_iterable(self._rows[kind].last for kind in dict.fromkeys(self.kind.tolist())))
+        windows = np.arange(self.kind.size)
+        said = chain.from_iterable(self._rows[kind].last for kind in dict.fromkeys(self.kind.tolist()))
         for sub in dict.fromkeys([*self._subs, *said]):
-            current = {name: place for name, place in self._current.items() if place.sub_topology == sub}
-            numbers = {_key(current): self._number(current)} if sub in self._subs else {}
-            of_kinds: list[int] = []
-            for rows in self._rows:
-                places = rows.newest.get(sub)
-                if places is None:
-                    of_kinds.append(-1)
-                else:
-                    key = _key(places)
-                    if key not in numbers:
-                        numbers[key] = self._number(places)
-                    of_kinds.append(numbers[key])
-            # The newest rows of a driver replace all its places: it may run another version of the topology now.
+            of_kinds = [self._number(rows.newest[sub]) if sub in rows.newest else NONE for rows in self._rows]
             own = np.array(of_kinds)[self.kind]
-            newest = np.maximum.accumulate(np.where(own >= 0, np.arange(own.size), -1))
-            before = numbers[_key(current)] if sub in self._subs else -1
-            self.version[sub] = np.where(newest >= 0, own[newest], before)
-            last = np.array([rows.last.get(sub, -1) for rows in self._rows])[self.kind]
-            self._last_row[sub] = np.maximum.accumulate(np.where(last >= 0, self._first_row + last, -1))
+            # The newest rows of a driver replace all its places: it may run another version of the topology now.
+            newest = np.maximum.accumulate(np.where(own == NONE, NONE, windows))
+            current = {name: place for name, place in self._current.items() if place.sub_topology == sub}
+            before = self._number(current) if sub in self._subs else NONE
+            self.version[sub] = np.where(newest == NONE, before, own[newest])
+            last = np.array([rows.last.get(sub, NONE) for rows in self._rows])[self.kind]
+            self._last_row[sub] = np.maximum.accumulate(np.where(last == NONE, NONE, self._first_row + last))
 
     def _number(self, places: OperatorPlaces) -> int:
-        self._versions.append(places)
-        return len(self._versions) - 1
+        """Returns the number of *places* in `_versions`; equal ones have one."""
+        key = tuple(places.items())
+        if key not in self._numbers:
+            self._numbers[key] = len(self._versions)
+            self._versions.append(places)
+        return self._numbers[key]
 
     def groups(self, numbers: Places, later: set[str]) -> Iterator[WindowGroup]:
         """Groups windows of one kind whose drivers had the same places.
@@ -316,7 +312,7 @@ class _Drivers:
         gaps: list[tuple[str, OperatorPlaces]] = []
         for sub, versions in self.version.items():
             version = versions[numbers[0]]
-            if sub not in rows.told and version >= 0:
+            if sub not in rows.told and version != NONE:
                 of_sub = self._versions[version]
                 missing = {name: place for name, place in of_sub.items() if name not in {*finished, *later}}
                 if missing:
@@ -379,7 +375,7 @@ class _Drivers:
     def _pass(self, sub: str, name: str, numbers: Places, batch: Floats) -> Floats:
         """Returns how an operator finished windows that its driver passed in *batch*, as the rows of `_filled`."""
         last = self._last_row[sub][numbers]
-        finish = OperatorFinish(*np.where(last[:, None] >= 0, self._values[last], np.nan).T)
+        finish = OperatorFinish(*np.where(last[:, None] == NONE, np.nan, self._values[last]).T)
         batch_id, began_ms, ended_ms = batch.T
         skew_ms = np.nan_to_num(finish.skew_ms)
         passed = finish._replace(
@@ -393,10 +389,6 @@ class _Drivers:
             is_own = (batches[at] == batch_id) & (rows[at] < self._next_row[numbers])
             values = np.where(is_own[:, None], self._values[rows[at]], values)
         return values
-
-
-def _key(places: OperatorPlaces) -> tuple[tuple[str, OperatorPlace], ...]:
-    return tuple(places.items())
 
 
 def places_of(topology: Topology) -> dict[str, OperatorPlace]:
