@@ -100,7 +100,6 @@ def window_paths(
     windows, groups = windows_finished(operator_windows, topology, drivers.passed, drivers.first_ms)
     of_groups = [(group, _measured(group, drivers, topology)) for group in groups]
     average_ms = _averages(of_groups, windows["window_end"].to_numpy(), looks_back_ms(topology))
-    ahead_ms = max(drivers.newest_ms.values(), default=0)
     parts: dict[Table, list[pl.DataFrame]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATHS: []}
     finished: list[pl.DataFrame] = []
     for group, measured in of_groups:
@@ -108,7 +107,7 @@ def window_paths(
         if own.any():
             asked, of_asked = group.take(own), measured.take(own)
             finished.append(_finish_rows(asked))
-            walks_end = _walks_end(asked, of_asked, ahead_ms)
+            walks_end = _walks_end(asked, of_asked, drivers, topology)
             for alike_windows in alike([*walks_end.values()], asked.numbers.size):
                 first = int(alike_windows.argmax())
                 ends = [name for name, is_end in walks_end.items() if is_end[first]]
@@ -203,22 +202,28 @@ def _averages(
     return average_ms
 
 
-def _walks_end(group: WindowGroup, measured: Measured, newest_ms: int) -> dict[str, Mask]:
+def _walks_end(group: WindowGroup, measured: Measured, drivers: DriverFacts, topology: Topology) -> dict[str, Mask]:
     """Returns at which terminal operators the paths of windows end.
 
     The path of an open window ends at none. A walk is settled if it is measured as a whole, or a driver on it stands
-    still. *newest_ms* is the end of the newest window that an operator has finished.
+    still. A walk that is not is waited for until it could be said to stand still.
     """
-    is_finished = np.array([name in group.finishes for name in measured.names])
+    unfinished = np.full(measured.windows, -np.inf)
+    ewts_ms = np.stack([group.ewt_ms.get(name, unfinished) for name in measured.names])
+    last_ms = measured.along(ewts_ms, np.maximum)
+    has_begun = ~np.isinf(last_ms)
     stands_still = measured.along(measured.has_state(STANDS_STILL), np.logical_or)
-    is_settled = is_finished[measured.source] & (measured.is_complete | stands_still)
-    settled = {name: is_settled[measured.place[name]] for name in group.ends}
-    if not settled:
+    is_settled = has_begun & (measured.is_complete | stands_still)
+    # A flow whose time stands still, such as an idle source, is behind in record time.
+    ahead_ms = max(drivers.newest_ms.values(), default=0) - group.end_ms
+    is_overdue = np.where(
+        has_begun, drivers.now_ms - last_ms > stuck_after_ms(topology.trigger_ms), ahead_ms > HEARTBEAT_TIMEOUT_MS
+    )
+    places = {name: measured.place[name] for name in group.ends}
+    if not places:
         return {}
-    # Beyond this timeout a flow whose time stands still is not waited for any more.
-    waits = newest_ms - group.end_ms <= HEARTBEAT_TIMEOUT_MS
-    is_closed = np.all([*settled.values()], axis=0) | ~waits
-    return {name: is_settled & is_closed for name, is_settled in settled.items()}
+    is_closed = np.all([is_settled[place] | is_overdue[place] for place in places.values()], axis=0)
+    return {name: is_settled[place] & is_closed for name, place in places.items()}
 
 
 class _GroupPaths:
