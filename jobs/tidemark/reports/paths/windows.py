@@ -280,8 +280,7 @@ class _Drivers:
     def _follow_drivers(self) -> None:
         """Finds the newest row, and the places in the newest rows, that each sub-topology has as of each window."""
         windows = np.arange(self.kind.size)
-        said = chain.from_iterable(self._rows[kind].last for kind in dict.fromkeys(self.kind.tolist()))
-        for sub in dict.fromkeys([*self._subs, *said]):
+        for sub in dict.fromkeys(chain(self._subs, *(rows.last for rows in self._rows))):
             of_kinds = [self._number(rows.newest[sub]) if sub in rows.newest else NONE for rows in self._rows]
             own = np.array(of_kinds)[self.kind]
             # The newest rows of a driver replace all its places: it may run another version of the topology now.
