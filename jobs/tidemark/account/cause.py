@@ -13,6 +13,7 @@ from functools import cached_property
 
 import polars as pl
 
+from tidemark.account.clocks import driver_clocks
 from tidemark.account.configured import configured_lengths, source_of_volume
 from tidemark.account.contract import owner_of_contract
 from tidemark.account.excess import Judged, explain
@@ -28,7 +29,7 @@ from tidemark.account.owners import OWNERS
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
-from tidemark.account.recorded import Recorded
+from tidemark.account.recorded import Recorded, with_usual
 from tidemark.account.records import in_order, numbered, record_parts, step
 from tidemark.account.steps import AGES, parts_of
 from tidemark.account.warehouse import AccountTables
@@ -89,11 +90,11 @@ class _Promise:
 
     @cached_property
     def facts(self) -> AccountFacts:
-        return self.recorded.facts(self.topology, usual_until_ms=self.at_ms - self.spec.over_ms)
+        return self.recorded.facts(self.topology)
 
-    @cached_property
-    def ledger(self) -> Ledger:
-        return Ledger.of(self.facts)
+    def ledger(self, first_ms: int) -> Ledger:
+        """Returns the ledger in which what was so before *first_ms*, the first broken result, is usual."""
+        return Ledger.of(with_usual(self.facts, until_ms=first_ms))
 
     @property
     def limit_ms(self) -> float:
@@ -148,7 +149,7 @@ class _Promise:
         # A stateless operator is a part of the next step, whose name has both.
         is_own = pl.col("detail").str.split("+").list.contains(self.spec.subject)
         segments = self.facts.segments.filter(pl.col("owner") == OPERATOR, is_own)
-        placed = segments.join(self.ledger.clocks, on=["stream", "driver"], maintain_order="left").with_columns(
+        placed = segments.join(driver_clocks(self.facts), on=["stream", "driver"], maintain_order="left").with_columns(
             pl.col("began_ms", "ended_ms") + pl.col("to_reference_ms"),
             ahead_ms=pl.lit(0, MS),
             producer=pl.lit(None, pl.String()),
@@ -172,7 +173,7 @@ class _Promise:
         history = int(before["n"].sum())
         return self._with_settings(
             results=numbered(chosen.select("n", "age_ms", "over_ms", is_broken)),
-            parts=parts_of_results(self.ledger, chosen),
+            parts=parts_of_results(self.ledger(first_ms), chosen),
             usual_share=int(before.filter(pl.col("over_ms") > 0)["n"].sum()) / history if history else None,
             judged=int(now["n"].sum()),
         )
@@ -207,9 +208,9 @@ class _Promise:
             return ahead
         if self._is_fresh:
             return Explanation(verdict=Verdict.KEPT)
-        now = StreamsNow(self.tables, self.recorded, self.ledger, self.at_ms)
-        found = self._open_result(now)
-        return None if found is None else explain(self._open(found))
+        ledger = self.ledger(self.at_ms - round(self.limit_ms))
+        found = self._open_result(StreamsNow(self.tables, self.recorded, ledger, self.at_ms))
+        return None if found is None else explain(self._open(found, ledger))
 
     def of_silence(self) -> Explanation:
         """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""
@@ -270,7 +271,7 @@ class _Promise:
         """Returns the operator before *place* whose windows wait for time; None: there is none."""
         return next((o for o in self.topology.path_into(place) if waits_for_time(o)), None)
 
-    def _open(self, found: OpenResult) -> Judged:
+    def _open(self, found: OpenResult, ledger: Ledger) -> Judged:
         """Returns an open result beside those that were visible before it, and that kept the promise."""
         of_time = self.spec.measure is Measure.WATERMARK_LAG or any(map(self._holder, self.places))
         if of_time:
@@ -285,7 +286,7 @@ class _Promise:
         kept = results.filter(is_before, pl.col("age_ms") <= self.limit_ms).with_columns(
             over_ms=pl.col("age_ms") - self.limit_ms, is_broken=pl.lit(value=False)
         )
-        parts = (window_parts if of_time else record_parts)(self.ledger, kept)
+        parts = (window_parts if of_time else record_parts)(ledger, kept)
         columns = ["result", "n", "age_ms", "over_ms", "is_broken"]
         row = dict(zip(columns, (-1, 1, found.age_ms, found.age_ms - self.limit_ms, True), strict=True))
         known = numbered(kept).select(columns)
