@@ -7,16 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import duckdb
-import polars as pl
-from deltalake.exceptions import DeltaError
-
 from tidemark.account.cause import OF_ROWS, cause_of
 from tidemark.account.contract import owner_of_culprit
 from tidemark.account.excess import path_of
 from tidemark.account.explanation import Cause, Explanation, Leaf, Verdict
 from tidemark.account.text import told
-from tidemark.errors import TidemarkError
 from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import AlertCause
@@ -62,7 +57,7 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
             return replace_culprit(explained(found), status.culprit)
         try:
             return explained(cause_of(topology, layout, spec, at_ms=at_ms, stored=stored))
-        except (TidemarkError, DeltaError, duckdb.Error, pl.exceptions.PolarsError, OSError):
+        except Exception:
             # The verdict is known without an explanation, and its alert must not wait for one.
             log.warning("%s of %s is broken, and could not be explained", spec.name, topology.name, exc_info=True)
             return Explained()
