@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tidemark.account.cause import OF_ROWS, cause_of
@@ -54,20 +54,18 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
         spec = status.spec
         if spec.measure in OF_ROWS:
             found = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
-            return replace_culprit(explained(found), status.culprit)
+            # Its message has the broken rows.
+            return Explained(causes=causes_of(found), culprit=status.culprit)
         try:
-            return explained(cause_of(topology, layout, spec, at_ms=at_ms, stored=stored))
+            found = explained(cause_of(topology, layout, spec, at_ms=at_ms, stored=stored))
+            # The check itself may have found which group is stale, or which operator worked for too long.
+            return found if status.culprit is None else replace(found, culprit=status.culprit)
         except Exception:
             # The verdict is known without an explanation, and its alert must not wait for one.
             log.warning("%s of %s is broken, and could not be explained", spec.name, topology.name, exc_info=True)
-            return Explained()
+            return Explained(culprit=status.culprit)
 
     return explain
-
-
-def replace_culprit(found: Explained, culprit: str | None) -> Explained:
-    """Returns *found* with what a check of rows itself has found as the *culprit*."""
-    return Explained(causes=found.causes, culprit=culprit, blocked_by=found.blocked_by)
 
 
 def explained(found: Explanation) -> Explained:
