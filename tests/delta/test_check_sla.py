@@ -296,7 +296,10 @@ def test_the_share_of_quarantined_records_breaks_an_sla(warehouse):
     (row,) = (row for row in warehouse.report(SLA_RESULTS) if row["sla"] == "fresh")
     assert (row["verdict"], row["share"], row["records"], row["culprit"]) == ("error", 0.5, 10, "events")
     assert (row["cause"], row["cause_operator"], row["cause_partition"]) == ("producer", "events", 1)
-    assert row["blocked_by"] == "5 records of `events` partition 1, quarantined: malformed_json; this explains 100 % of 5 records"
+    assert (
+        row["blocked_by"]
+        == "5 records of `events` partition 1, quarantined: malformed_json; this explains 100 % of 5 records"
+    )
     assert row["message"] == (
         "5 of 10 records of events in 10 min were quarantined (50.00%); warning above 0.01, error above 0.3"
     )
