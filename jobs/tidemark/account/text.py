@@ -46,6 +46,8 @@ def did(leaf: Leaf) -> str:
 
     >>> did(Leaf(owner="pause", detail="shop/revenue", amount_ms=12_000, usual_ms=0))
     'the process of `shop/revenue` stood still for 12 s'
+    >>> did(Leaf(owner="producer", detail="orders/0", amount_ms=-3_000_000))
+    'records of `orders` partition 0 are 50 min ahead of the clock'
     >>> did(Leaf(owner="operator", detail="top"))
     'rows of `top` are not as they are declared'
     """
@@ -53,6 +55,8 @@ def did(leaf: Leaf) -> str:
         return _did_to_records(leaf, leaf.became)
     if leaf.amount_ms is None:
         return f"{'fields' if leaf.owner == TOPIC else 'rows'} of {place_of(leaf)} are not as they are declared"
+    if leaf.amount_ms < 0:
+        return f"records of {place_of(leaf)} are {for_people(-leaf.amount_ms)} ahead of the clock"
     owner, usual_ms = OWNERS[leaf.owner], leaf.usual_ms or 0
     whole = for_people(leaf.amount_ms + usual_ms)
     said = owner.says.format(detail=place_of(leaf), stream=f"`{leaf.stream}`", amount=whole)
