@@ -290,7 +290,7 @@ def test_every_surface_names_the_owners_and_their_amounts(played: Played) -> Non
 def documented(case: Case) -> str:
     """Returns the row of *case* in docs/alerts.md."""
     causes = dict.fromkeys(f"`{owned.owner}`" for owned in case.owners)
-    details = (f"`{owned.detail}`" for owned in case.owners)
+    details = (f"`{owned.detail}`" for owned in case.owners if owned.detail)
     measure = case.stage.promises[case.promise]["measure"]
     cells = case.name, f"`{measure}`", f"`{case.verdict}`", ", ".join(causes), ", ".join(details)
     return f"| {' | '.join(cell or 'none' for cell in cells)} |"
