@@ -20,7 +20,6 @@ from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.owners.capacity import CAPACITY
 from tidemark.account.owners.driver import DRIVER
 from tidemark.account.owners.max_records import MAX_RECORDS
-from tidemark.account.owners.next_record import NEXT_RECORD
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
 from tidemark.account.usual_numbers import usual_number
@@ -99,8 +98,7 @@ class Lost:
         for (partition,), of_partition in rows.group_by("partition", maintain_order=True):
             place = place_of(source.name, partition)
             usual = _Usual(of_partition, self._spans[sub.name], None if stopped is None else stopped.seen_ms)
-            owner = PRODUCER if usual.came else NEXT_RECORD
-            leaf = Leaf(owner=owner, detail=place, became=NOT_PRODUCED, partition=place, since_ms=usual.since_ms)
+            leaf = Leaf(owner=PRODUCER, detail=place, became=NOT_PRODUCED, partition=place, since_ms=usual.since_ms)
             missing += usual.not_produced(leaf)
             unseen += usual.not_looked_for(stopped.leaf) if stopped else []
             yield from self._left(of_partition, place, source, sub)
@@ -183,7 +181,7 @@ class _Stopped:
 class _Usual:
     """What usually comes to a partition in *span*, beyond what came.
 
-    Nobody has looked since *seen_ms* (None: until the end). So many records `came`. `since_ms` is when records began to be missing: of a
+    Nobody has looked since *seen_ms* (None: until the end). `since_ms` is when records began to be missing: of a
     partition to which none came with its last one, which may be before the span. What is usual is what came before
     that, however long it is ago.
     """
@@ -193,20 +191,20 @@ class _Usual:
         looks = reads.drop_nulls("unread")
         more_unread = int(looks["unread"].tail(1).sum()) - int(looks.filter(is_before)["unread"].tail(1).sum())
         self._reads, self._span = reads, span
-        self.came = int(reads.filter(span.holds())["n"].sum()) + max(0, more_unread)
+        self._came = int(reads.filter(span.holds())["n"].sum()) + max(0, more_unread)
         self._seen_ms = span.until_ms if seen_ms is None else min(seen_ms, span.until_ms)
         last_ms = reads.filter(is_before, pl.col("n") > 0)["finished_ms"].max()
-        self.since_ms = span.since_ms if self.came or not isinstance(last_ms, int) else last_ms
+        self.since_ms = span.since_ms if self._came or not isinstance(last_ms, int) else last_ms
 
     def not_produced(self, leaf: Leaf) -> Iterator[Loss]:
         """Yields *leaf* with what should have come while somebody looked."""
-        yield from self._loss(leaf, lambda since_ms: self._usual(self._seen_ms - since_ms) - self.came)
+        yield from self._loss(leaf, lambda since_ms: self._usual(self._seen_ms - since_ms) - self._came)
 
     def not_looked_for(self, leaf: Leaf) -> Iterator[Loss]:
         """Yields *leaf* with what should have come since then."""
 
         def missing(since_ms: int) -> float:
-            seen = max(self.came, self._usual(self._seen_ms - since_ms))
+            seen = max(self._came, self._usual(self._seen_ms - since_ms))
             return self._usual(self._span.until_ms - since_ms) - seen
 
         yield from self._loss(leaf, missing)
