@@ -103,7 +103,7 @@ class _Promise:
                 return self.spec.limits.objective.threshold_ms
             case Sla():
                 error_ms = self.spec.limits.error_after_ms
-                is_error = error_ms is not None and measured_ms >= error_ms
+                is_error = error_ms is not None and measured_ms > error_ms
                 return error_ms if is_error and error_ms is not None else self.spec.limits.least_ms
             case _:
                 return 0
@@ -162,25 +162,21 @@ class _Promise:
         before; each has a `limit_ms` of its own, or that of the promise.
         """
         is_now = pl.col("visible_ms").is_between(self.at_ms - self.spec.over_ms, self.at_ms, closed="right")
-        has_own = "limit_ms" in results.columns
-        limit_ms = (
-            pl.col("limit_ms") if has_own else pl.lit(self.broken_limit_ms(self._measured_ms(results.filter(is_now))))
-        )
+        of_promise_ms = self.broken_limit_ms(self._measured_ms(results.filter(is_now)))
+        limit_ms = pl.col("limit_ms") if "limit_ms" in results.columns else pl.lit(of_promise_ms)
         asked = results.with_columns(over_ms=pl.col("age_ms") - limit_ms, visible=pl.col("visible_ms"))
         now = asked.filter(is_now)
-        # A length breaks an SLA from its limit on, but a budget or a deadline only beyond it.
-        is_broken = pl.col("over_ms") >= (0 if isinstance(self.spec.limits, Sla) else 1)
-        broken = now.filter(is_broken)
+        broken = now.filter(pl.col("over_ms") > 0)
         first_ms = broken.select(pl.min("visible")).item() or self.at_ms
         before = asked.filter(pl.col("visible").is_between(first_ms - DAY_MS, first_ms, closed="left"))
-        kept = before.filter(~is_broken)
+        kept = before.filter(pl.col("over_ms") <= 0)
         chosen = pl.concat([broken, kept])
-        of_broken = pl.Series("is_broken", [True] * broken.height + [False] * kept.height, dtype=pl.Boolean())
+        is_broken = pl.Series("is_broken", [True] * broken.height + [False] * kept.height, dtype=pl.Boolean())
         history = int(before["n"].sum())
         return self._with_settings(
-            results=numbered(chosen.select("n", "age_ms", "over_ms", of_broken)),
+            results=numbered(chosen.select("n", "age_ms", "over_ms", is_broken)),
             parts=parts_of_results(self.ledger, chosen),
-            usual_share=int(before.filter(is_broken)["n"].sum()) / history if history else None,
+            usual_share=int(before.filter(pl.col("over_ms") > 0)["n"].sum()) / history if history else None,
             judged=int(now["n"].sum()),
         )
 
