@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidemark.account.excess import path_of
 from tidemark.account.explanation import Became, Explanation, Leaf, Verdict
 from tidemark.account.owners import OWNERS
@@ -30,7 +32,9 @@ def told(explanation: Explanation) -> str:
             parts = [*map(did, explanation.leaves), *([whole] if has_several else []), *known]
             return "; ".join(parts)
         case Verdict.CANNOT_BE_KEPT:
-            return f"the promise cannot be kept: {'; '.join(map(did, explanation.leaves))}"
+            # What is expected of it is its whole length.
+            whole_lengths = [did(replace(leaf, usual_ms=0)) for leaf in explanation.leaves]
+            return f"the promise cannot be kept: {'; '.join(whole_lengths)}"
         case Verdict.AS_USUAL:
             return f"as usual: {explanation.usual_share or 0:.0%} of the results before were late, too".replace(
                 "%", " %"

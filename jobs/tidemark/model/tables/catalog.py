@@ -1007,7 +1007,7 @@ SLA_RESULTS = Table(
         (
             "culprit",
             "string",
-            "what to look at: the stalest group, or the operator or table of broken rows; else the detail of the cause; "
+            "what to look at: the stalest group, the operator or table of broken rows, or the detail of the cause; "
             "null: none known, or not broken",
         ),
         ("blocked_by", "string", "why, as a sentence of the account of time; null: not known, or not broken"),
