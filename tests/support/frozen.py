@@ -103,7 +103,7 @@ _LINES_OF_ALERTS = {
         *("12:00:48", "12:01:00", "2014-05-13", "all_of_it, board*", "board_is_fresh is broken*", "critical", "events"),
         *(",", "–", "2", "3", "partition ?", "producer ahead*", "producer_ahead*", "driver restarted*", "key", "b"),
         *("driver_restarted*", "late records", "quarantined records", "producer", "topic", "trigger", "main"),
-        *("board", "closed", "closed_board", "shop/main", "shop desk", "totals_in_time has a warning", "found at"),
+        *("board", "closed", "closed_board", "shop/*", "shop desk", "totals_in_time has a warning", "found at"),
         *("tidemark logs *", "tidemark requeue *", "sends them again", "1 record of `events`*", "81 records of*"),
         *("the promise cannot be kept*",),
     ),

@@ -173,7 +173,7 @@ IMPORTS = {
     ),
     "reports.pages": (
         "collecting escaping errors semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns storage storage.delta facts reports reports.paths.windows reports.paths.ages "
+        "kernels.columns account.owners storage storage.delta facts reports reports.paths.windows reports.paths.ages "
         "why.evidence why.causes why reports.paths"
     ),
     "reports.what_if": (
@@ -223,7 +223,7 @@ IMPORTS = {
     ),
     "airflow.tasks": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model storage control query facts reports sla.incidents"
+        "model account.owners storage control query facts reports sla.incidents"
     ),
     "airflow.dags": "errors model.project model airflow.tasks",
     "airflow.pages": (
