@@ -354,6 +354,16 @@ def test_a_fault_in_another_topology_affects_what_reads_its_topics(story: Story)
     assert (page.tables, page.fault) == (("play/totals", "copied"), "operator kept play/keeps")
 
 
+def test_a_cause_that_is_no_place_affects_what_is_behind_the_broken_promises(story: Story) -> None:
+    story.opens(0, "board")
+    story.opens(0, "kept")
+    phone = AlertCause(owner="key", detail="phone")
+    story.check(0, board=phone, kept=phone)
+    (page,) = story.alerts.values()
+    # `totals` and `sums` are the sinks after the operator `kept`.
+    assert (page.tables, page.topics) == (("board", "totals"), ("sums",))
+
+
 def test_partitions_are_causes_of_their_own(story: Story) -> None:
     story.opens(0, "board")
     story.opens(0, "totals")

@@ -53,9 +53,9 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
     def explain(status: Status) -> Explained:
         spec = status.spec
         if spec.measure in OF_ROWS:
-            found = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
+            of_rows = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
             # Its message has the broken rows.
-            return Explained(causes=causes_of(found), culprit=status.culprit)
+            return Explained(causes=causes_of(of_rows), culprit=status.culprit)
         try:
             found = explained(cause_of(topology, layout, spec, at_ms=at_ms, stored=stored))
             # The check itself may have found which group is stale, or which operator worked for too long.
