@@ -97,7 +97,7 @@ _LINES_OF_ALERTS = {
         *("Producer ahead", "Driver restarted", "Late records", "Quarantined records", "Key", "Producer", "Topic"),
         *("Trigger", "critical", "events", "closed", "b", "partition ?*", ": board_is_fresh is broken*"),
         *(": staleness of board is 12.2 s*", ": totals_in_time has a warning.", ": 1 of 80 records*", "since"),
-        *(": latency p99 of totals*", "at stream *", "found broken at"),
+        *(": latency p99 of totals*", "at stream *", "at b since", "found broken at"),
     ),
     "page of the SLAs": (
         *("12:00:48", "12:01:00", "2014-05-13", "all_of_it, board*", "board_is_fresh is broken*", "critical", "events"),
