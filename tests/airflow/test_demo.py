@@ -12,7 +12,7 @@ from tidemark.query.sql import Warehouse
 
 PAGES = """
     SELECT slas, incidents FROM alerts
-    WHERE audience IS NULL AND change = 'opened' AND cause = 'slow_operator' AND cause_operator = 'carrier_state'
+    WHERE audience IS NULL AND change = 'opened' AND cause = 'operator' AND cause_operator = 'carrier_state'
 """
 
 
@@ -29,7 +29,7 @@ def test_the_demo_finds_no_problem_and_leaves_no_process(tmp_path: Path) -> None
     # The operator that the demo slows down is one page, whose link leads to its incident. A slow machine may have more.
     assert len(re.findall(r"^  alert: .*carrier_state_is_quick.* opened \(error\)", done.stdout, re.MULTILINE)) == 1
     sent = done.stdout.partition("which leaves Airflow running):\n")[2]
-    assert sent.startswith("  [critical] flights: slow operator at carrier_state: ")
+    assert sent.startswith("  [critical] flights: operator at carrier_state: ")
     assert "\n  Look at: carrier_state\n" in sent
     assert re.search(r"^  Look here: http.*/tidemark/pages/flights/slas#", sent, re.MULTILINE)
     assert "/tidemark/pages/flights/operators/carrier_state\n" in sent

@@ -40,7 +40,7 @@ def test_streams_are_at_rest_when_every_source_is_idle(tmp_path: Path) -> None:
 
 
 def test_the_run_that_sent_the_alert_of_a_slow_operator_is_found(warehouse: TestWarehouse) -> None:
-    alert = {"alert": "slow", "change": "opened", "cause": "slow_operator", "cause_operator": "totals"}
+    alert = {"alert": "slow", "change": "opened", "cause": "operator", "cause_operator": "totals"}
     others = [
         {"alert": "other", "cause_operator": "board"},
         {"alert": "dead", "cause": "driver_dead"},

@@ -127,14 +127,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     }
 
 
-def test_the_age_of_windows_is_told_of_latencies_alone(pages: Mapping[str, str]) -> None:
-    of_slas = [said for said in Sentences(pages["sla/page.html.j2"]).said if "error from" in said]
-    for measure, has_age in (("operator latency p50 of newest", False), ("latency p99 of board", True)):
-        told = [said for said in of_slas if measure in said.lower()]
-        assert told
-        assert all(("after their end" in said) is has_age for said in told)
-
-
 def test_a_history_names_the_slas_that_no_chart_is_about(pages: Mapping[str, str]) -> None:
     told = "No chart shows what this SLA limits: quick_work (operator latency p50 of newest). "
     assert any(told in " ".join(said.split()) for said in Sentences(pages["reports/pages/history_page.html.j2"]).said)

@@ -29,14 +29,10 @@ from tidemark.kernels.records.iso_times import instants_of
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso, utc
-from tidemark.model.sla_spec import parse as parse_slas
 from tidemark.model.topology import Topology, parse
 from tidemark.query.sql import Warehouse
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.promises import Promises
-from tidemark.semantics.sla import Verdict
-from tidemark.sla.incidents.culprits import with_culprits
-from tidemark.sla.measures.status import Status
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.causes.inputs import Inputs
@@ -360,15 +356,8 @@ def test_a_backlog_belongs_to_the_source_that_has_it(
     assert {finding.input: int(finding.seen.split()[0].replace(",", "")) for finding in found} == sources
     largest = next(iter(sources))
     assert found[0].input == largest
-    # Alerts and `tidemark status` name the same source.
-    table = {"subject": "board", "measure": "staleness", "error_after": "1 s", "owner": "o"}
-    (spec,) = parse_slas({"play": {"fresh": table}}, play.topology, file="slas.toml")
-    late = Status(spec, Verdict.ERROR, observed_ms=9_000)
-    tables = Warehouse(tmp_path, topology="play")
-    (explained,) = with_culprits([late], play.topology, Layout(tmp_path), tables, at_ms=ms(13))
-    assert explained.root is not None
-    assert (explained.culprit, explained.root.cause, explained.root.operator) == (largest, "catching_up", largest)
-    model = page_model(tables, Layout(tmp_path), play.topology, Promises(), at_ms=ms(13))
+    # `tidemark status` names the same source.
+    model = page_model(Warehouse(tmp_path, topology="play"), Layout(tmp_path), play.topology, Promises(), at_ms=ms(13))
     stream = {**model["streams"][0], "first_latency_ms": None, "ambiguous_keys": None}
     line = as_text([{**model, "page": None, "streams": [stream]}]).splitlines()[-1]
     assert line.startswith(

@@ -137,6 +137,7 @@ OF_SHOP = {
     "sums_are_quick": quick("sums", "300 ms"),
     "board_in_time": in_time("board", "4 s"),
     "shelf_in_time": in_time("shelf", "4 s"),
+    "shelf_warns": {**in_time("shelf", "1 min"), "warn_after": "4 s"},
     "totals_in_time": in_time("totals", "4500 ms"),
     "totals_in_budget": {
         "subject": "totals", "measure": "burn_rate", "threshold": "4500 ms", "target": 0.99, "over": "2 min",
@@ -558,6 +559,10 @@ FAULTS = [
     Case(
         "1: the other table", SHOP, "shelf_in_time", 310,
         (write("out", 4_500, 245),), (target("out", 4_500),),
+    ),
+    Case(
+        "1: the other table, of which is warned", SHOP, "shelf_warns", 310,
+        (write("out", 4_500, 245),), (target("out", 4_500),), verdict="warn", is_followed=False,
     ),
     Case(
         "2: every write slower, no batch queues", SLOW_TRIGGER, "board_in_time", 310,

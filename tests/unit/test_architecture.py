@@ -83,9 +83,9 @@ IMPORTS = {
         "stream.state stream.updates stream.operate stream.read"
     ),
     "stream.write": (
-        "collecting semantics model.tables model.settings model.kinds model kernels.columns "
-        "kernels.sql kernels.updates kernels.records storage storage.delta stream.journal stream.kafka "
-        "stream.operate stream.decide"
+        "collecting semantics model.tables model.settings model.kinds model kernels.columns kernels.sql "
+        "kernels.updates kernels.records storage storage.delta stream.journal stream.kafka stream.operate "
+        "stream.decide"
     ),
     "stream.startup": (
         "collecting errors semantics model.tables model.project model.kinds model kernels kernels.columns "
@@ -114,12 +114,12 @@ IMPORTS = {
         "semantics model.tables model.settings model.project model.kinds model storage storage.delta control facts"
     ),
     "account": (
-        "semantics model.tables model.settings model.project model.kinds model kernels.columns account.owners control "
-        "facts"
+        "semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "account.owners control facts"
     ),
     "sampling": (
-        "collecting errors semantics model.settings model.project model.kinds model kernels.columns kernels.records "
-        "stream.kafka stream.read stream.write"
+        "collecting errors semantics model.settings model.project model.kinds model kernels.columns "
+        "kernels.records stream.kafka stream.read stream.write"
     ),
     "reports": (
         "collecting errors semantics model.tables model.settings model.project model kernels.reports storage "
@@ -154,8 +154,9 @@ IMPORTS = {
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
     "why.evidence": "collecting escaping semantics model.settings model.kinds model facts",
     "why.causes": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.reports kernels.records storage control recorded stream.operate facts why.evidence"
+        "collecting errors semantics model.tables model.settings model.project model.kinds model "
+        "kernels.columns kernels.reports kernels.records storage control recorded stream.operate facts "
+        "why.evidence"
     ),
     "why": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
@@ -166,40 +167,17 @@ IMPORTS = {
         "kernels.columns kernels.aggregates kernels.reports kernels.records stream.journal stream.kafka "
         "stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
-    "reports.paths": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.reports storage.delta spark_session facts reports reports.paths.ages "
-        "why.evidence"
-    ),
-    "reports.pages": (
-        "collecting escaping semantics model.tables model.settings model.project model.kinds model storage "
-        "storage.delta facts reports why.evidence why.causes why reports.paths"
-    ),
-    "reports.what_if": (
-        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query "
-        "facts reports.paths"
-    ),
     "sla.measures": (
         "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model storage "
-        "storage.delta account facts reports why.evidence why.causes why sla.measures"
-    ),
-    "sla": (
-        "collecting escaping clock semantics model.tables model.settings model.project model.kinds model "
-        "storage storage.delta query facts facts.measures reports sla.contracts why.evidence reports.pages "
-        "sla.measures sla.incidents"
+        "storage.delta facts account reports sla.measures"
     ),
     "metrics": "collecting clock semantics model.tables model.settings model.project model facts why.evidence",
     "cli.outside": (
         "collecting escaping errors clock semantics model.settings model.project model.kinds model "
         "kernels.sql control query facts cli.shared metrics"
-    ),
-    "cli.explain": (
-        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
-        "recorded query facts reports cli.shared why.evidence why.causes why reports.paths reports.pages "
-        "reports.what_if sla.incidents sla"
     ),
     "cli.audit": (
         "escaping errors clock semantics model.settings model.project model.kinds model stream.schemas query "
@@ -216,22 +194,46 @@ IMPORTS = {
         "stream.kafka stream.state stream.operate stream.read stream.decide stream.startup "
         "stream.distributed facts reports cli.shared trace cli.audit"
     ),
-    "cli.stack": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
-        "control recorded query facts sampling reports cli.shared why.evidence reports.pages cli.explain "
-        "cli.project"
-    ),
     "airflow.tasks": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model storage control query facts reports sla.incidents"
+        "model account.owners storage control query facts reports sla.incidents"
     ),
     "airflow.dags": "errors model.project model airflow.tasks",
+    "plugins": "airflow.tasks",
+    "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
+    "reports.paths": (
+        "collecting errors semantics model.tables model.settings model.project model.kinds model "
+        "kernels.columns kernels.reports storage.delta spark_session facts reports reports.paths.ages "
+        "why.evidence reports.paths.windows"
+    ),
+    "reports.pages": (
+        "collecting escaping semantics model.tables model.settings model.project model.kinds model "
+        "account.owners storage storage.delta facts reports why.evidence why.causes why reports.paths"
+    ),
+    "reports.what_if": (
+        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query "
+        "facts reports.paths"
+    ),
+    "sla": (
+        "collecting escaping clock semantics model.tables model.settings model.project model.kinds model "
+        "storage storage.delta query facts facts.measures reports sla.contracts why.evidence sla.measures "
+        "sla.incidents reports.pages"
+    ),
+    "cli.explain": (
+        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
+        "recorded query facts reports cli.shared why.evidence why.causes why sla.incidents reports.paths "
+        "reports.pages reports.what_if sla"
+    ),
+    "cli.stack": (
+        "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
+        "control recorded query facts sampling reports cli.shared why.evidence cli.project reports.pages "
+        "cli.explain"
+    ),
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model storage storage.delta recorded query facts reports reports.pages reports.what_if "
-        "sla.incidents sla metrics cli.explain airflow.tasks airflow.dags"
+        "model storage storage.delta recorded query facts reports sla.incidents metrics airflow.tasks "
+        "airflow.dags reports.pages reports.what_if sla cli.explain"
     ),
-    "plugins": "airflow.tasks",
     "jobs": (
         "escaping errors clock model.tables model.settings model.project model kernels.columns "
         "kernels.reports storage storage.delta control stream.driver stream query facts reports maintenance "

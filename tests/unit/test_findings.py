@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from support.causes import known_causes
-from tidemark.sla.incidents.culprits import NO_EXPLANATION
-from tidemark.sla.incidents.roots import OF_ROWS
+from tidemark.account.owners import OWNERS
 from tidemark.why.causes.registry import rules
 from tidemark.why.causes.windows import WINDOW_NOT_CLOSED
 from tidemark.why.evidence.findings import (
     BACKLOG,
-    INCIDENT_OPEN,
     NOTHING_WRONG,
     SOURCE_QUIET,
     Cause,
@@ -32,13 +30,11 @@ def test_the_document_has_each_cause_and_no_other() -> None:
     assert sorted(named) == sorted(known_causes())
 
 
-def test_the_page_about_alerts_has_a_row_for_each_blocker_and_names_each_cause_of_rows() -> None:
+def test_the_page_about_alerts_has_each_owner_with_its_remedy() -> None:
     page = (DOCUMENT.parent / "alerts.md").read_text(encoding="utf-8")
-    blockers = " ".join(re.findall(r"^\| blocked by (.*?) \|", page, re.MULTILINE))
-    # What explains nothing blocks nothing; of an open incident there is an alert already.
-    assert {*re.findall(r"`(\w+)`", blockers)} == known_causes() - {*NO_EXPLANATION, INCIDENT_OPEN}
-    for measure, cause in OF_ROWS.items():
-        assert re.search(rf"`{cause}`\s+\([^)]*`{measure}`", page), cause
+    rows = [f"| `{owner.name}` | {owner.detail} | {owner.remedy} |" for owner in OWNERS.values()]
+    causes = page.split("\n### Causes\n")[1].split("\n## ")[0]
+    assert [line for line in causes.splitlines() if line.startswith("| `")] == rows
 
 
 def test_each_cause_is_a_fault_or_usual_or_quiet() -> None:

@@ -12,11 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tidemark.sla.incidents.roots import root_of
 
 from support.alert_services import KEY, PagerDutyService
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
-from tidemark.account.explanation import Explanation, Leaf
+from tidemark.account.explanation import Cause, Explanation, Leaf
 from tidemark.account.explanation import Verdict as ExplainedBy
 from tidemark.model.channel_spec import parse as channels
 from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResult
@@ -30,9 +29,6 @@ from tidemark.sla.incidents.explaining import causes_of
 from tidemark.sla.incidents.grouping import alert_changes, fault_everywhere
 from tidemark.sla.incidents.impact import results_downstream
 from tidemark.sla.incidents.receiver_calls import alertmanager_alert, pagerduty_event
-from tidemark.sla.measures.status import RootCause
-from tidemark.why.causes.drivers import BROKER_SILENT
-from tidemark.why.evidence.findings import WhyFinding
 
 NOON, MINUTE = 1_767_268_800_000, 60_000  # 2026-01-01T12:00Z
 TEXT = topology_of(
@@ -51,10 +47,9 @@ READER = topology_of(
     again=sink("sums", topic="again"),
 )
 """Another topology of the project, which reads a topic of the first."""
-DEAD = AlertCause(owner="driver_dead", stream="reads")
-QUIET = AlertCause(owner="source_quiet", detail="events", stream="reads")
-KEPT_SLOW = AlertCause(owner="slow_operator", detail="kept", stream="keeps")
-UNEXPLAINED = AlertCause(owner="unexplained", detail="board")
+DEAD = AlertCause(owner="absence", detail="play/reads", stream="play/reads")
+QUIET = AlertCause(owner="topic", detail="events")
+KEPT_SLOW = AlertCause(owner="operator", detail="kept", stream="play/keeps")
 PASSES = None
 
 
@@ -72,20 +67,21 @@ class Story:
     def check(self, minute: int, **causes: AlertCause | Sequence[AlertCause] | None) -> list[tuple[str, str]]:
         """Makes a check and returns the new changes.
 
-        These SLAs are broken; those without a cause pass.
+        Those with PASSES pass; the others are broken, one with an empty list for no cause that is known.
         """
         at_ms = NOON + minute * MINUTE
         for sla, cause in causes.items():
-            first, *others = (cause,) if isinstance(cause, AlertCause) or cause is None else cause
+            found = (cause,) if isinstance(cause, AlertCause) else cause or ()
+            first = next(iter(found), None)
             result = SlaResult(
                 topology=self.topology.name,
                 sla=sla,
                 checked_ms=at_ms,
                 run_id="r",
-                verdict=Verdict.PASS if first is None else Verdict.ERROR,
+                verdict=Verdict.PASS if cause is PASSES else Verdict.ERROR,
                 cause=first,
-                other_causes=tuple(others),
-                blocked_by=None if first is None else _blocked_by(first),
+                other_causes=tuple(found[1:]),
+                blocked_by=None if first is None else f"{first.owner} of {first.detail}",
             )
             self.results.append(result)
         return self.follow(at_ms)
@@ -132,10 +128,6 @@ class Story:
         self.happens(minute, sla, "resolved", verdict=Verdict.PASS)
 
 
-def _blocked_by(cause: AlertCause) -> str | None:
-    return None if cause.since_ms is None else f"{cause.owner} since {(cause.since_ms - NOON) // MINUTE}"
-
-
 def parse_text(text: str) -> Any:
     return parse(tomllib.loads(text), file="play.toml")
 
@@ -145,7 +137,7 @@ def story() -> Story:
     return Story()
 
 
-DRIVER = "driver_dead-reads-20260101T120000"
+DRIVER = "absence-play.reads-20260101T120000"
 
 
 def test_incidents_of_one_cause_are_one_alert_that_grows(story: Story) -> None:
@@ -202,15 +194,15 @@ def test_an_alert_lists_topics_and_what_reads_them(story: Story) -> None:
     # Not so far upstream, the first stream is not affected.
     story.opens(1, "totals")
     story.check(1, board=DEAD, totals=KEPT_SLOW)
-    page = story.alerts["slow_operator-kept-20260101T120100", "opened"]
+    page = story.alerts["operator-kept-20260101T120100", "opened"]
     assert (page.topics, page.tables[0]) == (("sums", "again"), "totals")
 
 
 def test_two_faults_are_two_alerts_and_neither_hides_the_other(story: Story) -> None:
     story.opens(0, "board")
     story.opens(0, "totals")
-    quiet = "source_quiet-events-20260101T120000"
-    slow = "slow_operator-kept-20260101T120000"
+    quiet = "topic-events-20260101T120000"
+    slow = "operator-kept-20260101T120000"
     assert story.check(0, board=QUIET, totals=KEPT_SLOW) == [(quiet, "opened"), (slow, "opened")]
     story.resolves(5, "board")
     assert story.check(5, totals=KEPT_SLOW) == [(quiet, "resolved")]
@@ -224,7 +216,9 @@ def test_a_fault_that_another_one_hid_is_a_new_alert_after_two_checks(story: Sto
     assert story.check(0, board=DEAD) == [(DRIVER, "opened")]
     assert story.check(10, board=QUIET) == []
     found = story.check(20, board=QUIET)
-    assert found == [("source_quiet-events-20260101T122000", "opened"), (DRIVER, "resolved")]
+    assert found == [("topic-events-20260101T122000", "opened"), (DRIVER, "resolved")]
+    told = [story.alerts[name, "opened"].blocked_by for name, _ in found]
+    assert told == ["topic of events", "absence of play/reads"]
     assert story.alerts[DRIVER, "resolved"].message == (
         "no SLA is broken for this cause any more; one that is still broken has another cause, and an alert of its own"
     )
@@ -234,14 +228,17 @@ def test_a_fault_that_another_one_hid_is_a_new_alert_after_two_checks(story: Sto
     ("explained", "moves"),
     [
         # How many results the first cause and the other one explain, in checks a minute apart.
-        ([(10, 20), (10, 20)], [(2, "source_quiet")]),
+        ([(10, 20), (10, 20)], [(2, "topic")]),
         ([(10, 19), (10, 19), (10, 19)], []),
         ([(10, 20), (10, 19), (10, 20)], []),
         ([(10, 20), (20, 10), (10, 20)], []),
-        ([(10, 20), (10, 20), (20, 10), (20, 10)], [(2, "source_quiet"), (4, "slow_operator")]),
-        ([(0, 1), (0, 1)], [(2, "source_quiet")]),
+        ([(10, 20), (10, 20), (20, 10), (20, 10)], [(2, "topic"), (4, "operator")]),
+        ([(0, 1), (0, 1)], [(2, "topic")]),
         # A check that passes is between them.
-        ([(10, 20), None, (10, 20), (10, 20)], [(4, "source_quiet")]),
+        ([(10, 20), None, (10, 20), (10, 20)], [(4, "topic")]),
+        # One that finds no cause says nothing about either.
+        ([(10, 20), (0, 0), (10, 20)], [(3, "topic")]),
+        ([(0, 0), (0, 0)], []),
     ],
 )
 def test_a_cause_stays_until_another_explains_twice_as_many_results_in_two_checks(
@@ -259,122 +256,6 @@ def test_a_cause_stays_until_another_explains_twice_as_many_results_in_two_check
         opened = [name for name, change in story.check(minute, board=causes) if change == "opened"]
         moved += [(minute, name.partition("-")[0]) for name in opened]
     assert moved == moves
-
-
-def test_what_follows_a_dead_driver_is_the_same_alert(story: Story) -> None:
-    story.opens(0, "board")
-    story.check(0, board=DEAD)
-    for minute, cause in enumerate(("driver_starting", "driver_restarted"), start=1):
-        assert story.check(minute, board=replace(DEAD, owner=cause)) == []
-    for cause in ("being_read", "catching_up"):
-        assert story.check(3, board=replace(QUIET, owner=cause)) == []
-    assert story.check(4, board=UNEXPLAINED) == []
-    story.resolves(5, "board")
-    assert story.check(5) == [(DRIVER, "resolved")]
-
-
-def of_driver(cause: str, *, since: int) -> AlertCause:
-    """A cause of the driver of `reads`, since a minute."""
-    return replace(DEAD, owner=cause, since_ms=NOON + since * MINUTE)
-
-
-def test_a_second_outage_of_a_driver_is_another_alert(story: Story) -> None:
-    story.opens(0, "board", blocked_by="driver_dead since -1")
-    assert story.check(0, board=of_driver("driver_dead", since=-1)) == [(DRIVER, "opened")]
-    assert story.check(1, board=of_driver("driver_restarted", since=-1)) == []
-    second = "driver_dead-reads-20260101T120300"
-    assert story.check(3, board=of_driver("driver_dead", since=2)) == [(second, "opened"), (DRIVER, "resolved")]
-    assert story.alerts[second, "opened"].blocked_by == "driver_dead since 2"
-    story.opens(4, "totals")
-    assert story.check(4, board=of_driver("driver_dead", since=2), totals=of_driver("driver_dead", since=2)) == []
-    assert story.alerts[second, "opened"].incidents == ("board-1", "totals-1")
-    # Its restart ends neither SLA's breach at once.
-    late = of_driver("driver_restarted", since=2)
-    assert story.check(5, board=late, totals=late) == []
-    for sla in ("board", "totals"):
-        story.resolves(6, sla)
-    assert story.check(6, board=PASSES, totals=PASSES) == [(second, "resolved")]
-
-
-def test_an_outage_between_two_checks_that_pass_is_another_alert(story: Story) -> None:
-    story.opens(0, "board")
-    story.check(0, board=of_driver("driver_dead", since=-1))
-    assert story.check(10, board=PASSES) == []
-    assert story.check(20, board=of_driver("driver_starting", since=9)) == [
-        ("driver_starting-reads-20260101T122000", "opened"), (DRIVER, "resolved"),
-    ]  # fmt: skip
-
-
-def test_a_restart_after_a_restart_is_another_alert(story: Story) -> None:
-    story.opens(0, "board")
-    first = "driver_restarted-reads-20260101T120000"
-    assert story.check(0, board=of_driver("driver_restarted", since=-2)) == [(first, "opened")]
-    assert story.check(1, board=of_driver("driver_restarted", since=-2)) == []
-    assert story.check(5, board=of_driver("driver_restarted", since=3)) == [
-        ("driver_restarted-reads-20260101T120500", "opened"), (first, "resolved"),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "causes",
-    [
-        # It dies again and again, and never works between.
-        [of_driver("driver_starting", since=1), of_driver("driver_dead", since=2), of_driver("driver_dead", since=3)],
-        # A limit that grew for an hour made the SLA pass.
-        [PASSES, of_driver("driver_dead", since=-1), of_driver("driver_dead", since=-1)],
-        # Its restart is still what made records late.
-        [of_driver("driver_restarted", since=-1), UNEXPLAINED, of_driver("driver_restarted", since=-1)],
-    ],
-)
-def test_one_outage_is_one_alert(story: Story, causes: list[AlertCause | None]) -> None:
-    story.opens(0, "board")
-    assert story.check(0, board=of_driver("driver_dead", since=-1)) == [(DRIVER, "opened")]
-    assert [story.check(minute, board=cause) for minute, cause in enumerate(causes, start=1)] == [[], [], []]
-
-
-def test_a_living_driver_whose_fault_comes_and_goes_is_one_alert(story: Story) -> None:
-    story.opens(0, "board")
-    assert story.check(0, board=of_driver("driver_restarted", since=-1), totals=PASSES) != []
-    slow = "slow_batch-reads-20260101T120100"
-    late = {"totals": of_driver("driver_restarted", since=-1)}
-    assert (slow, "opened") in story.check(1, board=of_driver("slow_batch", since=1), **late)
-    assert story.check(2, board=PASSES, **late) == []
-    assert story.check(3, board=of_driver("slow_batch", since=3), **late) == []
-
-
-def test_records_late_for_the_first_outage_stay_in_its_alert(story: Story) -> None:
-    story.opens(0, "board")
-    story.check(0, board=of_driver("driver_dead", since=-1))
-    story.opens(1, "totals")
-    late = {"totals": of_driver("driver_restarted", since=-1)}
-    assert story.check(1, board=PASSES, **late) == []
-    second = "driver_dead-reads-20260101T120300"
-    assert story.check(3, board=of_driver("driver_dead", since=2), **late) == [(second, "opened")]
-    assert [story.alerts[name, "opened"].slas for name in (DRIVER, second)] == [("totals",), ("board",)]
-    story.resolves(4, "totals")
-    assert story.check(4, board=of_driver("driver_dead", since=2)) == [(DRIVER, "resolved")]
-    story.resolves(5, "board")
-    assert story.check(5, board=PASSES) == [(second, "resolved")]
-
-
-def test_silent_brokers_are_a_cause_of_the_driver(story: Story) -> None:
-    findings = [
-        WhyFinding(
-            cause=BROKER_SILENT, sub_topology="reads", operator=name, input=None, partition=None, since_ms=NOON,
-            seen="", remedy="",
-        )
-        for name in ("events", "board")
-    ]  # fmt: skip
-    # Every operator of the driver waits, so their SLAs have one cause.
-    assert {root_of(finding, story.topology) for finding in findings} == {
-        RootCause("broker_silent", "reads", operator=None, partition=None)
-    }
-    story.opens(0, "board")
-    assert story.check(0, board=replace(DEAD, owner="broker_silent")) == [
-        ("broker_silent-reads-20260101T120000", "opened")
-    ]
-    # The driver that begins again is no other alert.
-    assert story.check(1, board=replace(DEAD, owner="driver_restarted")) == []
 
 
 def test_a_silent_partition_far_upstream_is_one_alert(story: Story) -> None:
@@ -421,33 +302,40 @@ def test_the_page_of_a_fault_ends_with_the_last_of_its_alerts_in_all_topologies(
         (AlertCause(owner="bound", detail="events", stream="reads"), "bound events play/reads"),
         (AlertCause(owner="operator", detail="latest", stream="others/reads"), "operator latest others/reads"),
         (AlertCause(owner="clock", detail="events-host"), "clock events-host play/"),
-        (AlertCause(owner="unexplained", detail="board"), None),
     ],
 )
-def test_a_fault_has_one_name_in_all_topologies(story: Story, cause: AlertCause, fault: str | None) -> None:
+def test_a_fault_has_one_name_in_all_topologies(story: Story, cause: AlertCause, fault: str) -> None:
     assert fault_everywhere(cause, story.topology) == fault
     # Another topology may call the source as it likes.
     renamed = parse_text(TEXT.replace("events", "readings").replace('topic = "readings"', 'topic = "events"'))
-    if cause.stream is None and fault is not None and cause.owner != "clock":
+    if cause.stream is None and cause.owner != "clock":
         detail = (cause.detail or "").replace("events", "readings")
         assert fault_everywhere(replace(cause, detail=detail), replace(renamed, name="other")) == fault
 
 
-def test_the_causes_of_an_alert_are_the_leaves_of_an_explanation() -> None:
+def test_the_causes_of_an_alert_are_those_of_an_explanation_and_then_the_other_leaves() -> None:
     leaves = (
-        Leaf(owner="partition", detail="events/2", amount_ms=9_000, share=0.8, touched=30, since_ms=NOON),
-        Leaf(owner="operator", detail="latest", stream="play/reads", amount_ms=700, share=0.2, touched=11),
-        Leaf(owner="driver", detail="", stream="other/reads", touched=1),
+        Leaf(owner="producer", detail="events/0", amount_ms=9_000, share=0.5, touched=30, since_ms=NOON + 1),
+        Leaf(owner="producer", detail="events/1", amount_ms=4_000, share=0.25, touched=12, since_ms=NOON),
+        Leaf(owner="operator", detail="latest", stream="play/reads", amount_ms=700, share=0.25, touched=11),
     )
-    told = Explanation(verdict=ExplainedBy.EXPLAINED, leaves=leaves, explained=0.93, broken=41, results=50)
-    assert causes_of(told, "play") == (
+    causes = (Cause(owner="topic", detail="events", explained=0.73), Cause(owner="spark", detail="", explained=0.93))
+    told = Explanation(verdict=ExplainedBy.EXPLAINED, causes=causes, leaves=leaves, explained=0.93, broken=41)
+    assert causes_of(told) == (
+        # Of 41 results 73 % are 30. Both of its producers are below the topic, the earlier of which began at noon.
+        AlertCause(owner="topic", detail="events", amount_ms=13_000, share=0.75, results=30, broken=41, since_ms=NOON),
+        AlertCause(owner="spark", results=38, broken=41),
         AlertCause(
-            owner="partition", detail="events/2", amount_ms=9_000, share=0.8, results=30, broken=41, since_ms=NOON
+            owner="producer", detail="events/0", amount_ms=9_000, share=0.5, results=30, broken=41, since_ms=NOON + 1
         ),
-        AlertCause(owner="operator", detail="latest", stream="reads", amount_ms=700, share=0.2, results=11, broken=41),
-        AlertCause(owner="driver", stream="other/reads", share=1.0, results=1, broken=41),
+        AlertCause(
+            owner="producer", detail="events/1", amount_ms=4_000, share=0.25, results=12, broken=41, since_ms=NOON
+        ),
+        AlertCause(
+            owner="operator", detail="latest", stream="play/reads", amount_ms=700, share=0.25, results=11, broken=41
+        ),
     )
-    assert causes_of(Explanation(verdict=ExplainedBy.AS_USUAL), "play") == ()
+    assert causes_of(Explanation(verdict=ExplainedBy.AS_USUAL)) == ()
 
 
 def test_a_fault_in_another_topology_affects_what_reads_its_topics(story: Story) -> None:
@@ -466,12 +354,22 @@ def test_a_fault_in_another_topology_affects_what_reads_its_topics(story: Story)
     assert (page.tables, page.fault) == (("play/totals", "copied"), "operator kept play/keeps")
 
 
+def test_a_cause_that_is_no_place_affects_what_is_behind_the_broken_promises(story: Story) -> None:
+    story.opens(0, "board")
+    story.opens(0, "kept")
+    phone = AlertCause(owner="key", detail="phone")
+    story.check(0, board=phone, kept=phone)
+    (page,) = story.alerts.values()
+    # `totals` and `sums` are the sinks after the operator `kept`.
+    assert (page.tables, page.topics) == (("board", "totals"), ("sums",))
+
+
 def test_partitions_are_causes_of_their_own(story: Story) -> None:
     story.opens(0, "board")
     story.opens(0, "totals")
-    poison = [replace(QUIET, owner="poison_at_head", detail=f"events/{part}") for part in (0, 1)]
+    poison = [replace(QUIET, owner="producer", detail=f"events/{part}") for part in (0, 1)]
     assert story.check(0, board=poison[0], totals=poison[1]) == [
-        ("poison_at_head-events-0-20260101T120000", "opened"), ("poison_at_head-events-1-20260101T120000", "opened"),
+        ("producer-events-0-20260101T120000", "opened"), ("producer-events-1-20260101T120000", "opened"),
     ]  # fmt: skip
 
 
@@ -505,7 +403,7 @@ def test_an_incident_that_moved_acknowledges_only_its_new_alert(story: Story) ->
     story.opens(0, "board")
     story.opens(0, "totals")
     story.check(0, board=DEAD, totals=DEAD)
-    quiet = "source_quiet-events-20260101T121000"
+    quiet = "topic-events-20260101T121000"
     assert story.check(9, board=QUIET, totals=DEAD) == []
     assert story.check(10, board=QUIET, totals=DEAD) == [(quiet, "opened")]
     story.happens(11, "board", "acknowledged", decided_by="Ann", message="on it")
@@ -520,7 +418,7 @@ def test_an_incident_that_moved_leaves_the_lists_of_its_alert(story: Story) -> N
     story.opens(0, "totals")
     story.opens(0, "more")
     story.check(0, board=DEAD, totals=DEAD, more=DEAD)
-    quiet = "source_quiet-events-20260101T121000"
+    quiet = "topic-events-20260101T121000"
     # The message to finance ends: its SLA is broken for another cause.
     assert story.check(9, board=QUIET, totals=DEAD, more=DEAD) == []
     assert story.check(10, board=QUIET, totals=DEAD, more=DEAD) == [
@@ -567,12 +465,12 @@ def test_an_alert_is_named_after_its_cause(story: Story) -> None:
     rows = [story.alerts[name, "opened"] for name in (DRIVER, f"{DRIVER}@finance")]
     alerts = [message_of(DueAlert(alert=row), link="", dags=["hourly", "weekly"]) for row in rows]
     page, message = (alert_texts(alert, notified_ms=NOON) for alert in alerts)
-    assert page["subject"] == "[critical] play: driver dead at reads: 2 SLAs are broken (error)"
+    assert page["subject"] == "[critical] play: absence at play/reads: 2 SLAs are broken (error)"
     assert (
         "\nBroken SLAs: board, totals\nAffected tables: board, totals\nAffected topics: sums\n"
         "Waiting DAGs: hourly, weekly\nAffected owners: desk, finance\n" in page["text"]
     )
-    assert message["subject"] == "[info] play: driver dead at reads affects finance: totals is broken (error)"
+    assert message["subject"] == "[info] play: absence at play/reads affects finance: totals is broken (error)"
     assert [alert.dedup_key for alert in alerts] == [f"tidemark/play/{DRIVER}", f"tidemark/play/{DRIVER}@finance"]
 
 

@@ -163,7 +163,7 @@ def test_boxes_have_verdicts_and_a_path_without_results_dashes():
 
 
 ALERT = {
-    "alert": "a1", "severity": "critical", "cause": "partition_silent", "sub_topology": "s", "operator": "events",
+    "alert": "a1", "severity": "critical", "cause": "next_record", "sub_topology": "s", "operator": "events",
     "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"],
     "topics": ["sums"], "owners": [],
     "broken_since": utc(0), "opened_at": utc(60_000), "measurement": "too slow", "measured_at": utc(90_000),
@@ -181,7 +181,7 @@ def text_of(page, element):
 def test_incidents_of_one_cause_are_one_line_with_its_place():
     page = page_that_says("play", alerts=[ALERT])
     assert text_of(page, "alerts") == (
-        "critical Partition silent at events partition 3 since 1970-01-01 00:00:00 . 2 SLAs : fresh is broken; "
+        "critical Next record at events partition 3 since 1970-01-01 00:00:00 . 2 SLAs : fresh is broken; "
         "quick passes since 21:44, resolves at 21:54 if it holds. Acknowledge or silence . "
         "Found at 1970-01-01 00:01:30 : too slow. Behind it: board, sums."
     )
@@ -253,7 +253,7 @@ def test_the_start_page_leads_with_what_is_wrong():
         "Cannot write at board : the disk is full. Free space. "
         "as of 1970-01-01 00:00:00 streams failed s1 catching up s2 running s0, s3 newest result 1 min 58 s ago "
         "SLAs 2 of 7 broken report 2026-01-31 12:00 open alerts "
-        "critical Partition silent at events partition 3 since 1970-01-01 00:00:00 . 1 SLA : fresh is broken. "
+        "critical Next record at events partition 3 since 1970-01-01 00:00:00 . 1 SLA : fresh is broken. "
         "Acknowledge or silence . Found at 1970-01-01 00:01:30 : too slow. Behind it: board, sums."
     )
     assert text[text.index("g_typo") : text.index("f_broken")].strip() == (

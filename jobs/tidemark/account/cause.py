@@ -35,6 +35,7 @@ from tidemark.account.steps import AGES, parts_of
 from tidemark.account.warehouse import AccountTables
 from tidemark.account.windows import window_parts
 from tidemark.facts.fact_tables import Stored
+from tidemark.kernels.columns.quantiles import rank
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS
@@ -96,15 +97,15 @@ class _Promise:
         """Returns the ledger in which what was so before *first_ms*, the first broken result, is usual."""
         return Ledger.of(with_usual(self.facts, until_ms=first_ms))
 
-    @property
-    def limit_ms(self) -> float:
-        """The limit that a result has to keep, ms: that of an error, if there is one."""
+    def broken_limit_ms(self, measured_ms: float) -> float:
+        """Returns the limit that a length of *measured_ms* breaks: that of an error, or else the lowest one, ms."""
         match self.spec.limits:
             case BurnRate():
                 return self.spec.limits.objective.threshold_ms
             case Sla():
-                limits = self.spec.limits.error_after_ms, self.spec.limits.warn_after_ms
-                return next(limit for limit in limits if limit is not None)
+                error_ms = self.spec.limits.error_after_ms
+                is_error = error_ms is not None and measured_ms > error_ms
+                return error_ms if is_error and error_ms is not None else self.spec.limits.least_ms
             case _:
                 return 0
 
@@ -161,9 +162,11 @@ class _Promise:
         """Returns those of *results* (`n`, `age_ms`, `visible_ms`) that broke the promise, and those that kept it
         before; each has a `limit_ms` of its own, or that of the promise.
         """
-        limit_ms = pl.col("limit_ms") if "limit_ms" in results.columns else pl.lit(self.limit_ms)
+        is_now = pl.col("visible_ms").is_between(self.at_ms - self.spec.over_ms, self.at_ms, closed="right")
+        of_promise_ms = self.broken_limit_ms(self._measured_ms(results.filter(is_now)))
+        limit_ms = pl.col("limit_ms") if "limit_ms" in results.columns else pl.lit(of_promise_ms)
         asked = results.with_columns(over_ms=pl.col("age_ms") - limit_ms, visible=pl.col("visible_ms"))
-        now = asked.filter(pl.col("visible").is_between(self.at_ms - self.spec.over_ms, self.at_ms, closed="right"))
+        now = asked.filter(is_now)
         broken = now.filter(pl.col("over_ms") > 0)
         first_ms = broken.select(pl.min("visible")).item() or self.at_ms
         before = asked.filter(pl.col("visible").is_between(first_ms - DAY_MS, first_ms, closed="left"))
@@ -177,6 +180,12 @@ class _Promise:
             usual_share=int(before.filter(pl.col("over_ms") > 0)["n"].sum()) / history if history else None,
             judged=int(now["n"].sum()),
         )
+
+    def _measured_ms(self, results: pl.DataFrame) -> float:
+        """Returns the quantile of the ages of *results* that the promise limits, ms; 0 without any."""
+        quantile = {**QUANTILES, **WORK_QUANTILES}.get(self.spec.measure, 1.0)
+        ages = results.sort("age_ms").filter(pl.col("n").cum_sum() > rank(pl.sum("n"), quantile))["age_ms"]
+        return float(ages[0]) if len(ages) else 0.0
 
     def _with_settings(
         self,
@@ -253,7 +262,7 @@ class _Promise:
                 pl.col("partition").is_null(),
             )
             newest_ms = rows.select(pl.col("watermark").dt.epoch("ms").max()).item()
-        return newest_ms is not None and self.at_ms - int(newest_ms) <= self.limit_ms
+        return newest_ms is not None and self.at_ms - int(newest_ms) <= self.broken_limit_ms(0)
 
     def _open_result(self, now: StreamsNow) -> OpenResult | None:
         if self.spec.measure is Measure.WATERMARK_LAG:
@@ -282,13 +291,13 @@ class _Promise:
             results = _with_ages(windows, "end_ms")
         else:
             results = _with_ages(self.facts.results.filter(pl.col("place").is_in(self.places)), "event_ms")
-        is_before = pl.col("visible_ms") < self.at_ms - found.age_ms
-        kept = results.filter(is_before, pl.col("age_ms") <= self.limit_ms).with_columns(
-            over_ms=pl.col("age_ms") - self.limit_ms, is_broken=pl.lit(value=False)
+        is_before, limit_ms = pl.col("visible_ms") < self.at_ms - found.age_ms, self.broken_limit_ms(found.age_ms)
+        kept = results.filter(is_before, pl.col("age_ms") <= limit_ms).with_columns(
+            over_ms=pl.col("age_ms") - limit_ms, is_broken=pl.lit(value=False)
         )
         parts = (window_parts if of_time else record_parts)(ledger, kept)
         columns = ["result", "n", "age_ms", "over_ms", "is_broken"]
-        row = dict(zip(columns, (-1, 1, found.age_ms, found.age_ms - self.limit_ms, True), strict=True))
+        row = dict(zip(columns, (-1, 1, found.age_ms, found.age_ms - limit_ms, True), strict=True))
         known = numbered(kept).select(columns)
         return self._with_settings(
             results=pl.concat([known, pl.DataFrame([row], schema=known.schema)]),

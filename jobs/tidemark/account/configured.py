@@ -9,7 +9,6 @@ from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
 from tidemark.account.owners.bound import BOUND
 from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.trigger import TRIGGER
-from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 
@@ -20,7 +19,7 @@ def configured_lengths(topology: Topology) -> Mapping[tuple[str, str | None], in
     for name, operator in topology.operators.items():
         if isinstance(operator, Source) and operator.bound_ms is not None:
             found[BOUND, name] = operator.bound_ms
-        if isinstance(operator, Aggregate) and operator.allowed_lateness_ms:
+        if operator.windows is not None and operator.allowed_lateness_ms:
             found[ALLOWED_LATENESS, name] = operator.allowed_lateness_ms
         if operator.emission is not None and operator.emission.interval_ms is not None:
             found[INTERVAL, name] = operator.emission.interval_ms

@@ -47,6 +47,14 @@ class Span:
         """Its length."""
         return self.until_ms - self.since_ms
 
+    def share_until(self, at_ms: int) -> float:
+        """Returns which share of it is before an instant, 0 to 1.
+
+        >>> Span(100, 200).share_until(175), Span(100, 200).share_until(50), Span(100, 100).share_until(175)
+        (0.75, 0.0, 0.0)
+        """
+        return min(1.0, max(0, at_ms - self.since_ms) / self.length_ms) if self.length_ms else 0.0
+
     def holds(self, column: str = "finished_ms") -> pl.Expr:
         """Returns the condition that an instant lies in it."""
         return pl.col(column).is_between(self.since_ms, self.until_ms, closed="right")

@@ -181,7 +181,12 @@ def _largest_expected(
     expected: _Expected, sums: pl.DataFrame, judged: Judged
 ) -> tuple[tuple[Cause, ...], tuple[Leaf, ...]]:
     """Returns the largest length that is expected; of a result that still waits, as much of it as has gone by."""
-    (owner, detail, stream), ms = max(expected.lengths_ms.items(), key=lambda each: (each[1], each[0][:2]))
+
+    def length_then_name(each: tuple[Owned, int]) -> tuple[int, str, str, str]:
+        (owner, detail, stream), ms = each
+        return ms, owner, detail, stream or ""
+
+    (owner, detail, stream), ms = max(expected.lengths_ms.items(), key=length_then_name)
     spent_ms = sums.filter(pl.col("owner") == owner, pl.col("detail") == detail).select(pl.max("ms")).item() or 0
     amount_ms = min(ms, int(spent_ms)) if judged.is_open else ms
     broken = int(judged.results.filter("is_broken")["n"].sum())

@@ -88,7 +88,11 @@ class Lost:
         """Yields records of *source* that were not produced, or are unread."""
         rows, stopped = self.counts.reads.filter(pl.col("source") == source.name), self._stopped(sub.name)
         if not rows["n"].sum():
-            yield Loss(stopped.leaf if stopped else Leaf(owner=TOPIC, detail=source.name, became=NOT_PRODUCED), 1)
+            # Until the last look nothing had come. Whether it came later is not known.
+            looked = 1.0 if stopped is None else self._spans[sub.name].share_until(stopped.seen_ms)
+            yield Loss(Leaf(owner=TOPIC, detail=source.name, became=NOT_PRODUCED), looked)
+            if stopped is not None:
+                yield Loss(stopped.leaf, 1 - looked)
             return
         missing, unseen = list[Loss](), list[Loss]()
         for (partition,), of_partition in rows.group_by("partition", maintain_order=True):
@@ -171,7 +175,7 @@ class _Stopped:
     @classmethod
     def absent(cls, stream: str, seen_ms: int) -> Self:
         """Returns that *stream* has no driver since then."""
-        return cls(seen_ms, Leaf(owner=ABSENCE, detail=stream, became=UNREAD, since_ms=seen_ms))
+        return cls(seen_ms, Leaf(owner=ABSENCE, detail=stream, became=UNREAD, stream=stream, since_ms=seen_ms))
 
 
 class _Usual:

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from tidemark.account.counts import Counts, Span, finished_ms_of, first_finished_ms, newest_result
-from tidemark.account.explanation import Became, Explanation, Leaf, Verdict
+from tidemark.account.explanation import Became, Explanation, Verdict
 from tidemark.account.lost import Lost
 from tidemark.account.moves import can_move
 from tidemark.account.outcomes import NAMED_FROM, Loss, OutcomesOf, as_one, large
@@ -48,27 +48,6 @@ def shares_of_records(topology: Topology, layout: Layout, spec: SlaSpec, *, at_m
     if spec.measure is Measure.RECORDS:
         return _of_number(topology, layout, spec, at_ms)
     return _of_staleness(topology, layout, spec, at_ms)
-
-
-def described(leaf: Leaf) -> str:
-    """Returns which records *leaf* is about.
-
-    >>> phone = {"records": 36, "became": Became.LATE, "partition": "orders/0", "key": "phone", "largest_ms": 208_200}
-    >>> described(Leaf(owner="key", detail="phone", **phone))
-    '36 records of `orders` partition 0, key `phone`, up to 208 s old'
-    >>> refused = {"became": Became.QUARANTINED, "partition": "orders/1", "reason": "wrong_type amount"}
-    >>> described(Leaf(owner="producer", detail="orders/1", records=1, **refused))
-    '1 record of `orders` partition 1, quarantined: wrong_type amount'
-    >>> described(Leaf(owner="topic", detail="orders", became=Became.NOT_PRODUCED))
-    'the records of `orders`, not produced'
-    """
-    number = "the records" if leaf.records is None else f"{leaf.records:,} record{'s' * (leaf.records != 1)}"
-    source, _, partition = (leaf.partition or leaf.detail).partition("/")
-    parts = [f"{number} of `{source}`" + (f" partition {partition}" if leaf.partition and partition else "")]
-    parts += [f"key `{leaf.key}`"] if leaf.key is not None else []
-    parts += [f"up to {leaf.largest_ms // 1_000:,} s old"] if leaf.largest_ms is not None else []
-    parts += [leaf.became] if leaf.became and leaf.largest_ms is None else []
-    return ", ".join(parts) + (f": {leaf.reason}" if leaf.reason else "")
 
 
 def _of_share(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> Explanation:

@@ -16,7 +16,6 @@ from tidemark.account.now import StreamsNow
 from tidemark.account.open_records import OpenResult, first_end_ms, hop_into
 from tidemark.account.unfinished import OPEN, open_parts
 from tidemark.kernels.columns.quantiles import median_of
-from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.topology import SubTopology
@@ -143,4 +142,4 @@ class OpenTime:
 
 def waits_for_time(operator: Operator) -> bool:
     """Returns True if *operator* sends a window when time has passed its end."""
-    return isinstance(operator, Aggregate) and operator.emission.strategy is Strategy.ON_WINDOW_CLOSE
+    return operator.emission is not None and operator.emission.strategy is Strategy.ON_WINDOW_CLOSE

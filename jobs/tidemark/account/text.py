@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from tidemark.account.explanation import Explanation, Leaf, Verdict
+from dataclasses import replace
+
+from tidemark.account.excess import path_of
+from tidemark.account.explanation import Became, Explanation, Leaf, Verdict
 from tidemark.account.owners import OWNERS
+from tidemark.account.owners.topic import TOPIC
 from tidemark.model.settings.lengths import for_people
 
 
@@ -15,18 +19,22 @@ def told(explanation: Explanation) -> str:
     '`orders` partition 0 was written 9.1 s late, usually 300 ms; this explains 93 % of 41 late results'
     >>> told(Explanation(verdict=Verdict.AS_USUAL, usual_share=0.12))
     'as usual: 12 % of the results before were late, too'
+    >>> unread = Leaf(owner="topic", detail="orders", records=36, became=Became.NOT_PRODUCED)
+    >>> told(Explanation(verdict=Verdict.EXPLAINED, leaves=(unread,), explained=1.0, broken=36))
+    '36 records of `orders`, not produced; this explains 100 % of 36 records'
     """
     match explanation.verdict:
         case Verdict.EXPLAINED:
-            whole = f"this explains {explanation.explained:.0%} of {explanation.broken:,} late results".replace(
-                "%", " %"
-            )
+            what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
+            whole = f"this explains {explanation.explained:.0%} of {explanation.broken:,} {what}".replace("%", " %")
             known = [] if explanation.has_history else ["there is no history that says what is usual"]
-            one = explanation.broken == 1
-            parts = [*map(did, explanation.leaves), *([] if one else [whole]), *known]
+            has_several = explanation.broken > 1
+            parts = [*map(did, explanation.leaves), *([whole] if has_several else []), *known]
             return "; ".join(parts)
         case Verdict.CANNOT_BE_KEPT:
-            return f"the promise cannot be kept: {'; '.join(map(did, explanation.leaves))}"
+            # What is expected of it is its whole length.
+            whole_lengths = [did(replace(leaf, usual_ms=0)) for leaf in explanation.leaves]
+            return f"the promise cannot be kept: {'; '.join(whole_lengths)}"
         case Verdict.AS_USUAL:
             return f"as usual: {explanation.usual_share or 0:.0%} of the results before were late, too".replace(
                 "%", " %"
@@ -42,11 +50,48 @@ def did(leaf: Leaf) -> str:
 
     >>> did(Leaf(owner="pause", detail="shop/revenue", amount_ms=12_000, usual_ms=0))
     'the process of `shop/revenue` stood still for 12 s'
+    >>> did(Leaf(owner="producer", detail="orders/0", amount_ms=-3_000_000))
+    'records of `orders` partition 0 are 50 min ahead of the clock'
+    >>> did(Leaf(owner="operator", detail="top"))
+    'rows of `top` are not as they are declared'
     """
+    if leaf.became is not None:
+        return _did_to_records(leaf, leaf.became)
+    if leaf.amount_ms is None:
+        return f"{'fields' if leaf.owner == TOPIC else 'rows'} of {place_of(leaf)} are not as they are declared"
+    if leaf.amount_ms < 0:
+        return f"records of {place_of(leaf)} are {for_people(-leaf.amount_ms)} ahead of the clock"
     owner, usual_ms = OWNERS[leaf.owner], leaf.usual_ms or 0
-    whole = for_people((leaf.amount_ms or 0) + usual_ms)
+    whole = for_people(leaf.amount_ms + usual_ms)
     said = owner.says.format(detail=place_of(leaf), stream=f"`{leaf.stream}`", amount=whole)
     return said + (f", usually {for_people(usual_ms)}" if usual_ms else "")
+
+
+def _did_to_records(leaf: Leaf, became: Became) -> str:
+    """Returns which records *leaf* kept from being counted.
+
+    >>> phone = {"records": 36, "became": Became.LATE, "partition": "orders/0", "key": "phone", "largest_ms": 208_200}
+    >>> did(Leaf(owner="key", detail="phone", **phone))
+    '36 records of `orders` partition 0, key `phone`, up to 208 s old'
+    >>> refused = {"became": Became.QUARANTINED, "partition": "orders/1", "reason": "wrong_type amount"}
+    >>> did(Leaf(owner="producer", detail="orders/1", records=1, **refused))
+    '1 record of `orders` partition 1, quarantined: wrong_type amount'
+    >>> did(Leaf(owner="topic", detail="orders", became=Became.NOT_PRODUCED))
+    'the records of `orders`, not produced'
+    >>> did(Leaf(owner="absence", detail="shop/sums", became=Became.UNREAD, partition="orders/0", records=6))
+    '6 records of `orders` partition 0, unread: absence of `shop/sums`'
+    """
+    is_of_topic = path_of((leaf.owner, leaf.detail, leaf.stream))[0][0] == TOPIC
+    records = "the records" if leaf.records is None else f"{leaf.records:,} record{'s' * (leaf.records != 1)}"
+    of = leaf.partition or (leaf.detail if is_of_topic else "")
+    source, _, partition = of.partition("/")
+    if of:
+        records += f" of `{source}`" + (f" partition {partition}" if leaf.partition and partition else "")
+    parts = [records]
+    parts += [f"key `{leaf.key}`"] if leaf.key is not None else []
+    parts += [became] if leaf.largest_ms is None else [f"up to {leaf.largest_ms // 1_000:,} s old"]
+    why = leaf.reason if is_of_topic else f"{leaf.owner.replace('_', ' ')} of {place_of(leaf)}"
+    return ", ".join(parts) + (f": {why}" if why else "")
 
 
 def place_of(leaf: Leaf) -> str:

@@ -28,8 +28,7 @@ class AlertCause:
     Attributes:
         owner: whose fault it is.
         detail: which one: an operator, a source, SOURCE/PARTITION, a host, …; None: the stream says it.
-        stream: whose time it was, TOPOLOGY/STREAM for one of another topology; None: it was spent outside of streams,
-            or no stream is known.
+        stream: whose time it was, TOPOLOGY/STREAM; None: it was spent outside of streams, or no stream is known.
         amount_ms: time beyond what is expected of it, ms; None: it is not about time, or not measured.
         records: how many records it kept from being counted; None: it is not about numbers of records.
         share: its share of the whole excess, 0 to 1; None: not measured.

@@ -57,6 +57,12 @@ class Owner:
     has_time: bool = True
     works_on_records: bool = False
 
+    @property
+    def is_at_operator(self) -> bool:
+        """Whether its detail is an operator of the topology, such as a source, perhaps with a partition."""
+        named = self.detail.partition(";")[0].rpartition(", ")[2]
+        return named in {"the operator", "the source", "the sink", "SOURCE/PARTITION"}
+
 
 _OWNERS: dict[str, Owner] = {}
 

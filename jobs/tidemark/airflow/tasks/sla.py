@@ -205,11 +205,13 @@ def notify(
         page: path of the page to look at; None: that of its incident.
         dags: the DAGs that wait for the late streams.
     """
+    from tidemark.account.owners import is_at_operator
     from tidemark.sla.incidents.alert_message import message_of
     from tidemark.sla.incidents.alert_text import alert_texts
 
     change = due.alert
-    operator = change.cause.place[0] if change.cause else None
+    cause = change.cause
+    operator = cause.place[0] if cause and is_at_operator(cause.owner) else None
     topology = quote(change.topology, safe="")
     if page is None:
         incident = (change.incidents or (change.alert,))[0]

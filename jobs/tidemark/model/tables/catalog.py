@@ -1007,15 +1007,20 @@ SLA_RESULTS = Table(
         (
             "culprit",
             "string",
-            "what broke it: of a latency the part that grew most in windows over the SLA (as in window_parts), else "
-            "the place that blocks progress; null: none known, or not broken",
+            "what to look at: the stalest group, the operator or table of broken rows, or the detail of the cause; "
+            "null: none known, or not broken",
         ),
-        ("blocked_by", "string", "first finding of `tidemark why` for a broken SLA; null: none, or not broken"),
-        ("cause", "string", "cause that it may share with other broken SLAs; null: not broken"),
-        ("cause_sub_topology", "string", "its sub-topology; null: none is known"),
-        ("cause_operator", "string", "its operator, source or other detail; null: the driver of the sub-topology"),
-        ("cause_partition", "int", "partition of that source; null: the cause has none"),
-        ("cause_since", "timestamp", "clock of the driver when it began; null: not known"),
+        ("blocked_by", "string", "why, as a sentence of the account of time; null: not known, or not broken"),
+        (
+            "cause",
+            "string",
+            "owner of the time or the records that explain most of what broke it, such as absence, operator or "
+            "producer; null: not known, or not broken",
+        ),
+        ("cause_sub_topology", "string", "stream whose time it was, TOPOLOGY/STREAM; null: spent outside of streams"),
+        ("cause_operator", "string", "detail of the owner: operator, source, table, host, …; null: the stream says it"),
+        ("cause_partition", "int", "partition, if the detail is that of a source; null: it is not"),
+        ("cause_since", "timestamp", "when that began; null: not known"),
         *_OF_CAUSE,
         (
             "other_causes",

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
+from tidemark.account.owners import is_at_operator
 from tidemark.escaping import inert
 from tidemark.facts.incidents import state_in_words
 from tidemark.model.settings.intervals import utc
@@ -84,6 +85,7 @@ def _environment() -> Environment:
         "n": "{:,}".format,
         "ms": length,
         "ago": ago,
+        "is_at_operator": is_at_operator,
         "at": utc,
         "moment": moment,
         "day_and_clock": "{:%Y-%m-%d %H:%M:%S}".format,

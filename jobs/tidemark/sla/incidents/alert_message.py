@@ -54,7 +54,7 @@ class AlertMessage:
         unit: one of `Unit`.
         message: measured and allowed values as a sentence; of an acknowledgement the note.
         culprit: the operator or input to look at.
-        blocked_by: the first finding of `tidemark why`.
+        blocked_by: why, in a sentence.
         budget_left: unused share of the error budget.
         impact: everything that the cause affects.
         opened_ms: when the alert was opened.

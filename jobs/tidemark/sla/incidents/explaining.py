@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
-
-import duckdb
-import polars as pl
-from deltalake.exceptions import DeltaError
 
 from tidemark.account.cause import OF_ROWS, cause_of
 from tidemark.account.contract import owner_of_culprit
 from tidemark.account.excess import path_of
 from tidemark.account.explanation import Cause, Explanation, Leaf, Verdict
 from tidemark.account.text import told
-from tidemark.errors import TidemarkError
 from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import AlertCause
@@ -58,21 +53,19 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
     def explain(status: Status) -> Explained:
         spec = status.spec
         if spec.measure in OF_ROWS:
-            found = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
-            return replace_culprit(explained(found), status.culprit)
+            of_rows = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
+            # Its message has the broken rows.
+            return Explained(causes=causes_of(of_rows), culprit=status.culprit)
         try:
-            return explained(cause_of(topology, layout, spec, at_ms=at_ms, stored=stored))
-        except (TidemarkError, DeltaError, duckdb.Error, pl.exceptions.PolarsError, OSError):
+            found = explained(cause_of(topology, layout, spec, at_ms=at_ms, stored=stored))
+            # The check itself may have found which group is stale, or which operator worked for too long.
+            return found if status.culprit is None else replace(found, culprit=status.culprit)
+        except Exception:
             # The verdict is known without an explanation, and its alert must not wait for one.
             log.warning("%s of %s is broken, and could not be explained", spec.name, topology.name, exc_info=True)
-            return Explained()
+            return Explained(culprit=status.culprit)
 
     return explain
-
-
-def replace_culprit(found: Explained, culprit: str | None) -> Explained:
-    """Returns *found* with what a check of rows itself has found as the *culprit*."""
-    return Explained(causes=found.causes, culprit=culprit, blocked_by=found.blocked_by)
 
 
 def explained(found: Explanation) -> Explained:

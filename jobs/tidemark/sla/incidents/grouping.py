@@ -212,7 +212,7 @@ class _Grouping:
         moved = [name for name in (before.incidents if before else ()) if self._has_moved(opened.get(name), common)]
         incidents = outside(_joined(before, "incidents", (each.incident for each in members)), moved)
         of_alert = [each for name, each in opened.items() if name in incidents]
-        tables, topics = self._impact(common)
+        tables, topics = self._impact(common, of_alert)
         owners = present(each.owner or None for each in of_alert)
         left = [opened[name] for name in moved]
         slas_left = {each.sla for each in left} - {each.sla for each in of_alert}
@@ -265,12 +265,22 @@ class _Grouping:
         broken = [each for each in self._results[sla] if each.verdict in BROKEN]
         return [each for each in broken if each.cause is not None and each.cause.fault == common]
 
-    def _impact(self, common: Common) -> tuple[list[str], list[str]]:
-        """Returns tables and topics downstream of the fault in *common*."""
+    def _impact(self, common: Common, members: Iterable[IncidentChange]) -> tuple[list[str], list[str]]:
+        """Returns tables and topics downstream of the fault in *common*.
+
+        A host or a key is no place in the topology: there it is what is downstream of what the *members* are about.
+        """
         if not isinstance(common, Fault):
             return [], []
         operator, _ = AlertCause(owner=common.owner, detail=common.detail).place
-        return results_downstream(operator, common.stream, self._topology, self._project)
+        operators = self._topology.operators
+        if common.stream is not None or operator in operators:
+            return results_downstream(operator, common.stream, self._topology, self._project)
+        subjects = {member.subject for member in members}
+        about = [name for name, each in operators.items() if not subjects.isdisjoint({name, each.result_table})]
+        found = [results_downstream(name, None, self._topology, self._project) for name in about]
+        tables, topics = ({name: None for both in found for name in both[of]} for of in (0, 1))
+        return [*tables], [*topics]
 
     def _worst(self, members: Sequence[IncidentChange], owners: Sequence[str], common: Common) -> dict[str, Any]:
         """Returns the fields of an alert that the worst of *members* decides.
