@@ -11,7 +11,7 @@ Each operator counts what it read: behind a repartition that sends a record on t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,28 +47,19 @@ def shares_of_records(topology: Topology, layout: Layout, spec: SlaSpec, *, at_m
         return _of_share(topology, layout, spec, at_ms)
     if spec.measure is Measure.RECORDS:
         return _of_number(topology, layout, spec, at_ms)
-    return _of_staleness(topology, layout, spec, at_ms)
+    return shares_since_newest_row(topology, layout, _writers(topology, spec.subject), at_ms=at_ms)
 
 
-def described(leaf: Leaf) -> str:
-    """Returns which records *leaf* is about.
+def shares_since_newest_row(
+    topology: Topology, layout: Layout, writers: Sequence[str], *, at_ms: int
+) -> Explanation:
+    """Returns what became of the records from which the operators *writers* should have had results until *at_ms*.
 
-    >>> phone = {"records": 36, "became": Became.LATE, "partition": "orders/0", "key": "phone", "largest_ms": 208_200}
-    >>> described(Leaf(owner="key", detail="phone", **phone))
-    '36 records of `orders` partition 0, key `phone`, up to 208 s old'
-    >>> refused = {"became": Became.QUARANTINED, "partition": "orders/1", "reason": "wrong_type amount"}
-    >>> described(Leaf(owner="producer", detail="orders/1", records=1, **refused))
-    '1 record of `orders` partition 1, quarantined: wrong_type amount'
-    >>> described(Leaf(owner="topic", detail="orders", became=Became.NOT_PRODUCED))
-    'the records of `orders`, not produced'
+    They are those since the newest row that one of them wrote, or of all time without a row.
     """
-    number = "the records" if leaf.records is None else f"{leaf.records:,} record{'s' * (leaf.records != 1)}"
-    source, _, partition = (leaf.partition or leaf.detail).partition("/")
-    parts = [f"{number} of `{source}`" + (f" partition {partition}" if leaf.partition and partition else "")]
-    parts += [f"key `{leaf.key}`"] if leaf.key is not None else []
-    parts += [f"up to {leaf.largest_ms // 1_000:,} s old"] if leaf.largest_ms is not None else []
-    parts += [leaf.became] if leaf.became and leaf.largest_ms is None else []
-    return ", ".join(parts) + (f": {leaf.reason}" if leaf.reason else "")
+    lost = Lost(topology, layout, _since_newest_row(topology, layout, writers, at_ms), at_ms)
+    found = Explanation(verdict=Verdict.NOT_KNOWN, has_history=lost.has_history)
+    return _explained(found, lost.on(each for name in writers for each in topology.path_into(name)), Measure.STALENESS)
 
 
 def _of_share(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> Explanation:
@@ -84,7 +75,7 @@ def _of_share(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> 
         return found
     if usual is not None and is_usual(broken / n, usual, n, times=USUAL_TIMES):
         return replace(found, verdict=Verdict.AS_USUAL)
-    return _explained(found, outcomes.late() if spec.measure is Measure.LATE_SHARE else outcomes.quarantined(), spec)
+    return _explained(found, outcomes.late() if spec.measure is Measure.LATE_SHARE else outcomes.quarantined(), spec.measure)
 
 
 def _of_number(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> Explanation:
@@ -104,14 +95,7 @@ def _of_number(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) ->
     # The number that is judged is one result, and broke the promise: its share is 1.
     if usual is not None and usual * USUAL_TIMES >= 1:
         return replace(found, verdict=Verdict.AS_USUAL)
-    return _explained(found, lost.before(spec.subject), spec)
-
-
-def _of_staleness(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> Explanation:
-    writers = _writers(topology, spec.subject)
-    lost = Lost(topology, layout, _since_newest_row(topology, layout, writers, at_ms), at_ms)
-    found = Explanation(verdict=Verdict.NOT_KNOWN, has_history=lost.has_history)
-    return _explained(found, lost.on(each for name in writers for each in topology.path_into(name)), spec)
+    return _explained(found, lost.before(spec.subject), spec.measure)
 
 
 def _judged(spec: SlaSpec, at_ms: int) -> Span:
@@ -153,12 +137,12 @@ def _since_newest_row(topology: Topology, layout: Layout, writers: Iterable[str]
     return {name: Span(since.get(name, first_ms), at_ms) for name in _streams(topology)}
 
 
-def _explained(found: Explanation, losses: Iterable[Loss], spec: SlaSpec) -> Explanation:
+def _explained(found: Explanation, losses: Iterable[Loss], measure: Measure) -> Explanation:
     """Returns *found* with the leaves of *losses* that are large enough, the largest first.
 
     What is too small by itself is added up by topic and by what became of it.
     """
-    known = [loss for loss in losses if loss.excess > 0 and can_move(loss.leaf.owner, spec.measure)]
+    known = [loss for loss in losses if loss.excess > 0 and can_move(loss.leaf.owner, measure)]
     whole, named = sum(loss.excess for loss in known), large(known)
     small: dict[tuple[str, Became | None], list[Loss]] = defaultdict(list)
     for loss in known:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from tidemark.account.explanation import Explanation, Leaf, Verdict
+from tidemark.account.explanation import Became, Explanation, Leaf, Verdict
 from tidemark.account.owners import OWNERS
 from tidemark.model.settings.lengths import for_people
+
+
+NO_HISTORY = "there is no history that says what is usual"
 
 
 def told(explanation: Explanation) -> str:
@@ -18,13 +21,8 @@ def told(explanation: Explanation) -> str:
     """
     match explanation.verdict:
         case Verdict.EXPLAINED:
-            whole = f"this explains {explanation.explained:.0%} of {explanation.broken:,} late results".replace(
-                "%", " %"
-            )
-            known = [] if explanation.has_history else ["there is no history that says what is usual"]
-            one = explanation.broken == 1
-            parts = [*map(did, explanation.leaves), *([] if one else [whole]), *known]
-            return "; ".join(parts)
+            known = [] if explanation.has_history else [NO_HISTORY]
+            return "; ".join([*map(sentence_of, explanation.leaves), *_explained(explanation), *known])
         case Verdict.CANNOT_BE_KEPT:
             return f"the promise cannot be kept: {'; '.join(map(did, explanation.leaves))}"
         case Verdict.AS_USUAL:
@@ -37,6 +35,23 @@ def told(explanation: Explanation) -> str:
             return "no cause is known"
 
 
+def _explained(explanation: Explanation) -> list[str]:
+    """Returns how many late results the causes explain; of one late result, and of records, the leaves tell all."""
+    if explanation.broken <= 1 or any(leaf.became for leaf in explanation.leaves):
+        return []
+    whole = f"this explains {explanation.explained:.0%} of {explanation.broken:,} late results"
+    return [whole.replace("%", " %")]
+
+
+def sentence_of(leaf: Leaf) -> str:
+    """Returns what the owner of *leaf* did, or which records it kept from being counted.
+
+    >>> sentence_of(Leaf(owner="topic", detail="orders", records=36, became=Became.NOT_PRODUCED))
+    '36 records of `orders`, not produced'
+    """
+    return described(leaf) if leaf.became else did(leaf)
+
+
 def did(leaf: Leaf) -> str:
     """Returns what the owner of *leaf* did, with its whole length and what is usual of it.
 
@@ -47,6 +62,27 @@ def did(leaf: Leaf) -> str:
     whole = for_people((leaf.amount_ms or 0) + usual_ms)
     said = owner.says.format(detail=place_of(leaf), stream=f"`{leaf.stream}`", amount=whole)
     return said + (f", usually {for_people(usual_ms)}" if usual_ms else "")
+
+
+def described(leaf: Leaf) -> str:
+    """Returns which records *leaf* is about.
+
+    >>> phone = {"records": 36, "became": Became.LATE, "partition": "orders/0", "key": "phone", "largest_ms": 208_200}
+    >>> described(Leaf(owner="key", detail="phone", **phone))
+    '36 records of `orders` partition 0, key `phone`, up to 208 s old'
+    >>> refused = {"became": Became.QUARANTINED, "partition": "orders/1", "reason": "wrong_type amount"}
+    >>> described(Leaf(owner="producer", detail="orders/1", records=1, **refused))
+    '1 record of `orders` partition 1, quarantined: wrong_type amount'
+    >>> described(Leaf(owner="topic", detail="orders", became=Became.NOT_PRODUCED))
+    'the records of `orders`, not produced'
+    """
+    number = "the records" if leaf.records is None else f"{leaf.records:,} record{'s' * (leaf.records != 1)}"
+    source, _, partition = (leaf.partition or leaf.detail).partition("/")
+    parts = [f"{number} of `{source}`" + (f" partition {partition}" if leaf.partition and partition else "")]
+    parts += [f"key `{leaf.key}`"] if leaf.key is not None else []
+    parts += [f"up to {leaf.largest_ms // 1_000:,} s old"] if leaf.largest_ms is not None else []
+    parts += [leaf.became] if leaf.became and leaf.largest_ms is None else []
+    return ", ".join(parts) + (f": {leaf.reason}" if leaf.reason else "")
 
 
 def place_of(leaf: Leaf) -> str:
