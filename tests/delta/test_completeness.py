@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from tidemark.sla.incidents.culprits import with_culprits
 
 from support.command_line import tidemark
 from support.crashes import Crash, crash_at
@@ -23,7 +24,6 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.sla import Verdict
-from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.measures.status import Status, statuses
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.intervals import IntervalState, interval_state

@@ -17,6 +17,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from tidemark.sla.incidents.culprits import with_culprits
 
 from support.play import Play, Row, bad, ms, record, tell
 from support.quiet_broker import Ends
@@ -35,7 +36,6 @@ from tidemark.query.sql import Warehouse
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.promises import Promises
 from tidemark.semantics.sla import Verdict
-from tidemark.sla.incidents.culprits import with_culprits
 from tidemark.sla.measures.status import Status
 from tidemark.stream.decide import decision
 from tidemark.stream.driver.heartbeats import Heartbeats

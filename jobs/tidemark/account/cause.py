@@ -177,7 +177,9 @@ class Promise:
         """
         limit_ms = pl.col("limit_ms") if "limit_ms" in results.columns else pl.lit(self.limit_ms)
         asked = results.with_columns(over_ms=pl.col("age_ms") - limit_ms, visible=pl.col("visible_ms"))
-        now = asked.filter(pl.col("visible").is_between(self.known.at_ms - self.spec.over_ms, self.known.at_ms, closed="right"))
+        now = asked.filter(
+            pl.col("visible").is_between(self.known.at_ms - self.spec.over_ms, self.known.at_ms, closed="right")
+        )
         broken = now.filter(pl.col("over_ms") > 0)
         first_ms = broken.select(pl.min("visible")).item() or self.known.at_ms
         before = asked.filter(pl.col("visible").is_between(first_ms - DAY_MS, first_ms, closed="left"))

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from tidemark.account.counts import Counts, Span, finished_ms_of, first_finished_ms, newest_result
-from tidemark.account.explanation import Became, Explanation, Leaf, Verdict
+from tidemark.account.explanation import Became, Explanation, Verdict
 from tidemark.account.lost import Lost
 from tidemark.account.moves import can_move
 from tidemark.account.outcomes import NAMED_FROM, Loss, OutcomesOf, as_one, large
@@ -50,9 +50,7 @@ def shares_of_records(topology: Topology, layout: Layout, spec: SlaSpec, *, at_m
     return shares_since_newest_row(topology, layout, _writers(topology, spec.subject), at_ms=at_ms)
 
 
-def shares_since_newest_row(
-    topology: Topology, layout: Layout, writers: Sequence[str], *, at_ms: int
-) -> Explanation:
+def shares_since_newest_row(topology: Topology, layout: Layout, writers: Sequence[str], *, at_ms: int) -> Explanation:
     """Returns what became of the records from which the operators *writers* should have had results until *at_ms*.
 
     They are those since the newest row that one of them wrote, or of all time without a row.
@@ -75,7 +73,9 @@ def _of_share(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> 
         return found
     if usual is not None and is_usual(broken / n, usual, n, times=USUAL_TIMES):
         return replace(found, verdict=Verdict.AS_USUAL)
-    return _explained(found, outcomes.late() if spec.measure is Measure.LATE_SHARE else outcomes.quarantined(), spec.measure)
+    return _explained(
+        found, outcomes.late() if spec.measure is Measure.LATE_SHARE else outcomes.quarantined(), spec.measure
+    )
 
 
 def _of_number(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> Explanation:

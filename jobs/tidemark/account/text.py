@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tidemark.account.explanation import Became, Explanation, Leaf, Verdict
+from tidemark.account.explanation import Explanation, Leaf, Verdict
 from tidemark.account.owners import OWNERS
 from tidemark.model.settings.lengths import for_people
-
 
 NO_HISTORY = "there is no history that says what is usual"
 
@@ -46,6 +45,7 @@ def _explained(explanation: Explanation) -> list[str]:
 def sentence_of(leaf: Leaf) -> str:
     """Returns what the owner of *leaf* did, or which records it kept from being counted.
 
+    >>> from tidemark.account.explanation import Became
     >>> sentence_of(Leaf(owner="topic", detail="orders", records=36, became=Became.NOT_PRODUCED))
     '36 records of `orders`, not produced'
     """
@@ -67,6 +67,7 @@ def did(leaf: Leaf) -> str:
 def described(leaf: Leaf) -> str:
     """Returns which records *leaf* is about.
 
+    >>> from tidemark.account.explanation import Became
     >>> phone = {"records": 36, "became": Became.LATE, "partition": "orders/0", "key": "phone", "largest_ms": 208_200}
     >>> described(Leaf(owner="key", detail="phone", **phone))
     '36 records of `orders` partition 0, key `phone`, up to 208 s old'

@@ -6,6 +6,7 @@ It is that of the account of time (`account.silence`). The findings of the walk 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from tidemark.account.explanation import Explanation, Leaf
 from tidemark.account.owners import OWNERS
@@ -14,13 +15,19 @@ from tidemark.account.text import NO_HISTORY, remedy_of, sentence_of
 from tidemark.errors import UnreadableFile
 from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
+from tidemark.model.sla_events import AlertCause
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.data_files import naming_damage
-from tidemark.why.evidence.findings import Cause, Trait, WhyFinding
+from tidemark.why.causes.registry import rules
+from tidemark.why.evidence.findings import Cause, Trait, WhyFinding, declared
 from tidemark.why.evidence.snapshot import Scene
 
-OF_OWNERS = {name: Cause(name, Trait.FAULT) for name in OWNERS}
-"""By owner, the cause of a finding from the account."""
+
+@cache
+def cause_named(owner: str) -> Cause:
+    """Returns the cause of findings that name *owner*: a rule may have declared one of that name."""
+    rules()  # imports the files that declare causes
+    return declared(owner) or Cause(owner, Trait.FAULT)
 
 
 def accounted(scene: Scene, layout: Layout, operators: Sequence[str], *, stored: Stored) -> list[WhyFinding]:
@@ -42,7 +49,7 @@ def _findings(topology: Topology, operator: str, explanation: Explanation) -> It
         said = [sentence_of(leaf), *([] if explanation.has_history else [NO_HISTORY])]
         name, partition = _place(leaf)
         yield WhyFinding(
-            cause=OF_OWNERS[leaf.owner],
+            cause=cause_named(leaf.owner),
             sub_topology=topology.sub_topology_of(operator).name,
             operator=operator,
             input=name if name in topology.operators else None,
@@ -56,6 +63,31 @@ def _findings(topology: Topology, operator: str, explanation: Explanation) -> It
             records=leaf.records,
             share=leaf.share,
         )
+
+
+def of_broken_sla(topology: Topology, subject: str | None, cause: AlertCause, blocked_by: str) -> WhyFinding:
+    """Returns the *cause* of a broken SLA about *subject*, which a check has told as *blocked_by*."""
+    operators, (name, partition) = topology.operators, cause.place
+    of_subject = [each.name for each in operators.values() if subject in {each.name, each.result_table}]
+    sub = (cause.stream or "").split("/")[-1]
+    of_stream = [name for each in topology.sub_topologies if each.name == sub for name in sorted(each.terminals())]
+    is_operator = name in operators
+    operator = [*of_subject, *([name or ""] if is_operator else []), *of_stream, *topology.terminals][0]
+    return WhyFinding(
+        cause=cause_named(cause.owner),
+        sub_topology=topology.sub_topology_of(operator).name,
+        operator=operator,
+        input=name if is_operator else None,
+        partition=partition,
+        since_ms=cause.since_ms,
+        seen=blocked_by,
+        remedy=OWNERS[cause.owner].remedy,
+        owner=cause.owner,
+        detail=cause.detail,
+        amount_ms=cause.amount_ms,
+        records=cause.records,
+        share=cause.share,
+    )
 
 
 def _place(leaf: Leaf) -> tuple[str, int | None]:
