@@ -160,7 +160,7 @@ IMPORTS = {
     ),
     "why": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
-        "storage.delta facts why.evidence why.causes"
+        "storage.delta account account.owners facts why.evidence why.causes"
     ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "

@@ -64,7 +64,7 @@ class _Silence:
     def explanation(self) -> Explanation:
         newest_ms = self._promise(0).newest_ms
         if newest_ms is None:
-            return self._of_first_result()
+            return self._of_first_result() if self._has_run else Explanation(verdict=Verdict.NOT_KNOWN)
         promise = self._promise(self._usual_age_ms)
         silent_ms = self.known.at_ms - newest_ms
         if silent_ms < -LEAST_CLOCK_ERROR_MS:
@@ -76,6 +76,17 @@ class _Silence:
             return explain(promise.judged_open(found))
         is_usual = found is not None or silent_ms <= self._usual_silence_ms
         return Explanation(verdict=Verdict.KEPT) if is_usual else self._of_records()
+
+    @property
+    def _has_run(self) -> bool:
+        """Whether a stream on the way to the operator has finished a batch."""
+        return not self.known.recorded.batches.filter(pl.col("sub_topology").is_in(self._streams)).is_empty()
+
+    @property
+    def _streams(self) -> set[str]:
+        """The sub-topologies on the way to the operator."""
+        topology = self.known.tables.topology
+        return {topology.sub_topology_of(each.name).name for each in topology.path_into(self.operator)}
 
     def _of_first_result(self) -> Explanation:
         """Returns what a table without a row waits for."""
@@ -152,8 +163,7 @@ class _Silence:
         """The lengths that settings have on the way to the operator, and a trigger of each stream."""
         topology = self.known.tables.topology
         path = {each.name: each for each in topology.path_into(self.operator)}
-        streams = {topology.sub_topology_of(name).name for name in path}
         lengths = configured_lengths(topology).items()
         settings_ms = sum(ms for (owner, detail), ms in lengths if owner != TRIGGER and detail in path)
         windows_ms = sum(each.windows.longest_ms for each in path.values() if each.windows is not None)
-        return settings_ms + windows_ms + topology.trigger_ms * len(streams)
+        return settings_ms + windows_ms + topology.trigger_ms * len(self._streams)

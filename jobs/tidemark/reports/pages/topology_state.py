@@ -174,9 +174,7 @@ class TopologyState:
     @property
     def _of_late_results(self) -> WhyFinding | None:
         # That a stream was drained, or its job has ended, was wanted; what somebody should do is in the finding.
-        is_late = self.verdict == PageVerdict.LATE or (
-            self.verdict == PageVerdict.NOT_RUNNING and self.state not in {Liveness.DRAINED, Liveness.FINISHED}
-        )
+        is_late = self.verdict in NEEDS_SOMEONE and self.state not in {Liveness.DRAINED, Liveness.FINISHED}
         return max(self.owners, key=lambda each: each.amount_ms or 0, default=None) if is_late else None
 
     @property
