@@ -184,7 +184,7 @@ IMPORTS = {
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model storage "
-        "storage.delta account facts reports why.evidence why.causes why sla.measures"
+        "storage.delta account account.owners facts reports why.evidence why.causes why sla.measures"
     ),
     "sla": (
         "collecting escaping clock semantics model.tables model.settings model.project model.kinds model "

@@ -1,9 +1,10 @@
 """Why an operator gives no results, where nothing is promised of it: what is usual takes the place of a limit.
 
 A result on its way is late when it is older than results usually are when they become visible: than 99 of 100 in the
-day before. Where nothing is on its way, the table is late when its newest row is older than it usually was just before
-the next one came. Of fewer than 20 results in that day these lengths are at least those that settings have on the way
-to it. A table that has never had a row is asked for in any case, since its reader waits for the first one.
+day before, by more than a trigger. Where nothing is on its way, the table is late when its newest row is older by more
+than a trigger than it usually was just before the next one came. Of fewer than 20 results in that day these lengths are
+at least those that settings have on the way to it. A table that has never had a row is asked for in any case, since its
+reader waits for the first one.
 """
 
 from __future__ import annotations
@@ -154,9 +155,10 @@ class _Silence:
         return self._usual_ms(before_ms, known=before_ms.len())
 
     def _usual_ms(self, lengths_ms: pl.Series, *, known: int) -> int:
-        """Returns what is usual by *lengths_ms*, those of so many results."""
+        """Returns what is usual by *lengths_ms*, those of so many results, and a trigger."""
         usual_ms = int(lengths_ms.to_frame("ms").select(quantile_of(pl.col("ms"), USUALLY)).item() or 0)
-        return usual_ms if known >= ENOUGH else max(usual_ms, self._configured_ms)
+        usual_ms = usual_ms if known >= ENOUGH else max(usual_ms, self._configured_ms)
+        return usual_ms + self.known.tables.topology.trigger_ms
 
     @property
     def _configured_ms(self) -> int:
