@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tidemark.sla.incidents.culprits import NO_EXPLANATION
-from tidemark.sla.incidents.roots import OF_ROWS
 
 from support.causes import known_causes
+from tidemark.sla.incidents.culprits import NO_EXPLANATION
+from tidemark.sla.incidents.roots import OF_ROWS
 from tidemark.why.causes.registry import rules
 from tidemark.why.causes.windows import WINDOW_NOT_CLOSED
 from tidemark.why.evidence.findings import (
