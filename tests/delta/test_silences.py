@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from support.fault_table import EMPTY, SAME, SHELVES, SHOP, Owned, Stage
-from support.healthy import Healthy
+from support.healthy import AnyWorld, Healthy
 from support.planted import Silent, Slow, Told
 from support.play import ms
 from support.world import Fault
 from tidemark.account.explanation import Explanation, Verdict
 from tidemark.account.silence import causes_of_silence
+from tidemark.cli.explain import why
+from tidemark.model.settings.intervals import iso
 
 NEW = replace(SHOP, since_s=0)
 HANGS = Slow("operator", "newest", 10**6, 250, times=1)
@@ -32,6 +34,16 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
     return Healthy(tmp_path_factory.mktemp("healthy"))
 
 
+def played(healthy: Healthy, home: Path, stage: Stage, fault: Fault | None, at_s: float) -> AnyWorld:
+    world = healthy.copy(stage, home / "warehouse")
+    faults = () if fault is None else (fault,)
+    world.plant(*faults)
+    world.run(at_s)
+    for each in faults:
+        each.end(world, at_s)
+    return world
+
+
 def asked(healthy: Healthy, home: Path, stage: Stage, fault: Fault | None, at_s: float, *names: str) -> list[object]:
     found = explained(healthy, home, stage, fault, at_s, *names)
     return [{Owned(leaf.owner, leaf.detail, leaf.amount_ms, leaf.records) for leaf in each.leaves} for each in found]
@@ -40,12 +52,7 @@ def asked(healthy: Healthy, home: Path, stage: Stage, fault: Fault | None, at_s:
 def explained(
     healthy: Healthy, home: Path, stage: Stage, fault: Fault | None, at_s: float, *names: str
 ) -> list[Explanation]:
-    world = healthy.copy(stage, home / "warehouse")
-    if fault is not None:
-        world.plant(fault)
-    world.run(at_s)
-    if fault is not None:
-        fault.end(world, at_s)
+    world = played(healthy, home, stage, fault, at_s)
     found: Mapping[str, Explanation] = causes_of_silence(world.topology, world.layout, names, at_ms=ms(at_s))
     assert [*found] == [*names]
     return [*found.values()]
@@ -106,3 +113,18 @@ def test_a_table_without_a_row_waits_for_the_setting_that_holds_it(healthy: Heal
 def test_a_topology_that_has_never_run_has_no_account(healthy: Healthy, tmp_path: Path) -> None:
     (found,) = explained(healthy, tmp_path, NEW, None, 0, "board")
     assert (found.verdict, found.leaves) == (Verdict.NOT_KNOWN, ())
+
+
+def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path: Path) -> None:
+    """Of 4,922 ms beyond what is usual `newest` has 3,900."""
+    world = played(healthy, tmp_path, SHOP, HANGS, 255)
+    first, second, *remarks = why.findings(world.layout.warehouse, world.topology, at_ms=ms(255), operator="board")
+    assert first.line.startswith(
+        f"operator (79 %): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
+        "usually 10 ms; compare "
+    )
+    assert second.line.startswith("producer (21 %): board ← events since ")
+    assert {each.owner for each in remarks} == {None}
+    told = {"owner": "operator", "detail": "newest", "amount_ms": 3_900, "records": None}
+    assert told.items() <= first.row.items()
+    assert first.share == pytest.approx(3_900 / 4_922)

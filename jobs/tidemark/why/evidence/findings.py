@@ -170,7 +170,9 @@ class WhyFinding:
         place = self.operator if self.input in {None, self.operator} else f"{self.operator} ← {self.input}"
         where = place if self.partition is None else f"{place} partition {self.partition}"
         since = "" if self.since_ms is None else f" since {iso(self.since_ms)}"
-        return f"{self.cause}: {where}{since}: {self.seen}; {self.remedy}"
+        # One owner that has all of what is missing needs no share.
+        part = "" if self.share is None or self.share > 0.995 else f" ({self.share:.0%})".replace("%", " %")
+        return f"{self.cause}{part}: {where}{since}: {self.seen}; {self.remedy}"
 
 
 def in_order(findings: list[WhyFinding]) -> list[WhyFinding]:
