@@ -12,7 +12,7 @@ from tidemark.query.sql import Warehouse
 
 PAGES = """
     SELECT slas, incidents FROM alerts
-    WHERE audience IS NULL AND change = 'opened' AND cause = 'slow_operator' AND cause_operator = 'carrier_state'
+    WHERE audience IS NULL AND change = 'opened' AND cause = 'operator' AND cause_operator = 'carrier_state'
 """
 
 

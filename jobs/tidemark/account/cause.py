@@ -97,6 +97,11 @@ class Known:
         """Whose each moment of a stream was."""
         return Ledger.of(self.facts)
 
+    @cached_property
+    def now(self) -> StreamsNow:
+        """What the streams do at the instant."""
+        return StreamsNow(self.tables, self.recorded, self.ledger, self.at_ms)
+
 
 @dataclass(frozen=True)
 class Promise:
@@ -278,7 +283,7 @@ class Promise:
 
     def open_result(self) -> OpenResult | None:
         """Returns the oldest result that is not visible yet; None: none is on its way."""
-        now = StreamsNow(self.known.tables, self.known.recorded, self.known.ledger, self.known.at_ms)
+        now = self.known.now
         if self.spec.measure is Measure.WATERMARK_LAG:
             return OpenTime(now).where_it_stands(self.sub_topology)
         for place in self.places:

@@ -101,7 +101,11 @@ class _Silence:
 
     def _of_records(self) -> Explanation:
         """Returns what became of the records from which results should have come."""
-        promise = self._promise(0)
+        promise, now = self._promise(0), self.known.now
+        # Without a look, what came meanwhile is not known: it may wait unread.
+        subs = [each for each in now.topology.sub_topologies if each.name in self._streams]
+        if any(now.nobody_looks(sub) and now.last_look_ms(now.name(sub)) is None for sub in subs):
+            return Explanation(verdict=Verdict.NOT_KNOWN)
         if self._measure is Measure.WATERMARK_LAG:
             return promise.of_silence()
         tables = self.known.tables

@@ -55,7 +55,7 @@ DELIVERED = """
 SENT = """
     SELECT d.run_id, a.incidents[1]
     FROM alerts AS a JOIN deliveries AS d ON a.alert = d.alert AND a.change = d.change
-    WHERE a.audience IS NULL AND a.change = 'opened' AND a.cause = 'slow_operator' AND d.channel = 'log'
+    WHERE a.audience IS NULL AND a.change = 'opened' AND a.cause = 'operator' AND d.channel = 'log'
           AND a.cause_operator = $1 AND d.run_id IN (SELECT run_id FROM sla_results)
     ORDER BY a.changed_at LIMIT 1
 """
