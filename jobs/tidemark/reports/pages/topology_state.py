@@ -173,8 +173,8 @@ class TopologyState:
 
     @property
     def _of_late_results(self) -> WhyFinding | None:
-        # That a stream was drained, or its job has ended, was wanted; what somebody should do is in the finding.
-        is_late = self.verdict in NEEDS_SOMEONE and self.state not in {Liveness.DRAINED, Liveness.FINISHED}
+        # That a stream does not run has a reason of its own, which is in the finding about its driver.
+        is_late = self.verdict in NEEDS_SOMEONE and self.state in WORKS
         return max(self.owners, key=lambda each: each.amount_ms or 0, default=None) if is_late else None
 
     @property
