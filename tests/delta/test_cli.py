@@ -324,6 +324,7 @@ def test_why_prints_a_line_or_an_object_per_finding(home: Path) -> None:
         {"cause": "never_started", "sub_topology": "status", "operator": "flight_status", "input": None}
         | {"partition": None, "since": None, "seen": "status has never run: there is no heartbeat and no batch"}
         | {"remedy": f"start the driver of status: {begin}"}
+        | dict.fromkeys(("owner", "detail", "amount_ms", "records", "share"))
     ]
 
 

@@ -32,14 +32,19 @@ from tidemark.account.excess import path_of
 from tidemark.account.explanation import Explanation, Verdict
 from tidemark.account.ledger import Ledger
 from tidemark.account.numbers import shares_of_records
+from tidemark.account.owners import OWNERS
 from tidemark.account.records import numbered, record_parts
+from tidemark.cli.explain import why
+from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import rows_in
+from tidemark.model.kinds.source import Source
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_event_rows import event_of
-from tidemark.model.sla_events import SlaResult
+from tidemark.model.sla_events import AlertCause, SlaResult
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import SLA_RESULTS
+from tidemark.reports.pages.topology_state import TopologyState
 from tidemark.semantics.sla import BurnRate
 from tidemark.storage.delta.report_tables import open_report
 
@@ -244,16 +249,44 @@ def of_account(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
 
 
 def of_check(checked: Mapping[str, Row]) -> Surface:
-    """Returns what rows of `sla_results` say: the leaves, and not the node that holds several together."""
+    """Returns what rows of `sla_results` say."""
 
     def told(_world: AnyWorld, spec: SlaSpec, _at_ms: int) -> Answer:
-        result = event_of(SlaResult, checked[spec.name])
-        paths = {each: path_of((each.owner, each.detail or "", each.stream)) for each in result.causes}
-        nodes = {node for path in paths.values() for node in path[:-1]}
-        leaves = [each for each in result.causes if (each.owner, each.detail or "") not in nodes]
-        return [Owned(each.owner, each.detail or "", each.amount_ms, each.records) for each in leaves]
+        return leaves_of(event_of(SlaResult, checked[spec.name]).causes)
 
     return told
+
+
+def leaves_of(causes: Sequence[AlertCause]) -> Answer:
+    """Returns the leaves of *causes*, and not the node that holds several together."""
+    paths = {each: path_of((each.owner, each.detail or "", each.stream)) for each in causes}
+    nodes = {node for path in paths.values() for node in path[:-1]}
+    leaves = [each for each in causes if (each.owner, each.detail or "") not in nodes]
+    return [Owned(each.owner, each.detail or "", each.amount_ms, each.records) for each in leaves]
+
+
+def of_why(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
+    """Returns whom `tidemark why` names for the operator that the promise is about, above its remarks."""
+    operators = world.topology.operators.values()
+    (operator,) = (each.name for each in operators if spec.subject in {each.name, each.result_table})
+    found = why.findings(world.layout.warehouse, world.topology, at_ms=at_ms, operator=operator)
+    told = [each for each in found if each.owner is not None]
+    assert found[: len(told)] == told
+    assert sum(each.share or 0 for each in told) == pytest.approx(1, abs=0.15) if told else True
+    return [Owned(each.owner or "", each.detail or "", each.amount_ms, each.records) for each in told]
+
+
+def of_page(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
+    """Returns whom the page of the topology, which `tidemark status` shows, names for a broken promise.
+
+    What is told beside the verdict has the owner of one of the broken promises.
+    """
+    model = TopologyState(Stored(), world.layout, world.topology, at_ms=at_ms).summary()
+    rows = {row["sla"]: row for row in model["slas"]["rows"]}
+    cause, told = model["cause"], [row["blocked_by"] for row in rows.values() if row["causes"]]
+    assert told == [] or cause["seen"] in told
+    assert told == [] or cause["remedy"] == OWNERS[cause["owner"]].remedy
+    return leaves_of([AlertCause(**each) for each in rows[spec.name]["causes"]])
 
 
 def asked(of: Mapping[str, Surface], world: AnyWorld, case: Case) -> dict[str, list[str]]:
@@ -280,10 +313,26 @@ def amounts_beyond(found: Owned, wanted: Owned) -> list[str]:
     return [] if is_near and wanted.records in {None, found.records} else [f"{found} instead of {wanted}"]
 
 
+def can_why(world: AnyWorld, case: Case) -> bool:
+    """Returns whether `tidemark why` answers for the promise of *case*, too.
+
+    It explains the operator that writes a table, and the time of a source. It knows no promise: what has been as late
+    for a fifth of the history is usual.
+    """
+    (spec,) = specs_of(case.stage, world, case.promise)
+    subjects = [each for each in world.topology.operators.values() if spec.subject in {each.name, each.result_table}]
+    is_about_time = spec.measure is Measure.WATERMARK_LAG and any(isinstance(each, Source) for each in subjects)
+    is_about_table = spec.measure is Measure.STALENESS and len(subjects) == 1
+    return (is_about_time or is_about_table) and case.name != "slow partition"
+
+
 @pytest.mark.parametrize("played", [*each_play()], indirect=True)
 def test_every_surface_names_the_owners_and_their_amounts(played: Played) -> None:
-    surfaces = {"account": of_account, "check": of_check(played.checked)}
-    differences = {case.name: asked(surfaces, played.world, case) for case in played.cases}
+    surfaces = {"account": of_account, "check": of_check(played.checked), "page": of_page}
+    differences = {
+        case.name: asked(surfaces | ({"why": of_why} if can_why(played.world, case) else {}), played.world, case)
+        for case in played.cases
+    }
     assert {name: each for name, each in differences.items() if each} == {}
 
 

@@ -755,7 +755,9 @@ def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
         assert answer.returncode == 0, answer.stderr
         return answer.stdout
 
-    assert said("why", "shop", "clean").startswith("source_quiet: clean ← clean:orders since 2026-03-01T12:05:01.700Z")
+    owner, remark = said("why", "shop", "clean").splitlines()
+    assert owner.startswith("absence: clean since 2026-03-01T12:05:01.700Z: nobody ran `shop/clean` for ")
+    assert remark.startswith("source_quiet: clean ← clean:orders since 2026-03-01T12:05:01.700Z")
     job_log = Layout(chain).control("shop", "job") / "driver.log"
     job_log.parent.mkdir()
     job_log.write_text("a line of the job\n")

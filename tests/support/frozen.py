@@ -112,7 +112,13 @@ _LINES_OF_ALERTS["page of the topology"] = _LINES_OF_ALERTS["start page"]
 _NUMBERED = (
     "rows of `reads` are numbered over all batches, so that a held result can name one of an earlier batch (153)"
 )
+_ACCOUNT = "`why` begins with who owns what is missing, by the account of time, and so do pages"
 CHANGED: Sequence[Changed] = (
+    Changed("*", "command why", "*", _ACCOUNT),
+    Changed("*", "command status", "topologies[[]0].cause*", _ACCOUNT),
+    Changed("*", "page of the topology", ", the best explanation first*", _ACCOUNT),
+    Changed("*", "page of the topology", ": first who owns*", _ACCOUNT),
+    Changed("job", "page of the *", "*", _ACCOUNT),
     Changed("*", "table operator_batches", "results", _NUMBERED),
     Changed("*", "table partition_batches", "reads", f"its `writer_row`: {_NUMBERED}"),
     Changed("*", "table hop_*", "result_row", _NUMBERED),

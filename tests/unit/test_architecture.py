@@ -160,7 +160,7 @@ IMPORTS = {
     ),
     "why": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
-        "storage.delta facts why.evidence why.causes"
+        "account.owners storage.delta facts account why.evidence why.causes"
     ),
     "trace": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
@@ -171,8 +171,8 @@ IMPORTS = {
         "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
     ),
     "sla.incidents": (
-        "collecting escaping errors semantics model.tables model.settings model.project model storage "
-        "storage.delta facts account reports sla.measures"
+        "collecting escaping errors semantics model.tables model.settings model.project model account.owners "
+        "storage storage.delta facts account reports sla.measures"
     ),
     "metrics": "collecting clock semantics model.tables model.settings model.project model facts why.evidence",
     "cli.outside": (
@@ -200,29 +200,28 @@ IMPORTS = {
     ),
     "airflow.dags": "errors model.project model airflow.tasks",
     "plugins": "airflow.tasks",
-    "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.reports storage.delta spark_session facts reports reports.paths.ages "
-        "why.evidence reports.paths.windows"
+        "why.evidence"
     ),
     "reports.pages": (
         "collecting escaping semantics model.tables model.settings model.project model.kinds model "
         "account.owners storage storage.delta facts reports why.evidence why.causes why reports.paths"
-    ),
-    "reports.what_if": (
-        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query "
-        "facts reports.paths"
     ),
     "sla": (
         "collecting escaping clock semantics model.tables model.settings model.project model.kinds model "
         "storage storage.delta query facts facts.measures reports sla.contracts why.evidence sla.measures "
         "sla.incidents reports.pages"
     ),
+    "reports.what_if": (
+        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query "
+        "facts reports.paths"
+    ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
         "recorded query facts reports cli.shared why.evidence why.causes why sla.incidents reports.paths "
-        "reports.pages reports.what_if sla"
+        "reports.pages sla reports.what_if"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
@@ -232,7 +231,7 @@ IMPORTS = {
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
         "model storage storage.delta recorded query facts reports sla.incidents metrics airflow.tasks "
-        "airflow.dags reports.pages reports.what_if sla cli.explain"
+        "airflow.dags reports.pages sla reports.what_if cli.explain"
     ),
     "jobs": (
         "escaping errors clock model.tables model.settings model.project model kernels.columns "

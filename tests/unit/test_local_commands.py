@@ -91,6 +91,7 @@ def test_status_is_there_before_anything_runs(project: Project) -> None:
 def test_status_shows_the_reason_of_the_verdict(verdict: str, slas: tuple[str, ...], cause: str, line: str) -> None:
     rows = [{"sla": name, "verdict": found, "message": f"{name} is late"} for name, found in map(str.split, slas)]
     place = {"operator": "board", "input": "events" if cause == "source_quiet" else None, "partition": None}
+    place |= {"owner": None}
     finding = {"cause": cause, "seen": "it was seen", "remedy": "act", **place} if cause else None
     stream = {"sub_topology": "s", "state": "running", "records_in": 1, "first_latency_ms": None, "ambiguous_keys": 2}
     model = {"topology": "t", "page": None, "streams": [stream], "verdict": verdict}

@@ -59,7 +59,7 @@ def cause_of(
 
     It is told from the tables in *layout* as they were *stored* when others asked; None: as they are now.
     """
-    promise = _Promise(AccountTables(layout, topology, stored or Stored()), spec, at_ms)
+    promise = Promise(Known(AccountTables(layout, topology, stored or Stored()), at_ms, spec.over_ms), spec)
     if spec.measure in OF_RECORDS:
         return explain(promise.records())
     if spec.measure is Measure.COMPLETE_BY:
@@ -74,28 +74,52 @@ def cause_of(
 
 
 @dataclass(frozen=True)
-class _Promise:
-    """A promise at an instant, with what is known of the results that it is about."""
+class Known:
+    """What *tables* tell at an instant (epoch ms) of the `over_ms` before it, and of what was usual before these.
+
+    It is read and computed once, when it is first asked for.
+    """
 
     tables: AccountTables
-    spec: SlaSpec
     at_ms: int
-
-    @property
-    def topology(self) -> Topology:
-        return self.tables.topology
+    over_ms: int = 0
 
     @cached_property
     def recorded(self) -> Recorded:
-        return self.tables.recorded(since_ms=self.at_ms - self.spec.over_ms - DAY_MS, at_ms=self.at_ms)
+        """The rows of the tables."""
+        return self.tables.recorded(since_ms=self.at_ms - self.over_ms - DAY_MS, at_ms=self.at_ms)
 
     @cached_property
     def facts(self) -> AccountFacts:
-        return self.recorded.facts(self.topology)
+        """The facts of the account."""
+        return self.recorded.facts(self.tables.topology)
 
-    def ledger(self, first_ms: int) -> Ledger:
-        """Returns the ledger in which what was so before *first_ms*, the first broken result, is usual."""
+    def ledger_before(self, first_ms: int) -> Ledger:
+        """Returns whose each moment of a stream was; what was so before *first_ms*, epoch ms, is usual."""
         return Ledger.of(with_usual(self.facts, until_ms=first_ms))
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """Whose each moment of a stream was, where what was so before the `over_ms` is usual."""
+        return self.ledger_before(self.at_ms - self.over_ms)
+
+    @cached_property
+    def now(self) -> StreamsNow:
+        """What the streams do at the instant."""
+        return StreamsNow(self.tables, self.recorded, self.ledger, self.at_ms)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A promise, with what is *known* of the results that it is about."""
+
+    known: Known
+    spec: SlaSpec
+
+    @property
+    def topology(self) -> Topology:
+        """The topology that promises it."""
+        return self.known.tables.topology
 
     def broken_limit_ms(self, measured_ms: float) -> float:
         """Returns the limit that a length of *measured_ms* breaks: that of an error, or else the lowest one, ms."""
@@ -126,7 +150,7 @@ class _Promise:
 
     def records(self) -> Judged:
         """Returns the records that became visible late."""
-        results = self.facts.results.filter(pl.col("place").is_in(self.places))
+        results = self.known.facts.results.filter(pl.col("place").is_in(self.places))
         return self._judged(_with_ages(results, "event_ms"), record_parts)
 
     def intervals(self) -> Judged:
@@ -134,7 +158,7 @@ class _Promise:
         deadline, intervals = self.spec.limits, self.topology.operators[self.spec.subject].complete
         assert isinstance(deadline, Deadline)
         assert intervals is not None
-        windows = self.facts.windows.filter(pl.col("place") == self.spec.subject)
+        windows = self.known.facts.windows.filter(pl.col("place") == self.spec.subject)
         of_intervals = {
             end_ms: deadline.at_ms(end_ms) - end_ms
             for end_ms in windows["end_ms"].unique()
@@ -149,8 +173,10 @@ class _Promise:
         """Returns the batches in which the operator worked for too long, by the operator's segments alone."""
         # A stateless operator is a part of the next step, whose name has both.
         is_own = pl.col("detail").str.split("+").list.contains(self.spec.subject)
-        segments = self.facts.segments.filter(pl.col("owner") == OPERATOR, is_own)
-        placed = segments.join(driver_clocks(self.facts), on=["stream", "driver"], maintain_order="left").with_columns(
+        segments = self.known.facts.segments.filter(pl.col("owner") == OPERATOR, is_own)
+        placed = segments.join(
+            driver_clocks(self.known.facts), on=["stream", "driver"], maintain_order="left"
+        ).with_columns(
             pl.col("began_ms", "ended_ms") + pl.col("to_reference_ms"),
             ahead_ms=pl.lit(0, MS),
             producer=pl.lit(None, pl.String()),
@@ -162,13 +188,14 @@ class _Promise:
         """Returns those of *results* (`n`, `age_ms`, `visible_ms`) that broke the promise, and those that kept it
         before; each has a `limit_ms` of its own, or that of the promise.
         """
-        is_now = pl.col("visible_ms").is_between(self.at_ms - self.spec.over_ms, self.at_ms, closed="right")
+        at_ms = self.known.at_ms
+        is_now = pl.col("visible_ms").is_between(at_ms - self.spec.over_ms, at_ms, closed="right")
         of_promise_ms = self.broken_limit_ms(self._measured_ms(results.filter(is_now)))
         limit_ms = pl.col("limit_ms") if "limit_ms" in results.columns else pl.lit(of_promise_ms)
         asked = results.with_columns(over_ms=pl.col("age_ms") - limit_ms, visible=pl.col("visible_ms"))
         now = asked.filter(is_now)
         broken = now.filter(pl.col("over_ms") > 0)
-        first_ms = broken.select(pl.min("visible")).item() or self.at_ms
+        first_ms = broken.select(pl.min("visible")).item() or at_ms
         before = asked.filter(pl.col("visible").is_between(first_ms - DAY_MS, first_ms, closed="left"))
         kept = before.filter(pl.col("over_ms") <= 0)
         chosen = pl.concat([broken, kept])
@@ -176,7 +203,7 @@ class _Promise:
         history = int(before["n"].sum())
         return self._with_settings(
             results=numbered(chosen.select("n", "age_ms", "over_ms", is_broken)),
-            parts=parts_of_results(self.ledger(first_ms), chosen),
+            parts=parts_of_results(self.known.ledger_before(first_ms), chosen),
             usual_share=int(before.filter(pl.col("over_ms") > 0)["n"].sum()) / history if history else None,
             judged=int(now["n"].sum()),
         )
@@ -200,7 +227,7 @@ class _Promise:
         return Judged(
             results=results,
             parts=parts.filter(pl.col("owner").is_in(movers)),
-            batch_records=self.facts.plans.group_by("stream", "batch_id").agg(records=pl.sum("n")),
+            batch_records=self.known.facts.plans.group_by("stream", "batch_id").agg(records=pl.sum("n")),
             volume_of=source_of_volume(self.topology),
             configured=configured_lengths(self.topology),
             usual_share=usual_share,
@@ -212,19 +239,19 @@ class _Promise:
 
     def of_open_result(self) -> Explanation | None:
         """Returns why the oldest result is not visible yet; None: no result is on its way."""
-        ahead = self._ahead()
+        ahead = self.ahead()
         if ahead is not None:
             return ahead
-        if self._is_fresh:
+        newest_ms = self.newest_ms
+        if newest_ms is not None and self.known.at_ms - newest_ms <= self.broken_limit_ms(0):
             return Explanation(verdict=Verdict.KEPT)
-        ledger = self.ledger(self.at_ms - round(self.limit_ms))
-        found = self._open_result(StreamsNow(self.tables, self.recorded, ledger, self.at_ms))
-        return None if found is None else explain(self._open(found, ledger))
+        found = self.open_result()
+        return None if found is None else explain(self.judged_open(found))
 
     def of_silence(self) -> Explanation:
         """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""
         if self.spec.measure is Measure.STALENESS:
-            return shares_of_records(self.topology, self.tables.layout, self.spec, at_ms=self.at_ms)
+            return shares_of_records(self.topology, self.known.tables.layout, self.spec, at_ms=self.known.at_ms)
         source = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
         leaf = Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED)
         cause = Cause(owner=TOPIC, detail=source, explained=1.0)
@@ -232,15 +259,15 @@ class _Promise:
             verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1
         )
 
-    def _ahead(self) -> Explanation | None:
+    def ahead(self) -> Explanation | None:
         """Returns whose clock is ahead, if records have event times that are still to come; None: none has."""
-        reads = self.facts.reads.filter(pl.col("writer").is_null())
-        early = reads.filter(pl.col("event_ms") > self.at_ms + LEAST_CLOCK_ERROR_MS).sort("event_ms")
+        reads = self.known.facts.reads.filter(pl.col("writer").is_null())
+        early = reads.filter(pl.col("event_ms") > self.known.at_ms + LEAST_CLOCK_ERROR_MS).sort("event_ms")
         if early.is_empty():
             return None
         read = early.row(-1, named=True)
         whose = read["input"] if read["partition"] is None else f"{read['input']}/{read['partition']}"
-        seen_ms = self.at_ms if read["arrived_ms"] is None else read["arrived_ms"]
+        seen_ms = self.known.at_ms if read["arrived_ms"] is None else read["arrived_ms"]
         early_ms = seen_ms - read["event_ms"]
         leaf = Leaf(owner=PRODUCER, detail=whose, amount_ms=early_ms, largest_ms=early_ms, touched=read["n"])
         cause = Cause(owner=PRODUCER, detail=whose, explained=1.0)
@@ -249,22 +276,29 @@ class _Promise:
         )
 
     @property
-    def _is_fresh(self) -> bool:
-        """Whether the newest record of the table, or the watermark, is younger than the limit."""
+    def newest_ms(self) -> int | None:
+        """The event time of the newest record of the table, or the watermark, epoch ms; None: there is none."""
         if self.spec.measure is Measure.STALENESS:
-            rows = self.recorded.operator_batches.filter(pl.col("operator").is_in(self.places))
+            rows = self.known.recorded.operator_batches.filter(pl.col("operator").is_in(self.places))
             newest_ms = rows.select(pl.max("newest_ms")).item()
         else:
-            source = None if self.spec.subject == self.sub_topology.name else self.spec.subject
-            rows = self.recorded.partition_batches.filter(
-                pl.col("sub_topology") == self.sub_topology.name,
-                pl.col("source").eq_missing(source),
-                pl.col("partition").is_null(),
-            )
-            newest_ms = rows.select(pl.col("watermark").dt.epoch("ms").max()).item()
-        return newest_ms is not None and self.at_ms - int(newest_ms) <= self.broken_limit_ms(0)
+            newest_ms = self.watermarks.select(pl.max("watermark_ms")).item()
+        return None if newest_ms is None else int(newest_ms)
 
-    def _open_result(self, now: StreamsNow) -> OpenResult | None:
+    @property
+    def watermarks(self) -> pl.DataFrame:
+        """The watermarks of the stream, or of the source that is the subject: `batch_id`, `watermark_ms`."""
+        source = None if self.spec.subject == self.sub_topology.name else self.spec.subject
+        rows = self.known.recorded.partition_batches.filter(
+            pl.col("sub_topology") == self.sub_topology.name,
+            pl.col("source").eq_missing(source),
+            pl.col("partition").is_null(),
+        )
+        return rows.select("batch_id", watermark_ms=pl.col("watermark").dt.epoch("ms")).drop_nulls()
+
+    def open_result(self) -> OpenResult | None:
+        """Returns the oldest result that is not visible yet; None: none is on its way."""
+        now = self.known.now
         if self.spec.measure is Measure.WATERMARK_LAG:
             return OpenTime(now).where_it_stands(self.sub_topology)
         for place in self.places:
@@ -280,22 +314,29 @@ class _Promise:
         """Returns the operator before *place* whose windows wait for time; None: there is none."""
         return next((o for o in self.topology.path_into(place) if waits_for_time(o)), None)
 
-    def _open(self, found: OpenResult, ledger: Ledger) -> Judged:
+    @property
+    def _is_of_time(self) -> bool:
+        """Whether its results become visible when time has passed them."""
+        return self.spec.measure is Measure.WATERMARK_LAG or any(map(self._holder, self.places))
+
+    @property
+    def visible(self) -> pl.DataFrame:
+        """The results that became visible, with `age_ms`: windows, where they wait for time."""
+        facts = self.known.facts
+        if not self._is_of_time:
+            return _with_ages(facts.results.filter(pl.col("place").is_in(self.places)), "event_ms")
+        of_stream = pl.col("stream") == f"{self.topology.name}/{self.sub_topology.name}"
+        windows = facts.windows.filter(of_stream).unique(["batch_id", "end_ms"], keep="first", maintain_order=True)
+        return _with_ages(windows, "end_ms")
+
+    def judged_open(self, found: OpenResult) -> Judged:
         """Returns an open result beside those that were visible before it, and that kept the promise."""
-        of_time = self.spec.measure is Measure.WATERMARK_LAG or any(map(self._holder, self.places))
-        if of_time:
-            of_stream = pl.col("stream") == f"{self.topology.name}/{self.sub_topology.name}"
-            windows = self.facts.windows.filter(of_stream).unique(
-                ["batch_id", "end_ms"], keep="first", maintain_order=True
-            )
-            results = _with_ages(windows, "end_ms")
-        else:
-            results = _with_ages(self.facts.results.filter(pl.col("place").is_in(self.places)), "event_ms")
-        is_before, limit_ms = pl.col("visible_ms") < self.at_ms - found.age_ms, self.broken_limit_ms(found.age_ms)
+        results = self.visible
+        is_before, limit_ms = pl.col("visible_ms") < self.known.at_ms - found.age_ms, self.broken_limit_ms(found.age_ms)
         kept = results.filter(is_before, pl.col("age_ms") <= limit_ms).with_columns(
             over_ms=pl.col("age_ms") - limit_ms, is_broken=pl.lit(value=False)
         )
-        parts = (window_parts if of_time else record_parts)(ledger, kept)
+        parts = (window_parts if self._is_of_time else record_parts)(self.known.ledger, kept)
         columns = ["result", "n", "age_ms", "over_ms", "is_broken"]
         row = dict(zip(columns, (-1, 1, found.age_ms, found.age_ms - limit_ms, True), strict=True))
         known = numbered(kept).select(columns)

@@ -11,7 +11,7 @@ Each operator counts what it read: behind a repartition that sends a record on t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -47,7 +47,17 @@ def shares_of_records(topology: Topology, layout: Layout, spec: SlaSpec, *, at_m
         return _of_share(topology, layout, spec, at_ms)
     if spec.measure is Measure.RECORDS:
         return _of_number(topology, layout, spec, at_ms)
-    return _of_staleness(topology, layout, spec, at_ms)
+    return shares_since_newest_row(topology, layout, _writers(topology, spec.subject), at_ms=at_ms)
+
+
+def shares_since_newest_row(topology: Topology, layout: Layout, writers: Sequence[str], *, at_ms: int) -> Explanation:
+    """Returns what became of the records from which the operators *writers* should have had results until *at_ms*.
+
+    They are those since the newest row that one of them wrote, or of all time without a row.
+    """
+    lost = Lost(topology, layout, _since_newest_row(topology, layout, writers, at_ms), at_ms)
+    found = Explanation(verdict=Verdict.NOT_KNOWN, has_history=lost.has_history)
+    return _explained(found, lost.on(each for name in writers for each in topology.path_into(name)), Measure.STALENESS)
 
 
 def _of_share(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> Explanation:
@@ -63,7 +73,9 @@ def _of_share(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> 
         return found
     if usual is not None and is_usual(broken / n, usual, n, times=USUAL_TIMES):
         return replace(found, verdict=Verdict.AS_USUAL)
-    return _explained(found, outcomes.late() if spec.measure is Measure.LATE_SHARE else outcomes.quarantined(), spec)
+    return _explained(
+        found, outcomes.late() if spec.measure is Measure.LATE_SHARE else outcomes.quarantined(), spec.measure
+    )
 
 
 def _of_number(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> Explanation:
@@ -83,14 +95,7 @@ def _of_number(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) ->
     # The number that is judged is one result, and broke the promise: its share is 1.
     if usual is not None and usual * USUAL_TIMES >= 1:
         return replace(found, verdict=Verdict.AS_USUAL)
-    return _explained(found, lost.before(spec.subject), spec)
-
-
-def _of_staleness(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> Explanation:
-    writers = _writers(topology, spec.subject)
-    lost = Lost(topology, layout, _since_newest_row(topology, layout, writers, at_ms), at_ms)
-    found = Explanation(verdict=Verdict.NOT_KNOWN, has_history=lost.has_history)
-    return _explained(found, lost.on(each for name in writers for each in topology.path_into(name)), spec)
+    return _explained(found, lost.before(spec.subject), spec.measure)
 
 
 def _judged(spec: SlaSpec, at_ms: int) -> Span:
@@ -132,12 +137,12 @@ def _since_newest_row(topology: Topology, layout: Layout, writers: Iterable[str]
     return {name: Span(since.get(name, first_ms), at_ms) for name in _streams(topology)}
 
 
-def _explained(found: Explanation, losses: Iterable[Loss], spec: SlaSpec) -> Explanation:
+def _explained(found: Explanation, losses: Iterable[Loss], measure: Measure) -> Explanation:
     """Returns *found* with the leaves of *losses* that are large enough, the largest first.
 
     What is too small by itself is added up by topic and by what became of it.
     """
-    known = [loss for loss in losses if loss.excess > 0 and can_move(loss.leaf.owner, spec.measure)]
+    known = [loss for loss in losses if loss.excess > 0 and can_move(loss.leaf.owner, measure)]
     whole, named = sum(loss.excess for loss in known), large(known)
     small: dict[tuple[str, Became | None], list[Loss]] = defaultdict(list)
     for loss in known:

@@ -10,6 +10,8 @@ from tidemark.account.owners import OWNERS
 from tidemark.account.owners.topic import TOPIC
 from tidemark.model.settings.lengths import for_people
 
+NO_HISTORY = "there is no history that says what is usual"
+
 
 def told(explanation: Explanation) -> str:
     """Returns why a promise is broken: what each leaf did, and how many results the causes explain.
@@ -27,7 +29,7 @@ def told(explanation: Explanation) -> str:
         case Verdict.EXPLAINED:
             what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
             whole = f"this explains {explanation.explained:.0%} of {explanation.broken:,} {what}".replace("%", " %")
-            known = [] if explanation.has_history else ["there is no history that says what is usual"]
+            known = [] if explanation.has_history else [NO_HISTORY]
             has_several = explanation.broken > 1
             parts = [*map(did, explanation.leaves), *([whole] if has_several else []), *known]
             return "; ".join(parts)

@@ -46,7 +46,8 @@ class AccountTables:
             rows[BATCHES.name].append(batches)
             of_batch = pl.col("batch_id").is_between(batches["batch_id"].min(), batches["batch_id"].max())
             for table in OF_BATCHES:
-                rows[table.name].append(self._scan(sub.name, table).filter(of_batch).collect())
+                of_batches = nothing_in(table) if batches.is_empty() else self._scan(sub.name, table)
+                rows[table.name].append(of_batches.filter(of_batch).collect())
             beats = self._scan(sub.name, HEARTBEATS).filter(
                 pl.col("beat_at").is_between(utc(since_ms - HEARTBEATS_APART_MS), utc(at_ms))
             )

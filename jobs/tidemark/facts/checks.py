@@ -19,6 +19,8 @@ MEASURED = (
     *("objective", "target", "threshold_ms", "window_ms", "budget_left", "stale_groups"),
 )
 """Columns of `sla_results` that tell what was measured."""
+CAUSES = tuple(name for name in SLA_RESULTS.names if name.startswith("cause") or name == "other_causes")
+"""Columns of `sla_results` that tell why it broke."""
 
 
 @dataclass(frozen=True)

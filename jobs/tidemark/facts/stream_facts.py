@@ -14,7 +14,6 @@ from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.outcome_facts import LATELY, OutcomeFacts
 from tidemark.facts.planned_facts import PlannedFacts
 from tidemark.facts.read_facts import PLACE, ReadFacts
-from tidemark.kernels.columns.quantiles import median_of
 from tidemark.kernels.reports.operator_tasks import measured_tasks
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
@@ -25,7 +24,6 @@ from tidemark.model.tables.catalog import (
     HOP,
     HOP_MARK,
     OPERATOR_BATCHES,
-    OPERATOR_WINDOWS,
     PARTITION_BATCHES,
     SCHEMA_CHANGES,
     STATE_CHANGES,
@@ -62,7 +60,7 @@ class StreamFacts:
     """
 
     def __init__(self, tables: FactTables, home: Path, control: Path, trigger_ms: int) -> None:
-        self.tables, self.home, self.control, self._trigger_ms = tables, home, control, trigger_ms
+        self.tables, self.home, self.control = tables, home, control
         self.at_ms = tables.at_ms
         self.driver = HeartbeatFacts(tables, home, control, trigger_ms)
         self.outcomes, self.reads = OutcomeFacts(tables), ReadFacts(tables)
@@ -188,34 +186,6 @@ class StreamFacts:
         keys = rows.join(self.tables.batches_of(batches), on="batch_id").filter(ahead).sort("timestamp")["key"]
         return keys[-1] if keys.len() else None
 
-    @cached_property
-    def busy(self) -> list[tuple[str, int, int]]:
-        """The operators that used most of the trigger interval lately.
-
-        That is in the last LATELY batches that closed windows; of fewer nothing is concluded. For each it has the name,
-        and medians in ms: of its work on a batch without what it waited in the queue, and of whole batches, which took
-        longer than a trigger. The operator that worked longest comes first, of equal ones the first by name.
-        """
-
-        def closing(first: int) -> pl.DataFrame:
-            return self.tables.rows(OPERATOR_WINDOWS, first).select(pl.col("batch_id").unique()).collect()
-
-        numbers = self.tables.recent_first(closing, lambda recent: recent.height >= LATELY)["batch_id"]
-        last = numbers.sort().tail(LATELY)
-        if last.len() < LATELY:
-            return []
-        batches = self.tables.batches_of(last).filter(pl.col("batch_id").is_in(last.implode()))
-        if not (batches["duration_ms"] > self._trigger_ms).any():
-            return []
-        newest = self.tables.of_batches(OPERATOR_WINDOWS, last).unique(["batch_id", "operator"])
-        works = _with_work(newest).join(batches, on="batch_id")
-        medians = works.group_by("operator").agg(
-            work_ms=median_of(pl.col("work_ms")), batch_ms=median_of(pl.col("duration_ms"))
-        )
-        too_long = (pl.col("work_ms") > self._trigger_ms / 2) & (pl.col("batch_ms") > self._trigger_ms)
-        busy = medians.filter(too_long).sort(-pl.col("work_ms"), "operator")
-        return [(name, round(work_ms), round(batch_ms)) for name, work_ms, batch_ms in busy.iter_rows()]
-
     def held_windows(self, operator: str) -> pl.DataFrame:
         """Returns windows whose results *operator* holds.
 
@@ -232,23 +202,6 @@ class StreamFacts:
         hop = self.tables.scan(HOP, f"hop_{repartition}", where=[between])
         is_update = pl.all_horizontal(pl.col(*HOP_MARK).is_null())
         return hop.filter(is_update).select(pl.col("batch_id").unique().sort()).collect()["batch_id"]
-
-
-def _with_work(rows: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* of `operator_windows`, one for a batch and an operator, with `work_ms`.
-
-    That is from when the operator began until it had finished, without what it waited in the queue meanwhile: a source
-    begins with its batch and waits for the sources before it, and rows that are committed wait for the journal. What
-    an operator waited after its upstreams had finished, and before it began, is no part of that time.
-    """
-    place = ["batch_id", "operator"]
-    readers = rows.select(*place, pl.col("upstreams").str.split(",").alias("upstream")).explode("upstream")
-    upstreams = rows.select("batch_id", pl.col("operator").alias("upstream"), pl.col("ewt_at").alias("ready_at"))
-    ready = readers.join(upstreams, on=["batch_id", "upstream"]).group_by(place).agg(pl.col("ready_at").max())
-    queued_ms, began_after_ms = pl.col("queued_ms").fill_null(0), pl.col("started_at") - pl.col("ready_at")
-    queued_before_ms = pl.min_horizontal(began_after_ms.fill_null(0).clip(lower_bound=0), queued_ms)
-    work_ms = pl.col("ewt_at") - pl.col("started_at") - (queued_ms - queued_before_ms)
-    return rows.join(ready, on=place, how="left").with_columns(work_ms=work_ms)
 
 
 def newest_marks(rows: pl.LazyFrame) -> pl.LazyFrame:

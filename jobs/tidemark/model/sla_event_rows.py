@@ -95,7 +95,7 @@ def event_of(kind: type[E], row: Mapping[str, Any]) -> E:
         if row.get(column) is not None and field != "cause":
             found[field] = _READ[field](row[column]) if field in _READ else row[column]
     if row.get("cause") is not None:
-        found["cause"] = _cause(row)
+        found["cause"] = cause_of_row(row)
     return kind(**found)
 
 
@@ -122,7 +122,8 @@ def _cause_columns(cause: AlertCause | None) -> dict[str, Any]:
     }
 
 
-def _cause(row: Mapping[str, Any]) -> AlertCause:
+def cause_of_row(row: Mapping[str, Any]) -> AlertCause:
+    """Returns the first cause in a *row* that has one."""
     operator, partition = row.get("cause_operator"), row.get("cause_partition")
     return AlertCause(
         owner=row["cause"],

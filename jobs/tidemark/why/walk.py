@@ -93,10 +93,19 @@ def why(topology: Topology, layout: Layout, *, at_ms: int, operator: str | None 
     Raises:
         InvalidArgument: there is no such operator.
     """
+    return Walk(scene(topology, layout, at_ms)).explain(known(topology, operator))
+
+
+def known(topology: Topology, operator: str | None) -> str | None:
+    """Returns *operator*.
+
+    Raises:
+        InvalidArgument: *topology* has no such operator.
+    """
     if operator is not None and operator not in topology.operators:
         msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
         raise InvalidArgument(msg)
-    return Walk(scene(topology, layout, at_ms)).explain(operator)
+    return operator
 
 
 def is_harmless(word: str) -> bool:

@@ -198,9 +198,14 @@ def _condition_text(model: Row) -> str:
 
 
 def _place(cause: Row) -> str:
-    """Returns what a finding is about: an input, or a partition of it, or an operator; empty for a driver."""
+    """Returns what a finding is about: an input, or a partition of it, or an operator; empty for a driver.
+
+    A sentence of the account names the owner itself; it is about the operator whose results are missing.
+    """
     if cause["cause"] in OF_DRIVERS:
         return ""
+    if cause["owner"] is not None:
+        return f"{cause['operator']}: "
     place = cause["input"] or cause["operator"]
     return f"{place}: " if cause["partition"] is None else f"{place} partition {cause['partition']}: "
 

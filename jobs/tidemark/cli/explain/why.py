@@ -16,12 +16,14 @@ from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
 from tidemark.facts.answers import answers_over
+from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
 from tidemark.sla.sla_findings import sla_findings
 from tidemark.why import walk
+from tidemark.why.accounted import accounted
 from tidemark.why.evidence.findings import WhyFinding, in_order
 
 
@@ -43,7 +45,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def findings(home: Path, topology: Topology, *, at_ms: int, operator: str | None = None) -> list[WhyFinding]:
-    """Explains missing results, and what is known of SLAs.
+    """Explains missing results: who owns what is missing, then remarks, and what is known of SLAs.
 
     Args:
         home: the warehouse.
@@ -54,9 +56,13 @@ def findings(home: Path, topology: Topology, *, at_ms: int, operator: str | None
     Raises:
         InvalidArgument: there is no such operator.
     """
-    reasons = walk.why(topology, Layout(home), at_ms=at_ms, operator=operator)
-    tables = answers_over(home, topology.name)
-    return in_order([*reasons, *sla_findings(tables, topology, at_ms=at_ms, operator=operator)])
+    layout, stored = Layout(home), Stored()
+    scene = walk.scene(topology, layout, at_ms, stored=stored)
+    remarks = walk.Walk(scene).explain(walk.known(topology, operator))
+    asked = topology.terminals if operator is None else (operator,)
+    owners = accounted(scene, layout, asked, stored=stored)
+    tables = answers_over(home, topology.name, stored=stored)
+    return [*owners, *in_order([*remarks, *sla_findings(tables, topology, at_ms=at_ms, operator=operator)])]
 
 
 def as_lines(findings: Sequence[WhyFinding]) -> str:

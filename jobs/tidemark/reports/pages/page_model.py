@@ -105,7 +105,7 @@ def _document(tables: Tables, state: TopologyState, promised: Promises, operator
         "state": state.state,
         **_newest_result(tables, topology, at_ms),
         "cause": state.cause,
-        "causes": [finding.row for finding in findings],
+        "causes": [finding.row for finding in (*state.owners, *findings)],
         "alerts": alerts,
         "budgets": budgets(slas["rows"]),
         "streams": state.streams,
@@ -116,7 +116,7 @@ def _document(tables: Tables, state: TopologyState, promised: Promises, operator
         "path": path,
         **tables.ask(SET_ASIDE, [topology.name, at_ms, HOUR_MS, names_in(topology.outside_sources)]).objects[0],
         "report": newest_report(state.layout, topology.name),
-        **({} if operator is None else {"why": [finding.row for finding in state.walk.explain(operator)]}),
+        **({} if operator is None else {"why": [finding.row for finding in state.about(operator)]}),
     }
 
 

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from functools import cached_property
 from operator import itemgetter
 
 import polars as pl
 
-from tidemark.collecting import present
+from tidemark.collecting import omit, present
 from tidemark.facts.answers import Row
-from tidemark.facts.checks import Check, newest_check
+from tidemark.facts.checks import CAUSES, MEASURED, Check, newest_check
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
+from tidemark.model.sla_event_rows import cause_of_row
+from tidemark.model.sla_events import AlertCause
 from tidemark.model.sla_spec import OF_LATENESS
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.partitions import partitions
@@ -27,6 +30,7 @@ from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import WORKS, Liveness
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
+from tidemark.why.accounted import accounted, of_broken_sla
 from tidemark.why.causes.drivers import DRAINED, FINISHED
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
 from tidemark.why.walk import Walk, is_harmless, scene
@@ -112,11 +116,16 @@ class TopologyState:
         """What `why` finds, best reason first."""
         return self.walk.explain()
 
+    def about(self, operator: str) -> list[WhyFinding]:
+        """Returns what `why` says about *operator*."""
+        owners = accounted(self.scene, self.layout, [operator], stored=self.stored)
+        return [*owners, *self.walk.explain(operator)]
+
     @cached_property
     def slas(self) -> Row:
         """The newest check of the SLAs: its time, counts and rows."""
         until = pl.col("checked_at") <= utc(self.at_ms)
-        check = newest_check(self.stored, self.layout, self.topology.name, until)
+        check = newest_check(self.stored, self.layout, self.topology.name, until, columns=(*MEASURED, *CAUSES))
         return _slas(check, self.topology, self.at_ms)
 
     @cached_property
@@ -139,13 +148,41 @@ class TopologyState:
         """The worst verdict that applies, of PageVerdict."""
         return verdict_of(self.streams, self.slas, self.findings)
 
-    @property
+    @cached_property
+    def owners(self) -> list[WhyFinding]:
+        """Whose it is that results are missing, by the account of time; empty: they come as usual."""
+        return accounted(self.scene, self.layout, self.topology.terminals, stored=self.stored)
+
+    @cached_property
     def cause(self) -> Row | None:
-        """The finding that explains the verdict; None: there is none."""
+        """What explains the verdict; None: there is none.
+
+        It is the cause of the worst SLA that the newest check found broken, or else who owns most of the time for which
+        results are missing. Without these it is a finding of `why`.
+        """
+        found = self._of_broken_sla or self._of_late_results or self._finding
+        return found.row if found else None
+
+    @property
+    def _of_broken_sla(self) -> WhyFinding | None:
+        row = next((row for row in worst_first(self.slas["rows"]) if row["causes"]), None)
+        if row is None:
+            return None
+        cause = AlertCause(**row["causes"][0])
+        return of_broken_sla(self.topology, row["subject"], cause, row["blocked_by"] or row["message"])
+
+    @property
+    def _of_late_results(self) -> WhyFinding | None:
+        # That a stream does not run has a reason of its own, which is in the finding about its driver.
+        is_late = self.verdict in NEEDS_SOMEONE and self.state in WORKS
+        return max(self.owners, key=lambda each: each.amount_ms or 0, default=None) if is_late else None
+
+    @property
+    def _finding(self) -> WhyFinding | None:
+        """The finding of `why` that explains the verdict; None: there is none."""
         is_quiet = self.verdict == PageVerdict.QUIET
         quiet = [each for each in self._reasons if is_quiet and Trait.QUIET in each.cause.traits]
-        first = next(iter(self._late or quiet or self._reasons), None)
-        return first.row if first else None
+        return next(iter(self._late or quiet or self._reasons), None)
 
     @property
     def _reasons(self) -> list[WhyFinding]:
@@ -171,16 +208,20 @@ def broken_slas(model: Row) -> str | None:
 
     One with a warning is named as such: the verdict `broken` does not count it.
     """
-    broken = [row for row in model["slas"]["rows"] if row["verdict"] in BROKEN]
+    broken = worst_first(model["slas"]["rows"])
     if not broken:
         return None
-    # SLAs in error come first: the verdict `broken` is about them, and not about warnings.
-    worst_sla, *others = sorted(broken, key=lambda row: row["verdict"] == Verdict.WARN)
+    worst_sla, *others = broken
     also = [row["sla"] for row in others if row["verdict"] != Verdict.WARN]
     warned = [row["sla"] for row in others if row["verdict"] == Verdict.WARN]
     more = f"; also broken: {', '.join(also)}" if also else ""
     more += f"; with a warning: {', '.join(warned)}" if warned else ""
     return f"{worst_sla['sla']}: {worst_sla['message']}{more}"
+
+
+def worst_first(rows: Iterable[Row]) -> list[Row]:
+    """Returns the *rows* of broken SLAs, those in error first: the verdict `broken` counts no warnings."""
+    return sorted((row for row in rows if row["verdict"] in BROKEN), key=lambda row: row["verdict"] == Verdict.WARN)
 
 
 def told_cause(model: Row) -> Row | None:
@@ -234,9 +275,17 @@ def stream_row(facts: StreamFacts, sub_topology: str, culprit: str | None = None
 
 def _slas(check: Check | None, topology: Topology, at_ms: int) -> Row:
     """Returns the newest *check* of the SLAs: its time, counts and rows."""
-    checked_at, rows = (None, []) if check is None else (check.checked_at, check.rows)
+    checked_at, rows = (None, []) if check is None else (check.checked_at, [*map(_with_causes, check.rows)])
     is_overdue = check is None or at_ms - check.at_ms > CHECKS_MISSED * topology.check_every_ms
     return {"checked_at": checked_at, "is_overdue": is_overdue, **counts_of(rows), "rows": rows}
+
+
+def _with_causes(row: Row) -> Row:
+    """Returns a *row* of a check with all its `causes`, that which explains most first, in place of their columns."""
+    since = row["cause_since"]
+    in_ms = {**row, "cause_since": None if since is None else round(since.timestamp() * 1_000)}
+    causes = [] if row["cause"] is None else [asdict(cause_of_row(in_ms)), *(row["other_causes"] or ())]
+    return {**omit(row, CAUSES), "causes": causes}
 
 
 def counts_of(rows: Sequence[Row]) -> dict[str, int]:

@@ -123,6 +123,12 @@ class WhyFinding:
         input: the operator that it waits for; None where the cause has none.
         partition: the partition of the input; None where the cause has none.
         since_ms: when it began, a clock of the driver, epoch ms; None when it has always been so, or that is not known.
+        owner: who owns the time or the records that are missing, of `account.owners`; None: this is a remark, which
+            has no share of them either.
+        detail: which one of these owners.
+        amount_ms: time beyond what is usual, ms; None: it is not about time.
+        records: how many records it kept from being counted; None: it is not about numbers of records.
+        share: of all that is missing, 0 to 1.
     """
 
     cause: Cause
@@ -133,6 +139,11 @@ class WhyFinding:
     input: str | None = None
     partition: int | None = None
     since_ms: int | None = None
+    owner: str | None = None
+    detail: str | None = None
+    amount_ms: int | None = None
+    records: int | None = None
+    share: float | None = None
 
     @property
     def row(self) -> dict[str, object]:
@@ -146,6 +157,11 @@ class WhyFinding:
             "since": None if self.since_ms is None else iso(self.since_ms),
             "seen": self.seen,
             "remedy": self.remedy,
+            "owner": self.owner,
+            "detail": self.detail,
+            "amount_ms": self.amount_ms,
+            "records": self.records,
+            "share": self.share,
         }
 
     @property
@@ -154,7 +170,9 @@ class WhyFinding:
         place = self.operator if self.input in {None, self.operator} else f"{self.operator} ← {self.input}"
         where = place if self.partition is None else f"{place} partition {self.partition}"
         since = "" if self.since_ms is None else f" since {iso(self.since_ms)}"
-        return f"{self.cause}: {where}{since}: {self.seen}; {self.remedy}"
+        # One owner that has all of what is missing needs no share.
+        part = "" if self.share is None or self.share > 0.995 else f" ({self.share:.0%})".replace("%", " %")
+        return f"{self.cause}{part}: {where}{since}: {self.seen}; {self.remedy}"
 
 
 def in_order(findings: list[WhyFinding]) -> list[WhyFinding]:

@@ -1,0 +1,175 @@
+"""Why an operator gives no results, where nothing is promised of it: what is usual takes the place of a limit.
+
+A result on its way is late when it is older than results usually are when they become visible: than 99 of 100 in the
+day before, by more than a trigger. Where nothing is on its way, the table is late when its newest row is older by more
+than a trigger than it usually was just before the next one came. Of fewer than 20 results in that day these lengths are
+at least those that settings have on the way to it. A table that has never had a row is asked for in any case, since its
+reader waits for the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from tidemark.account.cause import Known, Promise
+from tidemark.account.configured import configured_lengths
+from tidemark.account.excess import ENOUGH, explain
+from tidemark.account.explanation import Explanation, Verdict
+from tidemark.account.numbers import shares_since_newest_row
+from tidemark.account.owners.trigger import TRIGGER
+from tidemark.account.warehouse import AccountTables
+from tidemark.facts.fact_tables import Stored
+from tidemark.kernels.columns.quantiles import quantile_of
+from tidemark.model.kinds.source import Source
+from tidemark.model.project.layout import Layout
+from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.topology import Topology
+from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
+from tidemark.semantics.sla import Sla
+
+USUALLY = 0.99
+"""So large a share of results is not older than what is usual."""
+
+
+def cause_of_silence(
+    topology: Topology, layout: Layout, operator: str, *, at_ms: int, stored: Stored | None = None
+) -> Explanation:
+    """Returns why *operator* gives no results at *at_ms* (epoch ms); KEPT: they come as usual.
+
+    Of a source the watermark stands for results. It is told from the tables in *layout* as they were *stored* when
+    others asked; None: as they are now.
+    """
+    return causes_of_silence(topology, layout, (operator,), at_ms=at_ms, stored=stored)[operator]
+
+
+def causes_of_silence(
+    topology: Topology, layout: Layout, operators: tuple[str, ...], *, at_ms: int, stored: Stored | None = None
+) -> Mapping[str, Explanation]:
+    """Returns `cause_of_silence` of each of *operators*, for which tables are read once."""
+    known = Known(AccountTables(layout, topology, stored or Stored()), at_ms)
+    return {name: _Silence(known, name).explanation for name in operators}
+
+
+@dataclass(frozen=True)
+class _Silence:
+    """An operator whose results may be missing, with what is *known*."""
+
+    known: Known
+    operator: str
+
+    @property
+    def explanation(self) -> Explanation:
+        newest_ms = self._promise(0).newest_ms
+        if newest_ms is None:
+            return self._of_first_result() if self._has_run else Explanation(verdict=Verdict.NOT_KNOWN)
+        promise = self._promise(self._usual_age_ms)
+        silent_ms = self.known.at_ms - newest_ms
+        if silent_ms < -LEAST_CLOCK_ERROR_MS:
+            return promise.ahead() or Explanation(verdict=Verdict.KEPT)
+        if silent_ms <= promise.broken_limit_ms(0):
+            return Explanation(verdict=Verdict.KEPT)
+        found = promise.open_result()
+        if found is not None and found.age_ms > promise.broken_limit_ms(0):
+            return explain(promise.judged_open(found))
+        is_usual = found is not None or silent_ms <= self._usual_silence_ms
+        return Explanation(verdict=Verdict.KEPT) if is_usual else self._of_records()
+
+    @property
+    def _has_run(self) -> bool:
+        """Whether a stream on the way to the operator has finished a batch."""
+        return not self.known.recorded.batches.filter(pl.col("sub_topology").is_in(self._streams)).is_empty()
+
+    @property
+    def _streams(self) -> set[str]:
+        """The sub-topologies on the way to the operator."""
+        topology = self.known.tables.topology
+        return {topology.sub_topology_of(each.name).name for each in topology.path_into(self.operator)}
+
+    def _of_first_result(self) -> Explanation:
+        """Returns what a table without a row waits for."""
+        promise = self._promise(self._configured_ms)
+        found = promise.open_result()
+        if found is None:
+            return self._of_records()
+        # Within the lengths that settings have, it waits for the longest of them.
+        is_late = found.age_ms > promise.broken_limit_ms(0)
+        return explain((promise if is_late else self._promise(0)).judged_open(found))
+
+    def _of_records(self) -> Explanation:
+        """Returns what became of the records from which results should have come."""
+        promise, now = self._promise(0), self.known.now
+        # Without a look, what came meanwhile is not known: it may wait unread.
+        subs = [each for each in now.topology.sub_topologies if each.name in self._streams]
+        if any(now.nobody_looks(sub) and now.last_look_ms(now.name(sub)) is None for sub in subs):
+            return Explanation(verdict=Verdict.NOT_KNOWN)
+        if self._measure is Measure.WATERMARK_LAG:
+            return promise.of_silence()
+        tables = self.known.tables
+        return shares_since_newest_row(tables.topology, tables.layout, [self.operator], at_ms=self.known.at_ms)
+
+    @property
+    def _measure(self) -> Measure:
+        is_source = isinstance(self.known.tables.topology.operators[self.operator], Source)
+        return Measure.WATERMARK_LAG if is_source else Measure.STALENESS
+
+    def _promise(self, limit_ms: float) -> Promise:
+        """Returns a promise that results are not older than that."""
+        spec = SlaSpec(
+            name=self.operator,
+            subject=self.operator,
+            measure=self._measure,
+            limits=Sla(error_after_ms=limit_ms),
+            owner="",
+            over_ms=0,
+            ignore_when_idle=False,
+        )
+        return Promise(self.known, spec)
+
+    # What is usual
+
+    @property
+    def _usual_age_ms(self) -> int:
+        """How old results are at most when they become visible; of a source how far its watermark lags."""
+        if self._measure is Measure.WATERMARK_LAG:
+            return self._usual_silence_ms
+        visible = self._promise(0).visible
+        return self._usual_ms(visible.get_column("age_ms"), known=int(visible["n"].sum()))
+
+    @cached_property
+    def _usual_silence_ms(self) -> int:
+        """How old the newest record, or the watermark, was at most when the next one came."""
+        promise, recorded = self._promise(0), self.known.recorded
+        if self._measure is Measure.WATERMARK_LAG:
+            finished = recorded.batches.filter(pl.col("sub_topology") == promise.sub_topology.name)
+            came = promise.watermarks.join(finished, on="batch_id").select(
+                "batch_id", at_ms=pl.col("finished_at").dt.epoch("ms"), newest_ms="watermark_ms"
+            )
+        else:
+            came = (
+                self.known.facts.results.filter(pl.col("place") == self.operator)
+                .group_by("batch_id")
+                .agg(at_ms=pl.min("visible_ms"), newest_ms=pl.max("event_ms"))
+            )
+        silent_ms = pl.col("at_ms") - pl.col("newest_ms").cum_max().shift()
+        before_ms = came.sort("batch_id").select(silent_ms.alias("silent_ms")).drop_nulls()["silent_ms"]
+        return self._usual_ms(before_ms, known=before_ms.len())
+
+    def _usual_ms(self, lengths_ms: pl.Series, *, known: int) -> int:
+        """Returns what is usual by *lengths_ms*, those of so many results, and a trigger."""
+        usual_ms = int(lengths_ms.to_frame("ms").select(quantile_of(pl.col("ms"), USUALLY)).item() or 0)
+        usual_ms = usual_ms if known >= ENOUGH else max(usual_ms, self._configured_ms)
+        return usual_ms + self.known.tables.topology.trigger_ms
+
+    @property
+    def _configured_ms(self) -> int:
+        """The lengths that settings have on the way to the operator, and a trigger of each stream."""
+        topology = self.known.tables.topology
+        path = {each.name: each for each in topology.path_into(self.operator)}
+        lengths = configured_lengths(topology).items()
+        settings_ms = sum(ms for (owner, detail), ms in lengths if owner != TRIGGER and detail in path)
+        windows_ms = sum(each.windows.longest_ms for each in path.values() if each.windows is not None)
+        return settings_ms + windows_ms + topology.trigger_ms * len(self._streams)

@@ -1,0 +1,130 @@
+"""Why an operator gives no results, without a promise: whom the account names, and from when on.
+
+Rounds of three records from each of two partitions come every ten seconds; a round is visible 1.25 s after it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.fault_table import EMPTY, SAME, SHELVES, SHOP, Owned, Stage
+from support.healthy import AnyWorld, Healthy
+from support.planted import Silent, Slow, Told
+from support.play import ms
+from support.world import Fault
+from tidemark.account.explanation import Explanation, Verdict
+from tidemark.account.silence import causes_of_silence
+from tidemark.cli.explain import why
+from tidemark.model.settings.intervals import iso
+
+NEW = replace(SHOP, since_s=0)
+HANGS = Slow("operator", "newest", 10**6, 250, times=1)
+HANGS_SOON = Slow("operator", "newest", 10**6, 30, times=1)
+DEAD, QUIET, STOPPED = Silent(1, 245), Silent(None, 245), Told("reads", 250.1)
+# The look that found the round was at 251.02 s, and `newest`, which takes 10 ms, began at 251.09 s.
+PRODUCER = Owned("producer", "events", 1_022)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Healthy:
+    return Healthy(tmp_path_factory.mktemp("healthy"))
+
+
+def played(healthy: Healthy, home: Path, stage: Stage, fault: Fault | None, at_s: float) -> AnyWorld:
+    world = healthy.copy(stage, home / "warehouse")
+    faults = () if fault is None else (fault,)
+    world.plant(*faults)
+    world.run(at_s)
+    for each in faults:
+        each.end(world, at_s)
+    return world
+
+
+def asked(healthy: Healthy, home: Path, stage: Stage, fault: Fault | None, at_s: float, *names: str) -> list[object]:
+    found = explained(healthy, home, stage, fault, at_s, *names)
+    return [{Owned(leaf.owner, leaf.detail, leaf.amount_ms, leaf.records) for leaf in each.leaves} for each in found]
+
+
+def explained(
+    healthy: Healthy, home: Path, stage: Stage, fault: Fault | None, at_s: float, *names: str
+) -> list[Explanation]:
+    world = played(healthy, home, stage, fault, at_s)
+    found: Mapping[str, Explanation] = causes_of_silence(world.topology, world.layout, names, at_ms=ms(at_s))
+    assert [*found] == [*names]
+    return [*found.values()]
+
+
+@pytest.mark.parametrize(
+    ("fault", "at_s", "owners"),
+    [
+        # A result may be 1.25 s old, and a trigger of a second is no delay. Of 252 s, the hanging round is 2 s old.
+        pytest.param(HANGS, 252, set(), id="hangs, soon"),
+        pytest.param(HANGS, 255, {Owned("operator", "newest", 3_900), PRODUCER}, id="hangs"),
+        # Before a round is visible, the newest row is 11.25 s old.
+        pytest.param(QUIET, 252, set(), id="no records, soon"),
+        pytest.param(QUIET, 254, {Owned("topic", "events", records=6)}, id="no records"),
+        pytest.param(QUIET, 262, {Owned("topic", "events", records=12)}, id="no records for two rounds"),
+        pytest.param(SAME, 262, set(), id="nothing changes, soon"),
+        pytest.param(SAME, 270, {Owned("operator", "newest", records=6)}, id="nothing changes"),
+        # Another round would have come at 250 s: the driver looked for the last time at 250.08 s.
+        pytest.param(STOPPED, 280, {Owned("absence", "play/reads", 29_800)}, id="dead stream"),
+    ],
+)
+def test_a_table_is_late_when_it_is_older_than_usual(
+    healthy: Healthy, tmp_path: Path, fault: Fault, at_s: float, owners: set[Owned]
+) -> None:
+    assert asked(healthy, tmp_path, SHOP, fault, at_s, "board") == [owners]
+
+
+@pytest.mark.long
+def test_windows_wait_for_a_partition_and_other_tables_do_not(healthy: Healthy, tmp_path: Path) -> None:
+    """The window that ended at 240 s needs a record of 240.9 s. The last look of the driver was at 261.797 s, and such
+    a record usually comes 9.099 s after it is needed. The watermark itself stands at 239.999 s.
+    """
+    of_window, of_time = Owned("next_record", "events/1", 11_798), Owned("next_record", "events/1", 12_699)
+    found = asked(healthy, tmp_path, SHELVES, DEAD, 262, "counts", "events", "board")
+    assert found == [{of_window}, {of_time}, set()]
+
+
+@pytest.mark.parametrize(
+    ("at_s", "verdict", "owners"),
+    [(32.5, Verdict.KEPT, set()), (34, Verdict.EXPLAINED, {"operator", "producer"})],
+)
+def test_without_history_settings_say_what_is_usual(
+    healthy: Healthy, tmp_path: Path, at_s: float, verdict: Verdict, owners: set[str]
+) -> None:
+    """Two rounds are too few. The bound and the trigger are a second each, and another trigger is no delay."""
+    (found,) = explained(healthy, tmp_path, NEW, HANGS_SOON, at_s, "board")
+    assert (found.verdict, {leaf.owner for leaf in found.leaves}) == (verdict, owners)
+    assert found.has_history is (verdict is Verdict.KEPT)
+
+
+def test_a_table_without_a_row_waits_for_the_setting_that_holds_it(healthy: Healthy, tmp_path: Path) -> None:
+    """Windows of 10 s wait for five minutes. Of 74 s, all but the first window have gone by."""
+    assert asked(healthy, tmp_path, EMPTY, None, 84, "patient_board") == [
+        {Owned("allowed_lateness", "patient", 74_000)}
+    ]
+
+
+def test_a_topology_that_has_never_run_has_no_account(healthy: Healthy, tmp_path: Path) -> None:
+    (found,) = explained(healthy, tmp_path, NEW, None, 0, "board")
+    assert (found.verdict, found.leaves) == (Verdict.NOT_KNOWN, ())
+
+
+def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path: Path) -> None:
+    """Of 4,922 ms beyond what is usual `newest` has 3,900."""
+    world = played(healthy, tmp_path, SHOP, HANGS, 255)
+    first, second, *remarks = why.findings(world.layout.warehouse, world.topology, at_ms=ms(255), operator="board")
+    assert first.line.startswith(
+        f"operator (79 %): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
+        "usually 10 ms; compare "
+    )
+    assert second.line.startswith("producer (21 %): board ← events since ")
+    assert {each.owner for each in remarks} == {None}
+    told = {"owner": "operator", "detail": "newest", "amount_ms": 3_900, "records": None}
+    assert told.items() <= first.row.items()
+    assert first.share == pytest.approx(3_900 / 4_922)
