@@ -231,7 +231,7 @@ def test_all_of_a_page_is_of_the_instant_that_it_names(
 
 def test_a_path_is_told_as_on_the_command_line(client: Client, warehouse: Path) -> None:
     assert told(client, "/topologies/flights/path") == json.loads(
-        path_command.path(command("path"), warehouse, "flights")
+        path_command.path(command("path"), warehouse, load(TOPOLOGIES / "flights.toml"))
     )
     (window,) = told(client, "/topologies/flights/path?at=2026-01-01T12:00:00Z")["windows"]
     assert (window["path"], window["latency_ms"]) == ([*ON_PATH], 400)

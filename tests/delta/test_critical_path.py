@@ -5,7 +5,6 @@ import shutil
 import pytest
 from deltalake import DeltaTable
 
-import critical_path as job
 from support.latency_facts import minute_row
 from support.report_warehouse import WINDOW_MS, reading
 from tidemark.errors import InvalidArgument
@@ -17,6 +16,7 @@ from tidemark.model.tables.catalog import (
     LATENCY_MINUTES,
     OPERATOR_WINDOWS,
 )
+from tidemark.reports.paths import report as job
 from tidemark.semantics.sla import Sla
 
 SEED = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}

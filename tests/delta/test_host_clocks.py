@@ -150,7 +150,7 @@ def test_an_operator_finishes_with_its_last_task_by_driver_clock(play: Play) -> 
 
 def test_a_path_names_the_slow_shard_and_no_host_that_is_ahead(play: Play) -> None:
     critical_path.run(Layout(play.home), play.topology, (), Interval(T, T + 20_000))
-    (window,) = document(play.home, "play")["windows"]
+    (window,) = document(play.home, play.topology, last=1, now_ms=0)["windows"]
     assert window["physical_path"] == (
         "events[partition 0] (0 ms) → counts[shard 1] (520 ms) → out[shard 1] (30 ms) = 550 ms"
     )

@@ -80,7 +80,7 @@ def _batch(play: Play, *, at_s: int, **times: float) -> None:
 
 def _window(play: Play) -> dict[str, Any]:
     critical_path.run(Layout(play.home), play.topology, (), Interval(T, T + 20_000))
-    (window,) = document(play.home, "play")["windows"]
+    (window,) = document(play.home, play.topology, last=1, now_ms=0)["windows"]
     return window  # type: ignore[no-any-return]
 
 

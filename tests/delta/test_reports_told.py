@@ -106,7 +106,7 @@ def reported(home: Path, path: dict[str, Any] = PATH, promised_ms: int = 60) -> 
 
 def told_path(home: Path, *arguments: str) -> str:
     options = _parser().parse_args(["path", "flights", *arguments])
-    return path_command.path(options, home / "warehouse", "flights")
+    return path_command.path(options, home / "warehouse", topology("flights"))
 
 
 def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:

@@ -121,7 +121,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         "reports/pages/page.html.j2": page(page_facts(tables, topology, interval)),
         "sla/page.html.j2": sla_page(play.home, "play", reported),
         "sla/decision_page.html.j2": decision_page("play", "quick_work", decided, token="t"),
-        "tidemark path": path_command.as_text("play", path_command.document(play.home, "play")["windows"][0]),
+        "tidemark path": path_command.as_text(
+            "play", path_command.document(play.home, play.topology, last=1, now_ms=0)["windows"][0]
+        ),
     }
 
 

@@ -1,19 +1,19 @@
 """Finds the critical path of one window, an operator at a time.
 
-It is the reference of `tidemark.kernels.reports.paths`, which measures many windows at once. Of the product it has the
+It is the reference of `tidemark.reports.paths.solver`, which measures many windows at once. Of the product it has the
 classes alone: networkx has the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import networkx as nx
 
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import (
-    EstimateLimits,
+    HEARTBEAT_TIMEOUT_MS,
     Instants,
     LatencyState,
     Path,
@@ -85,23 +85,24 @@ def measure(
     upstreams: Upstreams,
     ewt_ms: Instants,
     *,
-    windows_behind: Mapping[str, int] | None = None,
-    limits: EstimateLimits | None = None,
+    behind_ms: Mapping[str, int] | None = None,
+    now_ms: int = 0,
 ) -> dict[str, Step]:
     """Returns every operator's latency in one window, each after its upstreams.
 
     Args:
         upstreams: the topology.
         ewt_ms: the window's EWT per operator; left out or None where there is none.
-        windows_behind: for operators that have not finished it: how many windows their upstreams are ahead.
-        limits: when that number counts as a latency; None: never, such operators have no latency.
+        behind_ms: for operators that have not finished it: how far in record time their upstreams are ahead.
+        now_ms: until when they have not.
     """
     steps = {}
     for operator in in_order(upstreams):
-        behind = (windows_behind or {}).get(operator, 0)
-        steps[operator] = _step(operator, upstreams.get(operator, ()), ewt_ms, _estimate(behind, limits))
+        names, behind = upstreams.get(operator, ()), (behind_ms or {}).get(operator, 0)
         if ewt_ms.get(operator) is None:
-            steps[operator] = _waiting(steps[operator], upstreams.get(operator, ()), ewt_ms, steps)
+            steps[operator] = _waiting(operator, names, ewt_ms, steps, behind, now_ms)
+        else:
+            steps[operator] = _step(operator, names, ewt_ms)
     return steps
 
 
@@ -137,13 +138,9 @@ def critical_path(upstreams: Upstreams, steps: Mapping[str, Step]) -> Path:
     return max(walks, key=lambda walk: walk.latency_ms)
 
 
-def _step(operator: str, names: Sequence[str], ewt_ms: Instants, estimate: tuple[LatencyState, int | None]) -> Step:
-    finished_ms, slowest = ewt_ms.get(operator), latest(names, ewt_ms)
-    if finished_ms is None:
-        state, latency_ms = estimate
-        return Step(
-            operator=operator, state=state, latency_ms=latency_ms, slowest_upstream=slowest[0] if slowest else None
-        )
+def _step(operator: str, names: Sequence[str], ewt_ms: Instants) -> Step:
+    finished_ms, slowest = ewt_ms[operator], latest(names, ewt_ms)
+    assert finished_ms is not None
     if not names:
         return Step(operator=operator, state=LatencyState.INPUT, latency_ms=0, unclamped_ms=0)
     if slowest is None:
@@ -160,25 +157,19 @@ def _step(operator: str, names: Sequence[str], ewt_ms: Instants, estimate: tuple
     )
 
 
-def _waiting(step: Step, names: Sequence[str], ewt_ms: Instants, steps: Mapping[str, Step]) -> Step:
-    """Names the upstream that an unfinished *step* waits for.
+def _waiting(
+    operator: str, names: Sequence[str], ewt_ms: Instants, steps: Mapping[str, Step], behind_ms: int, now_ms: int
+) -> Step:
+    """Returns the step of an operator that has not finished the window.
 
-    It is the one of *names* that has not finished either and is furthest behind.
+    It waits for the one of *names* that has not finished either and is furthest behind, if there is one.
     """
+    last = latest(names, ewt_ms)
     unfinished = sorted(name for name in names if ewt_ms.get(name) is None)
-    if not unfinished:
-        return step
-    return replace(step, slowest_upstream=max(unfinished, key=lambda name: path_to(name, steps).latency_ms))
-
-
-def _estimate(windows_behind: int, limits: EstimateLimits | None) -> tuple[LatencyState, int | None]:
-    if limits is None:
-        return LatencyState.NO_WINDOW_YET, None
-    behind_ms = windows_behind * limits.window_ms
-    if windows_behind > limits.throughput_calculation_max_samples:
-        return LatencyState.ESTIMATED, behind_ms
-    return (
-        (LatencyState.STUCK, behind_ms)
-        if behind_ms > limits.heartbeat_timeout_ms
-        else (LatencyState.NO_WINDOW_YET, None)
-    )
+    upstream = last[0] if last else None
+    if unfinished:
+        upstream = max(unfinished, key=lambda name: path_to(name, steps).latency_ms)
+    state, stands_ms = (LatencyState.STUCK, now_ms - last[1]) if last else (LatencyState.ESTIMATED, behind_ms)
+    if behind_ms <= 0 or stands_ms <= HEARTBEAT_TIMEOUT_MS:
+        return Step(operator=operator, state=LatencyState.NO_WINDOW_YET, slowest_upstream=upstream)
+    return Step(operator=operator, state=state, latency_ms=stands_ms, slowest_upstream=upstream)

@@ -8,6 +8,7 @@ happened: nothing here reads the account of time, or shares code with it. Instan
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -786,17 +787,28 @@ class Stream:
         """Returns whose the time was from a look on; a *share* of the work of its batch is moved to *debts*."""
         took: Counter[Owned] = Counter()
         owing = sum(debts.values())
-        for began_ms, ended_ms, owned in self._pieces(before.looked_ms, until_ms):
+        pieces = [*self._pieces(before.looked_ms, until_ms)]
+        works = [
+            each for each in pieces if each[2][0] in ("operator", "target", "broker") and each[1] <= before.done_ms
+        ]
+        whole: Counter[Owned] = Counter()
+        for began_ms, ended_ms, owned in works:
+            whole[owned] += ended_ms - began_ms
+        for piece in pieces:
+            began_ms, ended_ms, owned = piece
             ms: float = ended_ms - began_ms
-            if share and owned[0] in ("operator", "target", "broker") and ended_ms <= before.done_ms:
-                at_ms, part = began_ms + int(ms * (1 - share)), 0.0
+            if share and piece in works and ms:
+                # More records take as much longer as they usually do.
+                usual_ms = self.usual[0].get(owned, math.inf)
+                extra = min(share, usual_ms * share / (1 - share) / whole[owned]) if share < 1 else share
+                at_ms, part = began_ms + int(ms * (1 - extra) + 1e-9), 0.0
                 for owner, each in debts.items():
                     part += each
-                    next_ms = began_ms + int(ms * (1 - share + share * part / owing) + 1e-9)
+                    next_ms = began_ms + int(ms * (1 - extra + extra * part / owing) + 1e-9)
                     moved.append((at_ms, next_ms, owner))
-                    took[owner] += ms * share * each / owing
+                    took[owner] += ms * extra * each / owing
                     at_ms = next_ms
-                ms *= 1 - share
+                ms *= 1 - extra
             took[owned] += ms
         return took
 

@@ -8,9 +8,18 @@ taken, as there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from reference.critical_path import Step, path_to
-from tidemark.semantics.critical_path import EstimateLimits, Instants, LatencyState, Path, Upstreams
+from tidemark.semantics.critical_path import HEARTBEAT_TIMEOUT_MS, Instants, LatencyState, Path, Upstreams
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateLimits:
+    """The width of a window, and how far behind an operator may be before it counts as stuck."""
+
+    window_ms: int
+    heartbeat_timeout_ms: int = HEARTBEAT_TIMEOUT_MS
 
 
 def operator_latency(
@@ -29,7 +38,7 @@ def operator_latency(
         windows: the number of each operator's current window, None before the first.
         ewt_ms: skew-adjusted EWTs of the operator's current window; None when all of these have been dropped, so
             that the latency can only be estimated by how many windows the upstreams are ahead.
-        limits: the width of a window, and how far behind an operator may be before it counts as stuck.
+        limits: of windows and heartbeats.
     """
     if not names:
         return Step(operator=operator, state=LatencyState.INPUT, latency_ms=0, unclamped_ms=0)

@@ -143,6 +143,7 @@ OF_SHOP = {
         "subject": "totals", "measure": "burn_rate", "threshold": "4500 ms", "target": 0.99, "over": "2 min",
     },
     "board_is_fresh": fresh("board", "30 s"),
+    "board_warns": {**fresh("board", "10 min"), "warn_after": "30 s"},
     "totals_are_fresh": fresh("totals", "30 s"),
     "time_goes_on": lag("events", "30 s"),
     "enough_records": enough("newest", 30),
@@ -470,6 +471,10 @@ FAULTS = [
         (Told("reads", 250.1),), (absence("reads", 59_800),),
     ),
     Case(
+        "dead stream, of which is warned", SHOP, "board_warns", 310,
+        (Told("reads", 250.1),), (absence("reads", 59_800),), verdict="warn", is_followed=False,
+    ),
+    Case(
         "silent stream", SHOP, "board_is_fresh", 310,
         (Killed("reads", 250.1),), (absence("reads", 59_800),),
     ),
@@ -569,9 +574,9 @@ FAULTS = [
         (write("", 900, 245, sub="reads"),), targets(journal=900, changes=900, out=900, board=900),
     ),
     Case(
-        "2: every write slower, batches queue", DENSE, "board_in_time", 90, (write("", 900, 61, sub="reads"),),
+        "2: every write slower, batches queue", DENSE, "board_in_time", 101, (write("", 900, 61, sub="reads"),),
         # A record that arrives while a batch writes waits for the rest of its writes, too.
-        targets(journal=900, changes=900, out=1_250, board=1_665, shelf=920, hop_by_id=920),
+        targets(journal=900, changes=900, out=1_270, board=1_820, shelf=920, hop_by_id=920),
     ),
     Case(
         "3: every write of a hop's reader slower", SLOW_TRIGGER, "totals_in_time", 310,

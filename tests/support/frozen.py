@@ -133,6 +133,14 @@ CHANGED: Sequence[Changed] = (
     *(Changed("kinds", "command incidents", f"*.{each}", _OWNERS) for each in ("culprit", "blocked_by")),
     *(Changed(scene, "text of incidents", line, _OWNERS) for scene, lines in _INCIDENTS.items() for line in lines),
     *(Changed("kinds", page, line, _OWNERS) for page, lines in _LINES_OF_ALERTS.items() for line in lines),
+    Changed("*", "command topology", "path_text", "the lengths of the path stand beside its operators"),
+    Changed(
+        "*", "text of topology", "critical path of a window *", "the lengths of the path stand beside its operators"
+    ),
+    *(
+        Changed("flights", "command topology", path, "the newest window is shown, and not that of the last report")
+        for path in ("window_end", "age_ms", "finished_ago_ms")
+    ),
 )
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),

@@ -125,7 +125,6 @@ IMPORTS = {
         "collecting errors semantics model.tables model.settings model.project model kernels.reports storage "
         "storage.delta control recorded spark_session"
     ),
-    "reports.paths.windows": "collecting semantics model.kinds model kernels.columns kernels.reports",
     "reports.paths.ages": (
         "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports facts reports"
     ),
@@ -168,16 +167,17 @@ IMPORTS = {
         "stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
     "reports.paths": (
-        "collecting semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "kernels.reports spark_session facts reports reports.paths.windows reports.paths.ages"
+        "collecting errors semantics model.tables model.settings model.project model.kinds model "
+        "kernels.columns kernels.reports storage.delta spark_session facts reports reports.paths.ages "
+        "why.evidence"
     ),
     "reports.pages": (
-        "collecting escaping errors semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns account.owners storage storage.delta facts reports reports.paths.windows reports.paths.ages "
-        "why.evidence why.causes why reports.paths"
+        "collecting escaping semantics model.tables model.settings model.project model.kinds model account.owners "
+        "storage storage.delta facts reports why.evidence why.causes why reports.paths"
     ),
     "reports.what_if": (
-        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query facts"
+        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query "
+        "facts reports.paths"
     ),
     "sla.measures": (
         "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
@@ -233,9 +233,9 @@ IMPORTS = {
     ),
     "plugins": "airflow.tasks",
     "jobs": (
-        "escaping errors clock semantics model.tables model.settings model.project model kernels.columns "
-        "kernels.reports storage storage.delta control stream.driver stream query facts reports "
-        "reports.paths.windows maintenance api feed cli.shared allocator arrow reports.paths reports.pages sla"
+        "escaping errors clock model.tables model.settings model.project model kernels.columns "
+        "kernels.reports storage storage.delta control stream.driver stream query facts reports maintenance "
+        "api feed cli.shared allocator arrow reports.paths reports.pages sla"
     ),
 }
 """Maps each room to all rooms that it imports.

@@ -8,7 +8,6 @@ from unit.dags import runs
 
 from tidemark.errors import InvalidArgument
 from tidemark.semantics.critical_path import (
-    EstimateLimits,
     LatencyState,
     Path,
     in_order,
@@ -82,20 +81,18 @@ def test_a_latency_without_all_upstreams_is_an_upper_bound():
 
 
 @pytest.mark.parametrize(
-    ("behind", "state", "latency_ms"),
+    ("ewt_ms", "behind_ms", "now_ms", "state", "latency_ms"),
     [
-        (60, LatencyState.NO_WINDOW_YET, None),
-        (61, LatencyState.STUCK, 30_500),
-        (1_000, LatencyState.STUCK, 500_000),
-        (1_001, LatencyState.ESTIMATED, 500_500),
+        ({"s": 7}, 500, 30_007, LatencyState.NO_WINDOW_YET, None),
+        ({"s": 7}, 500, 30_008, LatencyState.STUCK, 30_001),
+        ({"s": 7}, 0, 90_000, LatencyState.NO_WINDOW_YET, None),
+        ({}, 30_000, 90_000, LatencyState.NO_WINDOW_YET, None),
+        ({}, 30_500, 90_000, LatencyState.ESTIMATED, 30_500),
     ],
 )
-def test_an_operator_far_behind_is_as_late_as_that_many_windows(behind, state, latency_ms):
-    """Windows have 500 ms; EWTs are kept for 1,000 windows.
-
-    A heartbeat may take 30 s.
-    """
-    step = measure({"o": ("s",)}, {"s": 7}, windows_behind={"o": behind}, limits=EstimateLimits(window_ms=500))["o"]
+def test_an_operator_is_stuck_for_as_long_as_its_upstream_has_finished(ewt_ms, behind_ms, now_ms, state, latency_ms):
+    """A heartbeat may take 30 s. How long that is for is estimated where no upstream has an EWT."""
+    step = measure({"o": ("s",)}, ewt_ms, behind_ms={"o": behind_ms}, now_ms=now_ms)["o"]
     assert step == Step(operator="o", state=state, latency_ms=latency_ms, slowest_upstream="s")
 
 
@@ -186,9 +183,8 @@ def test_a_path_without_steps_has_no_latency():
 
 def test_who_has_not_finished_waits_for_who_is_furthest_behind():
     upstreams = {"b": ("a",), "d": ("c",), "e": ("b", "d")}
-    limits = EstimateLimits(window_ms=1_000, heartbeat_timeout_ms=3_000)
-    steps = measure(upstreams, {"a": 0, "c": 2}, windows_behind={"b": 4, "d": 5}, limits=limits)
-    assert str(path_to("e", steps)) == "c (0 ms) → d (5,000 ms, stuck) → e (no_window_yet) ≥ 5,000 ms"
+    steps = measure(upstreams, {"a": 2, "c": 0}, behind_ms={"b": 4_000, "d": 5_000}, now_ms=31_000)
+    assert str(path_to("e", steps)) == "c (0 ms) → d (31,000 ms, stuck) → e (no_window_yet) ≥ 31,000 ms"
 
 
 def test_only_what_leads_to_some_operators_is_left():

@@ -1,8 +1,8 @@
 import pytest
 from reference.critical_path import Step
-from reference.stram import critical_path, operator_latency
+from reference.stram import EstimateLimits, critical_path, operator_latency
 
-from tidemark.semantics.critical_path import EstimateLimits, LatencyState
+from tidemark.semantics.critical_path import LatencyState
 
 LIMITS = EstimateLimits(window_ms=600)
 

@@ -5,11 +5,11 @@ In them −1 is a state without a latency, or an input.
 
 import numpy as np
 from reference.skew import moving_average
-from reference.stram import operator_latency
+from reference.stram import EstimateLimits, operator_latency
 from vectors.checks import check, only
 
-from tidemark.kernels.reports.paths import measure
-from tidemark.semantics.critical_path import EstimateLimits, LatencyState, in_order
+from tidemark.reports.paths.solver import measure
+from tidemark.semantics.critical_path import LatencyState, in_order
 
 
 def run_operator_latency(vector):
@@ -69,7 +69,7 @@ def run_moving_average(vector):
 def measured(dag, ewt_ms):
     """The latency of each operator in a window, and its critical path."""
     ewts_ms = {name: np.array([at_ms], float) for name, at_ms in ewt_ms.items() if at_ms is not None}
-    operators = measure(dag, ewts_ms, {}, windows=1, limits=EstimateLimits(window_ms=500))
+    operators = measure(dag, ewts_ms, {}, windows=1)
     latencies = dict(zip(operators.names, operators.latency_ms[:, 0].tolist(), strict=True))
     (path,) = operators.paths(dag)
     return {name: None if np.isnan(of) else of for name, of in latencies.items()}, path

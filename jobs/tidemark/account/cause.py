@@ -7,12 +7,14 @@ yet; where nothing is open, shares of records explain them, as they do numbers o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
 
+from tidemark.account.clocks import driver_clocks
 from tidemark.account.configured import configured_lengths, source_of_volume
 from tidemark.account.contract import owner_of_contract
 from tidemark.account.excess import Judged, explain
@@ -28,7 +30,7 @@ from tidemark.account.owners import OWNERS
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
-from tidemark.account.recorded import Recorded
+from tidemark.account.recorded import Recorded, with_usual
 from tidemark.account.records import in_order, numbered, record_parts, step
 from tidemark.account.steps import AGES, parts_of
 from tidemark.account.warehouse import AccountTables
@@ -90,11 +92,11 @@ class _Promise:
 
     @cached_property
     def facts(self) -> AccountFacts:
-        return self.recorded.facts(self.topology, usual_until_ms=self.at_ms - self.spec.over_ms)
+        return self.recorded.facts(self.topology)
 
-    @cached_property
-    def ledger(self) -> Ledger:
-        return Ledger.of(self.facts)
+    def ledger(self, first_ms: int) -> Ledger:
+        """Returns the ledger in which what was so before *first_ms*, the first broken result, is usual."""
+        return Ledger.of(with_usual(self.facts, until_ms=first_ms))
 
     def broken_limit_ms(self, measured_ms: float) -> float:
         """Returns the limit that a length of *measured_ms* breaks: that of an error, or else the lowest one, ms."""
@@ -149,7 +151,7 @@ class _Promise:
         # A stateless operator is a part of the next step, whose name has both.
         is_own = pl.col("detail").str.split("+").list.contains(self.spec.subject)
         segments = self.facts.segments.filter(pl.col("owner") == OPERATOR, is_own)
-        placed = segments.join(self.ledger.clocks, on=["stream", "driver"], maintain_order="left").with_columns(
+        placed = segments.join(driver_clocks(self.facts), on=["stream", "driver"], maintain_order="left").with_columns(
             pl.col("began_ms", "ended_ms") + pl.col("to_reference_ms"),
             ahead_ms=pl.lit(0, MS),
             producer=pl.lit(None, pl.String()),
@@ -175,7 +177,7 @@ class _Promise:
         history = int(before["n"].sum())
         return self._with_settings(
             results=numbered(chosen.select("n", "age_ms", "over_ms", is_broken)),
-            parts=parts_of_results(self.ledger, chosen),
+            parts=parts_of_results(self.ledger(first_ms), chosen),
             usual_share=int(before.filter(pl.col("over_ms") > 0)["n"].sum()) / history if history else None,
             judged=int(now["n"].sum()),
         )
@@ -214,11 +216,12 @@ class _Promise:
         ahead = self._ahead()
         if ahead is not None:
             return ahead
-        if self._is_fresh:
+        limit_ms = self.broken_limit_ms(self._newest_age_ms)
+        if self._newest_age_ms <= limit_ms:
             return Explanation(verdict=Verdict.KEPT)
-        now = StreamsNow(self.tables, self.recorded, self.ledger, self.at_ms)
-        found = self._open_result(now)
-        return None if found is None else explain(self._open(found))
+        ledger = self.ledger(self.at_ms - round(limit_ms))
+        found = self._open_result(StreamsNow(self.tables, self.recorded, ledger, self.at_ms))
+        return None if found is None else explain(self._open(found, ledger, limit_ms))
 
     def of_silence(self) -> Explanation:
         """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""
@@ -247,9 +250,9 @@ class _Promise:
             verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1
         )
 
-    @property
-    def _is_fresh(self) -> bool:
-        """Whether the newest record of the table, or the watermark, is younger than the limit."""
+    @cached_property
+    def _newest_age_ms(self) -> float:
+        """The age of the newest record of the table, or of the watermark, ms; endless without one."""
         if self.spec.measure is Measure.STALENESS:
             rows = self.recorded.operator_batches.filter(pl.col("operator").is_in(self.places))
             newest_ms = rows.select(pl.max("newest_ms")).item()
@@ -261,7 +264,7 @@ class _Promise:
                 pl.col("partition").is_null(),
             )
             newest_ms = rows.select(pl.col("watermark").dt.epoch("ms").max()).item()
-        return newest_ms is not None and self.at_ms - int(newest_ms) <= self.broken_limit_ms(0)
+        return math.inf if newest_ms is None else self.at_ms - int(newest_ms)
 
     def _open_result(self, now: StreamsNow) -> OpenResult | None:
         if self.spec.measure is Measure.WATERMARK_LAG:
@@ -279,7 +282,7 @@ class _Promise:
         """Returns the operator before *place* whose windows wait for time; None: there is none."""
         return next((o for o in self.topology.path_into(place) if waits_for_time(o)), None)
 
-    def _open(self, found: OpenResult) -> Judged:
+    def _open(self, found: OpenResult, ledger: Ledger, limit_ms: float) -> Judged:
         """Returns an open result beside those that were visible before it, and that kept the promise."""
         of_time = self.spec.measure is Measure.WATERMARK_LAG or any(map(self._holder, self.places))
         if of_time:
@@ -290,11 +293,11 @@ class _Promise:
             results = _with_ages(windows, "end_ms")
         else:
             results = _with_ages(self.facts.results.filter(pl.col("place").is_in(self.places)), "event_ms")
-        is_before, limit_ms = pl.col("visible_ms") < self.at_ms - found.age_ms, self.broken_limit_ms(found.age_ms)
+        is_before = pl.col("visible_ms") < self.at_ms - found.age_ms
         kept = results.filter(is_before, pl.col("age_ms") <= limit_ms).with_columns(
             over_ms=pl.col("age_ms") - limit_ms, is_broken=pl.lit(value=False)
         )
-        parts = (window_parts if of_time else record_parts)(self.ledger, kept)
+        parts = (window_parts if of_time else record_parts)(ledger, kept)
         columns = ["result", "n", "age_ms", "over_ms", "is_broken"]
         row = dict(zip(columns, (-1, 1, found.age_ms, found.age_ms - limit_ms, True), strict=True))
         known = numbered(kept).select(columns)

@@ -13,6 +13,7 @@ meanwhile owns what it caused.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -90,6 +91,10 @@ class _Usual:
     per_batch: float = 0
     lengths_ms: dict[Owned, float] = field(default_factory=dict)
 
+    def extra_ms(self, owner: str, detail: str, share: float) -> float:
+        """Returns how long an owner usually works on more records than those of a usual batch, the *share* of them."""
+        return self.lengths_ms.get((owner, detail), math.inf) * share / (1 - share) if share < 1 else math.inf
+
 
 def debts_of(facts: AccountFacts, timeline: pl.DataFrame, batches: pl.DataFrame) -> Debts:
     """Returns the debts of all streams, whose *batches* and *timeline* are by the reference clock."""
@@ -120,7 +125,7 @@ def _followed(
         follows = before is None or plan.follows(before)
         was_known = follows and is_known
         if was_known and before is not None:
-            took_ms = _own_lengths(lengths.get(plan.batch_id, {}), debts, share)
+            took_ms = _own_lengths(lengths.get(plan.batch_id, {}), debts, share, usual)
             kept = {owned: owed * (1 - paid) for owned, owed in debts.items()} if before.left else {}
             debts = _grown(kept, took_ms, plan, plan.looked_ms - before.looked_ms, usual)
             is_known = True
@@ -150,13 +155,13 @@ def _grown(
 
 
 def _own_lengths(
-    lengths: Mapping[tuple[str, str, bool], int], debts: Mapping[Owned, float], share: float
+    lengths: Mapping[tuple[str, str, bool], int], debts: Mapping[Owned, float], share: float, usual: _Usual
 ) -> dict[Owned, float]:
     """Returns the time of each owner from look to look, where a *share* of the batch's work belonged to *debts*."""
     took_ms: dict[Owned, float] = {}
     extra_ms = 0.0
     for (owner, detail, works), ms in lengths.items():
-        own_ms = ms * (1 - share) if works else ms
+        own_ms = ms - min(ms * share, usual.extra_ms(owner, detail, share)) if works else ms
         extra_ms += ms - own_ms
         took_ms[owner, detail] = took_ms.get((owner, detail), 0) + own_ms
     owed = sum(debts.values())
@@ -176,19 +181,30 @@ def _in_turn(debts: Mapping[Owned, float], since: float) -> Iterator[tuple[str, 
         since = until
 
 
-def with_extra_time(timeline: pl.DataFrame, batches: pl.DataFrame, extra: pl.DataFrame) -> pl.DataFrame:
-    """Returns the TIMELINE in which the last part of each piece of work belongs to the debts that it paid off."""
+def with_extra_time(
+    timeline: pl.DataFrame, batches: pl.DataFrame, extra: pl.DataFrame, usual_lengths: pl.DataFrame
+) -> pl.DataFrame:
+    """Returns the TIMELINE in which the last part of each piece of work belongs to the debts that it paid off.
+
+    That is as long as such work usually takes: what is slow in a batch is so whether or not it reads more.
+    """
     looked = batches.select("stream", "batch_id", "looked_ms")
     pieces = timeline.join(looked, on=["stream", "batch_id"], how="left", maintain_order="left")
     pays = extra.group_by("stream", "batch_id").agg(usual=pl.min("since"))
     pieces = pieces.join(pays, on=["stream", "batch_id"], how="left", maintain_order="left")
-    is_split = _is_work() & pl.col("usual").is_not_null()
+    is_split = _is_work() & (pl.col("began_ms") < pl.col("ended_ms")) & pl.col("usual").is_not_null()
     split = pieces.filter(is_split)
     if split.is_empty():
         return timeline
-    own = split.with_columns(since=0.0, until="usual")
-    owed = split.drop("owner", "detail").join(extra, on=["stream", "batch_id"])
     length_ms = pl.col("ended_ms") - pl.col("began_ms")
+    extra_ms = pl.col("usual_ms") * (1 - pl.col("usual")) / pl.col("usual")
+    split = split.join(usual_lengths, on=["stream", "owner", "detail"], how="left", maintain_order="left").with_columns(
+        own=pl.max_horizontal("usual", 1 - extra_ms / length_ms.sum().over("stream", "batch_id", "owner", "detail"))
+    )
+    own = split.with_columns(since=0.0, until="own")
+    owed = split.drop("owner", "detail").join(extra, on=["stream", "batch_id"])
+    owed_of = (1 - pl.col("own")) / (1 - pl.col("usual"))
+    owed = owed.with_columns((1 - (1 - pl.col(name)) * owed_of).alias(name) for name in ("since", "until"))
     of_split = pl.concat([own, owed], how="diagonal").with_columns(
         began_ms=pl.col("began_ms") + (length_ms * pl.col("since")).floor().cast(MS),
         ended_ms=pl.col("began_ms") + (length_ms * pl.col("until")).floor().cast(MS),

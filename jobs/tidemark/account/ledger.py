@@ -38,7 +38,7 @@ class Ledger:
         debts = debts_of(facts, lives, batches)
         return cls(
             facts=facts,
-            timeline=with_extra_time(lives, batches, debts.extra),
+            timeline=with_extra_time(lives, batches, debts.extra, facts.usual_lengths),
             batches=batches,
             waiting=debts.waiting,
             clocks=driver_clocks(facts),

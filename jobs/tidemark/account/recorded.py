@@ -48,11 +48,8 @@ class Recorded:
     operator_windows: pl.DataFrame
     heartbeats: pl.DataFrame
 
-    def facts(self, topology: Topology, *, usual_until_ms: int | None = None) -> AccountFacts:
-        """Returns the facts of the streams of *topology*.
-
-        What is usual is so in the batches before *usual_until_ms*, epoch ms; None, or if there is none: in all.
-        """
+    def facts(self, topology: Topology) -> AccountFacts:
+        """Returns the facts of the streams of *topology*; what is usual is so in all batches."""
         batches = self._batches()
         inputs = _inputs(topology)
         plans, silences = self._plans(inputs), self._silences(inputs, batches)
@@ -78,13 +75,8 @@ class Recorded:
         )
         if topology.max_drift_ms is not None:
             results = self._with_drift(results, batches)
-        before = batches.filter(pl.col("wall_ms") < usual_until_ms) if usual_until_ms is not None else batches
-        usual = replace(known, batches=before if before.height else batches)
-        lengths, arrivals = _usual_lengths(usual), _usual_arrivals(plans, usual.batches)
-        of_topology = replace(
-            known, reads=reads, firsts=firsts, results=results, usual_lengths=lengths, usual_arrivals=arrivals
-        )
-        return _with_full_names(of_topology, topology.name)
+        of_topology = replace(known, reads=reads, firsts=firsts, results=results)
+        return with_usual(_with_full_names(of_topology, topology.name))
 
     def _segments(self) -> pl.DataFrame:
         """Returns the phases of batches, and what the newest heartbeat of each driver adds to them."""
@@ -356,6 +348,15 @@ class Recorded:
             STORED_RESULTS,
             "results",
         )
+
+
+def with_usual(known: AccountFacts, *, until_ms: int | None = None) -> AccountFacts:
+    """Returns *known* with what is usual in the batches before *until_ms*, epoch ms; None, or without any: in all."""
+    before = known.batches if until_ms is None else known.batches.filter(pl.col("wall_ms") < until_ms)
+    usual = replace(known, batches=before if before.height else known.batches)
+    return replace(
+        known, usual_lengths=_usual_lengths(usual), usual_arrivals=_usual_arrivals(usual.plans, usual.batches)
+    )
 
 
 def _with_transactions(reads: pl.DataFrame, transactions: pl.DataFrame, known: AccountFacts) -> pl.DataFrame:

@@ -1,7 +1,8 @@
 """Queries the facts of a page about an interval.
 
-Facts of windows are those of the windows that end in the interval (record time); outcomes and watermarks are those of
-its finish clock, and latencies those of the minutes that it overlaps. Instants are epoch ms, lengths ms.
+Facts of windows are those of the windows that were open at some time in the interval, and a chart has those that end in
+it (record time); outcomes and watermarks are those of its finish clock, and latencies those of the minutes that it
+overlaps. Instants are epoch ms, lengths ms.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from tidemark.escaping import inert
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.latency_places import latencies_in_places
-from tidemark.facts.path_facts import MEASURED_STEPS
+from tidemark.facts.path_facts import FINISHED_MS, MEASURED_STEPS, UNFINISHED
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
 from tidemark.semantics.quantiles import MEDIAN, median_sql, place_sql, quantile_sql
@@ -33,7 +34,23 @@ def _holds(column: str) -> str:
     return f"{column} >= make_timestamptz($2 * 1000) AND {column} < make_timestamptz($3 * 1000)"
 
 
-ENDS = _holds("window_end")
+def _was_open(window_end: str = "window_end") -> str:
+    """Returns a predicate: a window that has a path was open at some time in [$2, $3), epoch ms.
+
+    It ended in that time, or before and an operator finished it since, or has not finished it. Of the latter kind are
+    those of the day before: reports do not look at older ones again.
+    """
+    return f"""{window_end} IN (
+        SELECT window_end FROM critical_paths
+        WHERE topology = $1 AND latency_ms IS NOT NULL AND window_end < make_timestamptz($3 * 1000) AND (
+            window_end >= make_timestamptz($2 * 1000)
+            OR {UNFINISHED} AND window_end >= make_timestamptz(($2 - {Grain.DAY.length_ms}) * 1000)
+            OR NOT {UNFINISHED} AND {FINISHED_MS} > $2
+        )
+    )"""
+
+
+OPEN = _was_open()
 SUMMARY = f"""
     SELECT count(*) AS windows, coalesce(count(*) FILTER (over_sla), 0) AS over_sla, count(over_sla) AS promised,
            {median_sql("before_source_ms + latency_ms")} AS median_ms,
@@ -41,9 +58,9 @@ SUMMARY = f"""
            max(before_source_ms + latency_ms) AS max_ms, {median_sql("before_source_ms")} AS before_source_ms,
            CASE WHEN count(skew_error_ms) = count(*) THEN max(skew_error_ms) END AS skew_error_ms,
            count(*) FILTER (over_sla AND window_end IN (
-               SELECT window_end FROM window_parts WHERE topology = $1 AND {ENDS} AND over_sla
+               SELECT window_end FROM window_parts WHERE topology = $1 AND {OPEN} AND over_sla
            )) AS in_parts
-    FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+    FROM critical_paths WHERE topology = $1 AND {OPEN}
 """
 """Selects what is said of all windows. `in_parts`: those over an SLA of whose age the parts are known."""
 _WINDOW = """
@@ -55,9 +72,9 @@ _WINDOW = """
 JUDGED = f"""
     SELECT sla, operator, quantile, limit_ms, count(*) AS windows, count(*) FILTER (broken) AS broken,
            max(value_ms) AS worst_ms,
-           (SELECT count(latency_ms) FROM critical_paths WHERE topology = $1 AND {ENDS})
+           (SELECT count(latency_ms) FROM critical_paths WHERE topology = $1 AND {OPEN})
            - sum(count(*)) OVER (PARTITION BY sla, operator, quantile)::BIGINT AS unjudged
-    FROM (SELECT unnest(verdicts, recursive := true) FROM critical_paths WHERE topology = $1 AND {ENDS})
+    FROM (SELECT unnest(verdicts, recursive := true) FROM critical_paths WHERE topology = $1 AND {OPEN})
     GROUP BY sla, operator, quantile, limit_ms
     ORDER BY count(*) FILTER (broken) DESC, max(value_ms) / limit_ms DESC, sla
 """
@@ -70,12 +87,12 @@ SLOWEST = f"""
         SELECT arg_max({{operator: operator, kind: kind, ms: ms}}, (ms, operator)) FROM window_parts AS p
         WHERE p.topology = w.topology AND p.window_end = w.window_end AND p.subject = w.leaf
     ) AS longest_part
-    FROM critical_paths AS w WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+    FROM critical_paths AS w WHERE topology = $1 AND {OPEN}
     ORDER BY latency_ms + before_source_ms DESC, window_end LIMIT {LISTED}
 """
 SPENT = f"""
     SELECT * REPLACE (bool_or(over_sla) OVER place AS over_sla), max(age_ms) OVER place AS longest_ms FROM (
-        SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {ENDS} AND latency_ms IS NOT NULL
+        SELECT {_WINDOW} FROM critical_paths WHERE topology = $1 AND {_holds("window_end")} AND latency_ms IS NOT NULL
     )
     WINDOW place AS (PARTITION BY end_ms // $4)
     QUALIFY row_number() OVER (place ORDER BY age_ms, end_ms) = {place_sql("count(*) OVER place", MEDIAN)}
@@ -89,12 +106,12 @@ that of `semantics.quantiles`.
 OPERATORS = f"""
     SELECT operator, {median_sql("latency_ms")} AS latency_ms, {median_sql("worked_ms")} AS worked_ms,
            count(step) AS on_path, count(*) AS windows, any_value(promised_ms) AS promised_ms
-    FROM {MEASURED_STEPS} WHERE topology = $1 AND {ENDS} AND slack_ms IS NOT NULL GROUP BY operator
+    FROM {MEASURED_STEPS} WHERE topology = $1 AND {OPEN} AND slack_ms IS NOT NULL GROUP BY operator
 """
 PATHS = f"""
     WITH walks AS (
         SELECT window_end, list(operator ORDER BY step) AS path
-        FROM critical_path_steps WHERE topology = $1 AND {ENDS} AND step IS NOT NULL GROUP BY window_end
+        FROM critical_path_steps WHERE topology = $1 AND {OPEN} AND step IS NOT NULL GROUP BY window_end
     )
     SELECT walks.path, count(*) AS windows, {median_sql("latency_ms")} AS median_ms,
            {quantile_sql("latency_ms", 0.9)} AS p90_ms, max(latency_ms) AS max_ms
@@ -105,7 +122,7 @@ BLAME = f"""
     SELECT operator, kind, compared, sum(judged_ms) AS judged_ms, sum(expected_ms) AS expected_ms,
            sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in
     FROM critical_path_blame
-    WHERE topology = $1 AND grain = 'window' AND {_holds("interval_end")}
+    WHERE topology = $1 AND grain = 'window' AND {_was_open("interval_end")}
     GROUP BY operator, kind, compared ORDER BY excess_ms DESC, operator, kind, compared
 """
 EMISSION = f"""

@@ -15,14 +15,16 @@ from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import iso
-from tidemark.semantics.critical_path import LatencyState, Path, PathStep, path_to
+from tidemark.semantics.critical_path import STANDS_STILL, LatencyState, Path, PathStep, path_to
 
 FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"
 """When a window came to the end of its path, epoch ms.
 
 The columns are those of critical_paths.
 """
-WINDOWS = """
+UNFINISHED = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(STANDS_STILL)))
+"""SQL: an operator stands still before the window of a row of critical_paths."""
+WINDOWS = f"""
     SELECT window_start, window_end, state, path AS path_text, leaf, latency_ms, waited_ms, queued_ms,
            latency_ms - waited_ms - queued_ms AS worked_ms, before_source_ms,
            before_source_ms + latency_ms AS age_ms, skew_error_ms, over_sla, verdicts,
@@ -30,6 +32,7 @@ WINDOWS = """
     FROM critical_paths
     WHERE topology = $1 AND latency_ms IS NOT NULL
           AND coalesce(window_start <= make_timestamptz($2 * 1000) AND window_end > make_timestamptz($2 * 1000), true)
+          AND ($4 IS NULL OR {FINISHED_MS} <= $4 AND NOT {UNFINISHED})
     ORDER BY window_end DESC LIMIT $3
 """
 MEASURED_STEPS = """(
@@ -79,7 +82,9 @@ CLOSED = """
 """
 
 
-def windows_with_paths(tables: Tables, topology: str, *, at_ms: int | None = None, last: int = 1) -> list[Row]:
+def windows_with_paths(
+    tables: Tables, topology: str, *, at_ms: int | None = None, last: int = 1, finished_by_ms: int | None = None
+) -> list[Row]:
     """Returns the paths of closed windows, oldest first.
 
     Each has `steps`, `off_path`, `leaves`, `parts` of its age at its leaf, and `blame`.
@@ -89,11 +94,12 @@ def windows_with_paths(tables: Tables, topology: str, *, at_ms: int | None = Non
         topology: its name.
         at_ms: only the window that contains this instant of record time, epoch ms; None: any.
         last: so many windows at most, the newest ones.
+        finished_by_ms: only windows that all operators on their path had finished at this instant, epoch ms; None: any.
 
     Raises:
         InvalidArgument: there is none; the message has the remedy.
     """
-    windows = tables.ask(WINDOWS, [topology, at_ms, last]).objects[::-1]
+    windows = tables.ask(WINDOWS, [topology, at_ms, last, finished_by_ms]).objects[::-1]
     if not windows:
         raise InvalidArgument(_explain_no_path(tables, topology, at_ms))
     ends = [window["window_end"] for window in windows]

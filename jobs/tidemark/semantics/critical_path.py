@@ -1,11 +1,7 @@
-"""Describes the operators that made one streaming window late: the critical path.
+"""The words of critical paths: operators, their upstreams, and how a latency came about.
 
-An EWT is the clock at which an operator had finished a window, in epoch milliseconds, adjusted for its host's skew.
-An operator's latency is its EWT less the latest EWT among its upstreams. The critical path is the walk from a leaf
-along the latest upstreams whose latencies sum highest. For one window, without clamping, these sum to EWT(leaf) −
-EWT(source). Of equal operators the first by name is taken. Source: Apache Apex, "Operator latency" and
-StreamingContainerManager.findCriticalPath. `stram` has Apex's own form, which mixes windows; `what_if` computes
-alternatives. `kernels.reports.paths` measures many windows at once.
+The rules are those of Apache Apex ("Operator latency", and StreamingContainerManager.findCriticalPath);
+`reports.paths.solver` has them, with Apex's example. `what_if` computes alternatives.
 
 `upstreams` maps an operator to the operators whose output it reads. An operator that is only named as an upstream is an
 input.
@@ -23,6 +19,13 @@ from tidemark.errors import InvalidArgument
 
 Upstreams = Mapping[str, Sequence[str]]
 Instants = Mapping[str, int | None]
+HEARTBEAT_TIMEOUT_MS = 30_000
+"""An operator that is behind its upstreams for longer may be stuck; the name and the length are Apex's."""
+LATENCY_SAMPLES = 10
+"""Latencies in an operator's moving average: Apex's THROUGHPUT_CALCULATION_INTERVAL / HEARTBEAT_INTERVAL_MILLIS.
+
+Apex measures each operator in its own current window and sums these averages, so its path is no window's path.
+"""
 
 
 class LatencyState(StrEnum):
@@ -39,9 +42,12 @@ class LatencyState(StrEnum):
     It is measured against the other upstreams; there is none when all are missing.
     """
     ESTIMATED = "estimated"
-    """EWTs that far back are not kept: windows behind × window length."""
+    """Behind, and no upstream has an EWT: windows behind × window length."""
     STUCK = "stuck"
-    """Behind for longer than a heartbeat: windows behind × window length."""
+    """Behind for longer than `stuck_after_ms`: the time since the latest upstream finished the window.
+
+    In Apex, whose windows take as long by the clock as they are, that is windows behind × window length.
+    """
     CLAMPED_NEGATIVE = "clamped_negative"
     """It finished before an upstream: latency 0, and evidence of skew.
 
@@ -98,13 +104,12 @@ class Path:
         return path_text([(step.operator, step.latency_ms, step.state) for step in self.steps])
 
 
-@dataclass(frozen=True, kw_only=True)
-class EstimateLimits:
-    """Limits after which a missing EWT is estimated; the names are Apex's."""
+def stuck_after_ms(trigger_ms: int) -> int:
+    """Returns after which time an operator that is behind is stuck, for the distance of its driver's batches.
 
-    window_ms: int
-    heartbeat_timeout_ms: int = 30_000
-    throughput_calculation_max_samples: int = 1_000
+    A driver may wait for a trigger, and its batch may take as long: within two it is not stuck.
+    """
+    return max(HEARTBEAT_TIMEOUT_MS, 2 * trigger_ms)
 
 
 def in_order(upstreams: Upstreams) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Computes what would have made a streaming window less late.
 
 It is the EWTs of hypothetical runs: EWTs of one window in epoch milliseconds. `upstreams` are those of `critical_path`.
-`kernels.reports.paths` has the slack of operators.
+`reports.paths.solver` has the slack of operators.
 """
 
 from __future__ import annotations

@@ -314,14 +314,14 @@ def show_latency(
 
 @app.get("/topologies/{name}/path")
 @shared
-def show_path(name: str, at: At = None, last: int = 1) -> Response:
+def show_path(name: str, at: At = None, last: int | None = None) -> Response:
     """Returns the document of `tidemark path`."""
-    if not 1 <= last <= MOST_WINDOWS:
+    if last is not None and not 1 <= last <= MOST_WINDOWS:
         msg = f"last must be a number of windows from 1 to {MOST_WINDOWS}, got {last}"
         raise InvalidArgument(msg)
     topology, at_ms = _named(name), None if at is None else instant_ms(at)
     with _as_unknown_name():
-        return _json(path.document(_warehouse(), topology.name, at_ms=at_ms, last=last))
+        return _json(path.document(_warehouse(), topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=last))
 
 
 @app.get("/topologies/{name}/bound")

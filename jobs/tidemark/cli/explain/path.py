@@ -15,11 +15,16 @@ from typing import Any
 from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
+from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
 from tidemark.facts.answers import Row, answers_over
 from tidemark.facts.path_facts import physical_name, windows_with_paths
+from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.sla_spec import known_slas
+from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
+from tidemark.reports.paths.live_path import current_path
 from tidemark.reports.paths.path_text import (
     PART_WORDS,
     PARTS_ARE,
@@ -30,7 +35,9 @@ from tidemark.reports.paths.path_text import (
     mostly_before_source,
     task_text,
 )
+from tidemark.reports.promises import promises
 from tidemark.semantics.critical_path import STANDS_STILL
+from tidemark.why.walk import scene
 
 STEPS = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
 WIDTH = 118
@@ -42,44 +49,52 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_topology(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--at", metavar="INSTANT", help="the window with this record time, ISO 8601 (default: the newest)"
+        "--at",
+        metavar="INSTANT",
+        help="the window with this record time, ISO 8601 (default: the oldest unfinished one, or else the newest)",
     )
-    which.add_argument(
-        "--last", type=_number, default=1, metavar="N", help="the newest N closed windows (default: %(default)s)"
-    )
+    which.add_argument("--last", type=_number, metavar="N", help="the newest N windows of the reports")
     add_format(parser, FORMATS)
 
 
 def command(options: argparse.Namespace) -> int:
     """Prints the paths of the windows in the options."""
-    home, topology = warehouse_and_topology(options)
-    say_inert(path(options, home, topology.name))
+    say_inert(path(options, *warehouse_and_topology(options)))
     return 0
 
 
-def path(options: argparse.Namespace, warehouse: Path, topology: str) -> str:
+def path(options: argparse.Namespace, warehouse: Path, topology: Topology) -> str:
     """Returns the answer as text; raises InvalidArgument without closed windows."""
     at_ms = None if options.at is None else instant_ms(options.at)
-    answer = document(warehouse, topology, at_ms=at_ms, last=options.last)
+    answer = document(warehouse, topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=options.last)
     if options.format == "json":
         return as_document(answer)
-    return "\n\n".join(as_text(topology, window) for window in answer["windows"])
+    return "\n\n".join(as_text(topology.name, window) for window in answer["windows"])
 
 
-def document(warehouse: Path, topology: str, *, at_ms: int | None = None, last: int = 1) -> Row:
+def document(
+    warehouse: Path, topology: Topology, *, now_ms: int, at_ms: int | None = None, last: int | None = None
+) -> Row:
     """Returns the answer for programs.
 
     Args:
         warehouse: the warehouse.
-        topology: the topology's name.
-        at_ms: record time (epoch ms) in the window to show; None: the newest windows.
-        last: number of newest closed windows.
+        topology: whose windows they are.
+        now_ms: epoch ms; what was finished later is not known.
+        at_ms: record time (epoch ms) in the window to show, as of the last report.
+        last: number of newest windows, as of the last report. Without this and *at_ms* it is the oldest window that an
+            operator has not finished, or else the newest one.
 
     Raises:
         InvalidArgument: no such window is closed.
     """
-    tables = answers_over(warehouse, topology)
-    return {"topology": topology, "windows": windows_with_paths(tables, topology, at_ms=at_ms, last=last)}
+    tables = answers_over(warehouse, topology.name)
+    window = None
+    if at_ms is None and last is None:
+        of_now = scene(topology, Layout(warehouse), now_ms, stored=tables.stored)
+        window = current_path(tables, of_now, promises(known_slas(topology).specs))
+    windows = [window] if window else windows_with_paths(tables, topology.name, at_ms=at_ms, last=last or 1)
+    return {"topology": topology.name, "windows": windows}
 
 
 def as_text(topology: str, window: Row) -> str:

@@ -13,6 +13,7 @@ from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
+from tidemark.collecting import in_order_of
 from tidemark.escaping import one_line
 from tidemark.facts.answers import Row, answers_over
 from tidemark.model.project.layout import Layout
@@ -20,7 +21,9 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.pages.topology_facts import topology_facts
+from tidemark.reports.paths.live_path import current_path, known_ms
 from tidemark.reports.paths.path_text import age_text
+from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL
 from tidemark.why.walk import scene
 
@@ -35,6 +38,9 @@ SHOWN_AS = {
     "unread_records": "unread",
     "held_records": "held",
 }
+
+OF_PATH = ("window_end", "leaf", "age_ms", "latency_ms", "state", "path_text")
+"""The fields of a window that are shown."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -58,14 +64,20 @@ def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:
 
 
 def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
-    """Returns the state of a topology's operators at *at_ms* (epoch ms)."""
+    """Returns the state of a topology's operators at *at_ms* (epoch ms), and its critical path."""
     tables = answers_over(warehouse, of.name)
-    return topology_facts(tables, scene(of, Layout(warehouse), at_ms, stored=tables.stored))
+    at = scene(of, Layout(warehouse), at_ms, stored=tables.stored)
+    window = current_path(tables, at, Promises())
+    path: Row = dict.fromkeys((*OF_PATH, "finished_ago_ms")) | {"critical_path": []}
+    if window is not None:
+        path = {**in_order_of(OF_PATH, window), "finished_ago_ms": at_ms - known_ms(window)}
+        path["critical_path"] = window["path"]
+    return {**topology_facts(tables, at), **path}
 
 
 def as_text(facts: Row) -> str:
     """Formats the topology for people, with a table per sub-topology."""
-    path = " → ".join(facts["critical_path"]) if facts["critical_path"] else "no window is closed yet"
+    path = facts["path_text"] or "no window is closed yet"
     when = ""
     if facts["age_ms"] is not None:
         when = f" of a window that was {one_line(age_text(facts))}"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from tidemark.kernels.reports.paths import Floats, Mask, Places
+from tidemark.kernels.reports.arrays import Floats, Mask, Places
 from tidemark.semantics.blame import ENOUGH, AgeCause, AgePart, Compared
 from tidemark.semantics.quantiles import MEDIAN, rank
 

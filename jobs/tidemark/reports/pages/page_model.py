@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from tidemark.collecting import names_in
-from tidemark.errors import InvalidArgument
 from tidemark.facts.alerts import budgets, open_alerts, silent_groups
 from tidemark.facts.answers import FINISHED, Row, Tables
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
-from tidemark.facts.path_facts import windows_with_paths
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.topology import Topology
-from tidemark.reports.pages.live_path import known_ms, live_path
 from tidemark.reports.pages.topology_state import (
     CHECKS_MISSED,
     PageVerdict,
@@ -32,6 +28,7 @@ from tidemark.reports.pages.topology_state import (
     verdict_of,
     worst,
 )
+from tidemark.reports.paths.live_path import current_path, known_ms
 from tidemark.reports.paths.path_text import PART_WORDS, mostly_before_source
 from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL
@@ -219,30 +216,22 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
 
 
 def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
-    """Returns the newest window with a path, and when it was finished.
+    """Returns the window that `current_path` chooses, and when it was finished.
 
-    `tidemark path` describes a window in the same way. A window that no report has seen yet has `is_live`, and nobody
-    is blamed for it. None: no window has a path.
+    None: no window has a path.
     """
-    topology, at_ms = at.topology, at.at_ms
-    window, is_live = live_path(tables, at, promised), True
-    with suppress(InvalidArgument):
-        (reported,) = windows_with_paths(tables, topology.name)
-        # Of one window the report knows more, but not how old one is that an operator has not finished.
-        is_finished = reported["state"] not in STANDS_STILL
-        if window is None or (is_finished and reported["window_end"] >= window["window_end"]):
-            window, is_live = reported, False
+    window = current_path(tables, at, promised)
     if window is None:
         return None
     finished_ms = known_ms(window)
-    ago_ms = at_ms - finished_ms
+    ago_ms = at.at_ms - finished_ms
+    is_finished = window["state"] not in STANDS_STILL
     return {
         **window,
         "finished_at": utc(finished_ms),
         "finished_ago_ms": ago_ms,
-        "is_live": is_live,
-        "is_finished": window["state"] not in STANDS_STILL,
-        "is_current": ago_ms <= CHECKS_MISSED * topology.check_every_ms,
+        "is_finished": is_finished,
+        "is_current": not is_finished or ago_ms <= CHECKS_MISSED * at.topology.check_every_ms,
         "mostly_before_source": mostly_before_source(window),
         "spent": [*_parts_of_age(window)],
     }

@@ -11,14 +11,10 @@ from collections import defaultdict
 from operator import itemgetter
 from typing import Any
 
-from tidemark.collecting import in_order_of
 from tidemark.facts.answers import FINISHED, Row, Tables
-from tidemark.facts.path_facts import FINISHED_MS
 from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.tables.catalog import HOP_UPDATE
-from tidemark.reports.pages.live_path import known_ms, live_path
-from tidemark.reports.promises import Promises
-from tidemark.semantics.stram import LATENCY_SAMPLES
+from tidemark.semantics.critical_path import LATENCY_SAMPLES
 from tidemark.why.evidence.snapshot import Scene
 
 RATED_OVER_S = 60
@@ -57,18 +53,6 @@ WATERMARKS = f"""
     SELECT sub_topology, source, arg_max(p.watermark, batch_id) AS watermark
     FROM partition_batches AS p JOIN {FINISHED} USING (topology, sub_topology, batch_id)
     WHERE partition IS NULL GROUP BY ALL
-"""
-NEWEST_PATH = f"""
-    WITH paths AS (
-        SELECT topology, window_end, leaf, latency_ms, before_source_ms + latency_ms AS age_ms, state,
-               if(state IN ('stuck', 'estimated'), epoch_ms(window_end) + before_source_ms, {FINISHED_MS}) AS known_ms
-        FROM critical_paths WHERE topology = $1 AND latency_ms IS NOT NULL
-    )
-    SELECT p.window_end, p.leaf, p.age_ms, p.latency_ms, $2 - p.known_ms AS finished_ago_ms, p.state,
-           list(operator ORDER BY step) AS critical_path
-    FROM paths AS p JOIN critical_path_steps AS s USING (topology, window_end)
-    WHERE p.known_ms <= $2 AND step IS NOT NULL
-    GROUP BY ALL ORDER BY window_end DESC LIMIT 1
 """
 RAN = """
     WITH ran AS (
@@ -109,7 +93,6 @@ def topology_facts(tables: Tables, at: Scene) -> Row:
         "at": iso(at.at_ms),
         "level": topology.level.value,
         "window_ms": topology.window_ms,
-        **facts.newest_path(),
         "sub_topologies": [facts.driver(sub.name) for sub in topology.sub_topologies],
         "operators": facts.operators(),
     }
@@ -130,23 +113,6 @@ class _Facts:
         self._counts = self._by("operator", COUNTS, RATED_OVER_S)
         self._read_to = self._by("source", READ_TO)
         self._watermarks = {(row["sub_topology"], row["source"]): row["watermark"] for row in self._ask(WATERMARKS)}
-
-    def newest_path(self) -> Row:
-        """Returns the newest critical path that the reports have found, or before the first report the live one."""
-        paths = self._ask(NEWEST_PATH)
-        if paths:
-            return paths[0]
-        window = live_path(self._tables, self._scene, Promises())
-        if window is None:
-            return dict.fromkeys(("window_end", "leaf", "age_ms", "latency_ms", "finished_ago_ms", "state")) | {
-                "critical_path": []
-            }
-        return {
-            **in_order_of(("window_end", "leaf", "age_ms", "latency_ms"), window),
-            "finished_ago_ms": self._at_ms - known_ms(window),
-            "state": window["state"],
-            "critical_path": window["path"],
-        }
 
     def operators(self) -> list[Row]:
         """Returns a row for each operator that existed at the instant.

@@ -1,7 +1,4 @@
-"""Finds critical paths for groups of windows.
-
-A group is processed in this process or in a task of Spark.
-"""
+"""Finds critical paths for groups of windows, in this process or in tasks of Spark."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.tables.catalog import OPERATOR_WINDOWS
 from tidemark.model.topology import Topology
@@ -73,3 +71,30 @@ class PathGroups:
     def averaged(self, interval: Interval) -> Interval:
         """Returns where the windows end that the paths of *interval* need."""
         return Interval(interval.start_ms - looks_back_ms(self.topology), interval.end_ms)
+
+
+def paths_on_spark(groups: PathGroups, layout: Layout) -> Paths:
+    """Returns the paths of all *groups*, by the rows in *layout*.
+
+    A task has the rows of one group at a time. Spark is started, and left running.
+    """
+    # Most reports need no Spark.
+    from pyspark.sql import Column
+    from pyspark.sql import functions as F
+
+    from tidemark.facts.large_facts import finished_windows
+    from tidemark.spark_session import in_groups
+
+    interval = groups.interval
+    # Before the first column: functions of Spark need a session.
+    finished = finished_windows(layout, groups.topology.name, groups.averaged(interval))
+    end_ms = F.unix_millis("window_end")
+
+    def number(at_ms: Column) -> Column:
+        return F.floor((at_ms - interval.start_ms) / groups.group_ms)
+
+    first, last = number(end_ms), number(end_ms + looks_back_ms(groups.topology))
+    # A row is needed by the group of its window, and by later ones whose averages look back to it.
+    needed_by = F.sequence(F.greatest(first, F.lit(0)), F.least(last, number(F.lit(interval.end_ms - 1))))
+    rows = finished.withColumn(GROUP, F.explode(needed_by))
+    return groups.together(in_groups(rows, [F.col(GROUP)], groups.of_group))

@@ -1,8 +1,8 @@
-"""Finds the critical paths of windows, a group at a time.
+"""Makes rows of the critical paths of windows, a group at a time.
 
-The rules are those of `semantics`. A window is open while a terminal operator has not finished it. A driver that stands
-still does not keep it open: it is on the path with the number of windows that it is behind. Nor does a flow whose own
-time stands still, such as an idle source: once others are HEARTBEAT_TIMEOUT ahead, the path is that of the operators
+A window is open while a terminal operator has not finished it. A driver that stands
+still does not keep it open: it is on the path with the time for which it has not finished it. Nor does a flow whose own
+time stands still, such as an idle source: once others are HEARTBEAT_TIMEOUT_MS ahead, the path is that of the operators
 that have finished. A later run replaces the rows of windows that were open. Lengths are ms, instants epoch ms.
 """
 
@@ -17,35 +17,22 @@ import polars as pl
 
 from tidemark.collecting import omit
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.kernels.reports.paths import (
-    NONE,
-    STATES,
-    Floats,
-    Mask,
-    Measured,
-    Places,
-    alike,
-    measure,
-    same_clock,
-    slack_ms,
-    spent,
-)
+from tidemark.kernels.reports.arrays import NONE, Floats, Mask, Places, alike
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.windows.finish_rows import WINDOW
-from tidemark.reports.paths.windows.passed_windows import PassedWindows
-from tidemark.reports.paths.windows.window_graph import windows_finished
-from tidemark.reports.paths.windows.window_group import WindowGroup
+from tidemark.reports.paths.solver import CODE, STATES, Measured, measure, same_clock, slack_ms, spent
+from tidemark.reports.paths.windows import WINDOW, PassedWindows, WindowGroup, windows_finished
 from tidemark.reports.promises import Promises
-from tidemark.semantics import stram
 from tidemark.semantics.critical_path import (
+    HEARTBEAT_TIMEOUT_MS,
+    LATENCY_SAMPLES,
     STANDS_STILL,
-    EstimateLimits,
     LatencyState,
     leading_to,
     leaves,
     path_text,
+    stuck_after_ms,
 )
 
 FINISHED = {
@@ -72,17 +59,18 @@ class DriverFacts:
     """Facts about drivers besides rows of windows.
 
     `passed` has the instants at which drivers passed windows. `first_ms` and `newest_ms` are the ends of the first and
-    the newest window that each operator has finished, epoch ms.
+    the newest window that each operator has finished. Until `now_ms` nobody has finished others. Epoch ms.
     """
 
     passed: PassedWindows = field(default_factory=PassedWindows)
     first_ms: Mapping[str, int] = field(default_factory=dict)
     newest_ms: Mapping[str, int] = field(default_factory=dict)
+    now_ms: int = 0
 
 
 def looks_back_ms(topology: Topology) -> int:
     """Returns how far the averages of a window look back, in ms."""
-    return (stram.LATENCY_SAMPLES - 1) * topology.window_ms
+    return (LATENCY_SAMPLES - 1) * topology.window_ms
 
 
 def together(paths: Sequence[Paths]) -> Paths:
@@ -110,12 +98,8 @@ def window_paths(
         drivers: facts about them.
     """
     windows, groups = windows_finished(operator_windows, topology, drivers.passed, drivers.first_ms)
-    limits = EstimateLimits(
-        window_ms=topology.window_ms, throughput_calculation_max_samples=topology.max_outstanding_windows
-    )
-    of_groups = [(group, _measured(group, drivers.newest_ms, limits)) for group in groups]
+    of_groups = [(group, _measured(group, drivers, topology)) for group in groups]
     average_ms = _averages(of_groups, windows["window_end"].to_numpy(), looks_back_ms(topology))
-    ahead_ms = max(drivers.newest_ms.values(), default=0)
     parts: dict[Table, list[pl.DataFrame]] = {CRITICAL_PATH_STEPS: [], CRITICAL_PATHS: []}
     finished: list[pl.DataFrame] = []
     for group, measured in of_groups:
@@ -123,7 +107,7 @@ def window_paths(
         if own.any():
             asked, of_asked = group.take(own), measured.take(own)
             finished.append(_finish_rows(asked))
-            walks_end = _walks_end(asked, of_asked, ahead_ms, limits)
+            walks_end = _walks_end(asked, of_asked, drivers, topology)
             for alike_windows in alike([*walks_end.values()], asked.numbers.size):
                 first = int(alike_windows.argmax())
                 ends = [name for name, is_end in walks_end.items() if is_end[first]]
@@ -142,7 +126,7 @@ def window_paths(
 def _of_windows(parts: list[pl.DataFrame], windows: pl.DataFrame, table: Table) -> pl.DataFrame:
     """Returns the rows in *parts*, in the order of the *windows*.
 
-    `window_verdicts` adds what they lack.
+    `report` adds what they lack.
     """
     if not parts:
         return pl.DataFrame(rows_of(table, []))
@@ -167,21 +151,25 @@ def _whole(values: Mapping[str, Floats]) -> dict[str, pl.Series]:
     return {name: pl.Series(of.ravel(), nan_to_null=True).cast(pl.Int64()) for name, of in values.items()}
 
 
-def _measured(group: WindowGroup, newest_ms: Mapping[str, int], limits: EstimateLimits) -> Measured:
-    """Measures the latency of every operator in windows of *group*.
-
-    *newest_ms* is as in DriverFacts.
-    """
-    behind: dict[str, Floats] = {}
+def _measured(group: WindowGroup, drivers: DriverFacts, topology: Topology) -> Measured:
+    """Measures the latency of every operator in windows of *group*."""
+    newest_ms, behind_ms = drivers.newest_ms, dict[str, Floats]()
     for name, read in group.upstreams.items():
         if read and name not in group.finishes:
             ahead_ms = max(newest_ms.get(each, 0) for each in read)
             # An operator that never finished a window counts as one window behind this one.
             own_ms = (
-                np.full_like(group.end_ms, newest_ms[name]) if name in newest_ms else group.end_ms - limits.window_ms
+                np.full_like(group.end_ms, newest_ms[name]) if name in newest_ms else group.end_ms - topology.window_ms
             )
-            behind[name] = np.maximum(0, ahead_ms - own_ms) // limits.window_ms
-    return measure(group.upstreams, group.ewt_ms, behind, windows=group.numbers.size, limits=limits)
+            behind_ms[name] = ahead_ms - own_ms
+    return measure(
+        group.upstreams,
+        group.ewt_ms,
+        behind_ms,
+        windows=group.numbers.size,
+        now_ms=drivers.now_ms,
+        stuck_after_ms=stuck_after_ms(topology.trigger_ms),
+    )
 
 
 def _averages(
@@ -214,22 +202,28 @@ def _averages(
     return average_ms
 
 
-def _walks_end(group: WindowGroup, measured: Measured, newest_ms: int, limits: EstimateLimits) -> dict[str, Mask]:
+def _walks_end(group: WindowGroup, measured: Measured, drivers: DriverFacts, topology: Topology) -> dict[str, Mask]:
     """Returns at which terminal operators the paths of windows end.
 
     The path of an open window ends at none. A walk is settled if it is measured as a whole, or a driver on it stands
-    still. *newest_ms* is the end of the newest window that an operator has finished.
+    still. A walk that is not is waited for until it could be said to stand still.
     """
-    is_finished = np.array([name in group.finishes for name in measured.names])
+    unfinished = np.full(measured.windows, -np.inf)
+    ewts_ms = np.stack([group.ewt_ms.get(name, unfinished) for name in measured.names])
+    last_ms = measured.along(ewts_ms, np.maximum)
+    has_begun = ~np.isinf(last_ms)
     stands_still = measured.along(measured.has_state(STANDS_STILL), np.logical_or)
-    is_settled = is_finished[measured.source] & (measured.is_complete | stands_still)
-    settled = {name: is_settled[measured.place[name]] for name in group.ends}
-    if not settled:
+    is_settled = has_begun & (measured.is_complete | stands_still)
+    # A flow whose time stands still, such as an idle source, is behind in record time.
+    ahead_ms = max(drivers.newest_ms.values(), default=0) - group.end_ms
+    is_overdue = np.where(
+        has_begun, drivers.now_ms - last_ms > stuck_after_ms(topology.trigger_ms), ahead_ms > HEARTBEAT_TIMEOUT_MS
+    )
+    places = {name: measured.place[name] for name in group.ends}
+    if not places:
         return {}
-    # Beyond this timeout a flow whose time stands still is not waited for any more.
-    waits = newest_ms - group.end_ms <= limits.heartbeat_timeout_ms
-    is_closed = np.all([*settled.values()], axis=0) | ~waits
-    return {name: is_settled & is_closed for name, is_settled in settled.items()}
+    is_closed = np.all([is_settled[place] | is_overdue[place] for place in places.values()], axis=0)
+    return {name: is_settled[place] & is_closed for name, place in places.items()}
 
 
 class _GroupPaths:
@@ -351,6 +345,7 @@ class _GroupPaths:
             measured.along(np.where(has_latency, each, 0), np.add)[at]
             for each in (self._spent.waited_ms, self._spent.queued_ms)
         )
+        unmarked = np.full_like(measured.state, CODE[LatencyState.INPUT])
         whole = {
             "latency_ms": critical_ms,
             "queued_ms": queued_ms,
@@ -363,9 +358,9 @@ class _GroupPaths:
             {
                 "number": self._group.numbers,
                 "leaf": _named([*measured.names], leaf),
-                "path": _texts(measured, leaf, measured.latency_ms, measured.state),
+                "path": [*map(path_text, measured.walks(leaf, measured.latency_ms, measured.state))],
                 "state": state,
-                "moving_average_path": _texts(measured, averaged, averages_ms, np.zeros_like(measured.state)),
+                "moving_average_path": [*map(path_text, measured.walks(averaged, averages_ms, unmarked))],
                 **_whole(whole),
             }
         )
@@ -386,21 +381,3 @@ _STATE_NAMES = [state.value for state in STATES]
 def _named(names: Sequence[str], places: Places) -> pl.Series:
     """Returns the name at each of *places*, null for NONE."""
     return pl.Series([*names, None], dtype=pl.String()).gather(np.where(places == NONE, len(names), places).ravel())
-
-
-def _texts(measured: Measured, last: Places, latency_ms: Floats, states: Places) -> list[str]:
-    """Renders the walk to *last* in each window.
-
-    It has latencies and states of its operators.
-    """
-    slowest = measured.slowest.T.tolist()
-    lengths = np.where(np.isnan(latency_ms), -1, latency_ms).astype(np.int64).T.tolist()
-    codes = states.T.tolist()
-    texts: list[str] = []
-    for at, before, ms, code in zip(last.tolist(), slowest, lengths, codes, strict=True):
-        walk: list[tuple[str, int | None, LatencyState]] = []
-        while at != NONE:
-            walk.append((measured.names[at], None if ms[at] < 0 else ms[at], STATES[code[at]]))
-            at = before[at]
-        texts.append(path_text(walk[::-1]))
-    return texts

@@ -21,10 +21,11 @@ from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.clocks import on_one_clock
 from tidemark.kernels.columns.quantiles import median_of
-from tidemark.kernels.reports.paths import Floats, Measured, measure, spent
+from tidemark.kernels.reports.arrays import Floats
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.topology import Topology
-from tidemark.semantics.critical_path import EstimateLimits, Path, Upstreams
+from tidemark.reports.paths.solver import Measured, measure, spent
+from tidemark.semantics.critical_path import Path, Upstreams
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.timetable import Timetable, TimetableBatch
 from tidemark.semantics.what_if import drivers_read, sooner_ewts_ms
@@ -208,7 +209,7 @@ def _all_finished(upstreams: Upstreams, ewt_ms: Mapping[str, npt.ArrayLike]) -> 
     """Measures operators that have finished all of the windows."""
     ewts_ms = {name: np.asarray(of, float) for name, of in ewt_ms.items()}
     (windows,) = {of.size for of in ewts_ms.values()}
-    return measure(upstreams, ewts_ms, {}, windows=windows, limits=EstimateLimits(window_ms=0))
+    return measure(upstreams, ewts_ms, {}, windows=windows)
 
 
 def _timetables(

@@ -19,7 +19,7 @@ import polars.selectors as cs
 
 from tidemark.facts.topology_tables import BatchRows
 from tidemark.kernels.reports.ages import PLACE, ClosingBatches
-from tidemark.kernels.reports.paths import NONE, Floats, Mask, Places
+from tidemark.kernels.reports.arrays import NONE, Floats, Mask, Places
 from tidemark.kernels.reports.reads import partition_reads
 from tidemark.kernels.reports.record_times import first_records, record_times
 from tidemark.kernels.reports.restarts import Restart, restarts

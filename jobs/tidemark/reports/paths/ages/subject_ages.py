@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from tidemark.kernels.reports.ages import PLACE, Ages, before_source, share_out
-from tidemark.kernels.reports.paths import NONE, UNFINISHED, Floats, Places
+from tidemark.kernels.reports.arrays import NONE, UNFINISHED, Floats, Places
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts, Blockers

@@ -17,7 +17,7 @@ import polars.selectors as cs
 
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.ages import COMPARED, PLACE, compared_lengths, usual_lengths
-from tidemark.kernels.reports.paths import NONE, UNFINISHED, Floats, Mask, Places, alike
+from tidemark.kernels.reports.arrays import NONE, UNFINISHED, Floats, Mask, Places, alike
 from tidemark.model.kinds.source import Source
 from tidemark.model.tables.catalog import WINDOW_PARTS
 from tidemark.model.topology import Topology

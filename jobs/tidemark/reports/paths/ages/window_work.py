@@ -11,7 +11,7 @@ import polars as pl
 import polars.selectors as cs
 
 from tidemark.kernels.reports.ages import CAUSES
-from tidemark.kernels.reports.paths import NONE, UNFINISHED, Floats, Places
+from tidemark.kernels.reports.arrays import NONE, UNFINISHED, Floats, Places
 from tidemark.semantics.blame import AgePart
 
 WORK = ("latency_ms", "waited_ms", "queued_ms", "worked_ms", "ewt_ms", "began_ms", "skew_ms", "batch_id")

@@ -1,18 +1,20 @@
-"""Finds the critical path of the newest window, before a report does.
+"""Finds the critical path of the window that matters now: the oldest unfinished one, or else the newest finished one.
 
 The rules are those of the reports, and the rows have the same fields. Only reports compare windows with earlier ones,
-so the blame is empty here. Instants are epoch ms.
+so the blame is empty where no report has seen the window. Instants are epoch ms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import polars as pl
 
 from tidemark.collecting import names_in
+from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import FINISHED, Row, Tables
-from tidemark.facts.path_facts import described_window
+from tidemark.facts.path_facts import described_window, windows_with_paths
 from tidemark.facts.topology_tables import BatchRows, batch_rows
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import Interval
@@ -27,15 +29,15 @@ from tidemark.model.tables.catalog import (
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.ages.batch_facts import BatchFacts
 from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
-from tidemark.reports.paths.window_paths import DriverFacts, window_paths
-from tidemark.reports.paths.window_verdicts import judge_records
-from tidemark.reports.paths.windows.passed_windows import PassedWindows
+from tidemark.reports.paths.report import judge_records
+from tidemark.reports.paths.window_paths import DriverFacts, Paths, window_paths
+from tidemark.reports.paths.windows import PassedWindows
 from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL, LatencyState
 from tidemark.why.evidence.snapshot import Scene
 
 WINDOWS_READ = 10
-"""Windows whose paths are computed; the newest one that is closed counts."""
+"""Newest windows whose paths are computed."""
 OF_PARTS = ("subject", "operator", "kind", "input", "ms", "usual_ms")
 """The columns of window_parts that a window has, as in PARTS of `path_facts`."""
 BATCHES_READ_MS = 3_600_000
@@ -48,13 +50,33 @@ LEAST_READ_MS = 60_000
 
 It is twice the time after which an operator that is behind counts as stuck.
 """
-ENDS = """
+KNOWN = f"""(
+    SELECT o.* FROM operator_windows AS o
+    JOIN (SELECT sub_topology, max(batch_id) AS newest_id FROM {FINISHED} GROUP BY sub_topology) USING (sub_topology)
+    WHERE topology = $1 AND o.batch_id <= newest_id
+)"""
+"""The rows of batches that had finished: a driver tells of all its operators at once."""
+ENDS = f"""
     SELECT operator, epoch_ms(min(window_end)) AS first_ms, epoch_ms(max(window_end)) AS newest_ms
-    FROM operator_windows WHERE topology = $1 AND ewt_at <= make_timestamptz($2 * 1000) GROUP BY operator
+    FROM {KNOWN} GROUP BY operator
 """
-ROWS = """
-    SELECT * FROM operator_windows
-    WHERE topology = $1 AND ewt_at <= make_timestamptz($2 * 1000) AND window_end >= make_timestamptz($3 * 1000)
+UNFINISHED = f"""
+    WITH passed AS (
+        SELECT sub_topology, max(epoch_ms(watermark)) AS watermark_ms FROM {FINISHED} GROUP BY sub_topology
+    )
+    SELECT epoch_ms(min(window_end)) AS end_ms
+    FROM (SELECT unnest($3::VARCHAR[]) AS reader, unnest($4::VARCHAR[]) AS operator)
+    JOIN {KNOWN} USING (operator) LEFT JOIN passed ON passed.sub_topology = reader
+    WHERE epoch_ms(window_end) - 1 > coalesce(watermark_ms, 0)
+    GROUP BY reader ORDER BY end_ms
+"""
+"""Selects the oldest window of each sub-topology that the operators that it reads have finished, and it has not.
+
+$3 are sub-topologies, and $4 such an operator of each.
+"""
+ROWS = f"""
+    FROM {KNOWN}
+    WHERE window_end >= make_timestamptz($3 * 1000) OR epoch_ms(window_end) IN (SELECT unnest($4::BIGINT[]))
 """
 PASSED = f"""
     SELECT sub_topology, batch_id, watermark, started_at, finished_at FROM {FINISHED}
@@ -69,31 +91,71 @@ MINUTES = """
 """Selects the work on the records of the window that starts at $3."""
 
 
+def current_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
+    """Returns the oldest window that an operator has not finished at an instant, or else the newest finished one.
+
+    It has the fields of `windows_with_paths`, and `is_live`: no report has seen it as it is. None: no window is closed.
+    """
+    window = live_path(tables, at, promised)
+    if window is not None and window["state"] in STANDS_STILL:
+        return {**window, "is_live": True}
+    with suppress(InvalidArgument):
+        (reported,) = windows_with_paths(tables, at.topology.name, finished_by_ms=at.at_ms)
+        # Of one window the report knows more.
+        if window is None or reported["window_end"] >= window["window_end"]:
+            return {**reported, "is_live": False}
+    return None if window is None else {**window, "is_live": True}
+
+
 def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
-    """Returns the newest closed window at an instant, as `windows_with_paths` does.
+    """Returns the oldest window on whose path an operator stands still, or else the newest one that is closed.
 
     It is judged by what is *promised*. The age of a window that an operator has not finished is that of the instant.
     None: no window is closed.
+    """
+    found = _newest_paths(tables, at, promised)
+    if found is None:
+        return None
+    all_closed = found.tables[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null()).sort("window_end")
+    stand_still = all_closed.filter(pl.col("state").is_in([*STANDS_STILL]))
+    closed = all_closed.tail(1) if stand_still.is_empty() else stand_still.head(1)
+    if closed.is_empty():
+        return None
+    steps = found.tables[CRITICAL_PATH_STEPS].filter(pl.col("window_end") == closed["window_end"].item())
+    finished = found.finished.filter(pl.col("window_end") == closed["window_end"].dt.epoch("ms").item())
+    return _described(tables, at, promised, closed, steps, finished)
+
+
+def _newest_paths(tables: Tables, at: Scene, promised: Promises) -> Paths | None:
+    """Returns the paths of the newest windows, and of the oldest one that each driver has not finished.
+
+    None: no operator has finished any.
     """
     topology, at_ms = at.topology, at.at_ms
     ends = tables.ask(ENDS, [topology.name, at_ms]).objects
     if not ends:
         return None
-    newest_ms = {row["operator"]: row["newest_ms"] for row in ends}
+    first_ms, newest_ms = ({row["operator"]: row[each] for row in ends} for each in ("first_ms", "newest_ms"))
     last_ms = max(newest_ms.values())
-    first_ms = last_ms - max(WINDOWS_READ * topology.window_ms, LEAST_READ_MS)
-    since_ms = [topology.name, at_ms, first_ms]
-    rows = pl.DataFrame(rows_of(OPERATOR_WINDOWS, tables.ask(ROWS, since_ms).objects))
-    batches = tables.ask(PASSED, since_ms)
+    newest_from_ms = last_ms - max(WINDOWS_READ * topology.window_ms, LEAST_READ_MS)
+    unfinished_ms = _unfinished_ms(tables, topology, at_ms)
+    rows = tables.ask(ROWS, [topology.name, at_ms, newest_from_ms, unfinished_ms]).objects
+    since_ms = min([newest_from_ms, *unfinished_ms])
+    batches = tables.ask(PASSED, [topology.name, at_ms, since_ms])
     passed = PassedWindows(pl.DataFrame(batches.objects, infer_schema_length=None) if batches.rows else None)
-    drivers = DriverFacts(passed, {row["operator"]: row["first_ms"] for row in ends}, newest_ms)
-    found = window_paths(rows, topology, promised, Interval(first_ms, last_ms + 1), drivers)
-    closed = found.tables[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null()).sort("window_end").tail(1)
-    if closed.is_empty():
-        return None
-    in_window = pl.col("window_end") == closed["window_end"].item()
-    steps = found.tables[CRITICAL_PATH_STEPS].filter(in_window)
-    finished = found.finished.filter(pl.col("window_end") == closed["window_end"].dt.epoch("ms").item())
+    drivers = DriverFacts(passed, first_ms, newest_ms, at_ms)
+    windows = pl.DataFrame(rows_of(OPERATOR_WINDOWS, rows))
+    return window_paths(windows, topology, promised, Interval(since_ms, last_ms + 1), drivers)
+
+
+def _described(
+    tables: Tables, at: Scene, promised: Promises, closed: pl.DataFrame, steps: pl.DataFrame, finished: pl.DataFrame
+) -> Row:
+    """Returns the window *closed*, a row of critical_paths, as `windows_with_paths` does.
+
+    *steps* are those of its operators, and *finished* says when they had finished it, as in Paths.
+    """
+    topology, at_ms = at.topology, at.at_ms
     start_ms = closed["window_start"].dt.epoch("ms").item()
     judged = _judged(tables, topology, promised, start_ms, at_ms)
     facts = BatchFacts(_batch_rows(at, finished), trigger_ms=topology.trigger_ms, of_jobs=bool(topology.jobs))
@@ -118,6 +180,16 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
         if step["state"] == LatencyState.INPUT:
             step["worked_ms"] = worked_ms.get((step["operator"], step["kind"]))
     return described_window(window, of_steps, own_parts)
+
+
+def _unfinished_ms(tables: Tables, topology: Topology, at_ms: int) -> list[int]:
+    """Returns the ends of the oldest window of each driver that its writers have finished, and it has not."""
+    reads: list[tuple[str, str]] = []
+    for sub in topology.sub_topologies:
+        own = {*names_in(sub.operators)}
+        reads += [(sub.name, each) for name in own for each in topology.waited_for[name] if each not in own]
+    subs, operators = ([*each] for each in zip(*reads, strict=True)) if reads else ([], [])
+    return [row["end_ms"] for row in tables.ask(UNFINISHED, [topology.name, at_ms, subs, operators]).objects]
 
 
 def known_ms(window: Row) -> int:

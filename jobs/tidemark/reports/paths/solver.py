@@ -1,9 +1,21 @@
-"""Measures the operators of many streaming windows at once.
+"""Solves the critical paths of many streaming windows at once, in the terms of Apache Apex.
 
-The rules are those of `semantics.critical_path`, for windows that have the same operators and upstreams, and that the
-same operators finished. The tests have a reference, which measures one window at a time. Instants are epoch ms and
-lengths ms, as float64: they are whole numbers, and exact up to 2^53. NaN: no value. An array of Measured has a row per
-operator, and a column per window.
+An EWT (end-window time) is when an operator had finished a window, by one clock of all hosts. An operator's latency is
+its EWT less the latest EWT of its upstreams, and that of an input is 0. The critical path is the walk from a leaf to
+its source along the latest upstreams, of the leaf whose latencies sum highest. This is Apex's own example:
+
+>>> upstreams = {"A": (), "B": ("A",), "C": ("A",), "D": ("B",), "E": ("C",), "F": ("C",)}
+>>> finished_ms = {"A": 1_000, "B": 1_005, "C": 1_100, "D": 1_035, "E": 1_120, "F": 1_102}
+>>> ewt_ms = {name: np.array([at_ms], float) for name, at_ms in finished_ms.items()}
+>>> measured = measure(upstreams, ewt_ms, {}, windows=1)
+>>> {leaf: int(measured.total_ms[measured.place[leaf], 0]) for leaf in leaves(upstreams)}
+{'D': 35, 'E': 120, 'F': 102}
+>>> str(measured.paths(upstreams)[0])
+'A (0 ms) → C (100 ms) → E (20 ms) = 120 ms'
+
+The windows have the same operators and upstreams, and the same operators finished them (`windows`). Of equal operators
+the first by name is taken. An array of Measured has a row per operator, and a column per window. The tests have a
+reference, which measures one window at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +28,9 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tidemark.kernels.reports.arrays import NONE, UNFINISHED, Floats, Mask, Places
 from tidemark.semantics.critical_path import (
-    EstimateLimits,
+    HEARTBEAT_TIMEOUT_MS,
     LatencyState,
     Path,
     PathStep,
@@ -26,16 +39,9 @@ from tidemark.semantics.critical_path import (
     leaves,
 )
 
-Floats = npt.NDArray[np.float64]
-Places = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 STATES = tuple(LatencyState)
 """The state of each code in Measured."""
 CODE = {state: code for code, state in enumerate(STATES)}
-NONE = -1
-"""Stands for no operator, where a place is expected."""
-UNFINISHED = -2
-"""The place or clock of an operator without the window."""
 Value = TypeVar("Value", bound=np.generic)
 
 
@@ -124,22 +130,35 @@ class Measured:
         chosen: Places = places[total_ms[places].argmax(axis=0)]
         return chosen
 
+    def walks(
+        self, last: Places, latency_ms: Floats, state: Places
+    ) -> Iterator[list[tuple[str, int | None, LatencyState]]]:
+        """Yields the walk to the place *last* in each window, source first, with latencies and states of its operators.
+
+        *latency_ms* and *state* are arrays like those of the same name, for example of averages.
+        """
+        lengths = np.where(np.isnan(latency_ms), NONE, latency_ms).astype(np.int64)
+        of_windows = (array.T.tolist() for array in (self.slowest, lengths, state))
+        for at, before, ms, code in zip(last.tolist(), *of_windows, strict=True):
+            walk: list[tuple[str, int | None, LatencyState]] = []
+            while at != NONE:
+                walk.append((self.names[at], None if ms[at] == NONE else ms[at], STATES[code[at]]))
+                at = before[at]
+            yield walk[::-1]
+
     def paths(self, upstreams: Upstreams) -> list[Path]:
         """Returns the critical path of each window.
 
         It is the walk to a leaf whose latencies sum highest.
         """
         paths: list[Path] = []
-        for window, leaf in enumerate(self.longest(leaves(upstreams), self.total_ms)):
-            steps: list[PathStep] = []
-            place = leaf
-            while place != NONE:
-                latency_ms, state = self.latency_ms[place, window], STATES[self.state[place, window]]
-                known_ms = None if np.isnan(latency_ms) else int(latency_ms)
-                name, place = self.names[place], self.slowest[place, window]
-                upstream = None if place == NONE else self.names[place]
-                steps.append(PathStep(operator=name, state=state, latency_ms=known_ms, slowest_upstream=upstream))
-            paths.append(Path(tuple(reversed(steps))))
+        for walk in self.walks(self.longest(leaves(upstreams), self.total_ms), self.latency_ms, self.state):
+            before = [None, *(operator for operator, _, _ in walk)]
+            steps = (
+                PathStep(operator=operator, state=state, latency_ms=latency_ms, slowest_upstream=upstream)
+                for (operator, latency_ms, state), upstream in zip(walk, before, strict=False)
+            )
+            paths.append(Path(tuple(steps)))
         return paths
 
     def walk_to(self, last: Places) -> Mask:
@@ -157,19 +176,21 @@ class Measured:
 def measure(
     upstreams: Upstreams,
     ewt_ms: Mapping[str, Floats],
-    behind: Mapping[str, Floats],
+    behind_ms: Mapping[str, Floats],
     *,
     windows: int,
-    limits: EstimateLimits,
+    now_ms: float = 0,
+    stuck_after_ms: int = HEARTBEAT_TIMEOUT_MS,
 ) -> Measured:
     """Returns every operator's latency.
 
     Args:
         upstreams: the topology.
         ewt_ms: the EWTs of the operators that finished the windows.
-        behind: for the other operators: how many windows their upstreams are ahead.
+        behind_ms: for the other operators: how far in record time their upstreams are ahead.
         windows: number of windows.
-        limits: when that number counts as a latency.
+        now_ms: until then an operator has not finished a window that is not in *ewt_ms*.
+        stuck_after_ms: of an operator that is behind, as from `semantics.critical_path`.
     """
     names = in_order(upstreams)
     shape = (len(names), windows)
@@ -190,7 +211,13 @@ def measure(
                 measured.state[own] = np.where(own_ms < 0, CODE[LatencyState.CLAMPED_NEGATIVE], exact)
                 measured.latency_ms[own], measured.slowest[own] = np.maximum(own_ms, 0), last[0]
         else:
-            measured.state[own], measured.latency_ms[own] = _estimates(behind.get(name, np.zeros(windows)), limits)
+            is_behind = behind_ms.get(name, np.zeros(windows)) > 0
+            # Where it is not known when an upstream finished the window, Apex estimates by the windows behind.
+            stands_ms = behind_ms.get(name, np.zeros(windows)) if last is None else now_ms - last[1]
+            stands_still = is_behind & (stands_ms > stuck_after_ms)
+            state = CODE[LatencyState.ESTIMATED if last is None else LatencyState.STUCK]
+            measured.state[own] = np.where(stands_still, state, CODE[LatencyState.NO_WINDOW_YET])
+            measured.latency_ms[own] = np.where(stands_still, stands_ms, np.nan)
             unfinished = sorted({*read} - ewt_ms.keys())
             if unfinished:
                 # It waits for the one that is furthest behind.
@@ -215,16 +242,6 @@ def _latest(
         return None
     stacked = np.stack([ewt_ms[name] for name in finished])
     return np.array([place[name] for name in finished])[stacked.argmax(axis=0)], stacked.max(axis=0)
-
-
-def _estimates(behind: Floats, limits: EstimateLimits) -> tuple[Places, Floats]:
-    """Returns states and latencies of an operator that is behind."""
-    behind_ms = behind * limits.window_ms
-    is_far = behind > limits.throughput_calculation_max_samples
-    is_stuck = ~is_far & (behind_ms > limits.heartbeat_timeout_ms)
-    codes = (CODE[LatencyState.ESTIMATED], CODE[LatencyState.STUCK])
-    state = np.select([is_far, is_stuck], codes, CODE[LatencyState.NO_WINDOW_YET])
-    return state, np.where(is_far | is_stuck, behind_ms, np.nan)
 
 
 def slack_ms(upstreams: Upstreams, ewt_ms: Mapping[str, Floats], measured: Measured, critical_ms: Floats) -> Floats:
@@ -316,13 +333,3 @@ def same_clock(measured: Measured, clocks: Mapping[str, Floats]) -> Mask:
         return np.where(own == UNFINISHED, before, np.where(before == own, own, NONE))
 
     return measured.along(own, joined) >= 0
-
-
-def alike(rows: Sequence[npt.NDArray[Any]], windows: int) -> Iterator[Mask]:
-    """Divides *windows* into those for which each of *rows* has equal values."""
-    if not windows or all((row == row[0]).all() for row in rows):
-        yield np.ones(windows, np.bool_)
-        return
-    kinds, of_window = np.unique(np.stack(rows), axis=1, return_inverse=True)
-    for number in range(kinds.shape[1]):
-        yield of_window == number

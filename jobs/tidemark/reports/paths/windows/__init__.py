@@ -1,1 +1,0 @@
-"""Groups streaming windows by the operators that finished them."""
