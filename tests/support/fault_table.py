@@ -143,6 +143,7 @@ OF_SHOP = {
         "subject": "totals", "measure": "burn_rate", "threshold": "4500 ms", "target": 0.99, "over": "2 min",
     },
     "board_is_fresh": fresh("board", "30 s"),
+    "board_warns": {**fresh("board", "10 min"), "warn_after": "30 s"},
     "totals_are_fresh": fresh("totals", "30 s"),
     "time_goes_on": lag("events", "30 s"),
     "enough_records": enough("newest", 30),
@@ -468,6 +469,10 @@ FAULTS = [
     Case(
         "dead stream", SHOP, "board_is_fresh", 310,
         (Told("reads", 250.1),), (absence("reads", 59_800),),
+    ),
+    Case(
+        "dead stream, of which is warned", SHOP, "board_warns", 310,
+        (Told("reads", 250.1),), (absence("reads", 59_800),), verdict="warn", is_followed=False,
     ),
     Case(
         "silent stream", SHOP, "board_is_fresh", 310,

@@ -27,7 +27,8 @@ class Explained:
 
     Attributes:
         causes: that which explains most results first, and after it the leaves; empty: none is known.
-        culprit: what to look at: the detail of the first cause, or its owner; None: no cause is known.
+        culprit: what to look at: what the check itself has found, else the detail of the first cause, its stream or its
+            owner; None: no cause is known.
         blocked_by: why, in a sentence; None: no cause is known.
     """
 
