@@ -123,7 +123,6 @@ CHANGED: Sequence[Changed] = (
     Changed("*", "table partition_batches", "reads", f"its `writer_row`: {_NUMBERED}"),
     Changed("*", "table hop_*", "result_row", _NUMBERED),
     Changed("*", "table sla_results", "records", "a result of a percentile says of how many records it is"),
-<<<<<<< HEAD
     Changed("*", "command topology", "path_text", "the lengths of the path stand beside its operators"),
     Changed(
         "*", "text of topology", "critical path of a window *", "the lengths of the path stand beside its operators"
@@ -132,8 +131,6 @@ CHANGED: Sequence[Changed] = (
         Changed("flights", "command topology", path, "the newest window is shown, and not that of the last report")
         for path in ("window_end", "age_ms", "finished_ago_ms")
     ),
-=======
->>>>>>> slatests
     Changed("*", "table alerts", "*", _OWNERS),
     Changed("kinds", "table expectation_results", "rows", "it counts rows of alerts, of which another has joined"),
     *(Changed("*", "table sla_results", column, _OWNERS) for column in ("cause*", "culprit", "blocked_by")),
@@ -150,17 +147,6 @@ CHANGED: Sequence[Changed] = (
     *(Changed("kinds", "command incidents", f"*.{each}", _OWNERS) for each in ("culprit", "blocked_by")),
     *(Changed(scene, "text of incidents", line, _OWNERS) for scene, lines in _INCIDENTS.items() for line in lines),
     *(Changed("kinds", page, line, _OWNERS) for page, lines in _LINES_OF_ALERTS.items() for line in lines),
-<<<<<<< HEAD
-=======
-    Changed("*", "command topology", "path_text", "the lengths of the path stand beside its operators"),
-    Changed(
-        "*", "text of topology", "critical path of a window *", "the lengths of the path stand beside its operators"
-    ),
-    *(
-        Changed("flights", "command topology", path, "the newest window is shown, and not that of the last report")
-        for path in ("window_end", "age_ms", "finished_ago_ms")
-    ),
->>>>>>> slatests
 )
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),

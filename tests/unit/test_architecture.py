@@ -167,22 +167,6 @@ IMPORTS = {
         "kernels.columns kernels.aggregates kernels.reports kernels.records stream.journal stream.kafka "
         "stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
-<<<<<<< HEAD
-=======
-    "reports.paths": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.reports storage.delta spark_session facts reports reports.paths.ages "
-        "why.evidence"
-    ),
-    "reports.pages": (
-        "collecting escaping semantics model.tables model.settings model.project model.kinds model account.owners "
-        "storage storage.delta facts reports why.evidence why.causes why reports.paths"
-    ),
-    "reports.what_if": (
-        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query "
-        "facts reports.paths"
-    ),
->>>>>>> slatests
     "sla.measures": (
         "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
     ),

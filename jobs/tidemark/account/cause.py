@@ -243,20 +243,11 @@ class Promise:
         ahead = self.ahead()
         if ahead is not None:
             return ahead
-<<<<<<< HEAD
-        newest_ms = self.newest_ms
-        if newest_ms is not None and self.known.at_ms - newest_ms <= self.broken_limit_ms(0):
+        age_ms = self._newest_age_ms
+        if age_ms <= self.broken_limit_ms(age_ms):
             return Explanation(verdict=Verdict.KEPT)
         found = self.open_result()
         return None if found is None else explain(self.judged_open(found))
-=======
-        limit_ms = self.broken_limit_ms(self._newest_age_ms)
-        if self._newest_age_ms <= limit_ms:
-            return Explanation(verdict=Verdict.KEPT)
-        ledger = self.ledger(self.at_ms - round(limit_ms))
-        found = self._open_result(StreamsNow(self.tables, self.recorded, ledger, self.at_ms))
-        return None if found is None else explain(self._open(found, ledger, limit_ms))
->>>>>>> slatests
 
     def of_silence(self) -> Explanation:
         """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""
@@ -285,32 +276,21 @@ class Promise:
             verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1
         )
 
-<<<<<<< HEAD
     @property
     def newest_ms(self) -> int | None:
         """The event time of the newest record of the table, or the watermark, epoch ms; None: there is none."""
-=======
-    @cached_property
-    def _newest_age_ms(self) -> float:
-        """The age of the newest record of the table, or of the watermark, ms; endless without one."""
->>>>>>> slatests
         if self.spec.measure is Measure.STALENESS:
             rows = self.known.recorded.operator_batches.filter(pl.col("operator").is_in(self.places))
             newest_ms = rows.select(pl.max("newest_ms")).item()
         else:
-<<<<<<< HEAD
             newest_ms = self.watermarks.select(pl.max("watermark_ms")).item()
         return None if newest_ms is None else int(newest_ms)
-=======
-            source = None if self.spec.subject == self.sub_topology.name else self.spec.subject
-            rows = self.recorded.partition_batches.filter(
-                pl.col("sub_topology") == self.sub_topology.name,
-                pl.col("source").eq_missing(source),
-                pl.col("partition").is_null(),
-            )
-            newest_ms = rows.select(pl.col("watermark").dt.epoch("ms").max()).item()
-        return math.inf if newest_ms is None else self.at_ms - int(newest_ms)
->>>>>>> slatests
+
+    @property
+    def _newest_age_ms(self) -> float:
+        """The age of that record, or of the watermark, ms; endless without one."""
+        newest_ms = self.newest_ms
+        return math.inf if newest_ms is None else self.known.at_ms - newest_ms
 
     @property
     def watermarks(self) -> pl.DataFrame:
@@ -341,7 +321,6 @@ class Promise:
         """Returns the operator before *place* whose windows wait for time; None: there is none."""
         return next((o for o in self.topology.path_into(place) if waits_for_time(o)), None)
 
-<<<<<<< HEAD
     @property
     def _is_of_time(self) -> bool:
         """Whether its results become visible when time has passed them."""
@@ -360,21 +339,8 @@ class Promise:
     def judged_open(self, found: OpenResult) -> Judged:
         """Returns an open result beside those that were visible before it, and that kept the promise."""
         results = self.visible
-        is_before, limit_ms = pl.col("visible_ms") < self.known.at_ms - found.age_ms, self.broken_limit_ms(found.age_ms)
-=======
-    def _open(self, found: OpenResult, ledger: Ledger, limit_ms: float) -> Judged:
-        """Returns an open result beside those that were visible before it, and that kept the promise."""
-        of_time = self.spec.measure is Measure.WATERMARK_LAG or any(map(self._holder, self.places))
-        if of_time:
-            of_stream = pl.col("stream") == f"{self.topology.name}/{self.sub_topology.name}"
-            windows = self.facts.windows.filter(of_stream).unique(
-                ["batch_id", "end_ms"], keep="first", maintain_order=True
-            )
-            results = _with_ages(windows, "end_ms")
-        else:
-            results = _with_ages(self.facts.results.filter(pl.col("place").is_in(self.places)), "event_ms")
-        is_before = pl.col("visible_ms") < self.at_ms - found.age_ms
->>>>>>> slatests
+        limit_ms = self.broken_limit_ms(self._newest_age_ms)
+        is_before = pl.col("visible_ms") < self.known.at_ms - found.age_ms
         kept = results.filter(is_before, pl.col("age_ms") <= limit_ms).with_columns(
             over_ms=pl.col("age_ms") - limit_ms, is_broken=pl.lit(value=False)
         )
