@@ -24,7 +24,6 @@ from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
 from tidemark.kernels.columns.quantiles import quantile_of
-from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.topology import Topology
@@ -113,7 +112,7 @@ class _Silence:
 
     @property
     def _measure(self) -> Measure:
-        is_source = isinstance(self.known.tables.topology.operators[self.operator], Source)
+        is_source = self.known.tables.topology.operators[self.operator].reads_outside
         return Measure.WATERMARK_LAG if is_source else Measure.STALENESS
 
     def _promise(self, limit_ms: float) -> Promise:
