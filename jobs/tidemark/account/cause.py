@@ -49,6 +49,8 @@ OF_RECORDS = frozenset({*QUANTILES, Measure.BURN_RATE})
 OF_OPEN_RESULTS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG})
 OF_NUMBERS = frozenset({Measure.RECORDS, *SHARES})
 OF_ROWS = frozenset({Measure.COMPLETENESS, Measure.CONTRACT, Measure.SCHEMA_CHANGES})
+MOST_KEPT = 2_000
+"""Of results that kept the promise so many, the newest ones, say what is expected."""
 PartsOf = Callable[[Ledger, pl.DataFrame], pl.DataFrame]
 """Returns the PARTS of results, numbered in their order."""
 
@@ -60,7 +62,12 @@ def cause_of(
 
     It is told from the tables in *layout* as they were *stored* when others asked; None: as they are now.
     """
-    promise = Promise(Known(AccountTables(layout, topology, stored or Stored()), at_ms, spec.over_ms), spec)
+    return cause_in(Known(AccountTables(layout, topology, stored or Stored()), at_ms, spec.over_ms), spec)
+
+
+def cause_in(known: Known, spec: SlaSpec) -> Explanation:
+    """Returns why *spec* was broken, as `cause_of` does: what is *known* over its length serves several promises."""
+    promise, topology, layout, at_ms = Promise(known, spec), known.tables.topology, known.tables.layout, known.at_ms
     if spec.measure in OF_RECORDS:
         return explain(promise.records())
     if spec.measure is Measure.COMPLETE_BY:
@@ -198,7 +205,7 @@ class Promise:
         broken = now.filter(pl.col("over_ms") > 0)
         first_ms = broken.select(pl.min("visible")).item() or at_ms
         before = asked.filter(pl.col("visible").is_between(first_ms - DAY_MS, first_ms, closed="left"))
-        kept = before.filter(pl.col("over_ms") <= 0)
+        kept = before.filter(pl.col("over_ms") <= 0).sort("visible").tail(MOST_KEPT)
         chosen = pl.concat([broken, kept])
         is_broken = pl.Series("is_broken", [True] * broken.height + [False] * kept.height, dtype=pl.Boolean())
         history = int(before["n"].sum())
@@ -341,8 +348,11 @@ class Promise:
         results = self.visible
         limit_ms = self.broken_limit_ms(self._newest_age_ms)
         is_before = pl.col("visible_ms") < self.known.at_ms - found.age_ms
-        kept = results.filter(is_before, pl.col("age_ms") <= limit_ms).with_columns(
-            over_ms=pl.col("age_ms") - limit_ms, is_broken=pl.lit(value=False)
+        kept = (
+            results.filter(is_before, pl.col("age_ms") <= limit_ms)
+            .sort("visible_ms")
+            .tail(MOST_KEPT)
+            .with_columns(over_ms=pl.col("age_ms") - limit_ms, is_broken=pl.lit(value=False))
         )
         parts = (window_parts if self._is_of_time else record_parts)(self.known.ledger, kept)
         columns = ["result", "n", "age_ms", "over_ms", "is_broken"]

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TypeAlias
 
-from tidemark.account.cause import OF_ROWS, cause_of
+from tidemark.account.cause import OF_ROWS, Known, cause_in
 from tidemark.account.contract import owner_of_culprit
 from tidemark.account.excess import path_of
 from tidemark.account.explanation import Cause, Explanation, Leaf, Verdict
 from tidemark.account.text import told
+from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import AlertCause
@@ -51,6 +53,10 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
         at_ms: the instant of the check, epoch ms.
     """
 
+    @cache
+    def known(over_ms: int) -> Known:
+        return Known(AccountTables(layout, topology, stored), at_ms, over_ms)
+
     def explain(status: Status) -> Explained:
         spec = status.spec
         if spec.measure in OF_ROWS:
@@ -58,7 +64,7 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
             # Its message has the broken rows.
             return Explained(causes=causes_of(of_rows), culprit=status.culprit)
         try:
-            found = explained(cause_of(topology, layout, spec, at_ms=at_ms, stored=stored))
+            found = explained(cause_in(known(spec.over_ms), spec))
             # The check itself may have found which group is stale, or which operator worked for too long.
             return found if status.culprit is None else replace(found, culprit=status.culprit)
         except Exception:
