@@ -787,7 +787,7 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
     assert form_says(decided, RECOVERS).startswith(f"Open incidents {RECOVERS} {recovers}. Its incident is ")
     alerts = told(decided, "/topologies/flights/status")["alerts"]
     # It is critical and the oldest, but nothing is broken any more.
-    assert [alert["cause"] for alert in alerts] == ["driver_dead", "partition_silent", "backlog"]
+    assert [alert["cause"] for alert in alerts] == ["absence", "next_record", "topic_volume"]
     for url in ("/", "/pages/flights", "/pages/flights/slas", "/pages/flights/operators/flight_board"):
         assert recovers in decided.get(url, **BROWSER).text, url
     assert "End silence" not in decided.get(f"{FORM}?subject=flights").text

@@ -238,10 +238,9 @@ def _paths(rows: Rows, now_ms: int) -> None:
 
 def _checks(rows: Rows, now_ms: int) -> None:
     checked_ms = now_ms - 90_000
-    dead = {"cause": "driver_dead", "cause_sub_topology": "carriers"}
-    silent = {"cause": "partition_silent", "cause_sub_topology": "status", "cause_operator": "flight_events"}
-    silent |= {"cause_partition": 2}
-    behind = {"cause": "backlog", "cause_sub_topology": "status", "cause_operator": "flight_events"}
+    dead = {"cause": "absence", "cause_sub_topology": "flights/carriers", "cause_operator": "flights/carriers"}
+    silent = {"cause": "next_record", "cause_operator": "flight_events", "cause_partition": 2}
+    behind = {"cause": "topic_volume", "cause_sub_topology": "flights/status", "cause_operator": "flight_events"}
     newest: list[dict[str, Any]] = [
         {
             "sla": "delays_in_time", "subject": "carrier_delays", "measure": "latency_p99", "verdict": "error",

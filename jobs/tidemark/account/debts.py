@@ -90,10 +90,11 @@ class _Usual:
     per_ms: dict[str, float] = field(default_factory=dict)
     per_batch: float = 0
     lengths_ms: dict[Owned, float] = field(default_factory=dict)
+    varying_ms: dict[Owned, float] = field(default_factory=dict)
 
     def extra_ms(self, owner: str, detail: str, share: float) -> float:
         """Returns how long an owner usually works on more records than those of a usual batch, the *share* of them."""
-        return self.lengths_ms.get((owner, detail), math.inf) * share / (1 - share) if share < 1 else math.inf
+        return self.varying_ms.get((owner, detail), math.inf) * share / (1 - share) if share < 1 else math.inf
 
 
 def debts_of(facts: AccountFacts, timeline: pl.DataFrame, batches: pl.DataFrame) -> Debts:
@@ -197,7 +198,7 @@ def with_extra_time(
     if split.is_empty():
         return timeline
     length_ms = pl.col("ended_ms") - pl.col("began_ms")
-    extra_ms = pl.col("usual_ms") * (1 - pl.col("usual")) / pl.col("usual")
+    extra_ms = pl.coalesce("varying_ms", "usual_ms") * (1 - pl.col("usual")) / pl.col("usual")
     split = split.join(usual_lengths, on=["stream", "owner", "detail"], how="left", maintain_order="left").with_columns(
         own=pl.max_horizontal("usual", 1 - extra_ms / length_ms.sum().over("stream", "batch_id", "owner", "detail"))
     )
@@ -229,9 +230,10 @@ def _usual(facts: AccountFacts) -> dict[str, _Usual]:
         usual = found.setdefault(stream, _Usual())
         usual.per_ms[source] = per_ms
         usual.per_batch += per_batch
-    for stream, owner, detail, usual_ms in facts.usual_lengths.iter_rows():
+    for stream, owner, detail, usual_ms, varying_ms in facts.usual_lengths.iter_rows():
         if stream in found:
             found[stream].lengths_ms[owner, detail] = usual_ms
+            found[stream].varying_ms[owner, detail] = usual_ms if varying_ms is None else varying_ms
     return found
 
 

@@ -137,10 +137,13 @@ def _is_usual(broken: int, judged: Judged) -> bool:
 
 @dataclass(frozen=True)
 class _Expected:
-    """What is expected of owners in a result, ms, and how many records the batch has for that."""
+    """What is expected of owners in a result, ms, how many records the batch has for that, and how much of it grows
+    with their number.
+    """
 
     lengths_ms: Mapping[Owned, int]
     records: Mapping[Owned, int]
+    varying_ms: Mapping[Owned, float]
     has_history: bool
 
 
@@ -154,14 +157,24 @@ def _expected(judged: Judged) -> _Expected:
             (owner, detail, stream): judged.configured.get((owner, detail), judged.configured.get((owner, None), 0))
             for owner, detail, stream in broken.select(OWNED).unique().rows()
         }
-        return _Expected({owned: ms for owned, ms in configured.items() if ms}, {}, has_history=False)
-    lengths_ms, records = dict[Owned, int](), dict[Owned, int]()
+        return _Expected({owned: ms for owned, ms in configured.items() if ms}, {}, {}, has_history=False)
+    lengths_ms, records, varying_ms = dict[Owned, int](), dict[Owned, int](), dict[Owned, float]()
     for owned, rows in _by_owner(judged.sums(kept)):
         lengths_ms[owned] = _median(rows["ms"], rows["n"], whole)
         of_batches = rows.drop_nulls("records")
         if of_batches.height:
             records[owned] = _median(of_batches["records"], of_batches["n"], int(of_batches["n"].sum()))
-    return _Expected(lengths_ms, records, has_history=True)
+            varying_ms[owned] = _varying_ms(of_batches, records[owned], lengths_ms[owned])
+    return _Expected(lengths_ms, records, varying_ms, has_history=True)
+
+
+def _varying_ms(rows: pl.DataFrame, usual_records: int, usual_ms: int) -> float:
+    """Returns what of a usual length grows with the number of records: all of it, where that has always been the same.
+
+    The line of least squares through the batches tells.
+    """
+    per_record_ms = rows.select(pl.cov("ms", "records") / pl.var("records").replace(0, None)).item()
+    return float(usual_ms) if per_record_ms is None else min(max(0.0, per_record_ms * usual_records), float(usual_ms))
 
 
 def _by_owner(sums: pl.DataFrame) -> Iterator[tuple[Owned, pl.DataFrame]]:
@@ -217,7 +230,7 @@ def _excess(judged: Judged, sums: pl.DataFrame, expected: _Expected) -> pl.DataF
         excess_ms, of_more_ms = max(0, ms - usual_ms), 0
         if owner in WORK_ON_RECORDS and usual_records and records:
             more = max(0, records - usual_records)
-            of_more_ms = min(excess_ms, round(usual_ms * more / usual_records))
+            of_more_ms = min(excess_ms, round(expected.varying_ms[owned] * more / usual_records))
         volume = TOPIC_VOLUME, judged.volume_of.get(stream, stream), stream
         for whose, each_ms in ((owned, excess_ms - of_more_ms), (volume, of_more_ms)):
             if each_ms:

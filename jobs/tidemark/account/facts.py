@@ -242,8 +242,13 @@ SILENCES = pl.Schema(
 `due_ms` is when the silence had lasted for long enough, boot. The partition holds nothing back until a batch reads
 from it.
 """
-USUAL_LENGTHS = pl.Schema({"stream": TEXT, "owner": TEXT, "detail": TEXT, "usual_ms": pl.Float64()})
-"""How long an owner usually has of the time from one look to the next. Owners without a row: 0."""
+USUAL_LENGTHS = pl.Schema(
+    {"stream": TEXT, "owner": TEXT, "detail": TEXT, "usual_ms": pl.Float64(), "varying_ms": pl.Float64()}
+)
+"""How long an owner usually has of the time from one look to the next. Owners without a row: 0.
+
+`varying_ms` is what of it grows with the number of records (null: all of it).
+"""
 USUAL_ARRIVALS = pl.Schema({"stream": TEXT, "input": TEXT, "per_ms": pl.Float64(), "per_batch": pl.Float64()})
 """How many records of an input usually arrive in a ms, and how many a batch usually reads."""
 

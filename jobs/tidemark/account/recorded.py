@@ -466,18 +466,29 @@ _DUES = {
 
 
 def _usual_lengths(known: AccountFacts) -> pl.DataFrame:
-    """Returns the median length of each owner over all batches; a batch in which it has no time counts as 0."""
+    """Returns the median length of each owner over all batches; a batch in which it has no time counts as 0.
+
+    What of it grows with the number of records is told by the line of least squares through the batches.
+    """
     of_batches = known.segments.join(known.batches, on=["stream", "batch_id"], how="semi")
     owned = of_batches.group_by("stream", "batch_id", "owner", "detail").agg(
         ms=(pl.col("ended_ms") - pl.col("began_ms")).sum()
     )
     number = known.batches.group_by("stream").agg(number=pl.len())
-    lengths = owned.group_by("stream", "owner", "detail").agg("ms").join(number, on="stream")
+    read = known.plans.group_by("stream", "batch_id").agg(n=pl.sum("n").cast(pl.Float64))
+    lengths = (
+        owned.join(read, on=["stream", "batch_id"], how="left")
+        .group_by("stream", "owner", "detail")
+        .agg("ms", per_record_ms=pl.cov("ms", "n") / pl.var("n"), n=quantile_of(pl.col("n"), MEDIAN), vary=pl.var("n"))
+        .join(number, on="stream")
+    )
     # Batches without a row are zeros at the front of the sorted list: they move the middle to the left.
     zeros = pl.col("number").cast(pl.Int64) - pl.col("ms").list.len()
     middle = rank(pl.col("number"), MEDIAN) - zeros
     usual_ms = pl.when(middle >= 0).then(pl.col("ms").list.sort().list.get(middle.clip(0))).otherwise(0)
-    return _as(lengths.with_columns(usual_ms=usual_ms), facts.USUAL_LENGTHS)
+    lengths = lengths.with_columns(usual_ms=usual_ms)
+    varying_ms = (pl.col("per_record_ms") * pl.col("n")).clip(0, pl.col("usual_ms"))
+    return _as(lengths.with_columns(varying_ms=pl.when(pl.col("vary") > 0).then(varying_ms)), facts.USUAL_LENGTHS)
 
 
 def _usual_arrivals(plans: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:

@@ -319,8 +319,7 @@ OPERATOR_BATCHES = Table(
         Column(
             "results",
             _list_of(RESULTS),
-            "of a terminal operator or a repartition: its results, those that came about alike in one element (its "
-            "fields: decision 149); null: none",
+            "of a terminal operator or repartition: results, alike ones in one element (decision 149); null: none",
         ),
     ),
     key=("batch_id", "operator"),
@@ -437,24 +436,22 @@ PARTITION_BATCHES = Table(
             ("activity", "string", "active | idle | backlogged"),
             ("blocked_by", "string", "partition or source that blocks the combined watermark; null: none"),
             ("left_offset", "bigint", "end of what the plan saw and left behind; null: nothing"),
-            ("first_read", "bigint", "number of the first element of reads among all of the stream; null: none"),
+            ("first_read", "bigint", "number of the first of reads in the stream; null: none"),
         ),
         Column(
             "reads",
             _list_of(READS),
-            "records that were read, those that waited alike in one element (its fields: decision 149); null: none",
+            "records that were read, alike ones in one element (decision 149); null: none",
         ),
         Column(
             "firsts",
             _list_of(FIRSTS),
-            "first records at or beyond the end, plus the bound, of each window that the batch closed: fields as in "
-            "reads; null: none",
+            "first records at or beyond the end, plus the bound, of each closed window: as in reads; null: none",
         ),
         Column(
             "slow_keys",
             _list_of(SLOW_KEYS),
-            "the three keys with most records that were older than the shortest latency that an SLA of the topology "
-            "promises; null: none were, or the driver knows of no such SLA",
+            "the three keys with most records older than the shortest latency that an SLA promises; null: none",
         ),
     ),
     key=("batch_id", "source", "partition"),
@@ -777,7 +774,7 @@ HOP = Table(
             (
                 "result_row",
                 "bigint",
-                "row of its results in operator_batches; null: not known, or a watermark row",
+                "row of its results in operator_batches; null: none",
             ),
             (
                 "idle_watermark",
@@ -973,11 +970,11 @@ WINDOW_PARTS = Table(
     key=("window_start", "subject", "operator", "kind"),
 )
 _OF_CAUSE = (
-    ("cause_amount_ms", "bigint", "ms of the cause beyond what is expected of it; null: not measured"),
-    ("cause_records", "bigint", "records that it kept from being counted; null: it is not about numbers of records"),
-    ("cause_share", "double", "its share of the whole excess, 0 to 1; null: not measured"),
-    ("cause_results", "bigint", "results that broke the SLA and that it explains; null: not counted"),
-    ("cause_broken", "bigint", "results that broke the SLA; null: not counted"),
+    ("cause_amount_ms", "bigint", "its ms beyond what is expected; null: not about time"),
+    ("cause_records", "bigint", "records that it kept back; null: not about records"),
+    ("cause_share", "double", "its share of the excess, 0 to 1; null: not known"),
+    ("cause_results", "bigint", "broken results that it explains; null: not counted"),
+    ("cause_broken", "bigint", "results that broke it; null: not counted"),
 )
 SLA_RESULTS = Table(
     "sla_results",
@@ -1007,26 +1004,24 @@ SLA_RESULTS = Table(
         (
             "culprit",
             "string",
-            "what to look at: the stalest group, the operator or table of broken rows, or the detail of the cause; "
-            "null: none known, or not broken",
+            "what to look at: stalest group, place of broken rows, or detail of the cause; null: none",
         ),
-        ("blocked_by", "string", "why, as a sentence of the account of time; null: not known, or not broken"),
+        ("blocked_by", "string", "why, as a sentence; null: not known"),
         (
             "cause",
             "string",
-            "owner of the time or the records that explain most of what broke it, such as absence, operator or "
-            "producer; null: not known, or not broken",
+            "owner of most of what broke it, such as absence; null: not known",
         ),
-        ("cause_sub_topology", "string", "stream whose time it was, TOPOLOGY/STREAM; null: spent outside of streams"),
-        ("cause_operator", "string", "detail of the owner: operator, source, table, host, …; null: the stream says it"),
-        ("cause_partition", "int", "partition, if the detail is that of a source; null: it is not"),
-        ("cause_since", "timestamp", "when that began; null: not known"),
+        ("cause_sub_topology", "string", "stream whose time it was, TOPOLOGY/STREAM; null: of none"),
+        ("cause_operator", "string", "detail of the owner: operator, source, host, …; null: none"),
+        ("cause_partition", "int", "partition of that source; null: none"),
+        ("cause_since", "timestamp", "reference clock when that began; null: not known"),
         *_OF_CAUSE,
         (
             "other_causes",
             "array<struct<owner:string,detail:string,stream:string,amount_ms:bigint,records:bigint,share:double,"
             "results:bigint,broken:bigint,since_ms:bigint>>",
-            "the next causes, with what the columns of the first one have (since_ms: epoch ms)",
+            "the next causes, as above (since_ms: epoch ms)",
         ),
         (
             "records",
@@ -1113,13 +1108,12 @@ ALERTS = Table(
         ("cause_sub_topology", "string", "as in sla_results"),
         ("cause_operator", "string", "as in sla_results"),
         ("cause_partition", "int", "as in sla_results"),
-        ("cause_since", "timestamp", "as in sla_results, when the alert opened"),
+        ("cause_since", "timestamp", "reference clock, as in sla_results"),
         *_OF_CAUSE,
         (
             "fault",
             "string",
-            "its cause in words that are the same in alerts of all topologies; null: no cause is known that another "
-            "topology could have",
+            "cause in words alike in all topologies; null: none that another could have",
         ),
         ("incidents", "array<string>", "incidents that had this cause; grows while the alert is open"),
         ("slas", "array<string>", "names of their SLAs"),

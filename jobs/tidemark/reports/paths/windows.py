@@ -181,7 +181,9 @@ def _rows(operator_windows: pl.DataFrame) -> tuple[pl.DataFrame, list[_RowOperat
     operators: list[_RowOperator] = []
     for name, sub, kind, waits_for, read_by in names.iter_rows():
         has_place = waits_for is not None and read_by is not None
-        place = OperatorPlace(sub, kind, _names(waits_for), _names(read_by)) if has_place else None
+        # Nothing waits for itself, whatever a row says.
+        before = tuple(each for each in _names(waits_for) if each != name) if has_place else ()
+        place = OperatorPlace(sub, kind, before, _names(read_by)) if has_place else None
         operators.append(_RowOperator(name, sub, place))
     numbered = rows.join(names.with_row_index("operator_number"), on=own, nulls_equal=True, maintain_order="left")
     clock = pl.when(pl.col("host").is_not_null()).then(pl.struct("host", "skew_ms").rank("dense"))
