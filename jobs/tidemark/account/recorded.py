@@ -355,7 +355,9 @@ def with_usual(known: AccountFacts, *, until_ms: int | None = None) -> AccountFa
     before = known.batches if until_ms is None else known.batches.filter(pl.col("wall_ms") < until_ms)
     usual = replace(known, batches=before if before.height else known.batches)
     return replace(
-        known, usual_lengths=_usual_lengths(usual), usual_arrivals=_usual_arrivals(usual.plans, usual.batches)
+        known,
+        usual_lengths=_usual_lengths(usual, known.batches),
+        usual_arrivals=_usual_arrivals(usual.plans, usual.batches),
     )
 
 
@@ -465,23 +467,26 @@ _DUES = {
 }
 
 
-def _usual_lengths(known: AccountFacts) -> pl.DataFrame:
+def _usual_lengths(known: AccountFacts, every: pl.DataFrame) -> pl.DataFrame:
     """Returns the median length of each owner over all batches; a batch in which it has no time counts as 0.
 
-    What of it grows with the number of records is told by the line of least squares through the batches.
+    What of it grows with the number of records is told by the line of least squares through *every* batch.
     """
-    of_batches = known.segments.join(known.batches, on=["stream", "batch_id"], how="semi")
-    owned = of_batches.group_by("stream", "batch_id", "owner", "detail").agg(
-        ms=(pl.col("ended_ms") - pl.col("began_ms")).sum()
+    of_every = (
+        known.segments.join(every, on=["stream", "batch_id"], how="semi")
+        .group_by("stream", "batch_id", "owner", "detail")
+        .agg(ms=(pl.col("ended_ms") - pl.col("began_ms")).sum())
     )
+    owned = of_every.join(known.batches, on=["stream", "batch_id"], how="semi")
     number = known.batches.group_by("stream").agg(number=pl.len())
     read = known.plans.group_by("stream", "batch_id").agg(n=pl.sum("n").cast(pl.Float64))
-    lengths = (
-        owned.join(read, on=["stream", "batch_id"], how="left")
-        .group_by("stream", "owner", "detail")
-        .agg("ms", per_record_ms=pl.cov("ms", "n") / pl.var("n"), n=quantile_of(pl.col("n"), MEDIAN), vary=pl.var("n"))
-        .join(number, on="stream")
+    of_owner = ["stream", "owner", "detail"]
+    growth = (
+        of_every.join(read, on=["stream", "batch_id"])
+        .group_by(of_owner)
+        .agg(per_record_ms=pl.cov("ms", "n") / pl.var("n"), n=quantile_of(pl.col("n"), MEDIAN), vary=pl.var("n"))
     )
+    lengths = owned.group_by(of_owner).agg("ms").join(number, on="stream").join(growth, on=of_owner, how="left")
     # Batches without a row are zeros at the front of the sorted list: they move the middle to the left.
     zeros = pl.col("number").cast(pl.Int64) - pl.col("ms").list.len()
     middle = rank(pl.col("number"), MEDIAN) - zeros
