@@ -334,7 +334,8 @@ def _checks(rows: Rows, now_ms: int) -> None:
         for sla, incident in incidents.items():
             row = {name: slas[sla].get(name) for name in shared}
             rows["", INCIDENTS].append({**opened, **row, "incident": incident, "sla": sla})
-        first = {name: slas[next(iter(incidents))].get(name) for name in shared}
+        worst = next(iter(incidents))
+        first = {"sla": worst} | {name: slas[worst].get(name) for name in shared}
         lists = {"incidents": [*incidents.values()], "slas": [*incidents], "owners": ["data platform"]}
         tables = ["carrier_delays"] if cause is dead else ["flight_board", "carrier_delays"]
         rows["", ALERTS].append({**opened, **first, **cause, **lists, "tables": tables, "alert": alert})
