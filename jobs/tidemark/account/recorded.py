@@ -36,6 +36,8 @@ from tidemark.semantics.strategy import interval_end_ms
 
 STREAM = pl.col("sub_topology").alias("stream")
 OF_READ = ["stream", "input", "partition"]
+ENOUGH = 10
+"""So many batches say what is usual."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -351,9 +353,13 @@ class Recorded:
 
 
 def with_usual(known: AccountFacts, *, until_ms: int | None = None) -> AccountFacts:
-    """Returns *known* with what is usual in the batches before *until_ms*, epoch ms; None, or without any: in all."""
-    before = known.batches if until_ms is None else known.batches.filter(pl.col("wall_ms") < until_ms)
-    usual = replace(known, batches=before if before.height else known.batches)
+    """Returns *known* with what is usual in the batches before *until_ms*, epoch ms; None: in all.
+
+    Where a stream had too few batches before, all of its batches say what is usual.
+    """
+    is_before = pl.lit(value=True) if until_ms is None else pl.col("wall_ms") < until_ms
+    is_enough = is_before.sum().over("stream") >= ENOUGH
+    usual = replace(known, batches=known.batches.filter(is_before | ~is_enough))
     return replace(
         known,
         usual_lengths=_usual_lengths(usual, known.batches),
