@@ -119,11 +119,10 @@ class SlaResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IncidentChange:
-    """A change of an incident: a row of `incidents`."""
+class BrokenSlaChange:
+    """What a change of an incident and one of an alert both say of the broken SLA."""
 
     topology: str
-    incident: str
     sla: str
     change: Change
     changed_ms: int
@@ -144,6 +143,13 @@ class IncidentChange:
     unit: str | None = None
     budget_left: float | None = None
     decided_by: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentChange(BrokenSlaChange):
+    """A change of an incident: a row of `incidents`."""
+
+    incident: str
 
     @property
     def name(self) -> str:
@@ -152,22 +158,13 @@ class IncidentChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alert:
+class Alert(BrokenSlaChange):
     """A change of an alert: a row of `alerts`.
 
     *fault* is the same in alerts of all topologies that one fault has broken; None: the fault is of this topology.
     """
 
-    topology: str
     alert: str
-    sla: str
-    change: Change
-    changed_ms: int
-    verdict: Verdict
-    severity: str
-    opened_ms: int | None = None
-    broken_since_ms: int | None = None
-    run_id: str | None = None
     cause: AlertCause | None = None
     fault: str | None = None
     incidents: tuple[str, ...] = ()
@@ -176,18 +173,6 @@ class Alert:
     topics: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
     audience: str | None = None
-    subject: str | None = None
-    measure: str | None = None
-    runbook: str | None = None
-    culprit: str | None = None
-    blocked_by: str | None = None
-    message: str | None = None
-    unit: str | None = None
-    observed: float | None = None
-    threshold: float | None = None
-    budget_left: float | None = None
-    owner: str | None = None
-    decided_by: str | None = None
 
     @property
     def name(self) -> str:
