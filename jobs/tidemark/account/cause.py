@@ -26,6 +26,7 @@ from tidemark.account.now import StreamsNow
 from tidemark.account.numbers import shares_of_records
 from tidemark.account.open_records import OpenRecords, OpenResult
 from tidemark.account.open_time import OpenTime, waits_for_time
+from tidemark.account.outcomes import place_of
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
@@ -261,11 +262,7 @@ class Promise:
         if self.spec.measure is Measure.STALENESS:
             return shares_of_records(self.topology, self.known.tables.layout, self.spec, at_ms=self.known.at_ms)
         source = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
-        leaf = Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED)
-        cause = Cause(owner=TOPIC, detail=source, explained=1.0)
-        return Explanation(
-            verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1
-        )
+        return _of_one(Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED))
 
     def ahead(self) -> Explanation | None:
         """Returns whose clock is ahead, if records have event times that are still to come; None: none has."""
@@ -274,14 +271,10 @@ class Promise:
         if early.is_empty():
             return None
         read = early.row(-1, named=True)
-        whose = read["input"] if read["partition"] is None else f"{read['input']}/{read['partition']}"
+        whose = place_of(read["input"], read["partition"])
         seen_ms = self.known.at_ms if read["arrived_ms"] is None else read["arrived_ms"]
         early_ms = seen_ms - read["event_ms"]
-        leaf = Leaf(owner=PRODUCER, detail=whose, amount_ms=early_ms, largest_ms=early_ms, touched=read["n"])
-        cause = Cause(owner=PRODUCER, detail=whose, explained=1.0)
-        return Explanation(
-            verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1
-        )
+        return _of_one(Leaf(owner=PRODUCER, detail=whose, amount_ms=early_ms, largest_ms=early_ms, touched=read["n"]))
 
     @property
     def newest_ms(self) -> int | None:
@@ -363,6 +356,12 @@ class Promise:
             parts=pl.concat([parts, found.parts.with_columns(result=pl.lit(-1, pl.Int64()))]),
             is_open=True,
         )
+
+
+def _of_one(leaf: Leaf) -> Explanation:
+    """Returns that *leaf* alone explains the one result that broke a promise."""
+    cause = Cause(owner=leaf.owner, detail=leaf.detail, explained=1.0)
+    return Explanation(verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1)
 
 
 def _with_ages(results: pl.DataFrame, since: str) -> pl.DataFrame:

@@ -15,7 +15,8 @@ import polars as pl
 
 from tidemark.facts.topology_tables import Scan, tables_of
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import utc
+from tidemark.model.settings.intervals import Grain, utc
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.tables.catalog import (
     BATCHES,
     BECAME,
@@ -28,7 +29,7 @@ from tidemark.model.tables.catalog import (
 )
 from tidemark.model.topology import Topology
 
-HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+HOUR_MS = Grain.HOUR.length_ms
 WEEK_MS = 7 * DAY_MS
 BATCH = ["sub_topology", "batch_id"]
 OF_BATCHES_MS = DAY_MS

@@ -5,27 +5,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
 
-from tidemark.account.explanation import Cause, Explanation, Leaf, Verdict
+from tidemark.account.explanation import LEAST_SHARE, Cause, Explanation, Leaf, Verdict
 from tidemark.account.facts import COUNT, MS, TEXT
 from tidemark.account.owners import OWNERS, WORK_ON_RECORDS
 from tidemark.account.owners.topic_volume import TOPIC_VOLUME
+from tidemark.account.usual_numbers import AS_USUAL, is_usual
 from tidemark.semantics.quantiles import MEDIAN, rank
 
 ENOUGH = 20
 """So many results that kept the promise say what is expected."""
-AS_USUAL, STANDARD_ERRORS = 1.5, 3
-"""A share of broken results up to so many times that of the history, or so near to it, is as usual."""
 KEPT_ENOUGH, MOST_CAUSES = 0.9, 3
 """Causes are looked for until this share of the broken results would be kept, and at most so many."""
-LEAST_SHARE = 0.1
-"""A cause or a leaf has at least this share of the whole excess."""
 ONE_CHILD = 0.7
 """A cause is the child of its node that has at least this share of the node's excess. An excess is one event's if an
 event has this share of it."""
@@ -126,10 +122,9 @@ def explain(judged: Judged) -> Explanation:
 
 def _is_usual(broken: int, judged: Judged) -> bool:
     """Returns True if the share of broken results is that of the history, by and large."""
-    if not judged.usual_share or not judged.judged:
+    if judged.usual_share is None or not judged.judged:
         return False
-    share, usual = broken / judged.judged, judged.usual_share
-    return share <= max(AS_USUAL * usual, usual + STANDARD_ERRORS * math.sqrt(usual * (1 - usual) / judged.judged))
+    return is_usual(broken / judged.judged, judged.usual_share, judged.judged, times=AS_USUAL)
 
 
 # What is expected

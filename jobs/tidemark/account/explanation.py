@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+LEAST_SHARE = 0.1
+"""What is named has at least this share of the whole excess."""
+
 
 class Verdict(StrEnum):
     """What follows from the account of the results that broke a promise."""

@@ -15,6 +15,7 @@ import polars as pl
 
 from tidemark.account.counts import Counts, Span
 from tidemark.account.explanation import Became, Leaf
+from tidemark.account.now import looks_no_more_after_ms
 from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large, place_of
 from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.owners.capacity import CAPACITY
@@ -32,12 +33,9 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.semantics.liveness import LIMITS
 
 ALIVE = frozenset({StreamState.STARTING, StreamState.RUNNING})
 """What the heartbeat says of a driver that has not ended."""
-MISSED = 2
-"""A driver without a sign of life for so many heartbeats looks no more."""
 NOT_PRODUCED, UNREAD = Became.NOT_PRODUCED, Became.UNREAD
 
 
@@ -146,8 +144,7 @@ class Lost:
         told_ms = max(beat.at_ms, finished_ms)
         # Of a batch without facts it is not known what it read.
         is_known = row is None or row["batch_id"] is None or row["batch_id"] <= number
-        silent_ms = MISSED * LIMITS[sign.kind, driver.evidence.store].every_ms
-        if beat.state not in ALIVE or self._at_ms - told_ms > silent_ms:
+        if beat.state not in ALIVE or self._at_ms - told_ms > looks_no_more_after_ms(driver, sign):
             return _Stopped.absent(name, told_ms if is_known else finished_ms)
         began_ms = beat.batch_started_at_ms
         if began_ms is None or finished_ms > beat.at_ms:

@@ -21,18 +21,21 @@ from tidemark.account.warehouse import AccountTables
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.semantics.liveness import HAS_DRIVER, LIMITS, Liveness
+from tidemark.semantics.liveness import HAS_DRIVER, LIMITS, Liveness, Sign
 
 MISSED = 2
 """A driver without a sign of life for so many heartbeats looks no more."""
 
 
+def looks_no_more_after_ms(driver: HeartbeatFacts, sign: Sign) -> int:
+    """Returns how old the newest *sign* of life of *driver* is at least if it looks no more, ms."""
+    return MISSED * LIMITS[sign.kind, driver.evidence.store].every_ms
+
+
 def has_missed_beats(driver: HeartbeatFacts, at_ms: int) -> bool:
     """Returns True if *driver* should have told more than one heartbeat before *at_ms*, epoch ms, and has not."""
     sign, beat = driver.evidence.newest, driver.beat
-    if sign is None or beat is None:
-        return False
-    return at_ms - beat.at_ms > MISSED * LIMITS[sign.kind, driver.evidence.store].every_ms
+    return sign is not None and beat is not None and at_ms - beat.at_ms > looks_no_more_after_ms(driver, sign)
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ import numpy as np
 import polars as pl
 
 from tidemark.account.counts import Counts, Span, finished_ms_of, first_finished_ms, newest_result
-from tidemark.account.explanation import Became, Explanation, Verdict
+from tidemark.account.explanation import LEAST_SHARE, Became, Explanation, Verdict
 from tidemark.account.lost import Lost
 from tidemark.account.moves import can_move
-from tidemark.account.outcomes import NAMED_FROM, Loss, OutcomesOf, as_one, large
+from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large
 from tidemark.account.owners.topic import TOPIC
-from tidemark.account.usual_numbers import is_usual, numbers_before
+from tidemark.account.usual_numbers import AS_USUAL, is_usual, numbers_before
 from tidemark.facts.topology_tables import tables_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import SHARES, Measure, SlaSpec
@@ -32,8 +32,6 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.sla import RecordMinimums, ShareMaximums, judge_count, judge_share
 from tidemark.semantics.sla import Verdict as Judged
 
-USUAL_TIMES = 1.5
-"""A promise is broken as usual up to so many times the usual share."""
 BROKEN = frozenset({Judged.WARN, Judged.ERROR})
 
 
@@ -71,7 +69,7 @@ def _of_share(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> 
     )
     if judge_share(broken, n, spec.limits) not in BROKEN:
         return found
-    if usual is not None and is_usual(broken / n, usual, n, times=USUAL_TIMES):
+    if usual is not None and is_usual(broken / n, usual, n, times=AS_USUAL):
         return replace(found, verdict=Verdict.AS_USUAL)
     return _explained(
         found, outcomes.late() if spec.measure is Measure.LATE_SHARE else outcomes.quarantined(), spec.measure
@@ -93,7 +91,7 @@ def _of_number(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) ->
     if judge_count(n, limits) not in BROKEN:
         return found
     # The number that is judged is one result, and broke the promise: its share is 1.
-    if usual is not None and usual * USUAL_TIMES >= 1:
+    if usual is not None and usual * AS_USUAL >= 1:
         return replace(found, verdict=Verdict.AS_USUAL)
     return _explained(found, lost.before(spec.subject), spec.measure)
 
@@ -149,7 +147,7 @@ def _explained(found: Explanation, losses: Iterable[Loss], measure: Measure) -> 
         if loss not in named and loss.leaf.partition is not None:
             small[loss.leaf.partition.split("/")[0], loss.leaf.became].append(loss)
     for (source, _), of_source in small.items():
-        named += [sum_ for sum_ in as_one(of_source, owner=TOPIC, detail=source) if sum_.excess >= NAMED_FROM * whole]
+        named += [sum_ for sum_ in as_one(of_source, owner=TOPIC, detail=source) if sum_.excess >= LEAST_SHARE * whole]
     named.sort(key=lambda loss: (-loss.excess, loss.leaf.owner, loss.leaf.detail))
     leaves = tuple(replace(each.leaf, share=each.excess / whole, touched=round(each.excess)) for each in named)
     return replace(

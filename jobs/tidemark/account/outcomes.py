@@ -12,8 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.account.counts import BATCH, DAY_MS, Counts, Span
-from tidemark.account.explanation import Became, Leaf
+from tidemark.account.counts import BATCH, Counts, Span
+from tidemark.account.explanation import LEAST_SHARE, Became, Leaf
 from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
 from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.key import KEY
@@ -24,13 +24,11 @@ from tidemark.account.owners.topic import TOPIC
 from tidemark.account.owners.window import WINDOW
 from tidemark.account.usual_numbers import is_usual
 from tidemark.model.kinds.operator import Operator
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.strategy import Strategy
-
-NAMED_FROM = 0.1
-"""What is named has at least this share of the whole excess."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +43,10 @@ class Loss:
 
 
 def large(losses: Iterable[Loss]) -> list[Loss]:
-    """Returns those of *losses* that have NAMED_FROM of the whole excess."""
+    """Returns those of *losses* that have LEAST_SHARE of the whole excess."""
     losses = [*losses]
     whole = sum(loss.excess for loss in losses)
-    return [loss for loss in losses if loss.excess >= NAMED_FROM * whole]
+    return [loss for loss in losses if loss.excess >= LEAST_SHARE * whole]
 
 
 def as_one(losses: Iterable[Loss], **told: str) -> Iterator[Loss]:

@@ -8,8 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tidemark.account.counts import DAY_MS, HOUR_MS, Span
+from tidemark.account.counts import HOUR_MS, Span
+from tidemark.model.settings.retention import DAY_MS
 
+AS_USUAL = 1.5
+"""A promise is broken as usual up to so many times the usual share."""
 ERRORS = 3
 """A share within so many standard errors of the usual one is as usual."""
 ENOUGH = 5

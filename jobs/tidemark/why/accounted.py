@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from tidemark.account.explanation import Explanation, Leaf
+from tidemark.account.explanation import Explanation
 from tidemark.account.owners import OWNERS
 from tidemark.account.silence import causes_of_silence
 from tidemark.account.text import NO_HISTORY, did, remedy_of
@@ -47,7 +47,7 @@ def accounted(scene: Scene, layout: Layout, operators: Sequence[str], *, stored:
 def _findings(topology: Topology, operator: str, explanation: Explanation) -> Iterator[WhyFinding]:
     for leaf in explanation.leaves:
         said = [did(leaf), *([] if explanation.has_history else [NO_HISTORY])]
-        name, partition = _place(leaf)
+        name, partition = AlertCause(owner=leaf.owner, detail=leaf.detail).place
         yield WhyFinding(
             cause=cause_named(leaf.owner),
             sub_topology=topology.sub_topology_of(operator).name,
@@ -88,9 +88,3 @@ def of_broken_sla(topology: Topology, subject: str | None, cause: AlertCause, bl
         records=cause.records,
         share=cause.share,
     )
-
-
-def _place(leaf: Leaf) -> tuple[str, int | None]:
-    """Returns the detail of *leaf* without a partition, and the partition."""
-    name, slash, partition = leaf.detail.rpartition("/")
-    return (name, int(partition)) if slash and partition.isdecimal() else (leaf.detail, None)
