@@ -51,7 +51,7 @@ OF_OPEN_RESULTS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG})
 OF_NUMBERS = frozenset({Measure.RECORDS, *SHARES})
 OF_ROWS = frozenset({Measure.COMPLETENESS, Measure.CONTRACT, Measure.SCHEMA_CHANGES})
 MOST_KEPT = 2_000
-"""Of results that kept the promise so many, the newest ones, say what is expected."""
+"""What is expected is read from at most this many results that kept the promise, the newest ones."""
 PartsOf = Callable[[Ledger, pl.DataFrame], pl.DataFrame]
 """Returns the PARTS of results, numbered in their order."""
 

@@ -19,7 +19,7 @@ from tidemark.account.usual_numbers import AS_USUAL, is_usual
 from tidemark.semantics.quantiles import MEDIAN, rank
 
 ENOUGH = 20
-"""So many results that kept the promise say what is expected."""
+"""With fewer results that kept the promise there is no history, and the file says what is expected."""
 KEPT_ENOUGH, MOST_CAUSES = 0.9, 3
 """Causes are looked for until this share of the broken results would be kept, and at most so many."""
 ONE_CHILD = 0.7

@@ -37,7 +37,7 @@ from tidemark.semantics.strategy import interval_end_ms
 STREAM = pl.col("sub_topology").alias("stream")
 OF_READ = ["stream", "input", "partition"]
 ENOUGH = 10
-"""So many batches say what is usual."""
+"""With fewer batches before, all batches of a stream say what is usual."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,7 @@ class Writes(Protocol):
 
 
 class Compactor:
-    """Compacts small files of the tables into which *committer* commits, after *every* so many commits.
+    """Compacts small files of a table each time *committer* has made *every* commits to it.
 
     It does so under the lease of *committer*. Replaced files stay for *replaced_for_s* seconds; None: maintenance
     removes them.
