@@ -1,4 +1,4 @@
-"""Measures critical paths and culprits of a million operator-window rows.
+"""Measures critical paths of a million operator-window rows.
 
 One run has all windows of flights.
 """
@@ -23,13 +23,11 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import load as load_slas
 from tidemark.model.tables.catalog import OPERATOR_WINDOWS
 from tidemark.model.topology import Topology, load
-from tidemark.query.sql import Warehouse
 from tidemark.semantics.critical_path import in_order
 from tidemark.spark_session import session
 
 ROWS = int(os.environ.get("ROWS", "1_000_000"))
 BEGAN_MS = 1_772_323_200_000
-BLAME = "SELECT operator, count(*) FROM critical_path_blame GROUP BY operator"
 
 
 def figures(_: int) -> Iterator[Figure]:
@@ -42,8 +40,6 @@ def figures(_: int) -> Iterator[Figure]:
         interval = Interval(BEGAN_MS, BEGAN_MS + (windows + 1) * topology.window_ms)
         took_s = seconds(lambda: run(layout, topology, specs, interval))
         yield Figure(f"critical paths of {ROWS:,} operator-window rows", [took_s], 20, at_most=True, unit="s")
-        warehouse = Warehouse(layout.warehouse)
-        yield Figure(f"blame over {ROWS:,} steps", [seconds(lambda: warehouse.ask(BLAME))], unit="s")
 
 
 def _lay_down(layout: Layout, topology: Topology) -> int:

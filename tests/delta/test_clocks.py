@@ -120,10 +120,11 @@ def test_parts_add_up_where_one_end_of_a_hop_knows_its_clock(tmp_path: Path, unk
         for table in (WINDOW_PARTS, CRITICAL_PATHS)
     )
     assert [(row["before_source_ms"], row["latency_ms"]) for row in paths] == [(2_000, 1_000)]
-    assert {row["operator"]: row["ms"] for row in parts} == {
+    assert {row["owner"]: row["ms"] for row in parts} == {
         "bound": 1_000,
-        "blocking_partition": 500,
-        "trigger": 1_500,
+        "next_record": 500,
+        "producer": 500,
+        "trigger": 1_000,
     }
 
 

@@ -17,7 +17,6 @@ from support.play import Play, bad, ms, tell
 from support.quiet_broker import Ends
 from support.reported_window import reported
 from support.topologies import NEWEST, aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
-from tidemark.cli.explain import path as path_command
 from tidemark.cli.explain.status import as_text
 from tidemark.cli.explain.topology import as_text as topology_as_text
 from tidemark.cli.explain.topology import document as topology_document
@@ -314,10 +313,11 @@ def test_a_start_with_a_backlog_is_named_as_such(tmp_path: Path) -> None:
     play.batch([play.row("events", ms(k), key="a", id="a", v=k) for k in range(60)], at_ms=ms(600))
     run(Layout(tmp_path), play.topology, [], Interval(ms(0), ms(3_600)))
     path = model(play, 601)["path"]
-    assert path["mostly_before_source"] == "records that waited unread for a batch"
-    assert path["spent"][0]["kind"] == "backlog"
-    words = path_command.as_text("play", path)
-    assert "mostly records that waited unread for a batch, not in the sum" in " ".join(words.split())
+    # Nobody had looked before, so that it is not known how long records had waited.
+    assert [(part["owner"], part["detail"], part["ms"]) for part in path["spent"]] == [
+        ("unknown", "arrival", 549_000),
+        ("bound", "events", 1_000),
+    ]
 
 
 HOPS = topology_of(
@@ -359,15 +359,16 @@ def test_a_window_has_the_path_that_a_report_will_find(tmp_path: Path, read_whol
     assert (live["path"], live["window_end"]) == (walk, utc(ms(20)))
     # The source finished it at 26 s and the sink at 27 s: 6 s before the path, and 1 s on it.
     assert (live["before_source_ms"], live["latency_ms"], live["finished_ago_ms"]) == (6_000, 1_000, 13_000)
-    # The record of second 25 was the first beyond the bound. Its batch began a second later, and the hop was read a
-    # second after that: within a trigger each.
-    blocked = "a partition that blocked the watermark (events partition 0)"
+    # The record of second 25 was the first beyond the bound. A look found it a second later, and the hop was read a
+    # second after that.
     spent = [
-        {"part": blocked, "kind": "blocking_partition", "ms": 4_000},
-        {"part": "waiting for a trigger", "kind": "trigger", "ms": 2_000},
-        {"part": "the source's bound (events partition 0)", "kind": "bound", "ms": 1_000},
+        ("next record: `events` partition 0", 4_000),
+        ("bound: `events`", 1_000),
+        ("producer: `events` partition 0", 1_000),
+        ("trigger: `play/by_id`", 1_000),
     ]
-    assert live["spent"] == reported_path["spent"] == spent
+    assert live["spent"] == reported_path["spent"]
+    assert [(row["part"], row["ms"]) for row in live["spent"]] == spent
 
 
 @pytest.mark.parametrize(
@@ -408,9 +409,9 @@ def test_a_stream_that_stands_still_is_stuck_on_the_path(tmp_path: Path) -> None
     assert (found["path"]["state"], found["path"]["is_live"]) == ("stuck", True)
     assert found["operators"]["newest"]["stuck_ms"] is None
     # The window until 10 s waited from 11 s, its end and the bound, for the record of 15 s, whose batch began at 16 s.
-    # The hop stands still since, and the window is 50 s old.
-    spent = [("source", 44_000), ("blocking_partition", 4_000), ("bound", 1_000), ("trigger", 1_000)]
-    assert [(row["kind"], row["ms"]) for row in found["path"]["spent"]] == spent
+    # The hop's reader shows no sign of life since, and the window is 50 s old.
+    spent = [("absence", 44_000), ("next_record", 4_000), ("bound", 1_000), ("producer", 1_000)]
+    assert [(row["owner"], row["ms"]) for row in found["path"]["spent"]] == spent
     assert (found["path"]["age_ms"], found["path"]["is_finished"]) == (50_000, False)
     facts = topology_document(tmp_path, play.topology, at_ms=ms(60))
     assert (

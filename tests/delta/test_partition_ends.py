@@ -138,10 +138,10 @@ def test_an_idle_partition_is_not_named(start: Callable[[Path], Play], tmp_path:
     assert {step["operator"]: step["task"] for step in window["steps"]}["events"] is None
     assert [row[:2] for row in _ends(play)] == [(0, 1), (1, 1)]
     # It had a record at 10 s, was idle after 15 s, and the next batch, at 16 s, was due a trigger before.
-    assert {(part["kind"], part["ms"], part["input"]) for part in window["parts"] if part["kind"] == "silence"} == {
-        ("silence", 4_001, 'events partition 2, idle_after = "5 s"')
+    assert {(part["owner"], part["ms"], part["detail"]) for part in window["parts"] if part["owner"] == "silence"} == {
+        ("silence", 4_000, "events/2 idle_after")
     }
-    assert not {part["kind"] for part in window["parts"]} & {"blocking_partition", "late_producer"}
+    assert not {part["owner"] for part in window["parts"]} & {"next_record", "producer"}
 
 
 @pytest.mark.parametrize("start", [_one_shard, _two_shards])

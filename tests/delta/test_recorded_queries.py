@@ -26,7 +26,7 @@ from tidemark.cli.outside import serve_metrics
 from tidemark.cli.project.check import _not_measured, check
 from tidemark.cli.stack import logs
 from tidemark.clock import wall_clock_ms
-from tidemark.control.folder import Heartbeat, StreamState
+from tidemark.control.folder import StreamState
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.facts.measures import sla_facts
 from tidemark.kernels.columns.schemas import rows_of
@@ -49,7 +49,6 @@ from tidemark.recorded.queries import (
 )
 from tidemark.sla.measures.status import statuses
 from tidemark.storage.delta.log import TableLog
-from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import why
 
@@ -567,33 +566,18 @@ def test_the_critical_path_goes_through_chained_jobs(chain: Path) -> None:
     ]
 
 
-WAITS = {
-    "files": (files("raw", 5), [], "unknown"),
-    "read to its end": (topic("raw", 0, 5), [], "unknown"),
-    "unread": (topic("raw", 0, 5, latest=9), [], "backlog"),
-    "restarted": (topic("raw", 0, 5), [(1, 1), (15, 1), (110, 2)], "driver_restarted"),
-}
-"""Reads of a batch, beats (s, epoch), cause of the next wait."""
-
-
-@pytest.mark.parametrize("name", WAITS)
-def test_a_wait_of_a_query_names_only_what_is_recorded(tmp_path: Path, name: str) -> None:
-    read, beats, cause = WAITS[name]
-    history = Heartbeats(Layout(tmp_path).stream("shop", "clean"), topology="shop", sub_topology="clean")
-    for at_s, epoch in beats:
-        beat = Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="", at_ms=NOON + at_s * SECOND, pid=1)
-        history.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
-    job = Job(tmp_path, "clean", lease=1)
-    job.batch(NOON, read, newest_ms=NOON - MINUTE)
-    job.lease = max((epoch for _, epoch in beats), default=1)
-    job.batch(NOON + 2 * MINUTE, read, newest_ms=NOON, watermark_ms=NOON)
+def test_of_a_window_of_a_query_is_known_what_followed_its_look(tmp_path: Path) -> None:
+    job = Job(tmp_path, "clean")
+    job.batch(NOON, topic("orders", 0, 5), newest_ms=NOON - MINUTE)
+    job.batch(NOON + 2 * MINUTE, topic("orders", 0, 5), newest_ms=NOON, watermark_ms=NOON)
     critical_path.run(Layout(tmp_path), shop(tmp_path), [], Interval(NOON - MINUTE, NOON + 10 * MINUTE))
     table = DeltaTable(Layout(tmp_path).report_table("shop", "window_parts")).to_pyarrow_table()
-    lengths = {row["operator"]: row["ms"] for row in table.select(["operator", "ms"]).to_pylist()}
-    # The window ended at noon. The first batch ended 700 ms later, and the next one was due 10 s (the trigger) before
-    # its begin at 12:02. Unread records waited for the first batch, too.
-    assert lengths[cause] == (110_000 if cause == "backlog" else 109_300)
-    assert not lengths.keys() & ({each for _, _, each in WAITS.values()} - {cause})
+    # The window ended at noon, and the batch looked 100 ms after 12:02. What let it pass is not recorded.
+    assert {(row["owner"], row["detail"]): row["ms"] for row in table.to_pylist()} == {
+        ("unknown", "passing"): 120_100,
+        ("operator", "addBatch"): 550,
+        ("target", "commitOffsets"): 50,
+    }
 
 
 def test_metrics_have_the_watermark_that_rules_compare(chain: Path) -> None:

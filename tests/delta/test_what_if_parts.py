@@ -1,4 +1,4 @@
-"""Effects of another bound or trigger, or of a quicker source, on stored ages."""
+"""Effects on stored ages of another bound or trigger, of a quicker source, and of an owner that is as usual."""
 
 import pytest
 
@@ -8,7 +8,6 @@ from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import PartChange, what_if_part
-from tidemark.semantics.blame import AgeCause
 
 TOPOLOGY = reading({"A": (), "B": ("A",)})
 
@@ -16,20 +15,30 @@ TOPOLOGY = reading({"A": (), "B": ("A",)})
 @pytest.mark.parametrize(
     ("change", "then_ms"),
     [
-        (PartChange(cause=AgeCause.BOUND, length_ms=500), 1_700),
-        (PartChange(cause=AgeCause.TRIGGER, length_ms=2_000), 4_800),
+        (PartChange(owner="bound", length_ms=500), 1_700),
+        (PartChange(owner="trigger", length_ms=2_000), 4_800),
+        (PartChange(owner="operator", detail="B"), 4_000),
+        (PartChange(owner="operator"), 3_960),
+        (PartChange(owner="producer"), 4_200),
         (WorkChange(operator="A", scale=0.5), 4_150),
         (WorkChange(operator="A", less_ms=40), 4_160),
         (WorkChange(operator="A", less_ms=400), 4_100),
     ],
 )
-def test_a_bound_a_trigger_or_a_source_changes_its_part_of_the_age(warehouse, change, then_ms):
+def test_a_bound_a_trigger_a_source_or_an_owner_changes_its_part_of_the_age(warehouse, change, then_ms):
     of = {"topology": "t", "window_start": 0, "window_end": WINDOW_MS}
     warehouse.write(CRITICAL_PATHS, [{**of, "leaf": "B", "latency_ms": 500, "before_source_ms": 3_700}])
-    spent = {"bound": 3_000, "trigger": 600, "A": 100, "B": 500}
-    kinds = {"A": "map", "B": "map"}
-    parts = [{**of, "operator": name, "kind": kinds.get(name, name), "ms": ms} for name, ms in spent.items()]
-    warehouse.write(WINDOW_PARTS, [{**part, "subject": "B", "age_ms": 4_200} for part in parts])
+    spent = {
+        ("bound", "A"): (3_000, 3_000),
+        ("trigger", ""): (600, 500),
+        ("operator", "A"): (100, 60),
+        ("operator", "B"): (500, 300),
+    }
+    parts = [
+        {**of, "owner": owner, "detail": detail, "ms": ms, "usual_ms": usual_ms}
+        for (owner, detail), (ms, usual_ms) in spent.items()
+    ]
+    warehouse.write(WINDOW_PARTS, parts)
 
     told = what_if_part(Warehouse(warehouse.layout.warehouse), TOPOLOGY, change)
 
@@ -39,4 +48,4 @@ def test_a_bound_a_trigger_or_a_source_changes_its_part_of_the_age(warehouse, ch
 def test_without_parts_there_is_nothing_to_compare(warehouse):
     warehouse.write(CRITICAL_PATHS, [])
     with pytest.raises(InvalidArgument, match="window_parts has none of t; run the DAG tidemark_t_reports"):
-        what_if_part(Warehouse(warehouse.layout.warehouse), TOPOLOGY, PartChange(cause=AgeCause.BOUND, length_ms=1))
+        what_if_part(Warehouse(warehouse.layout.warehouse), TOPOLOGY, PartChange(owner="bound", length_ms=1))

@@ -18,8 +18,7 @@ from tidemark.cli.explain.topology import document
 from tidemark.facts.report_rows import rows_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import parse
-from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, WINDOW_PARTS, Table
+from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
 from tidemark.storage.delta.report_tables import open_report
 
 FLOW = topology_of(
@@ -90,24 +89,6 @@ def test_a_window_in_which_one_flow_had_no_record_has_a_path(tmp_path: Path) -> 
     }
     seen = leaves(play, 10)["seen"]
     assert (seen["before_source_ms"], seen["latency_ms"]) == (15_000, 0)
-
-
-def test_a_driver_without_records_has_parts_of_a_windows_age(tmp_path: Path) -> None:
-    play = Play(FLOW + SUMS + OTHER.replace("second", "third") + SEEN, tmp_path)
-    first(play, 1, 12, at_s=13)
-    first(play, 1, source="other", at_s=14)
-    first(play, 31, at_s=32)
-    play.hop("second", at_ms=ms(33))
-    first(play, 32, source="other", at_s=35)
-    specs = parse({"play": PROMISED}, play.topology, file="slas.toml")
-    job.run(Layout(play.home), play.topology, specs, Interval(ms(0), ms(3_600)))
-    # The window from 10 to 20 s has no record of `other`, whose driver passes it with the batch at 35 s.
-    of_second = [row for row in found(play, WINDOW_PARTS) if (row["subject"], row["window_start"]) == ("seen", 10)]
-    assert {row["age_ms"] for row in of_second} == {15_000}
-    assert sum(row["ms"] for row in of_second) == 15_000
-
-
-PROMISED = {"seen": {"subject": "seen", "measure": "latency_p99", "error_after": "60 s", "owner": "o"}}
 
 
 UNITED = operators(

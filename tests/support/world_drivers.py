@@ -279,9 +279,10 @@ class Driver:
 
     def _collected(self, frame: pl.DataFrame) -> pl.DataFrame:
         for other in self.world.topology.sub_topologies:
-            if waited_ms := self.world.extra_ms(self, "slots", f"{self.world.topology.name}/{other.name}"):
-                self.spend("slots", f"{self.world.topology.name}/{other.name}", waited_ms, is_usual=True)
-                self._queued = QueueWait(waited_ms, (other.name,))
+            holder = f"{self.world.topology.name}/{other.name}"
+            if waited_ms := self.world.extra_ms(self, "slots", holder):
+                self.spend("slots", holder, waited_ms, is_usual=True)
+                self._queued = QueueWait(waited_ms, (holder,))
         self.spend("broker", self._first_input, self.world.costs.read)
         return frame
 

@@ -6,6 +6,7 @@ import tomllib
 
 import numpy as np
 import polars as pl
+from tidemark.reports.paths.ages.batch_facts import BatchFacts
 
 from support.topologies import sink, source, table, topology_of
 from tidemark.facts.topology_tables import BatchRows
@@ -13,7 +14,6 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, LATENCY_MINUTES, PARTITION_BATCHES
 from tidemark.model.topology import parse
-from tidemark.reports.paths.ages.batch_facts import BatchFacts
 
 TOML = topology_of(events=source(), newest=table(columns=["v"]), board=sink("newest", table="board"))
 

@@ -96,8 +96,9 @@ def page_that_says(text, **changes):
         "window_end": utc(0), "leaf": text, "is_finished": True, "age_ms": 2,
         "before_source_ms": 1, "latency_ms": 1, "over_sla": False,
         "verdicts": None,
-        "path": ["events", "slow"], "steps": [{**step, "operator": text}], "spent": [{"part": text, "ms": 2}],
-        "finished_ago_ms": 5_000, "is_current": True, "is_live": False, "mostly_before_source": None,
+        "path": ["events", "slow"], "steps": [{**step, "operator": text}],
+        "spent": [{"part": text, "ms": 2, "usual_ms": None}],
+        "finished_ago_ms": 5_000, "is_current": True, "is_live": False,
     }  # fmt: skip
     cause = {
         "cause": "backlog", "operator": text, "input": f"{text} ", "partition": None, "since": None, "seen": text,

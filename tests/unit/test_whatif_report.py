@@ -1,15 +1,12 @@
-"""What-if and hints for two drivers with a hop, from stored rows."""
+"""What-if for two drivers with a hop, from stored rows."""
 
 import re
-from dataclasses import asdict
 
 import polars as pl
 import pytest
 
-from tidemark.cli.explain.whatif import _hint
 from tidemark.errors import InvalidArgument
-from tidemark.model.topology import parse
-from tidemark.reports.what_if.estimates import WorkChange, hints, tasks_of, what_if
+from tidemark.reports.what_if.estimates import WorkChange, what_if
 
 UPSTREAMS = {"src": (), "hop": ("src",), "board": ("src",), "hop_source": ("hop",), "state": ("hop_source",)}
 FIRST = {"src": "first", "hop": "first", "board": "first", "hop_source": "second", "state": "second"}
@@ -137,82 +134,3 @@ def test_a_change_is_for_an_operator_that_is_there():
 def test_a_scale_is_a_number_and_not_negative(scale):
     with pytest.raises(InvalidArgument, match=re.escape(f"scale must be from 0 to 1,000,000, got {scale}")):
         WorkChange(operator="state", scale=scale)
-
-
-TOPOLOGY = parse(
-    {
-        "name": "t",
-        "operators": {
-            "src": {
-                "kind": "source", "sub_topology": "first", "topic": "events", "fields": "id string, at bigint",
-                "timestamp": "at", "timestamp_range": ["2000-01-01", "2100-01-01"], "bound": "3 s",
-            },
-            "hop": {"kind": "repartition", "input": "src", "key": ["id"], "columns": ["id"]},
-            "state": {
-                "kind": "aggregate", "sub_topology": "second", "input": "hop", "aggregates": {"n": "count(*)"},
-                "select": {"n": "n"},
-            },
-            "out": {"kind": "sink", "input": "state", "topic": "out"},
-        },
-    },
-    file="t.toml",
-)  # fmt: skip
-
-
-def hinted(tasks, *, windows=5, **worked_ms):
-    steps = [
-        {"operator": name, "sub_topology": TOPOLOGY.operators[name].sub_topology, "step": 1, "worked_ms": ms}
-        for name, ms in worked_ms.items()
-    ]
-    off_the_path = {"operator": "src", "sub_topology": "first", "step": None, "worked_ms": 9_000}
-    schema = {"operator": pl.String, "sub_topology": pl.String, "step": pl.Int64, "worked_ms": pl.Int64}
-    return hints(pl.DataFrame(windows * [*steps, off_the_path], schema=schema), TOPOLOGY, tasks)
-
-
-def test_splitting_helps_keyed_operators_with_tasks_and_work():
-    first, second = hinted({"second": 4}, state=300, out=100)
-    assert (first.operator, first.helps, first.worked_share, first.windows, first.saves_ms) == (
-        "state", True, 0.75, 5, 225,
-    )  # fmt: skip
-    assert first.reasons == (
-        "aggregate: its state is kept by key, which tasks can share out",
-        "4 tasks: its input has as many partitions",
-        "75% of the work on 5 paths",
-    )
-    assert (second.operator, second.helps) == ("out", False)
-    assert second.reasons[0] == "sink: it keeps no state by key"
-
-
-def test_what_splitting_saves_is_of_the_lower_median_of_the_work():
-    schema = {"operator": pl.String, "sub_topology": pl.String, "step": pl.Int64, "worked_ms": pl.Int64}
-    works = [("state", "second", 2, ms) for ms in (484, 804, 421, 476, 300, 900)]
-    (hint,) = hints(pl.DataFrame(works, schema=schema, orient="row"), TOPOLOGY, {"second": 2})
-    # Of 300, 421, 476, 484, 804 and 900 ms the lower one in the middle; each of two tasks takes half.
-    assert hint.saves_ms == 238
-    said = (
-        "state: splitting helps, by up to 238 ms of its work on the median window, beside what shorter batches save of"
-    )
-    assert _hint(asdict(hint)).startswith(f"{said} waiting (aggregate: ")
-
-
-def test_splitting_helps_nobody_with_one_task_or_little_work():
-    (alone, _) = hinted({}, state=300, out=100)
-    assert (alone.helps, alone.reasons[1]) == (False, "1 task: repartition its input first")
-    (_, small) = hinted({"second": 4}, state=10, out=990)
-    assert (small.helps, small.reasons[2]) == (False, "1% of the work on 5 paths, less than 20%")
-
-
-def test_work_on_few_windows_is_no_advice():
-    for windows, helps, said in (
-        (1, None, "too few windows to say if splitting helps (aggregate: "),
-        (4, None, "too few windows to say if splitting helps (aggregate: "),
-        (5, True, "splitting helps, by up to 225 ms"),
-    ):
-        (first, sink) = hinted({"second": 4}, windows=windows, state=300, out=100)
-        assert (first.helps, first.saves_ms, sink.helps) == (helps, 225 if helps else 0, False)
-        assert _hint(asdict(first)).startswith(f"state: {said}")
-
-
-def test_tasks_are_counted_by_sub_topology():
-    rows = [{"sub_topology": s, "task_id": t} for s, t in (("a", "a_0"), ("a", "a_1"), ("a", "a_0"), ("b", "b_0"))]
-    assert tasks_of(pl.DataFrame(rows)) == {"a": 2, "b": 1}

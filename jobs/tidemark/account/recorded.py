@@ -31,7 +31,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.quantiles import MEDIAN
-from tidemark.semantics.segments import NEXT, SegmentOwner
+from tidemark.semantics.segments import NEXT
 from tidemark.semantics.strategy import interval_end_ms
 
 STREAM = pl.col("sub_topology").alias("stream")
@@ -389,9 +389,6 @@ def _with_full_names(known: AccountFacts, topology: str) -> AccountFacts:
     """Returns *known* with the names of streams as everywhere in an account: TOPOLOGY/SUB_TOPOLOGY."""
     frames = {each.name: getattr(known, each.name) for each in fields(known)}
     full = [pl.format(f"{topology}/{{}}", pl.col(name)).alias(name) for name in ("stream", "writer")]
-    streams = pl.col("detail").str.replace_all("[^, ]+", f"{topology}/$0")  # those that held the slots
-    detail = pl.when(pl.col("owner") == SegmentOwner.SLOTS.value).then(streams).otherwise("detail")
-    frames["segments"] = known.segments.with_columns(detail=detail)
     return AccountFacts(
         **{name: frame.with_columns(full if "writer" in frame.columns else full[:1]) for name, frame in frames.items()}
     )

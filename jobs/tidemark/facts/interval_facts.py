@@ -56,13 +56,10 @@ SUMMARY = f"""
            {median_sql("before_source_ms + latency_ms")} AS median_ms,
            {quantile_sql("before_source_ms + latency_ms", 0.9)} AS p90_ms,
            max(before_source_ms + latency_ms) AS max_ms, {median_sql("before_source_ms")} AS before_source_ms,
-           CASE WHEN count(skew_error_ms) = count(*) THEN max(skew_error_ms) END AS skew_error_ms,
-           count(*) FILTER (over_sla AND window_end IN (
-               SELECT window_end FROM window_parts WHERE topology = $1 AND {OPEN} AND over_sla
-           )) AS in_parts
+           CASE WHEN count(skew_error_ms) = count(*) THEN max(skew_error_ms) END AS skew_error_ms
     FROM critical_paths WHERE topology = $1 AND {OPEN}
 """
-"""Selects what is said of all windows. `in_parts`: those over an SLA of whose age the parts are known."""
+"""Selects what is said of all windows."""
 _WINDOW = """
     epoch_ms(window_end) AS end_ms, latency_ms, coalesce(waited_ms, 0) AS waited_ms,
     coalesce(queued_ms, 0) AS queued_ms, latency_ms - coalesce(waited_ms, 0) - coalesce(queued_ms, 0) AS worked_ms,
@@ -84,8 +81,8 @@ JUDGED = f"""
 """
 SLOWEST = f"""
     SELECT {_WINDOW}, verdicts, (
-        SELECT arg_max({{operator: operator, kind: kind, ms: ms}}, (ms, operator)) FROM window_parts AS p
-        WHERE p.topology = w.topology AND p.window_end = w.window_end AND p.subject = w.leaf
+        SELECT arg_max({{owner: owner, detail: detail, stream: stream, ms: ms}}, (ms, owner, detail))
+        FROM window_parts AS p WHERE p.topology = w.topology AND p.window_end = w.window_end
     ) AS longest_part
     FROM critical_paths AS w WHERE topology = $1 AND {OPEN}
     ORDER BY latency_ms + before_source_ms DESC, window_end LIMIT {LISTED}
@@ -118,13 +115,14 @@ PATHS = f"""
     FROM walks JOIN critical_paths AS p ON p.window_end = walks.window_end AND p.topology = $1
     GROUP BY walks.path ORDER BY windows DESC, max_ms DESC, walks.path
 """
-BLAME = f"""
-    SELECT operator, kind, compared, sum(judged_ms) AS judged_ms, sum(expected_ms) AS expected_ms,
-           sum(excess_ms) AS excess_ms, count(*) AS windows, count(*) FILTER (rank = 1) AS first_in
-    FROM critical_path_blame
-    WHERE topology = $1 AND grain = 'window' AND {_was_open("interval_end")}
-    GROUP BY operator, kind, compared ORDER BY excess_ms DESC, operator, kind, compared
+CAUSES = f"""
+    SELECT sla, cause, cause_operator, cause_partition, count(*) AS checks, min(epoch_ms(checked_at)) AS first_ms,
+           max(epoch_ms(checked_at)) AS last_ms, arg_max(blocked_by, checked_at) AS explained
+    FROM sla_results
+    WHERE topology = $1 AND {_holds("checked_at")} AND verdict IN ('warn', 'error') AND cause IS NOT NULL
+    GROUP BY sla, cause, cause_operator, cause_partition ORDER BY checks DESC, sla, cause
 """
+"""Selects the causes that checks of the interval have found, as the newest of them explains each."""
 EMISSION = f"""
     SELECT operator, epoch_ms(batches.finished_at) // $4 * $4 AS at_ms, sum(emitted)::BIGINT AS emitted,
            sum(suppressed)::BIGINT AS suppressed
@@ -199,7 +197,7 @@ class PageFacts:
     paths: list[Row]
     slowest: list[Row]
     spent: list[Row]
-    blame: list[Row]
+    causes: list[Row]
     latencies: list[Row]
     emission: list[Row]
     lags: list[Row]
@@ -241,7 +239,7 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval, *, now_ms
         paths=ask(PATHS),
         slowest=ask(SLOWEST),
         spent=ask(SPENT, place_ms),
-        blame=ask(BLAME),
+        causes=ask(CAUSES),
         latencies=[
             _inert_row(row)
             for row in latencies_in_places(

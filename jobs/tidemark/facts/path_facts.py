@@ -38,18 +38,16 @@ WINDOWS = f"""
 MEASURED_STEPS = """(
     SELECT s.* REPLACE (
         CASE WHEN s.state != 'input' THEN s.worked_ms
-             WHEN s.step IS NOT NULL AND bound.ms IS NOT NULL THEN coalesce(p.ms, 0)
+             WHEN s.step IS NOT NULL AND p.windows THEN coalesce(p.ms, 0)
              ELSE p.ms END AS worked_ms
     )
     FROM critical_path_steps AS s
-    LEFT JOIN critical_paths AS w
-        ON w.topology = s.topology AND w.window_start = s.window_start AND w.window_end = s.window_end
-    LEFT JOIN window_parts AS p
-        ON p.topology = s.topology AND p.window_start = s.window_start AND p.window_end = s.window_end
-        AND p.subject = w.leaf AND p.operator = s.operator AND p.kind = s.kind
-    LEFT JOIN window_parts AS bound
-        ON bound.topology = s.topology AND bound.window_start = s.window_start AND bound.window_end = s.window_end
-        AND bound.subject = w.leaf AND bound.kind = 'bound'
+    LEFT JOIN (
+        SELECT topology, window_start, window_end, operator, true AS windows,
+               sum(ms) FILTER (owner = 'operator' AND split_part(detail, ' ', 1) = operator)::BIGINT AS ms
+        FROM window_parts, (SELECT DISTINCT operator FROM critical_path_steps WHERE state = 'input')
+        GROUP BY ALL
+    ) AS p USING (topology, window_start, window_end, operator)
 )"""
 """The rows of critical_path_steps, with the work of inputs.
 
@@ -64,16 +62,9 @@ STEPS = f"""
     ORDER BY step NULLS LAST, operator
 """
 PARTS = """
-    SELECT window_end, subject, operator, kind, input, ms, usual_ms
+    SELECT window_end, owner, detail, stream, ms, usual_ms
     FROM window_parts WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
-    ORDER BY ms DESC, operator
-"""
-BLAME = """
-    SELECT interval_end AS window_end, rank, operator, kind, input, no_history, compared, judged_ms, expected_ms,
-           excess_ms, used_ms, usual_ms, share, usual_share, windows
-    FROM critical_path_blame
-    WHERE topology = $1 AND grain = 'window' AND interval_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
-    ORDER BY rank, operator
+    ORDER BY ms DESC, owner, detail
 """
 CLOSED = """
     SELECT count(*) AS seen, count(latency_ms) AS closed, min(window_start) FILTER (latency_ms IS NOT NULL) AS first_at,
@@ -87,7 +78,7 @@ def windows_with_paths(
 ) -> list[Row]:
     """Returns the paths of closed windows, oldest first.
 
-    Each has `steps`, `off_path`, `leaves`, `parts` of its age at its leaf, and `blame`.
+    Each has `steps`, `off_path`, `leaves`, and `parts` of its age at its leaf.
 
     Args:
         tables: of the warehouse.
@@ -106,11 +97,10 @@ def windows_with_paths(
     # One query a table for all windows, not one a window.
     steps = _group_by_window(tables.ask(STEPS, [topology, ends]).objects)
     parts = _group_by_window(tables.ask(PARTS, [topology, ends]).objects)
-    blame = _group_by_window(tables.ask(BLAME, [topology, ends]).objects)
     described: list[Row] = []
     for window in windows:
         end = window["window_end"]
-        described.append(described_window(window, steps[end], parts[end], blame[end]))
+        described.append(described_window(window, steps[end], parts[end]))
     return described
 
 
@@ -131,14 +121,13 @@ def physical_path(steps: Sequence[Mapping[str, Any]]) -> str | None:
     return str(Path(tuple(walk)))
 
 
-def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = (), blame: Sequence[Row] = ()) -> Row:
+def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = ()) -> Row:
     """Returns *window* with its path and all that is known about it.
 
     Args:
         window: the columns of WINDOWS.
         steps: those of STEPS, in the order of the path.
         parts: those of PARTS.
-        blame: those of BLAME.
     """
     steps_by_name: dict[str, PathStep] = {}
     on_path, off_path = [], []
@@ -149,8 +138,6 @@ def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = (
             off_path.append(_without(row, "step", "share"))
         else:
             on_path.append(row)
-    # window_parts has the ages at all operators with a promise; this is that at the end of the path.
-    own_parts = [part for part in parts if part["subject"] == window["leaf"] and part["ms"]]
     return {
         **_without(window, "leaves"),
         "path": [row["operator"] for row in on_path],
@@ -163,8 +150,7 @@ def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = (
             for leaf in window["leaves"] or ()
             if leaf["leaf"] in steps_by_name
         ],
-        "parts": [_without(part, "subject") for part in own_parts],
-        "blame": [*blame],
+        "parts": [*parts],
     }
 
 

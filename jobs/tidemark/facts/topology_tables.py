@@ -12,8 +12,8 @@ from tidemark.facts.fact_tables import nothing_in, stored_in
 from tidemark.facts.report_rows import lies_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, LATENCY_MINUTES, PARTITION_BATCHES, Table
-from tidemark.semantics.blame import HISTORY_MS
+from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, PARTITION_BATCHES, Table
 from tidemark.storage.warehouse import stream_tables
 
 
@@ -42,12 +42,11 @@ def tables_of(layout: Layout, topology: str) -> Scan:
 class BatchRows(NamedTuple):
     """Rows about the batches of one topology.
 
-    `batches` are rows of `batches`, `beats` of `heartbeats`, `partitions` of `partition_batches`, and `latencies` those
+    `batches` are rows of `batches`, `partitions` of `partition_batches`, and `latencies` those
     of `latency_minutes` about sources and the batches that closed windows.
     """
 
     batches: pl.DataFrame
-    beats: pl.DataFrame
     partitions: pl.DataFrame
     latencies: pl.DataFrame
 
@@ -62,10 +61,9 @@ def batch_rows(scan: Scan, over: Interval, *, closed_in: pl.Series, sources: Col
     batches = scan(BATCHES, where=[ran]).collect()
     # A watermark that was decided long before may still hold. If a clock was set back, decisions are later than it.
     decided_ms = batches["decided_at"].drop_nulls().cast(pl.Datetime("ms", "UTC")).dt.epoch("ms")
-    decided = Interval(over.start_ms - HISTORY_MS, max([over.end_ms, *decided_ms]) + 1)
+    decided = Interval(over.start_ms - DAY_MS, max([over.end_ms, *decided_ms]) + 1)
     return BatchRows(
         batches=batches,
-        beats=scan(HEARTBEATS, where=[lies_in("beat_at", over)]).collect(),
         partitions=scan(PARTITION_BATCHES, where=[lies_in("decided_at", decided)]).collect(),
         latencies=scan(LATENCY_MINUTES, where=[ran, is_closing, pl.col("operator").is_in([*sources])]).collect(),
     )

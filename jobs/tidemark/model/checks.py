@@ -151,7 +151,7 @@ _OF_REPORTS: Mapping[str, Conditions] = {
     LATENCY_ROLLUP.name: _all(_ROLLUP, _STATS, _not_negative("over_sla_n")),
     CRITICAL_PATHS.name: _PATH,
     CRITICAL_PATH_STEPS.name: _all(_PATH, _not_negative("step"), _SHARE),
-    WINDOW_PARTS.name: _not_negative("excess_ms"),
+    WINDOW_PARTS.name: _not_negative("error_ms"),
     SLA_RESULTS.name: _all(_SLA, _not_negative("records", "window_records", "window_slow")),
     INCIDENTS.name: _all(_SLA, is_one_of("change", Change)),
     ALERTS.name: _all(_SLA, is_one_of("change", Change)),

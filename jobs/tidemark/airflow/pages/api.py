@@ -87,8 +87,7 @@ from tidemark.reports.pages.topology_page import (
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState
 from tidemark.reports.promises import Promises, promises
 from tidemark.reports.what_if.estimates import WorkChange
-from tidemark.reports.what_if.parts import PartChange
-from tidemark.semantics.blame import AgeCause
+from tidemark.reports.what_if.parts import SETTINGS, PartChange
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import (
     AlertDecision,
@@ -125,7 +124,7 @@ JSON_PLACES = ("/topologies/", "/metrics/")
 LINES_WITHIN_S = 0.6
 """The start page waits so long for fresh lines."""
 WORK = ("scale", "less")
-CHANGES = (*WORK, AgeCause.BOUND.value, AgeCause.TRIGGER.value)
+CHANGES = (*WORK, *SETTINGS)
 
 At = Annotated[str | None, Query(description="ISO 8601, by default in UTC")]
 From = Annotated[str | None, Query(alias="from", description="first instant, as at")]
@@ -711,7 +710,7 @@ def _change(topology: Topology, operator: str | None, parameters: Mapping[str, f
         )
         raise InvalidArgument(msg)
     if operator is None:
-        return PartChange(cause=AgeCause(str(how)), length_ms=length_ms)
+        return PartChange(owner=str(how), length_ms=length_ms)
     _having(topology, operator)
     return WorkChange(operator=operator, scale=float(parameters.get("scale", 1.0)), less_ms=length_ms)
 

@@ -1,6 +1,6 @@
 """`tidemark path`: shows the critical path of a streaming window.
 
-The output has the addends of its sum, and the operator to blame.
+The output has the addends of its sum, and whose the window's age was.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
+from tidemark.account.warehouse import AccountTables
 from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
@@ -26,20 +28,16 @@ from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.paths.live_path import current_path
 from tidemark.reports.paths.path_text import (
-    PART_WORDS,
-    PARTS_ARE,
     age_text,
-    blame_text,
+    grown_text,
     judged_text,
-    limiting_slas,
-    mostly_before_source,
     task_text,
 )
 from tidemark.reports.promises import promises
 from tidemark.semantics.critical_path import STANDS_STILL
-from tidemark.why.walk import scene
 
 STEPS = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
+PARTS = ("ms", "usual_ms", "owner", "detail", "stream")
 WIDTH = 118
 FORMATS = ("table", "json")
 
@@ -91,8 +89,8 @@ def document(
     tables = answers_over(warehouse, topology.name)
     window = None
     if at_ms is None and last is None:
-        of_now = scene(topology, Layout(warehouse), now_ms, stored=tables.stored)
-        window = current_path(tables, of_now, promises(known_slas(topology).specs))
+        of = AccountTables(Layout(warehouse), topology, tables.stored)
+        window = current_path(tables, of, now_ms, promises(known_slas(topology).specs))
     windows = [window] if window else windows_with_paths(tables, topology.name, at_ms=at_ms, last=last or 1)
     return {"topology": topology.name, "windows": windows}
 
@@ -104,7 +102,7 @@ def as_text(topology: str, window: Row) -> str:
     parts = [
         f"{topology}, window {_clock(window['window_start'])} to {_clock(window['window_end'])} (record time): "
         f"{one_line(age_text(window))}",
-        *([_fill(_parts(window["parts"])), _fill(PARTS_ARE)] if window["parts"] else []),
+        *([indent(format_table(PARTS, [*map(itemgetter(*PARTS), window["parts"])]), "  ")] if window["parts"] else []),
         _fill(window["path_text"]),
         indent(format_table((*STEPS, "share", "state"), steps), "  "),
         *([_fill(f"physical: {window['physical_path']}")] if window["physical_path"] else []),
@@ -123,31 +121,14 @@ def _columns(step: Row) -> list[Any]:
 
 
 def verdict(window: Mapping[str, Any]) -> str:
-    """Returns the sentence on the operator to blame for *window*, if any."""
+    """Returns the sentence on whose time made *window* late, if it was."""
     age = f"it took {window['age_ms']:,} ms from the window's end to {window['leaf']}"
     if window["state"] in STANDS_STILL:
         age = f"{window['leaf']} has not finished it"
     if not window["over_sla"]:
         kept = "it keeps the limit of each SLA" if window["verdicts"] else "no SLA judges it"
-        return f"no operator is to blame: {age}, and {kept}"
-    if not window["parts"]:
-        return f"what it waited for is not known: {age}"
-    if not window["blame"]:
-        return f"no operator took longer than usual: {age}"
-    first = window["blame"][0]
-    grown = blame_text(first, "the window", limiting_slas(first, window["verdicts"] or ()), _milliseconds)
-    return f"{_cause_of(first)} is to blame: {grown}; {age}"
-
-
-def _cause_of(part: Mapping[str, Any]) -> str:
-    """Returns the operator or cause of a part, with its partition."""
-    cause = PART_WORDS.get(part["kind"], part["operator"])
-    return f"{cause} ({part['input']})" if part["input"] else cause
-
-
-def _parts(parts: Sequence[Row]) -> str:
-    """Formats the parts of the age, the longest first."""
-    return "of that " + ", ".join(f"{part['ms']:,} ms {_cause_of(part)}" for part in parts)
+        return f"{age}, and {kept}"
+    return f"{age}: {grown_text(window) or 'what it waited for is not known'}"
 
 
 def _sums(leaves: Sequence[Row]) -> Iterator[str]:
@@ -160,9 +141,7 @@ def _sums(leaves: Sequence[Row]) -> Iterator[str]:
 
 
 def _beside_the_sum(window: Row) -> Iterator[str]:
-    mostly = mostly_before_source(window)
-    spent = "" if mostly is None else f", mostly {mostly}"
-    yield f"before the source: {window['before_source_ms']:,} ms from the window's end{spent}, not in the sum"
+    yield f"before the source: {window['before_source_ms']:,} ms from the window's end, not in the sum"
     if window["waited_ms"] is not None:
         parts = (f"{window[f'{what}_ms']:,} ms {what}" for what in ("waited", "queued", "worked"))
         yield f"of the sum: {', '.join(parts)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tidemark.account.warehouse import AccountTables
 from tidemark.cli.explain.path import FORMATS
 from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
@@ -67,7 +68,7 @@ def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
     """Returns the state of a topology's operators at *at_ms* (epoch ms), and its critical path."""
     tables = answers_over(warehouse, of.name)
     at = scene(of, Layout(warehouse), at_ms, stored=tables.stored)
-    window = current_path(tables, at, Promises())
+    window = current_path(tables, AccountTables(Layout(warehouse), of, tables.stored), at_ms, Promises())
     path: Row = dict.fromkeys((*OF_PATH, "finished_ago_ms")) | {"critical_path": []}
     if window is not None:
         path = {**in_order_of(OF_PATH, window), "finished_ago_ms": at_ms - known_ms(window)}

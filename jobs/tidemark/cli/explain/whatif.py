@@ -1,6 +1,6 @@
 """`tidemark whatif`: estimates the lateness of windows after a change.
 
-An operator works less, or a bound or a trigger is another one. It also names the operators that splitting helps.
+An operator works less, a bound or a trigger is another one, or an owner of time takes as long as it usually does.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import argparse
 from operator import itemgetter
 from pathlib import Path
 
+from tidemark.account.owners import OWNERS
 from tidemark.cli.explain.path import FORMATS
 from tidemark.cli.shared.options import add_format, add_topology, span_ms
 from tidemark.cli.shared.output import say_inert
@@ -21,8 +22,7 @@ from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.facts import what_if_facts
-from tidemark.reports.what_if.parts import PartChange, what_if_part
-from tidemark.semantics.blame import AgeCause
+from tidemark.reports.what_if.parts import SETTINGS, PartChange, what_if_part
 
 AGES = ("window_end", "age_ms", "then_age_ms")
 WINDOW = ("window_end", "latency_ms", "then_latency_ms", "then_path")
@@ -36,6 +36,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--bound", type=_length_ms, metavar="LENGTH", help='bound of every source, for example "5 s"')
     how.add_argument(
         "--trigger", type=_length_ms, metavar="LENGTH", help='trigger of every driver, for example "500 ms"'
+    )
+    how.add_argument(
+        "--cause",
+        metavar="OWNER[:DETAIL]",
+        help="owner of time, as `tidemark path` lists them, that takes as long as it usually does: producer:orders/0",
     )
     how.add_argument(
         "--scale", type=float, default=1.0, help="factor of the time of work: 0.5 is half, 2 is twice as long"
@@ -124,15 +129,20 @@ def _path_as_text(comparison: Row, *, windows: bool) -> str:
             *values, path = itemgetter(*WINDOW)(window)
             lines.append([*values, " → ".join(path)])
         parts.append(format_table(WINDOW, lines))
-    parts.append("\n".join(_hint(hint) for hint in comparison["hints"]) or "no report contains the work of operators")
     return "\n\n".join(parts)
 
 
 def _change(options: argparse.Namespace) -> WorkChange | PartChange:
     """Returns the change of a bound, a trigger, or an operator's work."""
-    for cause, length_ms in ((AgeCause.BOUND, options.bound), (AgeCause.TRIGGER, options.trigger)):
+    for owner, length_ms in zip(SETTINGS, (options.bound, options.trigger), strict=True):
         if length_ms is not None:
-            return PartChange(cause=cause, length_ms=length_ms)
+            return PartChange(owner=owner, length_ms=length_ms)
+    if options.cause is not None:
+        owner, _, detail = options.cause.partition(":")
+        if owner not in OWNERS:
+            msg = f"there is no owner of time {owner!r}; known: {', '.join(OWNERS)}"
+            raise InvalidArgument(msg)
+        return PartChange(owner=owner, detail=detail or None)
     if options.operator is None:
         msg = "--scale and --less change the work of an operator; name it with --operator"
         raise InvalidArgument(msg)
@@ -147,10 +157,8 @@ def _work(comparison: Row) -> str:
 
 
 def _age_as_text(comparison: Row, *, windows: bool) -> str:
-    is_setting = "setting" in comparison
-    changed = f"a {comparison['setting']} of {comparison['length_ms']:,} ms" if is_setting else _work(comparison)
     parts = [
-        f"{comparison['topology']}, {changed}: {counted(comparison['compared'], 'window')}",
+        f"{comparison['topology']}, {_changed(comparison)}: {counted(comparison['compared'], 'window')}",
         _spreads_as_text("age", comparison),
         "an estimate: all else takes as long as it did",
     ]
@@ -159,22 +167,20 @@ def _age_as_text(comparison: Row, *, windows: bool) -> str:
     return "\n\n".join(parts)
 
 
+def _changed(comparison: Row) -> str:
+    if "operator" in comparison:
+        return _work(comparison)
+    if comparison["length_ms"] is not None:
+        return f"a {comparison['owner']} of {comparison['length_ms']:,} ms"
+    whose = comparison["owner"].replace("_", " ") + (f" of {comparison['detail']}" if comparison["detail"] else "")
+    return f"the {whose} as long as it usually is"
+
+
 def _spreads_as_text(measure: str, comparison: Row) -> str:
     """Returns a table of the *measure*, as it was and changed."""
     spreads = (("as it was", comparison["before"]), ("then", comparison["after"]))
     rows = [(when, spread["median_ms"], spread["p90_ms"]) for when, spread in spreads]
     return format_table((measure, "median_ms", "p90_ms"), rows)
-
-
-def _hint(hint: Row) -> str:
-    saves = f"splitting helps, by up to {hint['saves_ms']:,} ms of its work on the median window"
-    verdicts = {
-        True: f"{saves}, beside what shorter batches save of waiting",
-        False: "splitting does not help",
-        None: "too few windows to say if splitting helps",
-    }
-    verdict = verdicts[hint["helps"]]
-    return f"{hint['operator']}: {verdict} ({'; '.join(hint['reasons'])})"
 
 
 def _length_ms(text: str) -> int:

@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.collecting import index_by_name, names_in
-from tidemark.semantics.blame import AgeCause, Compared
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.segments import SegmentOwner
 
@@ -916,58 +915,26 @@ CRITICAL_PATH_STEPS = Table(
 )
 WINDOW_PARTS = Table(
     "window_parts",
-    "topology, streaming window, operator at which its path ends, and part of its age there; only the bound has a row "
-    "where it took 0 ms",
+    "topology, closed streaming window and owner of a part of its age at the leaf of its critical path, by the account "
+    "of time; parts of 0 ms have no row",
     (
         *_WINDOW,
         *_columns(
-            ("subject", "string", "operator at which the path ends: one with an SLA, or the critical leaf"),
-            ("operator", "string", "cause of the part: an operator, or a word of kind"),
-            (
-                "kind",
-                "string",
-                f"as in operator_windows; or {' | '.join(AgeCause)}",
-            ),
-            (
-                "input",
-                "string",
-                "source and partition that the window waited for, of silence with the setting; the driver that "
-                "restarted, from when to when, and how many records waited; streams that it was queued behind; null: "
-                "another kind, or not known",
-            ),
-            ("ms", "bigint", "length of the part, ms: those of a subject add up to age_ms"),
-            ("age_ms", "bigint", "ms from the window's end until the subject had finished it"),
-            ("finished_at", "timestamp", "driver clock when that was, adjusted as ewt_adjusted_at"),
-            (
-                "over_sla",
-                "boolean",
-                "whether records of the window, or the subject's work, broke its SLA; null: no SLA",
-            ),
-            ("broken_slas", "array<string>", "names of the subject's SLAs that the window broke; null: no SLA"),
+            ("owner", "string", "whose the time was, as `cause` of sla_results"),
+            ("detail", "string", "which one, as the owner's detail says: an operator, a partition, a table"),
+            ("stream", "string", "TOPOLOGY/SUB_TOPOLOGY in which it was spent; null: outside of streams"),
+            ("ms", "bigint", "length of the part, ms: those of a window add up to its age"),
+            ("error_ms", "bigint", "by how much that may be wrong, ms; null: a clock was not measured"),
             (
                 "usual_ms",
-                "double",
-                "median of ms in the last 200 windows within the SLA, 24 h at most; null: fewer than 20",
+                "bigint",
+                "median of ms in the windows of the day before that kept their SLAs; null: fewer than 20",
             ),
-            ("usual_share", "double", "median of ms / age_ms in these windows, 0 to 1"),
-            (
-                "compared",
-                "string",
-                f"of a window over its SLA: {' | '.join(Compared)}: the operator's work on the window with "
-                "the limit of its SLA, or all of the part with its usual or configured length",
-            ),
-            ("judged_ms", "double", "of a window over its SLA: the length that was compared, ms"),
-            ("expected_ms", "double", "of a window over its SLA: the length with which it was compared, ms"),
-            (
-                "excess_ms",
-                "double",
-                "ms by which judged_ms is beyond expected_ms; 0: this part cannot have made the window break its SLA",
-            ),
-            ("no_history", "boolean", "whether the configured length was used in place of usual_ms"),
+            ("over_sla", "boolean", "as in critical_paths"),
         ),
     ),
     "report",
-    key=("window_start", "subject", "operator", "kind"),
+    key=("window_start", "owner", "detail", "stream"),
 )
 _OF_CAUSE = (
     ("cause_amount_ms", "bigint", "its ms beyond what is expected; null: not about time"),

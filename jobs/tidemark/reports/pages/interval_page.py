@@ -18,7 +18,6 @@ from tidemark.model.topology import Topology
 from tidemark.reports.pages.charts import emission, latency_bands, watermark_lag, windows_spent
 from tidemark.reports.pages.drawing import BOX, draw
 from tidemark.reports.pages.templates import POLICY, length, template
-from tidemark.reports.paths.path_text import PART_WORDS
 from tidemark.storage.location import replace
 
 NO_WAY_BACK = "<nav></nav>"
@@ -87,7 +86,6 @@ def page(facts: PageFacts, *, now_ms: int | None = None) -> str:
         box=BOX,
         box_facts={name: _operator(row) for name, row in facts.operators.items()},
         charts=_charts(facts),
-        no_operator=PART_WORDS,
         start=utc(facts.interval.start_ms),
         end=utc(facts.interval.end_ms),
         emission=_emission(facts),

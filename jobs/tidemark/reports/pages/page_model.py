@@ -8,9 +8,9 @@ The names of the fields are a promise: docs/reports.md lists them. Lengths are m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from tidemark.account.warehouse import AccountTables
 from tidemark.collecting import names_in
 from tidemark.facts.alerts import budgets, open_alerts, silent_groups
 from tidemark.facts.answers import FINISHED, Row, Tables
@@ -29,7 +29,7 @@ from tidemark.reports.pages.topology_state import (
     worst,
 )
 from tidemark.reports.paths.live_path import current_path, known_ms
-from tidemark.reports.paths.path_text import PART_WORDS, mostly_before_source
+from tidemark.reports.paths.path_text import part_text
 from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL
 from tidemark.semantics.incidents import BROKEN
@@ -37,7 +37,6 @@ from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.evidence.findings import NOTHING_WRONG, WhyFinding
-from tidemark.why.evidence.snapshot import Scene
 
 HOUR_MS = Grain.HOUR.length_ms
 REPORT = re.compile(r"\d{4}-\d{2}-\d{2}[0-9TZ-]*")
@@ -97,7 +96,7 @@ def _document(tables: Tables, state: TopologyState, promised: Promises, operator
     topology, at_ms, findings = state.topology, state.at_ms, state.findings
     alerts = open_alerts(tables, topology.name, at_ms=at_ms)
     slas = _with_recovering(state.slas, alerts)
-    path = _path(tables, state.scene, promised)
+    path = _path(tables, state, promised)
     return {
         "topology": topology.name,
         "at": utc(at_ms),
@@ -215,30 +214,23 @@ def _operator_verdict(state: str, slas: Sequence[Row], findings: Sequence[WhyFin
     return verdict_of([{"state": state}], {"is_overdue": False, **counts_of(slas), "rows": slas}, findings)
 
 
-def _path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
+def _path(tables: Tables, state: TopologyState, promised: Promises) -> Row | None:
     """Returns the window that `current_path` chooses, and when it was finished.
 
     None: no window has a path.
     """
-    window = current_path(tables, at, promised)
+    of = AccountTables(state.layout, state.topology, state.stored)
+    window = current_path(tables, of, state.at_ms, promised)
     if window is None:
         return None
     finished_ms = known_ms(window)
-    ago_ms = at.at_ms - finished_ms
+    ago_ms = state.at_ms - finished_ms
     is_finished = window["state"] not in STANDS_STILL
     return {
         **window,
         "finished_at": utc(finished_ms),
         "finished_ago_ms": ago_ms,
         "is_finished": is_finished,
-        "is_current": not is_finished or ago_ms <= CHECKS_MISSED * at.topology.check_every_ms,
-        "mostly_before_source": mostly_before_source(window),
-        "spent": [*_parts_of_age(window)],
+        "is_current": not is_finished or ago_ms <= CHECKS_MISSED * state.topology.check_every_ms,
+        "spent": [{"part": part_text(part), **part} for part in window["parts"]],
     }
-
-
-def _parts_of_age(window: Mapping[str, Any]) -> Iterator[Row]:
-    """Yields the parts of the whole age of *window*, longest first."""
-    for part in window["parts"]:
-        name = PART_WORDS.get(part["kind"], part["operator"])
-        yield {"part": f"{name} ({part['input']})" if part["input"] else name, "kind": part["kind"], "ms": part["ms"]}

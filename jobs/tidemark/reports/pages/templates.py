@@ -23,11 +23,9 @@ from tidemark.facts.incidents import state_in_words
 from tidemark.model.settings.intervals import utc
 from tidemark.model.settings.lengths import for_people
 from tidemark.reports.paths.path_text import (
-    blame_text,
-    compared_text,
     judged_text,
     judged_windows_text,
-    limiting_slas,
+    part_text,
 )
 
 COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)(?<!`)(?P=marks)(?!`)", re.DOTALL)
@@ -94,13 +92,7 @@ def _environment() -> Environment:
         "state_in_words": state_in_words,
         "code": code,
         "judged": lambda verdict: judged_text(verdict, length),
-        "blamed": lambda blamed, judged: blame_text(
-            blamed,
-            f"{blamed['windows']:,} of them",
-            limiting_slas(blamed, judged),
-            length,
-        ),
-        "compared": lambda blamed, judged: compared_text(blamed, limiting_slas(blamed, judged)),
+        "part": part_text,
         "judged_windows": lambda judged: judged_windows_text(judged, length),
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
         "as_sentence": as_sentence,

@@ -30,7 +30,6 @@ from tidemark.reports.pages.topology_state import (
     broken_slas,
     told_cause,
 )
-from tidemark.reports.paths.path_text import PARTS_ARE
 from tidemark.semantics.bounds import COUNTED_AS_LATE
 from tidemark.semantics.critical_path import STANDS_STILL
 from tidemark.semantics.liveness import Liveness
@@ -119,7 +118,6 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         **_told(model),
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
-        parts_are=PARTS_ARE,
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,
         # Such a check has little to measure, which says nothing about the streams.
         is_checked_before_start=checked_at is not None and bool(starts) and checked_at < min(starts),

@@ -1,21 +1,22 @@
 """Finds the critical path of the window that matters now: the oldest unfinished one, or else the newest finished one.
 
-The rules are those of the reports, and the rows have the same fields. Only reports compare windows with earlier ones,
-so the blame is empty where no report has seen the window. Instants are epoch ms.
+The rules are those of the reports, and the rows have the same fields. Instants are epoch ms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 import polars as pl
 
+from tidemark.account.ledger import Ledger
+from tidemark.account.now import StreamsNow
+from tidemark.account.owners.operator import OPERATOR
+from tidemark.account.warehouse import AccountTables
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import FINISHED, Row, Tables
 from tidemark.facts.path_facts import described_window, windows_with_paths
-from tidemark.facts.topology_tables import BatchRows, batch_rows
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import (
@@ -23,28 +24,27 @@ from tidemark.model.tables.catalog import (
     CRITICAL_PATHS,
     LATENCY_MINUTES,
     OPERATOR_WINDOWS,
-    WINDOW_PARTS,
-    Table,
 )
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.ages.batch_facts import BatchFacts
-from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
 from tidemark.reports.paths.report import judge_records
+from tidemark.reports.paths.window_ages import (
+    AGED,
+    LOOKS_BACK_MS,
+    kept_before,
+    unfinished_age,
+    window_ages,
+    with_usual,
+)
 from tidemark.reports.paths.window_paths import DriverFacts, Paths, window_paths
+from tidemark.reports.paths.window_verdicts import RecordVerdicts, with_window_verdicts
 from tidemark.reports.paths.windows import PassedWindows
 from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL, LatencyState
-from tidemark.why.evidence.snapshot import Scene
 
 WINDOWS_READ = 10
 """Newest windows whose paths are computed."""
-OF_PARTS = ("subject", "operator", "kind", "input", "ms", "usual_ms")
+OF_PARTS = ("owner", "detail", "stream", "ms", "usual_ms")
 """The columns of window_parts that a window has, as in PARTS of `path_facts`."""
-BATCHES_READ_MS = 3_600_000
-"""Time before the batches that closed the window from which facts are read.
-
-A silence or a restart may have begun then.
-"""
 LEAST_READ_MS = 60_000
 """Record time that is read at least.
 
@@ -91,29 +91,29 @@ MINUTES = """
 """Selects the work on the records of the window that starts at $3."""
 
 
-def current_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
+def current_path(tables: Tables, of: AccountTables, at_ms: int, promised: Promises) -> Row | None:
     """Returns the oldest window that an operator has not finished at an instant, or else the newest finished one.
 
     It has the fields of `windows_with_paths`, and `is_live`: no report has seen it as it is. None: no window is closed.
     """
-    window = live_path(tables, at, promised)
+    window = live_path(tables, of, at_ms, promised)
     if window is not None and window["state"] in STANDS_STILL:
         return {**window, "is_live": True}
     with suppress(InvalidArgument):
-        (reported,) = windows_with_paths(tables, at.topology.name, finished_by_ms=at.at_ms)
+        (reported,) = windows_with_paths(tables, of.topology.name, finished_by_ms=at_ms)
         # Of one window the report knows more.
         if window is None or reported["window_end"] >= window["window_end"]:
             return {**reported, "is_live": False}
     return None if window is None else {**window, "is_live": True}
 
 
-def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
+def live_path(tables: Tables, of: AccountTables, at_ms: int, promised: Promises) -> Row | None:
     """Returns the oldest window on whose path an operator stands still, or else the newest one that is closed.
 
     It is judged by what is *promised*. The age of a window that an operator has not finished is that of the instant.
     None: no window is closed.
     """
-    found = _newest_paths(tables, at, promised)
+    found = _newest_paths(tables, of.topology, at_ms, promised)
     if found is None:
         return None
     all_closed = found.tables[CRITICAL_PATHS].filter(pl.col("latency_ms").is_not_null()).sort("window_end")
@@ -123,15 +123,14 @@ def live_path(tables: Tables, at: Scene, promised: Promises) -> Row | None:
         return None
     steps = found.tables[CRITICAL_PATH_STEPS].filter(pl.col("window_end") == closed["window_end"].item())
     finished = found.finished.filter(pl.col("window_end") == closed["window_end"].dt.epoch("ms").item())
-    return _described(tables, at, promised, closed, steps, finished)
+    return _described(tables, of, at_ms, promised, closed, steps, finished)
 
 
-def _newest_paths(tables: Tables, at: Scene, promised: Promises) -> Paths | None:
+def _newest_paths(tables: Tables, topology: Topology, at_ms: int, promised: Promises) -> Paths | None:
     """Returns the paths of the newest windows, and of the oldest one that each driver has not finished.
 
     None: no operator has finished any.
     """
-    topology, at_ms = at.topology, at.at_ms
     ends = tables.ask(ENDS, [topology.name, at_ms]).objects
     if not ends:
         return None
@@ -149,37 +148,36 @@ def _newest_paths(tables: Tables, at: Scene, promised: Promises) -> Paths | None
 
 
 def _described(
-    tables: Tables, at: Scene, promised: Promises, closed: pl.DataFrame, steps: pl.DataFrame, finished: pl.DataFrame
+    tables: Tables,
+    of: AccountTables,
+    at_ms: int,
+    promised: Promises,
+    closed: pl.DataFrame,
+    steps: pl.DataFrame,
+    finished: pl.DataFrame,
 ) -> Row:
     """Returns the window *closed*, a row of critical_paths, as `windows_with_paths` does.
 
     *steps* are those of its operators, and *finished* says when they had finished it, as in Paths.
     """
-    topology, at_ms = at.topology, at.at_ms
     start_ms = closed["window_start"].dt.epoch("ms").item()
-    judged = _judged(tables, topology, promised, start_ms, at_ms)
-    facts = BatchFacts(_batch_rows(at, finished), trigger_ms=topology.trigger_ms, of_jobs=bool(topology.jobs))
-    nothing = pl.DataFrame(rows_of(WINDOW_PARTS, []))
-    parts = WindowParts(topology, promised, facts, judged, nothing)
-    (window,) = (
-        with_window_verdicts(closed, steps, judged, promised)
-        .with_columns(
-            age_ms=pl.col("before_source_ms") + pl.col("latency_ms"),
-            worked_ms=pl.col("latency_ms") - pl.col("waited_ms") - pl.col("queued_ms"),
-        )
-        .to_dicts()
-    )
+    judged = _judged(tables, of.topology, promised, start_ms, at_ms)
+    path = with_window_verdicts(closed, steps, judged, promised)
+    (window,) = path.with_columns(
+        age_ms=pl.col("before_source_ms") + pl.col("latency_ms"),
+        worked_ms=pl.col("latency_ms") - pl.col("waited_ms") - pl.col("queued_ms"),
+    ).to_dicts()
     del window["topology"]
     window["path_text"] = window.pop("path")
     if window["state"] in STANDS_STILL:
         window["age_ms"] = at_ms - round(window["window_end"].timestamp() * 1000)
-    own_parts = _parts(parts, steps, closed, finished, window["age_ms"])
-    worked_ms = {(part["operator"], part["kind"]): part["ms"] for part in own_parts}
+    parts = _parts(of, path.select(AGED), steps, finished, at_ms)
+    worked_ms = {part["detail"]: part["ms"] for part in parts if part["owner"] == OPERATOR}
     of_steps = _objects(steps.sort("step", "operator", nulls_last=True))
     for step in of_steps:
         if step["state"] == LatencyState.INPUT:
-            step["worked_ms"] = worked_ms.get((step["operator"], step["kind"]))
-    return described_window(window, of_steps, own_parts)
+            step["worked_ms"] = worked_ms.get(step["operator"])
+    return described_window(window, of_steps, parts)
 
 
 def _unfinished_ms(tables: Tables, topology: Topology, at_ms: int) -> list[int]:
@@ -201,42 +199,30 @@ def known_ms(window: Row) -> int:
 
 
 def _parts(
-    parts: WindowParts, steps: pl.DataFrame, closed: pl.DataFrame, finished: pl.DataFrame, age_ms: int
+    of: AccountTables, window: pl.DataFrame, steps: pl.DataFrame, finished: pl.DataFrame, at_ms: int
 ) -> list[Row]:
-    """Returns the parts of the age of the window *closed* at its leaf, the longest first.
+    """Returns the parts of the age of a *window*, a row with AGED, the longest first.
 
     Where an operator stands still they are the parts until the operator before it had finished the window, and the
-    time since then, which is that of the operator. *steps* and *finished* are about this window, whose age is *age_ms*.
+    time of its driver since then. *steps* and *finished* are about this window.
     """
     on_path = steps.drop_nulls("step").sort("step")
-    is_measured = pl.col("operator").is_in(finished["operator"].implode()) & pl.col("worked_ms").is_not_null()
-    measured = on_path.filter(is_measured.cum_min())
-    behind = on_path.filter(~is_measured.cum_min()).filter(pl.col("state").is_in([*STANDS_STILL])).head(1)
+    is_known = pl.col("operator").is_in(finished["operator"].implode()) & pl.col("worked_ms").is_not_null()
+    measured = on_path.filter(is_known.cum_min())
+    behind = on_path.filter(~is_known.cum_min()).filter(pl.col("state").is_in([*STANDS_STILL])).head(1)
     if measured.is_empty():
         return []
-    reached = measured["operator"][-1]
-    rows = parts.rows(steps, closed.with_columns(leaf=pl.lit(reached)), finished)
-    own = rows.filter(pl.col("subject") == reached).select(OF_PARTS)
-    since_ms = age_ms - own["ms"].sum()
-    others = behind.select(subject=pl.lit(reached), operator="operator", kind="kind", ms=pl.lit(since_ms, pl.Int64))
-    whole = pl.concat([own, others], how="diagonal_relaxed").with_columns(subject=pl.lit(closed["leaf"].item()))
-    return whole.sort(-pl.col("ms"), "operator").to_dicts()
-
-
-def _batch_rows(at: Scene, finished: pl.DataFrame) -> BatchRows:
-    """Returns the facts about the batches that closed windows, and about those before them.
-
-    *finished* is when operators had finished the windows, as in Paths.
-    """
-    began_ms, closed_in = finished["began_ms"].drop_nulls(), finished["batch_id"].unique()
-    since_ms = min([*began_ms, *finished["ewt_ms"]]) - BATCHES_READ_MS
-    of_streams = [at.facts[sub.name].tables for sub in at.topology.sub_topologies]
-
-    def scan(table: Table, *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
-        return pl.concat(tables.scan(table, where=where) for tables in of_streams)
-
-    sources = names_in(at.topology.outside_sources)
-    return batch_rows(scan, Interval(since_ms, at.at_ms + 1), closed_in=closed_in, sources=sources)
+    reached = window.with_columns(leaf=pl.lit(measured["operator"][-1]))
+    end_ms = window["window_end"].dt.epoch("ms").item()
+    recorded = of.recorded(since_ms=end_ms - LOOKS_BACK_MS, at_ms=at_ms)
+    ledger = Ledger.of(recorded.facts(of.topology))
+    if behind.is_empty():
+        parts = window_ages(ledger, reached)
+    else:
+        sub = of.topology.sub_topology(behind["sub_topology"].item())
+        parts = unfinished_age(StreamsNow(of, recorded, ledger, at_ms), reached, sub)
+    compared = with_usual(parts, kept_before(of, end_ms))
+    return compared.select(OF_PARTS).sort(-pl.col("ms"), "owner", "detail").to_dicts()
 
 
 def _judged(tables: Tables, topology: Topology, promised: Promises, start_ms: int, at_ms: int) -> RecordVerdicts:

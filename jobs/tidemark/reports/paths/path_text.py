@@ -5,42 +5,15 @@ Lengths are whole ms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from tidemark.account.explanation import Leaf
+from tidemark.account.owners import OWNERS
+from tidemark.account.text import NO_HISTORY, did, place_of
 from tidemark.facts.path_facts import physical_name
 from tidemark.model.settings.lengths import counted, for_people
-from tidemark.semantics.blame import AgeCause, Compared
 from tidemark.semantics.critical_path import STANDS_STILL
-
-PART_WORDS = {
-    AgeCause.BOUND: "the source's bound",
-    AgeCause.BLOCKING_PARTITION: "a partition that blocked the watermark",
-    AgeCause.SILENCE: "silence until the watermark advanced",
-    AgeCause.BACKLOG: "records that waited unread for a batch",
-    AgeCause.DRIVER_RESTARTED: "a driver that restarted",
-    AgeCause.LATE_PRODUCER: "a producer that wrote late",
-    AgeCause.UNKNOWN: "not known",
-    AgeCause.TRIGGER: "waiting for a trigger",
-    AgeCause.WAITING: "waiting for a driver",
-    AgeCause.QUEUED: "waiting for the journal or for Spark's task slots",
-}
-"""Names for people of parts in which no operator worked.
-
-They are parts of a window's age.
-"""
-BEFORE_SOURCE = frozenset(
-    {
-        AgeCause.BOUND,
-        AgeCause.BLOCKING_PARTITION,
-        AgeCause.SILENCE,
-        AgeCause.BACKLOG,
-        AgeCause.DRIVER_RESTARTED,
-        AgeCause.LATE_PRODUCER,
-        AgeCause.UNKNOWN,
-    }
-)
-"""The parts before a source has finished the window."""
 
 
 def task_text(step: Mapping[str, Any]) -> str | None:
@@ -61,11 +34,40 @@ def age_text(window: Mapping[str, Any]) -> str:
     return f"{window['age_ms']:,} ms old when {window['leaf']} had finished it"
 
 
-PARTS_ARE = (
-    "the part of an operator is all of its work that the window waited for, also on an earlier batch; an operator "
-    "beside the path has a part if the path waited for it"
-)
-"""Says why a part of a window's age may be longer than the operator's work on the window."""
+def part_text(part: Mapping[str, Any]) -> str:
+    """Names the owner of *part* of a window's age, for people.
+
+    >>> part_text({"owner": "next_record", "detail": "orders/0", "stream": "shop/top"})
+    'next record: `orders` partition 0'
+    >>> part_text({"owner": "trigger", "detail": "", "stream": "shop/top"})
+    'trigger: `shop/top`'
+    """
+    leaf = _leaf(part)
+    # The page of an old interval may have an owner that is no longer one.
+    place = place_of(leaf) if leaf.owner in OWNERS else leaf.detail
+    return f"{leaf.owner.replace('_', ' ')}: {place}"
+
+
+def grown_text(window: Mapping[str, Any]) -> str | None:
+    """Says which part of the age of *window* is longest, beyond what is usual; None: the parts are not known."""
+    if not window["parts"]:
+        return None
+    most = max(window["parts"], key=_grown_ms)
+    if _grown_ms(most) <= 0:
+        return "no part of it is longer than usual"
+    said = did(_leaf(most))
+    return said if most["usual_ms"] is not None else f"{said}; {NO_HISTORY}"
+
+
+def _grown_ms(part: Mapping[str, Any]) -> int:
+    return int(part["ms"]) - (part.get("usual_ms") or 0)
+
+
+def _leaf(part: Mapping[str, Any]) -> Leaf:
+    detail = part["detail"] or part["stream"] or ""
+    grown_ms = _grown_ms(part) if "ms" in part else None
+    usual_ms = part.get("usual_ms")
+    return Leaf(owner=part["owner"], detail=detail, stream=part["stream"], amount_ms=grown_ms, usual_ms=usual_ms)
 
 
 def judged_text(verdict: Mapping[str, Any], length: Callable[[float], str]) -> str:
@@ -116,68 +118,3 @@ def _quantile(judged: Mapping[str, Any], whose: str) -> str:
 
 def _limit(judged: Mapping[str, Any], length: Callable[[float], str]) -> str:
     return f"and the limit is {length(judged['limit_ms'])}"
-
-
-def blame_text(blamed: Mapping[str, Any], windows: str, slas: Sequence[str], length: Callable[[float], str]) -> str:
-    """Says what of a part was judged, how long it was, and by how much that is too long.
-
-    Args:
-        blamed: the columns of BLAME about lengths.
-        windows: the window, or the windows that were summed.
-        slas: from `limiting_slas`.
-        length: formats ms.
-    """
-    judged, excess, expected = (length(blamed[f"{name}_ms"]) for name in ("judged", "excess", "expected"))
-    whose = "its work on" if blamed["compared"] == Compared.WORK else "its part of the age of"
-    took = f"{whose} {windows} took {judged}"
-    if slas:
-        return f"{took}, {excess} more than the {expected} that {_named(slas)} for its work"
-    if blamed["compared"] == Compared.WORK:
-        return f"{took}, {excess} more than the {expected} that its SLA allows"
-    if blamed["compared"] == Compared.USUAL:
-        return f"{took}, {excess} more than the {expected} that are usual"
-    unknown = "too few windows say what is usual"
-    if not blamed["expected_ms"]:
-        return f"{took}, and {unknown}"
-    return f"{took}, {excess} more than the {expected} that its settings allow ({unknown})"
-
-
-def compared_text(blamed: Mapping[str, Any], slas: Sequence[str]) -> str:
-    """Says in a few words what of a part was compared, and with what; *slas* are from `limiting_slas`."""
-    what = "work" if blamed["compared"] == Compared.WORK else "part of the age"
-    if slas:
-        return f"{what}, with what {_named(slas)} for work"
-    # The windows of an hour or a day may have been compared with different ones.
-    return f"{what}, with {_EXPECTED.get(blamed['compared'], 'what is expected of each window')}"
-
-
-_EXPECTED = {
-    Compared.WORK: "the limit of its SLA",
-    Compared.USUAL: "its usual length",
-    Compared.CONFIGURED: "the settings, as too few windows say what is usual",
-}
-
-
-def limiting_slas(blamed: Mapping[str, Any], verdicts: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns the names of the SLAs of work whose limit is the expected length of *blamed*.
-
-    *verdicts* are those of a window, or rows about the SLAs of an interval.
-    """
-    slas: dict[str, None] = {}
-    for verdict in verdicts:
-        is_own = verdict["operator"] == blamed["operator"] and verdict["quantile"] is None
-        expects_limit = verdict["limit_ms"] * blamed["windows"] == blamed["expected_ms"]
-        if is_own and expects_limit and blamed["compared"] != Compared.USUAL:
-            slas[verdict["sla"]] = None
-    return list(slas)
-
-
-def _named(slas: Sequence[str]) -> str:
-    return f"SLA {slas[0]} allows" if len(slas) == 1 else f"SLAs {' and '.join(slas)} allow"
-
-
-def mostly_before_source(window: Mapping[str, Any]) -> str | None:
-    """Names the longest part before the source; None: bound, or unknown."""
-    # Parts come longest first.
-    longest = next((part["kind"] for part in window["parts"] if part["kind"] in BEFORE_SOURCE), AgeCause.BOUND)
-    return None if longest == AgeCause.BOUND else PART_WORDS[longest]

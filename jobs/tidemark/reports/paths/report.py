@@ -1,7 +1,7 @@
 """Makes the report of a topology's critical paths: from the facts of all its drivers to the rows of three tables.
 
 `windows` says which operators finished a window, `solver` measures them, `window_paths` makes rows of that, and
-`physical_path` adds shards and input partitions. `ages` divides the whole age of a window into parts.
+`physical_path` adds shards and input partitions. `window_ages` divides the age of a window by the account of time.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from functools import partial
 
 import polars as pl
 
+from tidemark.account.warehouse import AccountTables
 from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
+from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import lies_in, report_rows
 from tidemark.facts.topology_tables import BatchRows, Scan, batch_rows, tables_of
 from tidemark.kernels.columns.buckets import in_rows
@@ -35,8 +37,6 @@ from tidemark.model.tables.catalog import (
     Table,
 )
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.ages.batch_facts import BatchFacts
-from tidemark.reports.paths.ages.window_parts import RecordVerdicts, WindowParts, with_window_verdicts
 from tidemark.reports.paths.path_groups import PathGroups, paths_on_spark
 from tidemark.reports.paths.physical_path import (
     BatchClocks,
@@ -47,10 +47,11 @@ from tidemark.reports.paths.physical_path import (
     with_errors_of_tasks,
     with_tasks,
 )
+from tidemark.reports.paths.window_ages import kept_before, kept_its_slas, ledger_over, window_ages, with_usual
 from tidemark.reports.paths.window_paths import DriverFacts, Paths, looks_back_ms
+from tidemark.reports.paths.window_verdicts import RecordVerdicts, with_window_verdicts
 from tidemark.reports.paths.windows import PassedWindows
 from tidemark.reports.promises import Promises, WindowVerdict, promises
-from tidemark.semantics.blame import HISTORY_MS
 from tidemark.semantics.critical_path import STANDS_STILL, LatencyState
 from tidemark.storage.delta.report_tables import replace_rows
 
@@ -221,7 +222,7 @@ def _with_verdicts(
     ended = finished["ewt_ms"]
     first_ms, last_ms = (
         min([*finished["began_ms"].drop_nulls(), *ended]) - Grain.HOUR.length_ms,
-        max(ended) + HISTORY_MS,
+        max(ended) + Grain.DAY.length_ms,
     )
     read = Interval(first_ms, last_ms)
     sources = names_in(topology.outside_sources)
@@ -230,18 +231,15 @@ def _with_verdicts(
     paths = with_errors_of_tasks(paths, steps)
     judged_minutes = [lies_in("finished_at", read), pl.col("operator").is_in([*promises.records])]
     judged = judge_records(scan(LATENCY_MINUTES, where=judged_minutes).collect(), promises)
-    parts = WindowParts(
-        topology,
-        promises,
-        BatchFacts(batches, trigger_ms=topology.trigger_ms, of_jobs=bool(topology.jobs)),
-        judged,
-        _kept_windows(layout, topology, interval),
-    )
+    paths = with_window_verdicts(paths, steps, judged, promises)
+    aged = paths.filter(pl.col("latency_ms").is_not_null(), ~pl.col("state").is_in([*STANDS_STILL]))
+    tables = AccountTables(layout, topology, Stored())
+    parts = window_ages(ledger_over(tables, paths["window_end"], at_ms=last_ms), aged)
+    kept = pl.concat([kept_before(tables, interval.start_ms), parts.filter(kept_its_slas())])
     return {
-        **{table: rows for table, rows in of_paths.tables.items() if table is not CRITICAL_PATHS},
         CRITICAL_PATH_STEPS: steps,
-        WINDOW_PARTS: parts.rows(steps, paths, finished),
-        CRITICAL_PATHS: with_window_verdicts(paths, steps, judged, promises),
+        WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, with_usual(parts, kept), topology=topology.name)),
+        CRITICAL_PATHS: paths,
     }
 
 
@@ -266,12 +264,6 @@ def _steps_with_tasks(
     sources = measured_tasks(of_sources.select(NEEDED)).collect()
     clocks = BatchClocks(tasks, sources, batches.batches, batches.latencies)
     return with_tasks(steps, finished, tasks, last_partitions(partition_ends(passes, clocks)))
-
-
-def _kept_windows(layout: Layout, topology: Topology, interval: Interval) -> pl.DataFrame:
-    """Returns the parts of windows that kept a promise before *interval*."""
-    day = lies_in("window_end", Interval(interval.start_ms - HISTORY_MS, interval.start_ms))
-    return report_rows(layout, topology.name, WINDOW_PARTS, day, ~pl.col("over_sla"))
 
 
 def judge_records(minutes: pl.DataFrame, promises: Promises) -> RecordVerdicts:

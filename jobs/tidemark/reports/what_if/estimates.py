@@ -1,7 +1,5 @@
 """Estimates the critical paths of windows if operators had worked less.
 
-It also finds operators that would be quicker with more tasks.
-
 Frames are polars frames, because a few thousand windows need no Spark. Instants are epoch ms, lengths ms.
 """
 
@@ -20,9 +18,7 @@ import polars.selectors as cs
 from tidemark.collecting import in_order_of
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.clocks import on_one_clock
-from tidemark.kernels.columns.quantiles import median_of
 from tidemark.kernels.reports.arrays import Floats
-from tidemark.model.kinds.registry import KINDS
 from tidemark.model.topology import Topology
 from tidemark.reports.paths.solver import Measured, measure, spent
 from tidemark.semantics.critical_path import Path, Upstreams
@@ -30,15 +26,9 @@ from tidemark.semantics.quantiles import MEDIAN, quantile_of
 from tidemark.semantics.timetable import Timetable, TimetableBatch
 from tidemark.semantics.what_if import drivers_read, sooner_ewts_ms
 
-LARGE_SHARE = 0.2
-"""Least share of the paths' work at which more tasks help."""
-ENOUGH_WINDOWS = 5
-"""Least number of windows whose work says something about those to come."""
 SCALE_AT_MOST = 1_000_000
 _Rows = Mapping[str, Mapping[str, Any]]
 """Rows of `operator_windows` of one window by operator."""
-KEYED = frozenset(word for word, kind in KINDS.items() if kind.keeps_keyed_state)
-"""The kinds of operators with state by key, which tasks can share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,100 +240,3 @@ def _begins_sooner(timetable: Timetable, row: Mapping[str, Any], upstream_ms: in
     """Returns by how many ms the batch of *row* begins sooner."""
     # A timetable has instants of its driver's clock.
     return timetable.sooner_ms(row["batch_started_at"], upstream_ms - row["skew_ms"], upstream_sooner_ms)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hint:
-    """Advice on splitting the work of an operator over more tasks.
-
-    Attributes:
-        operator: its name.
-        helps: True if more tasks would make it quicker; None: fewer than ENOUGH_WINDOWS windows do not say that.
-        worked_share: its share of the work of all operators on the paths, 0 to 1.
-        windows: number of windows with this operator on their path.
-        saves_ms: work that the median window saves at most, if the tasks share it evenly. What it saves of waiting for
-            earlier batches, which also become shorter, is not counted.
-        reasons: sentences for users.
-    """
-
-    operator: str
-    helps: bool | None
-    worked_share: float
-    windows: int
-    saves_ms: int
-    reasons: tuple[str, ...]
-
-
-def hints(critical_path_steps: pl.DataFrame, topology: Topology, tasks: Mapping[str, int]) -> list[Hint]:
-    """Returns a hint for each operator on the paths, most work first.
-
-    After them come operators off the paths that take a LARGE_SHARE of the work of a driver on the paths. The paths
-    are the rows *critical_path_steps*. *tasks* has the number of tasks of each sub-topology, from `tasks_of`.
-    """
-    on_path = critical_path_steps.filter(pl.col("step").is_not_null() & pl.col("worked_ms").is_not_null())
-    whole_ms = on_path["worked_ms"].sum()
-    worked = on_path.group_by("operator", "sub_topology").agg(
-        ms=pl.col("worked_ms").sum(),
-        median_ms=median_of(pl.col("worked_ms")),
-        windows=pl.len(),
-    )
-    all_hints: list[Hint] = []
-    for row in worked.sort("ms", "operator", descending=[True, False]).iter_rows(named=True):
-        # A path may have an operator that the topology has no more.
-        if row["operator"] in topology.operators:
-            share = row["ms"] / whole_ms if whole_ms else 0.0
-            all_hints.append(_hint(topology, row, tasks.get(row["sub_topology"], 1), share))
-    return all_hints + _occupants(critical_path_steps, set(worked["sub_topology"]), set(worked["operator"]))
-
-
-def _occupants(critical_path_steps: pl.DataFrame, drivers: set[str], on_path: set[str]) -> list[Hint]:
-    """Returns hints for operators off the paths that slow down *drivers*.
-
-    The other operators of these drivers wait for them.
-    """
-    measured = critical_path_steps.filter(
-        pl.col("worked_ms").is_not_null() & pl.col("sub_topology").is_in(list(drivers))
-    )
-    worked = measured.group_by("operator", "sub_topology").agg(ms=pl.col("worked_ms").sum(), windows=pl.len())
-    shares = worked.filter(pl.col("ms") > 0).with_columns(share=pl.col("ms") / pl.col("ms").sum().over("sub_topology"))
-    is_known = (pl.col("share") >= LARGE_SHARE) & (pl.col("windows") >= ENOUGH_WINDOWS)
-    off_path = shares.filter(is_known & ~pl.col("operator").is_in(list(on_path)))
-    occupants: list[Hint] = []
-    for row in off_path.sort("ms", "operator", descending=[True, False]).iter_rows(named=True):
-        name, share = row["operator"], row["share"]
-        reason = (
-            f"off the path: {share:.0%} of the work of the driver {row['sub_topology']}, for which its "
-            "other operators wait; run it in a sub-topology of its own"
-        )
-        occupants.append(Hint(operator=name, helps=False, worked_share=share, windows=0, saves_ms=0, reasons=(reason,)))
-    return occupants
-
-
-def _hint(topology: Topology, row: Mapping[str, Any], tasks: int, share: float) -> Hint:
-    kind = topology.operators[row["operator"]].kind
-    # More tasks help only with all three: state by key, several input partitions, and a large share of work.
-    keyed, several, large = kind in KEYED, tasks > 1, share >= LARGE_SHARE
-    reasons = (
-        f"{kind}: its state is kept by key, which tasks can share out"
-        if keyed
-        else f"{kind}: it keeps no state by key",
-        f"{tasks} tasks: its input has as many partitions" if several else "1 task: repartition its input first",
-        f"{share:.0%} of the work on {row['windows']} paths" + ("" if large else f", less than {LARGE_SHARE:.0%}"),
-    )
-    helps: bool | None = keyed and several and large
-    if helps and row["windows"] < ENOUGH_WINDOWS:
-        helps = None
-    return Hint(
-        operator=row["operator"],
-        helps=helps,
-        worked_share=share,
-        windows=row["windows"],
-        saves_ms=round(row["median_ms"] * (1 - 1 / tasks)) if helps else 0,
-        reasons=reasons,
-    )
-
-
-def tasks_of(tasks: pl.DataFrame) -> dict[str, int]:
-    """Counts the tasks of each sub-topology in the rows *tasks*, which have `task_id`."""
-    counted = tasks.group_by("sub_topology").agg(pl.col("task_id").n_unique())
-    return dict(counted.iter_rows())

@@ -13,11 +13,10 @@ import polars as pl
 
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
-from tidemark.facts.path_facts import MEASURED_STEPS
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Answer
-from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, distances_of, hints, tasks_of, what_if
+from tidemark.reports.what_if.estimates import ComparedWindow, WorkChange, distances_of, what_if
 from tidemark.semantics.quantiles import MEDIAN, quantile_of
 
 IN_INTERVAL = """
@@ -29,11 +28,6 @@ BATCHES = """
     SELECT sub_topology, started_at, finished_at FROM batches
     WHERE topology = $1 AND started_at BETWEEN $2::TIMESTAMPTZ - INTERVAL 1 MINUTE AND $3
 """
-STEPS = f"SELECT operator, sub_topology, step, worked_ms FROM {MEASURED_STEPS} WHERE {IN_INTERVAL}"
-TASKS = """
-    SELECT DISTINCT sub_topology, task.task_id
-    FROM (SELECT sub_topology, unnest(tasks) AS task FROM operator_batches WHERE topology = $1) WHERE task.n > 0
-"""
 
 
 def what_if_facts(
@@ -42,8 +36,7 @@ def what_if_facts(
     """Compares the closed windows of *topology* with and without *change*.
 
     They end in [*start_ms*, *end_ms*), epoch ms; None: no limit. `windows` has each of them. `before` and `after` are
-    the median and the 90th percentile of their latencies. `hints` has advice on operators
-    that would be quicker with more tasks.
+    the median and the 90th percentile of their latencies.
 
     Raises:
         InvalidArgument: there is no such window, or no such operator; the message has the remedy.
@@ -61,8 +54,6 @@ def what_if_facts(
             f"ask for another interval, or see with `tidemark why {topology.name}` what each operator waits for"
         )
         raise InvalidArgument(msg)
-    steps = _frame(tables.ask(STEPS, [topology.name, start_ms, end_ms]))
-    tasks = tasks_of(_frame(tables.ask(TASKS, [topology.name])))
     rows = [_row(window) for window in windows]
     return {
         "topology": topology.name,
@@ -73,8 +64,6 @@ def what_if_facts(
         "before": spread([row["latency_ms"] for row in rows]),
         "after": spread([row["then_latency_ms"] for row in rows]),
         "other_path": sum(row["path"] != row["then_path"] for row in rows),
-        # The driver writes windows; their steps come with the next report.
-        "hints": list(map(asdict, hints(steps, topology, tasks))) if len(steps) else [],
         "windows": rows,
     }
 

@@ -1,41 +1,48 @@
-"""Estimates the ages of windows with another bound or trigger, or with a source that works less.
+"""Estimates the ages of windows with another bound or trigger, or with an owner that takes as long as it usually does.
 
-It uses the parts of their ages: the changed part is shorter or longer, and all other parts take as long as they did.
-The work of a source is such a part, and in no path: the latency of a path begins when its source has finished.
-Lengths are whole ms.
+It uses the parts of their ages by the account of time: the changed part is shorter or longer, and all other parts take
+as long as they did. Lengths are whole ms.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from tidemark.account.owners.bound import BOUND
+from tidemark.account.owners.operator import OPERATOR
+from tidemark.account.owners.trigger import TRIGGER
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.facts import spread
-from tidemark.semantics.blame import AgeCause, AgePart
 
 AGES = """
-    SELECT parts.window_start, parts.window_end, any_value(parts.age_ms) AS age_ms,
-           coalesce(sum(parts.ms) FILTER (parts.operator = $4 AND parts.kind = $5), 0)::BIGINT AS part_ms
-    FROM window_parts AS parts
-    JOIN critical_paths AS paths
-        ON paths.topology = parts.topology AND paths.leaf = parts.subject
-        AND paths.window_start = parts.window_start AND paths.window_end = parts.window_end
-    WHERE parts.topology = $1 AND coalesce(parts.window_end >= make_timestamptz($2 * 1000), true)
-          AND coalesce(parts.window_end < make_timestamptz($3 * 1000), true)
-    GROUP BY ALL ORDER BY parts.window_end, parts.window_start
+    SELECT window_start, window_end, sum(ms)::BIGINT AS age_ms,
+           coalesce(sum(ms) FILTER (is_changed), 0)::BIGINT AS part_ms,
+           sum(usual_ms) FILTER (is_changed)::BIGINT AS usual_ms
+    FROM (
+        SELECT *, owner = $4 AND ($5 IS NULL OR detail = $5) AS is_changed FROM window_parts
+        WHERE topology = $1 AND coalesce(window_end >= make_timestamptz($2 * 1000), true)
+              AND coalesce(window_end < make_timestamptz($3 * 1000), true)
+    )
+    GROUP BY ALL ORDER BY window_end, window_start
 """
+SETTINGS = (BOUND, TRIGGER)
+"""Owners whose length a setting of the topology is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartChange:
-    """A bound of every source, or a trigger, of *length_ms*."""
+    """The bound of every source, or the trigger, is *length_ms*; another *owner* of time takes as long as usual.
 
-    cause: AgeCause
-    length_ms: int
+    `detail` None: whatever the owner's detail is. `length_ms` None: as long as usual.
+    """
+
+    owner: str
+    detail: str | None = None
+    length_ms: int | None = None
 
 
 def what_if_part(
@@ -53,26 +60,18 @@ def what_if_part(
     Raises:
         InvalidArgument: no report has the parts of the age of such a window.
     """
-    if isinstance(change, PartChange):
-        part = AgePart.of(change.cause)
-        changed = {"setting": change.cause.value, "length_ms": change.length_ms}
-    else:
-        part = AgePart(change.operator, topology.operators[change.operator].kind)
-        changed = asdict(change)
-    rows = tables.ask(AGES, [topology.name, start_ms, end_ms, part.name, part.kind]).objects
+    whose = change if isinstance(change, PartChange) else PartChange(owner=OPERATOR, detail=change.operator)
+    rows = tables.ask(AGES, [topology.name, start_ms, end_ms, whose.owner, whose.detail]).objects
     if not rows:
         msg = (
             f"what-if compares closed streaming windows, but window_parts has none of {topology.name}; "
             f"run the DAG tidemark_{topology.name}_reports, or jobs/critical_path.py"
         )
         raise InvalidArgument(msg)
-    then_ms: list[int] = []
-    for row in rows:
-        rest_ms = row["age_ms"] - row["part_ms"]
-        then_ms.append(rest_ms + _then_ms(change, row["part_ms"], topology))
+    then_ms = [row["age_ms"] - row["part_ms"] + _then_ms(change, row, topology) for row in rows]
     return {
         "topology": topology.name,
-        **changed,
+        **asdict(change),
         "from": None if start_ms is None else iso(start_ms),
         "to": None if end_ms is None else iso(end_ms),
         "compared": len(rows),
@@ -82,12 +81,11 @@ def what_if_part(
     }
 
 
-def _then_ms(change: PartChange | WorkChange, part_ms: int, topology: Topology) -> int:
-    """Returns the ms that the changed part would have taken, which took *part_ms*."""
-    match change:
-        case WorkChange():
-            return part_ms - change.saved_ms(part_ms)
-        case PartChange(cause=AgeCause.BOUND):
-            return change.length_ms
-        case PartChange():
-            return round(part_ms * change.length_ms / topology.trigger_ms)
+def _then_ms(change: PartChange | WorkChange, row: Row, topology: Topology) -> int:
+    """Returns the ms that the changed part of a window would have taken; *row* is one of AGES."""
+    part_ms: int = row["part_ms"]
+    if isinstance(change, WorkChange):
+        return part_ms - change.saved_ms(part_ms)
+    if change.length_ms is None:
+        return min(part_ms, row["usual_ms"] or 0)
+    return change.length_ms if change.owner == BOUND else round(part_ms * change.length_ms / topology.trigger_ms)

@@ -1,1 +1,0 @@
-"""Divides the ages of windows into parts, and finds culprits."""

@@ -1,0 +1,115 @@
+"""Divides the ages of streaming windows by the account of time.
+
+A window ages at the leaf of its critical path, from its end until the leaf had finished it. Instants are epoch ms,
+lengths ms.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tidemark.account.excess import ENOUGH
+from tidemark.account.ledger import Ledger
+from tidemark.account.now import StreamsNow
+from tidemark.account.owners.clock import CLOCK
+from tidemark.account.timeline import overlay
+from tidemark.account.warehouse import AccountTables
+from tidemark.account.windows import window_parts
+from tidemark.facts.report_rows import lies_in
+from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.tables.catalog import WINDOW_PARTS
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.quantiles import MEDIAN, rank
+
+LOOKS_BACK_MS = 3_600_000
+"""Facts are read from so long before the end of the first window: a silence or an absence may have begun then."""
+OWNED = ["owner", "detail", "stream"]
+AGED = ["window_start", "window_end", "leaf", "over_sla"]
+"""Columns of critical_paths by which a window is aged."""
+PARTS = pl.Schema(
+    {
+        "window_start": pl.Datetime("us", "UTC"),
+        "window_end": pl.Datetime("us", "UTC"),
+        "owner": pl.String(),
+        "detail": pl.String(),
+        "stream": pl.String(),
+        "ms": pl.Int64(),
+        "error_ms": pl.Int64(),
+        "over_sla": pl.Boolean(),
+    }
+)
+
+
+def window_ages(ledger: Ledger, aged: pl.DataFrame) -> pl.DataFrame:
+    """Returns the PARTS of the windows *aged*, which have AGED: those of a window add up to its age.
+
+    The age is by the reference clock, as instants of several hosts are compared in critical paths.
+    """
+    ends = aged.select(*AGED, end_ms=pl.col("window_end").dt.epoch("ms"), place="leaf")
+    first = ledger.facts.windows.unique(["place", "end_ms"], keep="first", maintain_order=True)
+    windows = first.join(ends, on=["place", "end_ms"], maintain_order="left")
+    whose = windows.with_row_index("result").select(pl.col("result").cast(pl.Int64), *AGED)
+    parts = window_parts(ledger, windows.select(ledger.facts.windows.columns)).filter(pl.col("owner") != CLOCK)
+    return _summed(parts.join(whose, on="result", maintain_order="left"))
+
+
+def unfinished_age(now: StreamsNow, reached: pl.DataFrame, behind: SubTopology) -> pl.DataFrame:
+    """Returns the PARTS of the age of a window that the driver of *behind* has not finished.
+
+    *reached* is a row with AGED, whose leaf is the operator before it: since that one finished the window, the time is
+    that of the driver.
+    """
+    ledger = Ledger.of(now.facts)
+    parts, end_ms = window_ages(ledger, reached), reached["window_end"].dt.epoch("ms").item()
+    since_ms = end_ms + int(parts["ms"].sum())
+    span = {"stream": [now.name(behind)], "began_ms": [since_ms], "ended_ms": [now.at_ms], "error_ms": [0]}
+    own = overlay(pl.DataFrame(span), ledger.timeline).join(reached.select(AGED), how="cross")
+    return _summed(pl.concat([parts, own], how="diagonal_relaxed"))
+
+
+def _summed(parts: pl.DataFrame) -> pl.DataFrame:
+    is_known = pl.col("error_ms").is_not_null().all()
+    return (
+        parts.group_by("window_start", "window_end", *OWNED, "over_sla", maintain_order=True)
+        .agg(pl.sum("ms"), error_ms=pl.when(is_known).then(pl.sum("error_ms")))
+        .filter(pl.col("ms") != 0)
+        .select(PARTS.names())
+        .cast(PARTS)
+    )
+
+
+def with_usual(parts: pl.DataFrame, kept: pl.DataFrame) -> pl.DataFrame:
+    """Returns *parts* with `usual_ms`, the median of the same part in windows that kept their SLAs.
+
+    *kept* has PARTS of such windows. Fewer than ENOUGH windows say nothing: then it is null.
+    """
+    windows = kept.select(pl.col("window_start").n_unique()).item()
+    if windows < ENOUGH:
+        return parts.with_columns(usual_ms=pl.lit(None, pl.Int64()))
+    # In windows without a part it took 0 ms.
+    place = rank(windows, MEDIAN) - (windows - pl.len().cast(pl.Int64))
+    usual = kept.group_by(OWNED).agg(usual_ms=pl.when(place >= 0).then(pl.col("ms").sort().get(place.clip(0))))
+    found = parts.join(usual, on=OWNED, how="left", maintain_order="left", nulls_equal=True)
+    return found.with_columns(pl.col("usual_ms").fill_null(0))
+
+
+def kept_before(tables: AccountTables, end_ms: int) -> pl.DataFrame:
+    """Returns the reported PARTS of windows of the day before *end_ms* that broke no SLA."""
+    rows = tables.stored.scan(tables.layout.report_table(tables.topology.name, WINDOW_PARTS.name))
+    if rows is None:
+        return PARTS.to_frame()
+    day = lies_in("window_end", Interval(end_ms - DAY_MS, end_ms))
+    return rows.filter(day, kept_its_slas()).select(PARTS.names()).collect().cast(PARTS)
+
+
+def kept_its_slas() -> pl.Expr:
+    """Returns True for windows that broke no SLA: they say what is usual."""
+    return ~pl.col("over_sla").fill_null(value=False)
+
+
+def ledger_over(tables: AccountTables, ends: pl.Series, *, at_ms: int) -> Ledger:
+    """Returns the account of all streams while windows aged that ended at *ends*, until *at_ms*."""
+    since_ms = ends.dt.epoch("ms").min()
+    assert isinstance(since_ms, int)
+    return Ledger.of(tables.recorded(since_ms=since_ms - LOOKS_BACK_MS, at_ms=at_ms).facts(tables.topology))
