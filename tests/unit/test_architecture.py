@@ -38,20 +38,23 @@ IMPORTS = {
     "kernels.reports": "semantics model.settings kernels.columns",
     "kernels.sql": "errors model.settings kernels.columns",
     "kernels.updates": (
-        "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
+        "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates "
+        "kernels.sql"
     ),
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "account.owners": "semantics",
     "storage": "errors clock model.settings model.project",
     "storage.delta": (
-        "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"
+        "collecting errors clock model.tables model.settings model kernels.columns kernels.sql "
+        "kernels.updates storage"
     ),
     "control": "errors clock semantics storage",
     "recorded": "collecting escaping errors model.project model.kinds model storage control",
     "spark_session": "errors model.project storage control",
     "stream.journal": (
-        "collecting errors clock semantics model.tables kernels.sql kernels.records storage storage.delta control"
+        "collecting errors clock semantics model.tables kernels.sql kernels.records storage storage.delta "
+        "control"
     ),
     "stream.driver": (
         "collecting escaping errors clock semantics model.tables model.project model kernels.columns storage "
@@ -111,7 +114,8 @@ IMPORTS = {
         "stream.startup query"
     ),
     "facts.measures": (
-        "semantics model.tables model.settings model.project model.kinds model storage storage.delta control facts"
+        "semantics model.tables model.settings model.project model.kinds model storage storage.delta control "
+        "facts"
     ),
     "account": (
         "semantics model.tables model.settings model.project model.kinds model kernels.columns "
@@ -124,9 +128,6 @@ IMPORTS = {
     "reports": (
         "collecting errors semantics model.tables model.settings model.project model kernels.reports storage "
         "storage.delta control recorded spark_session"
-    ),
-    "reports.paths.ages": (
-        "semantics model.tables model.settings model.kinds model kernels.columns kernels.reports facts reports"
     ),
     "sla.contracts": (
         "collecting model.tables model.settings model.project model.kinds model kernels.columns storage "
@@ -168,7 +169,8 @@ IMPORTS = {
         "stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
     "sla.measures": (
-        "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
+        "collecting clock semantics model.tables model.project model.kinds model control facts "
+        "facts.measures"
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model account.owners "
@@ -202,12 +204,12 @@ IMPORTS = {
     "plugins": "airflow.tasks",
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.reports storage.delta spark_session facts reports reports.paths.ages "
-        "why.evidence"
+        "kernels.columns kernels.reports account.owners storage.delta spark_session facts account reports"
     ),
     "reports.pages": (
         "collecting escaping semantics model.tables model.settings model.project model.kinds model "
-        "account.owners storage storage.delta facts reports why.evidence why.causes why reports.paths"
+        "account.owners storage storage.delta facts account reports why.evidence why.causes why "
+        "reports.paths"
     ),
     "sla": (
         "collecting escaping clock semantics model.tables model.settings model.project model.kinds model "
@@ -215,13 +217,13 @@ IMPORTS = {
         "sla.incidents reports.pages"
     ),
     "reports.what_if": (
-        "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query "
-        "facts reports.paths"
+        "collecting errors semantics model.settings model kernels.columns kernels.reports account.owners "
+        "query facts reports.paths"
     ),
     "cli.explain": (
-        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
-        "recorded query facts reports cli.shared why.evidence why.causes why sla.incidents reports.paths "
-        "reports.pages sla reports.what_if"
+        "collecting escaping errors clock semantics model.settings model.project model account.owners "
+        "storage storage.delta recorded query facts account reports cli.shared why.evidence why.causes why "
+        "sla.incidents reports.paths reports.pages sla reports.what_if"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
