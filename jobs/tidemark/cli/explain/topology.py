@@ -68,7 +68,8 @@ def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
     """Returns the state of a topology's operators at *at_ms* (epoch ms), and its critical path."""
     tables = answers_over(warehouse, of.name)
     at = scene(of, Layout(warehouse), at_ms, stored=tables.stored)
-    window = current_path(tables, AccountTables(Layout(warehouse), of, tables.stored), at_ms, Promises())
+    account = AccountTables(Layout(warehouse), of, tables.stored)
+    window = current_path(tables, account, at_ms, Promises(), has_parts=False)
     path: Row = dict.fromkeys((*OF_PATH, "finished_ago_ms")) | {"critical_path": []}
     if window is not None:
         path = {**in_order_of(OF_PATH, window), "finished_ago_ms": at_ms - known_ms(window)}

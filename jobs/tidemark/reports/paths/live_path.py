@@ -91,12 +91,15 @@ MINUTES = """
 """Selects the work on the records of the window that starts at $3."""
 
 
-def current_path(tables: Tables, of: AccountTables, at_ms: int, promised: Promises) -> Row | None:
+def current_path(
+    tables: Tables, of: AccountTables, at_ms: int, promised: Promises, *, has_parts: bool = True
+) -> Row | None:
     """Returns the oldest window that an operator has not finished at an instant, or else the newest finished one.
 
     It has the fields of `windows_with_paths`, and `is_live`: no report has seen it as it is. None: no window is closed.
+    Without *has_parts* its age is not divided, which takes most of the time.
     """
-    window = live_path(tables, of, at_ms, promised)
+    window = live_path(tables, of, at_ms, promised, has_parts=has_parts)
     if window is not None and window["state"] in STANDS_STILL:
         return {**window, "is_live": True}
     with suppress(InvalidArgument):
@@ -107,7 +110,7 @@ def current_path(tables: Tables, of: AccountTables, at_ms: int, promised: Promis
     return None if window is None else {**window, "is_live": True}
 
 
-def live_path(tables: Tables, of: AccountTables, at_ms: int, promised: Promises) -> Row | None:
+def live_path(tables: Tables, of: AccountTables, at_ms: int, promised: Promises, *, has_parts: bool) -> Row | None:
     """Returns the oldest window on whose path an operator stands still, or else the newest one that is closed.
 
     It is judged by what is *promised*. The age of a window that an operator has not finished is that of the instant.
@@ -123,7 +126,10 @@ def live_path(tables: Tables, of: AccountTables, at_ms: int, promised: Promises)
         return None
     steps = found.tables[CRITICAL_PATH_STEPS].filter(pl.col("window_end") == closed["window_end"].item())
     finished = found.finished.filter(pl.col("window_end") == closed["window_end"].dt.epoch("ms").item())
-    return _described(tables, of, at_ms, promised, closed, steps, finished)
+    judged = _judged(tables, of.topology, promised, closed["window_start"].dt.epoch("ms").item(), at_ms)
+    path = with_window_verdicts(closed, steps, judged, promised)
+    parts = _parts(of, path.select(AGED), steps, finished, at_ms) if has_parts else []
+    return _described(path, steps, parts, at_ms)
 
 
 def _newest_paths(tables: Tables, topology: Topology, at_ms: int, promised: Promises) -> Paths | None:
@@ -147,22 +153,11 @@ def _newest_paths(tables: Tables, topology: Topology, at_ms: int, promised: Prom
     return window_paths(windows, topology, promised, Interval(since_ms, last_ms + 1), drivers)
 
 
-def _described(
-    tables: Tables,
-    of: AccountTables,
-    at_ms: int,
-    promised: Promises,
-    closed: pl.DataFrame,
-    steps: pl.DataFrame,
-    finished: pl.DataFrame,
-) -> Row:
-    """Returns the window *closed*, a row of critical_paths, as `windows_with_paths` does.
+def _described(path: pl.DataFrame, steps: pl.DataFrame, parts: list[Row], at_ms: int) -> Row:
+    """Returns the window of *path*, a row of critical_paths, as `windows_with_paths` does.
 
-    *steps* are those of its operators, and *finished* says when they had finished it, as in Paths.
+    *steps* are those of its operators, and *parts* those of its age.
     """
-    start_ms = closed["window_start"].dt.epoch("ms").item()
-    judged = _judged(tables, of.topology, promised, start_ms, at_ms)
-    path = with_window_verdicts(closed, steps, judged, promised)
     (window,) = path.with_columns(
         age_ms=pl.col("before_source_ms") + pl.col("latency_ms"),
         worked_ms=pl.col("latency_ms") - pl.col("waited_ms") - pl.col("queued_ms"),
@@ -171,7 +166,6 @@ def _described(
     window["path_text"] = window.pop("path")
     if window["state"] in STANDS_STILL:
         window["age_ms"] = at_ms - round(window["window_end"].timestamp() * 1000)
-    parts = _parts(of, path.select(AGED), steps, finished, at_ms)
     worked_ms = {part["detail"]: part["ms"] for part in parts if part["owner"] == OPERATOR}
     of_steps = _objects(steps.sort("step", "operator", nulls_last=True))
     for step in of_steps:
