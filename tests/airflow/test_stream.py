@@ -6,6 +6,7 @@ A stand-in uses the control protocol.
 import asyncio
 import json
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -283,13 +284,16 @@ def test_a_killed_driver_is_relaunched_so_often_in_a_row(driver: Driver) -> None
         operator(driver).resume({}, event(again.trigger))
 
 
-def test_a_driver_that_fails_twice_in_one_way_shows_its_log(driver: Driver) -> None:
+def test_a_driver_that_fails_twice_in_one_way_shows_its_log(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
     behave(driver, "fail")
     waiting = deferred(operator(driver).execute)
     again = deferred(operator(driver).resume, event(waiting.trigger))
+    capsys.readouterr()
     with pytest.raises(AirflowFailException, match="no topic flight_events, asked 2 times"):
         operator(driver).resume({}, event(again.trigger))
-    assert "the topic is gone" in driver.log_tail()
+    # Two drivers have appended a line each to the log.
+    where = f"the whole log of the driver is {driver.process_home / 'driver.log'} on {platform.node()}"
+    assert f"asked 2 times; {where}; its last lines:\nthe topic is gone\nthe topic is gone" in capsys.readouterr().out
 
 
 def test_a_stream_goes_on_or_ends_as_a_person_answers(driver: Driver) -> None:

@@ -43,7 +43,14 @@ from tidemark.airflow.tasks.decisions import (
 )
 from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch
 from tidemark.airflow.tasks.pods import launch_command
-from tidemark.airflow.tasks.spark import DriverHook, airflow_secrets, job_environment, kafka_clusters, script
+from tidemark.airflow.tasks.spark import (
+    DriverHook,
+    airflow_secrets,
+    hide_secrets,
+    job_environment,
+    kafka_clusters,
+    script,
+)
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
@@ -308,7 +315,7 @@ class StreamOperator(BaseOperator):
 
         *why* is the reason of the failure. If its remedy is a command that a person may approve, it waits for that.
         """
-        self.log.error("stream %s: %s; the end of its log:\n%s", self.sub_topology, why, driver.log_tail())
+        self.log.error("stream %s: %s; %s", self.sub_topology, why, self._log_end(driver))
         beat = driver.heartbeat()
         n = driver.count_failure(kind(why), got_on=beat is not None and beat.batches > 0)
         is_lasting = beat is not None and (beat.reason or "").startswith(_LASTING)
@@ -367,9 +374,17 @@ class StreamOperator(BaseOperator):
 
     def _succeed(self, driver: Driver) -> None:
         by = driver.drained_by()
-        self.log.info("stream %s %s", self.sub_topology, "finished" if by is None else f"was drained by {by}")
+        end = "finished" if by is None else f"was drained by {by}"
+        self.log.info("stream %s %s; %s", self.sub_topology, end, self._log_end(driver))
         driver.report_drain()
         driver.forget_failures()
+
+    def _log_end(self, driver: Driver) -> str:
+        """Returns the end of the driver's log, and where the whole log is, without the secrets of the topology."""
+        if (topology := self._topology()) is not None:
+            # Lines of Java's clients and of Spark are in the log as these wrote them.
+            hide_secrets(topology)
+        return driver.log_end()
 
     def on_kill(self) -> None:
         """Stops the driver of a task that is cleared while launching."""
