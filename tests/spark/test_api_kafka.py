@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 import critical_path
 from support.broker_rights import grant
+from support.consumer_groups import group_offsets
 from support.unchanged_jobs import JOBS, MINUTE, NOON, Shop, as_rows
 from tidemark import api
 from tidemark.clock import wall_clock_ms
@@ -38,10 +39,12 @@ def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_p
     orders = spark.readStream.format("kafka").options(**kafka, subscribe="backlog", maxOffsetsPerTrigger="2").load()
 
     began_ms = wall_clock_ms()
-    with api.listen(spark, warehouse=tmp_path / "warehouse", topology="shop"):
+    with api.listen(spark, warehouse=tmp_path / "warehouse", topology="shop", consumer_groups="acme"):
         writer = orders.writeStream.queryName("enrichment").foreachBatch(given["forward"])
         checkpointed = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         checkpointed.trigger(availableNow=True).start().awaitTermination()
+
+    assert group_offsets(broker, "acme-shop-enrichment") == {"backlog/0": 5}
 
     enriched = api.hops(spark.read.format("kafka").options(**kafka, subscribe="enriched").load()).collect()
     assert [[hop["name"] for hop in row["hops"]] for row in enriched] == [["enrichment"]] * 5
@@ -100,3 +103,4 @@ def test_a_job_without_a_right_names_it_and_goes_on(shop, broker):
     wait_until(lambda: "READ" in rights("guarded"), "the ACL", 30)
     assert subscribe(shop, broker, "guarded") == 0
     assert shop.rows("table", "id") == [(1,)]
+    assert group_offsets(broker, "tidemark-shop-subscribe") == {"guarded/0": 1}

@@ -208,7 +208,7 @@ def test_a_driver_reads_and_writes_topics_of_two_clusters(driver: OnlyDriver, fa
 
 
 def test_each_cluster_knows_how_far_its_own_topics_are_read(driver: OnlyDriver, broker: str, far: str) -> None:
-    group = "acme-sources-orders"
+    group = "acme-sources-events"
     # The near topic has two records and a damaged one.
     driver.wait(lambda: group_offsets(broker, group) == {"avro_events/0": 3}, "the near offsets")
     driver.wait(lambda: group_offsets(far, group) == {"distant_events/0": 2}, "the far offsets")

@@ -189,7 +189,8 @@ class StreamOperator(BaseOperator):
 
     Without a *topology_file*, *application* is the Python file of such a job, which gets *application_args*, and
     *spark_conf* its properties of Spark. The tables of its queries are under the name *topology*, by default that of
-    the file, as *sub_topology* is. See docs/any-stream.md.
+    the file, as *sub_topology* is. With *consumer_groups*, for example `tidemark`, the offsets of its queries are
+    written into the consumer groups `tidemark-TOPOLOGY-QUERY`. See docs/any-stream.md.
 
     *slow* is blank-separated OPERATOR=MS, each passed to the sub-topology that the operator belongs to. After
     *rotate_after* batches a driver is followed by a new one. With *time* `processing` the driver is that of a separate
@@ -209,6 +210,7 @@ class StreamOperator(BaseOperator):
         topology: str = "",
         application_args: Sequence[str] = (),
         spark_conf: Mapping[str, str] | None = None,
+        consumer_groups: str | None = None,
         slow: str = "",
         time: str = Time.EVENT.value,
         rotate_after: int | None = None,
@@ -232,6 +234,7 @@ class StreamOperator(BaseOperator):
         self.topology = usable(topology or Path(application).stem) if topology_file is None else topology
         self.application_args = application_args
         self.spark_conf = spark_conf or {}
+        self.consumer_groups = consumer_groups
         self.warehouse = warehouse
         self.bootstrap = bootstrap
         self.slow = slow
@@ -475,7 +478,8 @@ class StreamOperator(BaseOperator):
         if topology is None or self.topology_file is None:
             of_job = [f"--argument={argument}" for argument in self.application_args]
             place = ("--warehouse", self.warehouse, "--topology", self._name(), "--sub-topology", self.sub_topology)
-            return ["--application", self.application, *of_job, *place, *launched_by]
+            groups = ("--consumer-groups", self.consumer_groups) if self.consumer_groups else ()
+            return ["--application", self.application, *of_job, *place, *groups, *launched_by]
         return [
             *("--warehouse", self.warehouse, "--topology", self._hook().file(self.topology_file)),
             *("--sub-topology", self.sub_topology, *flags(kafka_clusters(topology, self.bootstrap))),
