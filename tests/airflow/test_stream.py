@@ -111,13 +111,15 @@ def test_a_job_of_a_teams_own_is_drained_like_a_stream(driver: Driver, tmp_path:
     of_team = {"topology_file": None, "sub_topology": "", "topology": "flights", "application": str(job)}
     right_to_kill = RightToKill(starting_s=120.0, draining_s=60.0)
     supervision = Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, right_to_kill=right_to_kill)
-    task = operator(driver, **of_team, application_args=["--day=7"], supervision=supervision)
+    given = {"application_args": ["--day=7"], "consumer_groups": "acme"}
+    task = operator(driver, **of_team, **given, supervision=supervision)
     alone = Driver(driver.home, right_to_kill)
     try:
         waiting = deferred(task.execute)
         process.wait_until((driver.home / "seen").exists, "the job", 120)
         assert (driver.home / "seen").read_text() == "--day=7"
         assert waiting.trigger.serialize()[1]["shared"] is None
+        assert json.loads((driver.home / "job.json").read_text())["consumer_groups"] == "acme"
         alone.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
         process.wait_until(lambda: not alone.control.is_held(), "its end", 120)
         assert event(waiting.trigger) == {"verdict": "drained"}

@@ -330,9 +330,7 @@ def test_a_group_needs_a_right_that_no_stream_needs(ran: Ran, kafka: SecuredBrok
     assert group_offsets(kafka.internal, "tidemark-secured-tokens") == {"by_token/0": RECORDS}
     assert group_offsets(kafka.internal, "tidemark-secured-copied") == {}
     grant = f"kafka-acls --bootstrap-server {kafka.login} --add --allow-principal User:{READER} --operation Read"
-    missing = (
-        "no right Read on group tidemark-secured-copied of kafka.login; ask the administrator of that cluster to "
-    )
+    missing = "no right Read on group tidemark-secured-copied of kafka.login; ask the administrator of that cluster to "
     missing += f"grant it to {READER}: `{grant} --group tidemark-secured-copied`"
     log = (ran.home / "driver.log").read_text()
     assert log.count(f"consumer group tidemark-secured-copied: {missing}; the stream goes on") == 1

@@ -96,7 +96,10 @@ def run_application(options: ApplicationOptions) -> int:
     if (epoch := take_lease(control, options)) is None:
         return 3
     launch = JobLaunch(
-        application=str(options.application), arguments=tuple(options.argument), launched_by=options.launched_by
+        application=str(options.application),
+        arguments=tuple(options.argument),
+        launched_by=options.launched_by,
+        consumer_groups=options.consumer_groups or "",
     )
     stamp_warehouse(layout.warehouse)
     write_launch(layout, topology, name, launch)

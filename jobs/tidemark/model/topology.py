@@ -57,11 +57,13 @@ class JobLaunch:
         application: the job's Python file; empty: unknown.
         arguments: those of the job.
         launched_by: the task of Airflow or the command that launched it; empty: unknown.
+        consumer_groups: how the names of its queries' consumer groups begin; empty: there are none.
     """
 
     application: str = ""
     arguments: tuple[str, ...] = ()
     launched_by: str = ""
+    consumer_groups: str = ""
 
 
 class Time(StrEnum):
