@@ -16,6 +16,7 @@ from support.broker_rights import grant
 from support.consumer_groups import group_offsets
 from support.unchanged_jobs import JOBS, MINUTE, NOON, Shop, as_rows
 from tidemark import api
+from tidemark.api.groups import QueryGroup
 from tidemark.clock import wall_clock_ms
 from tidemark.control.process import wait_until
 from tidemark.embedded.broker import create_topics
@@ -58,6 +59,35 @@ def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_p
         ("enrichment:backlog", 4, 5),
         ("enrichment:backlog", 5, 5),
     ]
+
+
+def test_what_a_broker_refuses_is_logged_once_and_written_again(spark, broker, caplog):
+    create_topics(broker, {"shown": 2})
+    kafka = {"kafka.bootstrap.servers": broker, "subscribe": "shown"}
+    one, other = (spark.readStream.format("kafka").options(**kafka).load() for _ in range(2))
+    query = one.union(other).writeStream.format("noop").start()
+
+    def ends(*of_sources):
+        return {"sources": [{"endOffset": each} for each in of_sources]}
+
+    def warnings():
+        return [each for each in caplog.records if "UnknownTopicOrPartitionException" in each.getMessage()]
+
+    try:
+        wait_until(lambda: query.lastProgress is not None, "a batch", 60)
+        group = QueryGroup(spark._jvm, "seen", spark._jsparkSession.streams().get(query.id).streamingQuery())
+        group.take(ends({"unknown": {"0": 3}}, {"shown": {"0": 1}}))
+        wait_until(lambda: group.write() or warnings(), "a refusal", 60)
+        assert group_offsets(broker, "seen") == {"shown/0": 1}
+        group.write()  # refused once more, before the next ends of that source are written
+        group.take(ends({"shown": {"0": 9, "1": 5}}, {"shown": {"0": 7, "1": 6}}))
+        wait_until(lambda: group.write() or group_offsets(broker, "seen") == {"shown/0": 7, "shown/1": 5}, "all", 60)
+        group.take(ends({"shown": {"0": 11, "1": 6}}, {"shown": {"0": 10, "1": 6}}))
+        group.end()
+    finally:
+        query.stop()
+    assert group_offsets(broker, "seen") == {"shown/0": 10, "shown/1": 6}
+    assert len(warnings()) == 1
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ class QueryGroup:
         self._written_s = clock_s()
         self._clients: dict[int, Any] = {}
         self._answers: dict[int, Any] = {}
-        self._failures: set[str] = set()
+        self._failures: dict[int, set[str]] = {}
 
     def take(self, progress: Mapping[str, Any]) -> None:
         """Notes the ends of the batch of *progress*, by the number of the source."""
@@ -113,16 +113,17 @@ class QueryGroup:
             except Exception as error:
                 self._fails(number, error)
             else:
-                self._failures.clear()
+                self._failures.pop(number, None)
 
     def _fails(self, number: int, error: Exception) -> None:
-        """Logs a failure once, and has the offsets written again."""
+        """Logs a failure of a source once until it is over, and has the offsets written again."""
         self._written.pop(number, None)
         reason = repr(error)
         if isinstance(error, Py4JJavaError):
             # A future has its reason as the cause of another exception.
             thrown = error.java_exception
             reason = str((thrown.getCause() or thrown).toString())
-        if reason not in self._failures:
+        known = self._failures.setdefault(number, set())
+        if reason not in known:
             log.warning("consumer group %s: %s; it is tried again with the next batch", self._group, reason)
-        self._failures.add(reason)
+        known.add(reason)
