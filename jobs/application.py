@@ -44,6 +44,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--argument", action="append", default=[], metavar="TEXT", help="an argument of the job; may be repeated"
     )
+    parser.add_argument(
+        "--consumer-groups",
+        metavar="PREFIX",
+        help="write the offsets of its queries into the consumer groups PREFIX-TOPOLOGY-QUERY",
+    )
     return parser
 
 

@@ -6,6 +6,7 @@ A stand-in uses the control protocol.
 import asyncio
 import json
 import os
+import platform
 import shutil
 import signal
 import sys
@@ -110,13 +111,15 @@ def test_a_job_of_a_teams_own_is_drained_like_a_stream(driver: Driver, tmp_path:
     of_team = {"topology_file": None, "sub_topology": "", "topology": "flights", "application": str(job)}
     right_to_kill = RightToKill(starting_s=120.0, draining_s=60.0)
     supervision = Supervision(poll_s=0.05, first_look_s=0.05, restarts=1, right_to_kill=right_to_kill)
-    task = operator(driver, **of_team, application_args=["--day=7"], supervision=supervision)
+    given = {"application_args": ["--day=7"], "consumer_groups": "acme"}
+    task = operator(driver, **of_team, **given, supervision=supervision)
     alone = Driver(driver.home, right_to_kill)
     try:
         waiting = deferred(task.execute)
         process.wait_until((driver.home / "seen").exists, "the job", 120)
         assert (driver.home / "seen").read_text() == "--day=7"
         assert waiting.trigger.serialize()[1]["shared"] is None
+        assert json.loads((driver.home / "job.json").read_text())["consumer_groups"] == "acme"
         alone.control.request_drain(by="tidemark down", now_ms=wall_clock_ms())
         process.wait_until(lambda: not alone.control.is_held(), "its end", 120)
         assert event(waiting.trigger) == {"verdict": "drained"}
@@ -283,13 +286,16 @@ def test_a_killed_driver_is_relaunched_so_often_in_a_row(driver: Driver) -> None
         operator(driver).resume({}, event(again.trigger))
 
 
-def test_a_driver_that_fails_twice_in_one_way_shows_its_log(driver: Driver) -> None:
+def test_a_driver_that_fails_twice_in_one_way_shows_its_log(driver: Driver, capsys: pytest.CaptureFixture[str]) -> None:
     behave(driver, "fail")
     waiting = deferred(operator(driver).execute)
     again = deferred(operator(driver).resume, event(waiting.trigger))
+    capsys.readouterr()
     with pytest.raises(AirflowFailException, match="no topic flight_events, asked 2 times"):
         operator(driver).resume({}, event(again.trigger))
-    assert "the topic is gone" in driver.log_tail()
+    # Two drivers have appended a line each to the log.
+    where = f"the whole log of the driver is {driver.process_home / 'driver.log'} on {platform.node()}"
+    assert f"asked 2 times; {where}; its last lines:\nthe topic is gone\nthe topic is gone" in capsys.readouterr().out
 
 
 def test_a_stream_goes_on_or_ends_as_a_person_answers(driver: Driver) -> None:

@@ -140,6 +140,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 YARNS = "spark-class org.apache.hadoop.yarn.client.cli.ApplicationCLI application"
 ON_YARN = cluster_manager.ManagedDriver("l1", cluster_manager.ClusterManager.YARN, "application_17_0042")
+POD = cluster_manager.ManagedDriver("l1", cluster_manager.ClusterManager.KUBERNETES, "streams:numbers-driver")
 
 
 def test_a_silent_driver_is_killed_through_its_manager(home: Path, programs: Programs) -> None:
@@ -156,6 +157,42 @@ def test_a_silent_driver_is_killed_through_its_manager(home: Path, programs: Pro
     assert len(programs.asked()) == 2  # it is killed once
 
 
+@pytest.mark.parametrize(
+    ("managed", "where"),
+    [
+        (ON_YARN, "is shown by `yarn logs -applicationId application_17_0042`"),
+        (POD, "is shown by `kubectl logs --namespace streams numbers-driver`"),
+        (None, "is on no host: no cluster manager has started it"),
+    ],
+)
+def test_a_driver_in_cluster_mode_has_its_log_with_its_manager(
+    home: Path, managed: cluster_manager.ManagedDriver | None, where: str
+) -> None:
+    says = (sys.executable, "-c", "print('submitted\\x1b')")
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "l1", says, is_remote=True)
+    process.wait_until(lambda: process.find(home, NAME) is None, "the end of spark-submit", 10)
+    if managed is not None:
+        cluster_manager.record(home, managed)
+    place = f"{home / 'driver.log'} on {ELSEWHERE}"
+    of_submit = f"the last lines of spark-submit, {place}:\nsubmitted\\u001b"
+    assert here(home).log_end() == f"the whole log of the driver {where}; {of_submit}"
+
+
+def test_the_last_lines_of_a_log_are_those_of_the_host_that_launched(home: Path) -> None:
+    shared = home / "shared"
+    lines = "\n".join(f"{n} {'x' * 500}" for n in range(1_000))
+    ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE, shared=shared), "l1", NOTHING)
+    log = shared / ELSEWHERE / "driver.log"
+    process.wait_until(lambda: process.find(log.parent, NAME) is None, "the end of the driver", 10)
+    log.write_text(lines)
+    end = Driver(home, RIGHT_TO_KILL, shared=shared).log_end()
+    assert end.startswith(f"the whole log of the driver is {log} on {ELSEWHERE}; its last lines:\n950 xxx")
+    assert end.endswith(lines[-50:])
+    log.unlink()
+    unread = Driver(home, RIGHT_TO_KILL, shared=shared).log_end()
+    assert unread == f"{end.partition(chr(10))[0]}\n(this host can read no line of it)"
+
+
 def test_an_undrained_driver_is_killed_through_its_manager(home: Path, programs: Programs) -> None:
     submit = ("spark-submit", "--master", "k8s://https://api:6443", "--deploy-mode", "cluster")
     ensure(Driver(home, RIGHT_TO_KILL, host=ELSEWHERE), "l1", NOTHING, is_remote=True)
@@ -164,8 +201,7 @@ def test_an_undrained_driver_is_killed_through_its_manager(home: Path, programs:
     assert launch is not None
     assert launch.submit == (*NOTHING[:-1],)  # the options before the job's file
     here(home)._remember(replace(launch, submit=submit))
-    pod = cluster_manager.ManagedDriver("l1", cluster_manager.ClusterManager.KUBERNETES, "streams:numbers-driver")
-    cluster_manager.record(home, pod)
+    cluster_manager.record(home, POD)
     beat(home, "l1")
     programs.answer("Application not found.\n")
     here(home).stop("l1", by="ann", now_ms=wall_clock_ms())

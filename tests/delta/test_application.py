@@ -133,8 +133,15 @@ def test_commands_know_a_job_that_fails_before_its_first_query(job: Job) -> None
 @pytest.mark.parametrize(
     ("launched_by", "remedy"),
     [
-        ("tidemark run by ann", "`tidemark run shop --application {file} --argument=--day '--argument=7 8'`"),
-        ("", "`tidemark run shop --application {file} --argument=--day '--argument=7 8'` (in Airflow clear its task)"),
+        (
+            "tidemark run by ann",
+            "`tidemark run shop --application {file} --argument=--day '--argument=7 8' --consumer-groups=acme`",
+        ),
+        (
+            "",
+            "`tidemark run shop --application {file} --argument=--day '--argument=7 8' --consumer-groups=acme` "
+            "(in Airflow clear its task)",
+        ),
         (
             "shop manual__1 try 2",
             "clear its task in Airflow, or trigger its DAG; it was launched by shop manual__1 try 2",
@@ -143,7 +150,9 @@ def test_commands_know_a_job_that_fails_before_its_first_query(job: Job) -> None
 )
 def test_a_remedy_launches_a_job_as_it_was_launched(job: Job, launched_by: str, remedy: str) -> None:
     (job.home / "mine.py").write_text("exit(2)")
-    run_application(job.options("--day", "7 8", launched_by=launched_by))
+    options = job.options("--day", "7 8", launched_by=launched_by)
+    options.consumer_groups = "acme"
+    run_application(options)
     topology = recorded_topology(Layout(job.home / "warehouse"), "shop")
     assert topology is not None
     (finding, *_) = why(topology, Layout(job.home / "warehouse"), at_ms=job.beat().at_ms + 1)

@@ -767,6 +767,10 @@ def test_commands_find_the_queries_of_a_job(chain: Path) -> None:
         (["check", "shoop"], "there is no topology 'shoop' in .*; known: clicks, shop$"),
         (["check", "clicks.toml"], "clicks.toml: there is no such file"),
         (["run", "shop", "--argument=--x"], "--argument is for a job; name its Python file with --application"),
+        (
+            ["run", "shop", "--consumer-groups=acme"],
+            "--consumer-groups is for a job; write consumer_groups in the topology's file",
+        ),
         (["run", "shop", "--application", "."], "is a folder; name the Python file of a job"),
     ],
 )

@@ -26,6 +26,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
     AclOperation,
     AdminClient,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -124,9 +125,9 @@ class SecuredBroker:
             f'sasl_mechanism = "{mechanism}"\nusername = "{READER}"\n{password}\nssl_ca = "{self.home}/ca.pem"\n'
         )
 
-    def grant(self, user: str, topic: str, operation: AclOperation) -> None:
-        """Grants *user* an *operation* on *topic*."""
-        broker_rights.grant(AdminClient({"bootstrap.servers": self.internal}), topic, f"User:{user}", operation)
+    def grant(self, user: str, name: str, operation: AclOperation, kind: ResourceType = ResourceType.TOPIC) -> None:
+        """Grants *user* an *operation* on the topic *name*, or on something else of a *kind*."""
+        broker_rights.grant(AdminClient({"bootstrap.servers": self.internal}), name, f"User:{user}", operation, kind)
 
 
 @contextmanager
@@ -144,6 +145,7 @@ def granted(home: Path) -> Iterator[SecuredBroker]:
             (WRITER, "closed", AclOperation.DESCRIBE),
         ):
             broker.grant(user, topic, operation)
+        broker.grant(SERVICE, "tidemark-secured-tokens", AclOperation.READ, ResourceType.GROUP)
         yield broker
 
 

@@ -27,6 +27,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from secured.secured_broker import READER, TOPICS, WRITER, SecuredBroker
 
+from support.consumer_groups import group_offsets
 from support.process_watch import watched
 from support.shared_spark import one_spark
 from support.topologies import sink, source, topology_of
@@ -64,7 +65,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 150
 RECORDS = 5
 TOML = topology_of(
-    {"name": "secured", "trigger": "1 s"},
+    {"name": "secured", "trigger": "1 s", "consumer_groups": True},
     readings=source(
         fields="n bigint", sub_topology="copied", kafka="login", topic="readings", timestamp=None, max_ahead=None
     ),
@@ -323,6 +324,16 @@ def test_a_stream_reads_by_one_login_and_writes_by_another(ran: Ran, kafka: Secu
     values = [json.loads(message.value() or b"{}")["n"] for message in consumer.consume(RECORDS, timeout=30)]
     consumer.close()
     assert values == [*range(RECORDS)]
+
+
+def test_a_group_needs_a_right_that_no_stream_needs(ran: Ran, kafka: SecuredBroker) -> None:
+    assert group_offsets(kafka.internal, "tidemark-secured-tokens") == {"by_token/0": RECORDS}
+    assert group_offsets(kafka.internal, "tidemark-secured-copied") == {}
+    grant = f"kafka-acls --bootstrap-server {kafka.login} --add --allow-principal User:{READER} --operation Read"
+    missing = "no right Read on group tidemark-secured-copied of kafka.login; ask the administrator of that cluster to "
+    missing += f"grant it to {READER}: `{grant} --group tidemark-secured-copied`"
+    log = (ran.home / "driver.log").read_text()
+    assert log.count(f"consumer group tidemark-secured-copied: {missing}; the stream goes on") == 1
 
 
 def test_a_topic_without_read_is_a_finding(ran: Ran, kafka: SecuredBroker) -> None:

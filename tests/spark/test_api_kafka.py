@@ -13,8 +13,10 @@ from deltalake import DeltaTable
 
 import critical_path
 from support.broker_rights import grant
+from support.consumer_groups import group_offsets
 from support.unchanged_jobs import JOBS, MINUTE, NOON, Shop, as_rows
 from tidemark import api
+from tidemark.api.groups import QueryGroup
 from tidemark.clock import wall_clock_ms
 from tidemark.control.process import wait_until
 from tidemark.embedded.broker import create_topics
@@ -38,10 +40,12 @@ def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_p
     orders = spark.readStream.format("kafka").options(**kafka, subscribe="backlog", maxOffsetsPerTrigger="2").load()
 
     began_ms = wall_clock_ms()
-    with api.listen(spark, warehouse=tmp_path / "warehouse", topology="shop"):
+    with api.listen(spark, warehouse=tmp_path / "warehouse", topology="shop", consumer_groups="acme"):
         writer = orders.writeStream.queryName("enrichment").foreachBatch(given["forward"])
         checkpointed = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         checkpointed.trigger(availableNow=True).start().awaitTermination()
+
+    assert group_offsets(broker, "acme-shop-enrichment") == {"backlog/0": 5}
 
     enriched = api.hops(spark.read.format("kafka").options(**kafka, subscribe="enriched").load()).collect()
     assert [[hop["name"] for hop in row["hops"]] for row in enriched] == [["enrichment"]] * 5
@@ -55,6 +59,35 @@ def test_the_documented_hop_passes_a_topic_with_its_backlog(spark, broker, tmp_p
         ("enrichment:backlog", 4, 5),
         ("enrichment:backlog", 5, 5),
     ]
+
+
+def test_what_a_broker_refuses_is_logged_once_and_written_again(spark, broker, caplog):
+    create_topics(broker, {"shown": 2})
+    kafka = {"kafka.bootstrap.servers": broker, "subscribe": "shown"}
+    one, other = (spark.readStream.format("kafka").options(**kafka).load() for _ in range(2))
+    query = one.union(other).writeStream.format("noop").start()
+
+    def ends(*of_sources):
+        return {"sources": [{"endOffset": each} for each in of_sources]}
+
+    def warnings():
+        return [each for each in caplog.records if "UnknownTopicOrPartitionException" in each.getMessage()]
+
+    try:
+        wait_until(lambda: query.lastProgress is not None, "a batch", 60)
+        group = QueryGroup(spark._jvm, "seen", spark._jsparkSession.streams().get(query.id).streamingQuery())
+        group.take(ends({"unknown": {"0": 3}}, {"shown": {"0": 1}}))
+        wait_until(lambda: group.write() or warnings(), "a refusal", 60)
+        assert group_offsets(broker, "seen") == {"shown/0": 1}
+        group.write()  # refused once more, before the next ends of that source are written
+        group.take(ends({"shown": {"0": 9, "1": 5}}, {"shown": {"0": 7, "1": 6}}))
+        wait_until(lambda: group.write() or group_offsets(broker, "seen") == {"shown/0": 7, "shown/1": 5}, "all", 60)
+        group.take(ends({"shown": {"0": 11, "1": 6}}, {"shown": {"0": 10, "1": 6}}))
+        group.end()
+    finally:
+        query.stop()
+    assert group_offsets(broker, "seen") == {"shown/0": 10, "shown/1": 6}
+    assert len(warnings()) == 1
 
 
 @pytest.fixture
@@ -100,3 +133,4 @@ def test_a_job_without_a_right_names_it_and_goes_on(shop, broker):
     wait_until(lambda: "READ" in rights("guarded"), "the ACL", 30)
     assert subscribe(shop, broker, "guarded") == 0
     assert shop.rows("table", "id") == [(1,)]
+    assert group_offsets(broker, "tidemark-shop-subscribe") == {"guarded/0": 1}

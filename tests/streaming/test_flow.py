@@ -38,6 +38,7 @@ from streaming.flights_oracle import FLIGHTS, WEATHER, carriers_of, delays, fiel
 from streaming.laws import ONE_ROW_PER
 from streaming.under_airflow import UnderAirflow
 
+from support.consumer_groups import group_offsets
 from support.oracle import Oracle
 from support.oracle import Row as OracleRow
 from support.oracle_parts import EmitOnChange, Message, Place, Reached, sum_in_state
@@ -90,11 +91,32 @@ EDGE = "on the edge"
 
 
 @dataclass(frozen=True)
+class Shown:
+    """What the consumer group of `status` shows, and the ends of the newest batch that was carried out, as planned."""
+
+    by_group: dict[str, int]
+    by_plan: dict[str, int]
+
+    @classmethod
+    def of(cls, address: str, driver: Driver) -> Shown:
+        """Returns it of a *driver* that has ended."""
+        # While the note of the newest batch is rewritten, the batch before it is carried out.
+        newest = driver.carried_out() if driver.carried_out() >= 0 else driver.last_decided() - 1
+        by_plan: dict[str, int] = {}
+        for line in (driver.control.home / "checkpoint" / "offsets" / str(newest)).read_text().splitlines():
+            if line.startswith("{") and {*SOURCES.values()} & {*json.loads(line)}:
+                for topic, ends in json.loads(line).items():
+                    by_plan |= {f"{topic}/{number}": end for number, end in ends.items()}
+        return cls(group_offsets(address, "tidemark-flights-status"), by_plan)
+
+
+@dataclass(frozen=True)
 class Flow:
     """Results of a played day: Kafka, Delta, and the calculation."""
 
     killed: list[str]
     exits: list[int]  # of drivers that were started here
+    shown: list[Shown]  # after each kill, and at the end
     carried_out_ms: dict[int, int]  # by batch: when it was carried out; a driver was killed before Spark's commit
     summary: Row  # of the replay
     edge_ms: list[int]  # record times of what was sent after it
@@ -156,8 +178,8 @@ def play(home: Path, stack: ExitStack, shared: SharedDriver, *, kills: bool) -> 
         stack.callback(driver.end)
         return driver
 
-    warehouse = home / "warehouse"
-    (home / "flights.toml").write_text(shortened_topology())
+    warehouse, shown = home / "warehouse", list[Shown]()
+    (home / "flights.toml").write_text("consumer_groups = true\n" + shortened_topology())
     stack.callback(embedded.stop, home / "broker")
     address = embedded.start(home / "broker").address
     embedded.create_topics(address, TOPICS)
@@ -170,6 +192,7 @@ def play(home: Path, stack: ExitStack, shared: SharedDriver, *, kills: bool) -> 
     if kills:
         status.wait(lambda: status.offsets().get(f"{FLIGHTS}/0", 0) > 0, "flights")
         status.kill_in_the_middle_of_a_batch()
+        shown.append(Shown.of(address, status))
         status = start("status")
     printed, _ = replay.communicate(timeout=PATIENCE_S)
     assert replay.returncode == 0
@@ -179,18 +202,20 @@ def play(home: Path, stack: ExitStack, shared: SharedDriver, *, kills: bool) -> 
     edge_ms = send_on_the_edge(address, time_of_flights(warehouse)["watermark"])
     if kills:
         kill_before_spark_commits(status, warehouse, after=silent)
+        shown.append(Shown.of(address, status))
         decided = status.last_decided()
         carried_out_ms[decided] = (status.control.home / "journal" / "carried_out").stat().st_mtime_ns // 1_000_000
         status = start("status", shared)
         status.wait(lambda: rows_of(warehouse, "flights", "status", "batches")[-1]["batch_id"] > decided, "a batch")
     status.read_everything(address, SOURCES)
     exits = [status.drain()]
+    shown.append(Shown.of(address, status))
     last = rows_of(warehouse, "flights", "status", "hop_by_carrier")[-1]["batch_id"]
     carriers.wait(lambda: carriers.offsets() == {"by_carrier_source/0": last + 1}, "the end of the hop")
     exits.append(carriers.drain())
 
     killed = ["status"] * 2 * kills
-    return flow_of(address, warehouse, printed, edge_ms, carried_out_ms, killed=killed, exits=exits)
+    return flow_of(address, warehouse, printed, edge_ms, carried_out_ms, killed=killed, exits=exits, shown=shown)
 
 
 def kill_before_spark_commits(driver: Driver, warehouse: Path, *, after: int) -> None:
@@ -241,7 +266,7 @@ def play_under_airflow(home: Path, stack: ExitStack) -> Flow:
     last = {"by_carrier_source/0": rows_of(warehouse, "flights", "status", "hop_by_carrier")[-1]["batch_id"] + 1}
     wait_until(lambda: under.offsets("carriers") == last, "the end of the hop", PATIENCE_S)
     under.drain()
-    return flow_of(address, warehouse, printed, edge_ms, {}, killed=killed, exits=[])
+    return flow_of(address, warehouse, printed, edge_ms, {}, killed=killed, exits=[], shown=[])
 
 
 def flow_of(
@@ -253,6 +278,7 @@ def flow_of(
     *,
     killed: list[str],
     exits: list[int],
+    shown: list[Shown],
 ) -> Flow:
     messages = [message for topic in (FLIGHTS, WEATHER) for message in in_kafka(address, topic)]
     batches = batches_of(
@@ -262,6 +288,7 @@ def flow_of(
     return Flow(
         killed=killed,
         exits=exits,
+        shown=shown,
         carried_out_ms=carried_out_ms,
         summary=json.loads(printed),
         edge_ms=edge_ms,
@@ -290,6 +317,16 @@ def test_a_drained_driver_exits_with_0_and_had_its_own_lease(flow: Flow) -> None
     assert flow.exits == [0, 0]
     assert {row["epoch"] for row in flow.rows("batches", "status")} == set(range(1, len(flow.killed) + 2))
     assert {row["epoch"] for row in flow.rows("batches", "carriers")} == {1}
+
+
+@pytest.mark.parametrize("flow", [pytest.param("undisturbed", marks=pytest.mark.long), "killed"], indirect=True)
+def test_a_consumer_group_is_never_ahead_and_knows_the_end(flow: Flow) -> None:
+    *killed, drained = flow.shown
+    assert len(killed) == len(flow.killed)
+    for shown in killed:
+        assert {place for place, offset in shown.by_group.items() if offset > shown.by_plan[place]} == set()
+    ends = Counter(f"{message.place.topic}/{message.place.partition}" for message in flow.messages)
+    assert drained.by_group == ends
 
 
 @pytest.mark.parametrize("flow", ["killed"], indirect=True)

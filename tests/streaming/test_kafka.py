@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from support.consumer_groups import group_offsets
 from tidemark.cli.project.check import check
 from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
@@ -27,7 +28,7 @@ from tidemark.model.kinds.kafka_end import Format
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import DEFAULT, Cluster
-from tidemark.semantics.progress import StreamProgress
+from tidemark.semantics.progress import Place, StreamProgress
 from tidemark.stream.journal.batch import MicroBatch
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.notes import DecisionNotes, EntryNotes
@@ -161,6 +162,24 @@ def test_looks_say_what_had_arrived_before_an_instant(broker: str) -> None:
     assert looks.before(3_000, "events") == [(0, 0, 2_000), (1, 0, 2_000)]
     assert looks.before(3_500, "events")[2:] == [(0, 0, 500), (1, 1, 500)]
     assert looks.before(3_500, "others") == []
+
+
+def test_a_group_takes_offsets_unless_it_has_members_or_there_is_no_topic(broker: str) -> None:
+    writer = sender(broker, "grouped")
+    there, gone = Place("grouped", 0), Place("ungrouped", 3)
+    wait_until(lambda: writer.write_group("of_lag", {DEFAULT: {there: 7}}) == [], "the group", 30)
+    assert writer.write_group("of_lag", {DEFAULT: {there: 5, gone: 1}}) == [
+        "topic ungrouped of kafka.default: Broker: Unknown topic or partition"
+    ]
+    assert group_offsets(broker, "of_lag") == {"grouped/0": 5}, "a group may be set back"
+    consumer = Consumer({"bootstrap.servers": broker, "group.id": "of_lag", "enable.auto.commit": False})
+    consumer.subscribe(["grouped"])
+    wait_until(lambda: consumer.poll(0.1) or bool(consumer.assignment()), "a member", 60)
+    assert writer.write_group("of_lag", {DEFAULT: {there: 8}}) == [
+        "topic grouped of kafka.default: Broker: Unknown member"
+    ]
+    consumer.close()
+    assert group_offsets(broker, "of_lag") == {"grouped/0": 5}
 
 
 def test_marks_reach_every_partition_and_no_compacted_topic(broker: str, tmp_path: Path) -> None:

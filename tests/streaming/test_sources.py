@@ -23,6 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from streaming.drivers import OnlyDriver, SharedDriver
 
+from support.consumer_groups import group_offsets
 from tidemark.control.process import wait_until
 from tidemark.embedded import broker as embedded
 
@@ -60,7 +61,8 @@ def topology() -> str:
 
     Each source has a sink of its own, and is joined to the orders.
     """
-    parts = ['name = "sources"\nwindow = "5 s"\ntrigger = "1 s"\n[kafka.far]\nbootstrap = "127.0.0.1:1"\n']
+    parts = ['name = "sources"\nwindow = "5 s"\ntrigger = "1 s"\nconsumer_groups = "acme"\n']
+    parts.append('[kafka.far]\nbootstrap = "127.0.0.1:1"\n')
     parts.append(operator("events_sent", kind="sink", input="events", topic="copies", kafka="far"))
     joined = "orders"
     for name, place in SOURCES.items():
@@ -203,6 +205,13 @@ def test_a_driver_reads_and_writes_topics_of_two_clusters(driver: OnlyDriver, fa
     copies = consumer.consume(2, timeout=30)
     consumer.close()
     assert [json.loads(copy.value() or b"")["n"] for copy in copies] == [0, 1]
+
+
+def test_each_cluster_knows_how_far_its_own_topics_are_read(driver: OnlyDriver, broker: str, far: str) -> None:
+    group = "acme-sources-events"
+    # The near topic has two records and a damaged one.
+    driver.wait(lambda: group_offsets(broker, group) == {"avro_events/0": 3}, "the near offsets")
+    driver.wait(lambda: group_offsets(far, group) == {"distant_events/0": 2}, "the far offsets")
 
 
 def test_what_is_added_goes_on_from_there(driver: OnlyDriver, home: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from streaming.drivers import OnlyDriver, SharedDriver
 from streaming.sending import passing, send_numbers
 
+from support.consumer_groups import groups
 from tidemark.embedded import broker as embedded
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
@@ -64,6 +65,7 @@ def test_a_driver_continues_when_an_older_one_plans_a_batch(tmp_path: Path, brok
         assert driver.drain() == 0
     assert [row["n"] for row in kept] == [0, 1, 2]
     assert "restarting the query" in driver.log()
+    assert not [group for group in groups(broker) if "twice" in group], "without the key nothing is written"
 
 
 def plan_the_next_batch(checkpoint: Path) -> None:

@@ -43,6 +43,7 @@
 | `recorded_facts` | what the drivers of a topology recorded, as facts of the account of time |
 | `recorded_jobs` | `Job`: a query of a job, recorded as Spark reports it |
 | `unchanged_jobs` | `Shop`: jobs of a team's own, run in the Spark of the tests |
+| `consumer_groups` | `group_offsets`, `groups`: consumer groups as a lag exporter reads them |
 | `broker_rights` | `grant`: a right on a topic of the tests' broker |
 | `small_disk` | `small_disk`: a disk of some megabytes that can be filled |
 | `causes` | `known_causes`: the causes that `tidemark why` can find |

@@ -12,8 +12,10 @@ from confluent_kafka.admin import (
 )
 
 
-def grant(admin: AdminClient, topic: str, whom: str, right: AclOperation) -> None:
-    """Have *whom* do that with *topic*, and no one anything else."""
-    acl = AclBinding(ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, whom, "*", right, AclPermissionType.ALLOW)
+def grant(
+    admin: AdminClient, name: str, whom: str, right: AclOperation, kind: ResourceType = ResourceType.TOPIC
+) -> None:
+    """Have *whom* do that with the topic *name*, or with something else of a *kind*, and no one anything else."""
+    acl = AclBinding(kind, name, ResourcePatternType.LITERAL, whom, "*", right, AclPermissionType.ALLOW)
     for done in admin.create_acls([acl]).values():
         done.result(30)

@@ -67,6 +67,7 @@ class Shop:
     def start(self, file: Path, *argument: str) -> int:
         """Runs the job in *file*, and returns its exit status."""
         names = {"topology": "shop", "sub_topology": file.stem, "launch_id": "l", "launched_by": "a test"}
+        names["consumer_groups"] = "tidemark"
         arguments = {"application": file, "argument": [*argument]}
         lease = {"warehouse": self.layout.warehouse, "take_over": False, "silent_after": 60.0}
         argv, path = sys.argv, [*sys.path]

@@ -90,6 +90,25 @@ def test_a_source_names_one_writer_or_several(flights):
         assert parse(flights, file="flights.toml").operators["weather"].written_by == meant
 
 
+@pytest.mark.parametrize(
+    ("written", "group"),
+    [({}, None), (False, None), (True, "tidemark-flights-status"), ("acme.lag", "acme.lag-flights-status")],
+)
+def test_a_stream_has_a_consumer_group_if_the_file_asks_for_it(flights, written, group):
+    flights |= {} if written == {} else {"consumer_groups": written}
+    assert parse(flights, file="flights.toml").consumer_group("status") == group
+
+
+@pytest.mark.parametrize("written", ["", "two words", 1, ["tidemark"]])
+def test_a_consumer_group_has_a_name_that_kafkas_tools_can_be_given(flights, written):
+    flights["consumer_groups"] = written
+    with pytest.raises(
+        InvalidSpec, match=r"^flights.toml: consumer_groups: is .*; (use letters|write consumer_groups = true)"
+    ):
+        parse(flights, file="flights.toml")
+    assert disagreement("topology", flights, lambda content: parse(content, file="flights.toml")) is None
+
+
 def test_an_aggregate_defaults_to_the_rule_of_the_kip(flights):
     del flights["operators"]["carrier_state"]["rule"]
     state = parse(flights, file="flights.toml").operators["carrier_state"]

@@ -74,12 +74,14 @@ class ApplicationOptions(LaunchOptions):
         argument: the arguments of the job.
         topology: the name under which its tables and its control folder are.
         sub_topology: the name of the job there.
+        consumer_groups: how the names of its queries' consumer groups begin; None: there are none.
     """
 
     application: Path
     argument: list[str]
     topology: str
     sub_topology: str
+    consumer_groups: str | None = None
 
 
 def run_application(options: ApplicationOptions) -> int:
@@ -94,7 +96,10 @@ def run_application(options: ApplicationOptions) -> int:
     if (epoch := take_lease(control, options)) is None:
         return 3
     launch = JobLaunch(
-        application=str(options.application), arguments=tuple(options.argument), launched_by=options.launched_by
+        application=str(options.application),
+        arguments=tuple(options.argument),
+        launched_by=options.launched_by,
+        consumer_groups=options.consumer_groups or "",
     )
     stamp_warehouse(layout.warehouse)
     write_launch(layout, topology, name, launch)
@@ -284,8 +289,15 @@ class ApplicationQueries:
         session, options = str(spark._jsparkSession.sessionUUID()), self._options
         with self._starting:
             if session not in self._listeners:
-                job = {"job": options.sub_topology, "file": str(options.application)}
-                listener = Listener(spark, self._layout, options.topology, **job, lease_of=self._lease_of)
+                listener = Listener(
+                    spark,
+                    self._layout,
+                    options.topology,
+                    job=options.sub_topology,
+                    file=str(options.application),
+                    lease_of=self._lease_of,
+                    consumer_groups=options.consumer_groups,
+                )
                 spark.streams.addListener(listener)
                 self._listeners[session] = listener
                 self._pulse.follow(self, (), spark.sparkContext.applicationId)

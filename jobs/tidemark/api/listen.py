@@ -34,6 +34,7 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidemark.api.groups import QueryGroup
 from tidemark.api.progress import (
     Look,
     Reads,
@@ -63,7 +64,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout, folder_name
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.tables.catalog import BATCHES, OPERATOR_BATCHES, OPERATOR_WINDOWS, PARTITION_BATCHES, TABLES
-from tidemark.model.topology import WINDOW_OF_JOBS_MS
+from tidemark.model.topology import WINDOW_OF_JOBS_MS, consumer_group
 from tidemark.recorded.queries import FILE, RecordedQuery, read_query, write_query
 from tidemark.storage.location import location
 from tidemark.storage.locks import ForeignOwner
@@ -95,9 +96,15 @@ def is_listened_to(query: Query) -> bool:
     return query in _listened_to
 
 
-def listen(spark: SparkSession, *, warehouse: str | Path, topology: str) -> Listener:
-    """Records every query of the session *spark* until the listener is closed."""
-    listener = Listener(spark, Layout(location(warehouse)), topology)
+def listen(
+    spark: SparkSession, *, warehouse: str | Path, topology: str, consumer_groups: str | None = None
+) -> Listener:
+    """Records every query of the session *spark* until the listener is closed.
+
+    With *consumer_groups*, for example `tidemark`, the offsets of each query are written into the consumer group
+    `tidemark-TOPOLOGY-QUERY`, so that Kafka's own tools show its lag.
+    """
+    listener = Listener(spark, Layout(location(warehouse)), topology, consumer_groups=consumer_groups)
     spark.streams.addListener(listener)
     return listener
 
@@ -120,6 +127,9 @@ class Listener(StreamingQueryListener):
     `partition_batches`) of queries whose code stays as it is. Of a query with a watermark also the smallest, the
     largest and the mean latency of a batch, in `operator_batches`, and the streaming windows that it has finished;
     Spark reports no quantiles, so there are none. What a query reads and writes is described in its control folder.
+
+    With *consumer_groups*, the beginning of their names, it writes the offsets of each query into a group
+    (`tidemark.api.groups`), together with the rows.
 
     `newest` has the newest progress of each query, by its sub-topology.
 
@@ -147,9 +157,12 @@ class Listener(StreamingQueryListener):
         job: str = "",
         file: str = "",
         lease_of: Callable[[str], int | None] = lambda _: None,
+        consumer_groups: str | None = None,
     ) -> None:
         self._session, self._layout, self._topology = spark, layout, topology
         self._job, self._file, self._lease_of = job, file, lease_of
+        self._group_prefix = consumer_groups
+        self._groups: dict[str, QueryGroup] = {}
         self._news: SimpleQueue[News | None] = SimpleQueue()
         self.newest: dict[str, Mapping[str, Any]] = {}
         self._running: set[str] = set()
@@ -254,6 +267,10 @@ class Listener(StreamingQueryListener):
                 due_s = time.monotonic() + GROUP_S
                 for record in self._records.values():
                     record.flush()
+                for group in self._groups.values():
+                    _attempt(group.write)
+        for group in self._groups.values():
+            _attempt(group.end)
 
     def _waiting(self) -> bool:
         return any(record.waits for record in [*self._records.values()])
@@ -262,6 +279,7 @@ class Listener(StreamingQueryListener):
         news = heard.spark
         query = self._query(news.get("name"), news["id"], news["runId"])
         plan = self._plans.get(news["runId"])
+        self._note_offsets(heard, query, plan)
         if "batchId" in news:
             self.newest[query.name] = news
         elif plan is None:  # it has begun, or began before the listener
@@ -279,6 +297,28 @@ class Listener(StreamingQueryListener):
         record.take(news, plan, to_boot_ms=heard.to_boot_ms, thread_id=thread_id, lease=lease)
         if record.run == news["runId"]:
             self._plans.pop(news["runId"], None)
+
+    def _note_offsets(self, heard: News, query: Query, plan: Any) -> None:
+        """Has the consumer group of the run in *heard* follow it."""
+        name = consumer_group(self._group_prefix, self._topology, query.name)
+        if name is None:
+            return
+        run = heard.spark["runId"]
+        if "batchId" in heard.spark:
+            if plan is not None and run not in self._groups:
+                self._groups[run] = QueryGroup(self._session._jvm, name, plan)
+            if run in self._groups:  # a run that began before the listener has no plan here
+                self._groups[run].take(heard.spark)
+        elif run in self._groups:
+            _attempt(self._groups[run].write if heard.has_looked else self._groups.pop(run).end)
+
+
+def _attempt(write: Callable[[], None]) -> None:
+    """Calls *write* of a group: a lag exporter must not keep rows from being recorded."""
+    try:
+        write()
+    except Exception:
+        log.exception("the offsets of a query are not written into its consumer group")
 
 
 class _AsJson(JStreamingQueryListener):

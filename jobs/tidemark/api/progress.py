@@ -203,7 +203,7 @@ def reads_of(progress: Mapping[str, Any], operators: Mapping[str, str], read_bef
     """
     reads, records = dict[tuple[str, int], dict[str, Any]](), dict[str, int]()
     for source in progress["sources"]:
-        parts, n = [*_partitions(source)], source["numInputRows"]
+        parts, n = [*partitions_of(source)], source["numInputRows"]
         names = dict.fromkeys(operators[place] for place in _places(source) if place in operators)
         if len(names) == 1:
             (name,) = names
@@ -469,7 +469,7 @@ def _dropped(progress: Mapping[str, Any]) -> int:
 
 def _all_partitions(newest: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     for progress in newest:
-        yield from chain.from_iterable(map(_partitions, progress["sources"]))
+        yield from chain.from_iterable(map(partitions_of, progress["sources"]))
 
 
 def _state(reported: Mapping[str, Any]) -> dict[str, Any]:
@@ -484,7 +484,7 @@ def _state(reported: Mapping[str, Any]) -> dict[str, Any]:
 
 def _places(source: Mapping[str, Any]) -> list[str]:
     """Returns the places of one source, by its offsets or description."""
-    topics = [*dict.fromkeys(part["source"] for part in _partitions(source))]
+    topics = [*dict.fromkeys(part["source"] for part in partitions_of(source))]
     if not topics and (subscribed := _SUBSCRIBE.search(source["description"])):
         topics = [name.strip() for name in subscribed["topics"].split(",")]
     if topics or source["description"].startswith("Kafka"):
@@ -506,7 +506,7 @@ def _place(description: str) -> str:
     return f"{kind}:{match['what'].rstrip(']').removeprefix('file:').rstrip('/')}"
 
 
-def _partitions(source: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def partitions_of(source: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields the offsets of each partition of *source*, a topic's.
 
     Only Kafka counts records by partition: its offsets are {topic: {partition: offset}}. Other sources have none.

@@ -60,6 +60,14 @@ class ManagedDriver:
     application: str
     ended: bool = False
 
+    @property
+    def log_command(self) -> str:
+        """The command that shows the whole log of the driver."""
+        if self.manager is ClusterManager.YARN:
+            return f"yarn logs -applicationId {self.application}"
+        namespace, _, pod = self.application.partition(":")
+        return f"kubectl logs --namespace {namespace} {pod}"
+
 
 def managed_driver(
     launch_id: str, environ: Mapping[str, str], conf: Callable[[], Mapping[str, str]]

@@ -5,6 +5,7 @@ docs/topologies.md lists the keys.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -43,6 +44,10 @@ from tidemark.semantics.strategy import Strategy
 
 T = TypeVar("T")
 
+GROUP_PREFIX = "tidemark"
+"""How the names of consumer groups begin by default."""
+_GROUP_PREFIX = re.compile(r"[a-zA-Z0-9._-]{1,100}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobLaunch:
@@ -52,11 +57,13 @@ class JobLaunch:
         application: the job's Python file; empty: unknown.
         arguments: those of the job.
         launched_by: the task of Airflow or the command that launched it; empty: unknown.
+        consumer_groups: how the names of its queries' consumer groups begin; empty: there are none.
     """
 
     application: str = ""
     arguments: tuple[str, ...] = ()
     launched_by: str = ""
+    consumer_groups: str = ""
 
 
 class Time(StrEnum):
@@ -163,6 +170,8 @@ class Topology:
         flush_keys: states are written to a file after so many of them changed.
         facts_every_ms: how often facts move from the journal to their tables; 0: with each batch.
         check_every_ms: how often its SLAs are checked.
+        consumer_groups: how the names of the consumer groups begin that show the progress of its streams to Kafka's
+            own tools; None: there are none.
         driver: the process of its streams: None for one of its own, a name that other topologies may share, or OWN.
         clusters: by name, those of its file and of its project.
         registries: by name, those of its file and of its project.
@@ -187,6 +196,7 @@ class Topology:
     flush_keys: int = 50_000
     facts_every_ms: int = 30_000
     check_every_ms: int = 600_000
+    consumer_groups: str | None = None
     driver: str | None = None
     clusters: Clusters = field(default_factory=dict)
     registries: Registries = field(default_factory=dict)
@@ -210,6 +220,10 @@ class Topology:
     def shards_of(self, sub_topology: str) -> int:
         """Returns the number of shards of *sub_topology*; 1: in the driver."""
         return self.shards.get(sub_topology, self.shards.get(EVERY, 1))
+
+    def consumer_group(self, sub_topology: str) -> str | None:
+        """Returns the group with the offsets of *sub_topology*; None: there is none."""
+        return consumer_group(self.consumer_groups, self.name, sub_topology)
 
     @property
     def clusters_used(self) -> frozenset[str]:
@@ -523,6 +537,7 @@ def _settings(file: str, keys: Keys) -> dict[str, Any]:
         "name": keys.name("name", "flights"),
         "owner": keys.text("owner", "airside", "tidemark"),
         "check_every_ms": keys.duration("check_every", "10 min", 600_000),
+        "consumer_groups": _consumer_groups(keys),
         "driver": keys.name("driver", "small", None),
         "level": keys.choice("level", Level, Level.INFO),
         "window_ms": keys.duration("window", "10 s", 10_000),
@@ -540,6 +555,27 @@ def _settings(file: str, keys: Keys) -> dict[str, Any]:
         "registry": keys.get("registry", dict, f'{{ main = {{ url = "{REGISTRY_EXAMPLE}" }} }}', {}),
         "operators": keys.get("operators", dict, "a table per operator: [operators.NAME]"),
     }
+
+
+def _consumer_groups(keys: Keys) -> str | None:
+    """Reads how the names of the consumer groups begin; None: there are none."""
+    form = {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": f"^{_GROUP_PREFIX.pattern}$"}]}
+    value = keys.get("consumer_groups", (bool, str), "true", False, form=form)
+    if isinstance(value, bool):
+        return GROUP_PREFIX if value else None
+    if not _GROUP_PREFIX.fullmatch(value):
+        remedy = f'use letters, digits, ".", "_" and "-", or write true for the groups {GROUP_PREFIX}-TOPOLOGY-STREAM'
+        keys.fail("consumer_groups", f"is {value!r}", remedy)
+    return str(value)
+
+
+def consumer_group(prefix: str | None, topology: str, sub_topology: str) -> str | None:
+    """Returns the consumer group with the offsets of a stream or a recorded query; None without a *prefix*.
+
+    >>> consumer_group("tidemark", "shop", "orders")
+    'tidemark-shop-orders'
+    """
+    return None if prefix is None else f"{prefix}-{topology}-{sub_topology}"
 
 
 def different_spark(topologies: Iterable[Topology]) -> list[InvalidSpec]:

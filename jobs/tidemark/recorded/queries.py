@@ -86,7 +86,7 @@ def read_launch(layout: Layout, topology: str, job: str) -> JobLaunch | None:
     """Returns the last launch of *job*; None: none can be read."""
     try:
         content = json.loads((layout.control(topology, job) / LAUNCH).read_text(encoding="utf-8"))
-        words = {key: str(content.get(key) or "") for key in ("application", "launched_by")}
+        words = {key: str(content.get(key) or "") for key in ("application", "launched_by", "consumer_groups")}
         arguments = content.get("arguments") or ()
         return JobLaunch(**words, arguments=tuple(map(str, arguments)) if isinstance(arguments, list) else ())
     except (OSError, ValueError, AttributeError):  # not readable, a text of another form, or not UTF-8

@@ -47,6 +47,7 @@ from tidemark.stream.engine import Engine
 from tidemark.stream.flush_timer import FlushTimer
 from tidemark.stream.journal.checkpoint import Plan, last_tick, make_plan_durable, read_plan
 from tidemark.stream.kafka.client import KafkaBroker, refuse_marks_in_compacted
+from tidemark.stream.kafka.groups import GroupOffsets, offsets_by_cluster
 from tidemark.stream.kafka.looks import ArrivalLooks
 from tidemark.stream.kafka.transactions import TransactionWatch, row_of
 from tidemark.stream.kafka.watch import BrokerWatch
@@ -247,6 +248,11 @@ class StreamQuery:
         self._source_tables = SourceTables(sub, stream_of.layout.warehouse, self._checkpoint)
         self._transactions = TransactionWatch(broker, self._inputs, wall_clock_ms)
         self._watch = BrokerWatch(broker, wall_clock_ms, look=self._transactions.look)
+        self._group = GroupOffsets(
+            topology.consumer_group(sub.name),
+            lambda: offsets_by_cluster(sub, self._engine.progress or StreamProgress()),
+            broker.write_group,
+        )
         broker.refuse_denied()
         with suppress(KafkaException, MissingRight):  # Spark asks the same brokers, and says what is wrong
             refuse_unstable(control.home, sub, broker)
@@ -323,6 +329,7 @@ class StreamQuery:
         hops = self._session_of.hops.running(self._stream.home, upstreams(self._stream), self._waking)
         self._watch.start()
         self._looks.start()
+        self._group.start()
         try:
             self._source_tables.look()
             self._source_tables.refuse_other_columns()
@@ -345,6 +352,7 @@ class StreamQuery:
         finally:
             # The timer flushes a last time, so it ends after the last batch was carried out.
             timer.end()
+            self._group.end()
             self._clock_skew.end()
             self._looks.end()
             self._watch.end()
@@ -419,6 +427,7 @@ class StreamQuery:
             with nullcontext() if self._engine.has_done(batch_id) else self._disk.work(Work.BATCH):
                 self._process(rows, batch_id, plan, max(present((excluded_ms, self._pace.in_vain_ms)), default=None))
             self._pulse.finish(batch_id)
+            self._group.wake()
             after = self._engine.progress
             has_changed, has_read = after is not before, offsets_read(after) != offsets_read(before)
             if has_changed:

@@ -44,7 +44,7 @@ from tidemark.control.files import parsed, read
 from tidemark.control.folder import BEATS_EVERY_MS, Control, Heartbeat, StreamState, beats_every_ms
 from tidemark.control.spark_files import with_spark_folder
 from tidemark.errors import TidemarkError
-from tidemark.escaping import inert
+from tidemark.escaping import inert, without_secrets
 from tidemark.semantics.liveness import RightToKill
 from tidemark.storage import location
 from tidemark.storage.disk import is_over
@@ -62,7 +62,9 @@ LAUNCHED_WITHIN_S = 60.0
 
 A wait for a drain comes on top.
 """
-TAIL_LINES = 40
+TAIL_LINES = 50
+TAIL_BYTES = 64 * 1_024
+"""No more of a log is read for its last lines: logs may be large."""
 BY_CHANGE = "airflow: the topology file has changed"
 
 
@@ -326,15 +328,28 @@ class Driver:
 
     @property
     def log_file(self) -> Path:
-        """The file on this host with the log of the driver's process."""
-        return self.process_home / f"{NAME}.log"
+        """The file with the log of the process that was started for the newest launch, on the host that launched."""
+        launch = self.launch()
+        home = self.process_home
+        if self.shared is not None and launch is not None and launch.host:
+            home = home.with_name(launch.host)
+        return home / f"{NAME}.log"
 
-    def log_tail(self) -> str:
-        """Returns the last lines of the driver's log."""
-        # In cluster mode this log is that of spark-submit.
-        log = self.log_file
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-        return inert("\n".join(lines[-TAIL_LINES:]))
+    def log_end(self) -> str:
+        """Returns where the whole log of the newest launch's driver is, and the last lines that this host can read.
+
+        They are without secrets that this process has looked up.
+        """
+        launch = self.launch()
+        place = f"{self.log_file} on {(launch and launch.host) or self._host}"
+        lines = without_secrets(inert(_last_lines(self.log_file))) or "(this host can read no line of it)"
+        if launch is None or not launch.is_remote:
+            return f"the whole log of the driver is {place}; its last lines:\n{lines}"
+        managed = cluster_manager.recorded(self.home, launch.launch_id)
+        where = (
+            f"is shown by `{managed.log_command}`" if managed else "is on no host: no cluster manager has started it"
+        )
+        return f"the whole log of the driver {where}; the last lines of spark-submit, {place}:\n{lines}"
 
     def _adopt(self, now_ms: int) -> Launch | None:
         """Returns the launch of the driver that lives or is about to."""
@@ -556,6 +571,19 @@ class Driver:
         # Two workers of one host must not launch at once, and none may kill a younger driver than it meant.
         with locked(self._here / "launch.lock", within_s=LAUNCHED_WITHIN_S + self._right_to_kill.draining_s):
             yield
+
+
+def _last_lines(log: Path) -> str:
+    """Returns the last TAIL_LINES lines of *log*, TAIL_BYTES at most; empty: it cannot be read."""
+    try:
+        with log.open("rb") as file:
+            skipped = max(0, log.stat().st_size - TAIL_BYTES)
+            file.seek(skipped)
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    # The first line may have lost its beginning, and with it a part of a secret by which that is found.
+    return "\n".join((lines[1:] if skipped else lines)[-TAIL_LINES:])
 
 
 def _is_within(age_ms: int, limit_s: float) -> DriverVerdict:

@@ -28,10 +28,12 @@ from tidemark.control.cluster_manager import ClusterManager, ManagedDriver
 from tidemark.control.process import without_airflow
 from tidemark.control.spark_files import LOCAL_DIRS, PREFIX
 from tidemark.errors import InvalidArgument
+from tidemark.escaping import hide
 from tidemark.model.project.connections import Clusters, addressed_clusters
 from tidemark.model.project.extras import with_extras
 from tidemark.model.project.files import CHECKOUT, VARIABLE, Project
-from tidemark.model.project.secrets import KAFKA, PlaceKind, SecretPlace
+from tidemark.model.project.kafka_security import OPEN_KEYS
+from tidemark.model.project.secrets import KAFKA, PlaceKind, SecretPlace, Vault
 from tidemark.model.project.spark_settings import (
     DEPLOY_REMEDY,
     JAVA_OPTIONS,
@@ -141,6 +143,24 @@ def _of_airflow(references: Mapping[str, SecretPlace], table: str = "") -> dict[
     """
     kept = {place: of for place, of in references.items() if of.kind is PlaceKind.AIRFLOW}
     return {place: airflow_secret(f"{table}{place}", of) for place, of in kept.items()}
+
+
+def hide_secrets(topology: Topology) -> None:
+    """Has `without_secrets` hide the secrets of the clusters and registries of *topology*.
+
+    A secret that only the driver's host has is not known here.
+    """
+    places: dict[str, SecretPlace] = {}
+    for cluster in topology.clusters.values():
+        places |= cluster.references
+    for registry in topology.registries_used.values():
+        places |= registry.references
+    vault = Vault(os.environ, {})
+    for place, of in places.items():
+        if place.rpartition(".")[2] in OPEN_KEYS:
+            continue
+        with suppress(InvalidArgument):
+            hide(airflow_secret(place, of) if of.kind is PlaceKind.AIRFLOW else vault.text(place, of))
 
 
 def job_environment(spark: SparkSettings) -> dict[str, str]:

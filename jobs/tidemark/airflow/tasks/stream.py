@@ -43,7 +43,14 @@ from tidemark.airflow.tasks.decisions import (
 )
 from tidemark.airflow.tasks.driver import BY_CHANGE, Driver, DriverVerdict, Launch
 from tidemark.airflow.tasks.pods import launch_command
-from tidemark.airflow.tasks.spark import DriverHook, airflow_secrets, job_environment, kafka_clusters, script
+from tidemark.airflow.tasks.spark import (
+    DriverHook,
+    airflow_secrets,
+    hide_secrets,
+    job_environment,
+    kafka_clusters,
+    script,
+)
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
@@ -182,7 +189,8 @@ class StreamOperator(BaseOperator):
 
     Without a *topology_file*, *application* is the Python file of such a job, which gets *application_args*, and
     *spark_conf* its properties of Spark. The tables of its queries are under the name *topology*, by default that of
-    the file, as *sub_topology* is. See docs/any-stream.md.
+    the file, as *sub_topology* is. With *consumer_groups*, for example `tidemark`, the offsets of its queries are
+    written into the consumer groups `tidemark-TOPOLOGY-QUERY`. See docs/any-stream.md.
 
     *slow* is blank-separated OPERATOR=MS, each passed to the sub-topology that the operator belongs to. After
     *rotate_after* batches a driver is followed by a new one. With *time* `processing` the driver is that of a separate
@@ -202,6 +210,7 @@ class StreamOperator(BaseOperator):
         topology: str = "",
         application_args: Sequence[str] = (),
         spark_conf: Mapping[str, str] | None = None,
+        consumer_groups: str | None = None,
         slow: str = "",
         time: str = Time.EVENT.value,
         rotate_after: int | None = None,
@@ -225,6 +234,7 @@ class StreamOperator(BaseOperator):
         self.topology = usable(topology or Path(application).stem) if topology_file is None else topology
         self.application_args = application_args
         self.spark_conf = spark_conf or {}
+        self.consumer_groups = consumer_groups
         self.warehouse = warehouse
         self.bootstrap = bootstrap
         self.slow = slow
@@ -308,7 +318,7 @@ class StreamOperator(BaseOperator):
 
         *why* is the reason of the failure. If its remedy is a command that a person may approve, it waits for that.
         """
-        self.log.error("stream %s: %s; the end of its log:\n%s", self.sub_topology, why, driver.log_tail())
+        self.log.error("stream %s: %s; %s", self.sub_topology, why, self._log_end(driver))
         beat = driver.heartbeat()
         n = driver.count_failure(kind(why), got_on=beat is not None and beat.batches > 0)
         is_lasting = beat is not None and (beat.reason or "").startswith(_LASTING)
@@ -367,9 +377,17 @@ class StreamOperator(BaseOperator):
 
     def _succeed(self, driver: Driver) -> None:
         by = driver.drained_by()
-        self.log.info("stream %s %s", self.sub_topology, "finished" if by is None else f"was drained by {by}")
+        end = "finished" if by is None else f"was drained by {by}"
+        self.log.info("stream %s %s; %s", self.sub_topology, end, self._log_end(driver))
         driver.report_drain()
         driver.forget_failures()
+
+    def _log_end(self, driver: Driver) -> str:
+        """Returns the end of the driver's log, and where the whole log is, without the secrets of the topology."""
+        if (topology := self._topology()) is not None:
+            # Lines of Java's clients and of Spark are in the log as these wrote them.
+            hide_secrets(topology)
+        return driver.log_end()
 
     def on_kill(self) -> None:
         """Stops the driver of a task that is cleared while launching."""
@@ -460,7 +478,8 @@ class StreamOperator(BaseOperator):
         if topology is None or self.topology_file is None:
             of_job = [f"--argument={argument}" for argument in self.application_args]
             place = ("--warehouse", self.warehouse, "--topology", self._name(), "--sub-topology", self.sub_topology)
-            return ["--application", self.application, *of_job, *place, *launched_by]
+            groups = ("--consumer-groups", self.consumer_groups) if self.consumer_groups else ()
+            return ["--application", self.application, *of_job, *place, *groups, *launched_by]
         return [
             *("--warehouse", self.warehouse, "--topology", self._hook().file(self.topology_file)),
             *("--sub-topology", self.sub_topology, *flags(kafka_clusters(topology, self.bootstrap))),

@@ -113,6 +113,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--argument", action="append", default=[], metavar="TEXT", help="an argument of that job; may be repeated"
     )
+    groups = "write the offsets of that job's queries into the consumer groups PREFIX-TOPOLOGY-QUERY"
+    parser.add_argument("--consumer-groups", metavar="PREFIX", help=groups)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -129,6 +131,9 @@ def _refuse_contradictions(options: argparse.Namespace) -> None:
     if options.application is None:
         if options.argument:
             msg = "--argument is for a job; name its Python file with --application"
+            raise InvalidArgument(msg)
+        if options.consumer_groups:
+            msg = "--consumer-groups is for a job; write consumer_groups in the topology's file"
             raise InvalidArgument(msg)
         return
     if options.time is not Time.EVENT or options.bootstrap or options.secrets:
@@ -191,7 +196,8 @@ def _run_application(options: argparse.Namespace, layout: Layout, say: Callable[
     # What spark-submit would be given; a job may have its own by the same variable. Our jars are for Spark 4.
     ours = {SUBMIT_ARGS: f"--jars {','.join(jars(CHECKOUT))} pyspark-shell"} if runs_streams() else {}
     submit = {**ours, **os.environ}
-    arguments = ["--application", str(file), *of_job, *place]
+    groups = ["--consumer-groups", options.consumer_groups] if options.consumer_groups else []
+    arguments = ["--application", str(file), *of_job, *place, *groups]
     _run_streams(options.topology, [stream], stream.control.home / NAME, APPLICATION_JOB, arguments, submit, say)
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import polars as pl
 from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -50,6 +51,7 @@ from tidemark.stream.kafka.access import (
     unauthorized_topic,
 )
 from tidemark.stream.kafka.broker import SeveralTopics, TopicState
+from tidemark.stream.kafka.groups import Offsets
 from tidemark.stream.kafka.outgoing import OutgoingRows
 from tidemark.stream.kafka.publishing import TIMEOUT_S, KafkaTopicWriter, RecordSender
 
@@ -308,6 +310,47 @@ class KafkaBroker:
                 missing = missing_right_of(code, place.topic, cluster, Operation.DESCRIBE)
                 raise missing or error from error
         return offsets
+
+    def write_group(self, group: str, offsets: Offsets) -> list[str]:
+        """Writes *offsets* into the consumer group *group*, into that of each cluster those of its own topics.
+
+        Returns why clusters have refused some, for people; empty: all are written.
+        """
+        # All clusters are asked before the first answer is awaited, so that a silent one delays no other.
+        asked = {name: self._asked_to_write(group, name, places) for name, places in offsets.items() if places}
+        reasons: list[str] = []
+        for name, answer in asked.items():
+            try:
+                written = answer.result().topic_partitions or []
+            except KafkaException as error:
+                reasons.append(self._not_written(error.args[0], group, name))
+            else:
+                self._refusals[name].forget()
+                failed = [self._not_written(each.error, group, name, each.topic) for each in written if each.error]
+                reasons += dict.fromkeys(failed)
+        return reasons
+
+    def _asked_to_write(
+        self, group: str, cluster: str, offsets: Mapping[Place, int]
+    ) -> Future[ConsumerGroupTopicPartitions]:
+        parts = [TopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
+        request = [ConsumerGroupTopicPartitions(group, parts)]
+        return self._admins[cluster].alter_consumer_group_offsets(request, request_timeout=TIMEOUT_S)[group]
+
+    def _not_written(self, error: KafkaError, group: str, name: str, topic: str = "") -> str:
+        """Returns why the cluster *name* answered *error* to offsets of *group*, and of *topic* if it named one."""
+        cluster = self._clusters[name]
+        self._admins[name].poll(0)  # it calls error_cb
+        try:
+            self._refusals[name].raise_unless_answered(error, cluster)
+        except (LoginDenied, LoginInterrupted) as refused:
+            return str(refused)
+        if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return str(missing_from(cluster, Operation.READ, f"group {group}"))
+        if missing := missing_right_of(error.code(), topic, cluster, Operation.READ):
+            return str(missing)
+        where = f"topic {topic} of kafka.{name}" if topic else f"kafka.{name}"
+        return f"{where}: {error.str()}"
 
     def limits(self, sink: Sink) -> TopicLimits:
         """Returns the limits of the topic of *sink*, at most ASKED_EVERY_MS old.

@@ -36,7 +36,9 @@ def run_job(topology: str, launch: JobLaunch) -> str:
     if launch.launched_by and not launch.launched_by.startswith(BY_COMMAND):
         return f"clear its task in Airflow, or trigger its DAG; it was launched by {launch.launched_by}"
     words = ["tidemark", "run", topology, "--application", launch.application or "FILE"]
-    command = as_code(shlex.join([*words, *(f"--argument={argument}" for argument in launch.arguments)]))
+    words += [f"--argument={argument}" for argument in launch.arguments]
+    words += [f"--consumer-groups={launch.consumer_groups}"] if launch.consumer_groups else []
+    command = as_code(shlex.join(words))
     return command if launch.launched_by else f"{command} (in Airflow clear its task)"
 
 
