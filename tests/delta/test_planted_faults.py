@@ -34,7 +34,7 @@ from tidemark.account.ledger import Ledger
 from tidemark.account.numbers import shares_of_records
 from tidemark.account.owners import OWNERS
 from tidemark.account.records import numbered, record_parts
-from tidemark.cli.explain import why
+from tidemark.cli.explain import topology, why
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import rows_in
 from tidemark.model.kinds.source import Source
@@ -289,6 +289,14 @@ def of_page(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
     return leaves_of([AlertCause(**each) for each in rows[spec.name]["causes"]])
 
 
+def of_topology(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
+    """Returns whom `tidemark topology`, and `tidemark path` in the same words, name for a broken promise."""
+    told = {
+        row["sla"]: row for row in topology.document(world.layout.warehouse, world.topology, at_ms=at_ms)["broken_slas"]
+    }
+    return leaves_of([AlertCause(**each) for each in told[spec.name]["causes"]]) if spec.name in told else []
+
+
 def asked(of: Mapping[str, Surface], world: AnyWorld, case: Case) -> dict[str, list[str]]:
     """Returns, by surface, how its answer differs from the row: owners, and amounts beyond what they may differ by."""
     (spec,) = specs_of(case.stage, world, case.promise)
@@ -328,7 +336,7 @@ def can_why(world: AnyWorld, case: Case) -> bool:
 
 @pytest.mark.parametrize("played", [*each_play()], indirect=True)
 def test_every_surface_names_the_owners_and_their_amounts(played: Played) -> None:
-    surfaces = {"account": of_account, "check": of_check(played.checked), "page": of_page}
+    surfaces = {"account": of_account, "check": of_check(played.checked), "page": of_page, "topology": of_topology}
     differences = {
         case.name: asked(surfaces | ({"why": of_why} if can_why(played.world, case) else {}), played.world, case)
         for case in played.cases

@@ -26,6 +26,7 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
+from tidemark.reports.pages.topology_state import TopologyState, explained_slas, explained_text
 from tidemark.reports.paths.live_path import current_path
 from tidemark.reports.paths.path_text import (
     age_text,
@@ -67,7 +68,8 @@ def path(options: argparse.Namespace, warehouse: Path, topology: Topology) -> st
     answer = document(warehouse, topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=options.last)
     if options.format == "json":
         return as_document(answer)
-    return "\n\n".join(as_text(topology.name, window) for window in answer["windows"])
+    broken = [_fill(explained_text(row)) for row in answer.get("broken_slas", ())]
+    return "\n\n".join([*(as_text(topology.name, window) for window in answer["windows"]), *broken])
 
 
 def document(
@@ -81,18 +83,23 @@ def document(
         now_ms: epoch ms; what was finished later is not known.
         at_ms: record time (epoch ms) in the window to show, as of the last report.
         last: number of newest windows, as of the last report. Without this and *at_ms* it is the oldest window that an
-            operator has not finished, or else the newest one.
+            operator has not finished, or else the newest one; then it is told why SLAs are broken now, too.
 
     Raises:
         InvalidArgument: no such window is closed.
     """
-    tables = answers_over(warehouse, topology.name)
-    window = None
-    if at_ms is None and last is None:
-        of = AccountTables(Layout(warehouse), topology, tables.stored)
-        window = current_path(tables, of, now_ms, promises(known_slas(topology).specs))
-    windows = [window] if window else windows_with_paths(tables, topology.name, at_ms=at_ms, last=last or 1)
-    return {"topology": topology.name, "windows": windows}
+    tables, layout = answers_over(warehouse, topology.name), Layout(warehouse)
+    if at_ms is not None or last is not None:
+        windows = windows_with_paths(tables, topology.name, at_ms=at_ms, last=last or 1)
+        return {"topology": topology.name, "windows": windows}
+    of = AccountTables(layout, topology, tables.stored)
+    window = current_path(tables, of, now_ms, promises(known_slas(topology).specs))
+    state = TopologyState(tables.stored, layout, topology, at_ms=now_ms)
+    return {
+        "topology": topology.name,
+        "windows": [window] if window else windows_with_paths(tables, topology.name),
+        "broken_slas": explained_slas(state.slas),
+    }
 
 
 def as_text(topology: str, window: Row) -> str:

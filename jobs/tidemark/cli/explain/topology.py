@@ -22,11 +22,11 @@ from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.pages.topology_facts import topology_facts
+from tidemark.reports.pages.topology_state import TopologyState, explained_slas, explained_text
 from tidemark.reports.paths.live_path import current_path, known_ms
 from tidemark.reports.paths.path_text import age_text
 from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL
-from tidemark.why.walk import scene
 
 SHOWN_AS = {
     "operator": "operator",
@@ -67,14 +67,14 @@ def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:
 def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
     """Returns the state of a topology's operators at *at_ms* (epoch ms), and its critical path."""
     tables = answers_over(warehouse, of.name)
-    at = scene(of, Layout(warehouse), at_ms, stored=tables.stored)
+    state = TopologyState(tables.stored, Layout(warehouse), of, at_ms=at_ms)
     account = AccountTables(Layout(warehouse), of, tables.stored)
     window = current_path(tables, account, at_ms, Promises(), has_parts=False)
     path: Row = dict.fromkeys((*OF_PATH, "finished_ago_ms")) | {"critical_path": []}
     if window is not None:
         path = {**in_order_of(OF_PATH, window), "finished_ago_ms": at_ms - known_ms(window)}
         path["critical_path"] = window["path"]
-    return {**topology_facts(tables, at), **path}
+    return {**topology_facts(tables, state.scene), **path, "broken_slas": explained_slas(state.slas)}
 
 
 def as_text(facts: Row) -> str:
@@ -85,7 +85,8 @@ def as_text(facts: Row) -> str:
         when = f" of a window that was {one_line(age_text(facts))}"
         when += "" if facts["state"] in STANDS_STILL else f", {facts['finished_ago_ms'] / 1000:,.0f} s ago"
     head = f"{facts['topology']} at {facts['at']}: level {facts['level']}, windows of {facts['window_ms']:,} ms"
-    parts = [f"{head}\ncritical path{when}: {one_line(path)}"]
+    broken = (one_line(explained_text(row)) for row in facts["broken_slas"])
+    parts = ["\n".join([head, f"critical path{when}: {one_line(path)}", *broken])]
     for driver in facts["sub_topologies"]:
         beat, batch_id = driver["last_heartbeat_at"], driver["last_batch_id"]
         batch = "no batch yet" if batch_id is None else f"batch {batch_id}"

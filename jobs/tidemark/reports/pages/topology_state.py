@@ -14,6 +14,7 @@ from operator import itemgetter
 
 import polars as pl
 
+from tidemark.account.owners import OWNERS
 from tidemark.collecting import omit, present
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import CAUSES, MEASURED, Check, newest_check
@@ -222,6 +223,26 @@ def broken_slas(model: Row) -> str | None:
 def worst_first(rows: Iterable[Row]) -> list[Row]:
     """Returns the *rows* of broken SLAs, those in error first: the verdict `broken` counts no warnings."""
     return sorted((row for row in rows if row["verdict"] in BROKEN), key=lambda row: row["verdict"] == Verdict.WARN)
+
+
+def explained_slas(slas: Row) -> list[Row]:
+    """Returns what the newest check says of each broken SLA in *slas*, of a page model, those in error first.
+
+    A row has `sla`, `verdict`, `message`, `explained` (why, as a sentence; null: not known), `causes`, and the `remedy`
+    of the first of them.
+    """
+    told: list[Row] = []
+    for row in worst_first(slas["rows"]):
+        causes = row["causes"]
+        known = {name: row[name] for name in ("sla", "verdict", "message")} | {"explained": row["blocked_by"]}
+        told.append({**known, "causes": causes, "remedy": OWNERS[causes[0]["owner"]].remedy if causes else None})
+    return told
+
+
+def explained_text(row: Row) -> str:
+    """Returns one of `explained_slas` as a sentence."""
+    broken = "has a warning" if row["verdict"] == Verdict.WARN else "is broken"
+    return "; ".join(present([f"SLA {row['sla']} {broken}: {row['message']}", row["explained"], row["remedy"]]))
 
 
 def told_cause(model: Row) -> Row | None:
