@@ -121,6 +121,10 @@ def test_values_are_those_of_the_tables(exporter: Exporter) -> None:
         "board_budget_1h": 0, "board_is_fresh": 0, "changes_are_fresh": 0, "delays_are_fresh": 2, "delays_in_time": 2,
         "every_airport_sends": 1,
     }  # fmt: skip
+    dead = "absence", "flights/carriers"
+    assert values(exporter, "tidemark_sla_cause_ratio") == {
+        ("delays_are_fresh", *dead): 0.92, ("delays_in_time", *dead): 0.92,
+    }  # fmt: skip
     assert values(exporter, "tidemark_budget_left_ratio") == {("board_budget", "flight_board"): 0.625}
     assert values(exporter, "tidemark_check_age_seconds") == {(): 720 + 90}
     assert values(exporter, "tidemark_complete_lag_seconds") == {("flight_board", "flight_board"): 719}

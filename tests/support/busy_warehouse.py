@@ -238,7 +238,12 @@ def _paths(rows: Rows, now_ms: int) -> None:
 
 def _checks(rows: Rows, now_ms: int) -> None:
     checked_ms = now_ms - 90_000
-    dead = {"cause": "absence", "cause_sub_topology": "flights/carriers", "cause_operator": "flights/carriers"}
+    dead: dict[str, Any] = {
+        "cause": "absence",
+        "cause_sub_topology": "flights/carriers",
+        "cause_operator": "flights/carriers",
+    }
+    dead["cause_share"] = 0.92
     silent = {"cause": "next_record", "cause_operator": "flight_events", "cause_partition": 2}
     behind = {"cause": "topic_volume", "cause_sub_topology": "flights/status", "cause_operator": "flight_events"}
     newest: list[dict[str, Any]] = [

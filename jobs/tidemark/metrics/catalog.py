@@ -66,6 +66,10 @@ _ALL = (
         "newest check of an SLA: 0 holds, 1 warning, 2 broken; no series while it is unknown or excluded",
     ),
     Metric("tidemark_sla_observed_seconds", G, SLA, "sla_results", "length that the newest check measured"),
+    Metric(
+        "tidemark_sla_cause_ratio", G, ("topology", "sla", "owner", "detail"), "sla_results",
+        "share of a cause in what broke an SLA, by the newest check, 0 to 1; no series while no cause is known",
+    ),
     Metric("tidemark_check_age_seconds", G, ("topology",), "sla_results", "age of the newest check of SLAs"),
     Metric(
         "tidemark_budget_left_ratio", G, ("topology", "objective", "subject"), "sla_results",

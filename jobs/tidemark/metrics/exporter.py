@@ -39,6 +39,7 @@ from tidemark.facts.stream_facts import StreamFacts
 from tidemark.metrics.catalog import METRICS, Metric, MetricType
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
+from tidemark.model.sla_event_rows import causes_of_row
 from tidemark.model.sla_spec import Severity
 from tidemark.model.tables.catalog import (
     BATCHES,
@@ -308,6 +309,10 @@ def _of_checks(scene: Scene, rows: Rows) -> Iterator[Sample]:
             yield Sample("tidemark_sla_level", labels, level)
         if row["observed_ms"] is not None:
             yield Sample("tidemark_sla_observed_seconds", labels, row["observed_ms"] / 1000)
+        for cause in causes_of_row(row):
+            if cause.share is not None:
+                named = (topology, row["sla"], cause.owner, cause.detail or "")
+                yield Sample("tidemark_sla_cause_ratio", named, cause.share)
     yield Sample("tidemark_check_age_seconds", (topology,), age_of_ms=_ms(checks[0]["checked_at"]))
     for row in budgets(checks):
         if row["budget_left"] is not None:

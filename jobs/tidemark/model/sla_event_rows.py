@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
+from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
@@ -120,6 +121,15 @@ def _cause_columns(cause: AlertCause | None) -> dict[str, Any]:
         "cause_results": cause.results,
         "cause_broken": cause.broken,
     }
+
+
+def causes_of_row(row: Mapping[str, Any]) -> list[AlertCause]:
+    """Returns all causes in a *row* of a check or an alert, that which explains most first."""
+    if row["cause"] is None:
+        return []
+    since = row["cause_since"]
+    in_ms = {**row, "cause_since": round(since.timestamp() * 1_000) if isinstance(since, datetime) else since}
+    return [cause_of_row(in_ms), *(AlertCause(**each) for each in row["other_causes"] or ())]
 
 
 def cause_of_row(row: Mapping[str, Any]) -> AlertCause:

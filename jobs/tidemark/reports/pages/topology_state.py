@@ -22,7 +22,7 @@ from tidemark.facts.fact_tables import Stored
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
-from tidemark.model.sla_event_rows import cause_of_row
+from tidemark.model.sla_event_rows import causes_of_row
 from tidemark.model.sla_events import AlertCause
 from tidemark.model.sla_spec import OF_LATENESS
 from tidemark.model.topology import Topology
@@ -303,10 +303,7 @@ def _slas(check: Check | None, topology: Topology, at_ms: int) -> Row:
 
 def _with_causes(row: Row) -> Row:
     """Returns a *row* of a check with all its `causes`, that which explains most first, in place of their columns."""
-    since = row["cause_since"]
-    in_ms = {**row, "cause_since": None if since is None else round(since.timestamp() * 1_000)}
-    causes = [] if row["cause"] is None else [asdict(cause_of_row(in_ms)), *(row["other_causes"] or ())]
-    return {**omit(row, CAUSES), "causes": causes}
+    return {**omit(row, CAUSES), "causes": [asdict(cause) for cause in causes_of_row(row)]}
 
 
 def counts_of(rows: Sequence[Row]) -> dict[str, int]:
