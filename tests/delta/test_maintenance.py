@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
@@ -35,7 +36,7 @@ from tidemark.maintenance.live_rows import needed_of_hop
 from tidemark.maintenance.upkeep import maintain_stream
 from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.settings.retention import DAY_MS, WEEK_MS
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import LATENCY_ROLLUP
 from tidemark.query.sql import Warehouse
@@ -190,13 +191,15 @@ def test_records_that_wait_for_partitions_are_kept_indefinitely(tmp_path: Path) 
     assert source[-2:] == [(1, 3), (4, 0)], "none of those that waited is lost"
 
 
-def written_days_ago(monkeypatch: pytest.MonkeyPatch, play: Play, days: dict[int, int]) -> None:
+def written_days_ago(monkeypatch: pytest.MonkeyPatch, play: Play, days: Mapping[int, float]) -> None:
     """Dates the files of each batch days back, a minute apart."""
     now_ms = wall_clock_ms()
 
     def files(path: Path) -> list[DataFile]:
         return [
-            replace(f, written_at_ms=now_ms - days.get(-1 if f.newest_batch is None else f.newest_batch, 0) * DAY_MS)
+            replace(
+                f, written_at_ms=now_ms - round(days.get(-1 if f.newest_batch is None else f.newest_batch, 0) * DAY_MS)
+            )
             for f in files_of(path)
         ]
 
@@ -307,16 +310,24 @@ def test_the_newest_file_is_kept_at_any_age(tmp_path: Path) -> None:
     assert [row["v"] for row in play.rows("board") if row["id"] == "a"] == [2]
 
 
-def test_closed_files_of_a_day_are_compacted_into_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    play = Play(NEWEST, tmp_path)
-    for number in range(6):
+@pytest.mark.parametrize(("kept", "of_days"), [("27 d", [1, 3, 4, 5, 6, 7]), ("28 d", [1, 4, 5, 6, 7])])
+def test_closed_files_of_a_day_or_of_a_week_that_is_over_are_compacted_into_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str, of_days: list[int]
+) -> None:
+    """Weeks are put together where rows are kept for four of them at least."""
+    play = Play(f'{NEWEST}\n[retention]\nfacts = "{kept}"\n', tmp_path)
+    for number in range(8):
         a_batch(play, number)
-    written_days_ago(monkeypatch, play, {0: 3, 1: 3, 2: 2, 3: 2})
+    # Batches 0 and 1 were written on a day of the last week but one; 2 and 3, and 4, on two days of the last week; 5 on
+    # a day of this week; and 6 and 7 less than an hour ago.
+    now_ms = wall_clock_ms()
+    into_week = now_ms % WEEK_MS / DAY_MS
+    written = {0: into_week + 8, 1: into_week + 8, 2: into_week + 3, 3: into_week + 3, 4: into_week + 1, 5: into_week}
+    written_days_ago(monkeypatch, play, written)
     for stream in streams(play):
-        maintain_stream(stream, now_ms=wall_clock_ms())
+        maintain_stream(stream, now_ms=now_ms + DAY_MS, closed_after_ms=DAY_MS + 3_600_000)
     outcomes = Layout(tmp_path).stream_table("play", SUB, "operator_batches")
-    # batches 4 and 5 were written less than an hour ago
-    assert [(file.newest_batch, file.rows) for file in files_of(outcomes)] == [(1, 6), (3, 6), (4, 3), (5, 3)]
+    assert [file.newest_batch for file in files_of(outcomes)] == of_days
 
 
 HOP = (

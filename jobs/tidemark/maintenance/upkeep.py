@@ -4,9 +4,9 @@ Old rows go, small files become large ones, unused files are removed. So a strea
 commits as fast as a young one.
 
 How it works, table by table: files whose youngest row is older than the retention go as a whole. Files that were
-written long enough ago are put together, those of one UTC day into one. Where people ask for the newest row of a key,
-however old, rows are parted instead: needed rows go into files of their own, the others into files named SUPERSEDED.
-The retention takes only the latter.
+written long enough ago are put together, those of one UTC day into one, and later those of a week. Where people ask for
+the newest row of a key, however old, rows are parted instead: needed rows go into files of their own, the others into
+files named SUPERSEDED. The retention takes only the latter.
 
 Others that write meanwhile: a stream, which is never kept from committing; another maintenance; an analyst. A table
 that they changed is read again, up to TRIES times, and otherwise left for the next run. A maintenance that is killed
@@ -33,6 +33,7 @@ from tidemark.maintenance.orphan_files import remove_unused, uncommitted_since_m
 from tidemark.maintenance.progress import read_progress
 from tidemark.maintenance.retention import RetainedTable, kept_of, report_tables
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.retention import DAY_MS, WEEK_MS
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import (
     ALERTS,
@@ -66,6 +67,8 @@ CLOSED_AFTER_MS = 3_600_000
 It may then be put together with others.
 """
 TRIES = 3
+LEAST_WEEKS = 4
+"""Rows that are kept for so many weeks are put together by weeks, and may stay a week longer."""
 _KEPT = (INCIDENTS, ALERTS, DELIVERIES, DECISIONS, PUBLISHED_INTERVALS)
 KEPT = {each.name for each in _KEPT}
 """Reports without a retention.
@@ -128,7 +131,7 @@ def _next(table: RetainedTable, files: Sequence[DataFile], now_ms: int, until_ms
     closed = [file for file in files if file.written_at_ms < until_ms]
     if table.needed and (mixed := _mixed_files(table, closed)):
         return partial(_part, table, table.needed, mixed)
-    if small := _small(table, closed):
+    if small := _small(table, closed, weeks_until_ms=now_ms - DAY_MS if _keeps_weeks(table) else 0):
         return partial(put_together, table.path, small, prefix=_prefix(table))
     return None
 
@@ -182,19 +185,24 @@ def _prefix(table: RetainedTable) -> str:
     return SUPERSEDED if table.needed else ""
 
 
-def _small(table: RetainedTable, closed: Sequence[DataFile]) -> list[DataFile]:
+def _keeps_weeks(table: RetainedTable) -> bool:
+    """Returns True if the rows of *table* are kept for so long that a week more is little."""
+    return table.retention_ms is None or table.retention_ms >= LEAST_WEEKS * WEEK_MS
+
+
+def _small(table: RetainedTable, closed: Sequence[DataFile], *, weeks_until_ms: int) -> list[DataFile]:
     """Returns two or more small files that are alike, or none.
 
-    Together they have about AT_MOST rows.
+    Together they have about AT_MOST rows. Weeks that were over at *weeks_until_ms* have one file.
     """
     small: list[DataFile] = []
     for file in closed:
         # Two files of half the rows fit into one.
         if file.name.startswith(_prefix(table)) and file.rows < AT_MOST // 2:
             small.append(file)
-    for day in mergeable_groups(small):
-        rows_before = accumulate((file.rows for file in day), initial=0)
-        files = [file for file, before in zip(day, rows_before, strict=False) if before < AT_MOST]
+    for group in mergeable_groups(small, weeks_until_ms=weeks_until_ms):
+        rows_before = accumulate((file.rows for file in group), initial=0)
+        files = [file for file, before in zip(group, rows_before, strict=False) if before < AT_MOST]
         if len(files) > 1:
             return files
     return []

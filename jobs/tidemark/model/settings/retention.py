@@ -15,6 +15,7 @@ from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, DEAD_LETTERS, S
 
 FOR_EVER = "for ever"
 DAY_MS = 86_400_000
+WEEK_MS = 7 * DAY_MS
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from deltalake.exceptions import DeltaError
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
-from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.settings.retention import DAY_MS, WEEK_MS
 from tidemark.storage.delta.datasets import file_names
 from tidemark.storage.delta.format import WRITER
 from tidemark.storage.delta.log import Action, add_action, checkpoint_every, checkpoint_if_due, commit_file
@@ -218,14 +218,20 @@ def put_together(
     replace_files(path, files, parts, check=check)
 
 
-def mergeable_groups(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+def mergeable_groups(files: Iterable[DataFile], *, weeks_until_ms: int = 0) -> Iterator[list[DataFile]]:
     """Yields groups of *files* that may be merged into one file.
 
-    The files of a group have one partition, and one UTC day of writing. *files* are in the order of their age.
+    The files of a group have one partition, and one UTC day of writing; or one week, if it was over at
+    *weeks_until_ms*. *files* are in the order of their age.
     """
+
+    def written_in(file: DataFile) -> tuple[int, int]:
+        week = file.written_at_ms // WEEK_MS
+        return (week, WEEK_MS) if (week + 1) * WEEK_MS <= weeks_until_ms else (file.written_at_ms // DAY_MS, DAY_MS)
+
     by_folder = sorted(files, key=lambda file: file.folder)
-    # A day's files stay apart, so that retention can remove files as a whole, by their age.
-    for _, group in groupby(by_folder, lambda file: (file.folder, file.written_at_ms // DAY_MS)):
+    # Days and weeks stay apart, so that retention can remove files as a whole, by their age.
+    for _, group in groupby(by_folder, lambda file: (file.folder, written_in(file))):
         yield list(group)
 
 
