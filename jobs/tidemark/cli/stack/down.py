@@ -49,7 +49,7 @@ def command(options: argparse.Namespace) -> int:
     """Stops all that runs; the next `tidemark up` starts the same topologies."""
     home, warehouse = Home(options.home.resolve()), place(options)
     if options.topologies:
-        return _drain(home, warehouse, options.topologies)
+        return drain(home, warehouse, options.topologies)
     if home.running():
         _stop(home)
     else:
@@ -81,8 +81,8 @@ def _stop(home: Home) -> None:
     remembered.keep(home)
 
 
-def _drain(home: Home, warehouse: Path, names: Sequence[str]) -> int:
-    """Drains the streams of the topologies *names*, wherever they were launched.
+def drain(home: Home, warehouse: Path, names: Sequence[str]) -> int:
+    """Drains the streams of the topologies *names*, wherever they were launched; returns 1 if one does not end.
 
     A driver gets as long as its trigger and AFTER_TRIGGER_S for its last batch.
     """

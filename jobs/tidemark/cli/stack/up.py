@@ -30,6 +30,7 @@ from tidemark.cli.shared.local import (
 )
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack import topic
+from tidemark.cli.stack.fresh_start import start_over
 from tidemark.collecting import names_in, omit, outside, within
 from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
 from tidemark.escaping import one_message
@@ -59,6 +60,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     which = "names of topologies (default: those that ran at the last `tidemark down`; at first all of the project)"
     parser.add_argument("topologies", nargs="*", metavar="TOPOLOGY", help=which)
     parser.add_argument("--unpause", action="store_true", help="also unpause DAGs that a person has paused")
+    fresh = "first delete all that they have written, as `tidemark start-over` does, which asks for their names"
+    parser.add_argument("--fresh", action="store_true", help=fresh)
+    parser.add_argument("--yes", action="store_true", help="with --fresh: do not ask")
 
 
 def command(options: argparse.Namespace) -> int:
@@ -70,6 +74,8 @@ def command(options: argparse.Namespace) -> int:
     ran_before, is_started = up.home.running(), False
     try:
         chosen = up.chosen(options.topologies)
+        if options.fresh and not up.begins_anew(chosen.values(), agreed=options.yes):
+            return 1
         has_jobs_here = any(topology.spark.python is None for topology in chosen.values())
         require("airflow", *(("great_expectations", "pyspark") if has_jobs_here else ()))
         require_jars("spark")
@@ -146,6 +152,17 @@ class StackStart:
         if gone:
             say(f"{', '.join(gone)} ran before, but has no file in {self.project.topologies} any more", sys.stderr)
         return within(ran, available)
+
+    def begins_anew(self, topologies: Iterable[Topology], *, agreed: bool) -> bool:
+        """Deletes what *topologies* have written, if a person has *agreed* or agrees; returns False if one still runs.
+
+        Raises:
+            InvalidArgument: the person has not agreed, or cannot be asked.
+        """
+        asked = {"command": "start-over", "dry_run": False, "plan": None, "asked_in": None, "by": None, "yes": agreed}
+        options = argparse.Namespace(**asked, note="tidemark up --fresh")
+        written = (each for each in topologies if each.sub_topologies)
+        return all(start_over(options, self.home, self.home.warehouse, each) for each in written)
 
     def with_topics(self, topologies: Mapping[str, Topology]) -> dict[str, Topology]:
         """Returns the topologies whose topics exist.
