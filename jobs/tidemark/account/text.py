@@ -24,13 +24,17 @@ def told(explanation: Explanation) -> str:
     >>> unread = Leaf(owner="topic", detail="orders", records=36, became=Became.NOT_PRODUCED)
     >>> told(Explanation(verdict=Verdict.EXPLAINED, leaves=(unread,), explained=1.0, broken=36))
     '36 records of `orders`, not produced; this explains 100 % of 36 records'
+    >>> told(Explanation(verdict=Verdict.EXPLAINED, leaves=(Leaf(owner="operator", detail="top"),), broken=3))
+    'rows of `top` are not as they are declared'
     """
     match explanation.verdict:
         case Verdict.EXPLAINED:
             what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
             whole = f"this explains {explanation.explained:.0%} of {explanation.broken:,} {what}".replace("%", " %")
             known = [] if explanation.has_history else [NO_HISTORY]
-            has_several = explanation.broken > 1
+            # Of a broken contract it is not counted which of the rows are whose.
+            is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
+            has_several = explanation.broken > 1 and is_counted
             parts = [*map(did, explanation.leaves), *([whole] if has_several else []), *known]
             return "; ".join(parts)
         case Verdict.CANNOT_BE_KEPT:

@@ -59,14 +59,14 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
 
     def explain(status: Status) -> Explained:
         spec = status.spec
-        if spec.measure in OF_ROWS:
-            of_rows = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
-            # Its message has the broken rows.
-            return Explained(causes=causes_of(of_rows), culprit=status.culprit)
         try:
-            found = explained(cause_in(known(spec.over_ms), spec))
-            # The check itself may have found which group is stale, or which operator worked for too long.
-            return found if status.culprit is None else replace(found, culprit=status.culprit)
+            if spec.measure in OF_ROWS:
+                found = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
+            else:
+                found = cause_in(known(spec.over_ms), spec)
+            # The check itself may have found a row, which group is stale, or which operator worked for too long.
+            why = explained(found)
+            return why if status.culprit is None else replace(why, culprit=status.culprit)
         except Exception:
             # The verdict is known without an explanation, and its alert must not wait for one.
             log.warning("%s of %s is broken, and could not be explained", spec.name, topology.name, exc_info=True)
