@@ -34,6 +34,7 @@ from tidemark.account.ledger import Ledger
 from tidemark.account.numbers import shares_of_records
 from tidemark.account.owners import OWNERS
 from tidemark.account.records import numbered, record_parts
+from tidemark.account.warehouse import AccountTables
 from tidemark.cli.explain import why
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import rows_in
@@ -230,10 +231,11 @@ def explained_without_time(world: AnyWorld, spec: SlaSpec, case: Case) -> Explan
     """Returns what explains the promise of *case*, if it is not time."""
     has_lengths = any(owned.amount_ms is not None for owned in case.owners)
     is_of_records = spec.measure is Measure.STALENESS and case.owners and not has_lengths
+    tables = AccountTables(world.layout, world.topology, Stored())
     if spec.measure in OF_RECORDS or is_of_records:
-        return shares_of_records(world.topology, world.layout, spec, at_ms=ms(case.at_s))
+        return shares_of_records(tables, spec, at_ms=ms(case.at_s))
     if spec.measure in OF_ROWS:
-        return owner_of_contract(world.topology, world.layout, spec, at_ms=ms(case.at_s))
+        return owner_of_contract(tables, spec, at_ms=ms(case.at_s))
     return None
 
 

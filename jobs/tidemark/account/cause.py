@@ -68,7 +68,7 @@ def cause_of(
 
 def cause_in(known: Known, spec: SlaSpec) -> Explanation:
     """Returns why *spec* was broken, as `cause_of` does: what is *known* over its length serves several promises."""
-    promise, topology, layout, at_ms = Promise(known, spec), known.tables.topology, known.tables.layout, known.at_ms
+    promise, tables, at_ms = Promise(known, spec), known.tables, known.at_ms
     if spec.measure in OF_RECORDS:
         return explain(promise.records())
     if spec.measure is Measure.COMPLETE_BY:
@@ -78,8 +78,8 @@ def cause_in(known: Known, spec: SlaSpec) -> Explanation:
     if spec.measure in OF_OPEN_RESULTS:
         return promise.of_open_result() or promise.of_silence()
     if spec.measure in OF_NUMBERS:
-        return shares_of_records(topology, layout, spec, at_ms=at_ms)
-    return owner_of_contract(topology, layout, spec, at_ms=at_ms)
+        return shares_of_records(tables, spec, at_ms=at_ms)
+    return owner_of_contract(tables, spec, at_ms=at_ms)
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ class Promise:
     def of_silence(self) -> Explanation:
         """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""
         if self.spec.measure is Measure.STALENESS:
-            return shares_of_records(self.topology, self.known.tables.layout, self.spec, at_ms=self.known.at_ms)
+            return shares_of_records(self.known.tables, self.spec, at_ms=self.known.at_ms)
         source = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
         return _of_one(Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED))
 

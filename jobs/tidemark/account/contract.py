@@ -14,29 +14,28 @@ from tidemark.account.owners.driver import DRIVER
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.target import TARGET
 from tidemark.account.owners.topic import TOPIC
+from tidemark.account.warehouse import AccountTables
 from tidemark.facts.checks import newest_check
-from tidemark.facts.fact_tables import Stored
-from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN
 
 
-def owner_of_contract(topology: Topology, layout: Layout, spec: SlaSpec, *, at_ms: int) -> Explanation:
+def owner_of_contract(tables: AccountTables, spec: SlaSpec, *, at_ms: int) -> Explanation:
     """Returns whose fault it is that *spec*, a contract, completeness or changes of fields, is broken at *at_ms*.
 
     It is what the newest check until then (epoch ms) found. It is not known before the first check.
     """
     is_asked = (pl.col("sla") == spec.name) & (pl.col("checked_at") <= utc(at_ms))
     columns = ("verdict", "culprit", "records")
-    check = newest_check(Stored(), layout, topology.name, is_asked, columns=columns)
+    check = newest_check(tables.stored, tables.layout, tables.topology.name, is_asked, columns=columns)
     if check is None:
         return Explanation(verdict=Verdict.NOT_KNOWN)
     (result,) = check.rows
     if result["verdict"] not in BROKEN:
         return Explanation(verdict=Verdict.KEPT)
-    return owner_of_culprit(topology, spec.measure, result["culprit"], broken=result["records"] or 0)
+    return owner_of_culprit(tables.topology, spec.measure, result["culprit"], broken=result["records"] or 0)
 
 
 def owner_of_culprit(topology: Topology, measure: Measure, culprit: str | None, *, broken: int = 0) -> Explanation:

@@ -107,8 +107,7 @@ class _Silence:
             return Explanation(verdict=Verdict.NOT_KNOWN)
         if self._measure is Measure.WATERMARK_LAG:
             return promise.of_silence()
-        tables = self.known.tables
-        return shares_since_newest_row(tables.topology, tables.layout, [self.operator], at_ms=self.known.at_ms)
+        return shares_since_newest_row(self.known.tables, [self.operator], at_ms=self.known.at_ms)
 
     @property
     def _measure(self) -> Measure:
