@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemark.account.open_records import hop_into
 from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
 from tidemark.account.owners.bound import BOUND
 from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.trigger import TRIGGER
+from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.topology import Topology
+from tidemark.model.topology import SubTopology, Topology
 
 
 def configured_lengths(topology: Topology) -> Mapping[tuple[str, str | None], int]:
@@ -36,3 +36,9 @@ def source_of_volume(topology: Topology) -> Mapping[str, str]:
         leading = [o for o in first.sources if o.name not in first.table_inputs()] or first.sources
         found[f"{topology.name}/{sub.name}"] = leading[0].name
     return found
+
+
+def hop_into(sub: SubTopology) -> HopSource | None:
+    """Returns the hop that *sub* reads, if it leads; None: it reads sources."""
+    leading = [o for o in sub.sources if o.name not in sub.table_inputs()]
+    return next((o for o in leading if isinstance(o, HopSource)), None)

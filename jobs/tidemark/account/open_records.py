@@ -13,6 +13,7 @@ from typing import Any
 
 import polars as pl
 
+from tidemark.account.configured import hop_into
 from tidemark.account.facts import BATCHES, READS, RESULTS
 from tidemark.account.ledger import Ledger
 from tidemark.account.now import StreamsNow
@@ -229,12 +230,6 @@ class OpenRecords:
         }
         parts = record_parts(Ledger.of(facts), pl.DataFrame([result], schema=RESULTS))
         return OpenResult(parts, at_ms - int(row["event_ms"]))
-
-
-def hop_into(sub: SubTopology) -> HopSource | None:
-    """Returns the hop that *sub* reads, if it leads; None: it reads sources."""
-    leading = [o for o in sub.sources if o.name not in sub.table_inputs()]
-    return next((o for o in leading if isinstance(o, HopSource)), None)
 
 
 def first_end_ms(windows: Windows, event_ms: int) -> int:

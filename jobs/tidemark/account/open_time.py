@@ -11,9 +11,10 @@ from typing import Any
 
 import polars as pl
 
+from tidemark.account.configured import hop_into
 from tidemark.account.ledger import Ledger
 from tidemark.account.now import StreamsNow
-from tidemark.account.open_records import OpenResult, first_end_ms, hop_into
+from tidemark.account.open_records import OpenResult, first_end_ms
 from tidemark.account.unfinished import OPEN, open_parts
 from tidemark.kernels.columns.quantiles import median_of
 from tidemark.model.kinds.operator import Operator
