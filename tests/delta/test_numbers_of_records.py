@@ -20,7 +20,7 @@ from support.planted import Fields, Killed, More, Repeated, Silent, Slow, Unusab
 from support.play import ms
 from support.world import Fault, Traffic
 from tidemark.account.cause import cause_of
-from tidemark.account.explanation import Became, Verdict
+from tidemark.account.explanation import Answer, Became
 from tidemark.account.numbers import shares_of_records
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
@@ -41,7 +41,7 @@ class Case:
     at_s: float
     faults: Sequence[Fault]
     owners: Sequence[tuple[Owned, Became]]
-    verdict: Verdict = Verdict.EXPLAINED
+    answer: Answer = Answer.EXPLAINED
     usual_records: int = 0
 
 
@@ -105,9 +105,9 @@ LONG_CASES = [
     Case("no partition of many stands out", MANY, share("events", "quarantined_share", 0.02), 310,
          [Unusable(None, 245)], [(Owned("topic", "events", records=72), Became.QUARANTINED)]),
     Case("half of the records could never be used", ALWAYS, share("events", "quarantined_share", 0.02), 310,
-         [Unusable(1, 0)], [], Verdict.AS_USUAL),
-    Case("so few records always come", SHOP, enough("newest", 50), 310, [], [], Verdict.AS_USUAL),
-    Case("enough records come", SHOP, enough("newest", 30), 310, [More(0, 245, times=2)], [], Verdict.KEPT),
+         [Unusable(1, 0)], [], Answer.AS_USUAL),
+    Case("so few records always come", SHOP, enough("newest", 50), 310, [], [], Answer.AS_USUAL),
+    Case("enough records come", SHOP, enough("newest", 30), 310, [More(0, 245, times=2)], [], Answer.KEPT),
 ]  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_records_that_do_not_come_through_have_an_owner(case: Case, healthy: Hea
         {world.topology.name: {"promise": {**case.promise, "owner": "o"}}}, world.topology, file="slas.toml"
     )
     found = shares_of_records(AccountTables(world.layout, world.topology, Stored()), spec, at_ms=ms(case.at_s))
-    assert found.verdict is case.verdict
+    assert found.answer is case.answer
     named = [(Owned(leaf.owner, leaf.detail, records=leaf.records), leaf.became) for leaf in found.leaves]
     assert named == [*case.owners]
     assert sum(leaf.usual_records or 0 for leaf in found.leaves) == case.usual_records

@@ -16,7 +16,7 @@ from support.healthy import AnyWorld, Healthy
 from support.planted import Silent, Slow, Told
 from support.play import ms
 from support.world import Fault
-from tidemark.account.explanation import Explanation, Verdict
+from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.silence import causes_of_silence
 from tidemark.cli.explain import why
 from tidemark.model.settings.intervals import iso
@@ -91,16 +91,16 @@ def test_windows_wait_for_a_partition_and_other_tables_do_not(healthy: Healthy, 
 
 
 @pytest.mark.parametrize(
-    ("at_s", "verdict", "owners"),
-    [(32.5, Verdict.KEPT, set()), (34, Verdict.EXPLAINED, {"operator", "producer"})],
+    ("at_s", "answer", "owners"),
+    [(32.5, Answer.KEPT, set()), (34, Answer.EXPLAINED, {"operator", "producer"})],
 )
 def test_without_history_settings_say_what_is_usual(
-    healthy: Healthy, tmp_path: Path, at_s: float, verdict: Verdict, owners: set[str]
+    healthy: Healthy, tmp_path: Path, at_s: float, answer: Answer, owners: set[str]
 ) -> None:
     """Two rounds are too few. The bound and the trigger are a second each, and another trigger is no delay."""
     (found,) = explained(healthy, tmp_path, NEW, HANGS_SOON, at_s, "board")
-    assert (found.verdict, {leaf.owner for leaf in found.leaves}) == (verdict, owners)
-    assert found.has_history is (verdict is Verdict.KEPT)
+    assert (found.answer, {leaf.owner for leaf in found.leaves}) == (answer, owners)
+    assert found.has_history is (answer is Answer.KEPT)
 
 
 def test_a_table_without_a_row_waits_for_the_setting_that_holds_it(healthy: Healthy, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_table_without_a_row_waits_for_the_setting_that_holds_it(healthy: Heal
 
 def test_a_topology_that_has_never_run_has_no_account(healthy: Healthy, tmp_path: Path) -> None:
     (found,) = explained(healthy, tmp_path, NEW, None, 0, "board")
-    assert (found.verdict, found.leaves) == (Verdict.NOT_KNOWN, ())
+    assert (found.answer, found.leaves) == (Answer.NOT_KNOWN, ())
 
 
 def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path: Path) -> None:

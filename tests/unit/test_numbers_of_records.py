@@ -12,7 +12,7 @@ from support.topologies import aggregate, repartition, sink, source, table, topo
 from tidemark.account.configured import holding_setting
 from tidemark.account.contract import owner_of_culprit
 from tidemark.account.counts import DAY_MS, HOUR_MS, Span
-from tidemark.account.explanation import Verdict
+from tidemark.account.explanation import Answer
 from tidemark.account.moves import MADE_OF, can_move
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.registry import Moved
@@ -144,4 +144,4 @@ def test_a_culprit_is_an_owner_without_an_amount(measure, culprit, owner, detail
 
 def test_a_broken_contract_without_a_culprit_names_nobody():
     found = owner_of_culprit(SHOP, Measure.CONTRACT, None, broken=3)
-    assert (found.verdict, found.leaves, found.broken) == (Verdict.NOT_KNOWN, (), 3)
+    assert (found.answer, found.leaves, found.broken) == (Answer.NOT_KNOWN, (), 3)

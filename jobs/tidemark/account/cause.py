@@ -18,7 +18,7 @@ from tidemark.account.clocks import driver_clocks
 from tidemark.account.configured import configured_lengths, source_of_volume
 from tidemark.account.contract import owner_of_contract
 from tidemark.account.excess import Judged, explain
-from tidemark.account.explanation import Became, Cause, Explanation, Leaf, Verdict
+from tidemark.account.explanation import Answer, Became, CausingOwner, Explanation, Leaf
 from tidemark.account.facts import MS, AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.moves import can_move
@@ -68,7 +68,7 @@ def cause_of(
 
 def cause_in(known: Known, spec: SlaSpec) -> Explanation:
     """Returns why *spec* was broken, as `cause_of` does: what is *known* over its length serves several promises."""
-    promise, tables, at_ms = Promise(known, spec), known.tables, known.at_ms
+    promise, tables, at_ms = JudgedPromise(known, spec), known.tables, known.at_ms
     if spec.measure in OF_RECORDS:
         return explain(promise.records())
     if spec.measure is Measure.COMPLETE_BY:
@@ -119,7 +119,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Promise:
+class JudgedPromise:
     """A promise, with what is *known* of the results that it is about."""
 
     known: Known
@@ -253,7 +253,7 @@ class Promise:
             return ahead
         age_ms = self._newest_age_ms
         if age_ms <= self.broken_limit_ms(age_ms):
-            return Explanation(verdict=Verdict.KEPT)
+            return Explanation(answer=Answer.KEPT)
         found = self.open_result()
         return None if found is None else explain(self.judged_open(found))
 
@@ -360,8 +360,8 @@ class Promise:
 
 def _of_one(leaf: Leaf) -> Explanation:
     """Returns that *leaf* alone explains the one result that broke a promise."""
-    cause = Cause(owner=leaf.owner, detail=leaf.detail, explained=1.0)
-    return Explanation(verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1)
+    cause = CausingOwner(owner=leaf.owner, detail=leaf.detail, explained=1.0)
+    return Explanation(answer=Answer.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1)
 
 
 def _with_ages(results: pl.DataFrame, since: str) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tidemark.account.explanation import Explanation, Leaf, Verdict
+from tidemark.account.explanation import Answer, Explanation, Leaf
 from tidemark.account.moves import can_move
 from tidemark.account.owners.driver import DRIVER
 from tidemark.account.owners.operator import OPERATOR
@@ -31,10 +31,10 @@ def owner_of_contract(tables: AccountTables, spec: SlaSpec, *, at_ms: int) -> Ex
     columns = ("verdict", "culprit", "records")
     check = newest_check(tables.stored, tables.layout, tables.topology.name, is_asked, columns=columns)
     if check is None:
-        return Explanation(verdict=Verdict.NOT_KNOWN)
+        return Explanation(answer=Answer.NOT_KNOWN)
     (result,) = check.rows
     if result["verdict"] not in BROKEN:
-        return Explanation(verdict=Verdict.KEPT)
+        return Explanation(answer=Answer.KEPT)
     return owner_of_culprit(tables.topology, spec.measure, result["culprit"], broken=result["records"] or 0)
 
 
@@ -44,7 +44,7 @@ def owner_of_culprit(topology: Topology, measure: Measure, culprit: str | None, 
     So many rows are *broken*, or fields changed.
     """
     if culprit is None:
-        return Explanation(verdict=Verdict.NOT_KNOWN, broken=broken)
+        return Explanation(answer=Answer.NOT_KNOWN, broken=broken)
     operator = topology.operators.get(culprit)
     if measure is Measure.SCHEMA_CHANGES:
         leaf = Leaf(owner=TOPIC, detail=culprit)
@@ -56,4 +56,4 @@ def owner_of_culprit(topology: Topology, measure: Measure, culprit: str | None, 
     else:
         leaf = Leaf(owner=TARGET, detail=culprit)
     assert can_move(leaf.owner, measure)
-    return Explanation(verdict=Verdict.EXPLAINED, leaves=(leaf,), explained=1, broken=broken, results=broken)
+    return Explanation(answer=Answer.EXPLAINED, leaves=(leaf,), explained=1, broken=broken, results=broken)

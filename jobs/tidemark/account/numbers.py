@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from tidemark.account.counts import Counts, Span, finished_ms_of, first_finished_ms, newest_result, read_of_hop
-from tidemark.account.explanation import LEAST_SHARE, Became, Explanation, Verdict
+from tidemark.account.explanation import LEAST_SHARE, Answer, Became, Explanation
 from tidemark.account.lost import Lost
 from tidemark.account.moves import can_move
 from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large
@@ -28,10 +28,9 @@ from tidemark.account.warehouse import AccountTables
 from tidemark.model.sla_spec import SHARES, Measure, SlaSpec
 from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
-from tidemark.semantics.sla import RecordMinimums, ShareMaximums, judge_count, judge_share
-from tidemark.semantics.sla import Verdict as Judged
+from tidemark.semantics.sla import RecordMinimums, ShareMaximums, Verdict, judge_count, judge_share
 
-BROKEN = frozenset({Judged.WARN, Judged.ERROR})
+BROKEN = frozenset({Verdict.WARN, Verdict.ERROR})
 
 
 def shares_of_records(tables: AccountTables, spec: SlaSpec, *, at_ms: int) -> Explanation:
@@ -54,7 +53,7 @@ def shares_since_newest_row(tables: AccountTables, writers: Sequence[str], *, at
     """
     topology = tables.topology
     lost = Lost(tables, _since_newest_row(tables, writers, at_ms), at_ms)
-    found = Explanation(verdict=Verdict.NOT_KNOWN, has_history=lost.has_history)
+    found = Explanation(answer=Answer.NOT_KNOWN, has_history=lost.has_history)
     return _explained(found, lost.on(each for name in writers for each in topology.path_into(name)), Measure.STALENESS)
 
 
@@ -64,13 +63,11 @@ def _of_share(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
     counts = Counts(tables, since_ms=span.since_ms, at_ms=span.until_ms)
     outcomes = OutcomesOf(tables.topology, counts, tables.topology.operators[spec.subject], span)
     n, broken, usual = outcomes.now["records_in"], outcomes.now[outcome], outcomes.usual_share(outcome)
-    found = Explanation(
-        verdict=Verdict.KEPT, broken=broken, results=n, usual_share=usual, has_history=usual is not None
-    )
+    found = Explanation(answer=Answer.KEPT, broken=broken, results=n, usual_share=usual, has_history=usual is not None)
     if judge_share(broken, n, spec.limits) not in BROKEN:
         return found
     if usual is not None and is_usual(broken / n, usual, n, times=AS_USUAL):
-        return replace(found, verdict=Verdict.AS_USUAL)
+        return replace(found, answer=Answer.AS_USUAL)
     return _explained(
         found, outcomes.late() if spec.measure is Measure.LATE_SHARE else outcomes.quarantined(), spec.measure
     )
@@ -85,14 +82,12 @@ def _of_number(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
     before = numbers_before(rows["finished_ms"].to_numpy(), rows["records_in"].to_numpy(), span)
     usual = sum(judge_count(int(each), limits) in BROKEN for each in before) / len(before) if len(before) else None
     missing = max(0, round(float(np.median(before))) - n) if len(before) else 0
-    found = Explanation(
-        verdict=Verdict.KEPT, broken=missing, results=n, usual_share=usual, has_history=usual is not None
-    )
+    found = Explanation(answer=Answer.KEPT, broken=missing, results=n, usual_share=usual, has_history=usual is not None)
     if judge_count(n, limits) not in BROKEN:
         return found
     # The number that is judged is one result, and broke the promise: its share is 1.
     if usual is not None and usual * AS_USUAL >= 1:
-        return replace(found, verdict=Verdict.AS_USUAL)
+        return replace(found, answer=Answer.AS_USUAL)
     return _explained(found, lost.before(spec.subject), spec.measure)
 
 
@@ -151,7 +146,7 @@ def _explained(found: Explanation, losses: Iterable[Loss], measure: Measure) -> 
     leaves = tuple(replace(each.leaf, share=each.excess / whole, touched=round(each.excess)) for each in named)
     return replace(
         found,
-        verdict=Verdict.EXPLAINED if leaves else Verdict.NOT_KNOWN,
+        answer=Answer.EXPLAINED if leaves else Answer.NOT_KNOWN,
         leaves=leaves,
         explained=sum(leaf.share for leaf in leaves),
     )

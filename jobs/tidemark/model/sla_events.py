@@ -13,7 +13,7 @@ from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.semantics.sla import Verdict
 
 
-class Fault(NamedTuple):
+class AlertFault(NamedTuple):
     """What two causes have in common if they are one fault of a topology."""
 
     owner: str
@@ -48,9 +48,9 @@ class AlertCause:
     since_ms: int | None = None
 
     @property
-    def fault(self) -> Fault:
+    def fault(self) -> AlertFault:
         """What it has in common with later causes of the same fault."""
-        return Fault(self.owner, self.detail, self.stream)
+        return AlertFault(self.owner, self.detail, self.stream)
 
     @property
     def place(self) -> tuple[str | None, int | None]:

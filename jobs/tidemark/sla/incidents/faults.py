@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from tidemark.model.sla_events import AlertCause, Fault
+from tidemark.model.sla_events import AlertCause, AlertFault
 
-Common: TypeAlias = Fault | str
+Common: TypeAlias = AlertFault | str
 """What the incidents of an alert have in common: a fault, or the name of the only incident."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tidemark.collecting import in_order_of, outside, present
-from tidemark.model.sla_events import Alert, AlertCause, Fault, IncidentChange, SlaResult, in_time, still_open
+from tidemark.model.sla_events import Alert, AlertCause, AlertFault, IncidentChange, SlaResult, in_time, still_open
 from tidemark.model.sla_spec import Severity
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, next_changes, worst_first
@@ -137,7 +137,7 @@ class _Grouping:
             if result.cause is None or result.verdict not in BROKEN:
                 continue
             new = result.cause.fault
-            if not isinstance(common, Fault):
+            if not isinstance(common, AlertFault):
                 common = new
             elif new == common or _explained(result, new) < TWICE * _explained(result, common):
                 rival, checks = None, 0
@@ -248,7 +248,7 @@ class _Grouping:
         """Returns True if *incident* left the alert of *common* for another cause."""
         now = common if incident is None else self._common_of(incident)
         # Results of an incident that was resolved long ago may not be known.
-        return isinstance(now, Fault) and now != common
+        return isinstance(now, AlertFault) and now != common
 
     def _cause(self, common: Common, members: Sequence[IncidentChange]) -> AlertCause | None:
         """Returns the cause that is the fault in *common*, as the newest check of *members* has found it."""
@@ -270,7 +270,7 @@ class _Grouping:
 
         A host or a key is no place in the topology: there it is what is downstream of what the *members* are about.
         """
-        if not isinstance(common, Fault):
+        if not isinstance(common, AlertFault):
             return [], []
         operator, _ = AlertCause(owner=common.owner, detail=common.detail).place
         operators = self._topology.operators
@@ -288,7 +288,7 @@ class _Grouping:
         What blocks it is of the newest check that could explain it by the fault in *common*.
         """
         worst = _worst_of(members)
-        results = self._of_fault(worst.sla, common) if isinstance(common, Fault) else []
+        results = self._of_fault(worst.sla, common) if isinstance(common, AlertFault) else []
         newest = next((each for each in reversed(results) if each.blocked_by), worst)
         return _described(worst) | {
             "culprit": newest.culprit,
@@ -327,7 +327,7 @@ class _Grouping:
         )
 
 
-def _explained(result: SlaResult, fault: Fault) -> int:
+def _explained(result: SlaResult, fault: AlertFault) -> int:
     """Returns how many results the causes in *result* with this *fault* explain; those that nobody counted count 1."""
     return sum(1 if each.results is None else each.results for each in result.causes if each.fault == fault)
 
