@@ -16,10 +16,12 @@ from support.healthy import AnyWorld, Healthy
 from support.planted import Silent, Slow, Told
 from support.play import ms
 from support.world import Fault
+from tidemark.account.cause import cause_of
 from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.silence import causes_of_silence
 from tidemark.cli.explain import why
 from tidemark.model.settings.intervals import iso
+from tidemark.model.sla_spec import parse
 
 NEW = replace(SHOP, since_s=0)
 HANGS = Slow("operator", "newest", 10**6, 250, times=1)
@@ -78,6 +80,27 @@ def test_a_table_is_late_when_it_is_older_than_usual(
     healthy: Healthy, tmp_path: Path, fault: Fault, at_s: float, owners: set[Owned]
 ) -> None:
     assert asked(healthy, tmp_path, SHOP, fault, at_s, "board") == [owners]
+
+
+@pytest.mark.parametrize(
+    ("promise", "limit_ms"),
+    [
+        # The newest row is of 240 s.
+        ({"subject": "board", "measure": "staleness"}, 40_000),
+        # A round is visible after 1,210 ms, and the mean of the records of partition 1 is 3 ms older than it.
+        ({"subject": "board", "measure": "latency_p99", "over": "1 min"}, 1_213),
+    ],
+)
+def test_a_value_at_its_limit_breaks_the_promise(
+    healthy: Healthy, tmp_path: Path, promise: Mapping[str, str], limit_ms: int
+) -> None:
+    """So do checks judge it. A millisecond less keeps the promise."""
+    world = played(healthy, tmp_path, SHOP, STOPPED, 280)
+    for error_ms, is_kept in ((limit_ms, False), (limit_ms + 1, True)):
+        keys = {**promise, "error_after": f"{error_ms} ms", "owner": "o"}
+        (spec,) = parse({world.topology.name: {"promise": keys}}, world.topology, file="slas.toml")
+        found = cause_of(world.topology, world.layout, spec, at_ms=ms(280))
+        assert (found.answer is Answer.KEPT) is is_kept
 
 
 @pytest.mark.long

@@ -44,7 +44,7 @@ from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
-from tidemark.semantics.sla import BurnRate, Deadline, Sla
+from tidemark.semantics.sla import BurnRate, Deadline, Sla, longest_kept_ms
 
 OF_RECORDS = frozenset({*QUANTILES, Measure.BURN_RATE})
 OF_OPEN_RESULTS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG})
@@ -130,15 +130,17 @@ class JudgedPromise:
         """The topology that promises it."""
         return self.known.tables.topology
 
-    def broken_limit_ms(self, measured_ms: float) -> float:
-        """Returns the limit that a length of *measured_ms* breaks: that of an error, or else the lowest one, ms."""
+    def kept_ms(self, measured_ms: float) -> int:
+        """Returns the longest length, in whole ms, that keeps the limit which a length of *measured_ms* breaks: that
+        of an error, or else the lowest one.
+        """
         match self.spec.limits:
             case BurnRate():
                 return self.spec.limits.objective.threshold_ms
             case Sla():
                 error_ms = self.spec.limits.error_after_ms
-                is_error = error_ms is not None and measured_ms > error_ms
-                return error_ms if is_error and error_ms is not None else self.spec.limits.least_ms
+                is_error = error_ms is not None and measured_ms >= error_ms
+                return longest_kept_ms(error_ms if is_error and error_ms is not None else self.spec.limits.least_ms)
             case _:
                 return 0
 
@@ -195,11 +197,11 @@ class JudgedPromise:
 
     def _judged(self, results: pl.DataFrame, parts_of_results: PartsOf) -> Judged:
         """Returns those of *results* (`n`, `age_ms`, `visible_ms`) that broke the promise, and those that kept it
-        before; each has a `limit_ms` of its own, or that of the promise.
+        before; each has its own longest age that keeps it, `limit_ms`, or that of the promise.
         """
         at_ms = self.known.at_ms
         is_now = pl.col("visible_ms").is_between(at_ms - self.spec.over_ms, at_ms, closed="right")
-        of_promise_ms = self.broken_limit_ms(self._measured_ms(results.filter(is_now)))
+        of_promise_ms = self.kept_ms(self._measured_ms(results.filter(is_now)))
         limit_ms = pl.col("limit_ms") if "limit_ms" in results.columns else pl.lit(of_promise_ms)
         asked = results.with_columns(over_ms=pl.col("age_ms") - limit_ms, visible=pl.col("visible_ms"))
         now = asked.filter(is_now)
@@ -252,7 +254,7 @@ class JudgedPromise:
         if ahead is not None:
             return ahead
         age_ms = self._newest_age_ms
-        if age_ms <= self.broken_limit_ms(age_ms):
+        if age_ms <= self.kept_ms(age_ms):
             return Explanation(answer=Answer.KEPT)
         found = self.open_result()
         return None if found is None else explain(self.judged_open(found))
@@ -339,7 +341,7 @@ class JudgedPromise:
     def judged_open(self, found: OpenResult) -> Judged:
         """Returns an open result beside those that were visible before it, and that kept the promise."""
         results = self.visible
-        limit_ms = self.broken_limit_ms(self._newest_age_ms)
+        limit_ms = self.kept_ms(self._newest_age_ms)
         is_before = pl.col("visible_ms") < self.known.at_ms - found.age_ms
         kept = (
             results.filter(is_before, pl.col("age_ms") <= limit_ms)

@@ -53,7 +53,8 @@ class Judged:
     """Results that broke a promise, and results before them that kept it, with their parts.
 
     Attributes:
-        results: `result`, `n` (how many it stands for), `age_ms`, `over_ms` (the age less the limit), `is_broken`.
+        results: `result`, `n` (how many it stands for), `age_ms`, `over_ms` (the age less the longest one that keeps
+            the promise), `is_broken`.
         parts: PARTS of the results.
         batch_records: `stream`, `batch_id` and `records`, which the batch read.
         volume_of: the source from which more records in a batch come, by stream.

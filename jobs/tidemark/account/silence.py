@@ -69,10 +69,10 @@ class _Silence:
         silent_ms = self.known.at_ms - newest_ms
         if silent_ms < -LEAST_CLOCK_ERROR_MS:
             return promise.ahead() or Explanation(answer=Answer.KEPT)
-        if silent_ms <= promise.broken_limit_ms(0):
+        if silent_ms <= promise.kept_ms(0):
             return Explanation(answer=Answer.KEPT)
         found = promise.open_result()
-        if found is not None and found.age_ms > promise.broken_limit_ms(0):
+        if found is not None and found.age_ms > promise.kept_ms(0):
             return explain(promise.judged_open(found))
         is_usual = found is not None or silent_ms <= self._usual_silence_ms
         return Explanation(answer=Answer.KEPT) if is_usual else self._of_records()
@@ -95,7 +95,7 @@ class _Silence:
         if found is None:
             return self._of_records()
         # Within the lengths that settings have, it waits for the longest of them.
-        is_late = found.age_ms > promise.broken_limit_ms(0)
+        is_late = found.age_ms > promise.kept_ms(0)
         return explain((promise if is_late else self._promise(0)).judged_open(found))
 
     def _of_records(self) -> Explanation:
@@ -120,7 +120,8 @@ class _Silence:
             name=self.operator,
             subject=self.operator,
             measure=self._measure,
-            limits=Sla(error_after_ms=limit_ms),
+            # A length that is equal to a limit breaks it.
+            limits=Sla(error_after_ms=limit_ms + 1),
             owner="",
             over_ms=0,
             ignore_when_idle=False,
