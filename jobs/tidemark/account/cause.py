@@ -43,6 +43,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.completeness import Intervals
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import BurnRate, Deadline, Sla, longest_kept_ms
 
@@ -72,7 +73,7 @@ def cause_in(known: Known, spec: SlaSpec) -> Explanation:
     if spec.measure in OF_RECORDS:
         return explain(promise.records())
     if spec.measure is Measure.COMPLETE_BY:
-        return explain(promise.intervals())
+        return promise.of_open_interval() or explain(promise.intervals())
     if spec.measure in WORK_QUANTILES:
         return explain(promise.work())
     if spec.measure in OF_OPEN_RESULTS:
@@ -166,19 +167,31 @@ class JudgedPromise:
 
     def intervals(self) -> Judged:
         """Returns the intervals that were complete after their deadline, each as a window."""
-        deadline, intervals = self.spec.limits, self.topology.operators[self.spec.subject].complete
-        assert isinstance(deadline, Deadline)
+        return self._judged(self._complete, window_parts)
+
+    @property
+    def _deadline(self) -> Deadline:
+        assert isinstance(self.spec.limits, Deadline)
+        return self.spec.limits
+
+    @property
+    def _every(self) -> Intervals:
+        """The intervals that the promise is about."""
+        intervals = self.topology.operators[self.spec.subject].complete
         assert intervals is not None
+        return intervals
+
+    @property
+    def _complete(self) -> pl.DataFrame:
+        """The intervals that are complete, with `age_ms` and, as `limit_ms`, their deadlines' age."""
         windows = self.known.facts.windows.filter(pl.col("place") == self.spec.subject)
         of_intervals = {
-            end_ms: deadline.at_ms(end_ms) - end_ms
+            end_ms: self._deadline.at_ms(end_ms) - end_ms
             for end_ms in windows["end_ms"].unique()
-            if intervals.end_of(intervals.start_of(end_ms - 1)) == end_ms
+            if self._every.end_of(self._every.start_of(end_ms - 1)) == end_ms
         }
         limit_ms = pl.col("end_ms").replace_strict(of_intervals, default=None, return_dtype=MS)
-        return self._judged(
-            _with_ages(windows, "end_ms").with_columns(limit_ms=limit_ms).drop_nulls("limit_ms"), window_parts
-        )
+        return _with_ages(windows, "end_ms").with_columns(limit_ms=limit_ms).drop_nulls("limit_ms")
 
     def work(self) -> Judged:
         """Returns the batches in which the operator worked for too long, by the operator's segments alone."""
@@ -328,6 +341,28 @@ class JudgedPromise:
         """Whether its results become visible when time has passed them."""
         return self.spec.measure is Measure.WATERMARK_LAG or any(map(self._holder, self.places))
 
+    def of_open_interval(self) -> Explanation | None:
+        """Returns why the first interval that is not complete is late; None: its deadline is still to come, or no look
+        of its stream is known.
+        """
+        end_ms, now = self._open_end_ms, self.known.now
+        if end_ms is None or self.known.at_ms < self._deadline.at_ms(end_ms):
+            return None
+        found = OpenTime(now).not_passed(self.sub_topology, end_ms)
+        if found is None:
+            has_looked = now.last_look_ms(now.name(self.sub_topology)) is not None
+            return self.of_silence() if has_looked else None
+        return explain(self._beside(found, self._complete, self._deadline.at_ms(end_ms) - end_ms, window_parts))
+
+    @property
+    def _open_end_ms(self) -> int | None:
+        """The end of the first interval that is not complete, epoch ms; None: nothing was read."""
+        newest_ms = self._complete["end_ms"].max()
+        if isinstance(newest_ms, int):
+            return self._every.end_of(newest_ms)
+        first_ms = self.known.facts.reads["event_ms"].min()
+        return self._every.end_of(self._every.start_of(first_ms)) if isinstance(first_ms, int) else None
+
     @property
     def visible(self) -> pl.DataFrame:
         """The results that became visible, with `age_ms`: windows, where they wait for time."""
@@ -340,16 +375,20 @@ class JudgedPromise:
 
     def judged_open(self, found: OpenResult) -> Judged:
         """Returns an open result beside those that were visible before it, and that kept the promise."""
-        results = self.visible
         limit_ms = self.kept_ms(self._newest_age_ms)
+        parts_of_results = window_parts if self._is_of_time else record_parts
+        return self._beside(found, self.visible.with_columns(limit_ms=pl.lit(limit_ms)), limit_ms, parts_of_results)
+
+    def _beside(self, found: OpenResult, visible: pl.DataFrame, limit_ms: int, parts_of_results: PartsOf) -> Judged:
+        """Returns an open result, which may be *limit_ms* old, beside those of *visible* that kept their `limit_ms`."""
         is_before = pl.col("visible_ms") < self.known.at_ms - found.age_ms
         kept = (
-            results.filter(is_before, pl.col("age_ms") <= limit_ms)
+            visible.filter(is_before, pl.col("age_ms") <= pl.col("limit_ms"))
             .sort("visible_ms")
             .tail(MOST_KEPT)
-            .with_columns(over_ms=pl.col("age_ms") - limit_ms, is_broken=pl.lit(value=False))
+            .with_columns(over_ms=pl.col("age_ms") - pl.col("limit_ms"), is_broken=pl.lit(value=False))
         )
-        parts = (window_parts if self._is_of_time else record_parts)(self.known.ledger, kept)
+        parts = parts_of_results(self.known.ledger, kept)
         columns = ["result", "n", "age_ms", "over_ms", "is_broken"]
         row = dict(zip(columns, (-1, 1, found.age_ms, found.age_ms - limit_ms, True), strict=True))
         known = numbered(kept).select(columns)
