@@ -296,6 +296,8 @@ def test_the_page_of_a_fault_ends_with_the_last_of_its_alerts_in_all_topologies(
     ("cause", "fault"),
     [
         (AlertCause(owner="partition", detail="events/2"), "partition default events 2"),
+        (AlertCause(owner="producer", detail="events/2"), "partition default events 2"),
+        (AlertCause(owner="next_record", detail="events/2"), "partition default events 2"),
         (AlertCause(owner="broker", detail="events"), "broker default events"),
         # What belongs to a stream, or is no place outside, is of one topology.
         (AlertCause(owner="bound", detail="events", stream="reads"), "bound events play/reads"),
