@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import polars as pl
@@ -31,7 +31,7 @@ from tidemark.account.owners import OWNERS
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
-from tidemark.account.recorded import Recorded, with_usual
+from tidemark.account.recorded import Recorded, since, with_usual
 from tidemark.account.records import in_order, numbered, record_parts, step
 from tidemark.account.steps import AGES, parts_of
 from tidemark.account.warehouse import AccountTables
@@ -53,6 +53,9 @@ OF_NUMBERS = frozenset({Measure.RECORDS, *SHARES})
 OF_ROWS = frozenset({Measure.COMPLETENESS, Measure.CONTRACT, Measure.SCHEMA_CHANGES})
 MOST_KEPT = 2_000
 """What is expected is read from at most this many results that kept the promise, the newest ones."""
+LOOKS_BACK_MS, HOUR_MS = 600_000, 3_600_000
+"""The ledger of results begins so long before the first of them began to age, and that of the present at a whole hour.
+"""
 PartsOf = Callable[[Ledger, pl.DataFrame], pl.DataFrame]
 """Returns the PARTS of results, numbered in their order."""
 
@@ -93,6 +96,7 @@ class Known:
     tables: AccountTables
     at_ms: int
     over_ms: int = 0
+    _now: dict[int | None, StreamsNow] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def recorded(self) -> Recorded:
@@ -104,19 +108,23 @@ class Known:
         """The facts of the account."""
         return self.recorded.facts(self.tables.topology)
 
-    def ledger_before(self, first_ms: int) -> Ledger:
-        """Returns whose each moment of a stream was; what was so before *first_ms*, epoch ms, is usual."""
-        return Ledger.of(with_usual(self.facts, until_ms=first_ms))
+    def ledger(self, *, since_ms: int | None, usual_until_ms: int | None = None) -> Ledger:
+        """Returns whose each moment of a stream was from *since_ms* on; None: as far as is known.
 
-    @cached_property
-    def ledger(self) -> Ledger:
-        """Whose each moment of a stream was, where what was so before the `over_ms` is usual."""
-        return self.ledger_before(self.at_ms - self.over_ms)
+        What was so before *usual_until_ms* is usual; None: before the `over_ms`. Both are epoch ms.
+        """
+        until_ms = self.at_ms - self.over_ms if usual_until_ms is None else usual_until_ms
+        facts = with_usual(self.facts, until_ms=until_ms)
+        return Ledger.of(facts if since_ms is None else since(facts, since_ms - LOOKS_BACK_MS))
 
-    @cached_property
-    def now(self) -> StreamsNow:
-        """What the streams do at the instant."""
-        return StreamsNow(self.tables, self.recorded, self.ledger, self.at_ms)
+    def now(self, since_ms: int | None) -> StreamsNow:
+        """Returns what the streams do at the instant, and have done since *since_ms*, epoch ms; None: ever."""
+        # Promises about the same tables ask for nearly the same time.
+        hour = None if since_ms is None else since_ms // HOUR_MS
+        if hour not in self._now:
+            ledger = self.ledger(since_ms=None if hour is None else hour * HOUR_MS)
+            self._now[hour] = StreamsNow(self.tables, self.recorded, ledger, self.at_ms)
+        return self._now[hour]
 
 
 @dataclass(frozen=True)
@@ -227,10 +235,15 @@ class JudgedPromise:
         history = int(before["n"].sum())
         return self._with_settings(
             results=numbered(chosen.select("n", "age_ms", "over_ms", is_broken)),
-            parts=parts_of_results(self.known.ledger_before(first_ms), chosen),
+            parts=parts_of_results(self._ledger_of(chosen, usual_until_ms=first_ms), chosen),
             usual_share=int(before.filter(pl.col("over_ms") > 0)["n"].sum()) / history if history else None,
             judged=int(now["n"].sum()),
         )
+
+    def _ledger_of(self, results: pl.DataFrame, *, usual_until_ms: int | None = None) -> Ledger:
+        """Returns the ledger of the time in which *results* aged."""
+        began_ms = results.select((pl.col("visible_ms") - pl.col("age_ms")).min()).item()
+        return self.known.ledger(since_ms=began_ms, usual_until_ms=usual_until_ms)
 
     def _measured_ms(self, results: pl.DataFrame) -> float:
         """Returns the quantile of the ages of *results* that the promise limits, ms; 0 without any."""
@@ -318,9 +331,14 @@ class JudgedPromise:
         )
         return rows.select("batch_id", watermark_ms=pl.col("watermark").dt.epoch("ms")).drop_nulls()
 
+    @property
+    def now(self) -> StreamsNow:
+        """What the streams do at the instant, and have done since the newest record of the table, or the watermark."""
+        return self.known.now(self.newest_ms)
+
     def open_result(self) -> OpenResult | None:
         """Returns the oldest result that is not visible yet; None: none is on its way."""
-        now = self.known.now
+        now = self.now
         if self.spec.measure is Measure.WATERMARK_LAG:
             return OpenTime(now).where_it_stands(self.sub_topology)
         for place in self.places:
@@ -345,7 +363,8 @@ class JudgedPromise:
         """Returns why the first interval that is not complete is late; None: its deadline is still to come, or no look
         of its stream is known.
         """
-        end_ms, now = self._open_end_ms, self.known.now
+        end_ms = self._open_end_ms
+        now = self.known.now(end_ms)
         if end_ms is None or self.known.at_ms < self._deadline.at_ms(end_ms):
             return None
         found = OpenTime(now).not_passed(self.sub_topology, end_ms)
@@ -388,7 +407,7 @@ class JudgedPromise:
             .tail(MOST_KEPT)
             .with_columns(over_ms=pl.col("age_ms") - pl.col("limit_ms"), is_broken=pl.lit(value=False))
         )
-        parts = parts_of_results(self.known.ledger, kept)
+        parts = parts_of_results(self._ledger_of(kept), kept)
         columns = ["result", "n", "age_ms", "over_ms", "is_broken"]
         row = dict(zip(columns, (-1, 1, found.age_ms, found.age_ms - limit_ms, True), strict=True))
         known = numbered(kept).select(columns)

@@ -367,6 +367,26 @@ def with_usual(known: AccountFacts, *, until_ms: int | None = None) -> AccountFa
     )
 
 
+def since(known: AccountFacts, since_ms: int) -> AccountFacts:
+    """Returns *known* from *since_ms*, epoch ms, on: what is usual stays so.
+
+    Of each stream it has as many batches before that as a backlog of that time may go back: to the newest one whose
+    plan left nothing behind.
+    """
+    left = known.plans.group_by("stream", "batch_id").agg(left=(pl.col("latest_offset") > pl.col("until_offset")).any())
+    before = known.batches.filter(pl.col("wall_ms") < since_ms).join(left, on=["stream", "batch_id"], how="left")
+    took_all = before.filter(~pl.col("left").fill_null(value=False))
+    first = took_all.group_by("stream").agg(first_batch=pl.max("batch_id"))
+
+    def cut(frame: pl.DataFrame) -> pl.DataFrame:
+        is_later = pl.col("batch_id") >= pl.col("first_batch").fill_null(-1)
+        rows = frame.join(first, on="stream", how="left", maintain_order="left")
+        return rows.filter(pl.col("batch_id").is_null() | is_later).drop("first_batch")
+
+    of_batches = ("segments", "tasks", "batches", "plans", "reads", "firsts", "results", "windows", "marks")
+    return replace(known, **{name: cut(getattr(known, name)) for name in of_batches})
+
+
 def _with_transactions(reads: pl.DataFrame, transactions: pl.DataFrame, known: AccountFacts) -> pl.DataFrame:
     """Returns *reads* with True in `in_transaction` for records that had arrived when a look did not see them yet,
     and that a transaction kept from being read.

@@ -100,7 +100,8 @@ class _Silence:
 
     def _of_records(self) -> Explanation:
         """Returns what became of the records from which results should have come."""
-        promise, now = self._promise(0), self.known.now
+        promise = self._promise(0)
+        now = promise.now
         # Without a look, what came meanwhile is not known: it may wait unread.
         subs = [each for each in now.topology.sub_topologies if each.name in self._streams]
         if any(now.nobody_looks(sub) and now.last_look_ms(now.name(sub)) is None for sub in subs):
