@@ -19,6 +19,7 @@ from support.world import Fault
 from tidemark.account.explanation import Explanation, Verdict
 from tidemark.account.silence import causes_of_silence
 from tidemark.cli.explain import why
+from tidemark.control.folder import Control, StreamState
 from tidemark.model.settings.intervals import iso
 
 NEW = replace(SHOP, since_s=0)
@@ -78,6 +79,17 @@ def test_a_table_is_late_when_it_is_older_than_usual(
     healthy: Healthy, tmp_path: Path, fault: Fault, at_s: float, owners: set[Owned]
 ) -> None:
     assert asked(healthy, tmp_path, SHOP, fault, at_s, "board") == [owners]
+
+
+def test_a_driver_that_holds_its_lease_and_beats_no_more_stands_still(healthy: Healthy, tmp_path: Path) -> None:
+    """The same driver, which was not killed at 250.1 s but stopped."""
+    stopped = replace(STOPPED, state=StreamState.RUNNING, reason=None)
+    world = played(healthy, tmp_path, SHOP, stopped, 280)
+    driver = Control(world.layout.control("play", "reads"))
+    driver.acquire(take_over_at_ms=ms(280))
+    found = causes_of_silence(world.topology, world.layout, ("board",), at_ms=ms(280))["board"]
+    driver.release()
+    assert [(leaf.owner, leaf.detail, leaf.amount_ms) for leaf in found.leaves] == [("pause", "play/reads", 29_800)]
 
 
 @pytest.mark.long
