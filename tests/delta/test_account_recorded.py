@@ -265,6 +265,16 @@ def test_records_that_nobody_stamped_arrived_between_looks(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
+def test_a_record_that_nobody_stamped_arrived_after_the_newest_look_without_it(tmp_path: Path) -> None:
+    """A driver looks at 3 s while it works, and then again with each batch."""
+    play = Play(NEWEST, tmp_path)
+    play.looks = lambda at_ms, source: [(0, 0, at_ms - (ms(3) - BOOTED_MS))] if source == "events" else []
+    for n, event_s in enumerate((9, 10, 3)):
+        play.batch([play.row("events", ms(event_s), key="a", id="a", v=n)], at_ms=ms(10 + n))
+    reads = recorded_facts(tmp_path, play.topology).reads
+    assert reads["arrived_ms"].to_list() == [ms(10), ms(11), ms(11)]
+
+
 def test_a_window_that_time_in_silence_closed_waited_for_that_silence(tmp_path: Path) -> None:
     silent = source(bound="5 s", idle_after="5 s", idle_advances=True)
     play = Play(topology_of({"window": "5 s"}, events=silent, kept=sink("events", table="kept")), tmp_path)
