@@ -145,7 +145,7 @@ def names_who_stopped(shell: Shell, folder: Path) -> None:
     named = [(row["cause"], row["cause_operator"]) for row in told]
     named += [(row["owner"], row["detail"]) for row in (status["cause"], why[0])]
     assert named == [("topic", "readings")] * 4
-    assert "records of readings, not produced" in row_of_page(api, "readings", "board_is_fresh")
+    assert "records of `readings`, not produced" in row_of_page(api, "readings", "board_is_fresh")
 
 
 def test_a_topic_has_an_alert_and_a_critical_path(shell: Shell) -> None:

@@ -17,7 +17,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
@@ -254,7 +254,8 @@ Findings = Sequence[Mapping[str, Any]]
 class Planted:
     """A fault, as the surfaces have to tell it: of which promise, whose it is, and how much.
 
-    *why* is what `tidemark why` said while results were missing; None: they came, and it says that the SLA is broken.
+    A fault that lasts has *since_ms* in place of an amount, which is then the time until the check. *why* is what
+    `tidemark why` said while results were missing; None: they came, and it says that the SLA is broken.
     """
 
     promise: str
@@ -262,6 +263,7 @@ class Planted:
     detail: str
     amount_ms: int | None = None
     records: int | None = None
+    since_ms: int | None = None
     why: Findings | None = None
 
     @property
@@ -288,10 +290,10 @@ def of_hops(shop: Shop, feed: Feed) -> list[Planted]:
     shop.catch_up()
     newest_ms = feed.newest_ms[PAYMENTS, 1]
     wait_until(since(newest_ms, 25), "a silence of 25 s")
-    now_ms = wall_clock_ms()
+    silent = shop.why(wall_clock_ms())
     return [
         Planted("totals_in_time", "pause", "shop/sums", for_ms, why=said),
-        Planted("payments_go_on", "next_record", "payments/1", now_ms - newest_ms, why=shop.why(now_ms)),
+        Planted("payments_go_on", "next_record", "payments/1", since_ms=newest_ms, why=silent),
     ]
 
 
@@ -320,7 +322,6 @@ def of_producers(shop: Shop, feed: Feed) -> list[Planted]:
     shop.catch_up()
     return [
         Planted("few_are_late", "key", "phone", records=36),
-        Planted("paid_in_time", "producer", "payments/0", 208_000),
         Planted("new_boards_in_time", "producer", "orders/1", 9_000),
         Planted("few_are_unusable", "producer", "payments/1", records=feed.sent_unusable),
     ]
@@ -356,8 +357,7 @@ def answers(shop: Shop, run_id: str, planted: Planted) -> dict[str, Answer | Non
     incidents = {row["sla"]: row["blocked_by"] for row in shop.of_run(INCIDENTS, run_id) if row["change"] == "opened"}
     alerts = [event_of(Alert, row) for row in shop.of_run(ALERTS, run_id)]
     of_alert = [alert.cause for alert in alerts if planted.promise in alert.slas]
-    told = (result["blocked_by"] or "no cause").replace("`", "")
-    is_on_page = told in row_of_page(shop.api, NAME, planted.promise)
+    is_on_page = (result["blocked_by"] or "no cause") in row_of_page(shop.api, NAME, planted.promise)
     model = shop.status()
     (row,) = (row for row in model["slas"]["rows"] if row["sla"] == planted.promise)
     if planted.why is None:
@@ -412,9 +412,14 @@ def feed(shop: Shop) -> Iterator[Feed]:
 
 
 def test_healthy_streams_break_no_promise(shop: Shop, feed: Feed) -> None:
-    """It is also resolved that nothing had come yet when `tidemark up` had the promises checked."""
-    checked = shop.of_run(SLA_RESULTS, shop.check())
-    assert {row["sla"]: row["verdict"] for row in checked} == dict.fromkeys(PROMISES, "pass")
+    """On a busy machine the first check may come too early for that; it is also resolved that nothing had come yet when
+    `tidemark up` had the promises checked.
+    """
+
+    def breaks() -> set[str]:
+        return {row["sla"] for row in shop.of_run(SLA_RESULTS, shop.check()) if row["verdict"] != "pass"}
+
+    wait_until(lambda: not breaks(), "a check that finds all promises kept")
 
 
 @pytest.mark.parametrize("play", PLAYS, ids=[play.__name__ for play in PLAYS])
@@ -423,6 +428,8 @@ def test_every_surface_names_the_planted_owners_with_their_amounts(
 ) -> None:
     planted = play(shop, feed)
     run_id = shop.check()
+    checked_ms = shop.of_run(SLA_RESULTS, run_id)[0]["checked_at"]
+    planted = [replace(each, amount_ms=checked_ms - each.since_ms) if each.since_ms else each for each in planted]
     told = [(each, answers(shop, run_id, each)) for each in planted]
     for each, by_surface in told:
         LOG.info("%s: planted %s; told %s", each.promise, (*each.whose, each.amount_ms, each.records), by_surface)
@@ -433,5 +440,3 @@ def test_every_surface_names_the_planted_owners_with_their_amounts(
         if not is_right(answer, each)
     }
     assert wrong == {}
-    cause = shop.status()["cause"]
-    assert (cause["owner"], cause["detail"]) in {each.whose for each in planted}
