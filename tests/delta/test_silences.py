@@ -20,6 +20,7 @@ from tidemark.account.cause import cause_of
 from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.silence import causes_of_silence
 from tidemark.cli.explain import why
+from tidemark.control.folder import Control, StreamState
 from tidemark.model.settings.intervals import iso
 from tidemark.model.sla_spec import parse
 
@@ -101,6 +102,17 @@ def test_a_value_at_its_limit_breaks_the_promise(
         (spec,) = parse({world.topology.name: {"promise": keys}}, world.topology, file="slas.toml")
         found = cause_of(world.topology, world.layout, spec, at_ms=ms(280))
         assert (found.answer is Answer.KEPT) is is_kept
+
+
+def test_a_driver_that_holds_its_lease_and_beats_no_more_stands_still(healthy: Healthy, tmp_path: Path) -> None:
+    """The same driver, which was not killed at 250.1 s but stopped."""
+    stopped = replace(STOPPED, state=StreamState.RUNNING, reason=None)
+    world = played(healthy, tmp_path, SHOP, stopped, 280)
+    driver = Control(world.layout.control("play", "reads"))
+    driver.acquire(take_over_at_ms=ms(280))
+    found = causes_of_silence(world.topology, world.layout, ("board",), at_ms=ms(280))["board"]
+    driver.release()
+    assert [(leaf.owner, leaf.detail, leaf.amount_ms) for leaf in found.leaves] == [("pause", "play/reads", 29_800)]
 
 
 @pytest.mark.long

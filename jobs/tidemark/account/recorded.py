@@ -30,6 +30,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.quantiles import MEDIAN
 from tidemark.semantics.segments import NEXT
 from tidemark.semantics.strategy import interval_end_ms
@@ -149,15 +150,19 @@ class Recorded:
         ).sort("stream", "batch_id")
 
     def _heartbeats(self) -> pl.DataFrame:
+        """Returns the heartbeats of drivers that look for records: one that starts does not look yet."""
         beats = self.heartbeats.drop_nulls("pulse_boot_ms").unique(["sub_topology", "epoch", "pulse_boot_ms"])
+        is_start = pl.col("state") == Liveness.STARTING.value
+        is_first = is_start.shift(fill_value=False).over("sub_topology", "epoch", order_by="pulse_boot_ms")
         return _as(
             beats.with_columns(
                 STREAM,
                 driver="epoch",
-                began_ms="pulse_from_boot_ms",
+                # The first one after the start vouches for a part of the start.
+                began_ms=pl.when(is_first).then("pulse_boot_ms").otherwise("pulse_from_boot_ms"),
                 ended_ms="pulse_boot_ms",
                 wall_ms=_ms("beat_at"),
-            ),
+            ).filter(~is_start),
             facts.HEARTBEATS,
         ).sort("stream", "driver", "ended_ms")
 
