@@ -110,9 +110,9 @@ check: .venv/.ready ## format, lint, spelling and types
 unit: .venv/.ready ## the rules and the kernels, in under 20 s
 	$(PYTEST) tests/unit tests/vectors tests/reference jobs/tidemark/semantics jobs/tidemark/model
 
-proof: setup ## every property with 2,000 examples instead of 25 (100 through the engine), and the long cases of tests/delta
+proof: setup ## every property with 2,000 examples instead of 25 (100 through the engine), the long cases of tests/delta, and faults of real streams
 	$(BIN)/pytest -q tests/unit tests/vectors tests/delta/test_account_lives.py --hypothesis-profile=proof
-	$(BIN)/pytest -q -m long tests/delta tests/unit
+	$(BIN)/pytest -q -m long tests/delta tests/unit tests/airflow/test_planted_faults.py
 
 browser: ## Chromium for tests/browser, by apt where none is installed; without it they are skipped
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \

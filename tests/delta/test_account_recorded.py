@@ -233,6 +233,27 @@ def test_nothing_is_unknown_but_the_time_before_the_first_batch(facts: AccountFa
     assert {*unknown.join(results, on="result")["read_batch"]} == {0}
 
 
+def test_a_driver_is_absent_until_the_next_one_has_started(tmp_path: Path) -> None:
+    """The last heartbeat of the first one is of 20 s; the next one starts from 25 s to 50 s."""
+    play = Play(NEWEST, tmp_path)
+    play.batch([play.row("events", ms(9), key="a", id="a", v=1)], at_ms=ms(10))
+    (sub,) = play.topology.sub_topologies
+    history = Heartbeats(play.table("heartbeats").parent, topology="play", sub_topology=sub.name)
+    running, starting = StreamState.RUNNING, StreamState.STARTING
+    for state, epoch, from_s, at_s in (
+        (running, 1, 10, 20),
+        (starting, 2, 25, 25),
+        (starting, 2, 25, 41),
+        (running, 2, 41, 50),
+    ):
+        told = TimeTold(ms(from_s) - BOOTED_MS, ms(at_s) - BOOTED_MS, (), ())
+        beat = Heartbeat(state=state, epoch=epoch, launch_id="", at_ms=ms(at_s), pid=1, host="h", told=told)
+        history.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
+    pieces = Ledger.of(recorded_facts(tmp_path, play.topology)).timeline
+    absences = pieces.filter(pl.col("owner") == "absence").select("began_ms", "ended_ms")
+    assert absences.rows() == [(ms(20), ms(50))]
+
+
 def test_records_that_nobody_stamped_arrived_between_looks(tmp_path: Path) -> None:
     play = Play(NEWEST, tmp_path)
     # The look of the batch is at 10 s. Looks 3 s and 1 s before it saw the ends 1 and 2 of the partition.
@@ -242,6 +263,16 @@ def test_records_that_nobody_stamped_arrived_between_looks(tmp_path: Path) -> No
     assert [(read["n"], read["seen_before_ms"], read["excluded_before_ms"]) for read in row["reads"]] == [
         (1, 3_000, None), (1, 1_000, 3_000), (1, None, 1_000),
     ]  # fmt: skip
+
+
+def test_a_record_that_nobody_stamped_arrived_after_the_newest_look_without_it(tmp_path: Path) -> None:
+    """A driver looks at 3 s while it works, and then again with each batch."""
+    play = Play(NEWEST, tmp_path)
+    play.looks = lambda at_ms, source: [(0, 0, at_ms - (ms(3) - BOOTED_MS))] if source == "events" else []
+    for n, event_s in enumerate((9, 10, 3)):
+        play.batch([play.row("events", ms(event_s), key="a", id="a", v=n)], at_ms=ms(10 + n))
+    reads = recorded_facts(tmp_path, play.topology).reads
+    assert reads["arrived_ms"].to_list() == [ms(10), ms(11), ms(11)]
 
 
 def test_a_window_that_time_in_silence_closed_waited_for_that_silence(tmp_path: Path) -> None:

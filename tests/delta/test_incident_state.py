@@ -251,3 +251,13 @@ def test_an_sla_of_the_whole_topology_is_a_finding_about_its_subject(plant: Plan
         "incident_open: outcomes since 2026-01-01T12:16:00.000Z: SLA kept is broken; the worst was 7 ms"
     )
     assert findings(plant, 16, "flight_board") == []
+
+
+def test_why_says_why_an_sla_is_broken_as_its_check_does(plant: Plant) -> None:
+    said = "rows of `newest` are not as they are declared"
+    plant.check(16, {"kept": "error"}, subject="outcomes", blocked_by=said)
+    (line,) = findings(plant, 16)
+    assert f": SLA kept is broken: {said}; " in line
+    plant.check(18, {"kept": "pass"}, subject="outcomes")
+    (line,) = findings(plant, 18)
+    assert said not in line

@@ -12,14 +12,18 @@ from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
+from deltalake import DeltaTable, write_deltalake
 
 from support.fault_table import SHELVES, SHOP, THREE, Owned, Stage, enough, fresh, share
 from support.healthy import Healthy
 from support.planted import Fields, Killed, More, Repeated, Silent, Slow, Unusable, WrongClock
 from support.play import ms
 from support.world import Fault, Traffic
-from tidemark.account.explanation import Became, Verdict
+from tidemark.account.cause import cause_of
+from tidemark.account.explanation import Answer, Became
 from tidemark.account.numbers import shares_of_records
+from tidemark.account.warehouse import AccountTables
+from tidemark.facts.fact_tables import Stored
 from tidemark.model.sla_spec import parse
 
 ALWAYS = replace(SHOP, since_s=0)
@@ -37,7 +41,7 @@ class Case:
     at_s: float
     faults: Sequence[Fault]
     owners: Sequence[tuple[Owned, Became]]
-    verdict: Verdict = Verdict.EXPLAINED
+    answer: Answer = Answer.EXPLAINED
     usual_records: int = 0
 
 
@@ -101,9 +105,9 @@ LONG_CASES = [
     Case("no partition of many stands out", MANY, share("events", "quarantined_share", 0.02), 310,
          [Unusable(None, 245)], [(Owned("topic", "events", records=72), Became.QUARANTINED)]),
     Case("half of the records could never be used", ALWAYS, share("events", "quarantined_share", 0.02), 310,
-         [Unusable(1, 0)], [], Verdict.AS_USUAL),
-    Case("so few records always come", SHOP, enough("newest", 50), 310, [], [], Verdict.AS_USUAL),
-    Case("enough records come", SHOP, enough("newest", 30), 310, [More(0, 245, times=2)], [], Verdict.KEPT),
+         [Unusable(1, 0)], [], Answer.AS_USUAL),
+    Case("so few records always come", SHOP, enough("newest", 50), 310, [], [], Answer.AS_USUAL),
+    Case("enough records come", SHOP, enough("newest", 30), 310, [More(0, 245, times=2)], [], Answer.KEPT),
 ]  # fmt: skip
 
 
@@ -126,8 +130,26 @@ def test_records_that_do_not_come_through_have_an_owner(case: Case, healthy: Hea
     (spec,) = parse(
         {world.topology.name: {"promise": {**case.promise, "owner": "o"}}}, world.topology, file="slas.toml"
     )
-    found = shares_of_records(world.topology, world.layout, spec, at_ms=ms(case.at_s))
-    assert found.verdict is case.verdict
+    found = shares_of_records(AccountTables(world.layout, world.topology, Stored()), spec, at_ms=ms(case.at_s))
+    assert found.answer is case.answer
     named = [(Owned(leaf.owner, leaf.detail, records=leaf.records), leaf.became) for leaf in found.leaves]
     assert named == [*case.owners]
     assert sum(leaf.usual_records or 0 for leaf in found.leaves) == case.usual_records
+
+
+def test_numbers_are_those_of_the_tables_as_others_have_read_them(healthy: Healthy, tmp_path: Path) -> None:
+    """Three records of each of six rounds are refused, and then somebody writes all outcomes a second time."""
+    world = healthy.copy(SHOP, tmp_path / "warehouse").plant(Unusable(1, 245))
+    world.run(310)
+    promise = {**share("events", "quarantined_share", 0.02), "owner": "o"}
+    (spec,) = parse({world.topology.name: {"promise": promise}}, world.topology, file="slas.toml")
+
+    def broken(stored: Stored) -> int:
+        return cause_of(world.topology, world.layout, spec, at_ms=ms(310), stored=stored).broken
+
+    stored = Stored()
+    once = broken(stored)
+    world.drivers["reads"].flush()
+    path = world.layout.stream_table("play", "reads", "operator_batches")
+    write_deltalake(path, DeltaTable(path).to_pyarrow_table(), mode="append")
+    assert (once, broken(stored), broken(Stored())) == (18, 18, 36)

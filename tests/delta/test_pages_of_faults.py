@@ -66,9 +66,6 @@ def of_one_owner() -> Iterator[ParameterSet]:
         is_single = len(case.owners) == 1 and not case.name.startswith("pair")
         if case.stage is SHOP and case.promise in EIGHT and is_single:
             marks = [] if case.name in {"dead stream", "dead source"} else [pytest.mark.long]
-            if case.name == "wrong unit of time":
-                why = "time that refused records do not move counts as time without a record"
-                marks.append(pytest.mark.xfail(reason=why, strict=True))
             yield pytest.param(case, id=case.name, marks=marks)
 
 
@@ -79,11 +76,21 @@ def test_a_fault_is_one_page(healthy: Healthy, tmp_path: Path, case: Case) -> No
     assert pages(world, case.at_s) == [(owned.owner, owned.detail, "opened")]
 
 
+def test_a_silent_partition_is_one_page_beside_a_promise_about_numbers(healthy: Healthy, tmp_path: Path) -> None:
+    """The records that are missing are its producer's, and time waits for its next one."""
+    world = healthy.copy(SHOP, tmp_path / "warehouse").plant(Silent(1, 245))
+    (page,) = pages(world, 310)
+    assert page == ("producer", "events/1", "opened")
+    (alert,) = stored(world.layout, "play", ALERTS)
+    assert alert["slas"] == ["enough_records", "time_goes_on"]
+    assert alert["blocked_by"].startswith("18 records of `events` partition 1, not produced")
+
+
 def test_two_faults_are_two_pages_and_each_ends_by_itself(healthy: Healthy, tmp_path: Path) -> None:
     silent, slow = Silent(1, 245, until_s=335), Slow("operator", "newest", 4_000, 245)
     world = healthy.copy(SHOP, tmp_path / "warehouse").plant(silent, slow)
     opened = [("next_record", "events/1", "opened"), ("operator", "newest", "opened")]
-    # How many records come is not asked: too few of a partition belong to its producer, which is another owner.
+    # How many records come is not asked: the operator that is slow keeps them, too.
     assert pages(world, 330, EIGHT[:-1]) == opened
     assert pages(world, 345, EIGHT[:-1]) == sorted([*opened, ("next_record", "events/1", "resolved")])
 

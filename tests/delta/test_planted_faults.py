@@ -29,11 +29,12 @@ from support.world_drivers import BEAT_MS
 from tidemark.account.cause import cause_of
 from tidemark.account.contract import owner_of_contract
 from tidemark.account.excess import path_of
-from tidemark.account.explanation import Explanation, Verdict
+from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.ledger import Ledger
 from tidemark.account.numbers import shares_of_records
 from tidemark.account.owners import OWNERS
 from tidemark.account.records import numbered, record_parts
+from tidemark.account.warehouse import AccountTables
 from tidemark.cli.explain import topology, why
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import rows_in
@@ -222,7 +223,7 @@ def test_what_is_not_about_time_has_the_owners_of_the_table(played: Played) -> N
             named = {(leaf.owner, leaf.detail): leaf.records for leaf in found.leaves}
             assert named.keys() == {(owned.owner, owned.detail) for owned in case.owners}, case.name
             assert all(each.records in {None, named[each.owner, each.detail]} for each in case.owners), case.name
-            assert found.verdict is (Verdict.EXPLAINED if case.owners else Verdict.KEPT), case.name
+            assert found.answer is (Answer.EXPLAINED if case.owners else Answer.KEPT), case.name
             assert sum(leaf.share for leaf in found.leaves) == pytest.approx(1 if case.owners else 0), case.name
 
 
@@ -230,20 +231,21 @@ def explained_without_time(world: AnyWorld, spec: SlaSpec, case: Case) -> Explan
     """Returns what explains the promise of *case*, if it is not time."""
     has_lengths = any(owned.amount_ms is not None for owned in case.owners)
     is_of_records = spec.measure is Measure.STALENESS and case.owners and not has_lengths
+    tables = AccountTables(world.layout, world.topology, Stored())
     if spec.measure in OF_RECORDS or is_of_records:
-        return shares_of_records(world.topology, world.layout, spec, at_ms=ms(case.at_s))
+        return shares_of_records(tables, spec, at_ms=ms(case.at_s))
     if spec.measure in OF_ROWS:
-        return owner_of_contract(world.topology, world.layout, spec, at_ms=ms(case.at_s))
+        return owner_of_contract(tables, spec, at_ms=ms(case.at_s))
     return None
 
 
-Answer = Sequence[Owned]
+Named = Sequence[Owned]
 """Whom a surface names, with the amounts that it shows."""
-Surface = Callable[[AnyWorld, SlaSpec, int], Answer]
+Surface = Callable[[AnyWorld, SlaSpec, int], Named]
 """Asks a surface about a promise at an instant (epoch ms)."""
 
 
-def of_account(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
+def of_account(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Named:
     found = cause_of(world.topology, world.layout, spec, at_ms=at_ms)
     return [Owned(each.owner, each.detail, each.amount_ms, each.records) for each in found.leaves]
 
@@ -251,13 +253,13 @@ def of_account(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
 def of_check(checked: Mapping[str, Row]) -> Surface:
     """Returns what rows of `sla_results` say."""
 
-    def told(_world: AnyWorld, spec: SlaSpec, _at_ms: int) -> Answer:
+    def told(_world: AnyWorld, spec: SlaSpec, _at_ms: int) -> Named:
         return leaves_of(event_of(SlaResult, checked[spec.name]).causes)
 
     return told
 
 
-def leaves_of(causes: Sequence[AlertCause]) -> Answer:
+def leaves_of(causes: Sequence[AlertCause]) -> Named:
     """Returns the leaves of *causes*, and not the node that holds several together."""
     paths = {each: path_of((each.owner, each.detail or "", each.stream)) for each in causes}
     nodes = {node for path in paths.values() for node in path[:-1]}
@@ -265,7 +267,7 @@ def leaves_of(causes: Sequence[AlertCause]) -> Answer:
     return [Owned(each.owner, each.detail or "", each.amount_ms, each.records) for each in leaves]
 
 
-def of_why(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
+def of_why(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Named:
     """Returns whom `tidemark why` names for the operator that the promise is about, above its remarks."""
     operators = world.topology.operators.values()
     (operator,) = (each.name for each in operators if spec.subject in {each.name, each.result_table})
@@ -276,7 +278,7 @@ def of_why(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
     return [Owned(each.owner or "", each.detail or "", each.amount_ms, each.records) for each in told]
 
 
-def of_page(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
+def of_page(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Named:
     """Returns whom the page of the topology, which `tidemark status` shows, names for a broken promise.
 
     What is told beside the verdict has the owner of one of the broken promises.

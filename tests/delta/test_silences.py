@@ -16,10 +16,13 @@ from support.healthy import AnyWorld, Healthy
 from support.planted import Silent, Slow, Told
 from support.play import ms
 from support.world import Fault
-from tidemark.account.explanation import Explanation, Verdict
+from tidemark.account.cause import cause_of
+from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.silence import causes_of_silence
 from tidemark.cli.explain import why
+from tidemark.control.folder import Control, StreamState
 from tidemark.model.settings.intervals import iso
+from tidemark.model.sla_spec import parse
 
 NEW = replace(SHOP, since_s=0)
 HANGS = Slow("operator", "newest", 10**6, 250, times=1)
@@ -80,6 +83,38 @@ def test_a_table_is_late_when_it_is_older_than_usual(
     assert asked(healthy, tmp_path, SHOP, fault, at_s, "board") == [owners]
 
 
+@pytest.mark.parametrize(
+    ("promise", "limit_ms"),
+    [
+        # The newest row is of 240 s.
+        ({"subject": "board", "measure": "staleness"}, 40_000),
+        # A round is visible after 1,210 ms, and the mean of the records of partition 1 is 3 ms older than it.
+        ({"subject": "board", "measure": "latency_p99", "over": "1 min"}, 1_213),
+    ],
+)
+def test_a_value_at_its_limit_breaks_the_promise(
+    healthy: Healthy, tmp_path: Path, promise: Mapping[str, str], limit_ms: int
+) -> None:
+    """So do checks judge it. A millisecond less keeps the promise."""
+    world = played(healthy, tmp_path, SHOP, STOPPED, 280)
+    for error_ms, is_kept in ((limit_ms, False), (limit_ms + 1, True)):
+        keys = {**promise, "error_after": f"{error_ms} ms", "owner": "o"}
+        (spec,) = parse({world.topology.name: {"promise": keys}}, world.topology, file="slas.toml")
+        found = cause_of(world.topology, world.layout, spec, at_ms=ms(280))
+        assert (found.answer is Answer.KEPT) is is_kept
+
+
+def test_a_driver_that_holds_its_lease_and_beats_no_more_stands_still(healthy: Healthy, tmp_path: Path) -> None:
+    """The same driver, which was not killed at 250.1 s but stopped."""
+    stopped = replace(STOPPED, state=StreamState.RUNNING, reason=None)
+    world = played(healthy, tmp_path, SHOP, stopped, 280)
+    driver = Control(world.layout.control("play", "reads"))
+    driver.acquire(take_over_at_ms=ms(280))
+    found = causes_of_silence(world.topology, world.layout, ("board",), at_ms=ms(280))["board"]
+    driver.release()
+    assert [(leaf.owner, leaf.detail, leaf.amount_ms) for leaf in found.leaves] == [("pause", "play/reads", 29_800)]
+
+
 @pytest.mark.long
 def test_windows_wait_for_a_partition_and_other_tables_do_not(healthy: Healthy, tmp_path: Path) -> None:
     """The window that ended at 240 s needs a record of 240.9 s. The last look of the driver was at 261.797 s, and such
@@ -91,16 +126,16 @@ def test_windows_wait_for_a_partition_and_other_tables_do_not(healthy: Healthy, 
 
 
 @pytest.mark.parametrize(
-    ("at_s", "verdict", "owners"),
-    [(32.5, Verdict.KEPT, set()), (34, Verdict.EXPLAINED, {"operator", "producer"})],
+    ("at_s", "answer", "owners"),
+    [(32.5, Answer.KEPT, set()), (34, Answer.EXPLAINED, {"operator", "producer"})],
 )
 def test_without_history_settings_say_what_is_usual(
-    healthy: Healthy, tmp_path: Path, at_s: float, verdict: Verdict, owners: set[str]
+    healthy: Healthy, tmp_path: Path, at_s: float, answer: Answer, owners: set[str]
 ) -> None:
     """Two rounds are too few. The bound and the trigger are a second each, and another trigger is no delay."""
     (found,) = explained(healthy, tmp_path, NEW, HANGS_SOON, at_s, "board")
-    assert (found.verdict, {leaf.owner for leaf in found.leaves}) == (verdict, owners)
-    assert found.has_history is (verdict is Verdict.KEPT)
+    assert (found.answer, {leaf.owner for leaf in found.leaves}) == (answer, owners)
+    assert found.has_history is (answer is Answer.KEPT)
 
 
 def test_a_table_without_a_row_waits_for_the_setting_that_holds_it(healthy: Healthy, tmp_path: Path) -> None:
@@ -112,7 +147,7 @@ def test_a_table_without_a_row_waits_for_the_setting_that_holds_it(healthy: Heal
 
 def test_a_topology_that_has_never_run_has_no_account(healthy: Healthy, tmp_path: Path) -> None:
     (found,) = explained(healthy, tmp_path, NEW, None, 0, "board")
-    assert (found.verdict, found.leaves) == (Verdict.NOT_KNOWN, ())
+    assert (found.answer, found.leaves) == (Answer.NOT_KNOWN, ())
 
 
 def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path: Path) -> None:

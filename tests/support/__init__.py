@@ -65,5 +65,6 @@
 | `schemas` | `disagreement`: how the JSON Schema of a file and its parser differ about one file |
 | `views` | `table_or_view`: the rows of a table, or of a view over tables |
 | `sql_scripts` | `statements_of`: the statements of a script of SQL |
+| `sla_rows` | `row_of_page`: the text of an SLA on the page that Airflow shows |
 | `supervision_cases` | cases of supervision for every place of the control folder |
 """

@@ -177,6 +177,11 @@ NARROW = Stage(
     shop().replace('bound = "1 s"\n', 'bound = "1 s"\nmax_records = 8\n'), OF_SHOP, [Traffic(each=3)],
 )  # fmt: skip
 """A batch reads at most eight records; six come in ten seconds."""
+INTERVALS = Stage(
+    shop().replace('table = "board"\n', 'table = "board"\ncomplete = {every = "10 s"}\n'),
+    {"board_is_complete": {"subject": "board", "measure": "complete_by", "complete_by": "30 s"}},
+)
+"""An interval of ten seconds is complete 11.2 s after its end."""
 BUSY = Stage(shop(), OF_SHOP, costs=Costs(per_record=20))
 """Each operator takes 20 ms for a record."""
 
@@ -473,6 +478,15 @@ FAULTS = [
     Case(
         "dead stream, of which is warned", SHOP, "board_warns", 310,
         (Told("reads", 250.1),), (absence("reads", 59_800),), verdict="warn", is_followed=False,
+    ),
+    # The interval to 240 s needs a record of 241 s. The last look was at 250.1 s.
+    Case(
+        "interval that no driver completes", INTERVALS, "board_is_complete", 310,
+        (Told("reads", 250.1),), (absence("reads", 59_900),),
+    ),
+    Case(
+        "interval that waits for a partition", INTERVALS, "board_is_complete", 310,
+        (Silent(1, 245),), (Owned("next_record", "events/1", 59_600),),
     ),
     Case(
         "silent stream", SHOP, "board_is_fresh", 310,

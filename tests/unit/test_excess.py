@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from tidemark.account.excess import Judged, explain
-from tidemark.account.explanation import Explanation, Verdict
+from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.steps import PARTS
 
 LIMIT_MS = 4_000
@@ -53,7 +53,7 @@ def test_two_causes_with_the_share_of_results_that_each_keeps() -> None:
     """Eight results were written 9 s later than usual, and two waited 5 s longer for the operator: 72 s and 10 s."""
     late, slow = USUAL | {("producer", "orders/0"): 9_300}, USUAL | {("operator", "top"): 5_100}
     found = explain(judged([late] * 8 + [slow] * 2))
-    assert found.verdict is Verdict.EXPLAINED
+    assert found.answer is Answer.EXPLAINED
     assert [(cause.owner, cause.detail, cause.explained) for cause in found.causes] == [
         ("producer", "orders/0", 0.8),
         ("operator", "top", 1.0),
@@ -93,25 +93,25 @@ def test_as_many_late_results_as_before_are_as_usual() -> None:
     """Of 100 results 15 broke the promise; 10 % did before, and 15 % are 1.5 times that."""
     late = USUAL | {("producer", "orders/0"): 9_300}
     asked = {"judged": 100, "usual_share": 0.1}
-    assert explain(judged([late] * 15, **asked)).verdict is Verdict.AS_USUAL
+    assert explain(judged([late] * 15, **asked)).answer is Answer.AS_USUAL
     # Three standard errors of 10 % in 100 are 9 %.
-    assert explain(judged([late] * 19, **asked)).verdict is Verdict.AS_USUAL
-    assert explain(judged([late] * 20, **asked)).verdict is Verdict.EXPLAINED
+    assert explain(judged([late] * 19, **asked)).answer is Answer.AS_USUAL
+    assert explain(judged([late] * 20, **asked)).answer is Answer.EXPLAINED
 
 
 def test_a_promise_below_the_length_of_a_setting_cannot_be_kept() -> None:
     """Nothing ever kept it: the trigger of 30 s alone is longer than 4 s."""
     found = explain(judged([{("trigger", ""): 24_000}] * 5, kept=(), usual_share=1.0, judged=5))
-    assert (found.verdict, found.has_history) == (Verdict.CANNOT_BE_KEPT, False)
+    assert (found.answer, found.has_history) == (Answer.CANNOT_BE_KEPT, False)
     assert leaves(found) == [("trigger", "", 30_000, 5)]
 
 
 def test_without_history_the_whole_length_is_excess() -> None:
     found = explain(judged([USUAL | {("operator", "top"): 5_000}] * 3, kept=(USUAL,) * 19))
-    assert (found.verdict, found.has_history) == (Verdict.EXPLAINED, False)
+    assert (found.answer, found.has_history) == (Answer.EXPLAINED, False)
     assert leaves(found) == [("operator", "top", 5_000, 3)]
 
 
 def test_what_kept_the_promise_has_no_cause() -> None:
     found = explain(judged([]))
-    assert (found.verdict, found.causes, found.leaves) == (Verdict.KEPT, (), ())
+    assert (found.answer, found.causes, found.leaves) == (Answer.KEPT, (), ())

@@ -15,8 +15,7 @@ import pytest
 
 from support.alert_services import KEY, PagerDutyService
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
-from tidemark.account.explanation import Cause, Explanation, Leaf
-from tidemark.account.explanation import Verdict as ExplainedBy
+from tidemark.account.explanation import Answer, CausingOwner, Explanation, Leaf
 from tidemark.model.channel_spec import parse as channels
 from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResult
 from tidemark.model.topology import Topology, parse
@@ -297,6 +296,8 @@ def test_the_page_of_a_fault_ends_with_the_last_of_its_alerts_in_all_topologies(
     ("cause", "fault"),
     [
         (AlertCause(owner="partition", detail="events/2"), "partition default events 2"),
+        (AlertCause(owner="producer", detail="events/2"), "partition default events 2"),
+        (AlertCause(owner="next_record", detail="events/2"), "partition default events 2"),
         (AlertCause(owner="broker", detail="events"), "broker default events"),
         # What belongs to a stream, or is no place outside, is of one topology.
         (AlertCause(owner="bound", detail="events", stream="reads"), "bound events play/reads"),
@@ -319,8 +320,11 @@ def test_the_causes_of_an_alert_are_those_of_an_explanation_and_then_the_other_l
         Leaf(owner="producer", detail="events/1", amount_ms=4_000, share=0.25, touched=12, since_ms=NOON),
         Leaf(owner="operator", detail="latest", stream="play/reads", amount_ms=700, share=0.25, touched=11),
     )
-    causes = (Cause(owner="topic", detail="events", explained=0.73), Cause(owner="spark", detail="", explained=0.93))
-    told = Explanation(verdict=ExplainedBy.EXPLAINED, causes=causes, leaves=leaves, explained=0.93, broken=41)
+    causes = (
+        CausingOwner(owner="topic", detail="events", explained=0.73),
+        CausingOwner(owner="spark", detail="", explained=0.93),
+    )
+    told = Explanation(answer=Answer.EXPLAINED, causes=causes, leaves=leaves, explained=0.93, broken=41)
     assert causes_of(told) == (
         # Of 41 results 73 % are 30. Both of its producers are below the topic, the earlier of which began at noon.
         AlertCause(owner="topic", detail="events", amount_ms=13_000, share=0.75, results=30, broken=41, since_ms=NOON),
@@ -335,7 +339,7 @@ def test_the_causes_of_an_alert_are_those_of_an_explanation_and_then_the_other_l
             owner="operator", detail="latest", stream="play/reads", amount_ms=700, share=0.25, results=11, broken=41
         ),
     )
-    assert causes_of(Explanation(verdict=ExplainedBy.AS_USUAL)) == ()
+    assert causes_of(Explanation(answer=Answer.AS_USUAL)) == ()
 
 
 def test_a_fault_in_another_topology_affects_what_reads_its_topics(story: Story) -> None:

@@ -9,9 +9,10 @@ import polars as pl
 import pytest
 
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
+from tidemark.account.configured import holding_setting
 from tidemark.account.contract import owner_of_culprit
 from tidemark.account.counts import DAY_MS, HOUR_MS, Span
-from tidemark.account.explanation import Verdict
+from tidemark.account.explanation import Answer
 from tidemark.account.moves import MADE_OF, can_move
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.registry import Moved
@@ -33,6 +34,22 @@ SHOP = parse(
     ),
     file="shop.toml",
 )
+
+
+def test_one_rule_says_which_setting_holds_records():
+    """A window holds its records until it ends, with or without a wait for late ones."""
+
+    def setting(**keys: object) -> str | None:
+        counts = aggregate(key=["id"], aggregates={"n": "count(*)"}, **keys)
+        text = topology_of(events=source("id string"), counts=counts, out=sink("counts", table="out"))
+        return holding_setting(parse(tomllib.loads(text), file="shop.toml").operators["counts"])
+
+    closes = {"window": {"tumbling": "10 s"}, "strategy": "on_window_close"}
+    assert setting() is None
+    assert setting(strategy="periodic", interval="5 s") == "interval"
+    assert setting(**closes) == "window"
+    assert setting(**closes, allowed_lateness="5 s") == "allowed_lateness"
+    assert setting(**{**closes, "window": {"session": "10 s"}}) == "window"
 
 
 def of_days(days: int, by_hour: dict[int, int]) -> pl.DataFrame:
@@ -127,4 +144,4 @@ def test_a_culprit_is_an_owner_without_an_amount(measure, culprit, owner, detail
 
 def test_a_broken_contract_without_a_culprit_names_nobody():
     found = owner_of_culprit(SHOP, Measure.CONTRACT, None, broken=3)
-    assert (found.verdict, found.leaves, found.broken) == (Verdict.NOT_KNOWN, (), 3)
+    assert (found.answer, found.leaves, found.broken) == (Answer.NOT_KNOWN, (), 3)

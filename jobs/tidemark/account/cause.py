@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import polars as pl
@@ -18,7 +18,7 @@ from tidemark.account.clocks import driver_clocks
 from tidemark.account.configured import configured_lengths, source_of_volume
 from tidemark.account.contract import owner_of_contract
 from tidemark.account.excess import Judged, explain
-from tidemark.account.explanation import Became, Cause, Explanation, Leaf, Verdict
+from tidemark.account.explanation import Answer, Became, CausingOwner, Explanation, Leaf
 from tidemark.account.facts import MS, AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.moves import can_move
@@ -31,7 +31,7 @@ from tidemark.account.owners import OWNERS
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
-from tidemark.account.recorded import Recorded, with_usual
+from tidemark.account.recorded import Recorded, since, with_usual
 from tidemark.account.records import in_order, numbered, record_parts, step
 from tidemark.account.steps import AGES, parts_of
 from tidemark.account.warehouse import AccountTables
@@ -43,8 +43,9 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.completeness import Intervals
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
-from tidemark.semantics.sla import BurnRate, Deadline, Sla
+from tidemark.semantics.sla import BurnRate, Deadline, Sla, longest_kept_ms
 
 OF_RECORDS = frozenset({*QUANTILES, Measure.BURN_RATE})
 OF_OPEN_RESULTS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG})
@@ -52,6 +53,9 @@ OF_NUMBERS = frozenset({Measure.RECORDS, *SHARES})
 OF_ROWS = frozenset({Measure.COMPLETENESS, Measure.CONTRACT, Measure.SCHEMA_CHANGES})
 MOST_KEPT = 2_000
 """What is expected is read from at most this many results that kept the promise, the newest ones."""
+LOOKS_BACK_MS, HOUR_MS = 600_000, 3_600_000
+"""The ledger of results begins so long before the first of them began to age, and that of the present at a whole hour.
+"""
 PartsOf = Callable[[Ledger, pl.DataFrame], pl.DataFrame]
 """Returns the PARTS of results, numbered in their order."""
 
@@ -68,18 +72,18 @@ def cause_of(
 
 def cause_in(known: Known, spec: SlaSpec) -> Explanation:
     """Returns why *spec* was broken, as `cause_of` does: what is *known* over its length serves several promises."""
-    promise, topology, layout, at_ms = Promise(known, spec), known.tables.topology, known.tables.layout, known.at_ms
+    promise, tables, at_ms = JudgedPromise(known, spec), known.tables, known.at_ms
     if spec.measure in OF_RECORDS:
         return explain(promise.records())
     if spec.measure is Measure.COMPLETE_BY:
-        return explain(promise.intervals())
+        return promise.of_open_interval() or explain(promise.intervals())
     if spec.measure in WORK_QUANTILES:
         return explain(promise.work())
     if spec.measure in OF_OPEN_RESULTS:
         return promise.of_open_result() or promise.of_silence()
     if spec.measure in OF_NUMBERS:
-        return shares_of_records(topology, layout, spec, at_ms=at_ms)
-    return owner_of_contract(topology, layout, spec, at_ms=at_ms)
+        return shares_of_records(tables, spec, at_ms=at_ms)
+    return owner_of_contract(tables, spec, at_ms=at_ms)
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class Known:
     tables: AccountTables
     at_ms: int
     over_ms: int = 0
+    _now: dict[int | None, StreamsNow] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def recorded(self) -> Recorded:
@@ -103,23 +108,27 @@ class Known:
         """The facts of the account."""
         return self.recorded.facts(self.tables.topology)
 
-    def ledger_before(self, first_ms: int) -> Ledger:
-        """Returns whose each moment of a stream was; what was so before *first_ms*, epoch ms, is usual."""
-        return Ledger.of(with_usual(self.facts, until_ms=first_ms))
+    def ledger(self, *, since_ms: int | None, usual_until_ms: int | None = None) -> Ledger:
+        """Returns whose each moment of a stream was from *since_ms* on; None: as far as is known.
 
-    @cached_property
-    def ledger(self) -> Ledger:
-        """Whose each moment of a stream was, where what was so before the `over_ms` is usual."""
-        return self.ledger_before(self.at_ms - self.over_ms)
+        What was so before *usual_until_ms* is usual; None: before the `over_ms`. Both are epoch ms.
+        """
+        until_ms = self.at_ms - self.over_ms if usual_until_ms is None else usual_until_ms
+        facts = with_usual(self.facts, until_ms=until_ms)
+        return Ledger.of(facts if since_ms is None else since(facts, since_ms - LOOKS_BACK_MS))
 
-    @cached_property
-    def now(self) -> StreamsNow:
-        """What the streams do at the instant."""
-        return StreamsNow(self.tables, self.recorded, self.ledger, self.at_ms)
+    def now(self, since_ms: int | None) -> StreamsNow:
+        """Returns what the streams do at the instant, and have done since *since_ms*, epoch ms; None: ever."""
+        # Promises about the same tables ask for nearly the same time.
+        hour = None if since_ms is None else since_ms // HOUR_MS
+        if hour not in self._now:
+            ledger = self.ledger(since_ms=None if hour is None else hour * HOUR_MS)
+            self._now[hour] = StreamsNow(self.tables, self.recorded, ledger, self.at_ms)
+        return self._now[hour]
 
 
 @dataclass(frozen=True)
-class Promise:
+class JudgedPromise:
     """A promise, with what is *known* of the results that it is about."""
 
     known: Known
@@ -130,15 +139,17 @@ class Promise:
         """The topology that promises it."""
         return self.known.tables.topology
 
-    def broken_limit_ms(self, measured_ms: float) -> float:
-        """Returns the limit that a length of *measured_ms* breaks: that of an error, or else the lowest one, ms."""
+    def kept_ms(self, measured_ms: float) -> int:
+        """Returns the longest length, in whole ms, that keeps the limit which a length of *measured_ms* breaks: that
+        of an error, or else the lowest one.
+        """
         match self.spec.limits:
             case BurnRate():
                 return self.spec.limits.objective.threshold_ms
             case Sla():
                 error_ms = self.spec.limits.error_after_ms
-                is_error = error_ms is not None and measured_ms > error_ms
-                return error_ms if is_error and error_ms is not None else self.spec.limits.least_ms
+                is_error = error_ms is not None and measured_ms >= error_ms
+                return longest_kept_ms(error_ms if is_error and error_ms is not None else self.spec.limits.least_ms)
             case _:
                 return 0
 
@@ -164,19 +175,31 @@ class Promise:
 
     def intervals(self) -> Judged:
         """Returns the intervals that were complete after their deadline, each as a window."""
-        deadline, intervals = self.spec.limits, self.topology.operators[self.spec.subject].complete
-        assert isinstance(deadline, Deadline)
+        return self._judged(self._complete, window_parts)
+
+    @property
+    def _deadline(self) -> Deadline:
+        assert isinstance(self.spec.limits, Deadline)
+        return self.spec.limits
+
+    @property
+    def _every(self) -> Intervals:
+        """The intervals that the promise is about."""
+        intervals = self.topology.operators[self.spec.subject].complete
         assert intervals is not None
+        return intervals
+
+    @property
+    def _complete(self) -> pl.DataFrame:
+        """The intervals that are complete, with `age_ms` and, as `limit_ms`, their deadlines' age."""
         windows = self.known.facts.windows.filter(pl.col("place") == self.spec.subject)
         of_intervals = {
-            end_ms: deadline.at_ms(end_ms) - end_ms
+            end_ms: self._deadline.at_ms(end_ms) - end_ms
             for end_ms in windows["end_ms"].unique()
-            if intervals.end_of(intervals.start_of(end_ms - 1)) == end_ms
+            if self._every.end_of(self._every.start_of(end_ms - 1)) == end_ms
         }
         limit_ms = pl.col("end_ms").replace_strict(of_intervals, default=None, return_dtype=MS)
-        return self._judged(
-            _with_ages(windows, "end_ms").with_columns(limit_ms=limit_ms).drop_nulls("limit_ms"), window_parts
-        )
+        return _with_ages(windows, "end_ms").with_columns(limit_ms=limit_ms).drop_nulls("limit_ms")
 
     def work(self) -> Judged:
         """Returns the batches in which the operator worked for too long, by the operator's segments alone."""
@@ -195,11 +218,11 @@ class Promise:
 
     def _judged(self, results: pl.DataFrame, parts_of_results: PartsOf) -> Judged:
         """Returns those of *results* (`n`, `age_ms`, `visible_ms`) that broke the promise, and those that kept it
-        before; each has a `limit_ms` of its own, or that of the promise.
+        before; each has its own longest age that keeps it, `limit_ms`, or that of the promise.
         """
         at_ms = self.known.at_ms
         is_now = pl.col("visible_ms").is_between(at_ms - self.spec.over_ms, at_ms, closed="right")
-        of_promise_ms = self.broken_limit_ms(self._measured_ms(results.filter(is_now)))
+        of_promise_ms = self.kept_ms(self._measured_ms(results.filter(is_now)))
         limit_ms = pl.col("limit_ms") if "limit_ms" in results.columns else pl.lit(of_promise_ms)
         asked = results.with_columns(over_ms=pl.col("age_ms") - limit_ms, visible=pl.col("visible_ms"))
         now = asked.filter(is_now)
@@ -212,10 +235,15 @@ class Promise:
         history = int(before["n"].sum())
         return self._with_settings(
             results=numbered(chosen.select("n", "age_ms", "over_ms", is_broken)),
-            parts=parts_of_results(self.known.ledger_before(first_ms), chosen),
+            parts=parts_of_results(self._ledger_of(chosen, usual_until_ms=first_ms), chosen),
             usual_share=int(before.filter(pl.col("over_ms") > 0)["n"].sum()) / history if history else None,
             judged=int(now["n"].sum()),
         )
+
+    def _ledger_of(self, results: pl.DataFrame, *, usual_until_ms: int | None = None) -> Ledger:
+        """Returns the ledger of the time in which *results* aged."""
+        began_ms = results.select((pl.col("visible_ms") - pl.col("age_ms")).min()).item()
+        return self.known.ledger(since_ms=began_ms, usual_until_ms=usual_until_ms)
 
     def _measured_ms(self, results: pl.DataFrame) -> float:
         """Returns the quantile of the ages of *results* that the promise limits, ms; 0 without any."""
@@ -252,15 +280,15 @@ class Promise:
         if ahead is not None:
             return ahead
         age_ms = self._newest_age_ms
-        if age_ms <= self.broken_limit_ms(age_ms):
-            return Explanation(verdict=Verdict.KEPT)
+        if age_ms <= self.kept_ms(age_ms):
+            return Explanation(answer=Answer.KEPT)
         found = self.open_result()
         return None if found is None else explain(self.judged_open(found))
 
     def of_silence(self) -> Explanation:
         """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""
         if self.spec.measure is Measure.STALENESS:
-            return shares_of_records(self.topology, self.known.tables.layout, self.spec, at_ms=self.known.at_ms)
+            return shares_of_records(self.known.tables, self.spec, at_ms=self.known.at_ms)
         source = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
         return _of_one(Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED))
 
@@ -303,9 +331,14 @@ class Promise:
         )
         return rows.select("batch_id", watermark_ms=pl.col("watermark").dt.epoch("ms")).drop_nulls()
 
+    @property
+    def now(self) -> StreamsNow:
+        """What the streams do at the instant, and have done since the newest record of the table, or the watermark."""
+        return self.known.now(self.newest_ms)
+
     def open_result(self) -> OpenResult | None:
         """Returns the oldest result that is not visible yet; None: none is on its way."""
-        now = self.known.now
+        now = self.now
         if self.spec.measure is Measure.WATERMARK_LAG:
             return OpenTime(now).where_it_stands(self.sub_topology)
         for place in self.places:
@@ -326,6 +359,29 @@ class Promise:
         """Whether its results become visible when time has passed them."""
         return self.spec.measure is Measure.WATERMARK_LAG or any(map(self._holder, self.places))
 
+    def of_open_interval(self) -> Explanation | None:
+        """Returns why the first interval that is not complete is late; None: its deadline is still to come, or no look
+        of its stream is known.
+        """
+        end_ms = self._open_end_ms
+        now = self.known.now(end_ms)
+        if end_ms is None or self.known.at_ms < self._deadline.at_ms(end_ms):
+            return None
+        found = OpenTime(now).not_passed(self.sub_topology, end_ms)
+        if found is None:
+            has_looked = now.last_look_ms(now.name(self.sub_topology)) is not None
+            return self.of_silence() if has_looked else None
+        return explain(self._beside(found, self._complete, self._deadline.at_ms(end_ms) - end_ms, window_parts))
+
+    @property
+    def _open_end_ms(self) -> int | None:
+        """The end of the first interval that is not complete, epoch ms; None: nothing was read."""
+        newest_ms = self._complete["end_ms"].max()
+        if isinstance(newest_ms, int):
+            return self._every.end_of(newest_ms)
+        first_ms = self.known.facts.reads["event_ms"].min()
+        return self._every.end_of(self._every.start_of(first_ms)) if isinstance(first_ms, int) else None
+
     @property
     def visible(self) -> pl.DataFrame:
         """The results that became visible, with `age_ms`: windows, where they wait for time."""
@@ -338,16 +394,20 @@ class Promise:
 
     def judged_open(self, found: OpenResult) -> Judged:
         """Returns an open result beside those that were visible before it, and that kept the promise."""
-        results = self.visible
-        limit_ms = self.broken_limit_ms(self._newest_age_ms)
+        limit_ms = self.kept_ms(self._newest_age_ms)
+        parts_of_results = window_parts if self._is_of_time else record_parts
+        return self._beside(found, self.visible.with_columns(limit_ms=pl.lit(limit_ms)), limit_ms, parts_of_results)
+
+    def _beside(self, found: OpenResult, visible: pl.DataFrame, limit_ms: int, parts_of_results: PartsOf) -> Judged:
+        """Returns an open result, which may be *limit_ms* old, beside those of *visible* that kept their `limit_ms`."""
         is_before = pl.col("visible_ms") < self.known.at_ms - found.age_ms
         kept = (
-            results.filter(is_before, pl.col("age_ms") <= limit_ms)
+            visible.filter(is_before, pl.col("age_ms") <= pl.col("limit_ms"))
             .sort("visible_ms")
             .tail(MOST_KEPT)
-            .with_columns(over_ms=pl.col("age_ms") - limit_ms, is_broken=pl.lit(value=False))
+            .with_columns(over_ms=pl.col("age_ms") - pl.col("limit_ms"), is_broken=pl.lit(value=False))
         )
-        parts = (window_parts if self._is_of_time else record_parts)(self.known.ledger, kept)
+        parts = parts_of_results(self._ledger_of(kept), kept)
         columns = ["result", "n", "age_ms", "over_ms", "is_broken"]
         row = dict(zip(columns, (-1, 1, found.age_ms, found.age_ms - limit_ms, True), strict=True))
         known = numbered(kept).select(columns)
@@ -360,8 +420,8 @@ class Promise:
 
 def _of_one(leaf: Leaf) -> Explanation:
     """Returns that *leaf* alone explains the one result that broke a promise."""
-    cause = Cause(owner=leaf.owner, detail=leaf.detail, explained=1.0)
-    return Explanation(verdict=Verdict.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1)
+    cause = CausingOwner(owner=leaf.owner, detail=leaf.detail, explained=1.0)
+    return Explanation(answer=Answer.EXPLAINED, causes=(cause,), leaves=(leaf,), explained=1.0, broken=1, results=1)
 
 
 def _with_ages(results: pl.DataFrame, since: str) -> pl.DataFrame:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidemark.account.open_records import hop_into
 from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
 from tidemark.account.owners.bound import BOUND
 from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.trigger import TRIGGER
+from tidemark.account.owners.window import WINDOW
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.topology import Topology
+from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.strategy import Strategy
 
 
 def configured_lengths(topology: Topology) -> Mapping[tuple[str, str | None], int]:
@@ -36,3 +39,18 @@ def source_of_volume(topology: Topology) -> Mapping[str, str]:
         leading = [o for o in first.sources if o.name not in first.table_inputs()] or first.sources
         found[f"{topology.name}/{sub.name}"] = leading[0].name
     return found
+
+
+def hop_into(sub: SubTopology) -> HopSource | None:
+    """Returns the hop that *sub* reads, if it leads; None: it reads sources."""
+    leading = [o for o in sub.sources if o.name not in sub.table_inputs()]
+    return next((o for o in leading if isinstance(o, HopSource)), None)
+
+
+def holding_setting(operator: Operator) -> str | None:
+    """Returns the owner of the time for which *operator* holds results by its settings; None: it holds none."""
+    if operator.emission is None or not operator.emission.holds:
+        return None
+    if operator.emission.strategy is Strategy.PERIODIC:
+        return INTERVAL
+    return ALLOWED_LATENESS if operator.allowed_lateness_ms else WINDOW

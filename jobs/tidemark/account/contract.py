@@ -8,35 +8,34 @@ from __future__ import annotations
 
 import polars as pl
 
-from tidemark.account.explanation import Explanation, Leaf, Verdict
+from tidemark.account.explanation import Answer, Explanation, Leaf
 from tidemark.account.moves import can_move
 from tidemark.account.owners.driver import DRIVER
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.target import TARGET
 from tidemark.account.owners.topic import TOPIC
+from tidemark.account.warehouse import AccountTables
 from tidemark.facts.checks import newest_check
-from tidemark.facts.fact_tables import Stored
-from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN
 
 
-def owner_of_contract(topology: Topology, layout: Layout, spec: SlaSpec, *, at_ms: int) -> Explanation:
+def owner_of_contract(tables: AccountTables, spec: SlaSpec, *, at_ms: int) -> Explanation:
     """Returns whose fault it is that *spec*, a contract, completeness or changes of fields, is broken at *at_ms*.
 
     It is what the newest check until then (epoch ms) found. It is not known before the first check.
     """
     is_asked = (pl.col("sla") == spec.name) & (pl.col("checked_at") <= utc(at_ms))
     columns = ("verdict", "culprit", "records")
-    check = newest_check(Stored(), layout, topology.name, is_asked, columns=columns)
+    check = newest_check(tables.stored, tables.layout, tables.topology.name, is_asked, columns=columns)
     if check is None:
-        return Explanation(verdict=Verdict.NOT_KNOWN)
+        return Explanation(answer=Answer.NOT_KNOWN)
     (result,) = check.rows
     if result["verdict"] not in BROKEN:
-        return Explanation(verdict=Verdict.KEPT)
-    return owner_of_culprit(topology, spec.measure, result["culprit"], broken=result["records"] or 0)
+        return Explanation(answer=Answer.KEPT)
+    return owner_of_culprit(tables.topology, spec.measure, result["culprit"], broken=result["records"] or 0)
 
 
 def owner_of_culprit(topology: Topology, measure: Measure, culprit: str | None, *, broken: int = 0) -> Explanation:
@@ -45,7 +44,7 @@ def owner_of_culprit(topology: Topology, measure: Measure, culprit: str | None, 
     So many rows are *broken*, or fields changed.
     """
     if culprit is None:
-        return Explanation(verdict=Verdict.NOT_KNOWN, broken=broken)
+        return Explanation(answer=Answer.NOT_KNOWN, broken=broken)
     operator = topology.operators.get(culprit)
     if measure is Measure.SCHEMA_CHANGES:
         leaf = Leaf(owner=TOPIC, detail=culprit)
@@ -57,4 +56,4 @@ def owner_of_culprit(topology: Topology, measure: Measure, culprit: str | None, 
     else:
         leaf = Leaf(owner=TARGET, detail=culprit)
     assert can_move(leaf.owner, measure)
-    return Explanation(verdict=Verdict.EXPLAINED, leaves=(leaf,), explained=1, broken=broken, results=broken)
+    return Explanation(answer=Answer.EXPLAINED, leaves=(leaf,), explained=1, broken=broken, results=broken)

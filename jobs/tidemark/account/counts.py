@@ -13,8 +13,8 @@ from typing import Any
 
 import polars as pl
 
-from tidemark.facts.topology_tables import Scan, tables_of
-from tidemark.model.project.layout import Layout
+from tidemark.account.warehouse import AccountTables
+from tidemark.facts.topology_tables import Scan
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.tables.catalog import (
@@ -27,7 +27,6 @@ from tidemark.model.tables.catalog import (
     PARTITION_BATCHES,
     Table,
 )
-from tidemark.model.topology import Topology
 
 HOUR_MS = Grain.HOUR.length_ms
 WEEK_MS = 7 * DAY_MS
@@ -62,10 +61,10 @@ class Span:
 
 
 class Counts:
-    """What streams of *topology* counted in the week before *at_ms*, and in the day before *since_ms*."""
+    """What the streams of *tables* counted in the week before *at_ms*, and in the day before *since_ms*."""
 
-    def __init__(self, topology: Topology, layout: Layout, *, since_ms: int, at_ms: int) -> None:
-        self._topology, self._scan = topology, tables_of(layout, topology.name)
+    def __init__(self, tables: AccountTables, *, since_ms: int, at_ms: int) -> None:
+        self._topology, self._scan = tables.topology, tables.of_all_streams
         self._since_ms, self._at_ms = since_ms, at_ms
 
     @cached_property
@@ -115,24 +114,6 @@ class Counts:
             usable="records_in",
         )
         return pl.concat([rows.filter(is_of_topic).drop("reads"), others], how="diagonal").sort("finished_ms")
-
-    @cached_property
-    def _hops(self) -> pl.DataFrame:
-        names = [hop.name for sub in self._topology.sub_topologies for hop in sub.hops_read]
-        is_read = pl.col("source").is_in(names) & pl.col("until_offset").is_not_null()
-        return self._rows(
-            PARTITION_BATCHES, self._since_ms - DAY_MS, is_read, columns=("source", "partition", "until_offset")
-        )
-
-    def read_of_hop(self, sub_topology: str, hop: str, batch_id: int | None = None) -> int | None:
-        """Returns up to which batch of its writer (excluded) *sub_topology* has read *hop* with a batch.
-
-        None as *batch_id*: with all. None: it is not known.
-        """
-        is_its = (pl.col("sub_topology") == sub_topology) & (pl.col("source") == hop)
-        rows = self._hops.filter(is_its)
-        known = rows if batch_id is None else rows.filter(pl.col("batch_id") <= batch_id)
-        return known["until_offset"].max()  # type: ignore[return-value]
 
     @cached_property
     def dead_letters(self) -> pl.DataFrame:
@@ -216,3 +197,22 @@ def finished(scan: Scan, *where: pl.Expr) -> pl.DataFrame:
     """Returns `finished_ms` of batches."""
     rows = scan(BATCHES, where=where).select(*BATCH, finished_ms=pl.col("finished_at").dt.epoch("ms"))
     return rows.collect()
+
+
+RECENT_BATCHES = 1_000
+"""A stream that reads a hop has read it with one of so many batches. Where it has not, all of them are read."""
+
+
+def read_of_hop(scan: Scan, sub_topology: str, hop: str, batch_id: int) -> int | None:
+    """Returns up to which batch of its writer (excluded) *sub_topology* had read *hop* with that batch.
+
+    None: it is not known.
+    """
+    for first in (batch_id - RECENT_BATCHES, 0):
+        rows = scan(PARTITION_BATCHES, where=[pl.col("batch_id").is_between(first, batch_id)])
+        read = rows.select("sub_topology", "source", "until_offset").collect()
+        is_its = (pl.col("sub_topology") == sub_topology) & (pl.col("source") == hop)
+        until = read.filter(is_its)["until_offset"].max()
+        if isinstance(until, int):
+            return until
+    return None

@@ -258,14 +258,17 @@ def _plans(plans: pl.DataFrame, batches: pl.DataFrame) -> dict[str, list[_Plan]]
             left=(pl.col("latest_offset") - pl.col("until_offset")).sum(),
         )
     )
+    lists = ("input", "arrived", "partition", "from_offset", "until_offset")
+    by_plan = by_input.group_by(of_plan, maintain_order=True).agg(*lists, pl.sum("read", "left"))
     found: dict[str, list[_Plan]] = {}
-    for (stream, batch_id, looked_ms, nothing), rows in by_input.group_by(of_plan, maintain_order=True):
-        arrivals = dict(rows.select("input", "arrived").iter_rows())
-        of_place = rows.select("input", "partition", "from_offset", "until_offset")
-        places = of_place.explode("partition", "from_offset", "until_offset").iter_rows()
-        taken = {(name, number): (since, until) for name, number, since, until in places}
-        plan = _Plan(batch_id, looked_ms, int(rows["read"].sum()), int(rows["left"].sum()), arrivals, taken, nothing)
-        found.setdefault(stream, []).append(plan)
+    for stream, batch_id, looked_ms, nothing, inputs, arrived_of, *of_places, read, left in by_plan.iter_rows():
+        taken = {
+            (name, number): (since, until)
+            for name, *places in zip(inputs, *of_places, strict=True)
+            for number, since, until in zip(*places, strict=True)
+        }
+        arrivals = dict(zip(inputs, arrived_of, strict=True))
+        found.setdefault(stream, []).append(_Plan(batch_id, looked_ms, read, left, arrivals, taken, nothing))
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from tidemark.account.explanation import LEAST_SHARE, Cause, Explanation, Leaf, Verdict
+from tidemark.account.explanation import LEAST_SHARE, Answer, CausingOwner, Explanation, Leaf
 from tidemark.account.facts import COUNT, MS, TEXT
 from tidemark.account.owners import OWNERS, WORK_ON_RECORDS
 from tidemark.account.owners.topic_volume import TOPIC_VOLUME
@@ -53,7 +53,8 @@ class Judged:
     """Results that broke a promise, and results before them that kept it, with their parts.
 
     Attributes:
-        results: `result`, `n` (how many it stands for), `age_ms`, `over_ms` (the age less the limit), `is_broken`.
+        results: `result`, `n` (how many it stands for), `age_ms`, `over_ms` (the age less the longest one that keeps
+            the promise), `is_broken`.
         parts: PARTS of the results.
         batch_records: `stream`, `batch_id` and `records`, which the batch read.
         volume_of: the source from which more records in a batch come, by stream.
@@ -94,22 +95,22 @@ def explain(judged: Judged) -> Explanation:
     broken = judged.results.filter("is_broken")
     n_broken = int(broken["n"].sum())
     if not n_broken:
-        return Explanation(verdict=Verdict.KEPT, results=judged.judged, usual_share=judged.usual_share)
+        return Explanation(answer=Answer.KEPT, results=judged.judged, usual_share=judged.usual_share)
     expected, sums = _expected(judged), judged.sums(broken)
     limit_ms = broken.select((pl.col("age_ms") - pl.col("over_ms")).min()).item()
-    verdict, causes, leaves = Verdict.NOT_KNOWN, tuple[Cause, ...](), tuple[Leaf, ...]()
+    answer, causes, leaves = Answer.NOT_KNOWN, tuple[CausingOwner, ...](), tuple[Leaf, ...]()
     if sum(expected.lengths_ms.values()) > limit_ms:
-        verdict, causes, leaves = Verdict.CANNOT_BE_KEPT, *_largest_expected(expected, sums, judged)
+        answer, causes, leaves = Answer.CANNOT_BE_KEPT, *_largest_expected(expected, sums, judged)
     elif _is_usual(n_broken, judged):
-        verdict = Verdict.AS_USUAL
+        answer = Answer.AS_USUAL
     else:
         excess = _excess(judged, sums, expected)
         whole_ms = float((excess["ms"] * excess["n"]).sum())
         if whole_ms:
-            verdict = Verdict.EXPLAINED
+            answer = Answer.EXPLAINED
             causes, leaves = _causes(broken, excess, whole_ms), _leaves(excess, whole_ms, expected)
     return Explanation(
-        verdict=verdict,
+        answer=answer,
         causes=causes,
         leaves=leaves,
         explained=causes[-1].explained if causes else 0.0,
@@ -187,7 +188,7 @@ def _median(lengths: pl.Series, n: pl.Series, whole: int) -> int:
 
 def _largest_expected(
     expected: _Expected, sums: pl.DataFrame, judged: Judged
-) -> tuple[tuple[Cause, ...], tuple[Leaf, ...]]:
+) -> tuple[tuple[CausingOwner, ...], tuple[Leaf, ...]]:
     """Returns the largest length that is expected; of a result that still waits, as much of it as has gone by."""
 
     def length_then_name(each: tuple[Owned, int]) -> tuple[int, str, str, str]:
@@ -207,7 +208,7 @@ def _largest_expected(
         usual_ms=ms,
         touched=broken,
     )
-    return (Cause(owner=owner, detail=detail, explained=1.0),), (leaf,)
+    return (CausingOwner(owner=owner, detail=detail, explained=1.0),), (leaf,)
 
 
 # What exceeds it
@@ -260,7 +261,7 @@ def path_of(owned: Owned) -> tuple[Node, ...]:
     return tuple(path)
 
 
-def _causes(broken: pl.DataFrame, excess: pl.DataFrame, whole_ms: float) -> tuple[Cause, ...]:
+def _causes(broken: pl.DataFrame, excess: pl.DataFrame, whole_ms: float) -> tuple[CausingOwner, ...]:
     """Returns the roots whose return keeps most of the *broken* results, each as the deepest node with its excess."""
     paths: dict[Owned, tuple[Node, ...]] = {owned: path_of(owned) for owned, _ in _by_owner(excess)}
     roots = sorted({path[0] for path in paths.values()})
@@ -271,14 +272,14 @@ def _causes(broken: pl.DataFrame, excess: pl.DataFrame, whole_ms: float) -> tupl
     n, over_ms = broken["n"].to_numpy(), broken["over_ms"].to_numpy().astype(float)
     sums_ms = of_roots_ms.T @ n
     left = [number for number in range(len(roots)) if sums_ms[number] >= LEAST_SHARE * whole_ms]
-    causes: list[Cause] = []
+    causes: list[CausingOwner] = []
     while left and len(causes) < MOST_CAUSES and (not causes or causes[-1].explained < KEPT_ENOUGH):
         kept = {number: int(n[over_ms <= of_roots_ms[:, number]].sum()) for number in left}
         best = max(left, key=lambda number: (kept[number], sums_ms[number], -number))
         left.remove(best)
         over_ms = over_ms - of_roots_ms[:, best]
         owner, detail = _descended(roots[best], excess, paths)
-        causes.append(Cause(owner=owner, detail=detail, explained=kept[best] / int(n.sum())))
+        causes.append(CausingOwner(owner=owner, detail=detail, explained=kept[best] / int(n.sum())))
     return tuple(causes)
 
 

@@ -13,7 +13,7 @@ LEAST_SHARE = 0.1
 """What is named has at least this share of the whole excess."""
 
 
-class Verdict(StrEnum):
+class Answer(StrEnum):
     """What follows from the account of the results that broke a promise."""
 
     EXPLAINED = "explained"
@@ -83,7 +83,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
+class CausingOwner:
     """Whose return to what is expected would keep the promise: a node of the owners' trees.
 
     Attributes:
@@ -102,7 +102,7 @@ class Explanation:
     """Why a promise is broken.
 
     Attributes:
-        verdict: what follows.
+        answer: what follows.
         causes: at most three, the one that keeps most results first.
         leaves: at least a tenth of the whole excess each, the largest first.
         explained: the share of *broken* that would be kept with the causes back at what is expected of them, 0 to 1.
@@ -112,8 +112,8 @@ class Explanation:
         has_history: False: what is expected is what the file says, or 0.
     """
 
-    verdict: Verdict
-    causes: tuple[Cause, ...] = ()
+    answer: Answer
+    causes: tuple[CausingOwner, ...] = ()
     leaves: tuple[Leaf, ...] = ()
     explained: float = 0.0
     broken: int = 0

@@ -13,7 +13,7 @@ from typing import Self, assert_never
 
 import polars as pl
 
-from tidemark.account.counts import Counts, Span
+from tidemark.account.counts import Counts, Span, read_of_hop
 from tidemark.account.explanation import Became, Leaf
 from tidemark.account.now import looks_no_more_after_ms
 from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large, place_of
@@ -24,6 +24,7 @@ from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
 from tidemark.account.usual_numbers import usual_number
+from tidemark.account.warehouse import AccountTables
 from tidemark.control.folder import StreamState
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
@@ -31,8 +32,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.project.layout import Layout
-from tidemark.model.topology import SubTopology, Topology
+from tidemark.model.topology import SubTopology
 
 ALIVE = frozenset({StreamState.STARTING, StreamState.RUNNING})
 """What the heartbeat says of a driver that has not ended."""
@@ -42,12 +42,12 @@ NOT_PRODUCED, UNREAD = Became.NOT_PRODUCED, Became.UNREAD
 class Lost:
     """What did not come through in the time *spans* of each stream."""
 
-    def __init__(self, topology: Topology, layout: Layout, spans: Mapping[str, Span], at_ms: int) -> None:
-        self._topology, self._layout, self._spans, self._at_ms = topology, layout, spans, at_ms
+    def __init__(self, tables: AccountTables, spans: Mapping[str, Span], at_ms: int) -> None:
+        self._tables, self._topology, self._spans, self._at_ms = tables, tables.topology, spans, at_ms
         # Each source of a stream, and each of its partitions, asks.
         self._stopped = cache(self._look)
         self._since_ms = min(span.since_ms for span in spans.values())
-        self.counts = Counts(topology, layout, since_ms=self._since_ms, at_ms=max(s.until_ms for s in spans.values()))
+        self.counts = Counts(tables, since_ms=self._since_ms, at_ms=max(s.until_ms for s in spans.values()))
 
     @property
     def has_history(self) -> bool:
@@ -125,7 +125,9 @@ class Lost:
         stopped = self._stopped(sub.name)
         if stopped is None:
             return
-        until = self.counts.read_of_hop(sub.name, hop.name) or 0
+        newest = self.counts.newest_batch(sub.name)
+        scan = self._tables.of_all_streams
+        until = (read_of_hop(scan, sub.name, hop.name, newest[0]) if newest else None) or 0
         is_new = (pl.col("operator") == hop.repartition) & (pl.col("batch_id") >= until)
         n = int(self.counts.outcomes.filter(is_new)["fan_out"].sum())
         if n:
@@ -159,7 +161,7 @@ class Lost:
 
     @cached_property
     def _drivers(self) -> Mapping[str, HeartbeatFacts]:
-        return drivers_of(self._layout, self._topology, at_ms=self._at_ms)
+        return drivers_of(self._tables.layout, self._topology, at_ms=self._at_ms, stored=self._tables.stored)
 
 
 @dataclass(frozen=True)

@@ -76,13 +76,15 @@ class StreamsNow:
                 }
 
     def owner(self, sub: SubTopology) -> tuple[str, str]:
-        """Returns whose the time of *sub* is now: the segment that its newest heartbeat names, unless it is gone."""
+        """Returns whose the time of *sub* is now: the segment that its newest heartbeat names, unless it is gone.
+
+        A driver that holds its lease and beats no more stands still.
+        """
         stream, driver = self.name(sub), self._drivers[sub.name]
-        if driver.liveness is Liveness.STUCK and driver.is_silent:
-            return PAUSE, stream
-        is_gone = driver.liveness not in HAS_DRIVER or driver.liveness is Liveness.STARTING
-        if is_gone or has_missed_beats(driver, self.at_ms):
+        if driver.liveness not in HAS_DRIVER or driver.liveness is Liveness.STARTING:
             return ABSENCE, stream
+        if has_missed_beats(driver, self.at_ms):
+            return (PAUSE if driver.evidence.is_held else ABSENCE), stream
         segments = self.ledger.facts.segments.filter(pl.col("stream") == stream).sort("driver", "ended_ms")
         newest = segments.tail(1).select("owner", "detail").rows()
         return newest[0] if newest else (ABSENCE, stream)

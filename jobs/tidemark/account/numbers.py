@@ -17,82 +17,77 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from tidemark.account.counts import Counts, Span, finished_ms_of, first_finished_ms, newest_result
-from tidemark.account.explanation import LEAST_SHARE, Became, Explanation, Verdict
+from tidemark.account.counts import Counts, Span, finished_ms_of, first_finished_ms, newest_result, read_of_hop
+from tidemark.account.explanation import LEAST_SHARE, Answer, Became, Explanation
 from tidemark.account.lost import Lost
 from tidemark.account.moves import can_move
 from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large
 from tidemark.account.owners.topic import TOPIC
 from tidemark.account.usual_numbers import AS_USUAL, is_usual, numbers_before
-from tidemark.facts.topology_tables import tables_of
-from tidemark.model.project.layout import Layout
+from tidemark.account.warehouse import AccountTables
 from tidemark.model.sla_spec import SHARES, Measure, SlaSpec
 from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
-from tidemark.semantics.sla import RecordMinimums, ShareMaximums, judge_count, judge_share
-from tidemark.semantics.sla import Verdict as Judged
+from tidemark.semantics.sla import RecordMinimums, ShareMaximums, Verdict, judge_count, judge_share
 
-BROKEN = frozenset({Judged.WARN, Judged.ERROR})
+BROKEN = frozenset({Verdict.WARN, Verdict.ERROR})
 
 
-def shares_of_records(topology: Topology, layout: Layout, spec: SlaSpec, *, at_ms: int) -> Explanation:
+def shares_of_records(tables: AccountTables, spec: SlaSpec, *, at_ms: int) -> Explanation:
     """Returns why the promise *spec*, a number or a share of records or a staleness, is broken at *at_ms* (epoch ms).
 
     Of a staleness nothing may be on its way to the table: its newest row is that of the newest batch that gave it one,
     and what was read since then gave none.
     """
     if spec.measure in SHARES:
-        return _of_share(topology, layout, spec, at_ms)
+        return _of_share(tables, spec, at_ms)
     if spec.measure is Measure.RECORDS:
-        return _of_number(topology, layout, spec, at_ms)
-    return shares_since_newest_row(topology, layout, _writers(topology, spec.subject), at_ms=at_ms)
+        return _of_number(tables, spec, at_ms)
+    return shares_since_newest_row(tables, _writers(tables.topology, spec.subject), at_ms=at_ms)
 
 
-def shares_since_newest_row(topology: Topology, layout: Layout, writers: Sequence[str], *, at_ms: int) -> Explanation:
+def shares_since_newest_row(tables: AccountTables, writers: Sequence[str], *, at_ms: int) -> Explanation:
     """Returns what became of the records from which the operators *writers* should have had results until *at_ms*.
 
     They are those since the newest row that one of them wrote, or of all time without a row.
     """
-    lost = Lost(topology, layout, _since_newest_row(topology, layout, writers, at_ms), at_ms)
-    found = Explanation(verdict=Verdict.NOT_KNOWN, has_history=lost.has_history)
+    topology = tables.topology
+    lost = Lost(tables, _since_newest_row(tables, writers, at_ms), at_ms)
+    found = Explanation(answer=Answer.NOT_KNOWN, has_history=lost.has_history)
     return _explained(found, lost.on(each for name in writers for each in topology.path_into(name)), Measure.STALENESS)
 
 
-def _of_share(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> Explanation:
+def _of_share(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
     assert isinstance(spec.limits, ShareMaximums)
     span, outcome = _judged(spec, at_ms), SHARES[spec.measure]
-    counts = Counts(topology, layout, since_ms=span.since_ms, at_ms=span.until_ms)
-    outcomes = OutcomesOf(topology, counts, topology.operators[spec.subject], span)
+    counts = Counts(tables, since_ms=span.since_ms, at_ms=span.until_ms)
+    outcomes = OutcomesOf(tables.topology, counts, tables.topology.operators[spec.subject], span)
     n, broken, usual = outcomes.now["records_in"], outcomes.now[outcome], outcomes.usual_share(outcome)
-    found = Explanation(
-        verdict=Verdict.KEPT, broken=broken, results=n, usual_share=usual, has_history=usual is not None
-    )
+    found = Explanation(answer=Answer.KEPT, broken=broken, results=n, usual_share=usual, has_history=usual is not None)
     if judge_share(broken, n, spec.limits) not in BROKEN:
         return found
     if usual is not None and is_usual(broken / n, usual, n, times=AS_USUAL):
-        return replace(found, verdict=Verdict.AS_USUAL)
+        return replace(found, answer=Answer.AS_USUAL)
     return _explained(
         found, outcomes.late() if spec.measure is Measure.LATE_SHARE else outcomes.quarantined(), spec.measure
     )
 
 
-def _of_number(topology: Topology, layout: Layout, spec: SlaSpec, at_ms: int) -> Explanation:
+def _of_number(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
     limits, span = spec.limits, _judged(spec, at_ms)
     assert isinstance(limits, RecordMinimums)
-    lost = Lost(topology, layout, dict.fromkeys(_streams(topology), span), at_ms)
+    lost = Lost(tables, dict.fromkeys(_streams(tables.topology), span), at_ms)
     rows = lost.counts.outcomes.filter(pl.col("operator") == spec.subject)
     n = int(rows.filter(span.holds())["records_in"].sum())
     before = numbers_before(rows["finished_ms"].to_numpy(), rows["records_in"].to_numpy(), span)
     usual = sum(judge_count(int(each), limits) in BROKEN for each in before) / len(before) if len(before) else None
     missing = max(0, round(float(np.median(before))) - n) if len(before) else 0
-    found = Explanation(
-        verdict=Verdict.KEPT, broken=missing, results=n, usual_share=usual, has_history=usual is not None
-    )
+    found = Explanation(answer=Answer.KEPT, broken=missing, results=n, usual_share=usual, has_history=usual is not None)
     if judge_count(n, limits) not in BROKEN:
         return found
     # The number that is judged is one result, and broke the promise: its share is 1.
     if usual is not None and usual * AS_USUAL >= 1:
-        return replace(found, verdict=Verdict.AS_USUAL)
+        return replace(found, answer=Answer.AS_USUAL)
     return _explained(found, lost.before(spec.subject), spec.measure)
 
 
@@ -113,21 +108,20 @@ def _writers(topology: Topology, table: str) -> list[str]:
     return [o.name for o in topology.operators.values() if o.emission and o.name not in looked_up]
 
 
-def _since_newest_row(topology: Topology, layout: Layout, writers: Iterable[str], at_ms: int) -> dict[str, Span]:
+def _since_newest_row(tables: AccountTables, writers: Iterable[str], at_ms: int) -> dict[str, Span]:
     """Returns, by stream, the time since the newest batch whose records a table of *writers* has.
 
     Of a table without a row it is all the time.
     """
-    scan = tables_of(layout, topology.name)
+    topology, scan = tables.topology, tables.of_all_streams
     newest = newest_result(scan, [*writers], at_ms=at_ms)
     if newest is None:
         first_ms = first_finished_ms(scan)
         return dict.fromkeys(_streams(topology), Span(at_ms if first_ms is None else first_ms - 1, at_ms))
     batches, since = dict([newest]), {newest[0]: finished_ms_of(scan, *newest) or at_ms}
-    counts = Counts(topology, layout, since_ms=since[newest[0]], at_ms=at_ms)
     for sub in reversed(topology.sub_topologies):
         for hop in sub.hops_read if sub.name in batches else ():
-            until = counts.read_of_hop(sub.name, hop.name, batches[sub.name])
+            until = read_of_hop(scan, sub.name, hop.name, batches[sub.name])
             if until is not None:
                 batches[hop.upstream] = until - 1
                 since[hop.upstream] = finished_ms_of(scan, hop.upstream, until - 1) or since[sub.name]
@@ -152,7 +146,7 @@ def _explained(found: Explanation, losses: Iterable[Loss], measure: Measure) -> 
     leaves = tuple(replace(each.leaf, share=each.excess / whole, touched=round(each.excess)) for each in named)
     return replace(
         found,
-        verdict=Verdict.EXPLAINED if leaves else Verdict.NOT_KNOWN,
+        answer=Answer.EXPLAINED if leaves else Answer.NOT_KNOWN,
         leaves=leaves,
         explained=sum(leaf.share for leaf in leaves),
     )

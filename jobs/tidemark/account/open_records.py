@@ -13,21 +13,19 @@ from typing import Any
 
 import polars as pl
 
+from tidemark.account.configured import holding_setting, hop_into
 from tidemark.account.facts import BATCHES, READS, RESULTS
 from tidemark.account.ledger import Ledger
 from tidemark.account.now import StreamsNow
 from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
-from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.max_drift import MAX_DRIFT
 from tidemark.account.owners.window import WINDOW
 from tidemark.account.records import record_parts
 from tidemark.account.steps import PARTS
 from tidemark.kernels.columns.quantiles import median_of
-from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.strategy import Strategy
 
 Read = dict[str, Any]
 """A record, as a row of READS without its number."""
@@ -164,8 +162,10 @@ class OpenRecords:
         for operator in topology.path_into(place):
             stream = self.now.name(topology.sub_topology_of(operator.name))
             reads = facts.reads.filter(pl.col("stream") == stream).sort("batch_id", "event_ms")
-            setting = _holding_setting(operator)
-            if setting is None or reads.is_empty():
+            setting = holding_setting(operator)
+            # What waits for the end of a fixed window waits for time.
+            is_fixed = operator.windows is not None and operator.windows.shape is not Shape.SESSION
+            if setting is None or (setting == WINDOW and is_fixed) or reads.is_empty():
                 continue
             read = reads.row(0, named=True)
             if setting == ALLOWED_LATENESS and operator.windows is not None:
@@ -231,26 +231,7 @@ class OpenRecords:
         return OpenResult(parts, at_ms - int(row["event_ms"]))
 
 
-def hop_into(sub: SubTopology) -> HopSource | None:
-    """Returns the hop that *sub* reads, if it leads; None: it reads sources."""
-    leading = [o for o in sub.sources if o.name not in sub.table_inputs()]
-    return next((o for o in leading if isinstance(o, HopSource)), None)
-
-
 def first_end_ms(windows: Windows, event_ms: int) -> int:
     """Returns the end of the first of *windows* that a record of *event_ms* is in, epoch ms."""
     after_start_ms = (event_ms - windows.offset_ms - windows.size_ms) % windows.hop_ms
     return event_ms - after_start_ms + windows.hop_ms
-
-
-def _holding_setting(operator: Operator) -> str | None:
-    """Returns the owner of the time for which *operator* holds results by its settings; None: for none."""
-    if operator.emission is None:
-        return None
-    if operator.emission.strategy is Strategy.PERIODIC:
-        return INTERVAL
-    if operator.emission.strategy is not Strategy.ON_WINDOW_CLOSE or operator.windows is None:
-        return None
-    if operator.windows.allowed_lateness_ms:
-        return ALLOWED_LATENESS
-    return WINDOW if operator.windows.shape is Shape.SESSION else None

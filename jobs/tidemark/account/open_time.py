@@ -11,9 +11,10 @@ from typing import Any
 
 import polars as pl
 
+from tidemark.account.configured import hop_into
 from tidemark.account.ledger import Ledger
 from tidemark.account.now import StreamsNow
-from tidemark.account.open_records import OpenResult, first_end_ms, hop_into
+from tidemark.account.open_records import OpenResult, first_end_ms
 from tidemark.account.unfinished import OPEN, open_parts
 from tidemark.kernels.columns.quantiles import median_of
 from tidemark.model.kinds.operator import Operator
@@ -34,7 +35,7 @@ class OpenTime:
     def where_it_stands(self, sub: SubTopology) -> OpenResult | None:
         """Returns the account of the instant after the watermark of *sub*; None: nothing holds it back."""
         stands_ms = self._watermark_ms(sub)
-        return None if stands_ms is None else self._not_passed(sub, stands_ms + 1)
+        return None if stands_ms is None else self.not_passed(sub, stands_ms + 1)
 
     def next_window(self, holder: Operator) -> OpenResult | None:
         """Returns the account of the first window of *holder* whose end time has not passed; None: nothing holds it."""
@@ -44,17 +45,19 @@ class OpenTime:
         if stands_ms is None:
             reads = self.now.facts.reads.filter(pl.col("stream") == self.now.name(sub))
             stands_ms = reads.select(pl.min("event_ms")).item()
-        return None if stands_ms is None else self._not_passed(sub, first_end_ms(windows, stands_ms))
+        return None if stands_ms is None else self.not_passed(sub, first_end_ms(windows, stands_ms))
 
-    def _not_passed(self, sub: SubTopology, at_ms: int) -> OpenResult | None:
-        """Returns the account of the instant *at_ms*, which the watermark of *sub* has not reached."""
+    def not_passed(self, sub: SubTopology, at_ms: int) -> OpenResult | None:
+        """Returns the account of the instant *at_ms*, which the watermark of *sub* has not reached; None: nothing holds
+        it back.
+        """
         hop = hop_into(sub)
         if hop is None:
             return self._slowest_partition(sub, at_ms)
         writer = self.now.topology.sub_topology(hop.upstream)
         passed = self._mark_beyond(writer, hop, at_ms)
         if passed is None:
-            return self._not_passed(writer, at_ms)
+            return self.not_passed(writer, at_ms)
         # The writer has told that it passed; since then it is its reader's time.
         waited = {"input": hop.repartition, "waited_until_ms": passed["visible_ms"], "bound_ms": 0}
         return self._account(self.now.name(sub), at_ms, waited)

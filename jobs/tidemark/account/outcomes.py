@@ -12,23 +12,20 @@ from typing import Any
 
 import polars as pl
 
+from tidemark.account.configured import holding_setting
 from tidemark.account.counts import BATCH, Counts, Span
 from tidemark.account.explanation import LEAST_SHARE, Became, Leaf
-from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
-from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.key import KEY
 from tidemark.account.owners.max_drift import MAX_DRIFT
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
-from tidemark.account.owners.window import WINDOW
 from tidemark.account.usual_numbers import is_usual
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.tables.catalog import BECAME, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.semantics.dead_letters import DeadLetterKind
-from tidemark.semantics.strategy import Strategy
 
 
 @dataclass(frozen=True)
@@ -219,11 +216,8 @@ class OutcomesOf:
         operator, name = self._operator, self._operator.name
         if operator.reads_outside:
             return MAX_DRIFT, self._counts.held_back_by(name) or name
-        if operator.emission is None or not operator.emission.holds:
-            return None
-        if operator.emission.strategy is Strategy.PERIODIC:
-            return INTERVAL, name
-        return ALLOWED_LATENESS if operator.allowed_lateness_ms else WINDOW, name
+        setting = holding_setting(operator)
+        return None if setting is None else (setting, name)
 
     def _filter(self) -> tuple[str, str]:
         """Returns who filters: the operator, or the topic of a table that it joins, and that never had a row."""

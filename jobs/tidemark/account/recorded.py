@@ -30,6 +30,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.semantics.idleness import Activity
+from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.quantiles import MEDIAN
 from tidemark.semantics.segments import NEXT
 from tidemark.semantics.strategy import interval_end_ms
@@ -149,15 +150,19 @@ class Recorded:
         ).sort("stream", "batch_id")
 
     def _heartbeats(self) -> pl.DataFrame:
+        """Returns the heartbeats of drivers that look for records: one that starts does not look yet."""
         beats = self.heartbeats.drop_nulls("pulse_boot_ms").unique(["sub_topology", "epoch", "pulse_boot_ms"])
+        is_start = pl.col("state") == Liveness.STARTING.value
+        is_first = is_start.shift(fill_value=False).over("sub_topology", "epoch", order_by="pulse_boot_ms")
         return _as(
             beats.with_columns(
                 STREAM,
                 driver="epoch",
-                began_ms="pulse_from_boot_ms",
+                # The first one after the start vouches for a part of the start.
+                began_ms=pl.when(is_first).then("pulse_boot_ms").otherwise("pulse_from_boot_ms"),
                 ended_ms="pulse_boot_ms",
                 wall_ms=_ms("beat_at"),
-            ),
+            ).filter(~is_start),
             facts.HEARTBEATS,
         ).sort("stream", "driver", "ended_ms")
 
@@ -365,6 +370,26 @@ def with_usual(known: AccountFacts, *, until_ms: int | None = None) -> AccountFa
         usual_lengths=_usual_lengths(usual, known.batches),
         usual_arrivals=_usual_arrivals(usual.plans, usual.batches),
     )
+
+
+def since(known: AccountFacts, since_ms: int) -> AccountFacts:
+    """Returns *known* from *since_ms*, epoch ms, on: what is usual stays so.
+
+    Of each stream it has as many batches before that as a backlog of that time may go back: to the newest one whose
+    plan left nothing behind.
+    """
+    left = known.plans.group_by("stream", "batch_id").agg(left=(pl.col("latest_offset") > pl.col("until_offset")).any())
+    before = known.batches.filter(pl.col("wall_ms") < since_ms).join(left, on=["stream", "batch_id"], how="left")
+    took_all = before.filter(~pl.col("left").fill_null(value=False))
+    first = took_all.group_by("stream").agg(first_batch=pl.max("batch_id"))
+
+    def cut(frame: pl.DataFrame) -> pl.DataFrame:
+        is_later = pl.col("batch_id") >= pl.col("first_batch").fill_null(-1)
+        rows = frame.join(first, on="stream", how="left", maintain_order="left")
+        return rows.filter(pl.col("batch_id").is_null() | is_later).drop("first_batch")
+
+    of_batches = ("segments", "tasks", "batches", "plans", "reads", "firsts", "results", "windows", "marks")
+    return replace(known, **{name: cut(getattr(known, name)) for name in of_batches})
 
 
 def _with_transactions(reads: pl.DataFrame, transactions: pl.DataFrame, known: AccountFacts) -> pl.DataFrame:

@@ -15,10 +15,10 @@ from functools import cached_property
 
 import polars as pl
 
-from tidemark.account.cause import Known, Promise
+from tidemark.account.cause import JudgedPromise, Known
 from tidemark.account.configured import configured_lengths
 from tidemark.account.excess import ENOUGH, explain
-from tidemark.account.explanation import Explanation, Verdict
+from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.numbers import shares_since_newest_row
 from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.warehouse import AccountTables
@@ -64,18 +64,18 @@ class _Silence:
     def explanation(self) -> Explanation:
         newest_ms = self._promise(0).newest_ms
         if newest_ms is None:
-            return self._of_first_result() if self._has_run else Explanation(verdict=Verdict.NOT_KNOWN)
+            return self._of_first_result() if self._has_run else Explanation(answer=Answer.NOT_KNOWN)
         promise = self._promise(self._usual_age_ms)
         silent_ms = self.known.at_ms - newest_ms
         if silent_ms < -LEAST_CLOCK_ERROR_MS:
-            return promise.ahead() or Explanation(verdict=Verdict.KEPT)
-        if silent_ms <= promise.broken_limit_ms(0):
-            return Explanation(verdict=Verdict.KEPT)
+            return promise.ahead() or Explanation(answer=Answer.KEPT)
+        if silent_ms <= promise.kept_ms(0):
+            return Explanation(answer=Answer.KEPT)
         found = promise.open_result()
-        if found is not None and found.age_ms > promise.broken_limit_ms(0):
+        if found is not None and found.age_ms > promise.kept_ms(0):
             return explain(promise.judged_open(found))
         is_usual = found is not None or silent_ms <= self._usual_silence_ms
-        return Explanation(verdict=Verdict.KEPT) if is_usual else self._of_records()
+        return Explanation(answer=Answer.KEPT) if is_usual else self._of_records()
 
     @property
     def _has_run(self) -> bool:
@@ -95,38 +95,39 @@ class _Silence:
         if found is None:
             return self._of_records()
         # Within the lengths that settings have, it waits for the longest of them.
-        is_late = found.age_ms > promise.broken_limit_ms(0)
+        is_late = found.age_ms > promise.kept_ms(0)
         return explain((promise if is_late else self._promise(0)).judged_open(found))
 
     def _of_records(self) -> Explanation:
         """Returns what became of the records from which results should have come."""
-        promise, now = self._promise(0), self.known.now
+        promise = self._promise(0)
+        now = promise.now
         # Without a look, what came meanwhile is not known: it may wait unread.
         subs = [each for each in now.topology.sub_topologies if each.name in self._streams]
         if any(now.nobody_looks(sub) and now.last_look_ms(now.name(sub)) is None for sub in subs):
-            return Explanation(verdict=Verdict.NOT_KNOWN)
+            return Explanation(answer=Answer.NOT_KNOWN)
         if self._measure is Measure.WATERMARK_LAG:
             return promise.of_silence()
-        tables = self.known.tables
-        return shares_since_newest_row(tables.topology, tables.layout, [self.operator], at_ms=self.known.at_ms)
+        return shares_since_newest_row(self.known.tables, [self.operator], at_ms=self.known.at_ms)
 
     @property
     def _measure(self) -> Measure:
         is_source = self.known.tables.topology.operators[self.operator].reads_outside
         return Measure.WATERMARK_LAG if is_source else Measure.STALENESS
 
-    def _promise(self, limit_ms: float) -> Promise:
+    def _promise(self, limit_ms: float) -> JudgedPromise:
         """Returns a promise that results are not older than that."""
         spec = SlaSpec(
             name=self.operator,
             subject=self.operator,
             measure=self._measure,
-            limits=Sla(error_after_ms=limit_ms),
+            # A length that is equal to a limit breaks it.
+            limits=Sla(error_after_ms=limit_ms + 1),
             owner="",
             over_ms=0,
             ignore_when_idle=False,
         )
-        return Promise(self.known, spec)
+        return JudgedPromise(self.known, spec)
 
     # What is usual
 

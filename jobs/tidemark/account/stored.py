@@ -104,7 +104,7 @@ def _is_created() -> pl.Expr:
 def _placed(rows: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
     """Returns *rows* with the looks around their arrival, by the reference clock.
 
-    They are looks of the driver while it worked, where it had some, or else of the first plan that saw the records.
+    The driver looked while it worked, and with the first plan that saw the records: the nearest looks count.
     """
     looks = batches.select("stream", "batch_id", "looked_ms", first_excluded_ms="excluded_ms")
     first = looks.select("stream", left_by="batch_id", first_ms="looked_ms", first_excluded_ms="first_excluded_ms")
@@ -116,8 +116,8 @@ def _placed(rows: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
         looks, on=["stream", "batch_id"], how="left", maintain_order="left"
     )["looked_ms"]
     return rows.with_columns(
-        seen_ms=pl.coalesce(looked_ms - pl.col("seen_before_ms"), first_looks["first_ms"]),
-        excluded_ms=pl.coalesce(looked_ms - pl.col("excluded_before_ms"), first_looks["first_excluded_ms"]),
+        seen_ms=pl.min_horizontal(looked_ms - pl.col("seen_before_ms"), first_looks["first_ms"]),
+        excluded_ms=pl.max_horizontal(looked_ms - pl.col("excluded_before_ms"), first_looks["first_excluded_ms"]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidemark.account.excess import path_of
-from tidemark.account.explanation import Became, Explanation, Leaf, Verdict
+from tidemark.account.explanation import Answer, Became, Explanation, Leaf
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.topic import TOPIC
 from tidemark.model.settings.lengths import for_people
@@ -17,33 +17,37 @@ def told(explanation: Explanation) -> str:
     """Returns why a promise is broken: what each leaf did, and how many results the causes explain.
 
     >>> late = Leaf(owner="producer", detail="orders/0", amount_ms=8_800, usual_ms=300)
-    >>> told(Explanation(verdict=Verdict.EXPLAINED, leaves=(late,), explained=0.93, broken=41))
+    >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(late,), explained=0.93, broken=41))
     '`orders` partition 0 was written 9.1 s late, usually 300 ms; this explains 93 % of 41 late results'
-    >>> told(Explanation(verdict=Verdict.AS_USUAL, usual_share=0.12))
+    >>> told(Explanation(answer=Answer.AS_USUAL, usual_share=0.12))
     'as usual: 12 % of the results before were late, too'
     >>> unread = Leaf(owner="topic", detail="orders", records=36, became=Became.NOT_PRODUCED)
-    >>> told(Explanation(verdict=Verdict.EXPLAINED, leaves=(unread,), explained=1.0, broken=36))
+    >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(unread,), explained=1.0, broken=36))
     '36 records of `orders`, not produced; this explains 100 % of 36 records'
+    >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(Leaf(owner="operator", detail="top"),), broken=3))
+    'rows of `top` are not as they are declared'
     """
-    match explanation.verdict:
-        case Verdict.EXPLAINED:
+    match explanation.answer:
+        case Answer.EXPLAINED:
             what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
             whole = f"this explains {explanation.explained:.0%} of {explanation.broken:,} {what}".replace("%", " %")
             known = [] if explanation.has_history else [NO_HISTORY]
-            has_several = explanation.broken > 1
+            # Of a broken contract it is not counted which of the rows are whose.
+            is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
+            has_several = explanation.broken > 1 and is_counted
             parts = [*map(did, explanation.leaves), *([whole] if has_several else []), *known]
             return "; ".join(parts)
-        case Verdict.CANNOT_BE_KEPT:
+        case Answer.CANNOT_BE_KEPT:
             # What is expected of it is its whole length.
             whole_lengths = [did(replace(leaf, usual_ms=0)) for leaf in explanation.leaves]
             return f"the promise cannot be kept: {'; '.join(whole_lengths)}"
-        case Verdict.AS_USUAL:
+        case Answer.AS_USUAL:
             return f"as usual: {explanation.usual_share or 0:.0%} of the results before were late, too".replace(
                 "%", " %"
             )
-        case Verdict.KEPT:
+        case Answer.KEPT:
             return "the promise is kept"
-        case Verdict.NOT_KNOWN:
+        case Answer.NOT_KNOWN:
             return "no cause is known"
 
 

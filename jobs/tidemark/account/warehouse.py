@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import polars as pl
 
 from tidemark.account.recorded import Recorded
 from tidemark.facts.fact_tables import Stored, nothing_in
+from tidemark.facts.topology_tables import Scan, tables_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
@@ -31,6 +33,11 @@ class AccountTables:
     layout: Layout
     topology: Topology
     stored: Stored
+
+    @cached_property
+    def of_all_streams(self) -> Scan:
+        """Reads a table of all streams at once."""
+        return tables_of(self.layout, self.topology.name, self.stored)
 
     def recorded(self, *, since_ms: int, at_ms: int) -> Recorded:
         """Returns the rows of batches that had finished by *at_ms*, epoch ms.

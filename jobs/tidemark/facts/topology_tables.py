@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple, Protocol
 
 import polars as pl
 
-from tidemark.facts.fact_tables import nothing_in, stored_in
+from tidemark.facts.fact_tables import Stored, nothing_in, stored_in
 from tidemark.facts.report_rows import lies_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
@@ -24,12 +24,13 @@ class Scan(Protocol):
         """Returns the rows of *table* for which *where* is true."""
 
 
-def tables_of(layout: Layout, topology: str) -> Scan:
+def tables_of(layout: Layout, topology: str, stored: Stored | None = None) -> Scan:
     """Returns what reads the tables and journals of *topology*, also those of streams that it no longer has.
 
-    The frames have the columns that are declared. Files without rows for which *where* is true are not opened.
+    They are as they were *stored* when others asked; None: as they are now. The frames have the columns that are
+    declared. Files without rows for which *where* is true are not opened.
     """
-    open_stream = cache(stored_in)
+    open_stream = cache(partial(stored_in, stored=stored))
 
     def scan(table: Table, *, where: Sequence[pl.Expr] = ()) -> pl.LazyFrame:
         paths = stream_tables(layout, topology, table.name)

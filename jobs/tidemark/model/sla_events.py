@@ -7,18 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.semantics.sla import Verdict
-
-
-class Fault(NamedTuple):
-    """What two causes have in common if they are one fault of a topology."""
-
-    owner: str
-    detail: str | None
-    stream: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +38,6 @@ class AlertCause:
     results: int | None = None
     broken: int | None = None
     since_ms: int | None = None
-
-    @property
-    def fault(self) -> Fault:
-        """What it has in common with later causes of the same fault."""
-        return Fault(self.owner, self.detail, self.stream)
 
     @property
     def place(self) -> tuple[str | None, int | None]:

@@ -6,6 +6,7 @@ milliseconds. `warn_after` and `error_after` are dbt's words, error budget and b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -325,6 +326,17 @@ def judge(measured_ms: float | None, sla: Sla) -> Verdict:
     if sla.error_after_ms is not None and measured_ms >= sla.error_after_ms:
         return Verdict.ERROR
     return Verdict.WARN if sla.warn_after_ms is not None and measured_ms >= sla.warn_after_ms else Verdict.PASS
+
+
+def longest_kept_ms(limit_ms: float) -> int:
+    """Returns the longest length, in whole ms, that keeps a limit of an SLA: one that is equal to it does not.
+
+    Unlike these, the threshold of an objective and a deadline are kept by what is equal to them.
+
+    >>> longest_kept_ms(1_000), longest_kept_ms(0.5), judge(1_000, Sla(error_after_ms=1_000))
+    (999, 0, <Verdict.ERROR: 'error'>)
+    """
+    return math.ceil(limit_ms) - 1
 
 
 def judge_quantile(measured_ms: float | None, sla: Sla, *, n: int) -> Verdict:

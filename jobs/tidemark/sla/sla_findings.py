@@ -12,6 +12,7 @@ from tidemark.collecting import names_in
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.incidents import open_incidents, state_in_words
 from tidemark.model.topology import Topology
+from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.tables import worst_text
 from tidemark.why.evidence.findings import INCIDENT_OPEN, WhyFinding
@@ -43,7 +44,8 @@ def _open_incident(row: Row, topology: Topology, place: Mapping[str, Any]) -> Wh
     is_present = row["now"] is not None and row["checked_at"] is not None
     if is_present:
         worst = worst_text(row)
-        state = f"SLA {row['sla']} {state_in_words(row['now'])}" + (f"; the worst was {worst}" if worst else "")
+        why = f": {row['blocked_by']}" if row["blocked_by"] and row["now"] in BROKEN else ""
+        state = f"SLA {row['sla']} {state_in_words(row['now'])}{why}" + (f"; the worst was {worst}" if worst else "")
     if row["is_found"]:
         # No crossing of its limit is known, so that its cause may be older than the check that saw it.
         state += "; a check found it broken then, and since when is not known"

@@ -170,7 +170,7 @@ class TopologyState:
         if row is None:
             return None
         cause = AlertCause(**row["causes"][0])
-        return of_broken_sla(self.topology, row["subject"], cause, row["blocked_by"] or row["message"])
+        return of_broken_sla(self.topology, row["subject"], cause, row["blocked_by"])
 
     @property
     def _of_late_results(self) -> WhyFinding | None:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from tidemark.account.cause import OF_ROWS, Known, cause_in
 from tidemark.account.contract import owner_of_culprit
 from tidemark.account.excess import path_of
-from tidemark.account.explanation import Cause, Explanation, Leaf, Verdict
+from tidemark.account.explanation import Answer, CausingOwner, Explanation, Leaf
 from tidemark.account.text import told
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
@@ -59,14 +59,14 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
 
     def explain(status: Status) -> Explained:
         spec = status.spec
-        if spec.measure in OF_ROWS:
-            of_rows = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
-            # Its message has the broken rows.
-            return Explained(causes=causes_of(of_rows), culprit=status.culprit)
         try:
-            found = explained(cause_in(known(spec.over_ms), spec))
-            # The check itself may have found which group is stale, or which operator worked for too long.
-            return found if status.culprit is None else replace(found, culprit=status.culprit)
+            if spec.measure in OF_ROWS:
+                found = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
+            else:
+                found = cause_in(known(spec.over_ms), spec)
+            # The check itself may have found a row, which group is stale, or which operator worked for too long.
+            why = explained(found)
+            return why if status.culprit is None else replace(why, culprit=status.culprit)
         except Exception:
             # The verdict is known without an explanation, and its alert must not wait for one.
             log.warning("%s of %s is broken, and could not be explained", spec.name, topology.name, exc_info=True)
@@ -77,7 +77,7 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
 
 def explained(found: Explanation) -> Explained:
     """Returns what checks and alerts show of an explanation."""
-    if found.verdict in {Verdict.KEPT, Verdict.NOT_KNOWN}:
+    if found.answer in {Answer.KEPT, Answer.NOT_KNOWN}:
         return Explained()
     causes = causes_of(found)
     culprit = next((cause.detail or cause.stream or cause.owner for cause in causes), None)
@@ -92,7 +92,7 @@ def causes_of(found: Explanation) -> tuple[AlertCause, ...]:
     return (*causes, *leaves)
 
 
-def _of_node(cause: Cause, found: Explanation) -> AlertCause:
+def _of_node(cause: CausingOwner, found: Explanation) -> AlertCause:
     """Returns a cause with the sums of the leaves below it."""
     below = [
         leaf for leaf in found.leaves if (cause.owner, cause.detail) in path_of((leaf.owner, leaf.detail, leaf.stream))

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 from tidemark.collecting import in_order_of, outside, present
-from tidemark.model.sla_events import Alert, AlertCause, Fault, IncidentChange, SlaResult, in_time, still_open
+from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResult, in_time, still_open
 from tidemark.model.sla_spec import Severity
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, next_changes, worst_first
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.changes import PAST, name_since
-from tidemark.sla.incidents.faults import Common, common_of
+from tidemark.sla.incidents.faults import AlertFault, Common, common_of, fault_of
 from tidemark.sla.incidents.impact import results_downstream
 
 LISTS = ("incidents", "slas", "tables", "topics", "owners")
@@ -136,8 +136,8 @@ class _Grouping:
                 rival, checks = None, 0
             if result.cause is None or result.verdict not in BROKEN:
                 continue
-            new = result.cause.fault
-            if not isinstance(common, Fault):
+            new = fault_of(result.cause)
+            if not isinstance(common, AlertFault):
                 common = new
             elif new == common or _explained(result, new) < TWICE * _explained(result, common):
                 rival, checks = None, 0
@@ -248,13 +248,15 @@ class _Grouping:
         """Returns True if *incident* left the alert of *common* for another cause."""
         now = common if incident is None else self._common_of(incident)
         # Results of an incident that was resolved long ago may not be known.
-        return isinstance(now, Fault) and now != common
+        return isinstance(now, AlertFault) and now != common
 
     def _cause(self, common: Common, members: Sequence[IncidentChange]) -> AlertCause | None:
-        """Returns the cause that is the fault in *common*, as the newest check of *members* has found it."""
+        """Returns the cause that is the fault in *common*, as the newest check of *members* has found it, and of
+        several that of the worst.
+        """
         found = [
             (result.checked_ms, result.cause)
-            for member in members
+            for member in sorted(members, key=_badness)
             for result in self._of_fault(member.sla, common)
             if result.cause is not None
         ]
@@ -263,14 +265,14 @@ class _Grouping:
     def _of_fault(self, sla: str, common: Common) -> list[SlaResult]:
         """Returns the results of *sla*, broken for the fault in *common*."""
         broken = [each for each in self._results[sla] if each.verdict in BROKEN]
-        return [each for each in broken if each.cause is not None and each.cause.fault == common]
+        return [each for each in broken if each.cause is not None and fault_of(each.cause) == common]
 
     def _impact(self, common: Common, members: Iterable[IncidentChange]) -> tuple[list[str], list[str]]:
         """Returns tables and topics downstream of the fault in *common*.
 
         A host or a key is no place in the topology: there it is what is downstream of what the *members* are about.
         """
-        if not isinstance(common, Fault):
+        if not isinstance(common, AlertFault):
             return [], []
         operator, _ = AlertCause(owner=common.owner, detail=common.detail).place
         operators = self._topology.operators
@@ -288,7 +290,7 @@ class _Grouping:
         What blocks it is of the newest check that could explain it by the fault in *common*.
         """
         worst = _worst_of(members)
-        results = self._of_fault(worst.sla, common) if isinstance(common, Fault) else []
+        results = self._of_fault(worst.sla, common) if isinstance(common, AlertFault) else []
         newest = next((each for each in reversed(results) if each.blocked_by), worst)
         return _described(worst) | {
             "culprit": newest.culprit,
@@ -327,9 +329,9 @@ class _Grouping:
         )
 
 
-def _explained(result: SlaResult, fault: Fault) -> int:
+def _explained(result: SlaResult, fault: AlertFault) -> int:
     """Returns how many results the causes in *result* with this *fault* explain; those that nobody counted count 1."""
-    return sum(1 if each.results is None else each.results for each in result.causes if each.fault == fault)
+    return sum(1 if each.results is None else each.results for each in result.causes if fault_of(each) == fault)
 
 
 def fault_everywhere(cause: AlertCause, topology: Topology) -> str:
@@ -339,14 +341,15 @@ def fault_everywhere(cause: AlertCause, topology: Topology) -> str:
     Everything else belongs to a stream of *topology*, or to TOPOLOGY/STREAM, one of another topology.
     """
     name, partition = cause.place
+    owner = fault_of(cause).owner
     # A source of several topics numbers partitions itself.
     sources = [each for each in topology.outside_sources if each.name == name and not each.reads_several]
     if cause.stream is None and sources:
         (source,) = sources
         place = source.topic or source.delta or source.files
-        return " ".join(str(part) for part in (cause.owner, source.kafka, place, partition) if part is not None)
+        return " ".join(str(part) for part in (owner, source.kafka, place, partition) if part is not None)
     stream = cause.stream or ""
-    return " ".join(present((cause.owner, cause.detail, stream if "/" in stream else f"{topology.name}/{stream}")))
+    return " ".join(present((owner, cause.detail, stream if "/" in stream else f"{topology.name}/{stream}")))
 
 
 def _open(alerts: Sequence[Alert]) -> list[Alert]:
@@ -401,8 +404,12 @@ def _joined(before: Alert | None, name: str, more: Iterable[str]) -> tuple[str, 
     return tuple(dict.fromkeys((*(getattr(before, name) if before else ()), *more)))
 
 
+def _badness(incident: IncidentChange) -> tuple[int, int, int]:
+    return worst_first(incident.verdict), severity_rank(incident.severity), incident.changed_ms
+
+
 def _worst_of(incidents: Iterable[IncidentChange]) -> IncidentChange:
-    return min(incidents, key=lambda each: (worst_first(each.verdict), severity_rank(each.severity), each.changed_ms))
+    return min(incidents, key=_badness)
 
 
 def _described(incident: IncidentChange) -> dict[str, Any]:
