@@ -86,69 +86,7 @@ class Changed:
     why: str
 
 
-_OWNERS = "causes follow from the account of time (154): they are owners, and what is as usual has none"
-_INCIDENTS = {
-    "flights": ("board_i*", "changes_are_fresh*"),
-    "kinds": ("board_is_fresh*", "few_are_*", "totals_in_time*"),
-}
-_LINES_OF_ALERTS = {
-    "start page": (
-        *(".", "1 SLA", "2 SLAs", "12:00:48", "12:01:00", "2014-05-13", "Acknowledge or silence", "Found at", "at"),
-        *("Producer ahead", "Driver restarted", "Late records", "Quarantined records", "Key", "Producer", "Topic"),
-        *("Trigger", "critical", "events", "closed", "b", "partition ?*", ": board_is_fresh is broken*"),
-        *(": staleness of board is 12.2 s*", ": totals_in_time has a warning.", ": 1 of 80 records*", "since"),
-        *(": latency p99 of totals*", "at stream *", "at b since", "found broken at"),
-    ),
-    "page of the SLAs": (
-        *("12:00:48", "12:01:00", "2014-05-13", "all_of_it, board*", "board_is_fresh is broken*", "critical", "events"),
-        *(",", "–", "2", "3", "partition ?", "producer ahead*", "producer_ahead*", "driver restarted*", "key", "b"),
-        *("driver_restarted*", "late records", "quarantined records", "producer", "topic", "trigger", "main"),
-        *("board", "closed", "closed_board", "shop/*", "shop desk", "totals_in_time has a warning", "found at"),
-        *("tidemark logs *", "tidemark requeue *", "sends them again", "1 record of `events`*", "81 records of*"),
-        *("the promise cannot be kept*",),
-    ),
-}
-_LINES_OF_ALERTS["page of the topology"] = _LINES_OF_ALERTS["start page"]
-_NUMBERED = (
-    "rows of `reads` are numbered over all batches, so that a held result can name one of an earlier batch (153)"
-)
-_ACCOUNT = "`why` begins with who owns what is missing, by the account of time, and so do pages"
-CHANGED: Sequence[Changed] = (
-    Changed("*", "command why", "*", _ACCOUNT),
-    Changed("*", "command status", "topologies[[]0].cause*", _ACCOUNT),
-    Changed("*", "page of the topology", ", the best explanation first*", _ACCOUNT),
-    Changed("*", "page of the topology", ": first who owns*", _ACCOUNT),
-    Changed("*", "command status", "topologies[[]0].slas.rows*.causes*", _ACCOUNT),
-    *(Changed(scene, "*page*", "*", _ACCOUNT) for scene in ("job", "kinds")),
-    Changed("*", "table operator_batches", "results", _NUMBERED),
-    Changed("*", "table partition_batches", "reads", f"its `writer_row`: {_NUMBERED}"),
-    Changed("*", "table hop_*", "result_row", _NUMBERED),
-    Changed("*", "table sla_results", "records", "a result of a percentile says of how many records it is"),
-    Changed("*", "command topology", "path_text", "the lengths of the path stand beside its operators"),
-    Changed(
-        "*", "text of topology", "critical path of a window *", "the lengths of the path stand beside its operators"
-    ),
-    *(
-        Changed("flights", "command topology", path, "the newest window is shown, and not that of the last report")
-        for path in ("window_end", "age_ms", "finished_ago_ms")
-    ),
-    Changed("*", "table alerts", "*", _OWNERS),
-    Changed("kinds", "table expectation_results", "rows", "it counts rows of alerts, of which another has joined"),
-    *(Changed("*", "table sla_results", column, _OWNERS) for column in ("cause*", "culprit", "blocked_by")),
-    *(
-        Changed("*", question, column, _OWNERS)
-        for question in ("table incidents", "view incident_history")
-        for column in ("culprit", "blocked_by")
-    ),
-    Changed("kinds", "command status", "topologies[[]0].alerts*", _OWNERS),
-    *(
-        Changed("kinds", "command status", f"topologies[[]0].slas.rows*.{each}", _OWNERS)
-        for each in ("culprit", "blocked_by")
-    ),
-    *(Changed("kinds", "command incidents", f"*.{each}", _OWNERS) for each in ("culprit", "blocked_by")),
-    *(Changed(scene, "text of incidents", line, _OWNERS) for scene, lines in _INCIDENTS.items() for line in lines),
-    *(Changed("kinds", page, line, _OWNERS) for page, lines in _LINES_OF_ALERTS.items() for line in lines),
-)
+CHANGED: Sequence[Changed] = ()
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),
     # Workers of shards are processes of their own, which tell the machine's name. The stored answers are those of `vm`.

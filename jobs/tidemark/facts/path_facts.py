@@ -38,12 +38,12 @@ WINDOWS = f"""
 MEASURED_STEPS = """(
     SELECT s.* REPLACE (
         CASE WHEN s.state != 'input' THEN s.worked_ms
-             WHEN s.step IS NOT NULL AND p.windows THEN coalesce(p.ms, 0)
+             WHEN s.step IS NOT NULL AND p.is_known THEN coalesce(p.ms, 0)
              ELSE p.ms END AS worked_ms
     )
     FROM critical_path_steps AS s
     LEFT JOIN (
-        SELECT topology, window_start, window_end, operator, true AS windows,
+        SELECT topology, window_start, window_end, operator, bool_and(owner != 'unknown') AS is_known,
                sum(ms) FILTER (owner = 'operator' AND split_part(detail, ' ', 1) = operator)::BIGINT AS ms
         FROM window_parts, (SELECT DISTINCT operator FROM critical_path_steps WHERE state = 'input')
         GROUP BY ALL
@@ -51,8 +51,8 @@ MEASURED_STEPS = """(
 )"""
 """The rows of critical_path_steps, with the work of inputs.
 
-The latency of an input is 0, as in Apex, and its work on a window is a part of the window's age: 0 where the age has
-parts and none is the input's on the path, as a part of 0 ms has no row. Null: it is not known.
+The latency of an input is 0, as in Apex, and its work on a window is a part of the window's age: 0 where all parts of
+the age are known and none is that of the input on the path, as a part of 0 ms has no row. Null: it is not known.
 """
 STEPS = f"""
     SELECT window_end, operator, step, sub_topology, kind, slowest_upstream, latency_ms, waited_ms, queued_ms,
