@@ -39,7 +39,6 @@ from tidemark.cli.explain import topology, why
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import rows_in
 from tidemark.model.kinds.source import Source
-from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_event_rows import event_of
 from tidemark.model.sla_events import AlertCause, SlaResult
@@ -344,22 +343,6 @@ def test_every_surface_names_the_owners_and_their_amounts(played: Played) -> Non
         for case in played.cases
     }
     assert {name: each for name, each in differences.items() if each} == {}
-
-
-def documented(case: Case) -> str:
-    """Returns the row of *case* in docs/alerts.md."""
-    causes = dict.fromkeys(f"`{owned.owner}`" for owned in case.owners)
-    details = (f"`{owned.detail}`" for owned in case.owners if owned.detail)
-    measure = case.stage.promises[case.promise]["measure"]
-    cells = case.name, f"`{measure}`", f"`{case.verdict}`", ", ".join(causes), ", ".join(details)
-    return f"| {' | '.join(cell or 'none' for cell in cells)} |"
-
-
-def test_the_documentation_has_the_single_faults_of_the_table() -> None:
-    text = (CHECKOUT / "docs" / "alerts.md").read_text(encoding="utf-8")
-    section = text.split("\n## Faults\n")[1].split("\n## ")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    assert rows == [documented(case) for case in FAULTS if not case.name[0].isdigit() and "pair:" not in case.name]
 
 
 def test_the_table_has_faults_of_each_kind() -> None:

@@ -369,7 +369,7 @@ def several(
 
 # fmt: off
 FAULTS = [
-    # Those of docs/alerts.md: times
+    # Single faults: times
     Case(
         "slow operator", SHOP, "newest_is_quick", 310,
         (slow("newest", 600, 245),), (operator("newest", 600),),
@@ -520,7 +520,7 @@ FAULTS = [
         "full disk", SHOP, "board_is_fresh", 310,
         (write("journal", 10**6, 250, times=1),), (target("journal", 58_830),),
     ),
-    # Those of docs/alerts.md: numbers of records, contracts
+    # Single faults: numbers of records, contracts
     Case(
         "too few records", SHOP, "enough_records", 309,
         (Silent(None, 245),), (Owned("topic", "events", records=36),),

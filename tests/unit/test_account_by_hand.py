@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -88,6 +89,16 @@ def test_the_example_of_the_decision(example):
     of_window = {("bound", "orders"): 2_000, ("next_record", "orders/0"): 300} | of_record
     assert parts(window_parts(ledger)) == of_window
     assert (sum(of_record.values()), sum(of_window.values())) == (2_760, 5_060)
+
+
+def test_the_example_of_the_page_about_why_has_these_parts(example):
+    page = (Path(__file__).parents[2] / "docs" / "why.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \|(?: `([^`]*)`)? \| ([\d,]+) \|(?: ([\d,]+))? \|$", page, re.MULTILINE)
+    shown = {(owner, detail): [int(ms.replace(",", "") or 0) for ms in of] for owner, detail, *of in rows}
+    ledger = Ledger.of(example)
+    of_window, of_record = parts(window_parts(ledger)), parts(record_parts(ledger))
+    assert shown == {owned: [ms, of_record.get(owned, 0)] for owned, ms in of_window.items()}
+    assert "| age | | 5,060 | 2,760 |" in page
 
 
 def test_a_window_whose_passing_record_is_missing_is_unknown_until_the_look(example):

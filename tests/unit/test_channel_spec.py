@@ -147,8 +147,8 @@ def test_a_missing_file_has_no_channels_and_invalid_toml_fails(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", KINDS.split(", "))
-def test_the_page_of_alerts_has_a_section_that_loads(kind: str) -> None:
-    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+def test_the_page_of_channels_has_a_section_that_loads(kind: str) -> None:
+    page = (PROJECT / "docs" / "channels.md").read_text(encoding="utf-8")
     section = page.partition(f"\n### {kind}\n")[2].partition("\n### ")[0].partition("\n## ")[0]
     (example,) = re.findall(r"```toml\n(.+?)```", section, re.DOTALL)
     content = tomllib.loads(example)
@@ -166,8 +166,8 @@ def test_only_receivers_that_keep_state_get_late_ends() -> None:
     assert {name for name, channel in channels.items() if channel.sends_again} == {"alertmanager"}
 
 
-def test_the_page_of_alerts_has_an_example_of_every_channel_key() -> None:
-    page = (PROJECT / "docs" / "alerts.md").read_text(encoding="utf-8")
+def test_the_page_of_channels_has_an_example_of_every_key() -> None:
+    page = (PROJECT / "docs" / "channels.md").read_text(encoding="utf-8")
     section = page.partition("## Channels")[2].partition("\n## ")[0]
     examples = dict(
         re.findall(r"^\| `(\w+)` \| `(.+?)` \| (?:string|list|table|length of time) \|", section, re.MULTILINE)

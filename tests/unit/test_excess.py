@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -11,6 +12,7 @@ import pytest
 from tidemark.account.excess import Judged, explain
 from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.steps import PARTS
+from tidemark.account.text import told
 
 LIMIT_MS = 4_000
 Parts = dict[tuple[str, str], int]
@@ -61,6 +63,8 @@ def test_two_causes_with_the_share_of_results_that_each_keeps() -> None:
     assert leaves(found) == [("producer", "orders/0", 9_000, 8), ("operator", "top", 5_000, 2)]
     assert [round(leaf.share, 3) for leaf in found.leaves] == [0.878, 0.122]
     assert (found.broken, found.results, found.has_history) == (10, 10, True)
+    page = (Path(__file__).parents[2] / "docs" / "why.md").read_text(encoding="utf-8")
+    assert f"\n{told(found)}\n" in page
 
 
 def test_a_cause_is_the_node_that_holds_its_leaves_together() -> None:

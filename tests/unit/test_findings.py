@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.causes import known_causes
-from tidemark.account.owners import OWNERS
+from tidemark.cli.project.docs import owners
 from tidemark.why.causes.registry import rules
 from tidemark.why.causes.windows import WINDOW_NOT_CLOSED
 from tidemark.why.evidence.findings import (
@@ -22,19 +22,16 @@ from tidemark.why.evidence.findings import (
     in_order,
 )
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "why.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_document_has_each_cause_and_no_other() -> None:
-    named = re.findall(r"^\| `(\w+)` \|", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
-    assert sorted(named) == sorted(known_causes())
+def test_the_document_has_each_remark_and_no_other() -> None:
+    remarks = (DOCS / "why.md").read_text(encoding="utf-8").split("\n## Remarks\n")[1]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", remarks, re.MULTILINE)) == sorted(known_causes())
 
 
-def test_the_page_about_alerts_has_each_owner_with_its_remedy() -> None:
-    page = (DOCUMENT.parent / "alerts.md").read_text(encoding="utf-8")
-    rows = [f"| `{owner.name}` | {owner.detail} | {owner.remedy} |" for owner in OWNERS.values()]
-    causes = page.split("\n### Causes\n")[1].split("\n## ")[0]
-    assert [line for line in causes.splitlines() if line.startswith("| `")] == rows
+def test_the_page_of_owners_is_current() -> None:
+    assert (DOCS / "owners.md").read_text(encoding="utf-8") == owners(), "run `tidemark docs`"
 
 
 def test_each_cause_is_a_fault_or_usual_or_quiet() -> None:

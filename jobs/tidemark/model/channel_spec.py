@@ -49,7 +49,7 @@ class Channel:
     """A destination of changes of alerts: an Airflow notifier.
 
     It has the notifier's class and its *arguments*. Their texts may have `{{ alert.subject }}`, `{{ alert.text }}` and
-    so on (docs/alerts.md). It receives changes that match every filter that is set (None matches all), and always
+    so on (docs/channels.md). It receives changes that match every filter that is set (None matches all), and always
     `checks_are_made`.
 
     A channel that *keeps_state* gets the end of each alert that it opened, however late. One that *sends_again* gets

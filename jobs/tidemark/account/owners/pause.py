@@ -8,7 +8,7 @@ PAUSE = register(
     Owner(
         name="pause",
         parent="driver",
-        detail="the host",
+        detail="the stream",
         says="the process of {detail} stood still for {amount}",
         proof="the heartbeats, with the gaps of the pulse and the CPU time in them",
         remedy="find out whether the driver's host was suspended, paused or short of memory",

@@ -1,4 +1,4 @@
-"""Writes the data dictionary, docs/tables.md, from the specs."""
+"""Writes the pages of docs/ that follow from specs: the data dictionary, and the list of owners of time."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tidemark.account.owners import OWNERS
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
@@ -57,23 +58,48 @@ are timestamps, even if a map renames them.
 """
 
 
+OF_OWNERS = """\
+# Owners of time and records
+
+`tidemark docs` writes this page from `jobs/tidemark/account/owners/`. [why.md](why.md) explains the account of time.
+
+An owner is a word in `window_parts.owner`, `sla_results.cause` and alerts. *Part of* is its parent in the tree in which
+a cause is looked for. Without the facts under *known from*, its time is `unknown`.
+
+| owner | part of | detail | what is said of it | known from | remedy |
+|---|---|---|---|---|---|
+"""
+
+
 def add_options(_: argparse.ArgumentParser) -> None:
     """Adds nothing: the command has no arguments."""
 
 
 def command(_: argparse.Namespace) -> int:
-    """Writes the file.
+    """Writes the files.
 
     Raises:
         InvalidArgument: the package has no checkout.
     """
-    file = CHECKOUT / "docs" / "tables.md"
-    if not file.parent.is_dir():
+    folder = CHECKOUT / "docs"
+    if not folder.is_dir():
         msg = "docs needs a checkout of Tidemark, whose pages it writes; run it in one"
         raise InvalidArgument(msg)
-    file.write_text(dictionary(), encoding="utf-8")
-    say_inert(f"wrote {file}")
+    for name, text in (("tables.md", dictionary()), ("owners.md", owners())):
+        (folder / name).write_text(text, encoding="utf-8")
+        say_inert(f"wrote {folder / name}")
     return 0
+
+
+def owners() -> str:
+    """Returns the text of docs/owners.md."""
+    places = {"detail": "DETAIL", "stream": "STREAM", "amount": "TIME"}
+    rows = []
+    for owner in OWNERS.values():
+        parent = f"`{owner.parent}`" if owner.parent else ""
+        said = owner.says.format(**places)
+        rows.append(f"| `{owner.name}` | {parent} | {owner.detail} | {said} | {owner.proof} | {owner.remedy} |\n")
+    return OF_OWNERS + "".join(rows)
 
 
 def dictionary() -> str:
