@@ -19,7 +19,6 @@ TOPOLOGY = reading({"A": (), "B": ("A",)})
         (PartChange(owner="trigger", length_ms=2_000), 4_800),
         (PartChange(owner="operator", detail="B"), 4_000),
         (PartChange(owner="operator"), 3_960),
-        (PartChange(owner="producer"), 4_200),
         (WorkChange(operator="A", scale=0.5), 4_150),
         (WorkChange(operator="A", less_ms=40), 4_160),
         (WorkChange(operator="A", less_ms=400), 4_100),
@@ -43,6 +42,21 @@ def test_a_bound_a_trigger_a_source_or_an_owner_changes_its_part_of_the_age(ware
     told = what_if_part(Warehouse(warehouse.layout.warehouse), TOPOLOGY, change)
 
     assert (told["compared"], told["before"]["median_ms"], told["after"]["median_ms"]) == (1, 4_200, then_ms)
+
+
+@pytest.mark.parametrize(
+    ("usual_ms", "change", "said"),
+    [
+        (None, PartChange(owner="operator", detail="B"), "what is usual of operator:B is not known: reports have seen"),
+        (300, PartChange(owner="producer"), "producer has no time in these windows; `tidemark path t` lists"),
+    ],
+)
+def test_an_owner_without_time_or_history_is_no_estimate(warehouse, usual_ms, change, said):
+    of = {"topology": "t", "window_start": 0, "window_end": WINDOW_MS}
+    part = {**of, "owner": "operator", "detail": "B", "ms": 500, "usual_ms": usual_ms}
+    warehouse.write(WINDOW_PARTS, [part])
+    with pytest.raises(InvalidArgument, match=said):
+        what_if_part(Warehouse(warehouse.layout.warehouse), TOPOLOGY, change)
 
 
 def test_without_parts_there_is_nothing_to_compare(warehouse):

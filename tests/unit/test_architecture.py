@@ -38,20 +38,23 @@ IMPORTS = {
     "kernels.reports": "semantics model.settings kernels.columns",
     "kernels.sql": "errors model.settings kernels.columns",
     "kernels.updates": (
-        "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
+        "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates "
+        "kernels.sql"
     ),
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "account.owners": "semantics",
     "storage": "errors clock model.settings model.project",
     "storage.delta": (
-        "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"
+        "collecting errors clock model.tables model.settings model kernels.columns kernels.sql "
+        "kernels.updates storage"
     ),
     "control": "errors clock semantics storage",
     "recorded": "collecting escaping errors model.project model.kinds model storage control",
     "spark_session": "errors model.project storage control",
     "stream.journal": (
-        "collecting errors clock semantics model.tables kernels.sql kernels.records storage storage.delta control"
+        "collecting errors clock semantics model.tables kernels.sql kernels.records storage storage.delta "
+        "control"
     ),
     "stream.driver": (
         "collecting escaping errors clock semantics model.tables model.project model kernels.columns storage "
@@ -111,7 +114,8 @@ IMPORTS = {
         "stream.startup query"
     ),
     "facts.measures": (
-        "semantics model.tables model.settings model.project model.kinds model storage storage.delta control facts"
+        "semantics model.tables model.settings model.project model.kinds model storage storage.delta control "
+        "facts"
     ),
     "account": (
         "semantics model.tables model.settings model.project model.kinds model kernels.columns "
@@ -165,7 +169,8 @@ IMPORTS = {
         "stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
     "sla.measures": (
-        "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
+        "collecting clock semantics model.tables model.project model.kinds model control facts "
+        "facts.measures"
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model account.owners "
@@ -182,8 +187,8 @@ IMPORTS = {
     ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
-        "model storage recorded stream.kafka stream.operate stream.schemas stream.read stream.write "
-        "stream.distributed query facts sampling reports cli.shared why.causes account.owners"
+        "model account.owners storage recorded stream.kafka stream.operate stream.schemas stream.read "
+        "stream.write stream.distributed query facts sampling reports cli.shared why.causes"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "

@@ -124,7 +124,7 @@ JSON_PLACES = ("/topologies/", "/metrics/")
 LINES_WITHIN_S = 0.6
 """The start page waits so long for fresh lines."""
 WORK = ("scale", "less")
-CHANGES = (*WORK, *SETTINGS)
+CHANGES = (*WORK, *SETTINGS, "cause")
 
 At = Annotated[str | None, Query(description="ISO 8601, by default in UTC")]
 From = Annotated[str | None, Query(alias="from", description="first instant, as at")]
@@ -349,6 +349,7 @@ def show_what_if(
     less: str | None = None,
     bound: str | None = None,
     trigger: str | None = None,
+    cause: str | None = None,
     start: From = None,
     end: To = None,
 ) -> Response:
@@ -363,11 +364,12 @@ def show_what_if(
         less: length of time that its work is shorter.
         bound: another bound.
         trigger: another trigger interval.
+        cause: owner of time, or OWNER:DETAIL, that takes as long as it usually does.
         start: first instant, inclusive.
         end: last instant, exclusive.
     """
     topology = _named(name)
-    values = zip(CHANGES, (scale, less, bound, trigger), strict=True)
+    values = zip(CHANGES, (scale, less, bound, trigger, cause), strict=True)
     parameters = {what: value for what, value in values if value is not None}
     change = _change(topology, operator, parameters)
     start_ms, end_ms = instants_ms(start, end)
@@ -702,13 +704,15 @@ def _change(topology: Topology, operator: str | None, parameters: Mapping[str, f
     It is a change of an operator's work, and then *operator* names the operator, or else of a setting.
     """
     how = next(iter(parameters), None)
-    length_ms = 0 if how in (None, "scale") else duration_ms(str(parameters[how]))
+    length_ms = 0 if how in (None, "scale", "cause") else duration_ms(str(parameters[how]))
     if len(parameters) != 1 or length_ms is None or (how in WORK) != (operator is not None):
         msg = (
             f"got operator={operator} and {', '.join(parameters) or 'no change'}; give an operator and either scale, "
-            'such as 0.5, or a length less, such as "400 ms"; or no operator, and bound or trigger'
+            'such as 0.5, or a length less, such as "400 ms"; or no operator, and bound, trigger or cause'
         )
         raise InvalidArgument(msg)
+    if how == "cause":
+        return whatif.as_usual(str(parameters[how]))
     if operator is None:
         return PartChange(owner=str(how), length_ms=length_ms)
     _having(topology, operator)

@@ -138,15 +138,20 @@ def _change(options: argparse.Namespace) -> WorkChange | PartChange:
         if length_ms is not None:
             return PartChange(owner=owner, length_ms=length_ms)
     if options.cause is not None:
-        owner, _, detail = options.cause.partition(":")
-        if owner not in OWNERS:
-            msg = f"there is no owner of time {owner!r}; known: {', '.join(OWNERS)}"
-            raise InvalidArgument(msg)
-        return PartChange(owner=owner, detail=detail or None)
+        return as_usual(options.cause)
     if options.operator is None:
         msg = "--scale and --less change the work of an operator; name it with --operator"
         raise InvalidArgument(msg)
     return WorkChange(operator=options.operator, scale=options.scale, less_ms=options.less)
+
+
+def as_usual(cause: str) -> PartChange:
+    """Returns that *cause*, OWNER or OWNER:DETAIL, takes as long as it usually does; InvalidArgument: no such owner."""
+    owner, _, detail = cause.partition(":")
+    if owner not in OWNERS:
+        msg = f"there is no owner of time {owner!r}; known: {', '.join(OWNERS)}"
+        raise InvalidArgument(msg)
+    return PartChange(owner=owner, detail=detail or None)
 
 
 def _work(comparison: Row) -> str:

@@ -58,7 +58,7 @@ def what_if_part(
     They end in [*start_ms*, *end_ms*), epoch ms; None: no limit. The operator of a WorkChange reads from outside.
 
     Raises:
-        InvalidArgument: no report has the parts of the age of such a window.
+        InvalidArgument: no report has the parts of the age of such a window, or what is usual of the one to be changed.
     """
     whose = change if isinstance(change, PartChange) else PartChange(owner=OPERATOR, detail=change.operator)
     rows = tables.ask(AGES, [topology.name, start_ms, end_ms, whose.owner, whose.detail]).objects
@@ -68,6 +68,8 @@ def what_if_part(
             f"run the DAG tidemark_{topology.name}_reports, or jobs/critical_path.py"
         )
         raise InvalidArgument(msg)
+    if whose is change and whose.length_ms is None:
+        _refuse_unknown(whose, topology, rows)
     then_ms = [row["age_ms"] - row["part_ms"] + _then_ms(change, row, topology) for row in rows]
     return {
         "topology": topology.name,
@@ -81,11 +83,23 @@ def what_if_part(
     }
 
 
+def _refuse_unknown(whose: PartChange, topology: Topology, rows: list[Row]) -> None:
+    named = whose.owner if whose.detail is None else f"{whose.owner}:{whose.detail}"
+    touched = [row for row in rows if row["part_ms"]]
+    if not touched:
+        msg = f"{named} has no time in these windows; `tidemark path {topology.name}` lists whose their age was"
+        raise InvalidArgument(msg)
+    if all(row["usual_ms"] is None for row in touched):
+        msg = f"what is usual of {named} is not known: reports have seen fewer than 20 windows that kept their SLAs"
+        raise InvalidArgument(msg)
+
+
 def _then_ms(change: PartChange | WorkChange, row: Row, topology: Topology) -> int:
     """Returns the ms that the changed part of a window would have taken; *row* is one of AGES."""
     part_ms: int = row["part_ms"]
     if isinstance(change, WorkChange):
         return part_ms - change.saved_ms(part_ms)
     if change.length_ms is None:
-        return min(part_ms, row["usual_ms"] or 0)
+        usual_ms: int | None = row["usual_ms"]
+        return part_ms if usual_ms is None else min(part_ms, usual_ms)
     return change.length_ms if change.owner == BOUND else round(part_ms * change.length_ms / topology.trigger_ms)
