@@ -5,7 +5,7 @@ A process that imports this module starts in a second, and may make checks as lo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -89,7 +89,7 @@ class JudgedTables:
     """
 
     contracts: Sequence[Row]
-    readable: Collection[Path]
+    readable: Container[Path]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +228,7 @@ def _facts(
     topology: Topology,
     specs: Sequence[SlaSpec],
     tables: Tables,
-    readable: Collection[Path],
+    readable: Container[Path],
     *,
     at_ms: int,
 ) -> list[Fact]:
@@ -249,7 +249,7 @@ def _facts(
 
 
 def _drivers(
-    layout: Layout, topology: Topology, tables: Tables, readable: Collection[Path], *, at_ms: int
+    layout: Layout, topology: Topology, tables: Tables, readable: Container[Path], *, at_ms: int
 ) -> dict[str, HeartbeatFacts]:
     """Returns the facts about the drivers at *at_ms*, of the streams whose tables about them are *readable*."""
 
@@ -261,9 +261,7 @@ def _drivers(
     return {name: driver for name, driver in drivers.items() if may_be_read(name)}
 
 
-def _counted(
-    layout: Layout, topology: Topology, specs: Sequence[SlaSpec], readable: Collection[Path]
-) -> dict[str, int]:
+def _counted(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], readable: Container[Path]) -> dict[str, int]:
     """Returns the newest batch that rollups have counted, by sub-topology.
 
     Only objectives among *specs* need it. An unreadable table has none.

@@ -20,8 +20,8 @@ from tidemark.airflow.tasks.receivers import ReceiverRefused
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
-from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.model.channel_spec import LOG, Channel, load
+from tidemark.errors import InvalidArgument
+from tidemark.model.channel_spec import Channel, channels_of
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import Alert
@@ -47,16 +47,7 @@ def sla_asset(topology: str) -> Asset:
 
 def channels(topology: str) -> list[Channel]:
     """Returns the channels for incidents of *topology*, the log first."""
-    try:
-        configured = load(CHANNELS)
-    except InvalidSpec:
-        # SLAs are checked nevertheless, and `dags/tidemark_topologies.py` shows the mistake.
-        configured = ()
-    matching = [channel for channel in configured if channel.topologies is None or topology in channel.topologies]
-    return [
-        Channel(name=LOG, notifier="tidemark.airflow.tasks.sla.LogNotifier", arguments={"text": "{{ alert.text }}"}),
-        *matching,
-    ]
+    return channels_of(CHANNELS, topology)
 
 
 class CheckSlas(TopologyJob):
