@@ -280,15 +280,15 @@ def test_a_dag_of_another_team_runs_for_each_complete_interval(api: AirflowApi, 
 def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(
     backfilled: AirflowApi, layout: Layout, home: Path
 ) -> None:
-    # The check of now, which unpausing schedules, makes the other instant a past one.
+    # The check of now, which the checker makes when the DAG is not paused, makes the other instant a past one.
     backfilled.unpause(SLA_CHECK)
-    wait_for(lambda: bool(ENDED & set(backfilled.runs(SLA_CHECK).values())), "the end of the scheduled check", 400)
+    wait_for(lambda: bool(ENDED & set(backfilled.runs(SLA_CHECK).values())), "the end of the first run", 400)
     run_id = backfilled.trigger(SLA_CHECK, {"at": "2026-01-01T12:05:00Z"})
     wait_for(lambda: backfilled.run_state(SLA_CHECK, run_id) in ENDED, "the end of the check", 400)
     assert backfilled.run_state(SLA_CHECK, run_id) == SUCCESS
     rows = scan(layout.report_table("flights", SLA_RESULTS.name)).collect().to_dicts()
     assert {row["run_id"].partition("__")[0] for row in rows} == {
-        "scheduled",
+        "check",
         "manual",
     }
     found = {row["sla"]: row for row in rows if row["run_id"] == run_id}
@@ -307,7 +307,7 @@ def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(
 
 
 def test_people_are_told_of_what_the_check_of_now_finds(backfilled: AirflowApi, layout: Layout) -> None:
-    (run_id,) = (name for name in backfilled.runs(SLA_CHECK) if name.startswith("scheduled"))
+    (run_id,) = (name for name in backfilled.runs(SLA_CHECK) if name.startswith("asset_triggered"))
     assert backfilled.task_states(SLA_CHECK, run_id)["publish_changes"] == SUCCESS
     log = "\n".join(backfilled.log(SLA_CHECK, run_id, "tell_log"))
     assert re.search(r"flights: .*broken \(never_loaded\)", log)

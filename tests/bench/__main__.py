@@ -29,6 +29,7 @@ PARTS = (
     "paths",
     "what_if",
     "contracts",
+    "checks",
     "trace",
     "metrics",
     "status",

@@ -1,8 +1,8 @@
 """The process that looks at the SLAs of topologies for as long as its parent lives.
 
 Its parent writes lines of JSON to its standard input: `Settings` first, and then the names of the topologies to look
-at, whenever they change. It answers on its standard output: a line for each topology for which Airflow has to run, and
-one after each round of looks. It ends when its standard input does, whatever it is doing then.
+at, whenever they change. It answers on its standard output: `Asked` for each topology for which Airflow has to run, and
+`Looked` after each round. It ends when its standard input does, whatever it is doing then.
 
 A round begins every `every_s`, or later if the looks would take more than SHARE of a core.
 """
@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import ceil
 
 import tidemark.allocator  # noqa: F401 - before others import Arrow
@@ -29,48 +29,16 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.project.spark_settings import WITHOUT_SPARK
 from tidemark.model.sla_spec import load_usable
 from tidemark.reports.batch_job import topology
+from tidemark.sla.checker_lines import Asked, Looked, Settings
 from tidemark.sla.watch import Promised, SlaWatch
 from tidemark.storage.location import location
 
 log = logging.getLogger("tidemark.checker")
-EVERY_S = 15.0
 SHARE = 0.35
 """The most cores that looks take on average."""
 ALIVE_EVERY_S = 60.0
 """Time between requests that say that checks are made."""
 ANSWERS_WITHIN_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What the parent says first.
-
-    Attributes:
-        warehouse: folder or URL of the tables.
-        every_s: seconds from round to round.
-        alive_url: gets a request each minute while checks are made; empty: none does.
-    """
-
-    warehouse: str
-    every_s: float = EVERY_S
-    alive_url: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A line for the parent: Airflow has to run for a topology.
-
-    Attributes:
-        topology: its name.
-        at_ms: the instant of the check that found why, epoch ms.
-        run_id: of that check; None: what an earlier process found is not delivered yet.
-        why: the reasons, in words.
-    """
-
-    topology: str
-    at_ms: int
-    run_id: str | None
-    why: tuple[str, ...]
 
 
 def promised_by(name: str, layout: Layout, project: Project) -> Promised:
@@ -180,17 +148,17 @@ def main() -> None:
     parent = _Parent(settings, json.loads(sys.stdin.readline()))
     threading.Thread(target=parent.listen, args=(sys.stdin,), daemon=True).start()
 
-    def say(**line: object) -> None:
-        print(json.dumps(line), file=answers, flush=True)
+    def say(line: Asked | Looked) -> None:
+        print(json.dumps({"kind": type(line).__name__, **asdict(line)}), file=answers, flush=True)
 
-    checker = Checker(Layout(location(settings.warehouse)), Project.here(), lambda asked: say(**asdict(asked)))
+    checker = Checker(Layout(location(settings.warehouse)), Project.here(), say)
     alive_s = float("-inf")
     while True:
         parent.news.clear()
         began_s, began_cpu_s = time.monotonic(), time.process_time()
         failed = checker.round(parent.names, every_s=settings.every_s)
         cpu_s = time.process_time() - began_cpu_s
-        say(round_s=time.monotonic() - began_s, cpu_s=cpu_s, failed=failed)
+        say(Looked(cpu_s=cpu_s, failed=(*failed,)))
         if settings.alive_url and not failed and began_s - alive_s >= ALIVE_EVERY_S - settings.every_s / 2:
             alive_s = began_s
             say_alive(settings.alive_url)
