@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -102,7 +103,7 @@ def _many(measured_s: float) -> Iterator[Figure]:
             cores = (cpu_s(checker.pid) - cpu_before_s) / (time.monotonic() - began_s)
         where = ["--warehouse", str(project / "warehouse"), "--topology", topologies[0].name]
         old = [_cpu_s([_job("check_sla"), *where, "--at", iso(wall_clock_ms()), "--run-id", str(n)]) for n in range(3)]
-    between = [later - before for before, later in zip(rounds, rounds[1:], strict=False)]
+    between = [later - before for before, later in pairwise(rounds)]
     yield Figure(f"the checker of {TOPOLOGIES} topologies, all with news", [cores], 0.4, at_most=True, unit="cores")
     yield Figure("  from round to round", between, unit="s")
     yield Figure(

@@ -132,16 +132,21 @@ class Measured:
 
 
 def measure(
-    layout: Layout, topology: Topology, specs: Sequence[SlaSpec], time: CheckTime, judged: JudgedTables
+    layout: Layout,
+    topology: Topology,
+    specs: Sequence[SlaSpec],
+    time: CheckTime,
+    judged: JudgedTables,
+    *,
+    with_accounts: bool = True,
 ) -> Measured:
-    """Returns all facts by which *specs* are judged at the *time* of a check."""
+    """Returns all facts by which *specs* are judged at the *time* of a check.
+
+    Only completeness, and what suites judge, need them *with_accounts*.
+    """
     at_ms = time.at_ms
     # Queries read many tables: a single unreadable one would make all of them fail.
     tables = answers_over(layout.warehouse, topology.name, only=judged.readable)
-    # An account stays open until it closes, so batches are read from the oldest open one on.
-    open_ms = open_account_before(layout, topology.name, at_ms, time.run_id)
-    since_ms = since_the_check_before(time).start_ms
-    accounts_ms = min(since_ms - _longest_ms(specs), at_ms if open_ms is None else open_ms)
     return Measured(
         layout=layout,
         topology=topology,
@@ -150,9 +155,20 @@ def measure(
         tables=tables,
         judged=judged,
         facts=_facts(layout, topology, specs, tables, judged.readable, at_ms=at_ms),
-        accounts=sla_facts.accounts(tables, topology, at_ms=at_ms, since_ms=accounts_ms),
+        accounts=_accounts(layout, topology, specs, tables, time) if with_accounts else [],
         groups=groups_seen(tables, topology, specs, at_ms=at_ms),
     )
+
+
+def _accounts(
+    layout: Layout, topology: Topology, specs: Sequence[SlaSpec], tables: Tables, time: CheckTime
+) -> list[Row]:
+    """Returns the accounts since the check before, or since the oldest open one."""
+    # An account stays open until it closes, so batches are read from the oldest open one on.
+    open_ms = open_account_before(layout, topology.name, time.at_ms, time.run_id)
+    since_ms = since_the_check_before(time).start_ms - _longest_ms(specs)
+    since_ms = min(since_ms, time.at_ms if open_ms is None else open_ms)
+    return sla_facts.accounts(tables, topology, at_ms=time.at_ms, since_ms=since_ms)
 
 
 def judge(measured: Measured, behind: Collection[str]) -> list[Status]:

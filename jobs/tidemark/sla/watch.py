@@ -163,15 +163,16 @@ class SlaWatch:
         self._since_ms: dict[str, int] = {}
         """Since when an SLA is broken, or is not, by checks of this process."""
         self._unreadable: frozenset[Path] = frozenset()
-        self._measured: Measured | None = None
+        self._measured: list[Measured] = []
+        """All facts since there was news, and if they are old, newer ones of the SLAs over intervals."""
         self._news: News = ()
-        self._is_new = True
+        self._is_new, self._must_check = True, False
         self.measured_n = 0
         """How often facts were measured."""
 
     def changed(self) -> None:
         """Makes the next look make a check, by what the files of the project say then."""
-        self._last = None
+        self._must_check = True
 
     @property
     def check_every_ms(self) -> int:
@@ -208,31 +209,41 @@ class SlaWatch:
 
     def _is_due(self, at_ms: int, *, is_turn: bool) -> bool:
         last = self._last = self._last or self._check_of_others(at_ms)
-        if last is None:
+        if last is None or self._must_check:
             return True
         every_ms = self.check_every_ms
         if at_ms - last.at_ms >= (every_ms if is_turn else every_ms * 3 // 2):
             return True
         if last.due_ms is not None and last.due_ms <= at_ms:
             return True
-        return _verdicts(self._facts_at(at_ms).status_at(at_ms)) != last.seen
+        return self._seen_at(at_ms) != last.seen
 
-    def _facts_at(self, at_ms: int) -> Measured:
-        """Returns the facts that hold at *at_ms*, measured again if they may differ from those that are kept."""
+    def _seen_at(self, at_ms: int) -> dict[str, Verdict]:
+        """Returns the verdicts of all SLAs at *at_ms*, by facts that are measured again where they may differ."""
         topology, specs = self._promised.topology, self._promised.specs
-        news, kept = news_of(self._layout, topology, at_ms), self._measured
-        is_old = kept is None or at_ms - kept.time.at_ms >= INTERVALS_ANEW_MS
-        over_intervals = any(spec.measure in OVER_INTERVALS or spec.by for spec in specs)
-        if kept is None or news != self._news or (is_old and over_intervals):
-            before_ms = self._last.at_ms if self._last else None
-            kept = self._measure(CheckTime(at_ms=at_ms, run_id="", is_past=False, before_ms=before_ms))
-            self._measured, self._news = kept, news
-        return kept
+        news = news_of(self._layout, topology, at_ms)
+        if not self._measured or news != self._news:
+            needs_accounts = any(spec.measure is Measure.COMPLETENESS for spec in specs)
+            self._measured = [self._measure(specs, self._look_at(at_ms), with_accounts=needs_accounts)]
+            self._news = news
+        newest_ms = self._measured[-1].time.at_ms
+        over_intervals = [spec for spec in specs if spec.measure in OVER_INTERVALS or spec.by]
+        if over_intervals and at_ms - newest_ms >= INTERVALS_ANEW_MS:
+            anew = self._measure(over_intervals, self._look_at(at_ms), with_accounts=False)
+            self._measured = [self._measured[0], anew]
+        seen: dict[str, Verdict] = {}
+        for measured in self._measured:
+            seen |= _verdicts(measured.status_at(at_ms))
+        return seen
 
-    def _measure(self, moment: CheckTime) -> Measured:
+    def _look_at(self, at_ms: int) -> CheckTime:
+        before_ms = self._last.at_ms if self._last else None
+        return CheckTime(at_ms=at_ms, run_id="", is_past=False, before_ms=before_ms)
+
+    def _measure(self, specs: Sequence[SlaSpec], moment: CheckTime, *, with_accounts: bool = True) -> Measured:
         self.measured_n += 1
         judged = JudgedTables(contracts=self._standing(), readable=_AllBut(self._unreadable))
-        return measure(self._layout, self._promised.topology, self._promised.specs, moment, judged)
+        return measure(self._layout, self._promised.topology, specs, moment, judged, with_accounts=with_accounts)
 
     def _standing(self) -> list[Row]:
         """Returns what the newest suites found of contracts, which stands until the next ones."""
@@ -244,6 +255,7 @@ class SlaWatch:
     def _check(self) -> Found:
         """Makes a check, and returns it with the reasons why Airflow has to run."""
         self._promised = promised = self._ask_promised()
+        self._must_check = False
         topology, layout = promised.topology, self._layout
         with report_lock(layout, topology.name):
             at_ms = self._clock()
@@ -254,14 +266,14 @@ class SlaWatch:
             moment = check_time(layout, topology.name, at_ms=at_ms, run_id=run_id)
             is_broken = self._count_contracts(moment)
             news = news_of(layout, topology, at_ms)
-            measured = self._measure(moment)
+            measured = self._measure(promised.specs, moment)
             found = judge(measured, behind)
             results = explain(measured, found, explainer(topology, layout, measured.tables.stored, at_ms=at_ms))
             record(measured, results)
             if not measured.time.is_past:
                 keep(layout, topology.name, found_rows(measured, found, results))
             notify(measured, made_ms=self._clock(), unusable=promised.unusable, project=promised.project)
-        self._measured, self._news = measured, news
+        self._measured, self._news = [measured], news
         before = self._verdicts_before(at_ms)
         self._last = self._remember(found, results, measured, is_behind=bool(behind))
         why = {Why.CONTRACT} if is_broken else set()

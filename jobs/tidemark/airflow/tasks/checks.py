@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 HANGS_AFTER_S = 900.0
 """A round may wait for the locks of reports, 10 minutes at most."""
-AGAIN_AFTER_S = 5.0
+AGAIN_AFTER_S = 1.0
 """Wait before a checker that ended is started again."""
 
 
