@@ -194,12 +194,6 @@ IMPORTS = {
         "stream.kafka stream.state stream.operate stream.read stream.decide stream.startup "
         "stream.distributed facts reports cli.shared trace cli.audit"
     ),
-    "airflow.tasks": (
-        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model account.owners storage control query facts reports sla.incidents"
-    ),
-    "airflow.dags": "errors model.project model airflow.tasks",
-    "plugins": "airflow.tasks",
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.reports storage.delta spark_session facts reports reports.paths.ages "
@@ -210,10 +204,16 @@ IMPORTS = {
         "account.owners storage storage.delta facts reports why.evidence why.causes why reports.paths"
     ),
     "sla": (
-        "collecting escaping clock semantics model.tables model.settings model.project model.kinds model "
-        "storage storage.delta query facts facts.measures reports sla.contracts why.evidence sla.measures "
-        "sla.incidents reports.pages"
+        "collecting escaping clock bounded_http semantics model.tables model.settings model.project model.kinds "
+        "model storage storage.delta control stream.journal query facts facts.measures reports sla.contracts "
+        "allocator why.evidence sla.measures sla.incidents reports.paths reports.pages"
     ),
+    "airflow.tasks": (
+        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
+        "model account.owners storage control query facts reports sla.incidents sla"
+    ),
+    "airflow.dags": "errors model.project model airflow.tasks",
+    "plugins": "airflow.tasks",
     "reports.what_if": (
         "collecting errors semantics model.settings model.kinds model kernels.columns kernels.reports query "
         "facts reports.paths"
