@@ -200,6 +200,15 @@ def test_an_incident_opens_when_its_delay_is_over(watched: Watched) -> None:
     assert opened["broken_since"].timestamp() * 1_000 == NOW + 59_000
 
 
+def test_another_process_goes_on_where_all_held_and_checks_at_once_what_files_promise_now(watched: Watched) -> None:
+    watched.look(0)
+    watched.restart()
+    assert watched.look(15).run_id is None
+    watched.watch.changed()
+    assert watched.look(30).run_id == f"check__{NOW + 30_000}"
+    assert watched.look(45).run_id is None
+
+
 def test_a_regular_check_waits_for_its_turn(watched: Watched) -> None:
     watched.slas["fresh"] |= {"error_after": "1 h"}
     watched.restart()

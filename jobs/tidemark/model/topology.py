@@ -162,7 +162,7 @@ class Topology:
         flush_batches: states are written to a file after so many batches that changed any.
         flush_keys: states are written to a file after so many of them changed.
         facts_every_ms: how often facts move from the journal to their tables; 0: with each batch.
-        check_every_ms: how often its SLAs are checked.
+        check_every_ms: how often a check of its SLAs is stored if nothing changes.
         driver: the process of its streams: None for one of its own, a name that other topologies may share, or OWN.
         clusters: by name, those of its file and of its project.
         registries: by name, those of its file and of its project.

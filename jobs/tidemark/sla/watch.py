@@ -334,7 +334,7 @@ class SlaWatch:
         before = self._last.verdicts if self._last else {}
         for name, verdict in verdicts.items():
             was_broken = before.get(name) in BROKEN
-            if name not in before or was_broken != (verdict in BROKEN):
+            if name not in self._since_ms or was_broken != (verdict in BROKEN):
                 self._since_ms[name] = at_ms
         open_incidents = {*open_slas(self._layout, self._promised.topology.name).values()}
         due = [*self._due(found, results, open_incidents, at_ms)]
