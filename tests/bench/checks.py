@@ -141,11 +141,13 @@ def _news(project: Path, topologies: list[Topology]) -> Iterator[None]:
             number += 1
             for topology in topologies:
                 for sub in topology.sub_topologies:
-                    of = {"topology": topology.name, "sub_topology": sub.name, "batch_id": number}
-                    at = {BATCHES: "finished_at", HEARTBEATS: "beat_at"}
-                    for table, column in at.items():
+                    of = {"topology": topology.name, "sub_topology": sub.name, "batch_id": number, "epoch": 1}
+                    at_ms = wall_clock_ms()
+                    batch = {"decided_at": at_ms, "started_at": at_ms, "finished_at": at_ms, "duration_ms": 0}
+                    beat = {"beat_at": at_ms, "state": "running"}
+                    for table, row in ((BATCHES, batch), (HEARTBEATS, beat)):
                         path = Layout(project / "warehouse").stream_table(topology.name, sub.name, table.name)
-                        write_deltalake(path, rows_of(table, [{**of, column: wall_clock_ms()}]), mode="append")
+                        write_deltalake(path, rows_of(table, [{**of, **row}]), mode="append")
 
     thread = threading.Thread(target=write)
     thread.start()

@@ -104,6 +104,18 @@ class CheckerHost:
         self._questions: dict[str, asyncio.Queue[Asked]] = {}
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self.looked: asyncio.Queue[list[str]] = asyncio.Queue(maxsize=1)
+        """The topologies whose SLAs could not be judged in the newest round."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the checker; None: there is none at this moment."""
+        return None if self._process is None else self._process.pid
+
+    async def ended(self) -> None:
+        """Waits until the checker has ended, after the last topology was left."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     def watch(self, topology: str) -> asyncio.Queue[Asked]:
         """Returns where the questions about *topology* arrive from now on."""
@@ -146,7 +158,7 @@ class CheckerHost:
         try:
             process.stdin.write(json.dumps(asdict(self._settings)).encode() + b"\n")
             self._say_names()
-            while line := await asyncio.wait_for(process.stdout.readline(), HANGS_AFTER_S):
+            while line := await self._line(process.stdout):
                 self._take(json.loads(line))
             log.warning("the checker of SLAs ended with status %s; it is started again", await process.wait())
         finally:
@@ -156,14 +168,21 @@ class CheckerHost:
             await process.wait()
             errors.cancel()
 
+    async def _line(self, answers: asyncio.StreamReader) -> bytes:
+        # `asyncio.wait_for` of Python 3.11 may swallow that this task is cancelled.
+        async with asyncio.timeout(HANGS_AFTER_S):
+            return await answers.readline()
+
     def _take(self, line: dict[str, Any]) -> None:
         from tidemark.sla.checker_lines import Asked, Looked
 
         kind = line.pop("kind")
         if kind == Looked.__name__:
-            log.debug("a round of looks took %.2f CPU s", line["cpu_s"])
+            if self.looked.full():
+                self.looked.get_nowait()
+            self.looked.put_nowait(line["failed"])
             return
-        asked = Asked(**line)
+        asked = Asked(**{**line, "why": tuple(line["why"])})
         if asked.topology in self._questions:
             self._questions[asked.topology].put_nowait(asked)
 
