@@ -30,6 +30,7 @@ PARTS = (
     "what_if",
     "contracts",
     "checks",
+    "breaches",
     "trace",
     "metrics",
     "status",

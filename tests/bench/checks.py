@@ -143,7 +143,13 @@ def _news(project: Path, topologies: list[Topology]) -> Iterator[None]:
                 for sub in topology.sub_topologies:
                     of = {"topology": topology.name, "sub_topology": sub.name, "batch_id": number, "epoch": 1}
                     at_ms = wall_clock_ms()
-                    batch = {"decided_at": at_ms, "started_at": at_ms, "finished_at": at_ms, "duration_ms": 0}
+                    batch = {
+                        "decided_at": at_ms,
+                        "started_at": at_ms,
+                        "finished_at": at_ms,
+                        "duration_ms": 0,
+                        "records_in": 0,
+                    }
                     beat = {"beat_at": at_ms, "state": "running"}
                     for table, row in ((BATCHES, batch), (HEARTBEATS, beat)):
                         path = Layout(project / "warehouse").stream_table(topology.name, sub.name, table.name)

@@ -205,7 +205,7 @@ IMPORTS = {
     ),
     "sla": (
         "collecting escaping clock bounded_http semantics model.tables model.settings model.project model.kinds "
-        "model storage storage.delta control stream.journal query facts facts.measures reports sla.contracts "
+        "model storage storage.delta control recorded stream.journal query facts facts.measures reports sla.contracts "
         "allocator why.evidence sla.measures sla.incidents reports.paths reports.pages"
     ),
     "airflow.tasks": (

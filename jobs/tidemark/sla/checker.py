@@ -27,7 +27,8 @@ from tidemark.model.channel_spec import channels_of
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.spark_settings import WITHOUT_SPARK
-from tidemark.model.sla_spec import load_usable
+from tidemark.model.sla_spec import load_usable, recorded_topologies
+from tidemark.recorded.queries import recorded_topology
 from tidemark.reports.batch_job import topology
 from tidemark.sla.checker_lines import Asked, Looked, Settings
 from tidemark.sla.watch import Promised, SlaWatch
@@ -73,7 +74,7 @@ class Checker:
         failed: list[str] = []
         for name in names:
             try:
-                if name not in self._watches:
+                if name not in self._watches and not self._is_yet_to_be_recorded(name):
                     self._watches[name] = self._watch(name)
             except Exception:
                 log.exception("%s: its files cannot be used", name)
@@ -97,6 +98,11 @@ class Checker:
             return promised_by(name, self._layout, self._project)
 
         return SlaWatch(self._layout, promised, clock=wall_clock_ms)
+
+    def _is_yet_to_be_recorded(self, name: str) -> bool:
+        """Returns True if *name* is a topology of jobs that have recorded nothing yet: it has nothing to judge."""
+        is_of_jobs = name in recorded_topologies(self._project.slas)
+        return is_of_jobs and recorded_topology(self._layout, name) is None
 
     def _follow_files(self) -> None:
         """Makes topologies checked by their newest files."""

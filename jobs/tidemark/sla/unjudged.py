@@ -23,6 +23,9 @@ from tidemark.storage.location import replace
 COLUMNS = ("sla", "verdict", "observed_ms", "warn_after_ms", "error_after_ms")
 """The columns of `sla_results` that the suite `sla_status` judges."""
 
+MOST = 300
+"""Those of two days, if one is stored every ten minutes."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FoundRows:
@@ -60,15 +63,20 @@ def found_rows(measured: Measured, judged: Sequence[Status], results: Sequence[S
 
 
 def keep(layout: Layout, topology: str, rows: FoundRows) -> None:
-    """Stores what a check found, until it is `judged`."""
+    """Stores what a check found, until it is `judged`.
+
+    Where no suites run, the newest MOST checks are kept.
+    """
     folder = _folder(layout, topology)
     folder.mkdir(parents=True, exist_ok=True)
     replace(folder / f"{rows.at_ms}.json", json.dumps(asdict(rows)))
+    for path in _files(folder)[:-MOST]:
+        judged(path)
 
 
 def unjudged(layout: Layout, topology: str) -> Iterator[tuple[Path, FoundRows]]:
     """Yields the files of checks that wait, the oldest first, with what the checks found."""
-    for path in sorted(_folder(layout, topology).glob("*.json"), key=lambda path: int(path.stem)):
+    for path in _files(_folder(layout, topology)):
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         yield path, FoundRows(**found)
 
@@ -76,6 +84,11 @@ def unjudged(layout: Layout, topology: str) -> Iterator[tuple[Path, FoundRows]]:
 def judged(path: Path) -> None:
     """Removes the file of a check that was judged."""
     path.unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Returns the files of checks, the oldest first."""
+    return sorted(folder.glob("*.json"), key=lambda path: int(path.stem))
 
 
 def _folder(layout: Layout, topology: str) -> Path:
