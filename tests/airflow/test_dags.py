@@ -222,6 +222,9 @@ def test_what_the_checker_finds_is_delivered_and_judged_by_suites(dagbag: DagBag
     (watcher,) = asset.watchers
     kind, keys = watcher.trigger.serialize()
     assert (kind, keys) == ("tidemark.airflow.tasks.checks.CheckTrigger", {"topology": "flights"})
+    # Each parse of a file that names the asset without its watcher would cancel the trigger.
+    asks = dagbag.dags["tidemark_flights_reports"].get_task("judge_suites").outlets[-1]
+    assert (asks.name, [each.trigger.serialize() for each in asks.watchers]) == (asset.name, [(kind, keys)])
 
 
 def test_slas_can_be_checked_for_a_past_instant(dagbag: DagBag) -> None:

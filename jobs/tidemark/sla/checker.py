@@ -4,7 +4,7 @@ Its parent writes lines of JSON to its standard input: `Settings` first, and the
 at, whenever they change. It answers on its standard output: `Asked` for each topology for which Airflow has to run, and
 `Looked` after each round. It ends when its standard input does, whatever it is doing then.
 
-A round begins every `every_s`, or later if the looks would take more than SHARE of a core.
+A round begins every `every_s`, or later if the looks would take more than SHARE of a core for long.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from tidemark.storage.location import location
 
 log = logging.getLogger("tidemark.checker")
 SHARE = 0.35
-"""The most cores that looks take on average."""
+"""The most cores that looks and checks take on average."""
+AHEAD_S = 60.0
+"""CPU seconds that they may take at once, after they took less for a while."""
 ALIVE_EVERY_S = 60.0
 """Time between requests that say that checks are made."""
 ANSWERS_WITHIN_S = 10.0
@@ -158,7 +160,7 @@ def main() -> None:
         print(json.dumps({"kind": type(line).__name__, **asdict(line)}), file=answers, flush=True)
 
     checker = Checker(Layout(location(settings.warehouse)), Project.here(), say)
-    alive_s = float("-inf")
+    alive_s, spent_s = float("-inf"), 0.0
     while True:
         parent.news.clear()
         began_s, began_cpu_s = time.monotonic(), time.process_time()
@@ -168,7 +170,10 @@ def main() -> None:
         if settings.alive_url and not failed and began_s - alive_s >= ALIVE_EVERY_S - settings.every_s / 2:
             alive_s = began_s
             say_alive(settings.alive_url)
-        parent.news.wait(max(0.0, began_s + max(settings.every_s, cpu_s / SHARE) - time.monotonic()))
+        spent_s += cpu_s
+        pause_s = max(began_s + settings.every_s - time.monotonic(), (spent_s - AHEAD_S) / SHARE)
+        parent.news.wait(max(0.0, pause_s))
+        spent_s = max(0.0, spent_s - SHARE * (time.monotonic() - began_s))
 
 
 if __name__ == "__main__":

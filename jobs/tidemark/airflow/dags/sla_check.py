@@ -13,7 +13,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, chain
 
 from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies_and_jobs
-from tidemark.airflow.tasks.checks import watched_asset
+from tidemark.airflow.tasks.checks import asked_asset
 from tidemark.airflow.tasks.sla import CheckSlas, DeliverChanges, JudgeSuites, PublishChanges, channels
 
 DOC = """
@@ -40,7 +40,7 @@ def make() -> Iterator[DAG]:
     """Makes the DAG of each topology, also of those of jobs."""
     for topology in topologies_and_jobs().values():
         params = {"at": instant("now")}
-        asked = [watched_asset(topology.name)]
+        asked = [asked_asset(topology.name)]
         with dag(topology, "sla_check", doc=DOC, schedule=asked, params=params) as of_checks:
             of_job: dict[str, Any] = {"topology": topology, "warehouse": WAREHOUSE, "execution_timeout": HANGS_AFTER}
             check = CheckSlas(job="check_sla", arguments=["--at", AT, "--run-id", "{{ run_id }}"], **of_job)

@@ -44,12 +44,11 @@ AGAIN_AFTER_S = 1.0
 
 
 def asked_asset(topology: str) -> Asset:
-    """Returns the asset that is updated when the SLAs of *topology* need a run of Airflow."""
-    return Asset(name=f"tidemark_{topology}_asked")
+    """Returns the asset that is updated when the SLAs of *topology* need a run of Airflow.
 
-
-def watched_asset(topology: str) -> Asset:
-    """Returns the same asset with the watcher that looks at the SLAs, for the schedule of `sla_check`."""
+    Its watcher looks at the SLAs. A task that names the asset has to name the watcher, too: whenever Airflow parses a
+    file with an asset without it, it would cancel the trigger.
+    """
     watcher = AssetWatcher(name=f"tidemark_{topology}_slas", trigger=CheckTrigger(topology=topology))
     return Asset(name=f"tidemark_{topology}_asked", watchers=[watcher])
 
