@@ -66,9 +66,11 @@ def test_every_dag_says_whose_it_is_and_what_it_does(dagbag: DagBag, dag_id: str
     assert {task.owner for task in dag.tasks} == {"tidemark"}
     assert "`flights`" in dag.doc_md
     assert dag.catchup is False
-    # Only questions to people wait beside each other, and one must not wait until the DAG is unpaused.
-    is_asking = dag_id.endswith("_decisions")
-    assert (dag.max_active_runs, dag.is_paused_upon_creation) == ((16, False) if is_asking else (1, None))
+    # Questions to people wait beside each other, and one must not wait until the DAG is unpaused. An alert does not
+    # wait for the suites of the one before.
+    is_asking, is_telling = dag_id.endswith("_decisions"), dag_id.endswith("_sla_check")
+    assert dag.is_paused_upon_creation is (False if is_asking else None)
+    assert dag.max_active_runs == (16 if is_asking else 3 if is_telling else 1)
 
 
 @pytest.mark.parametrize("dag_id", sorted(EXPECTED))

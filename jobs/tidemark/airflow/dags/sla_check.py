@@ -32,6 +32,9 @@ delivered. A channel that fails fails its task, and gets the changes in a later 
 """
 AT = "{{ params['at'] or dag_run.run_after.isoformat() }}"
 HANGS_AFTER = timedelta(minutes=30)
+AT_ONCE = 3
+BEFORE_SUITES = 10
+"""Priority of what tells people, above that of reports and suites."""
 TELLING_HANGS_AFTER = timedelta(minutes=15)
 """Longer than the 10 minutes that a channel waits for another run."""
 
@@ -41,11 +44,14 @@ def make() -> Iterator[DAG]:
     for topology in topologies_and_jobs().values():
         params = {"at": instant("now")}
         asked = [asked_asset(topology.name)]
-        with dag(topology, "sla_check", doc=DOC, schedule=asked, params=params) as of_checks:
+        # The next alert does not wait for the suites of the one before.
+        more = {"params": params, "max_active_runs": AT_ONCE}
+        with dag(topology, "sla_check", doc=DOC, schedule=asked, **more) as of_checks:
             of_job: dict[str, Any] = {"topology": topology, "warehouse": WAREHOUSE, "execution_timeout": HANGS_AFTER}
             check = CheckSlas(job="check_sla", arguments=["--at", AT, "--run-id", "{{ run_id }}"], **of_job)
             # An invalid SLA fails the check, after it judged the others.
-            of_topology = {"topology": topology.name, "warehouse": WAREHOUSE, "trigger_rule": "all_done"}
+            of_topology: dict[str, Any] = {"topology": topology.name, "warehouse": WAREHOUSE}
+            of_topology |= {"trigger_rule": "all_done", "priority_weight": BEFORE_SUITES}
             tell = [
                 DeliverChanges(channel=channel, execution_timeout=TELLING_HANGS_AFTER, **of_topology)
                 for channel in channels(topology.name)
