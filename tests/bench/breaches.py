@@ -33,7 +33,7 @@ from tidemark.model.tables.catalog import ALERTS, BATCHES, CHANGES, DELIVERIES
 from tidemark.storage.delta.tables import scan
 
 TOPOLOGIES = int(os.environ.get("TOPOLOGIES", "10"))
-FIRST_S, APART_S, ROUND_S, KILL_S = 60, 6, 170, 75
+FIRST_S, APART_S, ROUND_S, KILL_S = 60, 60 // TOPOLOGIES, 170, 75
 """The first topology breaks its promise so long after a round begins, the others one after the other, and the kill."""
 TOPOLOGY = """
 name = "t{number}"
