@@ -53,6 +53,7 @@ def api(tmp_path: Path, layout: Layout) -> Iterator[AirflowApi]:
 def test_missed_checks_are_an_incident_that_is_alerted_once(api: AirflowApi, layout: Layout) -> None:
     told = layout.report_table("flights", DELIVERIES.name)
     api.unpause(REPORTS)
+    api.trigger(REPORTS, {})  # its schedule begins with the next hour
     process.wait_until(lambda: (told / "_delta_log").exists() and scan(told).collect().height > 0, "a word", WITHIN_S)
     process.wait_until(lambda: "failed" in api.runs(REPORTS).values(), "failed suites", WITHIN_S)
     (incident,) = scan(layout.report_table("flights", INCIDENTS.name)).collect().to_dicts()
