@@ -8,6 +8,9 @@ stream's verdict is unknown. Checking again with the same --run-id replaces what
 instant leaves out the rows of batches that finished later. A check for an instant before one that was checked already
 opens and ends no incident, and adds to no period of an expectation.
 
+Without --at it judges by great-expectations what the checker has stored since the last time, and the contracts of
+tables. If the checker has stored nothing for two `check_every`, it makes a check for the present instead.
+
 If several topologies of a warehouse are checked at once on a host, one process makes all checks, because its imports
 cost more than a check.
 """
@@ -27,10 +30,12 @@ from tidemark.sla.asked_check import AskedCheck, checks_of
 def main() -> None:
     """Runs the check that the command line asks for."""
     arguments = parser(__doc__)
-    add_instant(arguments, "--at", "at_ms", "instant of the check")
+    at = "instant of the check; without it suites judge the stored checks"
+    add_instant(arguments, "--at", "at_ms", at, required=False)
     arguments.add_argument("--run-id", required=True, help="id of the run that makes the check")
     options = parse(arguments)
-    if options.at_ms > (now_ms := wall_clock_ms()) + CLOCKS_APART_MS:
+    now_ms = wall_clock_ms()
+    if options.at_ms is not None and options.at_ms > now_ms + CLOCKS_APART_MS:
         arguments.error(
             f"argument --at: {iso(options.at_ms)} is in the future, it is {iso(now_ms)} now; use an earlier instant"
         )

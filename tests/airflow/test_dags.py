@@ -15,7 +15,6 @@ from airflow._shared.module_loading.file_discovery import find_path_from_directo
 from airflow.cli.cli_parser import get_parser
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException, DagRunTriggerException
-from airflow.sdk.execution_time import macros
 from airflow.serialization.serialized_objects import DagSerialization
 from jinja2 import StrictUndefined, Template
 
@@ -38,6 +37,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationW
 PARTS = ("streams", "reports", "daily_reports", "sla_check", "maintenance", "decisions")
 """Without `completeness`, which only topologies with the key `complete` have."""
 EXPECTED = {f"tidemark_flights_{part}" for part in (*PARTS, "completeness")}
+CHECKED = ["sla_results", "expectation_results", "incidents"]
+"""The tables of checks."""
 WHERE = ["--warehouse", "{{ var.value.tidemark_warehouse }}", "--topology", "flights"]
 
 
@@ -65,9 +66,11 @@ def test_every_dag_says_whose_it_is_and_what_it_does(dagbag: DagBag, dag_id: str
     assert {task.owner for task in dag.tasks} == {"tidemark"}
     assert "`flights`" in dag.doc_md
     assert dag.catchup is False
-    # Only questions to people wait beside each other, and one must not wait until the DAG is unpaused.
-    is_asking = dag_id.endswith("_decisions")
-    assert (dag.max_active_runs, dag.is_paused_upon_creation) == ((16, False) if is_asking else (1, None))
+    # Questions to people wait beside each other, and one must not wait until the DAG is unpaused. An alert does not
+    # wait for the suites of the one before.
+    is_asking, is_telling = dag_id.endswith("_decisions"), dag_id.endswith("_sla_check")
+    assert dag.is_paused_upon_creation is (False if is_asking else None)
+    assert dag.max_active_runs == (16 if is_asking else 3 if is_telling else 1)
 
 
 @pytest.mark.parametrize("dag_id", sorted(EXPECTED))
@@ -150,7 +153,8 @@ def test_a_consumer_is_scheduled_on_complete_intervals(source: str, tmp_path: Pa
 def test_pages_show_what_was_rolled_up(dagbag: DagBag) -> None:
     reports = dagbag.dags["tidemark_flights_reports"]
     upstream = {task.task_id: task.upstream_task_ids for task in reports.tasks}
-    assert upstream == {"rollup": set(), "critical_path": {"rollup"}}
+    assert upstream == {"rollup": set(), "critical_path": {"rollup"}, "judge_suites": {"critical_path"}}
+    assert reports.get_task("judge_suites").trigger_rule == "all_done"
     assert reports.get_task("critical_path").application_args[-2:] == [
         "--html", "{{ var.value.tidemark_warehouse }}/reports/flights/html",
     ]  # fmt: skip
@@ -197,35 +201,32 @@ def test_tables_that_a_task_writes_are_its_outlets(dagbag: DagBag) -> None:
     assert outlets == {
         "rollup": ["latency_rollup"],
         "critical_path": ["critical_paths", "critical_path_steps", "window_parts"],
+        "judge_suites": [*CHECKED, "tidemark_flights_asked"],
     }
     checked = {
         task.task_id: [asset.name.removeprefix("tidemark/flights/") for asset in task.outlets]
         for task in dagbag.dags["tidemark_flights_sla_check"].tasks
     }
-    assert checked["check_sla"] == ["sla_results", "expectation_results", "incidents"]
+    assert checked["check_sla"] == checked["judge_suites"] == CHECKED
     assert checked["publish_changes"] == ["tidemark_flights_sla"]
 
 
-def test_slas_are_checked_with_or_without_paths_then_delivered(
-    dagbag: DagBag,
-) -> None:
+def test_what_the_checker_finds_is_delivered_and_judged_by_suites(dagbag: DagBag) -> None:
     check = dagbag.dags["tidemark_flights_sla_check"]
     upstream = {task.task_id: task.upstream_task_ids for task in check.tasks}
-    told = {"publish_changes": {"check_sla"}, "tell_log": {"check_sla"}}
-    done = {"done": {"critical_path", "check_sla", "publish_changes", "tell_log"}}
-    assert upstream == {"critical_path": set(), "check_sla": {"critical_path"}, **told, **done}
+    told = {"publish_changes": {"check_sla"}, "tell_log": {"check_sla"}, "judge_suites": {"check_sla"}}
+    done = {"done": {"check_sla", *told}}
+    assert upstream == {"check_sla": set(), **told, **done}
     assert check.get_task("done").trigger_rule == "none_failed"
-    assert {check.get_task(name).trigger_rule for name in ("check_sla", *told)} == {"all_done"}
-    assert check.schedule == timedelta(minutes=10)
-    arguments = dict(pairwise(check.get_task("critical_path").application_args))
-    asked = SimpleNamespace(run_after=datetime(2026, 1, 1, 7, tzinfo=UTC))
-    for at, since, until in (
-        (None, "2026-01-01T06:00:00+00:00", "2026-01-01T07:00:00+00:00"),
-        ("2025-12-31T23:30:00Z", "2025-12-31T22:30:00+00:00", "2025-12-31T23:30:00Z"),
-    ):
-        context = {"params": {"at": at}, "dag_run": asked, "macros": macros}
-        assert Template(arguments["--from"]).render(context) == since
-        assert Template(arguments["--to"]).render(context) == until
+    assert {check.get_task(name).trigger_rule for name in told} == {"all_done"}
+    (asset,) = check.timetable.asset_condition.objects
+    assert asset.name == "tidemark_flights_asked"
+    (watcher,) = asset.watchers
+    kind, keys = watcher.trigger.serialize()
+    assert (kind, keys) == ("tidemark.airflow.tasks.checks.CheckTrigger", {"topology": "flights"})
+    # Each parse of a file that names the asset without its watcher would cancel the trigger.
+    asks = dagbag.dags["tidemark_flights_reports"].get_task("judge_suites").outlets[-1]
+    assert (asks.name, [each.trigger.serialize() for each in asks.watchers]) == (asset.name, [(kind, keys)])
 
 
 def test_slas_can_be_checked_for_a_past_instant(dagbag: DagBag) -> None:
@@ -336,7 +337,7 @@ print(sorted(heavy & roots), len(set(sys.modules) - before))
     assert heavy == "[]"
     # Each of these is small: an operator kind, a set of keys and a rule is a file. Joined into fewer files, they took
     # no less CPU time. A module that is slow is named above.
-    assert int(more) <= 127
+    assert int(more) <= 128
 
 
 def test_a_batch_job_refuses_an_unknown_connection() -> None:

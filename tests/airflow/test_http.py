@@ -347,7 +347,10 @@ def test_missing_things_are_not_found_with_the_existing_names(client: Client, ur
         ("/topologies/flights/whatif?operator=carrier_state&less=4", "a length less"),
         ("/topologies/flights/whatif?operator=carrier_state&scale=-1", "scale"),
         ("/topologies/flights/whatif?scale=0.5", "got operator=None and scale"),
-        ("/topologies/flights/whatif?operator=carrier_state&bound=1%20s", "or no operator, and bound, trigger or cause"),
+        (
+            "/topologies/flights/whatif?operator=carrier_state&bound=1%20s",
+            "or no operator, and bound, trigger or cause",
+        ),
         ("/topologies/flights/whatif?bound=1%20s&trigger=1%20s", "got operator=None and bound, trigger"),
         ("/topologies/flights/path?last=x", "last: Input should be a valid integer.*, got 'x'; correct it"),
         ("/topologies/flights/latency?grain=week", "grain: .*'minute', 'hour' or 'day', got 'week'; correct it"),

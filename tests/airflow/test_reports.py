@@ -6,16 +6,20 @@ Another team's DAG starts when the tables have changed.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import stat
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from deltalake import write_deltalake
 
@@ -29,8 +33,11 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import (
+    ALERTS,
     COMPLETENESS,
     CRITICAL_PATHS,
+    DELIVERIES,
+    EXPECTATION_RESULTS,
     HEARTBEATS,
     LATENCY_MINUTES,
     LATENCY_ROLLUP,
@@ -280,15 +287,15 @@ def test_a_dag_of_another_team_runs_for_each_complete_interval(api: AirflowApi, 
 def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(
     backfilled: AirflowApi, layout: Layout, home: Path
 ) -> None:
-    # The check of now, which unpausing schedules, makes the other instant a past one.
+    # The check of now, which the checker makes when the DAG is not paused, makes the other instant a past one.
     backfilled.unpause(SLA_CHECK)
-    wait_for(lambda: bool(ENDED & set(backfilled.runs(SLA_CHECK).values())), "the end of the scheduled check", 400)
+    wait_for(lambda: bool(ENDED & set(backfilled.runs(SLA_CHECK).values())), "the end of the first run", 400)
     run_id = backfilled.trigger(SLA_CHECK, {"at": "2026-01-01T12:05:00Z"})
     wait_for(lambda: backfilled.run_state(SLA_CHECK, run_id) in ENDED, "the end of the check", 400)
     assert backfilled.run_state(SLA_CHECK, run_id) == SUCCESS
     rows = scan(layout.report_table("flights", SLA_RESULTS.name)).collect().to_dicts()
     assert {row["run_id"].partition("__")[0] for row in rows} == {
-        "scheduled",
+        "check",
         "manual",
     }
     found = {row["sla"]: row for row in rows if row["run_id"] == run_id}
@@ -307,7 +314,7 @@ def test_an_sla_is_checked_for_a_past_instant_when_somebody_asks(
 
 
 def test_people_are_told_of_what_the_check_of_now_finds(backfilled: AirflowApi, layout: Layout) -> None:
-    (run_id,) = (name for name in backfilled.runs(SLA_CHECK) if name.startswith("scheduled"))
+    (run_id,) = (name for name in backfilled.runs(SLA_CHECK) if name.startswith("asset_triggered"))
     assert backfilled.task_states(SLA_CHECK, run_id)["publish_changes"] == SUCCESS
     log = "\n".join(backfilled.log(SLA_CHECK, run_id, "tell_log"))
     assert re.search(r"flights: .*broken \(never_loaded\)", log)
@@ -315,6 +322,54 @@ def test_people_are_told_of_what_the_check_of_now_finds(backfilled: AirflowApi, 
     # The board's stream is late, and the other team's DAG reads another table of it.
     assert "Waiting DAGs: others_windows" in log
     assert "delays_in_time" not in log  # nothing was measured of late
+
+
+def checker_of(home: Path) -> list[int]:
+    """Returns the processes that look at SLAs for the triggerer of the Airflow in *home*."""
+    triggerer = json.loads((home / "triggerer.pid.json").read_text())["pid"]
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if b"tidemark.sla.checker" in (place / "cmdline").read_bytes() and triggerer in ancestors(place.name):
+                found.append(int(place.name))
+    return found
+
+
+def ancestors(pid: str) -> Iterator[int]:
+    """Yields the processes above *pid*."""
+    while int(pid) > 1:
+        pid = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
+        yield int(pid)
+
+
+def test_a_promise_that_breaks_is_told_once_also_if_the_checker_was_killed(
+    backfilled: AirflowApi, layout: Layout, home: Path
+) -> None:
+    (killed,) = checker_of(home)
+    os.kill(killed, signal.SIGKILL)
+    slow: dict[str, Any] = {"operator": "carrier_delays", "kind": "sink", "task_id": "carriers_0", "n": 10}
+    slow |= {"min_ms": 600_000, "max_ms": 600_000, "sum_ms": 6_000_000, "window_start": NOON}
+    broke_ms = wall_clock_ms()
+    slow |= {"finished_at": broke_ms, "buckets": [{"bucket": bucket_of(600_000), "n": 10}]}
+    write(layout, "carriers", LATENCY_MINUTES, slow)
+
+    def deliveries() -> list[dict[str, Any]]:
+        alerts = scan(layout.report_table("flights", ALERTS.name)).collect()
+        told = scan(layout.report_table("flights", DELIVERIES.name)).collect()
+        of_sla = alerts.filter(pl.col("slas").list.contains("delays_in_time"))["alert"]
+        return told.filter(pl.col("alert").is_in(of_sla.implode())).to_dicts()
+
+    wait_for(lambda: bool(deliveries()), "the alert", 120)
+    (told,) = deliveries()
+    assert (told["change"], told["channel"], told["run_id"].partition("__")[0]) == ("opened", "log", "asset_triggered")
+    (restarted,) = checker_of(home)
+    assert restarted != killed
+    wait_for(lambda: backfilled.run_state(SLA_CHECK, told["run_id"]) in ENDED, "the end of the run", 240)
+    of_run = backfilled.task_states(SLA_CHECK, told["run_id"])
+    assert {of_run[name] for name in ("check_sla", "publish_changes", "tell_log", "judge_suites")} == {SUCCESS}
+    judged = scan(layout.report_table("flights", EXPECTATION_RESULTS.name)).collect().filter(suite="sla_status")
+    broken = judged.filter(pl.col("success").not_(), column="verdict", severity="critical")
+    assert broken["last_checked_at"].max().timestamp() * 1_000 >= broke_ms
 
 
 @pytest.mark.long  # a check more; test_dags.py has its command

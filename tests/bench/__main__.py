@@ -29,6 +29,8 @@ PARTS = (
     "paths",
     "what_if",
     "contracts",
+    "checks",
+    "breaches",
     "trace",
     "metrics",
     "status",

@@ -38,23 +38,20 @@ IMPORTS = {
     "kernels.reports": "semantics model.settings kernels.columns",
     "kernels.sql": "errors model.settings kernels.columns",
     "kernels.updates": (
-        "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates "
-        "kernels.sql"
+        "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
     ),
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "account.owners": "semantics",
     "storage": "errors clock model.settings model.project",
     "storage.delta": (
-        "collecting errors clock model.tables model.settings model kernels.columns kernels.sql "
-        "kernels.updates storage"
+        "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"
     ),
     "control": "errors clock semantics storage",
     "recorded": "collecting escaping errors model.project model.kinds model storage control",
     "spark_session": "errors model.project storage control",
     "stream.journal": (
-        "collecting errors clock semantics model.tables kernels.sql kernels.records storage storage.delta "
-        "control"
+        "collecting errors clock semantics model.tables kernels.sql kernels.records storage storage.delta control"
     ),
     "stream.driver": (
         "collecting escaping errors clock semantics model.tables model.project model kernels.columns storage "
@@ -114,8 +111,7 @@ IMPORTS = {
         "stream.startup query"
     ),
     "facts.measures": (
-        "semantics model.tables model.settings model.project model.kinds model storage storage.delta control "
-        "facts"
+        "semantics model.tables model.settings model.project model.kinds model storage storage.delta control facts"
     ),
     "account": (
         "semantics model.tables model.settings model.project model.kinds model kernels.columns "
@@ -169,8 +165,7 @@ IMPORTS = {
         "stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
     "sla.measures": (
-        "collecting clock semantics model.tables model.project model.kinds model control facts "
-        "facts.measures"
+        "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model account.owners "
@@ -196,12 +191,6 @@ IMPORTS = {
         "stream.kafka stream.state stream.operate stream.read stream.decide stream.startup "
         "stream.distributed facts reports cli.shared trace cli.audit"
     ),
-    "airflow.tasks": (
-        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model account.owners storage control query facts reports sla.incidents"
-    ),
-    "airflow.dags": "errors model.project model airflow.tasks",
-    "plugins": "airflow.tasks",
     "reports.paths": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.reports account.owners storage.delta spark_session facts account reports"
@@ -212,10 +201,16 @@ IMPORTS = {
         "reports.paths"
     ),
     "sla": (
-        "collecting escaping clock semantics model.tables model.settings model.project model.kinds model "
-        "storage storage.delta query facts facts.measures reports sla.contracts why.evidence sla.measures "
-        "sla.incidents reports.pages"
+        "collecting escaping clock bounded_http semantics model.tables model.settings model.project "
+        "model.kinds model storage storage.delta control recorded stream.journal query facts facts.measures "
+        "reports sla.contracts allocator why.evidence sla.measures sla.incidents reports.paths reports.pages"
     ),
+    "airflow.tasks": (
+        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
+        "model account.owners storage control query facts reports sla.incidents sla"
+    ),
+    "airflow.dags": "errors model.project model airflow.tasks",
+    "plugins": "airflow.tasks",
     "reports.what_if": (
         "collecting errors semantics model.settings model kernels.columns kernels.reports account.owners "
         "query facts reports.paths"
@@ -232,8 +227,8 @@ IMPORTS = {
     ),
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model storage storage.delta recorded query facts reports sla.incidents metrics airflow.tasks "
-        "airflow.dags reports.pages sla reports.what_if cli.explain"
+        "model storage storage.delta recorded query facts reports sla.incidents metrics reports.pages sla "
+        "airflow.tasks airflow.dags reports.what_if cli.explain"
     ),
     "jobs": (
         "escaping errors clock model.tables model.settings model.project model kernels.columns "

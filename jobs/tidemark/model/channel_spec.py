@@ -20,6 +20,7 @@ from tidemark.semantics.incidents import CHECKS, Change
 
 LOG = "log"
 """The channel of every topology: the log of the task that delivers."""
+LOG_NOTIFIER = "tidemark.airflow.tasks.sla.LogNotifier"
 
 
 class ChannelKind(StrEnum):
@@ -112,6 +113,19 @@ def load(path: Path) -> tuple[Channel, ...]:
     if not path.exists():
         return ()
     return parse(read_toml(path), file=path.name)
+
+
+def channels_of(path: Path, topology: str) -> list[Channel]:
+    """Returns the channels for incidents of *topology* by the file at *path*, the log first.
+
+    A file that cannot be used has none: SLAs are checked nevertheless, and a DAG file shows the mistake.
+    """
+    try:
+        configured = load(path)
+    except InvalidSpec:
+        configured = ()
+    matching = [channel for channel in configured if channel.topologies is None or topology in channel.topologies]
+    return [Channel(name=LOG, notifier=LOG_NOTIFIER, arguments={"text": "{{ alert.text }}"}), *matching]
 
 
 def mistakes(path: Path) -> list[InvalidSpec]:

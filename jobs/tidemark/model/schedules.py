@@ -8,13 +8,10 @@ from collections.abc import Collection
 from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.topology import Topology
 
-CHECK_CPU_S = 8.0
-"""CPU time of one check of SLAs.
-
-It includes the paths of the hour, great-expectations and the check (docs/performance.md).
-"""
-REPORTS_CPU_S = 4.0
-"""CPU time of the reports of one hour."""
+CHECK_CPU_S = 1.5
+"""CPU time of one check of SLAs by the checker (docs/performance.md)."""
+REPORTS_CPU_S = 10.0
+"""CPU time of the reports and suites of one hour."""
 SHARE = 0.5
 """Share of a machine for schedules; the rest is for streams."""
 HOUR_S = 3_600.0

@@ -169,7 +169,7 @@ class Topology:
         flush_batches: states are written to a file after so many batches that changed any.
         flush_keys: states are written to a file after so many of them changed.
         facts_every_ms: how often facts move from the journal to their tables; 0: with each batch.
-        check_every_ms: how often its SLAs are checked.
+        check_every_ms: how often a check of its SLAs is stored if nothing changes.
         consumer_groups: how the names of the consumer groups begin that show the progress of its streams to Kafka's
             own tools; None: there are none.
         driver: the process of its streams: None for one of its own, a name that other topologies may share, or OWN.

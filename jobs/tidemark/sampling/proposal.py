@@ -149,7 +149,7 @@ def propose(sample: TopicSample, address: str, now_ms: int, *, key: str | None =
         f'name = "{name}"',
         'window = "10 s"  # streaming window: by it operators are compared',
         'trigger = "1 s"  # a batch each second',
-        'check_every = "1 min"  # how often its SLAs are checked',
+        'check_every = "1 min"  # how often a check of its SLAs is stored at least',
         *_source(name, sample, types, declared, at, table_key, measured),
         *_line_of_others(others, source_keys),
         *_table_and_sink(name, table_key),

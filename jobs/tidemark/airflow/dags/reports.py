@@ -1,4 +1,4 @@
-"""The DAGs that roll up latencies and find critical paths.
+"""The DAGs that roll up latencies, find critical paths and judge suites.
 
 There are two per topology: one for every hour, and one for the day.
 """
@@ -6,21 +6,36 @@ There are two per topology: one for every hour, and one for the day.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
+from inspect import signature
 from pathlib import Path
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, Param, chain
+from airflow.sdk import (  # type: ignore[attr-defined]
+    DAG,
+    CronDataIntervalTimetable,
+    DeadlineAlert,
+    DeadlineReference,
+    Param,
+    SyncCallback,
+    chain,
+)
 
 from tidemark.airflow.dags.hours import HourlyReportSensor
 from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies_and_jobs
 from tidemark.airflow.tasks.assets import TopologyJob
+from tidemark.airflow.tasks.sla import JudgeSuites, tell_of_missed_checks
 from tidemark.model.project.layout import Layout
+from tidemark.model.topology import Topology
 
 HOURLY = """
 Reports on the topology `{name}` for one interval of the finish clock. A second run replaces the interval's rows.
 Rollups also include new facts of older intervals.
 
 The page of the interval, and the one of its day, are in `<warehouse>/reports/{name}/html`.
+
+`judge_suites` judges by great-expectations what the checker of SLAs has stored, and the contracts of tables, also if
+the reports fail. If the checker has stored no check for two `check_every`, it makes one for now.
 
 `from` and `to` (ISO 8601, UTC) replace the run's data interval. Without either the report covers the hour before.
 """
@@ -30,6 +45,11 @@ A second run replaces the day's rows and its page. A backfill computes past days
 
 `from` and `to` (ISO 8601, UTC) replace the run's data interval. Without either the report covers the day before.
 """
+
+
+# Airflow 3.2 looks for the callback of a missed deadline by a text instead of a UUID, which ends its scheduler. There
+# deadlines have no names, either.
+HAS_DEADLINES = "name" in signature(DeadlineAlert).parameters
 
 
 def interval() -> dict[str, Param]:
@@ -54,7 +74,7 @@ def _param(name: str, otherwise: str) -> str:
 
 def make() -> Iterator[DAG]:
     """Makes the two DAGs of each topology, also of those of jobs."""
-    for topology in topologies_and_jobs().values():
+    for file, topology in topologies_and_jobs().items():
         job = partial(TopologyJob, topology=topology, warehouse=WAREHOUSE)
         pages = ["--html", str(Layout(Path(WAREHOUSE)).report_pages(topology.name))]
         with dag(
@@ -64,10 +84,12 @@ def make() -> Iterator[DAG]:
             # By default the data intervals of a cron text have no length in Airflow 3.
             schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
             params=interval(),
+            deadline=_missed_checks(file, topology) if HAS_DEADLINES else None,
         ) as hourly:
             chain(
                 job(job="rollup", arguments=ends(1)),
                 job(job="critical_path", arguments=[*ends(1), *pages]),
+                JudgeSuites(topology=topology, warehouse=WAREHOUSE, asks=True, trigger_rule="all_done"),
             )
         with dag(
             topology,
@@ -82,3 +104,13 @@ def make() -> Iterator[DAG]:
                 job(job="critical_path", arguments=[*ends(24), *pages]),
             )
         yield from (hourly, daily)
+
+
+def _missed_checks(file: str, topology: Topology) -> DeadlineAlert:
+    """Returns what alerts people if no check was made, when the suites of an hour have not ended in time."""
+    return DeadlineAlert(
+        name="checks are made",
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=2 * timedelta(milliseconds=topology.check_every_ms),
+        callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": file}),
+    )

@@ -1,78 +1,65 @@
-"""The DAGs that check SLAs and alert people of incidents.
+"""The DAGs that tell people of incidents, and check SLAs for an instant on request.
 
-There is one per topology. It checks for now or for a past instant.
+There is one per topology. The checker asks for its runs: see `tidemark.airflow.tasks.checks`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from inspect import signature
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, SyncCallback, chain  # type: ignore[attr-defined]
+from airflow.sdk import DAG, chain
 
 from tidemark.airflow.dags.settings import WAREHOUSE, dag, instant, topologies_and_jobs
-from tidemark.airflow.tasks.assets import TopologyJob
-from tidemark.airflow.tasks.sla import CheckSlas, DeliverChanges, PublishChanges, channels, tell_of_missed_checks
+from tidemark.airflow.tasks.checks import asked_asset
+from tidemark.airflow.tasks.sla import CheckSlas, DeliverChanges, JudgeSuites, PublishChanges, channels
 
 DOC = """
-Checks the SLAs of the topology `{name}` as of an instant. It sends each change of an incident once to every channel of
-`expectations/channels.toml`: when the incident is opened, escalated, acknowledged or resolved.
+Runs when the checker has found that a promise of the topology `{name}` breaks or holds again, or that a channel has
+something to deliver. It sends each change of an incident once to every channel of `expectations/channels.toml`: when
+the incident is opened, escalated, acknowledged or resolved. The suites of great-expectations judge what the checker has
+stored beside that.
+
+Trigger it to check the SLAs as of an instant:
 
 * **at** (ISO 8601, UTC) is the instant; empty: when the run was triggered. A past instant opens no incident.
 
-The results are rows of `sla_results` and `incidents` with this run's id, and of `expectation_results`, whose periods
-the run begins or extends unless a later instant was checked before. A broken SLA never fails the run. An invalid SLA
-fails `check_sla`, after all valid ones were checked and their changes delivered. A channel that fails fails its task,
-and gets the changes in a later run.
+The results are rows of `sla_results` and `incidents` with the id of the check, and of `expectation_results`. A broken
+SLA never fails the run. An invalid SLA fails `check_sla`, after all valid ones were checked and their changes
+delivered. A channel that fails fails its task, and gets the changes in a later run.
 """
 AT = "{{ params['at'] or dag_run.run_after.isoformat() }}"
 HANGS_AFTER = timedelta(minutes=30)
+AT_ONCE = 3
+BEFORE_SUITES = 10
+"""Priority of what tells people, above that of reports and suites."""
 TELLING_HANGS_AFTER = timedelta(minutes=15)
 """Longer than the 10 minutes that a channel waits for another run."""
-ASKED = "macros.datetime.fromisoformat(params['at']) if params['at'] else dag_run.run_after"
-# Airflow 3.2 looks for the callback of a missed deadline by a text instead of a UUID, which ends its scheduler. There
-# deadlines have no names, either.
-HAS_DEADLINES = "name" in signature(DeadlineAlert).parameters
-SINCE = f"{{{{ (({ASKED}) - macros.timedelta(hours=1)).isoformat() }}}}"
 
 
 def make() -> Iterator[DAG]:
     """Makes the DAG of each topology, also of those of jobs."""
-    for file, topology in topologies_and_jobs().items():
-        every = timedelta(milliseconds=topology.check_every_ms)
-        deadline = _missed_checks(file, every) if HAS_DEADLINES else None
+    for topology in topologies_and_jobs().values():
         params = {"at": instant("now")}
-        with dag(topology, "sla_check", doc=DOC, schedule=every, params=params, deadline=deadline) as of_checks:
+        asked = [asked_asset(topology.name)]
+        # The next alert does not wait for the suites of the one before.
+        more = {"params": params, "max_active_runs": AT_ONCE}
+        with dag(topology, "sla_check", doc=DOC, schedule=asked, **more) as of_checks:
             of_job: dict[str, Any] = {"topology": topology, "warehouse": WAREHOUSE, "execution_timeout": HANGS_AFTER}
-            paths = TopologyJob(job="critical_path", arguments=["--from", SINCE, "--to", AT], **of_job)
-            check = CheckSlas(
-                job="check_sla",
-                arguments=["--at", AT, "--run-id", "{{ run_id }}"],
-                trigger_rule="all_done",  # paths may be refused, and SLAs are checked nevertheless
-                **of_job,
-            )
-            of_topology = {"topology": topology.name, "warehouse": WAREHOUSE}
-            of_topology["trigger_rule"] = "all_done"  # an invalid SLA fails the check, after it judged the others
+            check = CheckSlas(job="check_sla", arguments=["--at", AT, "--run-id", "{{ run_id }}"], **of_job)
+            # An invalid SLA fails the check, after it judged the others.
+            of_topology: dict[str, Any] = {"topology": topology.name, "warehouse": WAREHOUSE}
+            of_topology |= {"trigger_rule": "all_done", "priority_weight": BEFORE_SUITES}
             tell = [
                 DeliverChanges(channel=channel, execution_timeout=TELLING_HANGS_AFTER, **of_topology)
                 for channel in channels(topology.name)
             ]
             publish = PublishChanges(task_id="publish_changes", execution_timeout=TELLING_HANGS_AFTER, **of_topology)
+            suites = JudgeSuites(trigger_rule="all_done", **of_job)
             # Without this leaf a failed channel would not fail the run.
             done = EmptyOperator(task_id="done", trigger_rule="none_failed")
-            chain(paths, check, [publish, *tell], done)
-            chain([paths, check], done)
+            chain(check, [publish, *tell, suites], done)
+            chain(check, done)
         yield of_checks
-
-
-def _missed_checks(file: str, every: timedelta) -> DeadlineAlert:
-    """Returns what alerts people when no check has ended for two intervals."""
-    return DeadlineAlert(
-        name="checks are made",
-        reference=DeadlineReference.DAGRUN_QUEUED_AT,
-        interval=2 * every,
-        callback=SyncCallback(tell_of_missed_checks, kwargs={"topology_file": file}),
-    )

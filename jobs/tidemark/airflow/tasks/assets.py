@@ -133,12 +133,11 @@ class TopologyJob(BatchJob):
     ) -> None:
         self.tables = names_in(WRITES[job])
         super().__init__(
-            task_id=job,
+            **{"task_id": job, **kwargs},
             job=job,
             spark=topology.spark,
             application_args=["--warehouse", warehouse, "--topology", topology.name, *arguments],
             outlets=[table_asset(topology.name, table) for table in self.tables],
-            **kwargs,
         )
         self.topology = topology.name
         self.warehouse = warehouse
@@ -147,7 +146,11 @@ class TopologyJob(BatchJob):
         """Runs the job to its end, then updates the assets."""
         before = self._states()
         super().execute(context)
-        updated = {table: state for table, state in self._states().items() if state != before[table]}
+        self.update_assets(context, before)
+
+    def update_assets(self, context: Context, before: Mapping[str, Any]) -> None:
+        """Updates the assets of tables with another state than *before*."""
+        updated = {table: state for table, state in self._states().items() if state and state != before.get(table)}
         # Airflow updates the outlets at the task's end.
         self.outlets = [table_asset(self.topology, table) for table in updated]
         for asset, state in zip(self.outlets, updated.values(), strict=True):

@@ -16,17 +16,19 @@ from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
 from tidemark.airflow.tasks.assets import TopologyJob, waiting_dags
+from tidemark.airflow.tasks.checks import asked_asset
 from tidemark.airflow.tasks.receivers import ReceiverRefused
+from tidemark.airflow.tasks.spark import BatchJob
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
-from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.model.channel_spec import LOG, Channel, load
+from tidemark.errors import InvalidArgument
+from tidemark.model.channel_spec import Channel, channels_of
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import Alert
+from tidemark.model.topology import Topology, of_jobs
 from tidemark.model.topology import load as load_topology
-from tidemark.model.topology import of_jobs
 from tidemark.storage.location import is_missing
 
 if TYPE_CHECKING:
@@ -47,22 +49,14 @@ def sla_asset(topology: str) -> Asset:
 
 def channels(topology: str) -> list[Channel]:
     """Returns the channels for incidents of *topology*, the log first."""
-    try:
-        configured = load(CHANNELS)
-    except InvalidSpec:
-        # SLAs are checked nevertheless, and `dags/tidemark_topologies.py` shows the mistake.
-        configured = ()
-    matching = [channel for channel in configured if channel.topologies is None or topology in channel.topologies]
-    return [
-        Channel(name=LOG, notifier="tidemark.airflow.tasks.sla.LogNotifier", arguments={"text": "{{ alert.text }}"}),
-        *matching,
-    ]
+    return channels_of(CHANNELS, topology)
 
 
 class CheckSlas(TopologyJob):
-    """Checks SLAs, and skips following tasks that would find no changes.
+    """Checks SLAs, and skips following tasks that would find no work.
 
-    Each of them would cost a process.
+    Each of them would cost a process. In a run that the checker has asked for it checks nothing: the checker has stored
+    its check.
     """
 
     def execute(self, context: Context) -> None:
@@ -71,18 +65,71 @@ class CheckSlas(TopologyJob):
         Raises:
             AirflowException: an SLA is invalid, or the check failed. No task is skipped then.
         """
-        super().execute(context)
-        layout, run_id = Layout(warehouse_at(self.warehouse)), str(context["run_id"])
+        if asked_checks(context):
+            self.update_assets(context, {})
+        else:
+            super().execute(context)
+        layout, run_ids = Layout(warehouse_at(self.warehouse)), _checks_of(context)
         following = self.get_direct_relatives(upstream=False)
-        of_changes = [task for task in following if isinstance(task, (PublishChanges, DeliverChanges))]
-        if without_work := [task.task_id for task in of_changes if not task.changes(layout, run_id)]:
-            raise DownstreamTasksSkipped(tasks=without_work)  # type: ignore[no-untyped-call]
+        with_work = (PublishChanges, DeliverChanges, JudgeSuites)
+        asked = [task for task in following if isinstance(task, with_work)]
+        if without := [task.task_id for task in asked if not task.has_work(layout, run_ids)]:
+            raise DownstreamTasksSkipped(tasks=without)  # type: ignore[no-untyped-call]
+
+
+class JudgeSuites(TopologyJob):
+    """Judges by great-expectations what the checker has stored.
+
+    If the checker makes no checks, the job makes one. What its incidents change is delivered by a run of `sla_check`,
+    for which this task asks if *asks*.
+    """
+
+    def __init__(self, *, topology: Topology, warehouse: str, asks: bool = False, **kwargs: Any) -> None:
+        kwargs |= {"task_id": "judge_suites", "arguments": ["--run-id", "{{ run_id }}"]}
+        super().__init__(job="check_sla", topology=topology, warehouse=warehouse, **kwargs)
+        self.asks = asks
+        if asks:
+            self.outlets.append(asked_asset(topology.name))
+
+    def execute(self, context: Context) -> None:
+        """Judges, and updates the assets: the checker, which wrote the tables, cannot."""
+        BatchJob.execute(self, context)
+        self.update_assets(context, {})
+        if self.asks and _has_pending(Layout(warehouse_at(self.warehouse)), self.topology):
+            asset, run_id = asked_asset(self.topology), str(context["run_id"])
+            self.outlets.append(asset)
+            context["outlet_events"][asset].extra["payload"] = {"run_id": run_id}
+
+    def has_work(self, layout: Layout, _run_ids: Collection[str]) -> bool:
+        """Returns True if a stored check was not judged yet."""
+        from tidemark.sla.unjudged import unjudged
+
+        return any(True for _ in unjudged(layout, self.topology))
+
+
+def asked_checks(context: Context) -> list[str | None]:
+    """Returns the checks that asked for this run: their runs, or None for one that is not known any more."""
+    events = context.get("triggering_asset_events") or {}
+    return [event.extra.get("payload", {}).get("run_id") for of_asset in events.values() for event in of_asset]
+
+
+def _checks_of(context: Context) -> set[str]:
+    """Returns the runs whose changes this run publishes: its own, and those of the checks that asked for it."""
+    return {str(context["run_id"]), *present(asked_checks(context))}
+
+
+def _has_pending(layout: Layout, topology: str) -> bool:
+    """Returns True if a channel has to deliver something."""
+    from tidemark.sla.incidents.tables import pending_changes
+
+    now_ms = wall_clock_ms()
+    return any(pending_changes(layout, topology, channel, now_ms=now_ms) for channel in channels(topology))
 
 
 class PublishChanges(BaseOperator):
-    """Publishes this run's changes of incidents to the asset of *topology*.
+    """Publishes the changes of incidents to the asset of *topology*.
 
-    It skips without changes.
+    They are those of this run's check, or of the checks that have asked for this run. It skips without changes.
     """
 
     template_fields: Sequence[str] = ("warehouse",)
@@ -94,17 +141,20 @@ class PublishChanges(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Publishes the changes, or skips."""
-        changes = self.changes(Layout(warehouse_at(self.warehouse)), str(context["run_id"]))
+        changes = self._changes(Layout(warehouse_at(self.warehouse)), _checks_of(context))
         if not changes:
             msg = "no incident changed"
             raise AirflowSkipException(msg)
         context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*changes]
 
-    def changes(self, layout: Layout, run_id: str) -> list[dict[str, Any]]:
-        """Returns the changes of incidents that the run *run_id* has made."""
+    def has_work(self, layout: Layout, run_ids: Collection[str]) -> bool:
+        """Returns True if the checks *run_ids* have changed incidents."""
+        return bool(self._changes(layout, run_ids))
+
+    def _changes(self, layout: Layout, run_ids: Collection[str]) -> list[dict[str, Any]]:
         from tidemark.sla.incidents.tables import made_by  # costs 1 s, and only tasks need it
 
-        return made_by(layout, self.topology, run_id)
+        return [change for run_id in sorted(run_ids) for change in made_by(layout, self.topology, run_id)]
 
 
 class DeliverChanges(BaseOperator):
@@ -132,11 +182,11 @@ class DeliverChanges(BaseOperator):
             msg = "every change was delivered before"
             raise AirflowSkipException(msg)
 
-    def changes(self, layout: Layout, _run_id: str) -> Sequence[DueAlert]:
-        """Returns the changes that the channel did not get yet."""
+    def has_work(self, layout: Layout, _run_ids: Collection[str]) -> bool:
+        """Returns True if the channel did not get a change yet."""
         from tidemark.sla.incidents.tables import pending_changes
 
-        return pending_changes(layout, self.topology, self.channel, now_ms=wall_clock_ms())
+        return bool(pending_changes(layout, self.topology, self.channel, now_ms=wall_clock_ms()))
 
 
 def tell(

@@ -25,7 +25,7 @@ a Delta table:
 name = "readings"
 window = "10 s"                  # streaming window: latencies of operators are compared per window
 trigger = "1 s"
-check_every = "1 min"            # how often the SLAs are checked
+check_every = "1 min"            # how often a check of the SLAs is stored at least
 
 [operators.readings]
 kind = "source"

@@ -1,0 +1,180 @@
+"""The process that looks at the SLAs of topologies for as long as its parent lives.
+
+Its parent writes lines of JSON to its standard input: `Settings` first, and then the names of the topologies to look
+at, whenever they change. It answers on its standard output: `Asked` for each topology for which Airflow has to run, and
+`Looked` after each round. It ends when its standard input does, whatever it is doing then.
+
+A round begins every `every_s`, or later if the looks would take more than SHARE of a core for long.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from math import ceil
+
+import tidemark.allocator  # noqa: F401 - before others import Arrow
+from tidemark.bounded_http import NoAnswer, ask
+from tidemark.clock import wall_clock_ms
+from tidemark.model.channel_spec import channels_of
+from tidemark.model.project.files import Project
+from tidemark.model.project.layout import Layout
+from tidemark.model.project.spark_settings import WITHOUT_SPARK
+from tidemark.model.sla_spec import load_usable, recorded_topologies
+from tidemark.recorded.queries import recorded_topology
+from tidemark.reports.batch_job import topology
+from tidemark.sla.checker_lines import Asked, Looked, Settings
+from tidemark.sla.watch import Promised, SlaWatch
+from tidemark.storage.location import location
+
+log = logging.getLogger("tidemark.checker")
+SHARE = 0.35
+"""The most cores that looks and checks take on average."""
+AHEAD_S = 60.0
+"""CPU seconds that they may take at once, after they took less for a while."""
+ALIVE_EVERY_S = 60.0
+"""Time between requests that say that checks are made."""
+ANSWERS_WITHIN_S = 10.0
+
+
+def promised_by(name: str, layout: Layout, project: Project) -> Promised:
+    """Returns what the topology *name* of *project* promises.
+
+    Raises:
+        InvalidSpec: its file, or that of the SLAs, is not valid.
+    """
+    described = topology(name, layout)
+    slas = load_usable(project.slas, described)
+    return Promised(
+        topology=described,
+        specs=slas.specs,
+        unusable=slas.unusable,
+        channels=channels_of(project.channels, name),
+        project=project.topologies,
+    )
+
+
+class Checker:
+    """Looks at topologies in rounds, and tells what Airflow has to run for."""
+
+    def __init__(self, layout: Layout, project: Project, tell: Callable[[Asked], None]) -> None:
+        self._layout, self._project, self._tell = layout, project, tell
+        self._watches: dict[str, SlaWatch] = {}
+        self._files: object = None
+
+    def round(self, names: Iterable[str], *, every_s: float) -> list[str]:
+        """Looks at the topologies *names*; returns those whose SLAs could not be judged."""
+        self._follow_files()
+        self._watches = {name: watch for name, watch in self._watches.items() if name in {*names}}
+        failed: list[str] = []
+        for name in names:
+            try:
+                if name not in self._watches and not self._is_yet_to_be_recorded(name):
+                    self._watches[name] = self._watch(name)
+            except Exception:
+                log.exception("%s: its files cannot be used", name)
+                failed.append(name)
+        # Regular checks take turns, so that no round has many of them.
+        in_turn = sorted(self._watches.items(), key=lambda each: each[1].checked_ms)
+        turns = ceil(len(in_turn) * every_s * 1_000 / _least_ms(self._watches.values()))
+        for number, (name, watch) in enumerate(in_turn):
+            try:
+                found = watch.look(is_turn=number < turns)
+            except Exception:
+                log.exception("%s: its SLAs cannot be judged now", name)
+                failed.append(name)
+                continue
+            if found.why:
+                self._tell(Asked(topology=name, at_ms=found.at_ms, run_id=found.run_id, why=(*sorted(found.why),)))
+        return failed
+
+    def _watch(self, name: str) -> SlaWatch:
+        def promised() -> Promised:
+            return promised_by(name, self._layout, self._project)
+
+        return SlaWatch(self._layout, promised, clock=wall_clock_ms)
+
+    def _is_yet_to_be_recorded(self, name: str) -> bool:
+        """Returns True if *name* is a topology of jobs that have recorded nothing yet: it has nothing to judge."""
+        is_of_jobs = name in recorded_topologies(self._project.slas)
+        return is_of_jobs and recorded_topology(self._layout, name) is None
+
+    def _follow_files(self) -> None:
+        """Makes topologies checked by their newest files."""
+        files = [self._project.slas, self._project.channels, *sorted(self._project.topologies.glob("*.toml"))]
+        now = [(path, path.stat().st_mtime_ns) for path in files if path.exists()]
+        if self._files is not None and now != self._files:
+            for watch in self._watches.values():
+                watch.changed()
+        self._files = now
+
+
+def _least_ms(watches: Iterable[SlaWatch]) -> int:
+    return min((watch.check_every_ms for watch in watches), default=1)
+
+
+def say_alive(url: str) -> None:
+    """Asks *url*, so that whoever watches it knows that checks are made. A failure is logged."""
+    try:
+        answer = ask(urllib.request.Request(url), within_s=ANSWERS_WITHIN_S, most_bytes=0)
+        problem = None if answer.status < 400 else f"status {answer.status}"
+    except (NoAnswer, ValueError) as error:
+        problem = str(error)
+    if problem:
+        log.warning("the dead man's switch did not answer: %s", problem)
+
+
+class _Parent:
+    """Reads what the parent says, in a thread of its own."""
+
+    def __init__(self, settings: Settings, names: Iterable[str]) -> None:
+        self.settings, self.names = settings, tuple(names)
+        self.news = threading.Event()
+
+    def listen(self, lines: Iterable[str]) -> None:
+        """Follows the *lines* of the parent, and ends this process after the last."""
+        for line in lines:
+            self.names = tuple(json.loads(line))
+            self.news.set()
+        # The parent is gone, and so is whoever reads what a look would find.
+        os._exit(0)
+
+
+def main() -> None:
+    """Looks at SLAs until the parent ends."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    os.environ[WITHOUT_SPARK] = "1"
+    answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may write into the answers
+    settings = Settings(**json.loads(sys.stdin.readline()))
+    parent = _Parent(settings, json.loads(sys.stdin.readline()))
+    threading.Thread(target=parent.listen, args=(sys.stdin,), daemon=True).start()
+
+    def say(line: Asked | Looked) -> None:
+        print(json.dumps({"kind": type(line).__name__, **asdict(line)}), file=answers, flush=True)
+
+    checker = Checker(Layout(location(settings.warehouse)), Project.here(), say)
+    alive_s, spent_s = float("-inf"), 0.0
+    while True:
+        parent.news.clear()
+        began_s, began_cpu_s = time.monotonic(), time.process_time()
+        failed = checker.round(parent.names, every_s=settings.every_s)
+        cpu_s = time.process_time() - began_cpu_s
+        say(Looked(cpu_s=cpu_s, failed=(*failed,)))
+        if settings.alive_url and not failed and began_s - alive_s >= ALIVE_EVERY_S - settings.every_s / 2:
+            alive_s = began_s
+            say_alive(settings.alive_url)
+        spent_s += cpu_s
+        pause_s = max(began_s + settings.every_s - time.monotonic(), (spent_s - AHEAD_S) / SHARE)
+        parent.news.wait(max(0.0, pause_s))
+        spent_s = max(0.0, spent_s - SHARE * (time.monotonic() - began_s))
+
+
+if __name__ == "__main__":
+    main()

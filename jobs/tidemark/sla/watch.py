@@ -1,0 +1,424 @@
+"""Judges the SLAs of a topology every few seconds, and makes a check when a verdict changes.
+
+How it works: a *look* judges all SLAs by facts that are kept from look to look. They are measured again when a driver
+or a report has written something, or a driver has stopped; without news a look only compares instants with the clock.
+So a limit of an age is seen to break at once, and at no cost. What is counted over an interval changes without news,
+too, as results leave the interval, and is measured again after INTERVALS_ANEW_MS.
+
+A *check* measures, judges, explains and stores what it has found, with the changes of incidents and alerts that follow.
+A look makes one when a verdict has changed, when an incident is due to open or to be resolved, and otherwise every
+`check_every`. So `sla_results` has regular checks, and what a look finds is never told to anyone before a check found
+the same. A check does not import great-expectations: what its suites judge waits in `unjudged`.
+
+Whoever looks asks Airflow for a run only where a look returns why. The question is asked again with each check for as
+long as a channel has something to deliver, so one that got lost is only late.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import polars as pl
+
+from tidemark.clock import Clock
+from tidemark.control.liveness import liveness_of
+from tidemark.facts.answers import Row
+from tidemark.facts.checks import newest_check
+from tidemark.facts.fact_tables import Stored
+from tidemark.model.channel_spec import Channel
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval, utc
+from tidemark.model.sla_events import SlaResult
+from tidemark.model.sla_spec import CONTRACTS_OVER_MS, QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.tables.catalog import CRITICAL_PATHS, EXPECTATION_RESULTS, LATENCY_ROLLUP
+from tidemark.model.topology import Topology
+from tidemark.reports.batch_job import report_lock
+from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.sla import Verdict
+from tidemark.sla.check_steps import (
+    CheckTime,
+    JudgedTables,
+    Measured,
+    check_time,
+    explain,
+    judge,
+    measure,
+    notify,
+    record,
+    since_the_check_before,
+    stored_expectations,
+)
+from tidemark.sla.contracts.counts import judge_contracts
+from tidemark.sla.contracts.periods import judged_before, standing_results
+from tidemark.sla.incidents.explaining import explainer
+from tidemark.sla.incidents.tables import open_slas, pending_changes
+from tidemark.sla.measures.progress import wait_for_facts
+from tidemark.sla.measures.status import Status
+from tidemark.sla.unjudged import found_rows, keep
+from tidemark.storage.object_path import ObjectPath
+from tidemark.stream.journal.place import journal_of
+
+log = logging.getLogger(__name__)
+INTERVALS_ANEW_MS = 30_000
+"""Longest age of facts that are counted over an interval."""
+BEHIND_AGAIN_MS = 60_000
+"""A check that lacked facts is made again after this length."""
+OBJECTS_EVERY_MS = 60_000
+"""In an object store drivers write facts once a minute, and each look at a log is a request."""
+OVER_INTERVALS = {Measure.RECORDS, Measure.BURN_RATE, Measure.SCHEMA_CHANGES, Measure.COMPLETE_BY}
+OVER_INTERVALS |= {*QUANTILES, *SHARES}
+"""Measures that change without news."""
+READ_REPORTS = (LATENCY_ROLLUP.name, CRITICAL_PATHS.name, EXPECTATION_RESULTS.name)
+"""The reports whose rows SLAs are judged by."""
+HOUR_MS = 3_600_000
+News = tuple[object, ...]
+
+
+class Why(StrEnum):
+    """Why Airflow has to run."""
+
+    VERDICT = "a verdict changed"
+    DELIVERY = "a channel has something to deliver"
+    CONTRACT = "rows break a contract"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promised:
+    """What a topology promises.
+
+    Attributes:
+        topology: whose SLAs they are.
+        specs: the SLAs that can be judged.
+        unusable: names of the others.
+        channels: the channels that get its alerts.
+        project: the folder of the topologies that may read its topics.
+    """
+
+    topology: Topology
+    specs: Sequence[SlaSpec]
+    unusable: Collection[str]
+    channels: Sequence[Channel]
+    project: Path | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a look led to.
+
+    Attributes:
+        run_id: of the check that was made; None: none was needed.
+        at_ms: the instant of that check, epoch ms; without one that of the look.
+        why: why Airflow has to run; empty: it need not.
+    """
+
+    run_id: str | None
+    at_ms: int
+    why: frozenset[Why] = frozenset()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LastCheck:
+    """What the newest check found.
+
+    Attributes:
+        at_ms: its instant, epoch ms.
+        verdicts: what it stored, by SLA.
+        seen: the verdicts by the same facts of a look, which does not know if facts are behind.
+        due_ms: when another check is needed though no verdict changes, epoch ms; None: it is not known to be.
+    """
+
+    at_ms: int
+    verdicts: Mapping[str, Verdict]
+    seen: Mapping[str, Verdict]
+    due_ms: int | None = None
+
+
+class SlaWatch:
+    """Looks at the SLAs of one topology.
+
+    Args:
+        layout: of the warehouse.
+        promised: returns what the topology promises; it is asked before each check.
+        clock: returns the present, epoch ms.
+        sleep_s: sleeps for so many seconds.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        promised: Callable[[], Promised],
+        *,
+        clock: Clock,
+        sleep_s: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._layout, self._ask_promised, self._clock, self._sleep_s = layout, promised, clock, sleep_s
+        self._promised = promised()
+        self._last: _LastCheck | None = None
+        self._since_ms: dict[str, int] = {}
+        """Since when an SLA is broken, or is not, by checks of this process."""
+        self._unreadable: frozenset[Path] = frozenset()
+        self._measured: list[Measured] = []
+        """All facts since there was news, and if they are old, newer ones of the SLAs over intervals."""
+        self._news: News = ()
+        self._is_new, self._must_check = True, False
+        self.measured_n = 0
+        """How often facts were measured."""
+
+    def changed(self) -> None:
+        """Makes the next look make a check, by what the files of the project say then."""
+        self._must_check = True
+
+    @property
+    def check_every_ms(self) -> int:
+        """Length from one regular check to the next."""
+        return self._promised.topology.check_every_ms
+
+    @property
+    def checked_ms(self) -> int:
+        """The instant of the newest check, epoch ms; 0: none is known."""
+        return self._last.at_ms if self._last else 0
+
+    def look(self, *, is_turn: bool = True) -> Found:
+        """Judges all SLAs, and makes a check if one is due.
+
+        Args:
+            is_turn: False puts a regular check off, for half of `check_every` at most.
+
+        Raises:
+            Exception: any that a check raises: its tables cannot be read or written now.
+        """
+        at_ms = self._clock()
+        is_first, self._is_new = self._is_new, False
+        try:
+            is_due = self._is_due(at_ms, is_turn=is_turn)
+        except Exception:
+            # A check leaves out the table that cannot be read.
+            log.warning("%s: a look at its SLAs failed", self._promised.topology.name, exc_info=True)
+            is_due = True
+        if is_due:
+            return self._check()
+        # Nobody knows what became of the questions of an earlier process.
+        why = {Why.DELIVERY} if is_first and self._has_pending() else ()
+        return Found(run_id=None, at_ms=at_ms, why=frozenset(why))
+
+    def _is_due(self, at_ms: int, *, is_turn: bool) -> bool:
+        last = self._last = self._last or self._check_of_others(at_ms)
+        if last is None or self._must_check:
+            return True
+        every_ms = self.check_every_ms
+        if at_ms - last.at_ms >= (every_ms if is_turn else every_ms * 3 // 2):
+            return True
+        if last.due_ms is not None and last.due_ms <= at_ms:
+            return True
+        return self._seen_at(at_ms) != last.seen
+
+    def _seen_at(self, at_ms: int) -> dict[str, Verdict]:
+        """Returns the verdicts of all SLAs at *at_ms*, by facts that are measured again where they may differ."""
+        topology, specs = self._promised.topology, self._promised.specs
+        news = news_of(self._layout, topology, at_ms)
+        if not self._measured or news != self._news:
+            needs_accounts = any(spec.measure is Measure.COMPLETENESS for spec in specs)
+            self._measured = [self._measure(specs, self._look_at(at_ms), with_accounts=needs_accounts)]
+            self._news = news
+        newest_ms = self._measured[-1].time.at_ms
+        over_intervals = [spec for spec in specs if spec.measure in OVER_INTERVALS or spec.by]
+        if over_intervals and at_ms - newest_ms >= INTERVALS_ANEW_MS:
+            anew = self._measure(over_intervals, self._look_at(at_ms), with_accounts=False)
+            self._measured = [self._measured[0], anew]
+        seen: dict[str, Verdict] = {}
+        for measured in self._measured:
+            seen |= _verdicts(measured.status_at(at_ms))
+        return seen
+
+    def _look_at(self, at_ms: int) -> CheckTime:
+        before_ms = self._last.at_ms if self._last else None
+        return CheckTime(at_ms=at_ms, run_id="", is_past=False, before_ms=before_ms)
+
+    def _measure(self, specs: Sequence[SlaSpec], moment: CheckTime, *, with_accounts: bool = True) -> Measured:
+        self.measured_n += 1
+        judged = JudgedTables(contracts=self._standing(), readable=_AllBut(self._unreadable))
+        return measure(self._layout, self._promised.topology, specs, moment, judged, with_accounts=with_accounts)
+
+    def _standing(self) -> list[Row]:
+        """Returns what the newest suites found of contracts, which stands until the next ones."""
+        stored = stored_expectations(self._layout, self._promised.topology)
+        judged = judged_before(stored)
+        newest_ms = max((each.at_ms for each in judged.values()), default=0)
+        return [*standing_results((), stored, judged, since_ms=newest_ms - CONTRACTS_OVER_MS)]
+
+    def _check(self) -> Found:
+        """Makes a check, and returns it with the reasons why Airflow has to run."""
+        self._promised = promised = self._ask_promised()
+        self._must_check = False
+        topology, layout = promised.topology, self._layout
+        with report_lock(layout, topology.name):
+            at_ms = self._clock()
+            run_id = f"check__{at_ms}"
+            behind = wait_for_facts(layout, topology, at_ms=at_ms, clock=self._clock, sleep_s=self._sleep_s)
+            if any(spec.measure in WORK_QUANTILES for spec in promised.specs):
+                _find_paths(layout, topology, promised.specs, at_ms)
+            moment = check_time(layout, topology.name, at_ms=at_ms, run_id=run_id)
+            is_broken = self._count_contracts(moment)
+            news = news_of(layout, topology, at_ms)
+            measured = self._measure(promised.specs, moment)
+            found = judge(measured, behind)
+            results = explain(measured, found, explainer(topology, layout, measured.tables.stored, at_ms=at_ms))
+            record(measured, results)
+            if not measured.time.is_past:
+                keep(layout, topology.name, found_rows(measured, found, results))
+            notify(measured, made_ms=self._clock(), unusable=promised.unusable, project=promised.project)
+        self._measured, self._news = [measured], news
+        before = self._verdicts_before(at_ms)
+        self._last = self._remember(found, results, measured, is_behind=bool(behind))
+        why = {Why.CONTRACT} if is_broken else set()
+        if _told(before) != _told(self._last.verdicts):
+            why.add(Why.VERDICT)
+        if self._has_pending():
+            why.add(Why.DELIVERY)
+        return Found(run_id=run_id, at_ms=at_ms, why=frozenset(why))
+
+    def _count_contracts(self, moment: CheckTime) -> bool:
+        """Counts rows that break contracts; returns True if suites have not found these tables broken yet.
+
+        It also finds the tables that cannot be read.
+        """
+        topology = self._promised.topology
+        stored = stored_expectations(self._layout, topology)
+        since = since_the_check_before(moment)
+        counted = judge_contracts(self._layout, topology, since, judged_before(stored))
+        self._unreadable = frozenset(each.path for each in counted if not each.is_readable)
+        known = {(row["sub_topology"], row["table"], row["column"]) for row in self._standing() if not row["success"]}
+        broken = {
+            (each.sub_topology, each.table, column)
+            for each in counted
+            for column, n in [*each.schema.items(), *each.counts.items()]
+            if n > 0
+        }
+        return not broken <= known
+
+    def _has_pending(self) -> bool:
+        """Returns True if a channel has something to deliver."""
+        layout, name, now_ms = self._layout, self._promised.topology.name, self._clock()
+        return any(pending_changes(layout, name, channel, now_ms=now_ms) for channel in self._promised.channels)
+
+    def _check_of_others(self, at_ms: int) -> _LastCheck | None:
+        """Returns the newest stored check, which another process made; None: this process has to check first.
+
+        It has to if a promise is broken or an incident is open, because it does not know since when.
+        """
+        name = self._promised.topology.name
+        check = newest_check(Stored(), self._layout, name, columns=("sla", "verdict"))
+        if check is None or check.at_ms > at_ms or open_slas(self._layout, name):
+            return None
+        verdicts = {row["sla"]: Verdict(row["verdict"]) for row in check.rows}
+        return None if _told(verdicts) else _LastCheck(at_ms=check.at_ms, verdicts=verdicts, seen=verdicts)
+
+    def _verdicts_before(self, at_ms: int) -> Mapping[str, Verdict]:
+        """Returns the verdicts of the check before *at_ms*, which another process may have made."""
+        if self._last is not None:
+            return self._last.verdicts
+        name, is_before = self._promised.topology.name, pl.col("checked_at") < utc(at_ms)
+        check = newest_check(Stored(), self._layout, name, is_before, columns=("sla", "verdict"))
+        return {} if check is None else {row["sla"]: Verdict(row["verdict"]) for row in check.rows}
+
+    def _remember(
+        self, found: Sequence[Status], results: Sequence[SlaResult], measured: Measured, *, is_behind: bool
+    ) -> _LastCheck:
+        at_ms, verdicts = measured.time.at_ms, _verdicts(found)
+        before = self._last.verdicts if self._last else {}
+        for name, verdict in verdicts.items():
+            was_broken = before.get(name) in BROKEN
+            if name not in self._since_ms or was_broken != (verdict in BROKEN):
+                self._since_ms[name] = at_ms
+        open_incidents = {*open_slas(self._layout, self._promised.topology.name).values()}
+        due = [*self._due(found, results, open_incidents, at_ms)]
+        # No news may say that facts are not behind any more.
+        due += [at_ms + BEHIND_AGAIN_MS] if is_behind else []
+        seen = _verdicts(measured.status_at(at_ms))
+        return _LastCheck(at_ms=at_ms, verdicts=verdicts, seen=seen, due_ms=min(due, default=None))
+
+    def _due(
+        self, found: Sequence[Status], results: Sequence[SlaResult], open_incidents: Collection[str], at_ms: int
+    ) -> Iterator[int]:
+        """Yields when incidents are due to open or to be resolved after *at_ms*, if nothing changes until then."""
+        for status, result in zip(found, results, strict=True):
+            damping, is_open = status.spec.damping, status.spec.name in open_incidents
+            since_ms = self._since_ms[status.spec.name]
+            if result.excluded_because is not None:
+                continue
+            if status.verdict in BROKEN and not is_open:
+                crossed_ms = since_ms if status.crossed_ms is None else min(since_ms, status.crossed_ms)
+                yield max(crossed_ms + damping.open_after_ms, at_ms + 1)
+            if status.verdict is Verdict.PASS and is_open:
+                yield max(since_ms + damping.resolve_after_ms, at_ms + 1)
+
+
+class _AllBut(Container[Path]):
+    """All places but some."""
+
+    def __init__(self, some: frozenset[Path]) -> None:
+        self._some = some
+
+    def __contains__(self, path: object) -> bool:
+        return path not in self._some
+
+
+def news_of(layout: Layout, topology: Topology, at_ms: int) -> News:
+    """Returns what differs from look to look if the facts of *topology* may differ at *at_ms*, epoch ms.
+
+    That is when something was written into a log or a journal, and the liveness of each driver, which changes with
+    silence. In an object store it is the minute.
+    """
+    liveness: list[object] = []
+    for sub in topology.sub_topologies:
+        liveness.append(liveness_of(layout.control(topology.name, sub.name), at_ms))
+    if isinstance(layout.warehouse, ObjectPath):
+        return (at_ms // OBJECTS_EVERY_MS, *liveness)
+    written: list[object] = []
+    for sub in topology.sub_topologies:
+        home = layout.stream(topology.name, sub.name)
+        written.append(_written_at(journal_of(home)))
+        written += [(path, _written_at(Path(path) / "_delta_log")) for path in _folders(home)]
+    written += [_written_at(layout.report_table(topology.name, name) / "_delta_log") for name in READ_REPORTS]
+    return (*written, *liveness)
+
+
+def _written_at(folder: Path) -> int | None:
+    """Returns when a file was made in *folder*, or removed, in ns; None: there is no such folder."""
+    try:
+        return folder.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _folders(home: Path) -> list[str]:
+    try:
+        with os.scandir(home) as entries:
+            return sorted(entry.path for entry in entries)
+    except FileNotFoundError:
+        return []
+
+
+def _verdicts(found: Sequence[Status]) -> dict[str, Verdict]:
+    return {status.spec.name: status.verdict for status in found}
+
+
+def _told(verdicts: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Returns the verdicts that break a promise: only these, and their end, are worth a run of Airflow."""
+    return {name: verdict for name, verdict in verdicts.items() if verdict in BROKEN}
+
+
+def _find_paths(layout: Layout, topology: Topology, specs: Sequence[SlaSpec], at_ms: int) -> None:
+    """Finds the critical paths of the hour before *at_ms*, by which an operator's own work is judged."""
+    from tidemark.reports.paths.report import run  # most topologies need no paths here
+
+    try:
+        run(layout, topology, specs, Interval(at_ms - HOUR_MS, at_ms))
+    except (Exception, SystemExit):  # it may need Spark, and SLAs are checked nevertheless
+        log.warning("%s: its critical paths cannot be found now", topology.name, exc_info=True)

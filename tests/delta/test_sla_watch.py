@@ -1,0 +1,242 @@
+"""Looks at SLAs: what they measure, and when they make a check.
+
+The topology has one SLA of an age, `fresh` (an error from 60 s on), and one of an interval, `in_time` (an error from
+1 s on). The newest change is 1 s old at NOW.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from support.latency_facts import minute_row
+from support.report_warehouse import TestWarehouse
+from support.topologies import source, table
+from tidemark.model import topology
+from tidemark.model.channel_spec import Channel
+from tidemark.model.sla_spec import parse
+from tidemark.model.tables.catalog import (
+    BATCHES,
+    CHANGES,
+    COUNTED,
+    EXPECTATION_RESULTS,
+    INCIDENTS,
+    LATENCY_MINUTES,
+    OPERATOR_BATCHES,
+    SLA_RESULTS,
+)
+from tidemark.sla.incidents.tables import pending_changes, record_delivery
+from tidemark.sla.unjudged import unjudged
+from tidemark.sla.watch import Found, Promised, SlaWatch, Why
+
+NOW = 1_770_000_000_000
+TOPOLOGY = topology.parse(
+    {
+        "name": "t",
+        "check_every": "10 min",
+        "operators": {
+            "events": source(
+                "id string", sub_topology="s", timestamp_range=["2000-01-01", "2100-01-01"], bound="3 s", max_ahead=None
+            ),
+            "latest": table(),
+            "alarms": {"kind": "sink", "input": "latest", "topic": "alarms"},
+        },
+    },
+    file="t.toml",
+)
+FRESH = {"subject": "changes", "measure": "staleness", "error_after": "60 s", "owner": "o"}
+IN_TIME = {"subject": "alarms", "measure": "latency_p99", "error_after": "1 s", "owner": "o"}
+CHANNEL = Channel(name="desk", notifier="", arguments={})
+
+
+@dataclass
+class Watched:
+    """A warehouse whose SLAs are looked at, by a clock that tests set."""
+
+    warehouse: TestWarehouse
+    slas: dict[str, dict[str, Any]]
+    at_ms: int = NOW
+    watch: SlaWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Goes on with a new process."""
+        specs = parse({"t": self.slas}, TOPOLOGY, file="slas.toml")
+        promised = Promised(topology=TOPOLOGY, specs=specs, unusable=(), channels=[CHANNEL], project=None)
+        self.watch = SlaWatch(
+            self.warehouse.layout, lambda: promised, clock=lambda: self.at_ms, sleep_s=lambda _: pytest.fail("waits")
+        )
+
+    def look(self, after_s: float, **options: Any) -> Found:
+        self.at_ms = NOW + round(after_s * 1_000)
+        return self.watch.look(**options)
+
+    def goes_on(self, batch_id: int, finished_ms: int, *, latency_ms: int = 100) -> None:
+        """Writes a batch of ten records, the newest change of which is 1 s old when it is finished."""
+        write = self.warehouse.write
+        write(CHANGES, [{"batch_id": batch_id, "operator": "latest", "seq": 0, "timestamp": finished_ms - 1_000}])
+        write(LATENCY_MINUTES, [minute_row(finished_ms, [latency_ms] * 10, batch_id=batch_id, operator="alarms")])
+        counts = dict.fromkeys(COUNTED, 0) | {"records_in": 1, "emitted": 1}
+        write(OPERATOR_BATCHES, [{"batch_id": batch_id, "operator": "latest", "kind": "table", **counts}])
+        write(BATCHES, [{"batch_id": batch_id, "finished_at": finished_ms}])
+
+    def deliver(self) -> list[str]:
+        """Does what Airflow does for the channel; returns the changes."""
+        layout, due = self.warehouse.layout, []
+        for each in pending_changes(layout, "t", CHANNEL, now_ms=self.at_ms):
+            record_delivery(layout, each, CHANNEL, at_ms=self.at_ms, run_id="delivered")
+            due.append(each.change.value)
+        return due
+
+    def checks(self) -> list[tuple[float, str, str]]:
+        """Seconds after NOW, SLA and verdict of all stored results."""
+        return sorted(
+            ((row["checked_at"].timestamp() * 1_000 - NOW) / 1_000, row["sla"], row["verdict"])
+            for row in self.warehouse.report(SLA_RESULTS)
+        )
+
+
+@pytest.fixture
+def watched(warehouse: TestWarehouse) -> Watched:
+    found = Watched(warehouse, {"fresh": {**FRESH}})
+    found.goes_on(0, NOW)
+    return found
+
+
+def test_an_age_breaks_its_limit_without_news_and_without_a_measurement(watched: Watched) -> None:
+    assert watched.look(0) == Found(run_id=f"check__{NOW}", at_ms=NOW)
+    measured_n = watched.watch.measured_n
+
+    # The newest change is 59.999 s old, and then 60 s.
+    assert watched.look(58.999).run_id is None
+    assert watched.watch.measured_n == measured_n
+    broken = watched.look(59)
+
+    assert broken == Found(
+        run_id=f"check__{NOW + 59_000}", at_ms=NOW + 59_000, why=frozenset({Why.VERDICT, Why.DELIVERY})
+    )
+    assert watched.checks() == [(0, "fresh", "pass"), (59, "fresh", "error")]
+    (opened,) = watched.warehouse.report(INCIDENTS)
+    assert (opened["change"], opened["run_id"]) == ("opened", broken.run_id)
+    assert opened["broken_since"].timestamp() * 1_000 == NOW + 59_000
+
+
+def test_what_is_told_once_is_not_asked_for_again(watched: Watched) -> None:
+    watched.look(0)
+    assert watched.look(60).why == {Why.VERDICT, Why.DELIVERY}
+    assert watched.deliver() == ["opened"]
+    assert [watched.look(after_s) for after_s in (75, 90, 600)] == [
+        Found(run_id=None, at_ms=NOW + 75_000),
+        Found(run_id=None, at_ms=NOW + 90_000),
+        Found(run_id=None, at_ms=NOW + 600_000),
+    ]
+    # A regular check, 10 min after the one before.
+    assert watched.look(660) == Found(run_id=f"check__{NOW + 660_000}", at_ms=NOW + 660_000)
+
+
+def test_what_nobody_delivered_is_asked_for_by_the_next_process_and_by_each_check(watched: Watched) -> None:
+    watched.look(0)
+    watched.look(60)
+    watched.restart()
+    assert watched.look(61).why == {Why.DELIVERY}
+    assert watched.look(76).why == set()
+    assert watched.look(661).why == {Why.DELIVERY}
+    assert watched.deliver() == ["opened"]
+    assert watched.look(1_261).why == set()
+
+
+def test_late_records_break_a_quantile_when_their_batch_is_written(watched: Watched) -> None:
+    watched.slas["in_time"] = IN_TIME
+    watched.restart()
+    watched.look(0)
+    measured_n = watched.watch.measured_n
+    assert watched.look(15).run_id is None
+    assert watched.watch.measured_n == measured_n
+    watched.goes_on(1, NOW + 20_000, latency_ms=5_000)
+
+    assert watched.look(30).why == {Why.VERDICT, Why.DELIVERY}
+    assert watched.checks()[-1] == (30, "in_time", "error")
+
+
+def test_a_quantile_is_measured_again_without_news_as_records_leave_its_interval(watched: Watched) -> None:
+    watched.slas = {"in_time": {**IN_TIME, "over": "1 min", "resolve_after": "0 s"}}
+    watched.restart()
+    watched.goes_on(1, NOW + 1, latency_ms=5_000)
+    assert watched.look(1).why == {Why.VERDICT, Why.DELIVERY}
+    assert watched.deliver() == ["opened"]
+    assert watched.look(45).run_id is None
+    # 62 s after the late records there are none in the interval, and the facts are older than 30 s.
+    assert watched.look(75).why == {Why.VERDICT}
+    assert watched.checks()[-1] == (75, "in_time", "unknown")
+
+
+def test_an_incident_is_resolved_when_it_is_due_though_nothing_changes_then(watched: Watched) -> None:
+    watched.slas["fresh"] |= {"resolve_after": "2 min", "error_after": "5 min"}
+    watched.restart()
+    watched.look(0)
+    watched.look(299)
+    assert watched.deliver() == ["opened"]
+    watched.goes_on(1, NOW + 310_000)
+    assert watched.look(315).why == {Why.VERDICT}
+    assert watched.look(430).run_id is None
+    assert watched.look(435).why == {Why.DELIVERY}
+    assert watched.deliver() == ["resolved"]
+
+
+def test_an_incident_opens_when_its_delay_is_over(watched: Watched) -> None:
+    watched.slas["fresh"] |= {"open_after": "1 min"}
+    watched.restart()
+    watched.look(0)
+    # It breaks at 59 s.
+    assert watched.look(65).why == {Why.VERDICT}
+    assert watched.look(118).run_id is None
+    assert watched.look(120).why == {Why.DELIVERY}
+    (opened,) = watched.warehouse.report(INCIDENTS)
+    assert opened["broken_since"].timestamp() * 1_000 == NOW + 59_000
+
+
+def test_another_process_goes_on_where_all_held_and_checks_at_once_what_files_promise_now(watched: Watched) -> None:
+    watched.look(0)
+    watched.restart()
+    assert watched.look(15).run_id is None
+    watched.watch.changed()
+    assert watched.look(30).run_id == f"check__{NOW + 30_000}"
+    assert watched.look(45).run_id is None
+
+
+def test_a_regular_check_waits_for_its_turn(watched: Watched) -> None:
+    watched.slas["fresh"] |= {"error_after": "1 h"}
+    watched.restart()
+    watched.look(0)
+    assert watched.look(600, is_turn=False).run_id is None
+    assert watched.look(899, is_turn=False).run_id is None
+    assert watched.look(900, is_turn=False).run_id is not None
+
+
+def test_suites_judge_each_stored_check_once(watched: Watched) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # great-expectations imports a module that Python 3.11 deprecates
+        from tidemark.sla.check import judge_stored
+
+    watched.look(0)
+    watched.look(60)
+    layout = watched.warehouse.layout
+    assert [rows.at_ms - NOW for _, rows in unjudged(layout, "t")] == [0, 60_000]
+
+    assert judge_stored(layout, TOPOLOGY, at_ms=NOW + 70_000, run_id="suites") == 2
+    assert judge_stored(layout, TOPOLOGY, at_ms=NOW + 70_000, run_id="suites") == 0
+
+    periods = [
+        (row["success"], row["checks"], row["run_id"])
+        for row in watched.warehouse.report(EXPECTATION_RESULTS)
+        if (row["suite"], row["column"], row["severity"]) == ("sla_status", "verdict", "critical")
+    ]
+    assert periods == [(False, 1, f"check__{NOW + 60_000}"), (True, 1, f"check__{NOW}")]
+    assert {row["run_id"] for row in watched.warehouse.report(EXPECTATION_RESULTS) if row["suite"] == "contract"} == {
+        "suites"
+    }
