@@ -168,11 +168,8 @@ def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     return Terminal(capsys, monkeypatch)
 
 
-STEP = re.compile(r"(.*)\[\1\] \(\d+ ms\) = \d+ ms", re.DOTALL)
-"""Returns a physical path of one step.
-
-Its operator and its task have one text here.
-"""
+STEP = re.compile(r"(.*)(?:\[\1\] \(\d+ ms\) = \d+ ms|/\d+)", re.DOTALL)
+"""Matches a physical path of one step, whose operator and task have one text here, and a partition of a source."""
 
 
 def swapped(value: Any) -> Any:

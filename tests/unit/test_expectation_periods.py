@@ -71,6 +71,11 @@ def test_a_check_that_is_made_again_takes_its_first_try_back() -> None:
     assert checked(rows, 20, a=False, b=True) == rows
 
 
+def test_a_check_that_comes_after_one_of_a_later_instant_changes_nothing() -> None:
+    rows = checked(checked([], 0, a=True, b=True), 20, a=False)
+    assert periods(checked(rows, 10, a=True, b=False)) == {*periods(rows), ("b", False, 10, 10, 1)}
+
+
 def test_the_retention_of_reports_ends_periods() -> None:
     rows = checked(checked(checked([], 0, a=True), 10, a=False), 20, a=True)
     assert kept_at(rows, Retention(), 20 * MINUTE) == rows

@@ -39,17 +39,18 @@ class AccountTables:
         """Reads a table of all streams at once."""
         return tables_of(self.layout, self.topology.name, self.stored)
 
-    def recorded(self, *, since_ms: int, at_ms: int) -> Recorded:
+    def recorded(self, *, since_ms: int, at_ms: int, has_before: bool = True) -> Recorded:
         """Returns the rows of batches that had finished by *at_ms*, epoch ms.
 
-        They are those from *since_ms* on, and of each stream the newest one before that.
+        They are those from *since_ms* on, and if it *has_before* of each stream the newest one before that, which may
+        be old.
         """
         rows = {table.name: list[pl.DataFrame]() for table in (BATCHES, HEARTBEATS, *OF_BATCHES)}
         for sub in self.topology.sub_topologies:
             finished = self._scan(sub.name, BATCHES).filter(pl.col("finished_at") <= utc(at_ms))
             is_before = pl.col("finished_at") < utc(since_ms)
-            before = finished.filter(is_before).select(pl.max("batch_id")).collect().item()
-            batches = finished.filter(pl.col("batch_id") >= (before or 0)).collect()
+            before = finished.filter(is_before).select(pl.max("batch_id")).collect().item() if has_before else None
+            batches = finished.filter(~is_before if before is None else pl.col("batch_id") >= before).collect()
             rows[BATCHES.name].append(batches)
             of_batch = pl.col("batch_id").is_between(batches["batch_id"].min(), batches["batch_id"].max())
             for table in OF_BATCHES:

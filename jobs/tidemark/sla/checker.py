@@ -23,6 +23,7 @@ from math import ceil
 import tidemark.allocator  # noqa: F401 - before others import Arrow
 from tidemark.bounded_http import NoAnswer, ask
 from tidemark.clock import wall_clock_ms
+from tidemark.escaping import log_to_stderr
 from tidemark.model.channel_spec import channels_of
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -149,7 +150,8 @@ class _Parent:
 
 def main() -> None:
     """Looks at SLAs until the parent ends."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
+    logging.getLogger().setLevel(logging.WARNING)
     os.environ[WITHOUT_SPARK] = "1"
     answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may write into the answers
     settings = Settings(**json.loads(sys.stdin.readline()))

@@ -234,15 +234,17 @@ def explained_slas(slas: Row) -> list[Row]:
     told: list[Row] = []
     for row in worst_first(slas["rows"]):
         causes = row["causes"]
+        # A check of another version may have named another owner.
+        first = OWNERS.get(causes[0]["owner"]) if causes else None
         known = {name: row[name] for name in ("sla", "verdict", "message")} | {"explained": row["blocked_by"]}
-        told.append({**known, "causes": causes, "remedy": OWNERS[causes[0]["owner"]].remedy if causes else None})
+        told.append({**known, "causes": causes, "remedy": first.remedy if first else None})
     return told
 
 
 def explained_text(row: Row) -> str:
     """Returns one of `explained_slas` as a sentence."""
     broken = "has a warning" if row["verdict"] == Verdict.WARN else "is broken"
-    return "; ".join(present([f"SLA {row['sla']} {broken}: {row['message']}", row["explained"], row["remedy"]]))
+    return "; ".join(present([f"{row['sla']} {broken}: {row['message']}", row["explained"], row["remedy"]]))
 
 
 def told_cause(model: Row) -> Row | None:

@@ -112,4 +112,5 @@ def ledger_over(tables: AccountTables, ends: pl.Series, *, at_ms: int) -> Ledger
     """Returns the account of all streams while windows aged that ended at *ends*, until *at_ms*."""
     since_ms = ends.dt.epoch("ms").min()
     assert isinstance(since_ms, int)
-    return Ledger.of(tables.recorded(since_ms=since_ms - LOOKS_BACK_MS, at_ms=at_ms).facts(tables.topology))
+    recorded = tables.recorded(since_ms=since_ms - LOOKS_BACK_MS, at_ms=at_ms, has_before=False)
+    return Ledger.of(recorded.facts(tables.topology))

@@ -108,6 +108,9 @@ def periods_after(
             newest[_expectation(row)] = periods[_period(before)] = before
     for result in found:
         before = newest.get(_expectation(result))
+        # Another run may have judged a later instant meanwhile, and what it found stands.
+        if before is not None and before["last_checked_at"] > at_ms:
+            continue
         if before is None or before["success"] != result["success"]:
             before = {"first_checked_at": at_ms, "last_checked_at": None, "checks": 0}
         period = {
