@@ -56,10 +56,10 @@ SENT = """
     SELECT d.run_id, a.incidents[1]
     FROM alerts AS a JOIN deliveries AS d ON a.alert = d.alert AND a.change = d.change
     WHERE a.audience IS NULL AND a.change = 'opened' AND a.cause = 'operator' AND d.channel = 'log'
-          AND a.cause_operator = $1 AND d.run_id IN (SELECT run_id FROM sla_results)
+          AND a.cause_operator = $1
     ORDER BY a.changed_at LIMIT 1
 """
-"""Selects the check that sent the alert about the operator $1."""
+"""Selects the run that sent the alert about the operator $1."""
 RUNS_OF_EXAMPLE = "SELECT count(*) FROM completeness"
 """Counts how often the example has to run: for each interval that was complete, and again when it was so again."""
 AT_REST = """
