@@ -56,10 +56,10 @@ SENT = """
     SELECT d.run_id, a.incidents[1]
     FROM alerts AS a JOIN deliveries AS d ON a.alert = d.alert AND a.change = d.change
     WHERE a.audience IS NULL AND a.change = 'opened' AND a.cause = 'operator' AND d.channel = 'log'
-          AND a.cause_operator = $1
+          AND a.cause_operator = $1 AND a.incidents[1] IS NOT NULL
     ORDER BY a.changed_at LIMIT 1
 """
-"""Selects the run that sent the alert about the operator $1."""
+"""Selects the run that sent the alert about the operator $1, and its first incident."""
 RUNS_OF_EXAMPLE = "SELECT count(*) FROM completeness"
 """Counts how often the example has to run: for each interval that was complete, and again when it was so again."""
 AT_REST = """
