@@ -166,10 +166,12 @@ def main() -> None:
     while True:
         parent.news.clear()
         began_s, began_cpu_s = time.monotonic(), time.process_time()
-        failed = checker.round(parent.names, every_s=settings.every_s)
+        names = parent.names
+        failed = checker.round(names, every_s=settings.every_s)
         cpu_s = time.process_time() - began_cpu_s
         say(Looked(cpu_s=cpu_s, failed=(*failed,)))
-        if settings.alive_url and not failed and began_s - alive_s >= ALIVE_EVERY_S - settings.every_s / 2:
+        is_well = bool(names) and not failed
+        if settings.alive_url and is_well and began_s - alive_s >= ALIVE_EVERY_S - settings.every_s / 2:
             alive_s = began_s
             say_alive(settings.alive_url)
         spent_s += cpu_s
