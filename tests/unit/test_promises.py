@@ -3,7 +3,7 @@ import pytest
 
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_spec import Measure, SlaSpec
-from tidemark.reports.paths.report import judge_records
+from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.promises import Promise, Promises, promises
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import BurnRate, Objective, Sla, Verdict, judge

@@ -16,7 +16,7 @@ import polars as pl
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.topology_tables import Scan
 from tidemark.model.settings.intervals import Grain, utc
-from tidemark.model.settings.retention import DAY_MS
+from tidemark.model.settings.retention import DAY_MS, WEEK_MS
 from tidemark.model.tables.catalog import (
     BATCHES,
     BECAME,
@@ -29,7 +29,6 @@ from tidemark.model.tables.catalog import (
 )
 
 HOUR_MS = Grain.HOUR.length_ms
-WEEK_MS = 7 * DAY_MS
 BATCH = ["sub_topology", "batch_id"]
 OF_BATCHES_MS = DAY_MS
 """No batch is finished later than so long after its decision: files of earlier ones are not opened."""

@@ -156,10 +156,10 @@ def _expected(judged: Judged) -> _Expected:
         return _Expected({owned: ms for owned, ms in configured.items() if ms}, {}, {}, has_history=False)
     lengths_ms, records, varying_ms = dict[Owned, int](), dict[Owned, int](), dict[Owned, float]()
     for owned, rows in _by_owner(judged.sums(kept)):
-        lengths_ms[owned] = _median(rows["ms"], rows["n"], whole)
+        lengths_ms[owned] = median_of_all(rows["ms"], rows["n"], whole)
         of_batches = rows.drop_nulls("records")
         if of_batches.height:
-            records[owned] = _median(of_batches["records"], of_batches["n"], int(of_batches["n"].sum()))
+            records[owned] = median_of_all(of_batches["records"], of_batches["n"], int(of_batches["n"].sum()))
             varying_ms[owned] = _varying_ms(of_batches, records[owned], lengths_ms[owned])
     return _Expected(lengths_ms, records, varying_ms, has_history=True)
 
@@ -178,7 +178,7 @@ def _by_owner(sums: pl.DataFrame) -> Iterator[tuple[Owned, pl.DataFrame]]:
         yield (str(owner), str(detail), None if stream is None else str(stream)), rows
 
 
-def _median(lengths: pl.Series, n: pl.Series, whole: int) -> int:
+def median_of_all(lengths: pl.Series, n: pl.Series, whole: int) -> int:
     """Returns the median of *whole* lengths, *n* of each; those that are not given are 0."""
     ordered = pl.DataFrame({"length": lengths, "n": n}).sort("length")
     place = rank(whole, MEDIAN) - (whole - int(ordered["n"].sum()))
@@ -315,7 +315,7 @@ def _leaves(excess: pl.DataFrame, whole_ms: float, expected: _Expected) -> tuple
                 owner=owned[0],
                 detail=owned[1],
                 stream=owned[2],
-                amount_ms=largest_ms if _is_one_event(touched) else _median(touched["ms"], touched["n"], n),
+                amount_ms=largest_ms if _is_one_event(touched) else median_of_all(touched["ms"], touched["n"], n),
                 largest_ms=largest_ms,
                 usual_ms=expected.lengths_ms.get(owned, 0),
                 share=share,

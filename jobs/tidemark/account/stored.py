@@ -59,7 +59,7 @@ def reads_of(stored: pl.DataFrame, batches: pl.DataFrame) -> tuple[pl.DataFrame,
         ),
         batches,
     )
-    # Records that the first look found may have waited for it.
+    # Records that were there before anybody looked had waited for that look: how late is not their producer's doing.
     usual = usual_delays(reads.filter(_is_created(), pl.col("excluded_ms").is_not_null()))
     return _as_facts(_arrived(reads, usual), READS), _as_facts(_arrived(firsts, usual), FIRSTS)
 

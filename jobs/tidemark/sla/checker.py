@@ -41,7 +41,7 @@ SHARE = 0.35
 AHEAD_S = 60.0
 """CPU seconds that they may take at once, after they took less for a while."""
 ALIVE_EVERY_S = 60.0
-"""Time between requests that say that checks are made."""
+"""How often whoever watches from outside is told that checks are made, s."""
 ANSWERS_WITHIN_S = 10.0
 
 

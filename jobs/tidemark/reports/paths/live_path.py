@@ -26,7 +26,6 @@ from tidemark.model.tables.catalog import (
     OPERATOR_WINDOWS,
 )
 from tidemark.model.topology import Topology
-from tidemark.reports.paths.report import judge_records
 from tidemark.reports.paths.window_ages import (
     AGED,
     LOOKS_BACK_MS,
@@ -36,7 +35,7 @@ from tidemark.reports.paths.window_ages import (
     with_usual,
 )
 from tidemark.reports.paths.window_paths import DriverFacts, Paths, window_paths
-from tidemark.reports.paths.window_verdicts import RecordVerdicts, with_window_verdicts
+from tidemark.reports.paths.window_verdicts import RecordVerdicts, judge_records, with_window_verdicts
 from tidemark.reports.paths.windows import PassedWindows
 from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL, LatencyState

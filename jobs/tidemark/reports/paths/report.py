@@ -13,12 +13,11 @@ from functools import partial
 import polars as pl
 
 from tidemark.account.warehouse import AccountTables
-from tidemark.collecting import names_in, present
+from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import lies_in, report_rows
 from tidemark.facts.topology_tables import BatchRows, Scan, batch_rows, tables_of
-from tidemark.kernels.columns.buckets import in_rows
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.operator_tasks import NEEDED, measured_tasks, spark_tasks
 from tidemark.model.kinds.source import Source
@@ -49,9 +48,9 @@ from tidemark.reports.paths.physical_path import (
 )
 from tidemark.reports.paths.window_ages import kept_before, kept_its_slas, ledger_over, window_ages, with_usual
 from tidemark.reports.paths.window_paths import DriverFacts, Paths, looks_back_ms
-from tidemark.reports.paths.window_verdicts import RecordVerdicts, with_window_verdicts
+from tidemark.reports.paths.window_verdicts import judge_records, with_window_verdicts
 from tidemark.reports.paths.windows import PassedWindows
-from tidemark.reports.promises import Promises, WindowVerdict, promises
+from tidemark.reports.promises import Promises, promises
 from tidemark.semantics.critical_path import STANDS_STILL, LatencyState
 from tidemark.storage.delta.report_tables import replace_rows
 
@@ -218,7 +217,8 @@ def _with_verdicts(
     if finished.is_empty():
         return {**of_paths.tables, WINDOW_PARTS: pl.DataFrame(rows_of(WINDOW_PARTS, []))}
     paths, steps = of_paths.tables[CRITICAL_PATHS], of_paths.tables[CRITICAL_PATH_STEPS]
-    scan = tables_of(layout, topology.name)
+    tables = AccountTables(layout, topology, Stored())
+    scan = tables.of_all_streams
     ended = finished["ewt_ms"]
     first_ms, last_ms = (
         min([*finished["began_ms"].drop_nulls(), *ended]) - Grain.HOUR.length_ms,
@@ -233,7 +233,6 @@ def _with_verdicts(
     judged = judge_records(scan(LATENCY_MINUTES, where=judged_minutes).collect(), promises)
     paths = with_window_verdicts(paths, steps, judged, promises)
     aged = paths.filter(pl.col("latency_ms").is_not_null(), ~pl.col("state").is_in([*STANDS_STILL]))
-    tables = AccountTables(layout, topology, Stored())
     parts = window_ages(ledger_over(tables, paths["window_end"], at_ms=last_ms), aged)
     kept = pl.concat([kept_before(tables, interval.start_ms), parts.filter(kept_its_slas())])
     return {
@@ -264,23 +263,3 @@ def _steps_with_tasks(
     sources = measured_tasks(of_sources.select(NEEDED)).collect()
     clocks = BatchClocks(tasks, sources, batches.batches, batches.latencies)
     return with_tasks(steps, finished, tasks, last_partitions(partition_ends(passes, clocks)))
-
-
-def judge_records(minutes: pl.DataFrame, promises: Promises) -> RecordVerdicts:
-    """Returns the verdicts on the records of windows, by operator and start of window.
-
-    *minutes* are rows of `latency_minutes`.
-    """
-    start_ms = pl.col("window_start").dt.epoch("ms")
-    lists = minutes.lazy().select("operator", "buckets", "min_ms", "max_ms", start_ms=start_ms)
-    extremes = pl.min("min_ms"), pl.max("max_ms")
-    counted = in_rows(lists).group_by("operator", "start_ms").agg("bucket", "n", *extremes).collect()
-    judged: dict[tuple[str, int], tuple[WindowVerdict, ...]] = {}
-    for operator, start_ms, bucket, n, min_ms, max_ms in counted.iter_rows():
-        counts = list(zip(bucket, n, strict=True))
-        verdicts = (
-            promise.judge_records(operator, counts, min_ms=min_ms, max_ms=max_ms)
-            for promise in promises.records[operator]
-        )
-        judged[operator, start_ms] = tuple(present(verdicts))
-    return judged

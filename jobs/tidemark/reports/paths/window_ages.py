@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tidemark.account.excess import ENOUGH
+from tidemark.account.excess import ENOUGH, OWNED, median_of_all
 from tidemark.account.ledger import Ledger
 from tidemark.account.now import StreamsNow
 from tidemark.account.owners.clock import CLOCK
@@ -20,11 +20,9 @@ from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.tables.catalog import WINDOW_PARTS
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.quantiles import MEDIAN, rank
 
 LOOKS_BACK_MS = 3_600_000
 """Facts are read from so long before the end of the first window: a silence or an absence may have begun then."""
-OWNED = ["owner", "detail", "stream"]
 AGED = ["window_start", "window_end", "leaf", "over_sla"]
 """Columns of critical_paths by which a window is aged."""
 PARTS = pl.Schema(
@@ -88,8 +86,11 @@ def with_usual(parts: pl.DataFrame, kept: pl.DataFrame) -> pl.DataFrame:
     if windows < ENOUGH:
         return parts.with_columns(usual_ms=pl.lit(None, pl.Int64()))
     # In windows without a part it took 0 ms.
-    place = rank(windows, MEDIAN) - (windows - pl.len().cast(pl.Int64))
-    usual = kept.group_by(OWNED).agg(usual_ms=pl.when(place >= 0).then(pl.col("ms").sort().get(place.clip(0))))
+    rows = [
+        (*owned, median_of_all(of["ms"], pl.repeat(1, of.height, eager=True), windows))
+        for owned, of in kept.group_by(OWNED, maintain_order=True)
+    ]
+    usual = pl.DataFrame(rows, {**{name: PARTS[name] for name in OWNED}, "usual_ms": pl.Int64()}, orient="row")
     found = parts.join(usual, on=OWNED, how="left", maintain_order="left", nulls_equal=True)
     return found.with_columns(pl.col("usual_ms").fill_null(0))
 

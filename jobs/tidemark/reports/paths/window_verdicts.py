@@ -10,6 +10,8 @@ from dataclasses import asdict
 
 import polars as pl
 
+from tidemark.collecting import present
+from tidemark.kernels.columns.buckets import in_rows
 from tidemark.reports.promises import Promises, WindowVerdict
 
 RecordVerdicts = Mapping[tuple[str, int], tuple[WindowVerdict, ...]]
@@ -30,6 +32,26 @@ _VERDICTS = pl.List(
         }
     )
 )
+
+
+def judge_records(minutes: pl.DataFrame, promises: Promises) -> RecordVerdicts:
+    """Returns the verdicts on the records of windows, by operator and start of window.
+
+    *minutes* are rows of `latency_minutes`.
+    """
+    start_ms = pl.col("window_start").dt.epoch("ms")
+    lists = minutes.lazy().select("operator", "buckets", "min_ms", "max_ms", start_ms=start_ms)
+    extremes = pl.min("min_ms"), pl.max("max_ms")
+    counted = in_rows(lists).group_by("operator", "start_ms").agg("bucket", "n", *extremes).collect()
+    judged: dict[tuple[str, int], tuple[WindowVerdict, ...]] = {}
+    for operator, start_ms, bucket, n, min_ms, max_ms in counted.iter_rows():
+        counts = list(zip(bucket, n, strict=True))
+        verdicts = (
+            promise.judge_records(operator, counts, min_ms=min_ms, max_ms=max_ms)
+            for promise in promises.records[operator]
+        )
+        judged[operator, start_ms] = tuple(present(verdicts))
+    return judged
 
 
 def verdicts_of(
