@@ -61,6 +61,7 @@ from tidemark.stream.startup.damage import damages
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import FailedBatch
 from tidemark.stream.startup.soundness import Fault, Unsound, findings, refuse_unless_sound
+from tidemark.stream.startup.source_list import follow
 from tidemark.stream.startup.state_compatibility import meanings
 from tidemark.why.evidence.findings import WhyFinding
 from tidemark.why.walk import why
@@ -146,6 +147,7 @@ def fill(home: Path, name: str) -> Warehouse:
     epoch = control.acquire()
     control.release()
     control.keep_meanings(meanings(made.stream.sub))
+    follow(control, made.stream.sub, -1)
     control.beat(Heartbeat(state=StreamState.RUNNING, epoch=epoch, launch_id="l", at_ms=NOON, pid=1, doing="batch 5"))
     control.adopt("l", by="task")
     control.kill_for("l", "", by="task")
@@ -221,7 +223,7 @@ WAYS: dict[str, Callable[[bytes], bytes | None]] = {
 }
 """Ways to damage a file; None: there is none any more."""
 OTHERS = {*WAYS} - {"missing"}
-REQUESTS = ("meanings.json", "loss.json", "accepted_records.json", "time_resets.json", "reopen_r1.json")
+REQUESTS = ("meanings.json", "sources.json", "loss.json", "accepted_records.json", "time_resets.json", "reopen_r1.json")
 NEWEST = f"checkpoint/offsets/{BATCHES - 1}"
 OLD = BATCHES - 2
 MATTERS = {
@@ -279,8 +281,8 @@ def test_each_kind_of_file_is_in_the_list_and_in_the_warehouse(made: Warehouse) 
     seen = {kind.name for _, path in files(made) if (kind := listed(made.control, path))}
     elsewhere = {
         "epochs/N", "news", "start_ID.json", "asking.lock", "secrets_ID.json", "query.json", "job.json", "drain.json",
-        "reopen_ID.written", "state/resharded.json", "measured/ID/N.facts.zip", "changed/ID/journal/N.data.zip",
-        "changed/ID/state/N/N/ID.run", "changed/ID/left_out/ID",
+        "reopen_ID.written", "checkpoint.next", "state/resharded.json", "measured/ID/N.facts.zip",
+        "changed/ID/journal/N.data.zip", "changed/ID/state/N/N/ID.run", "changed/ID/left_out/ID",
     }  # fmt: skip
     assert seen | elsewhere == {file.name for file in FILES}
 

@@ -7,9 +7,12 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -40,7 +43,7 @@ from tidemark.storage.delta.tables import create, scan
 from tidemark.storage.delta.types import TypesChanged
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.soundness import Fault, Inconsistency, Unsound, findings, refuse_unless_sound
-from tidemark.stream.startup.state_compatibility import meanings
+from tidemark.stream.startup.source_list import follow
 
 T = 1_400_000_000_000
 SUB = "events"
@@ -455,55 +458,54 @@ def test_a_renamed_stream_is_refused_with_the_line_to_restore_it(tmp_path: Path)
     assert [(row["id"], row["v"]) for row in before.rows("board")] == [("a", 2)]
 
 
-def reading(*names: str, **topics: str) -> str:
+def reading(*names: str, was: Mapping[str, str] = MappingProxyType({}), **topics: str) -> str:
     """Reads the sources *names*, whose topics have the same names unless *topics* says otherwise, into one table."""
-    sources = {name: source("id string, v int", topic=topics.get(name, name)) for name in names}
+    sources: dict[str, Any] = {}
+    for name in names:
+        former = {"was": was[name]} if name in was else {}
+        sources[name] = source("id string, v int", topic=topics.get(name, name), **former)
     both = {"both": {"kind": "union", "inputs": list(names)}} if len(names) > 1 else {}
     newest = table("both" if both else names[0], columns=["v"])
     return topology_of(**sources, **both, newest=newest, board=sink("newest", table="board"))
 
 
-KEEP = "restore the previous file: a stream keeps the sources of its first start, in their order and with their names"
-ANEW = "start from the beginning: give the topology another `name`"
+BEGIN = 'write starting_offsets = "earliest" (or "latest", or an instant) '
+NAMED = 'write sub_topology = "a" below [operators.'
+FORGET = "to read its sources from the start, move "
 
 
 @pytest.mark.parametrize(
     ("now", "sub", "seen", "ways"),
     [
         (reading("a", "b"), "a", None, []),
+        (reading("a", "b", "c"), "a", None, []),
+        (reading("a"), "a", None, []),
         (
-            reading("a", "b", "c"), "a",
-            "its sources: was a (topic a), b (topic b), is a (topic a), b (topic b), c (topic c)",
-            [KEEP, "restore the previous file, and read topic c in a topology of its own", ANEW],
-        ),
-        (reading("a"), "a", "its sources: was a (topic a), b (topic b), is a (topic a)", [KEEP, ANEW]),
-        (
-            reading("a", "b", b="c"), "a", "its sources: was a (topic a), b (topic b), is a (topic a), b (topic c)",
-            [KEEP, "restore the previous file, and read topic c in a topology of its own", ANEW],
+            reading("a", "b", b="c"), "a", "the source b: was topic b, is topic c",
+            ["restore the previous file", f"{BEGIN}below [operators.b]"],
         ),
         (
             reading("a", "renamed", renamed="b"), "a",
-            "its sources: was a (topic a), b (topic b), is a (topic a), renamed (topic b)", [KEEP, ANEW],
+            "the source renamed reads topic b, which the source b has read",
+            ['write was = "b" below [operators.renamed]', f"{BEGIN}there"],
         ),
+        (reading("a", "renamed", renamed="b", was={"renamed": "b"}), "a", None, []),
         # A stream has the name of its first source, unless the file says otherwise.
-        (
-            reading("c", "a", "b"), "c", "is c (topic c), a (topic a), b (topic b)",
-            [KEEP, "restore the previous file, and read topic c in a topology of its own", "to read its sources from"],
-        ),
-        (reading("b", "a"), "b", "is b (topic b), a (topic a)", [KEEP, "to read its sources from the start, move "]),
-        (
-            reading("renamed", "b", renamed="a"), "renamed", "is renamed (topic a), b (topic b)",
-            [KEEP, "to read its sources from the start, move "],
-        ),
+        (reading("c", "a", "b"), "c", "were read by the stream a", [f"{NAMED}c]", FORGET]),
+        (reading("b", "a"), "b", "were read by the stream a", [f"{NAMED}b]", FORGET]),
+        (reading("renamed", "b", renamed="a"), "renamed", "were read by the stream a", [f"{NAMED}renamed]", FORGET]),
     ],
-    ids=["same", "added", "removed", "other topic", "renamed", "added first", "another order", "first renamed"],
+    ids=[
+        "same", "added", "removed", "other topic", "renamed", "was named", "added first", "another order",
+        "first renamed",
+    ],
 )  # fmt: skip
 def test_other_sources_are_told_from_a_foreign_checkpoint_and_a_renamed_stream(
     tmp_path: Path, now: str, sub: str, seen: str | None, ways: list[str]
 ) -> None:
     before = Play(reading("a", "b"), tmp_path)
     before.batch([before.row("a", T, id="a", v=1)], at_ms=T)
-    before.control.keep_meanings(meanings(before.topology.sub_topologies[0]))  # as its driver does at the start
+    follow(before.control, before.topology.sub_topologies[0], -1)  # as its driver does at the start
     plans = before.control.home / "checkpoint" / "offsets"
     plans.mkdir(parents=True)
     ends = [json.dumps({topic: {"0": end}}) for topic, end in (("a", 1), ("b", 0))]

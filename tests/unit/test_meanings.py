@@ -13,7 +13,7 @@ import pytest
 from support.topologies import aggregate, map_of, operators, sink, source, table, topology_of
 from tidemark.control.folder import Control
 from tidemark.model.topology import parse
-from tidemark.stream.startup.state_compatibility import SOURCES, changed, meanings
+from tidemark.stream.startup.state_compatibility import changed, meanings
 
 TOML = topology_of(
     {"name": "shop", "level": "info"},
@@ -88,11 +88,6 @@ def test_a_stream_goes_on_when_what_it_keeps_means_the_same(old: str, new: str) 
             'mode = "current"\nkey = ["id"]',
             'mode = "append"',
             "the table board: was the current row of id, is every row",
-        ),
-        (
-            'topic = "orders"',
-            'topic = "others"',
-            f"{SOURCES}: was orders (topic orders), is orders (topic others)",
         ),
     ],
 )

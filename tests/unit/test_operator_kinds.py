@@ -48,6 +48,7 @@ TESTS_FOR_ONE_KIND = {
     "stream/read/source_tables: Source": "only it reads a Delta table that others write",
     "stream/schemas/known_schemas: Source": "its records name schemas of its registry",
     "stream/startup/load: KeyedTable": "only its versions are joined",
+    "stream/startup/source_list: Source": "it has a former name, and says where it begins",
     "stream/write/measurement: Sink": "of its current rows only the last of a key counts",
     "trace/counts: Aggregate": "its updates are keyed by their windows",
     "trace/counts: Sink": "its table is counted unless it keeps current rows only",

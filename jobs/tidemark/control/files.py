@@ -86,6 +86,16 @@ FILES = (
         "restore it from a backup; or, if the topology file still means the same as when the last driver started, "
         "remove it: the next driver writes it",
     ),
+    ControlFile(
+        "sources.json",
+        "the driver, when it starts",
+        "its sources in the order of the checkpoint (`stream/startup/source_list.py`)",
+        "restore it from a backup; or, if the topology file has the same sources in the same order as when the last "
+        "driver started, remove it: the next driver writes it",
+    ),
+    ControlFile(
+        "checkpoint.next", "the driver, when its sources changed", "the checkpoint that replaces the former", RESTORE
+    ),
     ControlFile("failed_batch.json", "the driver", "how many ended in one way with one batch, and records to skip"),
     ControlFile("lineage.json", "`serve-metrics --lineage`, `publish lineage --runs`", "the last event that was sent"),
     ControlFile("schemas.json", "the driver", "schemas of a registry, by their ids"),

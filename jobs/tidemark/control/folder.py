@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -175,6 +175,24 @@ class AcceptedRecord:
     by: str
     reason: str
     at_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedSource:
+    """A source in the order in which Spark's checkpoint has its offsets.
+
+    Attributes:
+        name: its name.
+        place: the topic, table, folder or hop that it reads, as text.
+        after: the newest batch before it began; -1: the stream began with it.
+        starts: of a source that begins at other offsets than the earliest: topic, partition and the offset at which
+            each begins. None: at the earliest, or it is not asked yet.
+    """
+
+    name: str
+    place: str
+    after: int = -1
+    starts: tuple[tuple[str, int, int], ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -566,6 +584,15 @@ class Control:
     def keep_meanings(self, now: Mapping[str, str]) -> None:
         """Stores the meanings *now*; earlier ones of other keys stay."""
         replace(self.home / "meanings.json", sealed(self.home, "meanings.json", {**self.meanings(), **now}))
+
+    def sources(self) -> list[ListedSource]:
+        """Returns the sources of the stream in the order of its checkpoint; empty before its first driver."""
+        listed = unsealed(self.home, "sources.json", lambda all_: [parsed(ListedSource, each) for each in all_])
+        return listed or []
+
+    def keep_sources(self, now: Sequence[ListedSource]) -> None:
+        """Stores the sources *now* in place of the earlier ones."""
+        replace(self.home / "sources.json", sealed(self.home, "sources.json", [asdict(each) for each in now]))
 
     def lineage_sent(self) -> dict[str, Any] | None:
         """Returns the last event that was sent to OpenLineage; None: none was."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tidemark.collecting import names_in, present
+from tidemark.control.folder import ListedSource
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.stream import Stream
@@ -36,6 +37,7 @@ from tidemark.stream.read.joined_tables import JoinedTables
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, parts
 from tidemark.stream.startup.fatal import blame
 from tidemark.stream.startup.load import load_whole
+from tidemark.stream.startup.source_list import continued
 from tidemark.stream.state.files import StateFiles, remove_unnamed
 from tidemark.stream.write.commit import BatchCommitter
 from tidemark.stream.write.flushing import Flusher
@@ -92,7 +94,9 @@ class Engine:
         tables: TableWatch,
         joined: JoinedTables,
         timeline: Timeline,
+        listed: Sequence[ListedSource] = (),
     ) -> None:
+        self._listed = listed
         self._tables, self._joined, self._timeline = tables, joined, timeline
         self._looked_boot_ms: int | None = None
         self._queued = queued
@@ -426,7 +430,7 @@ class Engine:
         newest = self._journal.newest()
         if newest is None:
             self._flushing.begin(newest, self._fence.clock())
-            return StreamProgress()
+            return continued(StreamProgress(), self._listed, self._stream.sub)
         progress = newest.notes.progress
         if progress.planned_id > batch_id:
             msg = (
@@ -447,7 +451,7 @@ class Engine:
         self._flushing.begin(newest, self._fence.clock())
         self._flushing.flush()
         self._goes_on = not newest.notes.is_last
-        return progress
+        return continued(progress, self._listed, self._stream.sub)
 
     def _done_at_ms(self, planned_id: int) -> int:
         """Returns when Spark recorded the batch *planned_id* as done, epoch ms.

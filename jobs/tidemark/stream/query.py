@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import names_in, present
+from tidemark.collecting import index_by_name, names_in, present
 from tidemark.control import launch_secrets
 from tidemark.control.folder import Control, LeaseLost, StreamState
 from tidemark.model.kinds.source import Source
@@ -61,7 +61,8 @@ from tidemark.stream.read.source_tables import SourceTables
 from tidemark.stream.read.sources import collect, read_again, rows_of_part, stream, with_numbers
 from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.stream.startup.fatal import FailedBatch, records_to_skip
-from tidemark.stream.startup.unread import refuse_unstable
+from tidemark.stream.startup.source_list import ask_for_starts
+from tidemark.stream.startup.unread import newest_progress, refuse_unstable
 from tidemark.stream.trying import TriedStream, try_apart
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
@@ -257,6 +258,7 @@ class StreamQuery:
         with suppress(KafkaException, MissingRight):  # Spark asks the same brokers, and says what is wrong
             refuse_unstable(control.home, sub, broker)
         refuse_marks_in_compacted(topology, sub, broker)
+        ask_for_starts(control, sub, newest_progress(control.home).batch_id, broker.starts)
         self._beyond_spark = BeyondSpark(self._clusters)
         self._check_lease = partial(control.check_lease, pulse.epoch)
         self._check = partial(check_may_go_on, control, pulse.epoch)
@@ -324,7 +326,8 @@ class StreamQuery:
         """
         ticks = Ticks(self._spark, last_tick(self._checkpoint))
         sub, layout, topology = self._stream.sub, self._stream.layout, self._stream.topology
-        sources = partial(stream, self._spark, sub, layout, topology.name, self._clusters, ticks)
+        listed = index_by_name(self._control.sources())
+        sources = partial(stream, self._spark, sub, layout, topology.name, self._clusters, ticks, listed)
         timer = FlushTimer(self._engine, wall_clock_ms, partial(self._disk.work, Work.FLUSH))
         hops = self._session_of.hops.running(self._stream.home, upstreams(self._stream), self._waking)
         self._watch.start()

@@ -23,8 +23,9 @@ from tidemark.stream.query import RunOptions, StreamQuery, check_may_go_on, read
 from tidemark.stream.startup.evidence import evidence
 from tidemark.stream.startup.fatal import DEATH, cause_of, count_error, count_kill
 from tidemark.stream.startup.soundness import refuse_unless_sound
+from tidemark.stream.startup.source_list import follow, settle
 from tidemark.stream.startup.state_compatibility import meanings
-from tidemark.stream.startup.unread import begun, skip_command
+from tidemark.stream.startup.unread import begun, newest_progress, skip_command
 
 log = logging.getLogger("tidemark.stream")
 
@@ -55,13 +56,10 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     )
     try:
         refuse_other(stream_of.layout.warehouse)
-        # Before the first batch, which would write over the evidence.
-        refuse_unless_sound(evidence(stream_of))
+        _start(stream_of, control)
         if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
             log.warning("the previous driver was killed: %s", reading)
         failed = count_kill(control, sub, before)
-        # Only of a sound stream: the next start compares the file with these meanings.
-        control.keep_meanings(meanings(sub))
         secrets, state = read_secrets(options), None
         while state is None:
             # What a query has in memory may be ahead of its journal, so each one begins as a new driver does.
@@ -84,6 +82,21 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
         return 1
     pulse.end(state)
     return 0
+
+
+def _start(stream_of: Stream, control: Control) -> None:
+    """Makes the stream that of its file.
+
+    Raises:
+        Unsound: it cannot be, or what it left is damaged.
+    """
+    settle(control)
+    # Before the first batch, which would write over the evidence.
+    refuse_unless_sound(evidence(stream_of))
+    # Only of a sound stream: the next start compares the file with these meanings.
+    control.keep_meanings(meanings(stream_of.sub))
+    for change in follow(control, stream_of.sub, newest_progress(control.home).batch_id):
+        log.warning("%s", change.line)
 
 
 def _lost_lease(error: Exception, control: Control, epoch: int) -> LeaseLost | None:

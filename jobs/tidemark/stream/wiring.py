@@ -177,4 +177,5 @@ def build_engine(
         tables=tables,
         joined=JoinedTables(sub, reference, steps),
         timeline=timeline,
+        listed=control.sources(),
     )

@@ -14,7 +14,6 @@ import polars as pl
 
 from tidemark.cli.repair.requeue_late import REASON as LATE
 from tidemark.cli.repair.requeue_late import reopened_places, requested_places, sources_of
-from tidemark.cli.repair.reset_time import newest_progress
 from tidemark.cli.repair.set_aside import dead_letters, requeued_rows, rows_in_span
 from tidemark.cli.shared.plan import RepairPlan
 from tidemark.clock import Clock
@@ -33,6 +32,7 @@ from tidemark.reports.batch_job import report_lock
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.storage.delta.tables import append, create
 from tidemark.stream.decide.reopenings import PLACE, forgotten
+from tidemark.stream.startup.unread import newest_progress
 
 REOPENED = "reopened"
 """Reason of reopened records in the table `requeued`."""
@@ -148,7 +148,7 @@ def _choose(topology: Topology, sub: SubTopology, name: str, late: pl.DataFrame,
     assert operator.windows is not None
     waiting = late.join(requested_places(topology, sub.name, layout), on=["operator", *PLACE], how="anti")
     waiting = waiting.join(_sent_places(topology, name, layout), on=["partition", "offset"], how="anti")
-    progress = newest_progress(layout, topology.name, sub.name)
+    progress = newest_progress(layout.control(topology.name, sub.name))
     forgotten_ms = forgotten(sub.windows(), progress)
     is_gone = _is_forgotten(waiting, operator.windows, forgotten_ms.get(name))
     return _LateRows(sub, name, waiting.filter(~is_gone), waiting.filter(is_gone), late.height)

@@ -29,7 +29,7 @@ from tidemark.model.settings.windows import Shape
 from tidemark.model.topology import SubTopology, Topology, load
 from tidemark.semantics.progress import STREAMING, StreamProgress
 from tidemark.stream.decide.time_resets import TimeResets
-from tidemark.stream.journal.entries import Journal
+from tidemark.stream.startup.unread import newest_progress
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +70,7 @@ def reset_plan(
     """
     sub = topology.sub_topology(options.sub_topology)
     layout = Layout(warehouse)
-    progress = newest_progress(layout, topology.name, sub.name)
+    progress = newest_progress(layout.control(topology.name, sub.name))
     source = progress.inputs.get(options.source)
     part = source.partitions.get(options.partition) if source else None
     if part is None or part.max_timestamp_ms is None or part.max_timestamp_ms <= options.to:
@@ -156,7 +156,7 @@ def _batch_after_reset(topology: Topology, sub: SubTopology, source: str, layout
     hop = next((o for o in sub.hops_read if o.name == source), None)
     if hop is None:
         return 0
-    resets = newest_progress(layout, topology.name, hop.upstream).resets
+    resets = newest_progress(layout.control(topology.name, hop.upstream)).resets
     if not resets:
         command = f"tidemark reset-time {topology.name} {hop.upstream}"
         msg = f"{source}: its time comes from {hop.upstream}; reset that first: {command} --source …"
@@ -186,17 +186,10 @@ def _readers(topology: Topology, sub: SubTopology, layout: Layout, watermark_ms:
                         assert_never(source)
                 if not is_reader or not layout.control(reader.name, part.name).is_dir():
                     continue
-                progress = newest_progress(layout, reader.name, part.name).inputs.get(source.name)
+                progress = newest_progress(layout.control(reader.name, part.name)).inputs.get(source.name)
                 for number, partition in sorted(progress.partitions.items() if progress else ()):
                     if partition.watermark_ms is not None and partition.watermark_ms > watermark_ms:
                         yield f"{reader.name} {part.name} --source {source.name} --partition {number}"
-
-
-def newest_progress(layout: Layout, topology: str, sub: str) -> StreamProgress:
-    """Returns the progress of a stream by its newest journal entry."""
-    home = layout.control(topology, sub)
-    entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
-    return entry.notes.progress if entry else StreamProgress()
 
 
 def _time_text(ms: int | None) -> str:

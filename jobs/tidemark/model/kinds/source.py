@@ -33,6 +33,8 @@ TIME_TYPES = ("bigint", "double", "timestamp")
 """Types of the field with the event time, which may also be a decimal."""
 UNLIMITED = "unlimited"
 """The value of `max_ahead` where record time is not wall time."""
+EARLIEST, LATEST = "earliest", "latest"
+"""Values of `starting_offsets` beside instants."""
 LIMITS: Mapping[str, Mapping[str, int | None]] = {
     "topic": {"max_records": 200_000},
     "delta": {"max_files": MAX_FILES, "max_bytes": MAX_BYTES},
@@ -111,6 +113,9 @@ class Source(KafkaEnd):
         subject: of the registry, whose latest version is compared with the fields at a start.
         record_limits: what a record may hold; beyond it the record is quarantined.
         written_to_by: of a recorded query: the sinks of other queries that write what it reads.
+        was: the name under which it read before; None: it had no other.
+        starting_offsets: where a source without progress begins: EARLIEST, LATEST, or at the records that came from an
+            instant on, epoch ms; None: the file does not say, and it begins at the earliest.
     """
 
     kind: ClassVar[str] = "source"
@@ -149,6 +154,8 @@ class Source(KafkaEnd):
     subject: str | None = None
     record_limits: RecordLimits = DEFAULT_LIMITS
     written_to_by: tuple[str, ...] = ()
+    was: str | None = None
+    starting_offsets: str | int | None = None
 
     @property
     def upstreams(self) -> tuple[str, ...]:
@@ -310,6 +317,8 @@ class Source(KafkaEnd):
             written_by=_written_by(keys, place),
             nan=_nan(keys, fields),
             **_tombstone_time(keys, key, timestamp),
+            was=keys.name("was", "old_events", None),
+            starting_offsets=_starting_offsets(keys, place),
         )
 
 
@@ -455,6 +464,17 @@ def _limits(keys: Keys, place: Mapping[str, str]) -> dict[str, Any]:
             keys.fail("max_files", "is set together with max_bytes", remedy, beside="max_bytes")
         limits["max_bytes"] = None
     return limits
+
+
+def _starting_offsets(keys: Keys, place: Mapping[str, str]) -> str | int | None:
+    """Reads where a source begins that has no progress yet."""
+    text: str | None = keys.text("starting_offsets", "latest", None)
+    if text is None or text == EARLIEST:
+        return text
+    if "files" in place:
+        problem = f"is {text!r}, but the source reads files, and every file of a folder is read"
+        keys.fail("starting_offsets", problem, f"leave it out, or write {EARLIEST!r}")
+    return text if text == LATEST else keys.instant_ms(text, "starting_offsets")
 
 
 def _nan(keys: Keys, fields: Mapping[str, str]) -> NanPolicy:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,8 @@ from tidemark.storage.object_path import ObjectPath
 FORMAT = "v1"
 """First line of each file: the only format that is read."""
 COMPACT = ".compact"
+NO_OFFSET = "-"
+"""The line of a source that has no offset yet."""
 CRC_HEAD = 8
 """Bytes before the checksums of a file: a mark, and of how many bytes each is."""
 _OF_ANOTHER_FORM = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
@@ -55,6 +57,41 @@ class Plan:
     ends: Ends
     at_ms: int
     versions: Mapping[str, int] = field(default_factory=dict)
+
+
+def rearranged(checkpoint: Path, former: Sequence[int | None]) -> dict[str, bytes]:
+    """Returns the files of a checkpoint that goes on where *checkpoint* is, with other sources of the query.
+
+    Of each source in order, *former* has the number that it had; None: it is new, and begins with the batch after the
+    newest plan. The first number is 0, that of the ticks. Files are by their path in the folder. Only those are
+    returned which Spark reads at a start.
+
+    Raises:
+        UnreadableFile: a plan is torn.
+    """
+    files: dict[str, bytes] = {}
+    metadata = checkpoint / "metadata"
+    if metadata.is_file():
+        files["metadata"] = metadata.read_bytes()
+    committed, _ = newest_commit(checkpoint)
+    if committed is not None:
+        files[f"commits/{committed}"] = (checkpoint / "commits" / str(committed)).read_bytes()
+    planned = _numbers(checkpoint / "offsets")
+    first = min([*planned[-2:-1], *(number for number in planned if number == committed)], default=0)
+    for batch_id in (number for number in planned if number >= first):
+        try:
+            of_batch, lines = _plan(checkpoint, batch_id)
+            kept = [NO_OFFSET if number is None else lines[number] for number in former]
+        except _OF_ANOTHER_FORM as error:
+            raise UnreadableFile(checkpoint / "offsets" / str(batch_id), str(error), RESTORE) from error
+        files[f"offsets/{batch_id}"] = "\n".join([FORMAT, of_batch, *kept]).encode()
+    for now, number in enumerate(former):
+        folder = checkpoint / "sources" / str(number)
+        for path in folder.rglob("*") if number is not None and folder.is_dir() else ():
+            # Checksums are of a file's content, so they stay right.
+            if path.is_file():
+                files["/".join(["sources", str(now), *path.parts[len(folder.parts) :]])] = path.read_bytes()
+    return files
 
 
 def read_plan(checkpoint: Path, batch_id: int) -> Plan:
@@ -177,8 +214,7 @@ def _ends(sources: Iterable[str]) -> Ends:
 def _offsets(sources: Iterable[str]) -> Iterator[dict[str, Any]]:
     """Yields the offsets in lines of a plan that are JSON objects."""
     for line in sources:
-        # Spark writes "-" for a source that has no offset yet.
-        offset = None if line == "-" else json.loads(line)
+        offset = None if line == NO_OFFSET else json.loads(line)
         if isinstance(offset, dict):
             yield offset
 
@@ -242,10 +278,10 @@ def version_read(checkpoint: Path, table_id: str) -> int | None:
     return min((each.version for each in positions if each.table_id == table_id), default=None)
 
 
-def plans(checkpoint: Path) -> dict[int, Ends | None]:
+def plans(checkpoint: Path, *, without: Container[int] = ()) -> dict[int, Ends | None]:
     """Returns the ends of every batch in *checkpoint*, oldest first.
 
-    None for a plan that is torn.
+    None for a plan that is torn. Those of the sources with the numbers *without* are left out.
     """
     ends: dict[int, Ends | None] = {}
     most = 0
@@ -253,7 +289,7 @@ def plans(checkpoint: Path) -> dict[int, Ends | None]:
         with suppress(FileNotFoundError):  # a running driver deletes old plans
             lines = len(_text(checkpoint / "offsets" / str(number)).splitlines())
             # A query never changes its sources, so a plan with fewer lines than an earlier one is torn.
-            ends[number] = None if lines < most else _ends_or_none(checkpoint, number)
+            ends[number] = None if lines < most else _ends_or_none(checkpoint, number, without)
             most = max(most, lines)
     return ends
 
@@ -289,9 +325,10 @@ def committed_at_ms(checkpoint: Path, batch_id: int) -> int | None:
     return None
 
 
-def _ends_or_none(checkpoint: Path, number: int) -> Ends | None:
+def _ends_or_none(checkpoint: Path, number: int, without: Container[int]) -> Ends | None:
     try:
         metadata, sources = _plan(checkpoint, number)
+        sources = [line for source, line in enumerate(sources) if source not in without]
         return _ends(sources) if _is_object(metadata) else None
     except _OF_ANOTHER_FORM:
         return None
@@ -367,7 +404,7 @@ def _logs_read_to(checkpoint: Path) -> list[int | None]:
     logs: list[int | None] = []
     with suppress(FileNotFoundError, UnreadableFile, *_OF_ANOTHER_FORM):
         for line in _plan(checkpoint, numbers[-1])[1] if numbers else []:
-            offset = None if line == "-" else json.loads(line)
+            offset = None if line == NO_OFFSET else json.loads(line)
             log = offset.get("logOffset") if isinstance(offset, dict) else None
             logs.append(log if isinstance(log, int) else None)
     return logs

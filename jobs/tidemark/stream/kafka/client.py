@@ -265,6 +265,30 @@ class KafkaBroker:
         end = self._listed(source, self._asked_offsets(source, partitions, spec, committed=committed))
         return {number: end[source.place(number)] for number in partitions}
 
+    def starts(self, source: Source) -> dict[Place, int]:
+        """Returns the offset at which *source* begins in each partition, as its `starting_offsets` say.
+
+        From an instant on, it is the offset of the first record with that timestamp or a later one, and the latest
+        where there is none.
+        """
+        starts: dict[Place, int] = {}
+        for own in source.each_topic(self._existing(source)):
+            name, numbers = own.topic or "", range(self.topic(own).partitions)
+            offsets = {Place(name, number): end for number, end in self.latest(own, numbers).items()}
+            if isinstance(source.starting_offsets, int):
+                spec = OffsetSpec.for_timestamp(source.starting_offsets)
+                found = self._listed(own, self._asked_offsets(own, numbers, spec))
+                offsets |= {place: offset for place, offset in found.items() if offset >= 0}
+            starts |= offsets
+        return starts
+
+    def _existing(self, source: Source) -> list[str]:
+        """Returns the topics that a pattern of *source* may match."""
+        if source.topic_pattern is None:
+            return []
+        name = source.kafka
+        return [*list_topics(self._admins[name], self._clusters[name], self._refusals[name], TIMEOUT_S).topics]
+
     def open_transactions(self, source: Source, partitions: Sequence[int]) -> Mapping[int, int]:
         """Returns the last stable offset of those of *partitions* that have records of an open transaction behind it.
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import assert_never
 
 import polars as pl
@@ -21,15 +22,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from tidemark.collecting import names_in, omit
+from tidemark.control.folder import ListedSource
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.formats.fitting import misfits_of_schema
 from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
-from tidemark.model.kinds.source import MAX_BYTES, MAX_FILES, Source
+from tidemark.model.kinds.source import EARLIEST, MAX_BYTES, MAX_FILES, Source
 from tidemark.model.project.connections import Cluster, Clusters
 from tidemark.model.project.kafka_security import ISOLATION, READ_COMMITTED
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, StreamProgress
 from tidemark.storage.location import path_of_url
@@ -89,6 +92,7 @@ def stream(
     topology: str,
     clusters: Clusters,
     ticks: Ticks,
+    listed: Mapping[str, ListedSource] = MappingProxyType({}),
     *,
     reads_topics: bool = True,
 ) -> DataFrame:
@@ -101,6 +105,7 @@ def stream(
         topology: The name of the topology.
         clusters: The Kafka clusters by name.
         ticks: The source of empty batches.
+        listed: By name, the sources of the stream, which know where those begin that have no progress yet.
         reads_topics: Whether batches have the records of topics. They are planned without that, too.
 
     Raises:
@@ -113,7 +118,7 @@ def stream(
     for source in sub.sources:
         match source:
             case Source():
-                rows = _source(spark, source, layout.warehouse, clusters)
+                rows = _source(spark, source, layout.warehouse, clusters, listed.get(source.name))
                 frames.append(rows if reads_topics or source.topic is None else rows.filter(F.lit(col=False)))
             case HopSource():
                 hop = layout.hop(topology, source.upstream, source.repartition)
@@ -123,12 +128,14 @@ def stream(
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
 
 
-def _source(spark: SparkSession, source: Source, warehouse: Path, clusters: Clusters) -> DataFrame:
+def _source(
+    spark: SparkSession, source: Source, warehouse: Path, clusters: Clusters, listed: ListedSource | None
+) -> DataFrame:
     if source.delta is not None:
         return _delta(spark, source, warehouse / source.delta)
     if source.files is not None:
         return _files(spark, source, folder_of(source, warehouse))
-    return _kafka(spark, source, clusters[source.kafka])
+    return _kafka(spark, source, clusters[source.kafka], (listed and listed.starts) or ())
 
 
 def _nothing(ticks: Ticks) -> DataFrame:
@@ -137,10 +144,17 @@ def _nothing(ticks: Ticks) -> DataFrame:
     return columns.filter(F.lit(col=False))
 
 
-def _kafka(spark: SparkSession, source: Source, cluster: Cluster) -> DataFrame:
-    """Returns the rows of the topic of *source*, from its earliest offset."""
-    # Only a new checkpoint begins at the earliest offset: later starts continue where it ends.
-    raw = spark.readStream.format("kafka").options(**kafka_options(source, cluster), startingOffsets="earliest")
+def _kafka(spark: SparkSession, source: Source, cluster: Cluster, starts: Iterable[tuple[str, int, int]]) -> DataFrame:
+    """Returns the rows of the topic of *source*.
+
+    *starts* are topic, partition and offset where they begin; empty: at the earliest offset.
+    """
+    begin: dict[str, dict[str, int]] = {}
+    for topic, partition, offset in starts:
+        begin.setdefault(topic, {})[str(partition)] = offset
+    # A source without an offset in the checkpoint begins there; later starts continue where the checkpoint ends.
+    starting = json.dumps(begin) if begin else EARLIEST
+    raw = spark.readStream.format("kafka").options(**kafka_options(source, cluster), startingOffsets=starting)
     if source.max_records is not None:
         raw = raw.option("maxOffsetsPerTrigger", source.max_records)
     # A schema that does not fit fails the start, and not each record.
@@ -295,7 +309,7 @@ def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
         msg = f"operators.{source.name}.delta: {path}: no Delta table; create it before the stream starts"
         raise InvalidArgument(msg)
     spark.conf.set(UNSAFE, "true")
-    rows = _appended(spark, path, max_files=source.max_files, max_bytes=source.max_bytes)
+    rows = _appended(spark, path, max_files=source.max_files, max_bytes=source.max_bytes, begin=_begin(source))
     place = F.struct(
         F.lit(None).cast("bigint").alias("at_ms"),
         nullable(F.input_file_name()).alias("file"),
@@ -305,18 +319,35 @@ def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
 
 
 def _appended(
-    spark: SparkSession, path: Path, *, max_files: int | None, max_bytes: int | None, from_any_version: bool = False
+    spark: SparkSession,
+    path: Path,
+    *,
+    max_files: int | None,
+    max_bytes: int | None,
+    from_any_version: bool = False,
+    begin: Mapping[str, str] = MappingProxyType({}),
 ) -> DataFrame:
     """Returns the rows that are appended to the Delta table at *path*.
 
-    With *from_any_version*, older versions may be missing.
+    With *from_any_version*, older versions may be missing. *begin* are options for where a new reader begins.
     """
     # Deleted rows have been read, or are read before that commit: the commit has no record, so it is passed over. A
     # commit that rewrites rows has both new and old ones, and nothing distinguishes them: Spark ends the query.
     reader = spark.readStream.format("delta").option("ignoreDeletes", "true")
     # Otherwise Spark ends the query over a missing version; of a hop that is cut, data_loss.py decides.
     reader = reader.option("failOnDataLoss", str(not from_any_version).lower())
-    return _paced(reader, max_files=max_files, max_bytes=max_bytes).load(str(path))
+    return _paced(reader, max_files=max_files, max_bytes=max_bytes).options(**begin).load(str(path))
+
+
+def _begin(source: Source) -> dict[str, str]:
+    """Returns Spark's options for where *source*, a table, begins."""
+    match source.starting_offsets:
+        case int() as at_ms:
+            return {"startingTimestamp": iso(at_ms)}
+        case "latest" as latest:
+            return {"startingVersion": latest}
+        case _:
+            return {}
 
 
 def _paced(reader: DataStreamReader, *, max_files: int | None, max_bytes: int | None) -> DataStreamReader:

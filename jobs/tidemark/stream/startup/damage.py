@@ -93,6 +93,7 @@ def of_requests(control: Path) -> Iterator[UnreadableFile]:
     folder = Control(control)
     reads: list[Callable[[], object]] = [
         folder.meanings,
+        folder.sources,
         folder.accepted_loss,
         folder.accepted_records,
         folder.time_resets,

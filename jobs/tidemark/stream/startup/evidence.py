@@ -15,9 +15,9 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from tidemark.collecting import names_in, omit
+from tidemark.collecting import names_in, omit, pick
 from tidemark.control.files import RESTORE, not_files
-from tidemark.control.folder import Control
+from tidemark.control.folder import Control, ListedSource
 from tidemark.errors import UnreadableFile
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES, TABLES
@@ -39,15 +39,9 @@ from tidemark.stream.kafka.numbering import number_partitions
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
-from tidemark.stream.startup.soundness import FormerStream, StartEvidence, TableCommit, loss_of
-from tidemark.stream.startup.state_compatibility import (
-    SOURCES,
-    changed,
-    meanings,
-    other_sources,
-    shares_sources,
-    types,
-)
+from tidemark.stream.startup.soundness import StartEvidence, TableCommit, loss_of
+from tidemark.stream.startup.source_list import SourceFate, changes, continued, place_of
+from tidemark.stream.startup.state_compatibility import changed, meanings, types
 from tidemark.stream.write.declared import declared_tables, tables_alone, tables_written
 
 Look = Callable[[Path], Iterable[tuple[Path, str]]]
@@ -61,10 +55,15 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
     """
     control, checkpoint = stream.control, stream.control / "checkpoint"
     app = f"{stream.topology.name}/{stream.sub.name}"
+    listed = _listed(control)
+    sources = changes(listed, stream.sub) if listed else []
+    going_on = {change.former.name for change in sources if change.goes_on and change.former}
     damaged = [*not_files(control), *of_requests(control), *of_checkpoint(checkpoint), *_of_stamp(stream)]
     try:
         committed, commit_is_torn = newest_commit(checkpoint)
-        plans_of_batches = plans(checkpoint)
+        # What sources that end, or begin anew, have planned is not read on.
+        of_others = {number for number, each in enumerate(listed, start=1) if each.name not in going_on}
+        plans_of_batches = plans(checkpoint, without=of_others)
     except UnreadableFile as error:  # of another version of Spark
         damaged.append(error)
         committed, commit_is_torn, plans_of_batches = None, False, None
@@ -73,26 +72,29 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
     alone, written = tables_alone(stream.home, stream.sub), tables_written(stream.sub)
     tables = [_table(stream.home / name, app, alone, access) for name, access in written.items()]
     decided, entry = journal.newest, journal.newest_entry
-    progress = entry.notes.progress if entry else StreamProgress()
+    progress = continued(entry.notes.progress if entry else StreamProgress(), listed, stream.sub)
+    topics = omit(_topics(stream), {change.name for change in sources if not change.goes_on})
+    begun = {each.name for each in listed if each.after >= progress.batch_id}
     for each in journal.entries.values():
         damaged += _gone(each, tables)
     return StartEvidence(
         name=f"{stream.topology.name} {stream.sub.name}",
         control=control,
-        topics=frozenset(_topics(stream).values()),
+        topics=frozenset(topics.values()),
+        topics_begun=frozenset(pick(topics, begun).values()),
         committed=committed,
         commit_is_torn=commit_is_torn,
         planned=None if plans_of_batches is None else _planned(plans_of_batches, stream, progress),
         decided=decided,
         decided_as=progress.planned_id if entry else decided,
         is_part=entry is not None and not entry.notes.is_last,
-        read_to=_read_to(stream, progress),
+        read_to=_read_to(topics, progress),
         damaged=tuple(damaged),
         newest_batches=_expected(journal.facts, entry, tables),
         tables=tuple(tables),
         data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
         changed=tuple(_changed(stream)),
-        other_sources=other_sources(_meanings(control), stream.sub),
+        refused=tuple(change for change in sources if change.fate is SourceFate.REFUSED),
         former={} if decided is not None or committed is not None else dict(_former(stream)),
     )
 
@@ -142,8 +144,7 @@ def _of_stamp(stream: Stream) -> Iterator[UnreadableFile]:
 
 def _changed(stream: Stream) -> Iterator[str]:
     """Yields a line for each thing that *stream* keeps and that means something else now, or has another type."""
-    # Of its sources the evidence says more.
-    kept, now = omit(_meanings(stream.control), [SOURCES]), meanings(stream.sub)
+    kept, now = _meanings(stream.control), meanings(stream.sub)
     try:
         steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     except Exception:  # SQL may raise any error of DuckDB, and the start describes it
@@ -156,6 +157,14 @@ def _changed(stream: Stream) -> Iterator[str]:
             with suppress(Exception):
                 stored = schema_of(open_to_read(declared.path)).to_json()
                 yield from type_changes(declared.path.name, stored, declared.schema)
+
+
+def _listed(control: Path) -> list[ListedSource]:
+    """Returns the stored sources; empty, too, if their file is damaged."""
+    try:
+        return Control(control).sources()
+    except UnreadableFile:
+        return []
 
 
 def _meanings(control: Path) -> dict[str, str]:
@@ -176,8 +185,8 @@ def _planned(
     return planned
 
 
-def _former(stream: Stream) -> Iterator[tuple[str, FormerStream]]:
-    """Yields former streams that have read a source of *stream*.
+def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields former streams that have read a source of *stream*, with the operators that could name them.
 
     These are streams that the topology no longer has.
     """
@@ -188,7 +197,7 @@ def _former(stream: Stream) -> Iterator[tuple[str, FormerStream]]:
     homes = stream.control.parent.iterdir() if stream.control.parent.is_dir() else []
     for home in sorted(homes):
         if home.name not in current and _has_read(home, stream):
-            yield home.name, FormerStream(naming, other_sources(_meanings(home), stream.sub))
+            yield home.name, naming
 
 
 def _has_read(home: Path, stream: Stream) -> bool:
@@ -201,9 +210,9 @@ def _has_read(home: Path, stream: Stream) -> bool:
     except UnreadableFile:
         return False  # of a damaged journal nothing is known
     inputs = newest.notes.progress.inputs if newest else {}
-    names = {*names_in(stream.sub.sources)}
+    names, places = {*names_in(stream.sub.sources)}, {*map(place_of, stream.sub.sources)}
     # The source may have had another name there.
-    return not names.isdisjoint(inputs) or bool(inputs and shares_sources(_meanings(home), stream.sub))
+    return not names.isdisjoint(inputs) or bool(inputs and places & {each.place for each in _listed(home)})
 
 
 def _gone(entry: Entry, tables: Iterable[TableCommit]) -> Iterator[UnreadableFile]:
@@ -251,9 +260,9 @@ def _topics(stream: Stream) -> dict[str, str]:
     return {o.name: o.topic_read for o in stream.sub.operators if o.topic_read is not None}
 
 
-def _read_to(stream: Stream, progress: StreamProgress) -> Ends:
+def _read_to(topics: Mapping[str, str], progress: StreamProgress) -> Ends:
     ends: dict[str, dict[int, int]] = {}
-    for source, topic in _topics(stream).items():
+    for source, topic in topics.items():
         if source in progress.inputs:
             ends[topic] = progress.inputs[source].offsets_read
     return ends

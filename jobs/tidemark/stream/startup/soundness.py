@@ -25,7 +25,7 @@ from tidemark.errors import Contradiction, UnreadableFile
 from tidemark.storage.delta.requirements import Refusal
 from tidemark.stream.journal.checkpoint import Ends
 from tidemark.stream.journal.place import transactions_of
-from tidemark.stream.startup.state_compatibility import OtherSources
+from tidemark.stream.startup.source_list import SourceChange
 
 
 class Fault(StrEnum):
@@ -139,36 +139,26 @@ class TableCommit:
         return any(newest is not None for newest in self.newest_batches.values())
 
 
-@dataclass(frozen=True)
-class FormerStream:
-    """A stream that the topology file does not have any more.
-
-    `naming` are the operators of its successor that name it, or could. `other_sources` is how the sources of the
-    successor differ from its own.
-    """
-
-    naming: tuple[str, ...]
-    other_sources: OtherSources | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class StartEvidence:
     """The evidence about stream *name* (as the CLI takes it).
 
-    `control` is its control folder. `committed` and `planned` come from the checkpoint: the newest committed batch, and
+    `control` is its control folder. `topics` are those that it reads on, and `topics_begun` those of them that no
+    decided batch has read. `committed` and `planned` come from the checkpoint: the newest committed batch, and
     the end offsets of each planned batch (None where its file is torn; None for all: the checkpoint cannot be read).
     `damaged` has an error for each other file that is damaged or missing. `decided` is the newest batch in the journal,
     and `read_to` the offsets up to which the topics had been read with it. In the checkpoint it is the batch
     `decided_as`, or, if it `is_part`, a part of that batch which other parts follow. `newest_batches` are the newest
     batches that the tables must have, by table. `data_files` are damaged data files of tables, and what is wrong with
-    each, if they were looked at. `changed` describes the names that mean something else now, and `other_sources` its
-    sources if they do. `former` are streams that the topology does not have any more and that have read a source of
-    this one, which has read nothing.
+    each, if they were looked at. `changed` describes the names that mean something else now, and `refused` are sources
+    that cannot go on. `former` has the operators that name the stream, or could, by the name of each stream that the
+    topology does not have any more and that has read a source of this one, which has read nothing.
     """
 
     name: str
     control: Path
     topics: frozenset[str]
+    topics_begun: frozenset[str] = frozenset()
     committed: int | None
     commit_is_torn: bool
     planned: Mapping[int, Ends | None] | None
@@ -181,8 +171,8 @@ class StartEvidence:
     tables: tuple[TableCommit, ...]
     data_files: tuple[tuple[Path, str], ...] = ()
     changed: tuple[str, ...] = ()
-    other_sources: OtherSources | None = None
-    former: Mapping[str, FormerStream] = field(default_factory=dict)
+    refused: tuple[SourceChange, ...] = ()
+    former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def reached(self) -> int:
@@ -250,30 +240,25 @@ def _of_topology(evidence: StartEvidence) -> Iterator[Inconsistency]:
     )
     for observation in evidence.changed:
         yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=observation, ways=ways)
-    if evidence.other_sources is not None:
-        ways = (*_with_former_sources(evidence.other_sources), _start_anew(evidence))
-        yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=evidence.other_sources.line, ways=ways)
-    for former, stream in evidence.former.items():
+    for change in evidence.refused:
+        at, begin = f"below [operators.{change.name}]", 'starting_offsets = "earliest" (or "latest", or an instant)'
+        if change.is_of_another_name and change.former:
+            way = f'write was = "{change.former.name}" {at}, to go on under the new name'
+            ways = (way, f"write {begin} there, to read the {change.place} anew")
+        else:
+            left = f"what it has not read of the {change.former_place} is left out"
+            way = f"write {begin} {at}: it begins there, and {left}"
+            ways = ("restore the previous file", way)
+        yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=change.line, ways=ways)
+    for former, naming in evidence.former.items():
         again = (
             f"its sources were read by the stream {former}; under another name it would read them again from the start"
         )
-        places = " and ".join(f"[operators.{name}]" for name in stream.naming)
+        places = " and ".join(f"[operators.{name}]" for name in naming)
         # With the old name in the file, the operators keep their progress, states and tables.
-        ways = (f'write sub_topology = "{former}" below {places}, to continue under the old name',)
-        if stream.other_sources is not None:
-            again += f"; {stream.other_sources.line}"
-            ways = _with_former_sources(stream.other_sources)
+        way = f'write sub_topology = "{former}" below {places}, to continue under the old name'
         forget = f"to read its sources from the start, move {evidence.control.parent / former} elsewhere"
-        yield Inconsistency(fault=Fault.STREAM_RENAMED, seen=again, ways=(*ways, forget))
-
-
-def _with_former_sources(other: OtherSources) -> tuple[str, ...]:
-    """Returns the remedies by which a stream goes on with the sources that it had."""
-    keep = "a stream keeps the sources of its first start, in their order and with their names"
-    ways = [f"restore the previous file: {keep}"]
-    if other.new:
-        ways.append(f"restore the previous file, and read {', '.join(other.new)} in a topology of its own")
-    return tuple(ways)
+        yield Inconsistency(fault=Fault.STREAM_RENAMED, seen=again, ways=(way, forget))
 
 
 def _of_checkpoint(evidence: StartEvidence) -> Iterator[Inconsistency]:
@@ -332,16 +317,14 @@ def _of_ends(evidence: StartEvidence) -> Iterator[Inconsistency]:
     ends = (evidence.planned or {}).get(evidence.reached)
     if ends is None:
         return
-    # Each file of the checkpoint names all topics of its query, so another set is another stream.
-    if set(ends) != evidence.topics:
-        if evidence.other_sources is not None:
-            return  # the file explains it
+    # A plan names all topics of its query but those that began after it, so another set is another stream.
+    if not evidence.topics - evidence.topics_begun <= set(ends) <= evidence.topics:
         observation = f"the checkpoint reads {_listed(ends)}, but the stream reads {_listed(evidence.topics)}"
         yield Inconsistency(fault=Fault.CHECKPOINT_OF_ANOTHER, seen=observation, ways=_put_back(evidence, "checkpoint"))
         return
     for topic, partitions in evidence.read_to.items():
         for number, read_to in partitions.items():
-            end = ends[topic].get(number, read_to)
+            end = ends.get(topic, {}).get(number, read_to)
             # While parts of a batch are undecided, Spark's end of the whole batch is ahead of what was read.
             if end == read_to or (end > read_to and evidence.is_in_parts):
                 continue

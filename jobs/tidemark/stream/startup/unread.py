@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidemark.control.folder import Control
 from tidemark.errors import TidemarkError, UnreadableFile
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place, StreamProgress
@@ -19,6 +20,7 @@ from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.kafka.numbering import number_partitions, with_places
 from tidemark.stream.read.data_loss import Offsets
 from tidemark.stream.read.parts import Ranges
+from tidemark.stream.startup.source_list import continued
 
 
 class UnstableOffsets(TidemarkError):
@@ -49,7 +51,7 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
     (batch_id, ends) = max(planned.items())
     committed, _ = newest_commit(control / "checkpoint")
     newest = Journal(control / "journal", "data").newest()
-    progress = newest.notes.progress if newest else StreamProgress()
+    progress = continued(newest.notes.progress if newest else StreamProgress(), Control(control).sources(), sub)
     goes_on = newest is not None and not newest.notes.is_last
     # Of a batch in parts the rest is not decided.
     decided = progress.planned_id - goes_on
@@ -140,13 +142,18 @@ def refuse_unstable(control: Path, sub: SubTopology, broker: Answers) -> None:
                 raise UnstableOffsets(msg)
 
 
+def newest_progress(control: Path) -> StreamProgress:
+    """Returns the progress with the newest decision of the stream with the folder *control*."""
+    newest = Journal(control / "journal", "data").newest() if (control / "journal").is_dir() else None
+    return newest.notes.progress if newest else StreamProgress()
+
+
 def numbered_progress(control: Path, sub: SubTopology) -> StreamProgress:
     """Returns the progress of *sub* with the newest decision, and with numbers of all partitions that are planned.
 
     *control* is its control folder.
     """
-    newest = Journal(control / "journal", "data").newest() if (control / "journal").is_dir() else None
-    progress = newest.notes.progress if newest else StreamProgress()
+    progress = continued(newest_progress(control), Control(control).sources(), sub)
     for _, ends in sorted(plans(control / "checkpoint").items()):
         _, progress = number_partitions(sub, ends or {}, progress)
     return progress

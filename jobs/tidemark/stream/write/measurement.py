@@ -16,7 +16,7 @@ from tidemark.collecting import index_by_name, names_in, omit
 from tidemark.kernels.columns.buckets import in_lists
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import latency_buckets, latency_stats, over_all_tasks
-from tidemark.model.kinds.operator import Level, latency_level
+from tidemark.model.kinds.operator import Level, Operator, latency_level
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
@@ -106,7 +106,7 @@ class Measurer:
         stats: dict[str, dict[int, Fields]] = {}
         histograms: list[pl.DataFrame] = []
         notes = entry.notes.decision
-        for operator in self._sub.operators:
+        for operator in self._known(notes):
             times = entry.tables.get(f"{TIMES}{operator.name}")
             if times is None or not times.num_rows:
                 continue
@@ -135,6 +135,10 @@ class Measurer:
         )
         return stats, of_tasks.drop("_task")
 
+    def _known(self, notes: DecisionNotes) -> list[Operator]:
+        """Returns the operators that took part in the batch of *notes*: the topology may have got others since."""
+        return [operator for operator in self._sub.operators if operator.name in notes.operators]
+
     def _task(self, partition: object) -> str:
         """Returns the task of an input partition, named as Kafka Streams does."""
         return f"{self._sub.name}_{partition}"
@@ -144,7 +148,7 @@ class Measurer:
     ) -> list[dict[str, Any]]:
         """Returns a row for each operator that counted updates, had a task, or whose skip rate fell to 0."""
         notes = entry.notes.decision
-        operators = index_by_name(self._sub.operators)
+        operators = index_by_name(self._known(notes))
         skips, runs = self._skips(notes), self._runs(notes)
         rows: list[dict[str, Any]] = []
         # The progress keeps operators that the topology no longer has; they may have skips.
@@ -197,7 +201,7 @@ class Measurer:
             "skew_error_ms": skew.error_ms if skew else None,
         }
         rows: list[dict[str, Any]] = []
-        for window, operator in product(notes.closed, self._sub.operators):
+        for window, operator in product(notes.closed, self._known(notes)):
             clock = clocks[operator.name]
             rows.append(
                 {
@@ -255,7 +259,7 @@ class Measurer:
     def _batch(self, notes: DecisionNotes, finished_at_ms: int) -> dict[str, Any]:
         batch, queued = notes.batch, notes.batch.queued
         # What operators hand on was counted at the sources already.
-        names = [operator.name for operator in self._sub.operators if operator.is_source]
+        names = [operator.name for operator in self._known(notes) if operator.is_source]
         return {
             "decided_at": batch.decided_at_ms,
             "epoch": batch.epoch,

@@ -183,10 +183,12 @@ class BatchWrites:
         writes: list[BatchWrite] = []
         if changes := _rows_of(CHANGES.name, entry):
             operators = entry.notes.decision.operators
-            shown = (name for name in self._shown_by_changes if operators[name].counts.get("emitted"))
+            decided = (name for name in self._shown_by_changes if name in operators)
+            shown = (name for name in decided if operators[name].counts.get("emitted"))
             # An operator without a reader has finished when its rows can be seen.
             writes.append(AppendRows(target=CHANGES.name, rows=changes, shows=tuple(shown)))
-        for operator in self._handing_out:
+        # The topology may have got other operators since the batch was decided.
+        for operator in (each for each in self._handing_out if each.name in entry.notes.decision.operators):
             match operator:
                 case Repartition() if rows := _rows_of(operator.name, entry):
                     writes.append(AppendRows(target=operator.output_table, rows=rows, shows=(operator.name,)))

@@ -1,0 +1,269 @@
+"""Lets the sources of a stream come, go, change places and change names.
+
+Purpose: what a stream keeps of a source belongs to the source's name. Spark's checkpoint alone knows sources by their
+order. So the control folder has the list of sources in that order (`sources.json`).
+
+How it works: a driver that starts compares the list with the topology file. If they differ, it makes a checkpoint with
+the sources of the file: those that go on keep their offsets, new ones have none, and the others are left out. The
+checkpoint and the list are first written to one file, `checkpoint.next`, and then put in place. A driver that finds
+this file finishes what the one before began. Batches keep their numbers.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import assert_never
+
+from tidemark.collecting import index_by_name, names_in
+from tidemark.control.files import RESTORE, parsed
+from tidemark.control.folder import Control, ListedSource
+from tidemark.errors import UnreadableFile
+from tidemark.model.kinds.registry import Reading
+from tidemark.model.kinds.repartition import HopSource
+from tidemark.model.kinds.source import EARLIEST, Source
+from tidemark.model.project.connections import DEFAULT
+from tidemark.model.topology import SubTopology
+from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
+from tidemark.storage.location import durable, put_once, remove_folder
+from tidemark.stream.journal.checkpoint import rearranged
+
+NEXT = "checkpoint.next"
+LIST = "sources.json"
+
+
+class SourceFate(StrEnum):
+    """What becomes of a source with the topology file as it is now."""
+
+    GOES_ON = "goes on"
+    BEGINS = "begins"
+    ENDS = "ends"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class SourceChange:
+    """The source *name*: it reads *place* now, and was *former* in the list.
+
+    `place` is None for a source that the file does not have any more, `former` for one that the list does not have.
+    """
+
+    name: str
+    fate: SourceFate
+    place: str | None
+    former: ListedSource | None
+
+    @property
+    def goes_on(self) -> bool:
+        """True if it keeps its progress."""
+        return self.fate is SourceFate.GOES_ON
+
+    @property
+    def _was(self) -> ListedSource:
+        assert self.former is not None
+        return self.former
+
+    @property
+    def former_place(self) -> str:
+        """The place that it read before."""
+        return self._was.place
+
+    @property
+    def is_of_another_name(self) -> bool:
+        """True if its place was read under another name."""
+        return self.former is not None and self.former.name != self.name and self.former.place == self.place
+
+    @property
+    def is_renamed(self) -> bool:
+        """True if it goes on under another name."""
+        return self.goes_on and self.is_of_another_name
+
+    @property
+    def is_news(self) -> bool:
+        """False if it is as it was."""
+        return not self.goes_on or self.is_renamed
+
+    @property
+    def line(self) -> str:
+        """The change in words."""
+        match self.fate:
+            case SourceFate.GOES_ON:
+                where = f" where {self._was.name} was" if self.is_renamed else ""
+                return f"the source {self.name} goes on{where}"
+            case SourceFate.BEGINS:
+                return f"the source {self.name} begins to read {self.place}"
+            case SourceFate.ENDS:
+                return f"the source {self.name} ends"
+            case SourceFate.REFUSED if self.is_of_another_name:
+                return f"the source {self.name} reads {self.place}, which the source {self._was.name} has read"
+            case SourceFate.REFUSED:
+                return f"the source {self.name}: was {self._was.place}, is {self.place}"
+            case _:
+                assert_never(self.fate)
+
+
+def place_of(source: Reading) -> str:
+    """Returns what *source* reads, as text."""
+    match source:
+        case HopSource():
+            return f"hop of {source.repartition}"
+        case Source():
+            cluster = "" if source.kafka == DEFAULT else f" of cluster {source.kafka}"
+            if source.reads_several:
+                # The order of a list changes nothing.
+                return f"topics {', '.join(sorted(source.topics)) or source.topic}{cluster}"
+            return f"topic {source.topic}{cluster}" if source.topic else f"folder {source.delta or source.files}"
+        case _:
+            assert_never(source)
+
+
+def changes(listed: Sequence[ListedSource], sub: SubTopology) -> list[SourceChange]:
+    """Returns what becomes of each source of *sub*, in its order, and then of each one of *listed* that it lacks."""
+    by_name, now = index_by_name(listed), {*names_in(sub.sources)}
+    ending_by_place = {each.place: each for each in listed if each.name not in now}
+    found: list[SourceChange] = []
+    for source in sub.sources:
+        was = source.was if isinstance(source, Source) else None
+        # A source that is still there under its former name has not got another one.
+        former = by_name.get(source.name) or (by_name.get(was) if was is not None and was not in now else None)
+        # A place that is read under another name would be read twice, unless the file says where to begin.
+        former = former or (None if _is_told(source) else ending_by_place.get(place_of(source)))
+        found.append(SourceChange(source.name, _fate(source, former), place_of(source), former))
+    kept = {change.former.name for change in found if change.former}
+    return [*found, *(SourceChange(each.name, SourceFate.ENDS, None, each) for each in listed if each.name not in kept)]
+
+
+def _fate(source: Reading, former: ListedSource | None) -> SourceFate:
+    if former is None:
+        return SourceFate.BEGINS
+    is_named = former.name == source.name or (isinstance(source, Source) and former.name == source.was)
+    if is_named and former.place == place_of(source):
+        return SourceFate.GOES_ON
+    # Offsets of one place say nothing about another, so the file has to say where to begin.
+    return SourceFate.BEGINS if _is_told(source) else SourceFate.REFUSED
+
+
+def _is_told(source: Reading) -> bool:
+    """Returns True if the file says where *source* begins."""
+    return isinstance(source, Source) and source.starting_offsets is not None
+
+
+def follow(control: Control, sub: SubTopology, reached: int) -> list[SourceChange]:
+    """Gives the stream the sources of *sub*, none of which is refused.
+
+    No other driver runs. *reached* is the newest batch that was decided; -1: none.
+
+    Returns:
+        What changed; empty at the first start.
+    """
+    listed = control.sources()
+    found = changes(listed, sub)
+    now = [_listed(change, reached) for change in found if change.place is not None]
+    if now == listed:
+        return []
+    if not listed:
+        control.keep_sources([replace(each, after=-1) for each in now])
+        return []
+    # The first source of every query are the ticks.
+    numbers = {each.name: number for number, each in enumerate(listed, start=1)}
+    former: list[int | None] = [0]
+    for change in found:
+        if change.place is not None:
+            former.append(numbers[change.former.name] if change.goes_on and change.former else None)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, file in rearranged(control.home / "checkpoint", former).items():
+            archive.writestr(f"checkpoint/{name}", file)
+        archive.writestr(LIST, json.dumps([asdict(each) for each in now]))
+    put_once(control.home / NEXT, content.getvalue())
+    settle(control)
+    return [change for change in found if change.is_news]
+
+
+def _listed(change: SourceChange, reached: int) -> ListedSource:
+    assert change.place is not None
+    if change.goes_on and change.former is not None:
+        return replace(change.former, name=change.name)
+    return ListedSource(name=change.name, place=change.place, after=reached)
+
+
+def ask_for_starts(
+    control: Control, sub: SubTopology, reached: int, starts: Callable[[Source], Mapping[Place, int]]
+) -> None:
+    """Notes where sources begin that say so and have no progress after the batch *reached*.
+
+    *starts* asks the broker. The answer is kept, so that a driver that is started again begins at the same offsets.
+    """
+    sources = {source.name: source for source in sub.outside_sources}
+    now: list[ListedSource] = []
+    for each in control.sources():
+        source = sources.get(each.name)
+        is_told = source is not None and source.topic and source.starting_offsets not in {None, EARLIEST}
+        if source is not None and is_told and each.starts is None and reached <= each.after:
+            each = replace(each, starts=tuple((*place, offset) for place, offset in starts(source).items()))
+        now.append(each)
+    if now != control.sources():
+        control.keep_sources(now)
+
+
+def settle(control: Control) -> None:
+    """Puts a checkpoint in place that an earlier driver made, if there is one.
+
+    Raises:
+        UnreadableFile: it is damaged.
+    """
+    path, checkpoint = control.home / NEXT, control.home / "checkpoint"
+    if not path.is_file():
+        return
+    try:
+        with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+            files = {name: archive.read(name) for name in archive.namelist()}
+        now = [parsed(ListedSource, each) for each in json.loads(files.pop(LIST))]
+    except (zipfile.BadZipFile, LookupError, ValueError, TypeError) as error:
+        raise UnreadableFile(path, f"{type(error).__name__}: {error}", RESTORE) from error
+    remove_folder(checkpoint)
+    written: list[Path] = []
+    for name, content in files.items():
+        file = control.home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        written.append(file)
+    durable(written)
+    control.keep_sources(now)
+    path.unlink()
+
+
+def continued(was: StreamProgress, listed: Sequence[ListedSource], sub: SubTopology) -> StreamProgress:
+    """Returns the progress *was* by the names of the sources of *sub*, with those that have begun since.
+
+    Sources that *sub* does not have are left out. *listed* are the sources of the stream.
+    """
+    inputs: dict[str, InputProgress] = {}
+    by_name = index_by_name(listed)
+    for source in sub.sources:
+        progress, of_list = was.inputs.get(source.name), by_name.get(source.name)
+        if isinstance(source, Source):
+            if progress is None and source.was is not None:
+                progress = was.inputs.get(source.was)
+            if of_list is not None and was.batch_id <= of_list.after:
+                progress = _begun(source, of_list)
+        if progress is not None:
+            inputs[source.name] = progress
+    return was if inputs == was.inputs else replace(was, inputs=inputs)
+
+
+def _begun(source: Source, listed: ListedSource) -> InputProgress | None:
+    """Returns the progress of *source* before its first batch; None: it begins with the earliest records."""
+    if listed.starts is None:
+        return None
+    starts = {Place(topic, partition): offset for topic, partition, offset in listed.starts}
+    numbers = {place: number if source.reads_several else place.partition for number, place in enumerate(starts)}
+    return InputProgress(
+        partitions={numbers[place]: PartitionProgress(until_offset=offset) for place, offset in starts.items()},
+        places=tuple(starts) if source.reads_several else (),
+    )

@@ -1,0 +1,160 @@
+"""While a stream is stopped, its sources are added, removed, reordered, renamed and given other topics."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+from streaming.drivers import OnlyDriver, SharedDriver
+from streaming.sending import send_numbers
+
+from tidemark.embedded import broker as embedded
+
+PARTITIONS = 2
+HEAD = """
+name = "{name}"
+window = "5 s"
+trigger = "1 s"
+"""
+SOURCE = """
+[operators.{name}]
+kind = "source"
+sub_topology = "all"
+topic = "{topic}"
+fields = "n bigint, at bigint"
+timestamp = "at"
+bound = "1 min"
+idle_after = "1 s"
+"""
+UNION = """
+[operators.all]
+kind = "union"
+inputs = [{inputs}]
+"""
+SINK = """
+[operators.kept]
+kind = "sink"
+input = "{input}"
+table = "kept"
+"""
+
+
+@dataclass
+class Reading:
+    """A source as the file has it, and what the stream must have read of its topic."""
+
+    name: str
+    topic: str
+    was: str | None = None
+    starting: str | None = None
+
+
+@dataclass
+class Model:
+    """Says, by what a person wrote into the file, which numbers the table must have."""
+
+    name: str
+    address: str
+    chance: random.Random
+    sources: list[Reading] = field(default_factory=list)
+    topics: int = 0
+    numbers: int = 0
+    sent: dict[str, list[int]] = field(default_factory=dict)
+    expected: Counter[int] = field(default_factory=Counter)
+    names: int = 0
+
+    def new_topic(self) -> str:
+        topic = f"{self.name}_{self.topics}"
+        self.topics += 1
+        embedded.create_topics(self.address, {topic: PARTITIONS})
+        self.sent[topic] = []
+        return topic
+
+    def new_name(self) -> str:
+        self.names += 1
+        return f"source_{self.names}"
+
+    def send(self) -> None:
+        """Sends numbers to every topic. Those of topics that the file has will be read."""
+        for topic in self.sent:
+            for partition in range(PARTITIONS):
+                few = range(self.numbers, self.numbers + self.chance.randint(0, 3))
+                self.numbers = few.stop
+                send_numbers(self.address, topic, *few, partition=partition)
+                self.sent[topic] += few
+                if any(source.topic == topic for source in self.sources):
+                    self.expected.update(few)
+
+    def begin(self, source: Reading) -> None:
+        """Counts what the topic of a source that begins has already."""
+        if source.starting != "latest":
+            self.expected.update(self.sent[source.topic])
+
+    def change(self) -> str:
+        kinds = ["add", "add", "reorder", "rename", "other topic", "again"]
+        kind = self.chance.choice([*kinds, *(["remove"] * 2 if len(self.sources) > 1 else [])])
+        for source in self.sources:
+            source.was = source.starting = None
+        chosen = self.chance.choice(self.sources)
+        match kind:
+            case "add" | "again":
+                left = sorted({*self.sent} - {source.topic for source in self.sources})
+                topic = self.chance.choice(left) if kind == "again" and left else self.new_topic()
+                added = Reading(self.new_name(), topic, starting=self.chance.choice([None, "earliest", "latest"]))
+                self.begin(added)
+                self.sources.insert(self.chance.randint(0, len(self.sources)), added)
+            case "remove":
+                self.sources.remove(chosen)
+            case "reorder":
+                self.chance.shuffle(self.sources)
+            case "rename":
+                chosen.was, chosen.name = chosen.name, self.new_name()
+            case "other topic":
+                chosen.topic, chosen.starting = self.new_topic(), self.chance.choice(["earliest", "latest"])
+                self.begin(chosen)
+        return kind
+
+    def toml(self) -> str:
+        parts = [HEAD.format(name=self.name)]
+        for source in self.sources:
+            parts.append(SOURCE.format(name=source.name, topic=source.topic))
+            parts += [f'was = "{source.was}"\n'] if source.was else []
+            parts += [f'starting_offsets = "{source.starting}"\n'] if source.starting else []
+        names = ", ".join(f'"{source.name}"' for source in self.sources)
+        is_one = len(self.sources) == 1
+        parts += [] if is_one else [UNION.format(inputs=names)]
+        return "".join([*parts, SINK.format(input=self.sources[0].name if is_one else "all")])
+
+
+def reads(driver: OnlyDriver, ends: set[str]) -> bool:
+    return ends <= driver.offsets().keys()
+
+
+@pytest.mark.parametrize(("seed", "changes"), [(1, 6), pytest.param(2, 100, marks=pytest.mark.long)])
+def test_what_goes_on_is_read_once_whatever_changes_beside_it(
+    tmp_path: Path, broker: str, shared: SharedDriver, seed: int, changes: int
+) -> None:
+    model = Model(f"changing_{seed}", broker, random.Random(seed))
+    model.sources = [Reading(model.new_name(), model.new_topic()) for _ in range(2)]
+    watermark_ms = None
+    for number in range(changes + 1):
+        done = model.change() if number else "start"
+        told = f"change {number}: {done}: {[(s.name, s.topic, s.was, s.starting) for s in model.sources]}"
+        if model.chance.random() < 0.5 and not any(source.starting == "latest" for source in model.sources):
+            model.send()  # while no driver runs
+        with OnlyDriver(tmp_path, model.toml(), broker, shared=shared) as driver:
+            ends = {f"{s.name}/{n}" for s in model.sources for n in range(PARTITIONS)}
+            driver.wait(partial(reads, driver, ends), told)
+            model.send()
+            kept = driver.wait_for("kept", model.expected.total())
+            assert Counter(row["n"] for row in kept) == model.expected, told
+            assert driver.drain() == 0
+            batches = driver.rows("batches")
+        reached = [row["watermark"] for row in batches if row["watermark"] is not None]
+        assert reached == sorted(reached), told
+        assert watermark_ms is None or reached[-1] >= watermark_ms, told
+        watermark_ms = reached[-1] if reached else None
