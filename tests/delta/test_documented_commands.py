@@ -24,6 +24,7 @@ PROJECT = Path(__file__).parents[2]
 SHOWN = shown_commands()
 RUN_ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "accept-loss": ("delta/test_unread.py", '"accept-loss"'),
+    "begin": ("delta/test_begin.py", '"begin"'),
     "check --live": ("streaming/test_check_live.py", "look=True"),
     "demo": ("airflow/test_demo.py", '"demo"'),
     "docs": ("delta/test_dictionary.py", "project.docs import"),
@@ -35,6 +36,7 @@ RUN_ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "init --from-topic": ("streaming/test_from_topic.py", '"--from-topic"'),
     "jars": ("packages/test_extras.py", '"jars"'),
     "logs": ("unit/test_local_commands.py", '"logs"'),
+    "plan orders": ("delta/test_begin.py", '"plan"'),
     "publish lineage --send": ("delta/test_lineage_runs.py", '"--send"'),
     "reconcile": ("streaming/test_requeue.py", '"reconcile"'),
     "replay": ("streaming/test_replay.py", "replay"),

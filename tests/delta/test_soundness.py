@@ -482,7 +482,7 @@ FORGET = "to read its sources from the start, move "
         (reading("a"), "a", None, []),
         (
             reading("a", "b", b="c"), "a", "the source b: was topic b, is topic c",
-            ["restore the previous file", f"{BEGIN}below [operators.b]"],
+            [f"{BEGIN}below [operators.b]", "restore the previous file"],
         ),
         (
             reading("a", "renamed", renamed="b"), "a",

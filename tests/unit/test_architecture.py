@@ -183,7 +183,7 @@ IMPORTS = {
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
         "model account.owners storage recorded stream.kafka stream.operate stream.schemas stream.read "
-        "stream.write stream.distributed query facts sampling reports cli.shared why.causes"
+        "stream.write stream.startup stream.distributed query facts sampling reports cli.shared why.causes"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "

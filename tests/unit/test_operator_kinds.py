@@ -47,6 +47,8 @@ TESTS_FOR_ONE_KIND = {
     "stream/read/parsing: Source": "its fields are parsed",
     "stream/read/source_tables: Source": "only it reads a Delta table that others write",
     "stream/schemas/known_schemas: Source": "its records name schemas of its registry",
+    "stream/startup/changes: Aggregate": "its sums are of updates before it",
+    "stream/startup/changes: Repartition": "with an id it takes former updates out of sums",
     "stream/startup/load: KeyedTable": "only its versions are joined",
     "stream/startup/source_list: Source": "it has a former name, and says where it begins",
     "stream/write/measurement: Sink": "of its current rows only the last of a key counts",

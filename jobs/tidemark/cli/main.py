@@ -66,6 +66,8 @@ examples:
   tidemark requeue flights --late --dry-run
   tidemark accept-loss flights status --source weather --partition 0 --until 512 --by Ann --reason "retention"
   tidemark reset-time flights status --source weather --partition 0 --to 2014-05-13T12:00 --by Ann --reason "2090"
+  tidemark plan flights                         what a changed topology file would do to its streams
+  tidemark begin flights carrier_state --dry-run   shows what begins anew with the operator whose meaning has changed
   tidemark start-over flights --dry-run         shows what a fresh start of a topology would delete
   tidemark reshard flights status --shards 8    run it between a drain and the start with `shards = 8`
   tidemark down                                 drains the streams and stops everything
@@ -109,6 +111,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
         "continue without records that a topic or hop removed before they were read, or without one that is present",
     ),
     ("reset-time", "repair.reset_time", "set the time of a partition back after a record from the future"),
+    ("plan", "project.plan", "compare a topology file with what its streams have kept: what goes on, begins, ends"),
+    ("begin", "repair.begin", "let an operator begin anew, without its states, after its meaning has changed"),
     ("start-over", "stack.start_over", "delete all that a topology has written, and start it as if it were new"),
     ("reshard", "repair.reshard", "change the number of shards of a drained stream"),
     ("upgrade", "repair.upgrade", "say whether the warehouse has the format of this version"),

@@ -94,6 +94,12 @@ FILES = (
         "driver started, remove it: the next driver writes it",
     ),
     ControlFile(
+        "begun.json",
+        "`tidemark begin`",
+        "operators that began without their former states",
+        _ASK_AGAIN.format("begin"),
+    ),
+    ControlFile(
         "checkpoint.next", "the driver, when its sources changed", "the checkpoint that replaces the former", RESTORE
     ),
     ControlFile("failed_batch.json", "the driver", "how many ended in one way with one batch, and records to skip"),

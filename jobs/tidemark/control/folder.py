@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -193,6 +193,14 @@ class ListedSource:
     place: str
     after: int = -1
     starts: tuple[tuple[str, int, int], ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BegunOperator:
+    """The operator *name* began anew, without its former states, after the batch `after`."""
+
+    name: str
+    after: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -593,6 +601,17 @@ class Control:
     def keep_sources(self, now: Sequence[ListedSource]) -> None:
         """Stores the sources *now* in place of the earlier ones."""
         replace(self.home / "sources.json", sealed(self.home, "sources.json", [asdict(each) for each in now]))
+
+    def begun(self) -> list[BegunOperator]:
+        """Returns the operators that began anew, oldest first."""
+        all_ = unsealed(self.home, "begun.json", lambda all_: [parsed(BegunOperator, each) for each in all_])
+        return all_ or []
+
+    def begin_anew(self, names: Iterable[str], after: int, now: Mapping[str, str]) -> None:
+        """Lets the operators *names* begin with the batch behind *after*; what they keep means *now* another thing."""
+        begun = [*self.begun(), *(BegunOperator(name=name, after=after) for name in names)]
+        replace(self.home / "begun.json", sealed(self.home, "begun.json", [asdict(each) for each in begun]))
+        replace(self.home / "meanings.json", sealed(self.home, "meanings.json", dict(now)))
 
     def lineage_sent(self) -> dict[str, Any] | None:
         """Returns the last event that was sent to OpenLineage; None: none was."""

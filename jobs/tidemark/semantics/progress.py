@@ -8,10 +8,11 @@ watermarks, the batch's decision time for `*_at_ms`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from tidemark.collecting import omit
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.schema_watch import SourceFields
 from tidemark.semantics.skip_rate import Skips
@@ -291,6 +292,13 @@ class StreamProgress:
         It is when Spark planned the batch, but never before the decision time of the last one.
         """
         return planned_at_ms if self.decided_at_ms is None else max(planned_at_ms, self.decided_at_ms)
+
+    def without_operators(self, names: Collection[str]) -> StreamProgress:
+        """Returns the progress without what it has of the states of the operators *names*, which begin anew."""
+        if not names:
+            return self
+        closed, forgotten, ended = omit(self.stay_closed, names), omit(self.forgotten, names), omit(self.ended, names)
+        return replace(self, stay_closed=closed, forgotten=forgotten, ended=ended)
 
     def without_windows(self) -> StreamProgress:
         """Returns the progress without the state of windows and fields."""

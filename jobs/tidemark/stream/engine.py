@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tidemark.collecting import names_in, present
-from tidemark.control.folder import ListedSource
+from tidemark.control.folder import BegunOperator, ListedSource
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.stream import Stream
@@ -95,8 +95,9 @@ class Engine:
         joined: JoinedTables,
         timeline: Timeline,
         listed: Sequence[ListedSource] = (),
+        begun: Sequence[BegunOperator] = (),
     ) -> None:
-        self._listed = listed
+        self._listed, self._begun = listed, begun
         self._tables, self._joined, self._timeline = tables, joined, timeline
         self._looked_boot_ms: int | None = None
         self._queued = queued
@@ -430,7 +431,7 @@ class Engine:
         newest = self._journal.newest()
         if newest is None:
             self._flushing.begin(newest, self._fence.clock())
-            return continued(StreamProgress(), self._listed, self._stream.sub)
+            return self._continued(StreamProgress())
         progress = newest.notes.progress
         if progress.planned_id > batch_id:
             msg = (
@@ -451,7 +452,12 @@ class Engine:
         self._flushing.begin(newest, self._fence.clock())
         self._flushing.flush()
         self._goes_on = not newest.notes.is_last
-        return continued(progress, self._listed, self._stream.sub)
+        return self._continued(progress)
+
+    def _continued(self, progress: StreamProgress) -> StreamProgress:
+        """Returns *progress* for the sources and operators that the stream has now."""
+        begun = [each.name for each in self._begun if progress.batch_id <= each.after]
+        return continued(progress, self._listed, self._stream.sub).without_operators(begun)
 
     def _done_at_ms(self, planned_id: int) -> int:
         """Returns when Spark recorded the batch *planned_id* as done, epoch ms.
@@ -470,10 +476,8 @@ def load_state(steps: Steps, stream: Stream, journal: Journal, state: StateFiles
     newest = journal.newest()
     if newest is None:
         return
-    states = newest.notes.states
-    # The driver before ran in shards, whose states become one.
-    if len(states) > 1:
-        states = remembered_shards(stream, newest) or states
+    # The driver before may have run in shards, or an operator begins anew.
+    states = remembered_shards(stream, newest) or newest.notes.states
     if len(states) == 1:
         state.load(steps.memory, states[0], was.batch_id)
     else:

@@ -178,4 +178,5 @@ def build_engine(
         joined=JoinedTables(sub, reference, steps),
         timeline=timeline,
         listed=control.sources(),
+        begun=control.begun(),
     )

@@ -9,18 +9,20 @@ import argparse
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 
 from tidemark.cli.project.check_live import live
 from tidemark.cli.project.file_summary import file_summary
+from tidemark.cli.project.plan import changes_of_topology, status_of, summary
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
-from tidemark.errors import InvalidArgument, InvalidSpec
+from tidemark.errors import InvalidArgument, InvalidSpec, UnreadableFile
 from tidemark.escaping import one_line
 from tidemark.model import channel_spec, sla_spec
 from tidemark.model.arrival_order import by_arrival
@@ -150,7 +152,17 @@ def check(
     lines += _warnings_of_all(project, topologies.values(), jobs)
     for topology in good:
         lines += _summary(topology, sla_spec.load(project.slas, topology), brokers, look=look)
-    return lines if files else [*lines, *(_summary_of_jobs(project, each) for each in jobs)]
+    lines += [] if files else [_summary_of_jobs(project, each) for each in jobs]
+    return [*lines, *chain.from_iterable(_plan_of(topology, Layout(warehouse)) for topology in good)]
+
+
+def _plan_of(topology: Topology, layout: Layout) -> Iterator[str]:
+    """Yields what the file would do to its streams, in a line, if one of them has run."""
+    with suppress(UnreadableFile):  # `tidemark doctor` tells of damage
+        if any((layout.control(topology.name, sub.name) / "journal").is_dir() for sub in topology.sub_topologies):
+            changes = changes_of_topology(topology, layout)
+            more = f" (tidemark plan {topology.name})" if status_of(changes) else ""
+            yield f"plan of {summary(topology.name, changes)}{more}"
 
 
 def runnable(file: Path, warehouse: Path) -> Topology:

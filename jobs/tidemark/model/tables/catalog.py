@@ -1146,7 +1146,7 @@ DECISIONS = Table(
             "decision",
             "string",
             "acknowledge | silence | snooze | unsilence; of a repair its command: accept-loss | requeue | reset-time | "
-            "doctor | reshard",
+            "doctor | reshard | begin | start-over",
         ),
         ("subject_kind", "string", "incident | sla | topology | sub_topology (of a repair)"),
         ("subject", "string", "name of the incident, SLA, topology or sub-topology"),

@@ -402,6 +402,16 @@ class Appender:
             make_commits_durable(self._path, since=log.version)
 
 
+def delete_rows(path: Path, condition: str) -> int:
+    """Deletes the rows of the table at *path* for which the SQL *condition* holds.
+
+    Returns how many; 0 if there is no table.
+    """
+    if not DeltaTable.is_deltatable(str(path)):
+        return 0
+    return int(DeltaTable(str(path)).delete(condition)["num_deleted_rows"])
+
+
 def rows_of_others(path: Path, table: DeltaTable, *, since: int = -1) -> list[int]:
     """Returns the versions by which others put rows into *table*.
 

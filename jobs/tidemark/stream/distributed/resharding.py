@@ -1,4 +1,4 @@
-"""Deals a stream's state out to another number of shards.
+"""Deals a stream's state out to another number of shards, or writes it without that of some operators.
 
 It handles one old shard after the other. The result counts only for the newest batch: a driver that has decided a batch
 since reshards anew. So resharding can be interrupted at any step and repeated: until the next batch is decided the old
@@ -8,7 +8,7 @@ files stay, and they are the state. Files that no entry names afterwards are rem
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,7 @@ def reshard(
     sharding: Sharding | None,
     files_of_shard: Callable[[int], StateFiles],
     say: Callable[[str], None],
+    without_operators: Collection[str] = (),
 ) -> list[StateRuns]:
     """Writes the state after the *newest* entry as runs of new shards.
 
@@ -59,6 +60,7 @@ def reshard(
         sharding: How records are dealt out; None for one shard.
         files_of_shard: Returns the files of a new shard.
         say: Called with a message after each old shard.
+        without_operators: Those whose states are left out.
 
     Returns:
         The runs of each new shard.
@@ -74,7 +76,9 @@ def reshard(
     for old in range(n):
         # Only one old shard is in memory at a time.
         before = _rows(shards)
-        shards = _with_old(_old_shard(stream, journal, newest, old), shards, sharding, files_of_shard)
+        shards = _with_old(
+            _old_shard(stream, journal, newest, old, without_operators), shards, sharding, files_of_shard
+        )
         say(f"partitioned the state of {old + 1} of {n} shards: {_rows(shards) - before:,} rows")
     return shards
 
@@ -107,13 +111,17 @@ def _with_old(
     return with_old
 
 
-def _old_shard(stream: Stream, journal: Journal, newest: Entry, number: int) -> Tables:
-    """Returns the state of an old shard.
+def _old_shard(
+    stream: Stream, journal: Journal, newest: Entry, number: int, without_operators: Collection[str]
+) -> Tables:
+    """Returns the state of an old shard without that of some operators.
 
     *number* is that of the shard among those that *newest* names.
     """
     old = newest.notes.states
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+    # Their columns may have other types now.
+    steps.memory.forget(without_operators)
     StateFiles(stream, journal, number, len(old)).load(steps.memory, old[number], newest.batch_id)
     whole = steps.memory.whole()
     # Every shard has these tables, so only the first one hands them on.
@@ -141,6 +149,7 @@ def _rows(shards: Sequence[StateRuns]) -> int:
 
 def remember(control: Path, shards: Sequence[StateRuns], *, check_lease: Callable[[], None]) -> None:
     """Has the next driver begin with *shards*; only the last call counts."""
+    _file(control).parent.mkdir(parents=True, exist_ok=True)
     put_once(_file(control), msgspec.json.encode(_Resharded(shards[0].batch_id, tuple(shards))), check=check_lease)
 
 

@@ -311,10 +311,10 @@ class Shards:
         if newest is None:
             # StateRuns are never changed in place, so all shards may share one.
             return [StateRuns()] * self._stream.shards
-        if len(newest.notes.states) == self._stream.shards:
-            return newest.notes.states
         if (remembered_states := remembered_shards(self._stream, newest)) is not None:
             return remembered_states
+        if len(newest.notes.states) == self._stream.shards:
+            return newest.notes.states
         log.info(
             "partitioning the state into %d shards; `tidemark reshard` does this before a start", self._stream.shards
         )

@@ -94,6 +94,7 @@ def of_requests(control: Path) -> Iterator[UnreadableFile]:
     reads: list[Callable[[], object]] = [
         folder.meanings,
         folder.sources,
+        folder.begun,
         folder.accepted_loss,
         folder.accepted_records,
         folder.time_resets,

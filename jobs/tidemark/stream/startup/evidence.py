@@ -20,15 +20,14 @@ from tidemark.control.files import RESTORE, not_files
 from tidemark.control.folder import Control, ListedSource
 from tidemark.errors import UnreadableFile
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import BATCHES, TABLES
+from tidemark.model.tables.catalog import BATCHES
 from tidemark.semantics.progress import StreamProgress
-from tidemark.storage.delta.datasets import open_to_read, schema_of
+from tidemark.storage.delta.datasets import open_to_read
 from tidemark.storage.delta.format import warehouse_stamp
 from tidemark.storage.delta.log import commit_file
 from tidemark.storage.delta.requirements import Access, Refusal, TableRefused, open_to_write
 from tidemark.storage.delta.snapshots import Snapshot
 from tidemark.storage.delta.tables import HISTORY, rows_of_others
-from tidemark.storage.delta.types import type_changes
 from tidemark.storage.files import Files
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.warehouse import is_table
@@ -36,13 +35,11 @@ from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, OpenTable, table_of, transactions_of
 from tidemark.stream.kafka.numbering import number_partitions
-from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.joined_tables import Reference
+from tidemark.stream.startup.changes import changed_lines
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
 from tidemark.stream.startup.soundness import StartEvidence, TableCommit, loss_of
-from tidemark.stream.startup.source_list import SourceFate, changes, continued, place_of
-from tidemark.stream.startup.state_compatibility import changed, meanings, types
-from tidemark.stream.write.declared import declared_tables, tables_alone, tables_written
+from tidemark.stream.startup.source_list import Fate, changes, continued, place_of
+from tidemark.stream.write.declared import tables_alone, tables_written
 
 Look = Callable[[Path], Iterable[tuple[Path, str]]]
 """Returns the damaged data files of a table, and what is wrong with each."""
@@ -93,8 +90,8 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
         newest_batches=_expected(journal.facts, entry, tables),
         tables=tuple(tables),
         data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
-        changed=tuple(_changed(stream)),
-        refused=tuple(change for change in sources if change.fate is SourceFate.REFUSED),
+        changed=tuple(changed_lines(stream)),
+        refused=tuple(change for change in sources if change.fate is Fate.REFUSED),
         former={} if decided is not None or committed is not None else dict(_former(stream)),
     )
 
@@ -142,37 +139,12 @@ def _of_stamp(stream: Stream) -> Iterator[UnreadableFile]:
         yield error
 
 
-def _changed(stream: Stream) -> Iterator[str]:
-    """Yields a line for each thing that *stream* keeps and that means something else now, or has another type."""
-    kept, now = _meanings(stream.control), meanings(stream.sub)
-    try:
-        steps = Steps(stream.topology, Reference(stream.layout.warehouse))
-    except Exception:  # SQL may raise any error of DuckDB, and the start describes it
-        yield from changed(kept, now)
-        return
-    yield from changed(kept, {**now, **types(stream.sub, steps)})
-    for declared in declared_tables(stream.home, stream.sub, steps.schemas):
-        # Those of Tidemark's own tables do not depend on the file; a damaged log is a finding already.
-        if declared.path.name not in TABLES:
-            with suppress(Exception):
-                stored = schema_of(open_to_read(declared.path)).to_json()
-                yield from type_changes(declared.path.name, stored, declared.schema)
-
-
 def _listed(control: Path) -> list[ListedSource]:
     """Returns the stored sources; empty, too, if their file is damaged."""
     try:
         return Control(control).sources()
     except UnreadableFile:
         return []
-
-
-def _meanings(control: Path) -> dict[str, str]:
-    """Returns the stored meanings; empty, too, if their file is damaged."""
-    try:
-        return Control(control).meanings()
-    except UnreadableFile:
-        return {}
 
 
 def _planned(

@@ -25,6 +25,7 @@ from tidemark.errors import Contradiction, UnreadableFile
 from tidemark.storage.delta.requirements import Refusal
 from tidemark.stream.journal.checkpoint import Ends
 from tidemark.stream.journal.place import transactions_of
+from tidemark.stream.startup.changes import begin_command, operator_of
 from tidemark.stream.startup.source_list import SourceChange
 
 
@@ -175,6 +176,11 @@ class StartEvidence:
     former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
+    def topology(self) -> str:
+        """Returns the name of its topology."""
+        return self.name.split()[0]
+
+    @property
     def reached(self) -> int:
         """Returns the newest batch that is committed or decided.
 
@@ -197,6 +203,8 @@ def refuse_unless_sound(evidence: StartEvidence) -> None:
     """Raises Unsound with all findings, if there are any."""
     if all_findings := findings(evidence):
         report = "\n".join(finding.lines for finding in all_findings)
+        if any(finding.fault is Fault.TOPOLOGY_CHANGED for finding in all_findings):
+            report += f"\nall that the file changes: tidemark plan {evidence.topology}"
         msg = f"checkpoint, journal and tables are inconsistent (tidemark doctor {evidence.name}):\n{report}"
         raise Unsound(msg)
 
@@ -233,23 +241,18 @@ def _fault_of(evidence: StartEvidence, path: Path) -> Fault:
 
 
 def _of_topology(evidence: StartEvidence) -> Iterator[Inconsistency]:
-    ways: tuple[str, ...] = (
-        "restore the previous file",
-        "give the changed operator or table a new name in the file, under which it starts with the next record",
-        _start_anew(evidence),
-    )
     for observation in evidence.changed:
+        operator = operator_of(observation)
+        begin = "" if operator is None else f", or let it begin anew: {begin_command(evidence.topology, operator)}"
+        named = f"give the changed {'operator' if operator else 'table'} a new name in the file"
+        ways = (
+            "restore the previous file",
+            f"{named}, under which it starts with the next record{begin}",
+            _start_anew(evidence),
+        )
         yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=observation, ways=ways)
     for change in evidence.refused:
-        at, begin = f"below [operators.{change.name}]", 'starting_offsets = "earliest" (or "latest", or an instant)'
-        if change.is_of_another_name and change.former:
-            way = f'write was = "{change.former.name}" {at}, to go on under the new name'
-            ways = (way, f"write {begin} there, to read the {change.place} anew")
-        else:
-            left = f"what it has not read of the {change.former_place} is left out"
-            way = f"write {begin} {at}: it begins there, and {left}"
-            ways = ("restore the previous file", way)
-        yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=change.line, ways=ways)
+        yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=change.line, ways=change.ways)
     for former, naming in evidence.former.items():
         again = (
             f"its sources were read by the stream {former}; under another name it would read them again from the start"
@@ -423,10 +426,9 @@ def _removal(evidence: StartEvidence) -> str:
 
 
 def _start_anew(evidence: StartEvidence) -> str:
-    topology = evidence.name.split()[0]
     return (
         f"start from the beginning: give the topology another `name` in its TOML file, under which it reads everything "
-        f"again; the tables of {topology} do not change"
+        f"again; the tables of {evidence.topology} do not change"
     )
 
 

@@ -37,12 +37,14 @@ NEXT = "checkpoint.next"
 LIST = "sources.json"
 
 
-class SourceFate(StrEnum):
-    """What becomes of a source with the topology file as it is now."""
+class Fate(StrEnum):
+    """What becomes of an operator with the topology file as it is now."""
 
     GOES_ON = "goes on"
     BEGINS = "begins"
     ENDS = "ends"
+    NEEDS_CONSENT = "needs consent"
+    """It keeps states of another meaning, and begins without them if a person says so."""
     REFUSED = "refused"
 
 
@@ -54,24 +56,19 @@ class SourceChange:
     """
 
     name: str
-    fate: SourceFate
+    fate: Fate
     place: str | None
     former: ListedSource | None
 
     @property
     def goes_on(self) -> bool:
         """True if it keeps its progress."""
-        return self.fate is SourceFate.GOES_ON
+        return self.fate is Fate.GOES_ON
 
     @property
     def _was(self) -> ListedSource:
         assert self.former is not None
         return self.former
-
-    @property
-    def former_place(self) -> str:
-        """The place that it read before."""
-        return self._was.place
 
     @property
     def is_of_another_name(self) -> bool:
@@ -89,20 +86,32 @@ class SourceChange:
         return not self.goes_on or self.is_renamed
 
     @property
+    def ways(self) -> tuple[str, ...]:
+        """What a person writes or does where it is refused, the best first."""
+        at, begin = f"below [operators.{self.name}]", 'starting_offsets = "earliest" (or "latest", or an instant)'
+        if self.is_of_another_name:
+            way = f'write was = "{self._was.name}" {at}, to go on under the new name'
+            return way, f"write {begin} there, to read the {self.place} anew"
+        left = f"what it has not read of the {self._was.place} is left out"
+        return f"write {begin} {at}: it begins there, and {left}", "restore the previous file"
+
+    @property
     def line(self) -> str:
         """The change in words."""
         match self.fate:
-            case SourceFate.GOES_ON:
+            case Fate.GOES_ON:
                 where = f" where {self._was.name} was" if self.is_renamed else ""
                 return f"the source {self.name} goes on{where}"
-            case SourceFate.BEGINS:
+            case Fate.BEGINS:
                 return f"the source {self.name} begins to read {self.place}"
-            case SourceFate.ENDS:
+            case Fate.ENDS:
                 return f"the source {self.name} ends"
-            case SourceFate.REFUSED if self.is_of_another_name:
+            case Fate.REFUSED if self.is_of_another_name:
                 return f"the source {self.name} reads {self.place}, which the source {self._was.name} has read"
-            case SourceFate.REFUSED:
+            case Fate.REFUSED:
                 return f"the source {self.name}: was {self._was.place}, is {self.place}"
+            case Fate.NEEDS_CONSENT:
+                raise AssertionError(self.name)  # a source keeps nothing that could mean something else
             case _:
                 assert_never(self.fate)
 
@@ -135,17 +144,17 @@ def changes(listed: Sequence[ListedSource], sub: SubTopology) -> list[SourceChan
         former = former or (None if _is_told(source) else ending_by_place.get(place_of(source)))
         found.append(SourceChange(source.name, _fate(source, former), place_of(source), former))
     kept = {change.former.name for change in found if change.former}
-    return [*found, *(SourceChange(each.name, SourceFate.ENDS, None, each) for each in listed if each.name not in kept)]
+    return [*found, *(SourceChange(each.name, Fate.ENDS, None, each) for each in listed if each.name not in kept)]
 
 
-def _fate(source: Reading, former: ListedSource | None) -> SourceFate:
+def _fate(source: Reading, former: ListedSource | None) -> Fate:
     if former is None:
-        return SourceFate.BEGINS
+        return Fate.BEGINS
     is_named = former.name == source.name or (isinstance(source, Source) and former.name == source.was)
     if is_named and former.place == place_of(source):
-        return SourceFate.GOES_ON
+        return Fate.GOES_ON
     # Offsets of one place say nothing about another, so the file has to say where to begin.
-    return SourceFate.BEGINS if _is_told(source) else SourceFate.REFUSED
+    return Fate.BEGINS if _is_told(source) else Fate.REFUSED
 
 
 def _is_told(source: Reading) -> bool:

@@ -188,6 +188,8 @@ class StateFiles:
                 others[place] = rows
                 continue
             merged[place], puts[place] = _alone(rows, KEYS[kind]), rows.height
+            if kind == "waiting":
+                held[name] = held.get(name, 0) + rows.height
             # Of the tables only states have the column HELD.
             if HELD in rows:
                 held[name] = held.get(name, 0) + int(rows[HELD].sum())

@@ -6,9 +6,9 @@ some batch, and the journal those that later batches moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -82,6 +82,13 @@ class Memory:
         self.held[operator] = 0
         if states is not None:
             self.states[operator] = states
+
+    def forget(self, operators: Iterable[str]) -> None:
+        """Keeps nothing of *operators* any more."""
+        for name in operators:
+            places: tuple[MutableMapping[str, Any], ...] = (self.stored, self.states, self.held, self.versions)
+            for kept in (*places, self._new_versions):
+                kept.pop(name, None)
 
     def keep_waiting(self, source: str, schema: Mapping[str, pl.DataType]) -> None:
         """Keeps the records of *source* that wait; *schema* has its columns."""

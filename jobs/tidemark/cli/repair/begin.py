@@ -1,0 +1,186 @@
+"""`tidemark begin`: lets an operator begin anew, whose key, window or function has changed.
+
+It and the sums behind it begin without their states, with the next record, under their own names.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from tidemark.cli.shared.options import existing_warehouse
+from tidemark.cli.shared.output import say_inert
+from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
+from tidemark.cli.shared.streams import topology_with_file
+from tidemark.collecting import names_in
+from tidemark.control.folder import Control
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.layout import Layout
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import CHANGES
+from tidemark.model.topology import Topology
+from tidemark.semantics.progress import InputProgress, PartitionProgress
+from tidemark.storage.delta.format import refuse_other
+from tidemark.storage.delta.tables import delete_rows
+from tidemark.storage.fence import Fence
+from tidemark.stream.distributed.resharding import forget, remember, reshard
+from tidemark.stream.distributed.sharding import sharding
+from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.hop_log import newest_of
+from tidemark.stream.read.joined_tables import Reference
+from tidemark.stream.startup.changes import begins_with, goes_on_behind, keeps_states
+from tidemark.stream.startup.state_compatibility import meanings, types
+from tidemark.stream.state.files import StateFiles, remove_unnamed
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command."""
+    parser.add_argument("topology", help="name of the topology, or its TOML file")
+    parser.add_argument("operator", help="operator that begins anew")
+    parser.add_argument("--drop-rows", action="store_true", help="also delete its former rows of `changes`")
+    add_author(parser)
+    add_plan(parser)
+
+
+def command(options: argparse.Namespace) -> int:
+    """Lets the operator begin anew, and says what became of it."""
+    topology, warehouse = topology_with_file(options), existing_warehouse(options)
+    planned = partial(begin_plan, topology, warehouse, options.operator, drop_rows=options.drop_rows)
+    say_inert(carry_out(planned, options, Layout(warehouse), topology.name, note=options.note))
+    return 0
+
+
+def begin_plan(topology: Topology, warehouse: Path, operator: str, *, drop_rows: bool = False) -> RepairPlan:
+    """Returns the plan to let *operator* begin without its states.
+
+    Its effect names the operators that begin with it, and those behind it that go on. With *drop_rows* their former
+    rows of `changes` are deleted.
+
+    Raises:
+        InvalidArgument: there is no such operator, it keeps nothing, a driver lives, or a stream behind it has not read
+            all of its former updates.
+        OtherFormat: a version with another format has written to the warehouse.
+    """
+    refuse_other(warehouse)
+    if operator not in topology.operators or not keeps_states(topology, operator):
+        known = ", ".join(name for name in topology.operators if keeps_states(topology, name)) or "none"
+        msg = f"{operator}: is no operator of {topology.name} that keeps states; those are: {known}"
+        raise InvalidArgument(msg)
+    begin = begins_with(topology, operator)
+    parts: list[_Part] = []
+    for sub in topology.sub_topologies:
+        if own := [name for name in names_in(sub.operators) if name in begin]:
+            parts.append(_Part(Stream(topology, sub, Layout(warehouse)), own))
+    for part in parts:
+        if Control(part.stream.control).is_held():
+            msg = f"{part.name}: its driver is running; drain it first (`tidemark down {topology.name}`)"
+            raise InvalidArgument(msg)
+        part.refuse_unread()
+    goes_on = goes_on_behind(topology, operator)
+    lines = [part.line(drop_rows=drop_rows) for part in parts]
+    lines += [f"go on behind it: {', '.join(goes_on)}"] if goes_on else []
+    return RepairPlan(
+        topology=topology.name,
+        sub_topology=parts[0].stream.sub.name,
+        effect="\n".join(lines),
+        state=(begin, drop_rows, [(part.name, part.batch_id) for part in parts]),
+        apply=partial(_apply, parts, drop_rows=drop_rows),
+        is_needed=any(part.newest for part in parts),
+    )
+
+
+class _Part:
+    """The *operators* of *stream* that begin anew."""
+
+    def __init__(self, stream: Stream, operators: Sequence[str]) -> None:
+        self.stream, self.operators = stream, operators
+        self.name = f"{stream.topology.name}/{stream.sub.name}"
+        self.newest = self._newest()
+        self.batch_id = self.newest.batch_id if self.newest else None
+
+    def _newest(self) -> Entry | None:
+        home = self.stream.control / "journal"
+        return Journal(home, "data").newest() if home.is_dir() else None
+
+    def refuse_unread(self) -> None:
+        """Raises InvalidArgument if the stream has not read all updates of a hop.
+
+        Those of the former meaning would be added to the new sums.
+        """
+        topology, layout = self.stream.topology, self.stream.layout
+        for source in self.stream.sub.hops_read if self.newest else ():
+            path = layout.hop(topology.name, source.upstream, source.repartition)
+            read = self.newest.notes.progress.inputs.get(source.name, InputProgress()).partitions if self.newest else {}
+            until = read.get(0, PartitionProgress()).until_offset
+            if (newest := newest_of(path)) >= until:
+                msg = (
+                    f"{self.name} has read {source.upstream} up to batch {until - 1}, and there is batch {newest}: run "
+                    "its driver until it has read that, drain it, and begin then"
+                )
+                raise InvalidArgument(msg)
+
+    def line(self, *, drop_rows: bool) -> str:
+        """Returns what begins, for people."""
+        names = ", ".join(self.operators)
+        if self.newest is None:
+            return f"{self.name}: no batch was decided yet, so {names} has nothing to begin without"
+        held = sum(runs.held.get(name, 0) for runs in self.newest.notes.states for name in self.operators)
+        waiting = f"; {held:,} updates that wait are dropped" if held else ""
+        verb, whose = ("begins", "its") if len(self.operators) == 1 else ("begin", "their")
+        rows = f"{whose} former rows of `changes` are deleted" if drop_rows else f"{whose} former rows stay"
+        return f"{self.name}: {names} {verb} anew behind batch {self.newest.batch_id}, and {rows}{waiting}"
+
+    def apply(self, check_lease: Callable[[], None], *, drop_rows: bool) -> str:
+        """Writes the states without those of the operators; no driver of the stream can start meanwhile.
+
+        Raises:
+            PlanChanged: the stream has a newer batch than was planned with.
+        """
+        newest, control = self._newest(), Control(self.stream.control)
+        if (newest.batch_id if newest else None) != self.batch_id:
+            msg = f"{self.name}: it has decided another batch since; nothing was changed; look again"
+            raise PlanChanged(msg)
+        if newest is None:
+            return self.line(drop_rows=drop_rows)
+        stream, journal = self.stream, Journal(self.stream.control / "journal", "data")
+        steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+        by = sharding(stream.topology, stream.sub, steps) if stream.shards > 1 else None
+        forget(stream.control)
+        remove_unnamed(stream.control, newest.notes.states, check_lease=check_lease)
+        files = partial(StateFiles, stream, journal, shards=stream.shards, fence=Fence(check_lease))
+        runs = reshard(stream, journal, newest, by, files, lambda text: None, self.operators)
+        remember(stream.control, runs, check_lease=check_lease)
+        control.begin_anew(self.operators, newest.batch_id, self._meanings(control, steps))
+        return f"{self.line(drop_rows=drop_rows)}{self._dropped() if drop_rows else ''}"
+
+    def _meanings(self, control: Control, steps: Steps) -> dict[str, str]:
+        """Returns the stored meanings, with the present ones of the operators in place of theirs."""
+        now = {**meanings(self.stream.sub), **types(self.stream.sub, steps)}
+        places = [f"operators.{name}" for name in self.operators]
+
+        def is_own(name: str) -> bool:
+            return any(
+                name == place or name.startswith(f"{place}.") or name.endswith(f" of {place}") for place in places
+            )
+
+        kept = {name: text for name, text in control.meanings().items() if not is_own(name)}
+        return {**kept, **{name: text for name, text in now.items() if is_own(name)}}
+
+    def _dropped(self) -> str:
+        """Deletes the former rows, and returns how many there were, as text."""
+        names = ", ".join(f"'{name}'" for name in self.operators)
+        n = delete_rows(self.stream.home / CHANGES.name, f"operator IN ({names})")
+        return f" ({n:,} rows)"
+
+
+def _apply(parts: Sequence[_Part], *, drop_rows: bool) -> str:
+    with ExitStack() as leases:
+        # All leases are taken before the first stream is changed.
+        held = [leases.enter_context(Control(part.stream.control).held()) for part in parts if part.newest]
+        changed = [part for part in parts if part.newest]
+        done = [part.apply(check, drop_rows=drop_rows) for part, check in zip(changed, held, strict=True)]
+    return "\n".join([*done, *(part.line(drop_rows=drop_rows) for part in parts if not part.newest)])

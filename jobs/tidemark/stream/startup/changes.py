@@ -1,0 +1,186 @@
+"""Compares a topology file with what its streams have kept: what goes on, begins, ends, or needs a person's consent.
+
+A driver that starts refuses what this module says is refused or needs consent (`soundness.py`), and `tidemark plan`
+shows all of it before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidemark.control.folder import Control
+from tidemark.errors import UnreadableFile
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.operator import Operator
+from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.stream import Stream
+from tidemark.model.tables.catalog import TABLES
+from tidemark.model.topology import Topology
+from tidemark.storage.delta.datasets import open_to_read, schema_of
+from tidemark.storage.delta.types import type_changes
+from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.operate.registry import step_of
+from tidemark.stream.operate.steps import Steps
+from tidemark.stream.read.joined_tables import Reference
+from tidemark.stream.startup.source_list import Fate, SourceChange, changes
+from tidemark.stream.startup.state_compatibility import changed, meanings, types
+from tidemark.stream.write.declared import declared_tables
+
+_OPERATOR = re.compile(r"\boperators\.(\w+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorChange:
+    """What becomes of *operator* of the stream *sub_topology*.
+
+    Attributes:
+        sub_topology: the stream.
+        operator: the operator.
+        fate: what becomes of it.
+        why: the reason, in words.
+        way: what a person does or writes where it is refused or needs consent; empty: nothing.
+        unread: of a source that ends, the records that the newest batch left unread; None: not known.
+        held: the records of it that wait, which are dropped.
+    """
+
+    sub_topology: str
+    operator: str
+    fate: Fate
+    why: str = ""
+    way: str = ""
+    unread: int | None = None
+    held: int = 0
+
+
+def changes_of(stream: Stream) -> list[OperatorChange]:
+    """Returns what becomes of each operator of *stream*, in order, and then of each that its file does not have.
+
+    Raises:
+        UnreadableFile: what the stream has left is damaged.
+        InvalidSpec: the file has a mistake.
+    """
+    control = Control(stream.control)
+    home = stream.control / "journal"
+    newest = Journal(home, "data").newest() if home.is_dir() else None
+    ran = {*newest.notes.decision.operators} if newest else set[str]()
+    listed = control.sources()
+    sources = {change.name: change for change in (changes(listed, stream.sub) if listed or not newest else ())}
+    other = [*changed_lines(stream)]
+    meant = {name: [line for line in other if operator_of(line) == name] for name in map(operator_of, other)}
+    found: list[OperatorChange] = []
+    for operator in stream.sub.operators:
+        name, own = operator.name, meant.get(operator.name, [])
+        if (source := sources.get(name)) is not None:
+            found.append(_of_source(stream, source, newest))
+        elif own:
+            way, why = begin_command(stream.topology.name, name), "; ".join(own)
+            found.append(_change(stream, name, Fate.NEEDS_CONSENT, why=why, way=way))
+        elif name in ran:
+            found.append(_change(stream, name, Fate.GOES_ON))
+        else:
+            found.append(_change(stream, name, Fate.BEGINS, why="it begins with the next record"))
+    for line in meant.get(None, []):
+        table = line.partition(":")[0].removeprefix("the table ").rpartition(" ")[2]
+        found.append(_change(stream, table, Fate.REFUSED, why=line, way="give the table another name in the file"))
+    found += [_of_source(stream, change, newest) for change in sources.values() if change.fate is Fate.ENDS]
+    known = {change.operator for change in found} | {each.former.name for each in sources.values() if each.former}
+    gone = [_change(stream, name, Fate.ENDS, why="its rows stay") for name in sorted(ran - known)]
+    return [*found, *gone]
+
+
+def changed_lines(stream: Stream) -> Iterator[str]:
+    """Yields a line for each thing that *stream* keeps and that means something else now, or has another type."""
+    kept, now = _meanings(stream.control), meanings(stream.sub)
+    try:
+        steps = Steps(stream.topology, Reference(stream.layout.warehouse))
+    except Exception:  # SQL may raise any error of DuckDB, and the start describes it
+        yield from changed(kept, now)
+        return
+    yield from changed(kept, {**now, **types(stream.sub, steps)})
+    for declared in declared_tables(stream.home, stream.sub, steps.schemas):
+        # Those of Tidemark's own tables do not depend on the file; a damaged log is a finding already.
+        if declared.path.name not in TABLES:
+            with suppress(Exception):
+                stored = schema_of(open_to_read(declared.path)).to_json()
+                yield from type_changes(declared.path.name, stored, declared.schema)
+
+
+def _meanings(control: Path) -> dict[str, str]:
+    """Returns the stored meanings; empty, too, if their file is damaged."""
+    try:
+        return Control(control).meanings()
+    except UnreadableFile:
+        return {}
+
+
+def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> OperatorChange:
+    way, unread, held = "", None, 0
+    if change.fate is Fate.REFUSED:
+        way = change.ways[0]
+    if change.fate is Fate.ENDS and newest is not None:
+        parts = [part.seen for part in newest.notes.decision.sources if part.source == change.name]
+        if all(part.latest_offset is not None for part in parts):
+            unread = sum(max(0, (part.latest_offset or 0) - part.until_offset) for part in parts)
+        held = sum(runs.held.get(change.name, 0) for runs in newest.notes.states)
+    why = "" if not change.is_news else change.line.partition(change.name)[2].strip()
+    return _change(stream, change.name, change.fate, why=why, way=way, unread=unread, held=held)
+
+
+def _change(
+    stream: Stream, operator: str, fate: Fate, *, why: str = "", way: str = "", unread: int | None = None, held: int = 0
+) -> OperatorChange:
+    sub = stream.sub.name
+    return OperatorChange(sub_topology=sub, operator=operator, fate=fate, why=why, way=way, unread=unread, held=held)
+
+
+def operator_of(line: str) -> str | None:
+    """Returns the operator whose meaning has changed by *line* of `changed`; None: it is a table's."""
+    found = _OPERATOR.search(line.partition(":")[0])
+    return found[1] if found else None
+
+
+def begin_command(topology: str, operator: str) -> str:
+    """Returns the command by which *operator* begins anew."""
+    return f"tidemark begin {topology} {operator}"
+
+
+def begins_with(topology: Topology, operator: str) -> list[str]:
+    """Returns *operator* and those behind it that have to begin with it, in order.
+
+    A repartition with an id keeps the last update of each id, and takes it out of the sums behind it when the next one
+    comes. With updates of two meanings such a sum would be neither, so they begin, too.
+    """
+    behind = [name for name in _behind(topology, operator) if _adds_up(topology.operators[name])]
+    return [operator, *behind]
+
+
+def goes_on_behind(topology: Topology, operator: str) -> list[str]:
+    """Returns the operators behind *operator* that need not begin with it, in order."""
+    return [name for name in _behind(topology, operator) if not _adds_up(topology.operators[name])]
+
+
+def _behind(topology: Topology, operator: str) -> list[str]:
+    reached = {operator}
+    for name, upstreams in topology.upstreams.items():
+        if not reached.isdisjoint(upstreams):
+            reached.add(name)
+    return [name for name in topology.operators if name in reached and name != operator]
+
+
+def _adds_up(operator: Operator) -> bool:
+    return isinstance(operator, Aggregate) or (isinstance(operator, Repartition) and bool(operator.id))
+
+
+def keeps_states(topology: Topology, operator: str) -> bool:
+    """Returns True if *operator* keeps states, without which it can begin anew."""
+    own = topology.operators[operator]
+    return f"operators.{operator}" in step_of(own).meaning(own)
+
+
+def of_topology(streams: Sequence[Stream]) -> list[OperatorChange]:
+    """Returns the changes of all *streams* of a topology."""
+    return [change for stream in streams for change in changes_of(stream)]

@@ -1,0 +1,234 @@
+"""`tidemark begin`: an operator whose meaning has changed begins without its states, and `tidemark plan` says so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.command_line import tidemark
+from support.play import Play, ms
+from support.separate_executors import Apart
+from support.topologies import aggregate, current, repartition, sink, source, topology_of
+from tidemark.cli.project.plan import changes_of_topology, lines_of, status_of
+from tidemark.cli.repair.begin import begin_plan
+from tidemark.cli.shared.plan import PlanChanged
+from tidemark.control import folder
+from tidemark.control.folder import Control
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import DECISIONS
+from tidemark.storage.delta.tables import scan
+from tidemark.storage.location import replace
+from tidemark.stream.distributed import resharding
+from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import Fault, Inconsistency, findings
+from tidemark.stream.startup.source_list import follow
+from tidemark.stream.startup.state_compatibility import meanings
+from tidemark.stream.state import files as state_files
+
+TOML = topology_of(
+    events=source("id string, v bigint"),
+    totals=aggregate(key=["id"], aggregates={"total": "sum(v)"}),
+    board=current("totals", "board"),
+    dealt=repartition("totals", id=["id"], key=["id"], columns=["total"]),
+    sums=aggregate("dealt", aggregates={"together": "sum(total)"}),
+    counts=aggregate(key=["id"], aggregates={"n": "count(*)"}),
+    log=sink("counts", table="log"),
+)
+OF_MAXIMUM = TOML.replace("sum(v)", "max(v)")
+assert OF_MAXIMUM != TOML
+
+
+def start(play: Play, *, shards: int = 1) -> Play:
+    """Starts a driver as `run.py` does."""
+    play.in_shards(shards, Apart).start()
+    for sub in play.topology.sub_topologies:
+        control = Control(play.stream(sub.name).control)
+        control.home.mkdir(parents=True, exist_ok=True)
+        control.keep_meanings(meanings(sub))
+        follow(control, sub, -1)
+    return play
+
+
+def continued(before: Play, toml: str) -> Play:
+    """Returns the play of *toml* that goes on where *before* stopped."""
+    play = Play(toml, before.home)
+    play.resume(before._batches, before._offsets)
+    play.broker = before.broker
+    return play
+
+
+def batch(play: Play, at_s: float, **values: int) -> None:
+    """Lets both streams have a batch."""
+    play.batch([play.row("events", ms(at_s), id=id_, v=v) for id_, v in values.items()], at_ms=ms(at_s + 0.1))
+    play.hop("dealt", at_ms=ms(at_s + 0.2))
+
+
+def values(play: Play, operator: str, sub: str = "events") -> list[tuple[int, str, Any]]:
+    """Returns batch, key and value of each change of *operator*."""
+    rows = [row for row in play.rows("changes", sub) if row["operator"] == operator]
+    found = [(row["batch_id"], row["key"], None if row["value"] is None else json.loads(row["value"])) for row in rows]
+    return sorted(found, key=str)
+
+
+def refused(play: Play) -> list[Inconsistency]:
+    """Returns the changes of the file for which no driver starts."""
+    found = findings(evidence(play.stream("events")))
+    return [each for each in found if each.fault is Fault.TOPOLOGY_CHANGED]
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, int], Play]:
+    """Returns copies of a play of two batches, in a number of shards."""
+    homes: dict[int, Play] = {}
+    for shards in (1, 3):
+        play = homes[shards] = start(Play(TOML, tmp_path_factory.mktemp(f"in_{shards}") / "w"), shards=shards)
+        batch(play, 0, a=1, b=2)
+        batch(play, 1, a=3)
+
+    def copy(home: Path, shards: int) -> Play:
+        shutil.copytree(homes[shards].home, home)
+        changed = Play(OF_MAXIMUM, home)
+        changed.resume(homes[shards]._batches, homes[shards]._offsets)
+        changed.broker = homes[shards].broker.copy()
+        return changed.in_shards(shards, Apart)
+
+    return copy
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_an_operator_begins_with_the_sums_behind_it_and_the_others_go_on(
+    tmp_path: Path, played: Callable[[Path, int], Play], shards: int
+) -> None:
+    play = played(tmp_path / "w", shards)
+    layout = Layout(play.home)
+    changes = changes_of_topology(play.topology, layout)
+    assert status_of(changes) == 4
+    assert lines_of("play", changes) == [
+        "play: 7 go on, 1 needs consent",
+        "  needs consent: events/totals: operators.totals.aggregates.total: was sum(v), is max(v)",
+        "    tidemark begin play totals",
+    ]
+    (finding,) = refused(play)
+    assert finding.ways[1].endswith("or let it begin anew: tidemark begin play totals")
+
+    plan = begin_plan(play.topology, play.home, "totals")
+    assert plan.effect == (
+        "play/events: totals, dealt begin anew behind batch 1, and their former rows stay\n"
+        "play/dealt: sums begins anew behind batch 1, and its former rows stay\n"
+        "go on behind it: board, dealt_source"
+    )
+    plan.apply()
+    assert refused(play) == []
+    assert status_of(changes_of_topology(play.topology, layout)) == 0
+    start(play, shards=shards)
+    batch(play, 2, a=2)
+    batch(play, 3, a=1, b=9)
+    # Before there were the sums 1 and 4 of a, and 2 of b. Then 2 is the greatest; of a later instant it is an update.
+    of_a, of_b = [(0, 1), (1, 4), (2, 2), (3, 2)], [(0, 2), (3, 9)]
+    for operator, sub, column, expected in (
+        ("totals", "events", "total", of_a),
+        ("sums", "dealt", "together", of_a[:3]),
+    ):
+        found = values(play, operator, sub)
+        # The repartition before the sums does not send an equal value again.
+        assert [(batch_id, value[column]) for batch_id, key, value in found if key == "a"] == expected
+        assert [(batch_id, value[column]) for batch_id, key, value in found if key == "b"] == of_b
+    assert [(batch_id, value["n"]) for batch_id, key, value in values(play, "counts") if key == "a"] == [
+        (0, 1), (1, 2), (2, 3), (3, 4),
+    ]  # fmt: skip
+    assert sorted((row["id"], row["total"]) for row in play.rows("board")) == [("a", 2), ("b", 9)]
+    for row in play.rows("operator_batches"):
+        came = row["records_in"] + row["held_before"]
+        became = ("emitted", "suppressed", "late", "quarantined", "duplicate", "filtered", "passed", "superseded")
+        assert came == sum(row[word] for word in became) + row["held_after"], row
+
+
+def test_a_begin_that_is_interrupted_is_done_again(
+    tmp_path: Path, played: Callable[[Path, int], Play], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each write of the command it ends, is run again, and the stream goes on as without that."""
+    for at in count():
+        play, writes = played(tmp_path / str(at), 1), count()
+
+        def put(really: Callable[..., None], *given: Any, at: int = at, writes: Any = writes, **more: Any) -> None:
+            is_of_lease = isinstance(given[0], Path) and given[0].name not in {"begun.json", "meanings.json"}
+            if not (really is replace and is_of_lease) and next(writes) == at:
+                raise KeyboardInterrupt
+            really(*given, **more)
+
+        with monkeypatch.context() as patched:
+            for module, name in ((state_files, "put_written"), (resharding, "put_once"), (folder, "replace")):
+                really = getattr(module, name)
+                patched.setattr(module, name, lambda *g, r=really, **m: put(r, *g, **m))
+            try:
+                begin_plan(play.topology, play.home, "totals").apply()
+                done = True
+            except KeyboardInterrupt:
+                done = False
+        if not done:
+            begin_plan(play.topology, play.home, "totals").apply()
+        assert refused(play) == []
+        start(play)
+        batch(play, 2, a=2)
+        assert values(play, "totals")[-1] == (2, "a", {"total": 2})
+        assert [value["together"] for _, key, value in values(play, "sums", "dealt") if key == "a"] == [1, 4, 2]
+        if done:
+            break
+    assert at >= 6  # of each stream the list of its states, what began, and what it means now
+
+
+def test_former_rows_can_be_dropped(tmp_path: Path, played: Callable[[Path, int], Play]) -> None:
+    play = played(tmp_path / "w", 1)
+    done = begin_plan(play.topology, play.home, "totals", drop_rows=True).apply()
+    assert [line.rpartition("their " if "their" in line else "its ")[2] for line in done.splitlines()] == [
+        "former rows of `changes` are deleted (3 rows)"
+    ] * 2
+    assert {row["operator"] for row in play.rows("changes")} == {"counts"}
+    start(play)
+    batch(play, 2, a=2)
+    assert values(play, "totals") == [(2, "a", {"total": 2})]
+
+
+def test_a_begin_refuses_what_cannot_be(tmp_path: Path, played: Callable[[Path, int], Play]) -> None:
+    play = played(tmp_path / "w", 1)
+    with pytest.raises(InvalidArgument, match=r"^events: is no operator of play that keeps states; those are: totals,"):
+        begin_plan(play.topology, play.home, "events")
+    plan = begin_plan(play.topology, play.home, "totals")
+    start(continued(play, TOML))
+    former = continued(play, TOML)
+    batch(former.in_shards(1, Apart), 2, a=1)
+    with pytest.raises(PlanChanged, match="it has decided another batch since"):
+        plan.apply()
+
+
+def test_the_commands_show_the_plan_and_record_the_decision(
+    tmp_path: Path, played: Callable[[Path, int], Play]
+) -> None:
+    play = played(tmp_path / "w", 1)
+    (tmp_path / "play.toml").write_text(OF_MAXIMUM)
+
+    def command(*words: str) -> tuple[int, str]:
+        code, out, err = tidemark(tmp_path, "--warehouse", str(play.home), *words)
+        return code, out + err
+
+    assert command("plan", "play.toml")[0] == 4
+    code, text = command("plan", "play.toml", "--json")
+    told = json.loads(text)
+    assert (code, told["status"]) == (4, 4)
+    assert [each["operator"] for each in told["operators"] if each["fate"] == "needs consent"] == ["totals"]
+    code, text = command("begin", "play.toml", "totals", "--dry-run")
+    assert code == 0
+    shown = text.rpartition("--plan ")[2].strip()
+    assert command("begin", "play.toml", "totals", "--plan", "000000000000")[0] == 4
+    code, text = command("begin", "play.toml", "totals", "--plan", shown, "--by", "Ann", "--note", "the maximum")
+    assert code == 0, text
+    assert command("plan", "play.toml") == (0, "play: 8 go on\n")
+    (decision,) = scan(Layout(play.home).report_table("play", DECISIONS.name)).collect().to_dicts()
+    assert (decision["decision"], decision["decided_by"], decision["note"]) == ("begin", "Ann", "the maximum")
