@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from itertools import count
@@ -232,3 +234,30 @@ def test_the_commands_show_the_plan_and_record_the_decision(
     assert command("plan", "play.toml") == (0, "play: 8 go on\n")
     (decision,) = scan(Layout(play.home).report_table("play", DECISIONS.name)).collect().to_dicts()
     assert (decision["decision"], decision["decided_by"], decision["note"]) == ("begin", "Ann", "the maximum")
+
+
+PLACEHOLDER = "3b7be2a93f31"
+"""The id that the page has for a plan."""
+PAGE = Path(__file__).parents[2] / "docs" / "changes.md"
+
+
+def test_the_story_of_the_page_is_true(tmp_path: Path) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    before, added = re.findall(r"^```toml\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    play = start(Play(before, tmp_path / "w"))
+    orders = [play.row("placed", ms(n), id=str(n), region="EU", at=ms(n)) for n in range(3)]
+    play.batch(orders, at_ms=ms(4))
+    (tmp_path / "orders.toml").write_text(
+        before.replace('"1 h"', '"30 min"').replace('input = "placed"', 'input = "all"') + added
+    )
+
+    shown = re.findall(r"^\$ tidemark (.*)\n((?:[^$`].*\n)*)", text, flags=re.MULTILINE)
+    ids: list[str] = []
+    for line, said in shown:
+        words = ["orders.toml" if word == "orders" else word for word in shlex.split(line)]
+        words = [ids[0] if word == PLACEHOLDER else word for word in words]
+        code, out, err = tidemark(tmp_path, "--warehouse", str(play.home), *words)
+        ids += re.findall(r"--plan (\w+)", out)
+        assert re.sub(r"\b[0-9a-f]{12}\b", PLACEHOLDER, out + err) == said
+        assert code == (4 if words[0] == "plan" else 0)
+    assert len(shown) == 3

@@ -15,8 +15,8 @@ Asks a person about a command that repairs streams of the topology `{name}`, and
 run is one question, and holds no slot of a worker or a pool while it waits. A stream that fails with such a command as
 its remedy asks by itself.
 
-* **command** is one of `accept-loss`, `requeue`, `reset-time`, `doctor --apply remove-torn` and `reshard`, as `tidemark
-  why` or an error prints it.
+* **command** is one of `accept-loss`, `requeue`, `reset-time`, `doctor --apply remove-torn`, `reshard` and `begin`, as
+  `tidemark why` or an error prints it.
 * **answer_within**: without an answer by then nothing is done.
 
 Answer in *Browse → Required Actions*, or on the page of the task. Each answer is a row of `decisions`.

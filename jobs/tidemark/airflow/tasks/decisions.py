@@ -64,6 +64,7 @@ OPTIONS: Mapping[str, frozenset[str]] = {
     "reset-time": frozenset({"--source", "--partition", "--to"}),
     "doctor": frozenset({"--apply"}),
     "reshard": frozenset({"--shards"}),
+    "begin": frozenset({"--drop-rows"}),
 }
 """The commands that a person may approve, with their options.
 

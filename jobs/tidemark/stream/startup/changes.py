@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidemark.control.folder import Control
@@ -68,7 +68,8 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
     newest = Journal(home, "data").newest() if home.is_dir() else None
     ran = {*newest.notes.decision.operators} if newest else set[str]()
     listed = control.sources()
-    sources = {change.name: change for change in (changes(listed, stream.sub) if listed or not newest else ())}
+    of_sources = with_waiting(changes(listed, stream.sub) if listed or not newest else [], newest)
+    sources = {change.name: change for change in of_sources}
     other = [*changed_lines(stream)]
     meant = {name: [line for line in other if operator_of(line) == name] for name in map(operator_of, other)}
     found: list[OperatorChange] = []
@@ -117,6 +118,22 @@ def _meanings(control: Path) -> dict[str, str]:
         return {}
 
 
+def with_waiting(of_sources: Sequence[SourceChange], newest: Entry | None) -> list[SourceChange]:
+    """Returns the changes *of_sources*, where another name is refused while records wait under the former one.
+
+    *newest* is the newest entry of the stream; None: it has none.
+    """
+    found: list[SourceChange] = []
+    for change in of_sources:
+        waiting = _waiting(newest, change.former.name) if change.is_renamed and change.former and newest else 0
+        found.append(replace(change, fate=Fate.REFUSED, waiting=waiting) if waiting else change)
+    return found
+
+
+def _waiting(newest: Entry, source: str) -> int:
+    return sum(runs.held.get(source, 0) for runs in newest.notes.states)
+
+
 def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> OperatorChange:
     way, unread, held = "", None, 0
     if change.fate is Fate.REFUSED:
@@ -125,8 +142,8 @@ def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> Op
         parts = [part.seen for part in newest.notes.decision.sources if part.source == change.name]
         if all(part.latest_offset is not None for part in parts):
             unread = sum(max(0, (part.latest_offset or 0) - part.until_offset) for part in parts)
-        held = sum(runs.held.get(change.name, 0) for runs in newest.notes.states)
-    why = "" if not change.is_news else change.line.partition(change.name)[2].strip()
+        held = _waiting(newest, change.name)
+    why = "" if not change.is_news else change.line.partition(change.name)[2].lstrip(": ")
     return _change(stream, change.name, change.fate, why=why, way=way, unread=unread, held=held)
 
 

@@ -35,7 +35,7 @@ from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
 from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, OpenTable, table_of, transactions_of
 from tidemark.stream.kafka.numbering import number_partitions
-from tidemark.stream.startup.changes import changed_lines
+from tidemark.stream.startup.changes import changed_lines, with_waiting
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
 from tidemark.stream.startup.soundness import StartEvidence, TableCommit, loss_of
 from tidemark.stream.startup.source_list import Fate, changes, continued, place_of
@@ -91,7 +91,7 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
         tables=tuple(tables),
         data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
         changed=tuple(changed_lines(stream)),
-        refused=tuple(change for change in sources if change.fate is Fate.REFUSED),
+        refused=tuple(change for change in with_waiting(sources, entry) if change.fate is Fate.REFUSED),
         former={} if decided is not None or committed is not None else dict(_former(stream)),
     )
 

@@ -53,12 +53,14 @@ class SourceChange:
     """The source *name*: it reads *place* now, and was *former* in the list.
 
     `place` is None for a source that the file does not have any more, `former` for one that the list does not have.
+    `waiting` are records for which it is refused another name.
     """
 
     name: str
     fate: Fate
     place: str | None
     former: ListedSource | None
+    waiting: int = 0
 
     @property
     def goes_on(self) -> bool:
@@ -88,6 +90,11 @@ class SourceChange:
     @property
     def ways(self) -> tuple[str, ...]:
         """What a person writes or does where it is refused, the best first."""
+        if self.waiting:
+            way = (
+                f"restore the name {self._was.name} until none waits, or leave out `max_drift` until a batch has ended"
+            )
+            return (way,)
         at, begin = f"below [operators.{self.name}]", 'starting_offsets = "earliest" (or "latest", or an instant)'
         if self.is_of_another_name:
             way = f'write was = "{self._was.name}" {at}, to go on under the new name'
@@ -106,6 +113,9 @@ class SourceChange:
                 return f"the source {self.name} begins to read {self.place}"
             case Fate.ENDS:
                 return f"the source {self.name} ends"
+            case Fate.REFUSED if self.waiting:
+                n = f"{self.waiting:,} record{' waits' if self.waiting == 1 else 's wait'}"
+                return f"the source {self.name}: {n} for other partitions under the name {self._was.name}"
             case Fate.REFUSED if self.is_of_another_name:
                 return f"the source {self.name} reads {self.place}, which the source {self._was.name} has read"
             case Fate.REFUSED:
@@ -227,6 +237,8 @@ def settle(control: Control) -> None:
         UnreadableFile: it is damaged.
     """
     path, checkpoint = control.home / NEXT, control.home / "checkpoint"
+    for unfinished in control.home.glob("checkpoint.*.partial"):
+        unfinished.unlink(missing_ok=True)
     if not path.is_file():
         return
     try:
