@@ -275,7 +275,7 @@ class JudgedPromise:
     # The oldest result that is not visible yet
 
     def of_open_result(self) -> Explanation | None:
-        """Returns why the oldest result is not visible yet; None: no result is on its way."""
+        """Returns why the oldest result is not visible yet; None: no late result is on its way."""
         ahead = self.ahead()
         if ahead is not None:
             return ahead
@@ -283,7 +283,8 @@ class JudgedPromise:
         if age_ms <= self.kept_ms(age_ms):
             return Explanation(answer=Answer.KEPT)
         found = self.open_result()
-        return None if found is None else explain(self.judged_open(found))
+        is_late = found is not None and found.age_ms > self.kept_ms(age_ms)
+        return explain(self.judged_open(found)) if found is not None and is_late else None
 
     def of_silence(self) -> Explanation:
         """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""

@@ -34,7 +34,7 @@ class PlannedFacts:
         self._ends_of: dict[str, Ends | None] = {}
 
     def ends(self, sub: SubTopology) -> Ends | None:
-        """Returns how far the batches of *sub* read that do not count yet; None: no such batch was planned.
+        """Returns how far the batches of *sub* read that do not count yet; None: no such batch is known to be planned.
 
         Damaged files, and those that this user may not read, are left out.
         """
@@ -54,8 +54,8 @@ class PlannedFacts:
         from tidemark.stream.startup.unread import planned_ends
 
         with suppress(PermissionError, UnreadableFile):
-            if planned := planned_ends(self._control, sub, at_ms=self._tables.at_ms):
-                parts.append(planned)
+            planned = planned_ends(self._control, sub, at_ms=self._tables.at_ms, after=self._tables.newest)
+            parts += [] if planned is None else [planned]
         ends: Ends = {}
         for part in parts:
             ends |= {place: max(end, ends.get(place, end)) for place, end in part.items()}
