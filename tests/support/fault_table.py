@@ -520,7 +520,7 @@ FAULTS = [
     Case(
         "batch without records that hangs", SHOP, "board_is_fresh", 330,
         (Silent(None, 245), Slow("broker", "events", 10**6, 300, times=1, sub="reads")),
-        (Owned("topic", "events", records=54),), is_followed=False,
+        (Owned("topic", "events"), Owned("broker", "events")), is_followed=False,
     ),
     Case(
         "full disk", SHOP, "board_is_fresh", 310,

@@ -18,10 +18,9 @@ from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.recorded import Recorded
 from tidemark.account.unfinished import RUNNING, until_now
 from tidemark.account.warehouse import AccountTables
-from tidemark.facts.fact_tables import FactTables, stored_in
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
-from tidemark.facts.planned_facts import PlannedFacts
+from tidemark.facts.planned_facts import has_no_news
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.liveness import HAS_DRIVER, LIMITS, Liveness, Sign
 
@@ -122,12 +121,8 @@ class StreamsNow:
 
     def has_no_news(self, sub: SubTopology) -> bool:
         """Returns True if the batches of *sub* that have not finished are known to read no record of its sources."""
-        stream, layout = self.name(sub), self.tables.layout
-        tables = FactTables(stored_in(layout.stream(self.topology.name, sub.name), self.tables.stored), self.at_ms)
-        ends = PlannedFacts(tables, layout.control(self.topology.name, sub.name)).ends(sub)
-        plans = self.ledger.facts.plans.filter(pl.col("stream") == stream).group_by("input", "partition")
-        taken = {(source, n): end for source, n, end in plans.agg(pl.max("until_offset")).iter_rows()}
-        return ends is not None and all(end <= taken.get(place, 0) for place, end in ends.items())
+        tables = self.tables
+        return has_no_news(tables.layout, self.topology.name, sub, at_ms=self.at_ms, stored=tables.stored)
 
     def last_look_ms(self, stream: str, *, before_ms: int | None = None) -> int | None:
         """Returns when *stream* looked for records last, reference, and *before_ms* if given; None: it never did."""
