@@ -84,7 +84,7 @@ def test_a_table_is_late_when_it_is_older_than_usual(
 
 
 def test_a_batch_that_reads_no_record_holds_none(healthy: Healthy, tmp_path: Path) -> None:
-    """The sign of life at 305.02 s hangs: rounds from 250 s on were not produced, and nobody looked for the last two."""
+    """The sign of life at 305.02 s hangs. Six rounds were not produced before, and nobody looked for the last two."""
     world = played(healthy, tmp_path, SHOP, QUIET, 300)
     world.plant(Slow("broker", "events", 10**6, 300, times=1, sub="reads")).run(330)
     found = causes_of_silence(world.topology, world.layout, ("board",), at_ms=ms(330))["board"]
