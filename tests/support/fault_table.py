@@ -544,6 +544,10 @@ FAULTS = [
         tuple(Unusable(n, 245) for n in (0, 1)), tuple(Owned("producer", f"events/{n}", records=18) for n in (0, 1)),
     ),
     Case(
+        "poison burst, watermark", SHOP, "time_goes_on", 309,
+        tuple(Unusable(n, 245) for n in (0, 1)), tuple(Owned("producer", f"events/{n}", records=18) for n in (0, 1)),
+    ),
+    Case(
         "wrong unit of time", SHOP, "enough_records", 309,
         (Unusable(1, 245, reason="timestamp_out_of_range", value=IN_SECONDS),),
         (Owned("producer", "events/1", records=18),),
