@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from streaming.drivers import PROJECT, Driver, rows_of
 
 from tidemark.embedded import broker
-from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, Timeline, encode
+from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, ReplayClock, encode
 from tidemark.feed.flights import midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
@@ -66,9 +66,9 @@ def send(address: str, records: int) -> int:
     data = load(FIRST, UNTIL)
     start_ms = midnight_ms(FIRST)
     once = feed(data.flights, data.weather, range_start_ms=start_ms, settings=FeedSettings(repeat_share=0.2))
-    timeline = Timeline(started_at_ms=0, range_start_ms=start_ms, speed=SPEED)
+    timeline = ReplayClock(started_at_ms=0, range_start_ms=start_ms, speed=SPEED)
     length_ms = max(map(timeline.delivery_ms, once))
-    timeline = Timeline(started_at_ms=time.time_ns() // 1_000_000 - length_ms, range_start_ms=start_ms, speed=SPEED)
+    timeline = ReplayClock(started_at_ms=time.time_ns() // 1_000_000 - length_ms, range_start_ms=start_ms, speed=SPEED)
     copies = records // sum(record.topic == FLIGHT_EVENTS for record in once)
     broker.create_topics(address, {**PARTITIONS, "carrier_delays": 1})
     producer = Producer({"bootstrap.servers": address, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})

@@ -19,7 +19,7 @@ from support.separate_executors import Apart
 from support.topologies import EVENTS, NEWEST, aggregate, operators, repartition, sink, source, table, topology_of
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
-from tidemark.account.recorded import Recorded
+from tidemark.account.recorded import Recorded, with_usual
 from tidemark.account.records import record_parts
 from tidemark.account.steps import by_owner
 from tidemark.account.windows import window_parts
@@ -311,7 +311,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> AccountFacts:
     assert topology is not None
     tables = {name: scan(Layout(home).stream_table("shop", "clean", name)).collect() for name in TABLES_OF_JOBS}
     beats = pl.DataFrame(arrow_schema(HEARTBEATS).empty_table())
-    return Recorded(**tables, heartbeats=beats).facts(topology)
+    return with_usual(Recorded(**tables, heartbeats=beats).facts(topology))
 
 
 def accounts(facts: AccountFacts, batch_id: int) -> list[dict[str, int]]:
@@ -351,4 +351,4 @@ def test_records_of_one_of_several_sources_have_an_account_without_it(job: Accou
 def test_a_stream_without_rows_has_no_facts(play: Play) -> None:
     names = (*TABLES_OF_JOBS, "heartbeats")
     empty = {name: pl.DataFrame(arrow_schema(TABLES.get(name, HEARTBEATS)).empty_table()) for name in names}
-    assert record_parts(Ledger.of(Recorded(**empty).facts(play.topology))).is_empty()
+    assert record_parts(Recorded(**empty).ledger(play.topology)).is_empty()

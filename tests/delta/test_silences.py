@@ -17,7 +17,7 @@ from support.planted import Silent, Slow, Told
 from support.play import ms
 from support.world import Fault
 from tidemark.account.cause import cause_of
-from tidemark.account.explanation import Answer, Explanation
+from tidemark.account.explanation import Answer, Became, Explanation
 from tidemark.account.silence import causes_of_silence
 from tidemark.cli.explain import why
 from tidemark.control.folder import Control, StreamState
@@ -81,6 +81,17 @@ def test_a_table_is_late_when_it_is_older_than_usual(
     healthy: Healthy, tmp_path: Path, fault: Fault, at_s: float, owners: set[Owned]
 ) -> None:
     assert asked(healthy, tmp_path, SHOP, fault, at_s, "board") == [owners]
+
+
+def test_a_batch_that_reads_no_record_holds_none(healthy: Healthy, tmp_path: Path) -> None:
+    """The sign of life at 305.02 s hangs. Six rounds were not produced before, and nobody looked for the last two."""
+    world = played(healthy, tmp_path, SHOP, QUIET, 300)
+    world.plant(Slow("broker", "events", 10**6, 300, times=1, sub="reads")).run(330)
+    found = causes_of_silence(world.topology, world.layout, ("board",), at_ms=ms(330))["board"]
+    assert [(leaf.owner, leaf.records, leaf.became) for leaf in found.leaves] == [
+        ("topic", 36, Became.NOT_PRODUCED),
+        ("broker", 12, Became.UNREAD),
+    ]
 
 
 @pytest.mark.parametrize(

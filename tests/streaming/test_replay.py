@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from tidemark.embedded.broker import create_topics
 from tidemark.errors import InvalidArgument, TidemarkError
 from tidemark.feed import publish
-from tidemark.feed.feed_record import FeedRecord, RecordKind, Timeline, encode
+from tidemark.feed.feed_record import FeedRecord, RecordKind, ReplayClock, encode
 from tidemark.feed.flights import midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
@@ -110,7 +110,7 @@ def test_a_consumer_reads_as_many_records_as_were_acknowledged(played: Played) -
 def test_every_partition_holds_the_feed_byte_for_byte(played: Played) -> None:
     data = load(date(2013, 6, 27), date(2013, 6, 28))
     settings = FeedSettings(seed=3, repeat_share=0.2, offline_share=0.05, bad_records=14)
-    timeline = Timeline(started_at_ms=played.summary["started_at_ms"], range_start_ms=START, speed=1440)
+    timeline = ReplayClock(started_at_ms=played.summary["started_at_ms"], range_start_ms=START, speed=1440)
     records = feed(data.flights, data.weather, range_start_ms=START, settings=settings)
     for place, messages in played.read.items():
         given = sorted((r for r in records if (r.topic, r.partition) == place), key=timeline.delivery_ms)
@@ -209,7 +209,7 @@ def test_a_paced_record_is_sent_at_its_delivery_instant(broker: str, monkeypatch
     said: list[str] = []
     monkeypatch.setattr(publish, "PROGRESS_EVERY_MS", 500)
     summary: dict[str, Any] = publish.run(options(broker, "--speed", "34560"), clock_ms=now_ms, report=said.append)
-    timeline = Timeline(started_at_ms=summary["started_at_ms"], range_start_ms=START, speed=34560)
+    timeline = ReplayClock(started_at_ms=summary["started_at_ms"], range_start_ms=START, speed=34560)
     late_ms = [at_ms - timeline.delivery_ms(record) for at_ms, record in sent]
     assert min(late_ms) >= 0
     assert median(late_ms) < 1_000, "generous, for a busy machine"

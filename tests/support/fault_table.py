@@ -516,6 +516,12 @@ FAULTS = [
         "batch that hangs", SHOP, "board_is_fresh", 310,
         (slow("newest", 10**6, 250, times=1),), (operator("newest", 58_870),),
     ),
+    # The batch that hangs is the sign of life after a minute without records.
+    Case(
+        "batch without records that hangs", SHOP, "board_is_fresh", 330,
+        (Silent(None, 245), Slow("broker", "events", 10**6, 300, times=1, sub="reads")),
+        (Owned("topic", "events"), Owned("broker", "events")), is_followed=False,
+    ),
     Case(
         "full disk", SHOP, "board_is_fresh", 310,
         (write("journal", 10**6, 250, times=1),), (target("journal", 58_830),),
@@ -535,6 +541,10 @@ FAULTS = [
     ),
     Case(
         "poison burst", SHOP, "board_is_fresh", 309,
+        tuple(Unusable(n, 245) for n in (0, 1)), tuple(Owned("producer", f"events/{n}", records=18) for n in (0, 1)),
+    ),
+    Case(
+        "poison burst, watermark", SHOP, "time_goes_on", 309,
         tuple(Unusable(n, 245) for n in (0, 1)), tuple(Owned("producer", f"events/{n}", records=18) for n in (0, 1)),
     ),
     Case(

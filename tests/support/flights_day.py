@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from support.play import Play, Row
-from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, FeedFault, FeedRecord, Timeline, encode
+from tidemark.feed.feed_record import FLIGHT_EVENTS, PARTITIONS, WEATHER, FeedFault, FeedRecord, ReplayClock, encode
 from tidemark.feed.flights import midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
@@ -106,7 +106,7 @@ def play_day(home: Path, of: type[Play] = TickingPlay) -> FlightsDay:
     start_ms = midnight_ms(DAY)
     unruly = FeedSettings(seed=7, offline_share=0.01, repeat_share=0.2, bad_records=12)
     records = feed(data.flights, data.weather, range_start_ms=start_ms, settings=unruly)
-    timeline = Timeline(started_at_ms=STARTED_AT_MS, range_start_ms=start_ms, speed=12)
+    timeline = ReplayClock(started_at_ms=STARTED_AT_MS, range_start_ms=start_ms, speed=12)
     play, day = of(STRICT, home, partitions=len(PARTITIONS)), FlightsDay()
     play.broker.partitions = {topic: 3 if topic == FLIGHT_EVENTS else 1 for topic in (FLIGHT_EVENTS, WEATHER)}
 
@@ -120,7 +120,7 @@ def play_day(home: Path, of: type[Play] = TickingPlay) -> FlightsDay:
     return day
 
 
-def _row(play: Play, record: FeedRecord, timeline: Timeline, day: FlightsDay) -> Row:
+def _row(play: Play, record: FeedRecord, timeline: ReplayClock, day: FlightsDay) -> Row:
     at_ms = timeline.event_time_ms(record)
     fields = {name: float(v) if isinstance(v, int) else v for name, v in record.fields.items()}
     row = play.row(record.topic, at_ms, partition=record.partition, key=record.key, **fields)

@@ -9,7 +9,7 @@ import polars as pl
 
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
-from tidemark.account.recorded import Recorded
+from tidemark.account.recorded import Recorded, with_usual
 from tidemark.account.windows import window_parts
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
@@ -27,7 +27,7 @@ def recorded_facts(warehouse: Path, topology: Topology) -> AccountFacts:
         )
         for name in TABLES_READ
     }
-    return Recorded(**tables).facts(topology)
+    return with_usual(Recorded(**tables).facts(topology))
 
 
 def ages_and_sums(warehouse: Path, topology: Topology) -> pl.DataFrame:

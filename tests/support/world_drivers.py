@@ -8,6 +8,7 @@ Instants are true epoch ms unless a clock is named.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import defaultdict
@@ -175,6 +176,7 @@ class Driver:
         if self.began_ms is not None:
             # The batch goes on; what it had in memory is lost to whoever goes on with the play.
             self._engine = None
+            self._write_plan()
 
     def _die(self) -> None:
         at_ms, absent_ms = self._kills()[0]
@@ -269,6 +271,16 @@ class Driver:
         self.spend("spark", "", costs.spark, is_usual=True)
         self.batches.append((batch_id, self.began_ms, self.now_ms))
         self.plan = self.began_ms = None
+
+    def _write_plan(self) -> None:
+        """Writes the plan of the batch that runs to where Spark has it: the ends of all its topics."""
+        assert self.plan is not None
+        ends, planned_ms = self.plan
+        of_topics = {topic: {str(n): end for (name, n), end in ends.items() if name == topic} for topic in self.topics}
+        folder = self.world.layout.control(self.world.topology.name, self.sub) / "checkpoint" / "offsets"
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = ["v1", json.dumps({"batchTimestampMs": planned_ms}), json.dumps(of_topics)]
+        (folder / str(len(self.batches))).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _stamp_journal(self) -> None:
         """Gives the file that says when the batch was carried out the time of the driver's host, as its disk would."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidArgument
-from tidemark.feed.feed_record import FeedFault, FeedRecord, RecordKind, Timeline, encode
+from tidemark.feed.feed_record import FeedFault, FeedRecord, RecordKind, ReplayClock, encode
 from tidemark.feed.flights import Flight, Weather, midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import FlightData, load
@@ -222,7 +222,7 @@ def test_each_kind_of_unusable_record_has_its_own_flaw() -> None:
 
 
 def test_a_timeline_maps_a_day_to_a_minute_but_not_delays() -> None:
-    timeline = Timeline(started_at_ms=1_000_000, range_start_ms=START, speed=1440)
+    timeline = ReplayClock(started_at_ms=1_000_000, range_start_ms=START, speed=1440)
     departed = replace(of(FLOWN)[1], happened_at_ms=NOON, sent_at_ms=NOON + 24 * MINUTE, delay_ms=200)
     assert timeline.event_time_ms(departed) == 1_000_000 + 30_000
     assert timeline.delivery_ms(departed) == 1_000_000 + 30_000 + 1_000 + 200
@@ -243,7 +243,7 @@ def test_a_share_or_count_that_cannot_be_is_refused(settings: dict[str, float], 
 
 def test_a_replay_says_which_record_times_the_instants_of_2013_have():
     # 1 January 2026, 12:00 UTC.
-    timeline = Timeline(started_at_ms=1_767_268_800_000, range_start_ms=START, speed=2_880)
+    timeline = ReplayClock(started_at_ms=1_767_268_800_000, range_start_ms=START, speed=2_880)
     assert moved_times(timeline) == (
         "record times are those of the replay: 2013-06-27 00:00 New York is 2026-01-01T12:00:00.000Z, and time goes "
         "2,880 times as fast"

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference.skew import mean_skew, moving_average
 
-from tidemark.semantics.skew import Bounds, Skew, Span, TimedHeartbeat, bounds_of_work, minimum_skew
+from tidemark.semantics.skew import Bounds, HostWork, Skew, TimedHeartbeat, bounds_of_work, minimum_skew
 
 DELAYS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=8)
 
@@ -59,7 +59,7 @@ def test_the_true_offset_is_within_the_bound(offset_ms, delays):
 
 
 def span(first_ms, last_ms):
-    return Span(first_ms=first_ms, last_ms=last_ms)
+    return HostWork(first_ms=first_ms, last_ms=last_ms)
 
 
 def bounds(low_ms, high_ms):

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tidemark.semantics.timetable import LOOKS_AT_HOPS_EVERY_MS
 from tidemark.stream.driver.pace import Pace
-from tidemark.stream.driver.waking import AGAIN_AFTER_MS, LOOKS_AT_HOPS_EVERY_MS, SIGN_EVERY_MS, Hops, Waker
+from tidemark.stream.driver.waking import AGAIN_AFTER_MS, SIGN_EVERY_MS, Hops, Waker
 
 T = 1_000_000_000
 PATIENCE_S = 10

@@ -18,19 +18,18 @@ from tidemark.account.clocks import driver_clocks
 from tidemark.account.configured import configured_lengths, source_of_volume
 from tidemark.account.contract import owner_of_contract
 from tidemark.account.excess import Judged, explain
-from tidemark.account.explanation import Answer, Became, CausingOwner, Explanation, Leaf
+from tidemark.account.explanation import Answer, CausingOwner, Explanation, Leaf
 from tidemark.account.facts import MS, AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.moves import can_move
 from tidemark.account.now import StreamsNow
-from tidemark.account.numbers import shares_of_records
+from tidemark.account.numbers import shares_of_records, shares_since_newest_row
 from tidemark.account.open_records import OpenRecords, OpenResult
 from tidemark.account.open_time import OpenTime, waits_for_time
 from tidemark.account.outcomes import place_of
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
-from tidemark.account.owners.topic import TOPIC
 from tidemark.account.recorded import Recorded, since, with_usual
 from tidemark.account.records import in_order, numbered, record_parts, step
 from tidemark.account.steps import AGES, parts_of
@@ -275,7 +274,7 @@ class JudgedPromise:
     # The oldest result that is not visible yet
 
     def of_open_result(self) -> Explanation | None:
-        """Returns why the oldest result is not visible yet; None: no result is on its way."""
+        """Returns why the oldest result is not visible yet; None: no late result is on its way."""
         ahead = self.ahead()
         if ahead is not None:
             return ahead
@@ -283,14 +282,16 @@ class JudgedPromise:
         if age_ms <= self.kept_ms(age_ms):
             return Explanation(answer=Answer.KEPT)
         found = self.open_result()
-        return None if found is None else explain(self.judged_open(found))
+        is_late = found is not None and found.age_ms > self.kept_ms(age_ms)
+        return explain(self.judged_open(found)) if found is not None and is_late else None
 
     def of_silence(self) -> Explanation:
         """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""
+        tables, at_ms = self.known.tables, self.known.at_ms
         if self.spec.measure is Measure.STALENESS:
-            return shares_of_records(self.known.tables, self.spec, at_ms=self.known.at_ms)
+            return shares_of_records(tables, self.spec, at_ms=at_ms)
         source = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
-        return _of_one(Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED))
+        return shares_since_newest_row(tables, [source], at_ms=at_ms)
 
     def ahead(self) -> Explanation | None:
         """Returns whose clock is ahead, if records have event times that are still to come; None: none has."""

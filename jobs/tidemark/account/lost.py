@@ -28,6 +28,7 @@ from tidemark.account.warehouse import AccountTables
 from tidemark.control.folder import StreamState
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
+from tidemark.facts.planned_facts import has_no_news
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
@@ -144,8 +145,9 @@ class Lost:
         row = self.counts.newest_beat(stream, at_ms=self._at_ms)
         number, finished_ms = newest or (-1, self._since_ms)
         told_ms = max(beat.at_ms, finished_ms)
-        # Of a batch without facts it is not known what it read.
-        is_known = row is None or row["batch_id"] is None or row["batch_id"] <= number
+        # Of a batch without facts it is seldom known what it read.
+        has_facts = row is None or row["batch_id"] is None or row["batch_id"] <= number
+        is_known = has_facts or self._has_no_news(stream)
         if beat.state not in ALIVE or self._at_ms - told_ms > looks_no_more_after_ms(driver, sign):
             return _Stopped.absent(name, told_ms if is_known else finished_ms)
         began_ms = beat.batch_started_at_ms
@@ -155,6 +157,10 @@ class Lost:
         owner, detail = (segments[-1]["owner"], segments[-1]["detail"]) if segments else (DRIVER, name)
         leaf = Leaf(owner=owner, detail=detail, became=UNREAD, stream=name, since_ms=began_ms)
         return _Stopped(began_ms if is_known else finished_ms, leaf)
+
+    def _has_no_news(self, stream: str) -> bool:
+        sub, tables = self._topology.sub_topology(stream), self._tables
+        return has_no_news(tables.layout, self._topology.name, sub, at_ms=self._at_ms, stored=tables.stored)
 
     def _name(self, stream: str) -> str:
         return f"{self._topology.name}/{stream}"

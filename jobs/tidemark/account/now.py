@@ -20,6 +20,7 @@ from tidemark.account.unfinished import RUNNING, until_now
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
+from tidemark.facts.planned_facts import has_no_news
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.liveness import HAS_DRIVER, LIMITS, Liveness, Sign
 
@@ -118,9 +119,15 @@ class StreamsNow:
         looks = rows.filter(pl.col("owner") == BROKER, pl.col("ended_ms") <= began_ms)
         return int(began_ms if looks.is_empty() else looks.select(pl.max("ended_ms")).item())
 
-    def last_look_ms(self, stream: str) -> int | None:
-        """Returns when *stream* looked for records last, reference; None: it never did."""
-        looks = self._segments(stream).filter(pl.col("owner") == BROKER)
+    def has_no_news(self, sub: SubTopology) -> bool:
+        """Returns True if the batches of *sub* that have not finished are known to read no record of its sources."""
+        tables = self.tables
+        return has_no_news(tables.layout, self.topology.name, sub, at_ms=self.at_ms, stored=tables.stored)
+
+    def last_look_ms(self, stream: str, *, before_ms: int | None = None) -> int | None:
+        """Returns when *stream* looked for records last, reference, and *before_ms* if given; None: it never did."""
+        is_before = pl.lit(value=True) if before_ms is None else pl.col("ended_ms") < before_ms
+        looks = self._segments(stream).filter(pl.col("owner") == BROKER, is_before)
         return None if looks.is_empty() else int(looks.select(pl.max("ended_ms")).item())
 
     def _segments(self, stream: str) -> pl.DataFrame:

@@ -110,15 +110,19 @@ class OpenRecords:
         """
         stream = self.now.name(sub)
         found_ms = self.now.running_look_ms(stream)
-        looked_ms = found_ms
-        if found_ms is None:
-            if not self.now.nobody_looks(sub):
-                return None
-            looked_ms = self.now.last_look_ms(stream)
+        has_found = found_ms is not None and not self.now.has_no_news(sub)
+        if not has_found and not self.now.nobody_looks(sub):
+            return None
+        looked_ms = found_ms if has_found else self.now.last_look_ms(stream)
         if looked_ms is None:
             return None
         event_ms, delay_ms = self._next_record(stream, shown_at, looked_ms)
-        arrived_ms = looked_ms if found_ms is not None else min(self.now.at_ms, max(looked_ms, event_ms + delay_ms))
+        if has_found:
+            # The look before this one did not see it.
+            excluded_ms = self.now.last_look_ms(stream, before_ms=looked_ms) or event_ms
+            arrived_ms, event_ms = looked_ms, max(event_ms, excluded_ms - delay_ms)
+        else:
+            arrived_ms = min(self.now.at_ms, max(looked_ms, event_ms + delay_ms))
         source = next(o for o in sub.sources if o.name not in sub.table_inputs())
         return {"input": source.name, "event_ms": min(event_ms, arrived_ms), "arrived_ms": arrived_ms}
 

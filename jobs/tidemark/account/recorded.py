@@ -18,7 +18,7 @@ import polars as pl
 from tidemark.account import facts
 from tidemark.account.clocks import DRIVER
 from tidemark.account.facts import AccountFacts
-from tidemark.account.ledger import batches_of
+from tidemark.account.ledger import Ledger, batches_of
 from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.max_drift import MAX_DRIFT
 from tidemark.account.owners.max_records import MAX_RECORDS
@@ -52,7 +52,7 @@ class Recorded:
     heartbeats: pl.DataFrame
 
     def facts(self, topology: Topology) -> AccountFacts:
-        """Returns the facts of the streams of *topology*; what is usual is so in all batches."""
+        """Returns the facts of the streams of *topology*, without what is usual (`with_usual`)."""
         batches = self._batches()
         inputs = _inputs(topology)
         plans, silences = self._plans(inputs), self._silences(inputs, batches)
@@ -79,7 +79,11 @@ class Recorded:
         if topology.max_drift_ms is not None:
             results = self._with_drift(results, batches)
         of_topology = replace(known, reads=reads, firsts=firsts, results=results)
-        return with_usual(_with_full_names(of_topology, topology.name))
+        return _with_full_names(of_topology, topology.name)
+
+    def ledger(self, topology: Topology) -> Ledger:
+        """Returns the ledger of the streams of *topology*; what is usual is so in all batches."""
+        return Ledger.of(with_usual(self.facts(topology)))
 
     def _segments(self) -> pl.DataFrame:
         """Returns the phases of batches, and what the newest heartbeat of each driver adds to them."""

@@ -14,7 +14,8 @@ from pathlib import Path
 import polars as pl
 
 from tidemark.errors import UnreadableFile
-from tidemark.facts.fact_tables import FactTables
+from tidemark.facts.fact_tables import RECENT_MS, FactTables, Stored, stored_in
+from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import PARTITION_BATCHES
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import StreamProgress
@@ -34,7 +35,7 @@ class PlannedFacts:
         self._ends_of: dict[str, Ends | None] = {}
 
     def ends(self, sub: SubTopology) -> Ends | None:
-        """Returns how far the batches of *sub* read that do not count yet; None: no such batch was planned.
+        """Returns how far the batches of *sub* read that do not count yet; None: no such batch is known to be planned.
 
         Damaged files, and those that this user may not read, are left out.
         """
@@ -42,6 +43,13 @@ class PlannedFacts:
         if sub.name not in self._ends_of:
             self._ends_of[sub.name] = self._ends(sub)
         return self._ends_of[sub.name]
+
+    def has_no_news(self, sub: SubTopology) -> bool:
+        """Returns True if these batches are known to read no record that the batches before them had not read."""
+        ends = self.ends(sub)
+        rows = self._tables.rows(PARTITION_BATCHES, self._tables.first).group_by("source", "partition")
+        read = {(source, n): end for source, n, end in rows.agg(pl.max("until_offset")).collect().iter_rows()}
+        return ends is not None and all(end <= (read.get(place) or 0) for place, end in ends.items())
 
     def _ends(self, sub: SubTopology) -> Ends | None:
         parts: list[Ends] = []
@@ -54,8 +62,8 @@ class PlannedFacts:
         from tidemark.stream.startup.unread import planned_ends
 
         with suppress(PermissionError, UnreadableFile):
-            if planned := planned_ends(self._control, sub, at_ms=self._tables.at_ms):
-                parts.append(planned)
+            planned = planned_ends(self._control, sub, at_ms=self._tables.at_ms, after=self._tables.newest)
+            parts += [] if planned is None else [planned]
         ends: Ends = {}
         for part in parts:
             ends |= {place: max(end, ends.get(place, end)) for place, end in part.items()}
@@ -84,3 +92,9 @@ class PlannedFacts:
                 is_known = progress.decided_at_ms is not None and progress.decided_at_ms <= self._tables.at_ms
                 return progress if is_known else None
         return None
+
+
+def has_no_news(layout: Layout, topology: str, sub: SubTopology, *, at_ms: int, stored: Stored) -> bool:
+    """Returns True if the batches of *sub* that do not count yet at *at_ms* (epoch ms) are known to read no record."""
+    tables = FactTables(stored_in(layout.stream(topology, sub.name), stored), at_ms, recent_ms=RECENT_MS)
+    return PlannedFacts(tables, layout.control(topology, sub.name)).has_no_news(sub)

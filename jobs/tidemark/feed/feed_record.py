@@ -1,6 +1,6 @@
 """A record of the feed, its arrival in a replay, its bytes.
 
-Instants are epoch ms UTC: of 2013 in a `FeedRecord`, of the replay's wall clock behind a `Timeline`.
+Instants are epoch ms UTC: of 2013 in a `FeedRecord`, of the replay's wall clock behind a `ReplayClock`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class FeedRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timeline:
+class ReplayClock:
     """Maps instants of 2013 to a replay.
 
     The replay began at *started_at_ms* and runs *speed* times as fast as time.

@@ -2,7 +2,7 @@
 
 Each record has when it happened and when it was sent. It is deterministic: the same flights, settings and seed give the
 same records. Instants are epoch ms UTC of 2013; only the feed delay is in real milliseconds, because networks do not
-speed up with a replay. A `Timeline` maps the former to now.
+speed up with a replay. A `ReplayClock` maps the former to now.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from tidemark.embedded.broker import create_topics
 from tidemark.errors import InvalidArgument, TidemarkError
-from tidemark.feed.feed_record import PARTITIONS, WEATHER, FeedFault, FeedRecord, RecordKind, Timeline, encode
+from tidemark.feed.feed_record import PARTITIONS, WEATHER, FeedFault, FeedRecord, RecordKind, ReplayClock, encode
 from tidemark.feed.flights import NEW_YORK, midnight_ms
 from tidemark.feed.generate import FeedSettings, feed
 from tidemark.feed.nycflights import load
@@ -121,7 +121,7 @@ def replay(
     start_ms = midnight_ms(settings.first)
     records = feed(data.flights, data.weather, range_start_ms=start_ms, settings=settings.feed)
     create_topics(settings.bootstrap, PARTITIONS)
-    timeline = Timeline(started_at_ms=clock_ms(), range_start_ms=start_ms, speed=settings.speed)
+    timeline = ReplayClock(started_at_ms=clock_ms(), range_start_ms=start_ms, speed=settings.speed)
     length_ms = max(map(timeline.delivery_ms, records)) - timeline.started_at_ms
     if settings.at_once:
         timeline = replace(timeline, started_at_ms=timeline.started_at_ms - length_ms)
@@ -134,7 +134,7 @@ def replay(
 
 def publish(
     records: Sequence[FeedRecord],
-    timeline: Timeline,
+    timeline: ReplayClock,
     settings: ReplaySettings,
     *,
     clock_ms: Callable[[], int],
@@ -237,13 +237,13 @@ class Outbox:
             raise TidemarkError(msg)
 
 
-def moved_times(timeline: Timeline) -> str:
+def moved_times(timeline: ReplayClock) -> str:
     """Says which record times the instants of 2013 have in a replay."""
     start, speed = _in_new_york(timeline.range_start_ms), f"{timeline.speed:,g} times as fast"
     return f"record times are those of the replay: {start} is {iso(timeline.started_at_ms)}, and time goes {speed}"
 
 
-def summary_of(records: Sequence[FeedRecord], timeline: Timeline) -> dict[str, object]:
+def summary_of(records: Sequence[FeedRecord], timeline: ReplayClock) -> dict[str, object]:
     """Counts *records* by topic, kind and fault.
 
     It has the span of the sound ones' event times, too (epoch ms).

@@ -75,7 +75,7 @@ def minimum_skew(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class HostWork:
     """Work of a host in one stage of a batch, its clock.
 
     It lasts from its first start to its last end.
@@ -115,7 +115,7 @@ class Bounds:
 
 
 def bounds_of_work(
-    stages: Sequence[Mapping[str, Span]], *, began_ms: int, ended_ms: int, skews: Mapping[str, Bounds]
+    stages: Sequence[Mapping[str, HostWork]], *, began_ms: int, ended_ms: int, skews: Mapping[str, Bounds]
 ) -> dict[str, Bounds]:
     """Returns the offset bounds of each host that worked.
 
@@ -139,7 +139,7 @@ def bounds_of_work(
     return {host: bounds[host] for host in sorted(bounds) if bounds[host].is_possible}
 
 
-def _bounds(spans: Sequence[Span], began_ms: int, ended_ms: int, earlier: Bounds | None) -> Bounds:
+def _bounds(spans: Sequence[HostWork], began_ms: int, ended_ms: int, earlier: Bounds | None) -> Bounds:
     """Returns the bounds of a host that worked between two instants.
 
     The instants are of the reference clock, *spans* are in order.
@@ -152,7 +152,7 @@ def _bounds(spans: Sequence[Span], began_ms: int, ended_ms: int, earlier: Bounds
     return both if both.is_possible else of_work
 
 
-def _bound_by_order(bounds: dict[str, Bounds], before: Mapping[str, Span], after: Mapping[str, Span]) -> None:
+def _bound_by_order(bounds: dict[str, Bounds], before: Mapping[str, HostWork], after: Mapping[str, HostWork]) -> None:
     """Narrows *bounds*: all work *before* ended when the work *after* started."""
     is_done_again = any(before[host].last_ms > after[host].first_ms for host in before.keys() & after.keys())
     # A host that contradicts the order did some work again because its result was lost. Then nothing follows from the

@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+LOOKS_AT_HOPS_EVERY_MS = 10_000
+"""The longest time between two looks at hops of other processes: writers in other processes cannot wake a stream."""
+
 
 @dataclass(frozen=True)
 class TimetableBatch:

@@ -72,7 +72,7 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class Measurements:
     """The measurements of an SLA or of an operator in the seven days.
 
     Attributes:
@@ -115,7 +115,7 @@ class Suggestion:
     """
 
     title: str
-    measured: Measured
+    measured: Measurements
     lines: Sequence[str]
 
     def __str__(self) -> str:
@@ -152,7 +152,7 @@ def suggest(tables: Tables, topology: Topology, specs: Sequence[SlaSpec], *, now
     return suggestions
 
 
-def _checks(tables: Tables, specs: Sequence[SlaSpec], span: Sequence[object]) -> list[Measured]:
+def _checks(tables: Tables, specs: Sequence[SlaSpec], span: Sequence[object]) -> list[Measurements]:
     """Returns the measurements of each of *specs*."""
     columns = [[spec.name for spec in specs], [spec.subject for spec in specs], [spec.measure.value for spec in specs]]
     rows = tables.ask(CHECKS, [*span, *columns]).objects
@@ -161,13 +161,13 @@ def _checks(tables: Tables, specs: Sequence[SlaSpec], span: Sequence[object]) ->
         whole = next((row for row in rows if row["name"] == spec.name and row["hour_ms"] is None), None)
         hours = [_spread(row) for row in rows if row["name"] == spec.name and row is not whole]
         if whole is None:
-            found.append(Measured(unit="check", values_ms=(), whole=None, hours=()))
+            found.append(Measurements(unit="check", values_ms=(), whole=None, hours=()))
         else:
-            found.append(Measured(unit="check", values_ms=whole["measured_ms"], whole=_spread(whole), hours=hours))
+            found.append(Measurements(unit="check", values_ms=whole["measured_ms"], whole=_spread(whole), hours=hours))
     return found
 
 
-def _hours(tables: Tables, topology: Topology, span: Sequence[object]) -> list[Measured]:
+def _hours(tables: Tables, topology: Topology, span: Sequence[object]) -> list[Measurements]:
     """Returns the measurements of each terminal operator of *topology*."""
     parameters = [*span, [*topology.terminals]]
     rows = tables.ask(HOURS, parameters).objects
@@ -184,7 +184,7 @@ def _hours(tables: Tables, topology: Topology, span: Sequence[object]) -> list[M
         if hours and median_ms is not None and p99_ms is not None:
             whole = Spread(median_ms=median_ms, p99_ms=p99_ms, max_ms=max(hour.max_ms for hour in hours))
         values_ms = [hour.p99_ms for hour in hours]
-        found.append(Measured(unit="hour", values_ms=values_ms, whole=whole, hours=hours))
+        found.append(Measurements(unit="hour", values_ms=values_ms, whole=whole, hours=hours))
     return found
 
 

@@ -1,16 +1,21 @@
-"""A stream's wait for its next batch, while nothing was due."""
+"""A stream's wait for its next look: for its trigger, or after a silence for its next look at a hop."""
 
 from __future__ import annotations
 
 from tidemark.account.owners.registry import Owner, register
 from tidemark.semantics.segments import SegmentOwner
+from tidemark.semantics.timetable import LOOKS_AT_HOPS_EVERY_MS
 
 TRIGGER = register(
     Owner(
         name=SegmentOwner.TRIGGER.value,
         detail="nothing",
-        says="the wait for the trigger of {stream} took {amount}",
+        says="{stream} waited {amount} until it looked again",
         proof="the stream's segments",
-        remedy="shorten `trigger`; `tidemark whatif --trigger` estimates what that saves",
+        remedy=(
+            "shorten `trigger` (`tidemark whatif --trigger` estimates what that saves); a stream that reads hops of "
+            f"other drivers alone looks every {LOOKS_AT_HOPS_EVERY_MS // 1_000} s after a silence: take away "
+            '`driver = "own"`, and its writer wakes it'
+        ),
     )
 )

@@ -9,7 +9,6 @@ from contextlib import suppress
 
 import polars as pl
 
-from tidemark.account.ledger import Ledger
 from tidemark.account.now import StreamsNow
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.warehouse import AccountTables
@@ -208,7 +207,7 @@ def _parts(
     reached = window.with_columns(leaf=pl.lit(measured["operator"][-1]))
     end_ms = window["window_end"].dt.epoch("ms").item()
     recorded = of.recorded(since_ms=end_ms - LOOKS_BACK_MS, at_ms=at_ms)
-    ledger = Ledger.of(recorded.facts(of.topology))
+    ledger = recorded.ledger(of.topology)
     if behind.is_empty():
         parts = window_ages(ledger, reached)
     else:

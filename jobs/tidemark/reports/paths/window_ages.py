@@ -114,4 +114,4 @@ def ledger_over(tables: AccountTables, ends: pl.Series, *, at_ms: int) -> Ledger
     since_ms = ends.dt.epoch("ms").min()
     assert isinstance(since_ms, int)
     recorded = tables.recorded(since_ms=since_ms - LOOKS_BACK_MS, at_ms=at_ms, has_before=False)
-    return Ledger.of(recorded.facts(tables.topology))
+    return recorded.ledger(tables.topology)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tidemark.semantics.skew import Bounds, Skew, Span, bounds_of_work
+from tidemark.semantics.skew import Bounds, HostWork, Skew, bounds_of_work
 from tidemark.stream.driver.heartbeats import EVERY_MS, ClockOffset, ClockOffsets
 from tidemark.stream.journal.task_run import TaskRun
 
@@ -76,19 +76,19 @@ class HostClocks:
             )
 
 
-def _spans(runs: Iterable[TaskRun], *, taking_in: bool) -> dict[str, Span]:
+def _spans(runs: Iterable[TaskRun], *, taking_in: bool) -> dict[str, HostWork]:
     """Returns the span of each host's work in a stage of *runs*.
 
     The first stage is that of tasks *taking_in* partitions; the other is that of shards.
     """
-    spans: dict[str, Span] = {}
+    spans: dict[str, HostWork] = {}
     for run in runs:
         # Only tasks that take in partitions have no shard.
         if (run.shard is None) is not taking_in:
             continue
-        was = spans.get(run.host, Span(first_ms=run.started_at_ms, last_ms=run.finished_at_ms))
+        was = spans.get(run.host, HostWork(first_ms=run.started_at_ms, last_ms=run.finished_at_ms))
         first_ms, last_ms = min(was.first_ms, run.started_at_ms), max(was.last_ms, run.finished_at_ms)
-        spans[run.host] = Span(first_ms=first_ms, last_ms=last_ms)
+        spans[run.host] = HostWork(first_ms=first_ms, last_ms=last_ms)
     return spans
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tidemark.clock import Clock
 from tidemark.model.topology import SubTopology
+from tidemark.semantics.timetable import LOOKS_AT_HOPS_EVERY_MS
 from tidemark.stream.driver.pace import Pace
 
 log = logging.getLogger("tidemark.stream")
@@ -26,11 +27,6 @@ SIGN_EVERY_MS, SELDOM_SIGN_EVERY_MS = 60_000, 600_000
 
 A batch shows that Spark still plans, and asks brokers what is unread. In an object store each batch costs requests, so
 batches are fewer there.
-"""
-LOOKS_AT_HOPS_EVERY_MS = 10_000
-"""The longest time between two looks at hops of other processes.
-
-Writers in other processes cannot wake a stream.
 """
 AGAIN_AFTER_MS = 5_000
 """The time after which a missing batch is caused again."""

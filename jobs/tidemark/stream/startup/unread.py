@@ -88,13 +88,19 @@ def most_records(control: Path, sub: SubTopology, *, at_ms: int) -> dict[str, in
     return dict(sorted(records.items(), key=lambda each: -each[1]))
 
 
-def planned_ends(control: Path, sub: SubTopology, *, at_ms: int) -> dict[tuple[str, int], int]:
+def planned_ends(control: Path, sub: SubTopology, *, at_ms: int, after: int) -> dict[tuple[str, int], int] | None:
     """Returns up to which offset the undecided batch of *sub* reads each input partition of its sources.
 
-    Empty where `most_records` is. Partitions of which it has no records are left out.
+    Empty if the newest batch that was planned by *at_ms* has no records that are not decided. None: no batch after that
+    of the number *after* is known to have been planned by then. Partitions of which it has no records are left out.
     """
+    try:
+        batch_id, ranges = unread_ranges(control, sub)
+        if batch_id <= after or read_plan(control / "checkpoint", batch_id).at_ms > at_ms:
+            return None
+    except UnreadableFile:
+        return None
     ends: dict[tuple[str, int], int] = {}
-    ranges = _ranges_planned_by(control, sub, at_ms)
     progress = numbered_progress(control, sub) if ranges else StreamProgress()
     for source in (with_places(o, progress) for o in sub.outside_sources if o.topic):
         for topic in filter(source.reads, ranges):
