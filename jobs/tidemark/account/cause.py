@@ -18,7 +18,7 @@ from tidemark.account.clocks import driver_clocks
 from tidemark.account.configured import configured_lengths, source_of_volume
 from tidemark.account.contract import owner_of_contract
 from tidemark.account.excess import Judged, explain
-from tidemark.account.explanation import Answer, CausingOwner, Explanation, Leaf
+from tidemark.account.explanation import Answer, Became, CausingOwner, Explanation, Leaf
 from tidemark.account.facts import MS, AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.moves import can_move
@@ -30,6 +30,7 @@ from tidemark.account.outcomes import place_of
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
+from tidemark.account.owners.topic import TOPIC
 from tidemark.account.recorded import Recorded, since, with_usual
 from tidemark.account.records import in_order, numbered, record_parts, step
 from tidemark.account.steps import AGES, parts_of
@@ -291,7 +292,9 @@ class JudgedPromise:
         if self.spec.measure is Measure.STALENESS:
             return shares_of_records(tables, self.spec, at_ms=at_ms)
         source = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
-        return shares_since_newest_row(tables, [source], at_ms=at_ms)
+        shares = shares_since_newest_row(tables, [source], at_ms=at_ms)
+        # Where no record is known to be missing, time stands still all the same.
+        return shares if shares.leaves else _of_one(Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED))
 
     def ahead(self) -> Explanation | None:
         """Returns whose clock is ahead, if records have event times that are still to come; None: none has."""
