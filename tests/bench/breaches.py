@@ -30,6 +30,7 @@ from deltalake import write_deltalake
 
 from support.airflow_checkout import own_checkout
 from support.topologies import source, table, topology_of
+from tidemark.airflow.tasks.driver import NAME, Driver
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import Control, StreamState
@@ -39,6 +40,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import ALERTS, BATCHES, CHANGES, DELIVERIES
+from tidemark.semantics.liveness import RightToKill
 from tidemark.storage.delta.tables import scan
 
 TABLES = [f"table{number}" for number in range(int(os.environ.get("TABLES", "8")))]
@@ -52,6 +54,7 @@ LIMIT_S, AWAY_S = 15, 60
 EVERY_S = 0.2
 """Records come so often."""
 STARTED_WITHIN_S = 180.0
+TOLD_WITHIN_S = 60.0
 SLA = """
 [{name}.fresh]
 subject = "changes"
@@ -194,7 +197,9 @@ class Bench:
         return Control(self.layout.control(name, EVENTS))
 
     def _driver(self, name: str) -> int | None:
-        running = process.find(self._control(name).home.parent / ".driver", "driver")
+        """Returns the process of a stream's driver, also of one that starts."""
+        driver = Driver(self._control(name).home, RightToKill(), shared=self.layout.driver(name, None))
+        running = process.find(driver.process_home, NAME)
         return None if running is None else running.pid
 
 
@@ -213,7 +218,7 @@ def figures(runs: int) -> Iterator[Figure]:
                 "scheduler": lambda: bench.kill("scheduler"),
             }
             rounds = [_round(bench, *each) for _ in range(max(1, runs // 5)) for each in kills.items()]
-            time.sleep(ROUND_S)
+            time.sleep(TOLD_WITHIN_S)
         finally:
             bench.stop()
         delays: dict[str, list[float]] = defaultdict(list)
@@ -307,4 +312,5 @@ def _feed(address: str) -> None:
         number += 1
         for name in STREAMS:
             producer.produce(name, json.dumps({"id": "a", "v": number, "event_time": wall_clock_ms()}))
-        producer.poll(EVERY_S)
+        producer.poll(0)
+        time.sleep(EVERY_S)
