@@ -1,4 +1,4 @@
-"""Rolls up latencies and finds critical paths of each topology."""
+"""Rolls up latencies, finds critical paths and keeps tables small, by an hourly and a daily DAG per topology."""
 
 from tidemark.airflow import topology_dags
 

@@ -34,7 +34,7 @@ DAGS = Path(__file__).resolve().parents[2] / "dags"
 PLUGINS = DAGS.with_name("plugins")
 # Airflow reads .airflowignore files with a class that its own dependency has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
-PARTS = ("streams", "reports", "daily_reports", "sla_check", "maintenance", "decisions")
+PARTS = ("streams", "reports", "daily", "sla_check", "decisions")
 """Without `completeness`, which only topologies with the key `complete` have."""
 EXPECTED = {f"tidemark_flights_{part}" for part in (*PARTS, "completeness")}
 CHECKED = ["sla_results", "expectation_results", "incidents"]
@@ -161,9 +161,13 @@ def test_pages_show_what_was_rolled_up(dagbag: DagBag) -> None:
 
 
 def test_the_day_is_reported_after_its_hours(dagbag: DagBag) -> None:
-    daily = dagbag.dags["tidemark_flights_daily_reports"]
+    daily = dagbag.dags["tidemark_flights_daily"]
     upstream = {task.task_id: task.upstream_task_ids for task in daily.tasks}
-    assert upstream == {"hours": set(), "rollup": {"hours"}, "critical_path": {"rollup"}}
+    assert upstream == {
+        "hours": set(), "rollup": {"hours"}, "critical_path": {"rollup"}, "maintain": {"critical_path"},
+        "done": {"critical_path", "maintain"},
+    }  # fmt: skip
+    assert daily.get_task("maintain").trigger_rule == "all_done"
     assert daily.get_task("hours").hourly == "tidemark_flights_reports"
     known = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(daily))
     day = known.timetable.infer_manual_data_interval(run_after=datetime(2026, 1, 2, 7, tzinfo=UTC))
@@ -249,7 +253,7 @@ def test_reports_cover_the_interval_of_the_run_by_default(dagbag: DagBag) -> Non
     assert start.render(params={"from": given}) == given
 
 
-@pytest.mark.parametrize(("part", "since"), [("reports", "2026-01-01T06:00"), ("daily_reports", "2025-12-31T07:00")])
+@pytest.mark.parametrize(("part", "since"), [("reports", "2026-01-01T06:00"), ("daily", "2025-12-31T07:00")])
 def test_reports_without_a_logical_date_cover_the_time_before(dagbag: DagBag, part: str, since: str) -> None:
     arguments = dict(pairwise(dagbag.dags[f"tidemark_flights_{part}"].get_task("rollup").application_args))
     asked = SimpleNamespace(run_after=datetime(2026, 1, 1, 7, tzinfo=UTC))
@@ -307,7 +311,7 @@ def test_the_slas_of_jobs_get_dags(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(dag_settings, "SLAS", tmp_path / "slas.toml")
     found = DagBag(dag_folder=str(DAGS))
     assert not found.import_errors
-    parts = ("sla_check", "reports", "daily_reports", "maintenance")
+    parts = ("sla_check", "reports", "daily")
     assert {*found.dags} == EXPECTED | {f"tidemark_shop_{part}" for part in parts}
     check = found.dags["tidemark_shop_sla_check"].get_task("check_sla")
     assert check.application_args[2:4] == ["--topology", "shop"]
@@ -327,7 +331,7 @@ for file in Path(sys.argv[1]).glob("*.py"):
         import_module(module)
 before = set(sys.modules)
 bag = DagBag(dag_folder=sys.argv[1])
-assert len(bag.dags) == 7, bag.import_errors
+assert len(bag.dags) == 6, bag.import_errors
 roots = {name.split(".")[0] for name in sys.modules}
 heavy = {"pyspark", "great_expectations", "deltalake", "duckdb", "polars", "pyarrow", "pandas", "numpy", "fastapi"}
 print(sorted(heavy & roots), len(set(sys.modules) - before))

@@ -31,7 +31,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "first-topology.md").read_text(enc
 COMMAND_S = 600
 CHECKED_S = 600
 """An SLA is checked each minute, and resolves after another one."""
-PAUSED = "tidemark_readings_daily_reports"
+PAUSED = "tidemark_readings_daily"
 FILE = re.compile(r"`([\w/-]+\.(?:toml|py))`")
 
 

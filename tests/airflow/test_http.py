@@ -13,7 +13,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from html.parser import HTMLParser
@@ -265,7 +264,8 @@ def test_the_price_of_bounds_is_that_of_the_command_line(client: Client, warehou
         ("/dags/tidemark_flights_streams", "../pages/flights"),
         ("/dags/tidemark_flights_streams?task=carriers", "../pages/flights/streams/carriers"),
         ("/dags/tidemark_flights_sla_check?task=tell_log", "../pages/flights/slas"),
-        ("/dags/tidemark_flights_daily_reports?task=rollup", "../pages/flights"),
+        ("/dags/tidemark_flights_daily?task=rollup", "../pages/flights"),
+        ("/dags/tidemark_late_daily_reports", "../pages/late_daily"),
         ("/dags/tidemark_flights_decisions?task=decide", "../pages/flights"),
         ("/pages/flights/streams/carriers", "../operators/carrier_delays"),
         ("/pages/flights/streams/first_report", "../../flights#stream-first_report"),
@@ -274,16 +274,6 @@ def test_the_price_of_bounds_is_that_of_the_command_line(client: Client, warehou
 def test_a_tab_leads_to_the_page_of_its_task(client: Client, url: str, place: str) -> None:
     answer = client.get(url)
     assert (answer.status_code, answer.headers["Location"]) == (307, place)
-
-
-def test_the_tab_of_a_topology_named_daily_is_its_own(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    flights = load(TOPOLOGIES / "flights.toml")
-    both = {Path(f"{name}.toml"): replace(flights, name=name) for name in ("flights", "late_daily")}
-    monkeypatch.setattr(page_api, "topologies", lambda: both)
-    places = [
-        client.get(f"/dags/tidemark_{dag}_reports").headers["location"] for dag in ("late_daily", "flights_daily")
-    ]
-    assert places == ["../pages/late_daily", "../pages/flights"]
 
 
 def test_the_tab_of_a_foreign_dag_says_so(client: Client) -> None:

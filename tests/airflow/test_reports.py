@@ -50,7 +50,7 @@ from tidemark.storage.delta.tables import scan
 
 NOON = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 WINDOW = {"window_start": NOON - 5_000, "window_end": NOON}
-DAILY, SLA_CHECK = "tidemark_flights_daily_reports", "tidemark_flights_sla_check"
+DAILY, SLA_CHECK = "tidemark_flights_daily", "tidemark_flights_sla_check"
 FINISHED = {
     "status": {
         "flight_events": 1_000, "weather": 1_000, "flight_updates": 1_010, "weather_now": 1_005,
@@ -228,6 +228,9 @@ def logged(api: AirflowApi, dag_id: str) -> list[str]:
 def test_a_backfill_computes_the_reports_of_a_past_day_again(backfilled: AirflowApi, layout: Layout) -> None:
     ((run_id, state),) = backfilled.runs(DAILY).items()
     assert (run_id.partition("__")[0], state) == ("backfill", SUCCESS), backfilled.task_states(DAILY, run_id)
+    ran = ("hours", "rollup", "critical_path", "maintain", "done")
+    assert backfilled.task_states(DAILY, run_id) == dict.fromkeys(ran, SUCCESS)
+    assert any("tidemark_reports.py" in line for line in backfilled.log(DAILY, run_id, "maintain"))
     rolled_up = scan(layout.report_table("flights", LATENCY_ROLLUP.name)).collect()
     of_day = rolled_up.filter(scope="operator", grain="day").select("operator", "n", "sum_ms").rows()
     assert of_day == [("carrier_delays", 10, 1_000)]
@@ -414,16 +417,6 @@ def test_nobody_gets_in_without_the_password(api: AirflowApi) -> None:
 @pytest.mark.parametrize("file", ["secrets.json", "passwords.json"])
 def test_secrets_are_for_their_owner_alone(home: Path, file: str) -> None:
     assert stat.S_IMODE((home / file).stat().st_mode) == 0o600
-
-
-def test_a_run_can_be_triggered_and_watched(api: AirflowApi) -> None:
-    dag = "tidemark_flights_maintenance"
-    run_id = api.trigger(dag, {})
-    api.unpause(dag)
-    wait_for(lambda: api.run_state(dag, run_id) in ENDED, "the end of the run", 180)
-    assert api.runs(dag) == {run_id: SUCCESS}
-    assert api.task_states(dag, run_id) == {"maintain": SUCCESS}
-    assert any("tidemark_maintenance.py" in line for line in api.log(dag, run_id, "maintain"))
 
 
 def test_starting_what_runs_changes_nothing(home: Path, api: AirflowApi) -> None:

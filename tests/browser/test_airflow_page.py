@@ -219,7 +219,7 @@ def test_a_failed_task_leads_to_the_named_operator(signed_in: Page, api: Airflow
     for of_dag, leads_to in {
         "tidemark_flights_streams?task=status": "flights#stream-status",
         "tidemark_flights_sla_check?task=check_sla": "flights/slas",
-        "tidemark_flights_daily_reports": "flights",
+        "tidemark_flights_daily": "flights",
     }.items():
         signed_in.goto(f"{api.url}/tidemark/dags/{of_dag}")
         assert signed_in.url == f"{api.url}/tidemark/pages/{leads_to}"

@@ -333,7 +333,7 @@ def test_check_lists_valid_topologies_and_refuses_invalid_ones(tmp_path: Path) -
     good = tidemark(tmp_path, "check", str(topologies / "sensors.toml"))
     assert good.returncode == 0
     assert good.stdout.startswith("sensors.toml: sensors/readings: readings, ")
-    parts = ("streams", "reports", "sla_check", "maintenance", "daily_reports", "decisions")
+    parts = ("streams", "reports", "sla_check", "daily", "decisions")
     assert good.stdout.splitlines()[-5:] == [
         "sensors: streams: readings",
         "sensors: topics: reads readings at the broker that `tidemark up` starts",

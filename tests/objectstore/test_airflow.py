@@ -133,7 +133,7 @@ def flow(store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]
         parts = _start(home, address)
         _follow_the_page(home, store)
         api = airflow.wait_until_healthy(home / "airflow", parts)
-        for part in ("streams", "reports", "sla_check", "maintenance"):
+        for part in ("streams", "reports", "sla_check", "daily"):
             process.wait_until(lambda part=part: api.has_dag(f"tidemark_orders_{part}"), part, WITHIN_S)  # type: ignore[misc]
             api.unpause(f"tidemark_orders_{part}")
         yield Flow(warehouse, home, api, address)
@@ -203,7 +203,7 @@ def test_slas_are_checked_beside_a_drain(flow: Flow, drained: None) -> None:
 def test_reports_and_upkeep_succeed(flow: Flow, first: str) -> None:
     now = datetime.now(UTC)
     interval = {"from": (now - timedelta(minutes=10)).isoformat(), "to": (now + timedelta(minutes=10)).isoformat()}
-    for part, run_id in {"reports": flow.run("reports", **interval), "maintenance": flow.run("maintenance")}.items():
+    for part, run_id in {part: flow.run(part, **interval) for part in ("reports", "daily")}.items():
         flow.succeeds(part, run_id)
     tables = Warehouse(flow.warehouse)
     counted = "select sum(n) from latency_rollup where grain = 'minute' and operator = 'board' and scope = 'operator'"

@@ -89,7 +89,7 @@ def test_two_lines_are_the_dags_of_a_project(on_airflow: FreshEnvironment, tmp_p
     # In Airflow 3.2 tasks cannot wait for people.
     version = on_airflow.answer("python", "-c", "import airflow; print(airflow.__version__)").split()[-1]
     asking = () if version.startswith("3.2.") else ("decisions",)
-    parts = sorted(["daily_reports", "maintenance", "reports", "sla_check", "streams", *asking])
+    parts = sorted(["daily", "reports", "sla_check", "streams", *asking])
     assert json.loads(said.splitlines()[-1]) == [[f"tidemark_shop_{part}" for part in parts], {}, False]
 
 

@@ -294,9 +294,9 @@ def test_up_unpauses_the_dags_of_jobs(project: Project, *, has_run: bool) -> Non
     assert up.launch(airflow, chosen) == {}
     up.check(airflow, chosen)
     assert home.warehouse.is_dir()  # batch jobs refuse a missing one
-    parts = ("reports", "sla_check", "maintenance", "daily_reports")
+    parts = ("reports", "sla_check", "daily")
     assert airflow.unpaused == [f"tidemark_shop_{part}" for part in parts]
-    assert airflow.triggered == (["tidemark_shop_sla_check", "tidemark_shop_maintenance"] if has_run else [])
+    assert airflow.triggered == (["tidemark_shop_sla_check"] if has_run else [])
     assert [each.name for each in up.with_queries(chosen)] == (["shop"] if has_run else [])
     assert "has no topology" not in tidemark(project.folder, "check").stdout
     if has_run:

@@ -28,7 +28,7 @@ from tidemark.model.topology import Topology, load
 from tidemark.semantics.liveness import Liveness
 
 TOPOLOGY = Project(CHECKOUT).topologies / "flights.toml"
-PARTS = ("streams", "reports", "sla_check", "maintenance", "daily_reports", "completeness")
+PARTS = ("streams", "reports", "sla_check", "daily", "completeness")
 """The DAGs of a topology: docs/airflow.md."""
 EXAMPLE = "complete_flights"
 """The DAG of `dags/examples` that runs for each complete interval."""

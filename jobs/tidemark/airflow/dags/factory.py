@@ -6,7 +6,7 @@ from importlib import import_module
 
 from airflow.sdk import DAG
 
-PARTS = ("streams", "reports", "sla_check", "maintenance", "decisions", "completeness")
+PARTS = ("streams", "reports", "sla_check", "decisions", "completeness")
 """A module here for each part; `reports` has two DAGs."""
 
 

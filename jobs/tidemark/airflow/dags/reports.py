@@ -1,4 +1,4 @@
-"""The DAGs that roll up latencies, find critical paths and judge suites.
+"""The DAGs that roll up latencies, find critical paths, judge suites and keep tables small.
 
 There are two per topology: one for every hour, and one for the day.
 """
@@ -11,6 +11,7 @@ from functools import partial
 from inspect import signature
 from pathlib import Path
 
+from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import (  # type: ignore[attr-defined]
     DAG,
     CronDataIntervalTimetable,
@@ -42,6 +43,9 @@ the reports fail. If the checker has stored no check for two `check_every`, it m
 DAILY = """
 Reports on the topology `{name}` for a day, once its hours are done. It includes facts that came too late for them.
 A second run replaces the day's rows and its page. A backfill computes past days again.
+
+At the end `maintain` keeps the tables small, also if the reports fail: it deletes old rows, compacts small files and
+removes unused ones. Its log ends with files, bytes and rows of each table, after and before; `maintenance` keeps them.
 
 `from` and `to` (ISO 8601, UTC) replace the run's data interval. Without either the report covers the day before.
 """
@@ -93,16 +97,23 @@ def make() -> Iterator[DAG]:
             )
         with dag(
             topology,
-            "daily_reports",
+            "daily",
             doc=DAILY,
             schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
             params=interval(),
         ) as daily:
+            report = job(job="critical_path", arguments=[*ends(24), *pages])
+            keep_small = job(job="maintain", trigger_rule="all_done")
+            # Without this leaf a failed report would not fail the run.
+            done = EmptyOperator(task_id="done", trigger_rule="none_failed")
             chain(
                 HourlyReportSensor(task_id="hours", hourly=hourly.dag_id),
                 job(job="rollup", arguments=ends(24)),
-                job(job="critical_path", arguments=[*ends(24), *pages]),
+                report,
+                keep_small,
+                done,
             )
+            chain(report, done)
         yield from (hourly, daily)
 
 

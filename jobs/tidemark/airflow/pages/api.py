@@ -115,7 +115,7 @@ _NO_EDITOR = "you may not edit this topology's DAG, as decisions need; ask an ad
 _FORGED = (
     "the form is from another site, of another user, or more than an hour old; open its page again and send it there"
 )
-DAG = re.compile(r"tidemark_(?P<topology>.+)_(?P<part>streams|reports|sla_check|maintenance|decisions|completeness)")
+DAG = re.compile(r"tidemark_(?P<topology>.+)_(?P<part>streams|reports|daily|sla_check|decisions|completeness)")
 """Matches the DAGs of topologies."""
 NAMED = re.compile(r"""^name\s*=\s*["']([^"']+)["']""", re.MULTILINE)
 """The topology name in a file, which may be invalid TOML."""
@@ -566,9 +566,6 @@ def show_dag(dag: str, task: str | None = None) -> Response:
         msg = f"the DAG {dag!r} is not one of a topology; those are named tidemark_TOPOLOGY_PART"
         raise UnknownName(msg)
     name, part = match["topology"], match["part"]
-    # The DAG of the daily reports of `x` is named as that of the hourly reports of `x_daily`.
-    if part == "reports" and name not in {*_known(), *_broken()}:
-        name = name.removesuffix("_daily")
     place = "/slas" if part == "sla_check" else f"/streams/{quote(task, safe='')}" if task and part == "streams" else ""
     return RedirectResponse(f"../pages/{name}{place}", 307, headers=HEADERS)
 

@@ -44,11 +44,6 @@ from tidemark.model.topology import Topology, load_each
 from tidemark.recorded.queries import recorded_topology
 from tidemark.reports.pages.topology_state import PageVerdict
 
-RUN_AT_ONCE = frozenset({"sla_check", "maintenance"})
-"""DAGs that run as soon as there are results.
-
-Their schedule does not matter for this run. Streams ask for their first report themselves.
-"""
 PARSED_WITHIN_S = 120.0
 RESULTS_WITHIN_S = 180.0
 TELL_EVERY_S = 5.0
@@ -258,7 +253,7 @@ class StackStart:
         for name, each in topologies.items():
             for part in parts_of(each):
                 dag = self._conductor(each).dag(part)
-                if part != "streams" and self._let_go(api, dag) and part in RUN_AT_ONCE and name in recorded:
+                if part != "streams" and self._let_go(api, dag) and part == "sla_check" and name in recorded:
                     api.trigger(dag, {})
         self._remembered.keep(self.home)
 
