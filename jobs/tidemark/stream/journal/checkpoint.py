@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,13 @@ class Plan:
     versions: Mapping[str, int] = field(default_factory=dict)
 
 
-def rearranged(checkpoint: Path, former: Sequence[int | None]) -> dict[str, bytes]:
+def rearranged(checkpoint: Path, former: Sequence[int | None], reads: Callable[[int, str], bool]) -> dict[str, bytes]:
     """Returns the files of a checkpoint that goes on where *checkpoint* is, with other sources of the query.
 
     Of each source in order, *former* has the number that it had; None: it is new, and begins with the batch after the
-    newest plan. The first number is 0, that of the ticks. Files are by their path in the folder. Only those are
-    returned which Spark reads at a start.
+    newest plan. The first number is 0, that of the ticks. *reads* says if the source with a number, of the new order,
+    reads a topic: offsets of others are left out. Files are by their path in the folder. Only those are returned which
+    Spark reads at a start.
 
     Raises:
         UnreadableFile: a plan is torn.
@@ -81,7 +83,9 @@ def rearranged(checkpoint: Path, former: Sequence[int | None]) -> dict[str, byte
     for batch_id in (number for number in planned if number >= first):
         try:
             of_batch, lines = _plan(checkpoint, batch_id)
-            kept = [NO_OFFSET if number is None else lines[number] for number in former]
+            kept: list[str] = []
+            for now, number in enumerate(former):
+                kept.append(NO_OFFSET if number is None else _of_topics(lines[number], partial(reads, now)))
         except _OF_ANOTHER_FORM as error:
             raise UnreadableFile(checkpoint / "offsets" / str(batch_id), str(error), RESTORE) from error
         files[f"offsets/{batch_id}"] = "\n".join([FORMAT, of_batch, *kept]).encode()
@@ -92,6 +96,14 @@ def rearranged(checkpoint: Path, former: Sequence[int | None]) -> dict[str, byte
             if path.is_file():
                 files["/".join(["sources", str(now), *path.parts[len(folder.parts) :]])] = path.read_bytes()
     return files
+
+
+def _of_topics(line: str, reads: Callable[[str], bool]) -> str:
+    """Returns the *line* of a source in a plan without the offsets of topics that it does not read."""
+    offset = None if line == NO_OFFSET else json.loads(line)
+    if not isinstance(offset, dict) or all(not isinstance(of, dict) or reads(topic) for topic, of in offset.items()):
+        return line
+    return json.dumps({topic: of for topic, of in offset.items() if reads(topic)})
 
 
 def read_plan(checkpoint: Path, batch_id: int) -> Plan:

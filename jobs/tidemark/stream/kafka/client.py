@@ -218,7 +218,8 @@ class KafkaBroker:
         Before it has places, those of its list; then a missing one is an error, as of any source.
         """
         states: dict[str, TopicState] = {}
-        names = sorted({place.topic for place in source.places} or source.topics)
+        # A topic that is not in the list any more keeps its numbers.
+        names = sorted({place.topic for place in source.places if source.reads(place.topic)} or source.topics)
         for name, asked in self._asked(source, names).items():
             try:
                 states[name] = self._state(source.alone(name), asked)

@@ -61,6 +61,8 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
         # What sources that end, or begin anew, have planned is not read on.
         of_others = {number for number, each in enumerate(listed, start=1) if each.name not in going_on}
         plans_of_batches = plans(checkpoint, without=of_others)
+        if any(change.has_other_topics for change in sources):
+            plans_of_batches = {number: _read_on(stream, ends) for number, ends in plans_of_batches.items()}
     except UnreadableFile as error:  # of another version of Spark
         damaged.append(error)
         committed, commit_is_torn, plans_of_batches = None, False, None
@@ -145,6 +147,12 @@ def _listed(control: Path) -> list[ListedSource]:
         return Control(control).sources()
     except UnreadableFile:
         return []
+
+
+def _read_on(stream: Stream, ends: Ends | None) -> Ends | None:
+    """Returns the *ends* of the topics that *stream* reads now."""
+    sources = stream.sub.outside_sources
+    return None if ends is None else {name: of for name, of in ends.items() if any(o.reads(name) for o in sources)}
 
 
 def _planned(

@@ -35,6 +35,8 @@ from tidemark.stream.journal.checkpoint import rearranged
 
 NEXT = "checkpoint.next"
 LIST = "sources.json"
+SEVERAL, CLUSTER = "topics ", " of cluster "
+"""What the place of a source over several topics begins with, and what its cluster follows."""
 
 
 class Fate(StrEnum):
@@ -80,12 +82,17 @@ class SourceChange:
     @property
     def is_renamed(self) -> bool:
         """True if it goes on under another name."""
-        return self.goes_on and self.is_of_another_name
+        return self.goes_on and self._was.name != self.name
+
+    @property
+    def has_other_topics(self) -> bool:
+        """True if it goes on, and its list of topics has changed."""
+        return self.goes_on and self.place != self._was.place
 
     @property
     def is_news(self) -> bool:
         """False if it is as it was."""
-        return not self.goes_on or self.is_renamed
+        return not self.goes_on or self.is_renamed or self.has_other_topics
 
     @property
     def ways(self) -> tuple[str, ...]:
@@ -108,7 +115,8 @@ class SourceChange:
         match self.fate:
             case Fate.GOES_ON:
                 where = f" where {self._was.name} was" if self.is_renamed else ""
-                return f"the source {self.name} goes on{where}"
+                topics = f" and reads {self.place}" if self.has_other_topics else ""
+                return f"the source {self.name} goes on{where}{topics}"
             case Fate.BEGINS:
                 return f"the source {self.name} begins to read {self.place}"
             case Fate.ENDS:
@@ -132,10 +140,10 @@ def place_of(source: Reading) -> str:
         case HopSource():
             return f"hop of {source.repartition}"
         case Source():
-            cluster = "" if source.kafka == DEFAULT else f" of cluster {source.kafka}"
+            cluster = "" if source.kafka == DEFAULT else f"{CLUSTER}{source.kafka}"
             if source.reads_several:
                 # The order of a list changes nothing.
-                return f"topics {', '.join(sorted(source.topics)) or source.topic}{cluster}"
+                return f"{SEVERAL}{', '.join(sorted(source.topics)) or source.topic}{cluster}"
             return f"topic {source.topic}{cluster}" if source.topic else f"folder {source.delta or source.files}"
         case _:
             assert_never(source)
@@ -161,10 +169,17 @@ def _fate(source: Reading, former: ListedSource | None) -> Fate:
     if former is None:
         return Fate.BEGINS
     is_named = former.name == source.name or (isinstance(source, Source) and former.name == source.was)
-    if is_named and former.place == place_of(source):
+    if is_named and (former.place == place_of(source) or _are_topics(source, former)):
         return Fate.GOES_ON
     # Offsets of one place say nothing about another, so the file has to say where to begin.
     return Fate.BEGINS if _is_told(source) else Fate.REFUSED
+
+
+def _are_topics(source: Reading, former: ListedSource) -> bool:
+    """Returns True if *source* reads several topics of the same cluster as before, which have numbers of their own."""
+    if not isinstance(source, Source) or not source.reads_several or not former.place.startswith(SEVERAL):
+        return False
+    return former.place.partition(CLUSTER)[2] == place_of(source).partition(CLUSTER)[2]
 
 
 def _is_told(source: Reading) -> bool:
@@ -190,13 +205,18 @@ def follow(control: Control, sub: SubTopology, reached: int) -> list[SourceChang
         return []
     # The first source of every query are the ticks.
     numbers = {each.name: number for number, each in enumerate(listed, start=1)}
-    former: list[int | None] = [0]
+    sources, former = sub.sources, list[int | None]([0])
     for change in found:
         if change.place is not None:
             former.append(numbers[change.former.name] if change.goes_on and change.former else None)
+
+    def reads(number: int, topic: str) -> bool:
+        source = sources[number - 1] if number else None
+        return not isinstance(source, Source) or not source.reads_several or source.reads(topic)
+
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
-        for name, file in rearranged(control.home / "checkpoint", former).items():
+        for name, file in rearranged(control.home / "checkpoint", former, reads).items():
             archive.writestr(f"checkpoint/{name}", file)
         archive.writestr(LIST, json.dumps([asdict(each) for each in now]))
     put_once(control.home / NEXT, content.getvalue())
@@ -207,7 +227,7 @@ def follow(control: Control, sub: SubTopology, reached: int) -> list[SourceChang
 def _listed(change: SourceChange, reached: int) -> ListedSource:
     assert change.place is not None
     if change.goes_on and change.former is not None:
-        return replace(change.former, name=change.name)
+        return replace(change.former, name=change.name, place=change.place)
     return ListedSource(name=change.name, place=change.place, after=reached)
 
 
@@ -273,6 +293,9 @@ def continued(was: StreamProgress, listed: Sequence[ListedSource], sub: SubTopol
                 progress = was.inputs.get(source.was)
             if of_list is not None and was.batch_id <= of_list.after:
                 progress = _begun(source, of_list)
+            elif progress is not None and progress.places:
+                read = {n: part for n, part in progress.partitions.items() if source.reads(progress.places[n].topic)}
+                progress = replace(progress, partitions=read) if read != progress.partitions else progress
         if progress is not None:
             inputs[source.name] = progress
     return was if inputs == was.inputs else replace(was, inputs=inputs)
