@@ -186,6 +186,44 @@ def test_a_begin_that_is_interrupted_is_done_again(
     assert at >= 6  # of each stream the list of its states, what began, and what it means now
 
 
+def test_two_operators_begin_one_after_the_other_also_if_the_written_states_are_gone(
+    tmp_path: Path, played: Callable[[Path, int], Play]
+) -> None:
+    """What began is known beside the states that were written without it."""
+    before = played(tmp_path / "w", 1)
+    play = continued(before, OF_MAXIMUM.replace("count(*)", "sum(v)"))
+    for operator in ("totals", "counts"):
+        assert len(refused(play)) == (2 if operator == "totals" else 1)
+        begin_plan(play.topology, play.home, operator).apply()
+    resharding.forget(play.control.home)
+    start(play)
+    batch(play, 2, a=2)
+    assert values(play, "totals")[-1] == (2, "a", {"total": 2})
+    assert values(play, "counts")[-1] == (2, "a", {"n": 2})
+
+
+def test_a_begin_that_ends_between_two_streams_is_refused_until_it_is_done(
+    tmp_path: Path, played: Callable[[Path, int], Play], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = played(tmp_path / "w", 1)
+    parts = count()
+
+    def once(*given: Any, really: Callable[..., Any] = Control.begin_anew) -> None:
+        if next(parts):
+            raise KeyboardInterrupt
+        really(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Control, "begin_anew", once)
+        with pytest.raises(KeyboardInterrupt):
+            begin_plan(play.topology, play.home, "totals").apply()
+    assert len(refused(play)) == 1
+    begin_plan(play.topology, play.home, "totals").apply()
+    start(play)
+    batch(play, 2, a=2)
+    assert values(play, "sums", "dealt")[-1] == (2, "a", {"together": 2})
+
+
 def test_former_rows_can_be_dropped(tmp_path: Path, played: Callable[[Path, int], Play]) -> None:
     play = played(tmp_path / "w", 1)
     done = begin_plan(play.topology, play.home, "totals", drop_rows=True).apply()

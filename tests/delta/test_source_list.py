@@ -21,6 +21,7 @@ from tidemark.semantics.progress import InputProgress, PartitionProgress, Stream
 from tidemark.stream.startup import source_list
 from tidemark.stream.startup.changes import changes_of
 from tidemark.stream.startup.evidence import evidence
+from tidemark.stream.startup.soundness import findings
 from tidemark.stream.startup.source_list import Fate, changes, continued, follow, settle
 
 BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":1400000000000}'
@@ -74,8 +75,8 @@ def test_a_checkpoint_follows_the_names_of_its_sources(tmp_path: Path) -> None:
         "c": Fate.BEGINS, "renamed": Fate.GOES_ON, "files": Fate.GOES_ON, "a": Fate.REFUSED,
     }  # fmt: skip
     assert [change.line for change in follow(control, TOLD, 7)] == [
-        "the source c begins to read topic c", "the source renamed goes on where b was",
-        "the source a begins to read topic z",
+        "the source c begins with topic c", "the source renamed goes on where b was",
+        "the source a begins with topic z",
     ]  # fmt: skip
     now = content(control)
     assert now["checkpoint/offsets/8"].splitlines() == [
@@ -171,6 +172,27 @@ def test_records_that_wait_keep_the_name_of_their_source_and_are_counted_when_it
     )
     fates = {each.operator: (each.fate, each.held) for each in changes_of(play_of(play, other))}
     assert fates == {"others": (Fate.BEGINS, 0), "log": (Fate.GOES_ON, 0), "events": (Fate.ENDS, 2)}
+
+
+def test_a_batch_that_was_planned_before_a_source_began_is_no_damage(tmp_path: Path) -> None:
+    """The driver was killed with batch 1 planned, and the next one decided it by that plan."""
+    both = topology_of(
+        a=source(topic="a", sub_topology="all"),
+        b=source(topic="b"),
+        log=sink("a", table="log"),
+        more=sink("b", table="b"),
+    )
+    play = Play(both, tmp_path)
+    play.batch([play.row("a", ms(0), id="x", v=0)], at_ms=ms(0.1))
+    play.batch([play.row("a", ms(1), id="x", v=1)], at_ms=ms(1.1))
+    play.control.keep_sources(
+        [ListedSource(name="a", place="topic a"), ListedSource(name="b", place="topic b", after=0)]
+    )
+    plans = play.control.home / "checkpoint" / "offsets"
+    plans.mkdir(parents=True)
+    for batch_id in (0, 1):
+        (plans / str(batch_id)).write_text("\n".join(["v1", BATCH, "0", json.dumps({"a": {"0": batch_id + 1}}), "-"]))
+    assert findings(evidence(play.stream("all"))) == []
 
 
 def play_of(play: Play, toml: str) -> Stream:

@@ -185,6 +185,7 @@ class ListedSource:
         name: its name.
         place: the topic, table, folder or hop that it reads, as text.
         after: the newest batch before it began; -1: the stream began with it.
+        told: its `starting_offsets` when the broker was asked for `starts`; None: it was not.
         starts: of a source that begins at other offsets than the earliest: topic, partition and the offset at which
             each begins. None: at the earliest, or it is not asked yet.
     """
@@ -192,7 +193,12 @@ class ListedSource:
     name: str
     place: str
     after: int = -1
+    told: str | None = None
     starts: tuple[tuple[str, int, int], ...] | None = None
+
+    def is_unread_after(self, batch_id: int) -> bool:
+        """Returns True if no batch up to *batch_id* has read it."""
+        return batch_id <= self.after
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -608,7 +614,7 @@ class Control:
         return all_ or []
 
     def begin_anew(self, names: Iterable[str], after: int, now: Mapping[str, str]) -> None:
-        """Lets the operators *names* begin with the batch behind *after*; what they keep means *now* another thing."""
+        """Lets the operators *names* begin with the batch behind *after*; the meanings to store are *now*."""
         begun = [*self.begun(), *(BegunOperator(name=name, after=after) for name in names)]
         replace(self.home / "begun.json", sealed(self.home, "begun.json", [asdict(each) for each in begun]))
         replace(self.home / "meanings.json", sealed(self.home, "meanings.json", dict(now)))

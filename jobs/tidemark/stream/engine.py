@@ -24,12 +24,12 @@ from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
 from tidemark.stream.decide.due import DueTimes
-from tidemark.stream.distributed.resharding import remembered_shards
+from tidemark.stream.distributed.resharding import begun_behind, remembered_shards, reshard
 from tidemark.stream.distributed.shards import Collect, Executors, Shards
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
 from tidemark.stream.journal.entries import Entry, Journal
-from tidemark.stream.journal.state_runs import StateRun
+from tidemark.stream.journal.state_runs import StateRun, StateRuns
 from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.numbering import multi_topic_sources, number_partitions, number_records, with_places
 from tidemark.stream.operate.steps import Steps
@@ -471,13 +471,15 @@ class Engine:
 def load_state(steps: Steps, stream: Stream, journal: Journal, state: StateFiles, was: StreamProgress) -> None:
     """Loads the state of *stream* after the progress *was* into the memory of *steps*, all shards together.
 
-    *journal* and *state* are read, and not written.
+    *journal* is read, and *state*, which is written only where `tidemark begin` was interrupted.
     """
     newest = journal.newest()
     if newest is None:
         return
     # The driver before may have run in shards, or an operator begins anew.
-    states = remembered_shards(stream, newest) or newest.notes.states
+    states: Sequence[StateRuns] = remembered_shards(stream, newest) or newest.notes.states
+    if states is newest.notes.states and begun_behind(stream, newest):
+        states = reshard(stream, journal, newest, None, lambda _: state, log.info)
     if len(states) == 1:
         state.load(steps.memory, states[0], was.batch_id)
     else:

@@ -56,7 +56,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     )
     try:
         refuse_other(stream_of.layout.warehouse)
-        _start(stream_of, control)
+        _start(stream_of, control, epoch)
         if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
             log.warning("the previous driver was killed: %s", reading)
         failed = count_kill(control, sub, before)
@@ -84,18 +84,19 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     return 0
 
 
-def _start(stream_of: Stream, control: Control) -> None:
-    """Makes the stream that of its file.
+def _start(stream_of: Stream, control: Control, epoch: int) -> None:
+    """Compares what the stream has kept with its file, and follows other sources.
 
     Raises:
         Unsound: it cannot be, or what it left is damaged.
     """
-    settle(control)
+    check_lease = partial(control.check_lease, epoch)
+    settle(control, check_lease)
     # Before the first batch, which would write over the evidence.
     refuse_unless_sound(evidence(stream_of))
     # Only of a sound stream: the next start compares the file with these meanings.
     control.keep_meanings(meanings(stream_of.sub))
-    for change in follow(control, stream_of.sub, newest_progress(control.home).batch_id):
+    for change in follow(control, stream_of.sub, newest_progress(control.home).batch_id, check_lease):
         log.warning("%s", change.line)
 
 

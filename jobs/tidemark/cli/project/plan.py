@@ -10,10 +10,11 @@ from dataclasses import asdict
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import topology_with_file
+from tidemark.collecting import names_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
-from tidemark.stream.startup.changes import OperatorChange, of_topology
+from tidemark.stream.startup.changes import OperatorChange, changes_of
 from tidemark.stream.startup.source_list import Fate
 
 UNCHANGED, CHANGES, REFUSES = 0, 3, 4
@@ -41,7 +42,13 @@ def command(options: argparse.Namespace) -> int:
 
 def changes_of_topology(topology: Topology, layout: Layout) -> list[OperatorChange]:
     """Returns what becomes of each operator of *topology*, whose streams have written to *layout*."""
-    return of_topology([Stream(topology, sub, layout) for sub in topology.sub_topologies])
+    found = [change for sub in topology.sub_topologies for change in changes_of(Stream(topology, sub, layout))]
+    streams = layout.control(topology.name, topology.sub_topologies[0].name).parent
+    for home in sorted(streams.iterdir() if streams.is_dir() else ()):
+        if home.name not in names_in(topology.sub_topologies) and (home / "journal").is_dir():
+            why = "the stream is not in the file any more; its tables stay"
+            found.append(OperatorChange(sub_topology=home.name, operator="*", fate=Fate.ENDS, why=why))
+    return found
 
 
 def status_of(changes: Sequence[OperatorChange]) -> int:

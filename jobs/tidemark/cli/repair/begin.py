@@ -1,12 +1,12 @@
-"""`tidemark begin`: lets an operator begin anew, whose key, window or function has changed.
+"""`tidemark begin`: lets an operator whose key, window or function has changed begin anew.
 
-It and the sums behind it begin without their states, with the next record, under their own names.
+The operator, and the sums behind it, begin without their states, with the next record, under their own names.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -79,7 +79,7 @@ def begin_plan(topology: Topology, warehouse: Path, operator: str, *, drop_rows:
         if Control(part.stream.control).is_held():
             msg = f"{part.name}: its driver is running; drain it first (`tidemark down {topology.name}`)"
             raise InvalidArgument(msg)
-        part.refuse_unread()
+        part.refuse_unread(begin)
     goes_on = goes_on_behind(topology, operator)
     lines = [part.line(drop_rows=drop_rows) for part in parts]
     lines += [f"go on behind it: {', '.join(goes_on)}"] if goes_on else []
@@ -106,13 +106,14 @@ class _Part:
         home = self.stream.control / "journal"
         return Journal(home, "data").newest() if home.is_dir() else None
 
-    def refuse_unread(self) -> None:
-        """Raises InvalidArgument if the stream has not read all updates of a hop.
+    def refuse_unread(self, begin: Collection[str]) -> None:
+        """Raises InvalidArgument if the stream has not read all updates of a repartition among *begin*.
 
         Those of the former meaning would be added to the new sums.
         """
         topology, layout = self.stream.topology, self.stream.layout
-        for source in self.stream.sub.hops_read if self.newest else ():
+        hops = [source for source in self.stream.sub.hops_read if source.repartition in begin]
+        for source in hops if self.newest else ():
             path = layout.hop(topology.name, source.upstream, source.repartition)
             read = self.newest.notes.progress.inputs.get(source.name, InputProgress()).partitions if self.newest else {}
             until = read.get(0, PartitionProgress()).until_offset
@@ -182,5 +183,6 @@ def _apply(parts: Sequence[_Part], *, drop_rows: bool) -> str:
         # All leases are taken before the first stream is changed.
         held = [leases.enter_context(Control(part.stream.control).held()) for part in parts if part.newest]
         changed = [part for part in parts if part.newest]
-        done = [part.apply(check, drop_rows=drop_rows) for part, check in zip(changed, held, strict=True)]
-    return "\n".join([*done, *(part.line(drop_rows=drop_rows) for part in parts if not part.newest)])
+        # The stream of the operator itself comes last: until then its file is refused, and the command is given again.
+        done = [part.apply(check, drop_rows=drop_rows) for part, check in reversed([*zip(changed, held, strict=True)])]
+    return "\n".join([*reversed(done), *(part.line(drop_rows=drop_rows) for part in parts if not part.newest)])

@@ -474,6 +474,10 @@ def _starting_offsets(keys: Keys, place: Mapping[str, str]) -> str | int | None:
     if "files" in place:
         problem = f"is {text!r}, but the source reads files, and every file of a folder is read"
         keys.fail("starting_offsets", problem, f"leave it out, or write {EARLIEST!r}")
+    if text == LATEST and "delta" in place:
+        # Spark notes where it begins with the first new rows alone, and would pass over those that come before.
+        problem = "is 'latest', but the source reads a Delta table"
+        keys.fail("starting_offsets", problem, 'write an instant, such as "2026-07-01T00:00:00Z"')
     return text if text == LATEST else keys.instant_ms(text, "starting_offsets")
 
 

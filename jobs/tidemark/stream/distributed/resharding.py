@@ -16,6 +16,7 @@ import msgspec
 import polars as pl
 
 from tidemark.control.files import read
+from tidemark.control.folder import Control
 from tidemark.model.stream import Stream
 from tidemark.storage.location import put_once
 from tidemark.stream.distributed.sharding import Sharding, ShardingImpossible
@@ -70,17 +71,28 @@ def reshard(
     """
     if sharding is not None:
         _refuse_if_records_wait(stream, newest)
+    left_out = {*without_operators, *begun_behind(stream, newest)}
     # StateRuns are never changed in place, so all shards begin with the same one.
     shards = [StateRuns(newest.batch_id)] * stream.shards
     n = len(newest.notes.states)
     for old in range(n):
         # Only one old shard is in memory at a time.
         before = _rows(shards)
-        shards = _with_old(
-            _old_shard(stream, journal, newest, old, without_operators), shards, sharding, files_of_shard
-        )
+        shards = _with_old(_old_shard(stream, journal, newest, old, left_out), shards, sharding, files_of_shard)
         say(f"partitioned the state of {old + 1} of {n} shards: {_rows(shards) - before:,} rows")
     return shards
+
+
+def begun_behind(stream: Stream, newest: Entry) -> frozenset[str]:
+    """Returns the operators, and the sources with records that wait, that begin behind the *newest* entry.
+
+    Its states of them are of another meaning, or of a place that is not read any more.
+    """
+    control = Control(stream.control)
+    begun = {each.name for each in control.begun() if each.after >= newest.batch_id}
+    waiting = {name for runs in newest.notes.states for name, n in runs.held.items() if n}
+    sources = {each.name for each in control.sources() if each.after >= newest.batch_id}
+    return frozenset(begun | (sources & waiting))
 
 
 def _refuse_if_records_wait(stream: Stream, newest: Entry) -> None:
@@ -169,9 +181,9 @@ def remembered_shards(stream: Stream, newest: Entry) -> tuple[StateRuns, ...] | 
         return None
     for path in files_of(stream.control, remembered.states):
         if found := damage_of(path):
-            log.warning("%s, written by `tidemark reshard`: %s; partitioning the state again", path, found)
+            log.warning("%s, written by `tidemark reshard` or `begin`: %s; writing the state again", path, found)
             return None
-    log.info("starting with %d shards written by `tidemark reshard`", len(remembered.states))
+    log.info("starting with %d shards written by `tidemark reshard` or `begin`", len(remembered.states))
     return remembered.states
 
 

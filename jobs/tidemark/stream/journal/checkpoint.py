@@ -300,7 +300,7 @@ def plans(checkpoint: Path, *, without: Container[int] = ()) -> dict[int, Ends |
     for number in _numbers(checkpoint / "offsets"):
         with suppress(FileNotFoundError):  # a running driver deletes old plans
             lines = len(_text(checkpoint / "offsets" / str(number)).splitlines())
-            # A query never changes its sources, so a plan with fewer lines than an earlier one is torn.
+            # All plans of a checkpoint have a line per source, so one with fewer than an earlier one is torn.
             ends[number] = None if lines < most else _ends_or_none(checkpoint, number, without)
             most = max(most, lines)
     return ends
@@ -335,6 +335,13 @@ def committed_at_ms(checkpoint: Path, batch_id: int) -> int | None:
         # The file of a commit has no time in it, so its time of writing counts, by the file system's clock.
         return (checkpoint / "commits" / str(batch_id)).stat().st_mtime_ns // 1_000_000
     return None
+
+
+def without_offset(checkpoint: Path, batch_id: int) -> set[int]:
+    """Returns the numbers of the sources that have no offset in the plan of *batch_id*; none if it is torn."""
+    with suppress(FileNotFoundError, *_OF_ANOTHER_FORM):
+        return {number for number, line in enumerate(_plan(checkpoint, batch_id)[1]) if line == NO_OFFSET}
+    return set()
 
 
 def _ends_or_none(checkpoint: Path, number: int, without: Container[int]) -> Ends | None:

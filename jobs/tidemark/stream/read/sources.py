@@ -341,13 +341,8 @@ def _appended(
 
 def _begin(source: Source) -> dict[str, str]:
     """Returns Spark's options for where *source*, a table, begins."""
-    match source.starting_offsets:
-        case int() as at_ms:
-            return {"startingTimestamp": iso(at_ms)}
-        case "latest" as latest:
-            return {"startingVersion": latest}
-        case _:
-            return {}
+    at_ms = source.starting_offsets
+    return {"startingTimestamp": iso(at_ms)} if isinstance(at_ms, int) else {}
 
 
 def _paced(reader: DataStreamReader, *, max_files: int | None, max_bytes: int | None) -> DataStreamReader:

@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tidemark.control.folder import Control
+from tidemark.collecting import names_in
+from tidemark.control.folder import Control, ListedSource
 from tidemark.errors import UnreadableFile
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
@@ -26,7 +27,7 @@ from tidemark.stream.journal.entries import Entry, Journal
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
-from tidemark.stream.startup.source_list import Fate, SourceChange, changes
+from tidemark.stream.startup.source_list import Fate, SourceChange, changes, place_of
 from tidemark.stream.startup.state_compatibility import changed, meanings, types
 from tidemark.stream.write.declared import declared_tables
 
@@ -73,8 +74,19 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
     other = [*changed_lines(stream)]
     meant = {name: [line for line in other if operator_of(line) == name] for name in map(operator_of, other)}
     found: list[OperatorChange] = []
+    for former, naming in former_streams(stream) if newest is None else ():
+        why = f"its sources were read by the stream {former}"
+        found.append(_change(stream, naming[0], Fate.REFUSED, why=why, way=f'write sub_topology = "{former}" there'))
+    tables = {f"the table {sink.table}": sink.name for sink in stream.sub.sinks if sink.table}
+    for line in meant.pop(None, []):
+        table = next((table for table in tables if table in line.partition(":")[0]), "")
+        way = "give the table another name in the file"
+        found.append(_change(stream, tables.get(table, table), Fate.REFUSED, why=line, way=way))
+    told = {change.operator for change in found}
     for operator in stream.sub.operators:
         name, own = operator.name, meant.get(operator.name, [])
+        if name in told:
+            continue
         if (source := sources.get(name)) is not None:
             found.append(_of_source(stream, source, newest))
         elif own:
@@ -84,9 +96,6 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
             found.append(_change(stream, name, Fate.GOES_ON))
         else:
             found.append(_change(stream, name, Fate.BEGINS, why="it begins with the next record"))
-    for line in meant.get(None, []):
-        table = line.partition(":")[0].removeprefix("the table ").rpartition(" ")[2]
-        found.append(_change(stream, table, Fate.REFUSED, why=line, way="give the table another name in the file"))
     found += [_of_source(stream, change, newest) for change in sources.values() if change.fate is Fate.ENDS]
     known = {change.operator for change in found} | {each.former.name for each in sources.values() if each.former}
     gone = [_change(stream, name, Fate.ENDS, why="its rows stay") for name in sorted(ran - known)]
@@ -118,6 +127,44 @@ def _meanings(control: Path) -> dict[str, str]:
         return {}
 
 
+def former_streams(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yields former streams that have read a source of *stream*, with the operators that could name them.
+
+    These are streams that the topology no longer has.
+    """
+    current = {*names_in(stream.topology.sub_topologies)}
+    operators = [o for o in stream.sub.operators if not o.hop_of]
+    # Without an operator that sets the name, the first one could set it.
+    naming = tuple(o.name for o in operators if o.sub_topology) or (operators[0].name,)
+    homes = stream.control.parent.iterdir() if stream.control.parent.is_dir() else []
+    for home in sorted(homes):
+        if home.name not in current and _has_read(home, stream):
+            yield home.name, naming
+
+
+def _has_read(home: Path, stream: Stream) -> bool:
+    """Returns True if another stream has read a source of *stream*.
+
+    *home* is the other stream's control folder.
+    """
+    try:
+        newest = Journal(home / "journal", "data").newest() if (home / "journal").is_dir() else None
+    except UnreadableFile:
+        return False  # of a damaged journal nothing is known
+    inputs = newest.notes.progress.inputs if newest else {}
+    names, places = {*names_in(stream.sub.sources)}, {*map(place_of, stream.sub.sources)}
+    # The source may have had another name there.
+    return not names.isdisjoint(inputs) or bool(inputs and places & {each.place for each in listed_sources(home)})
+
+
+def listed_sources(control: Path) -> list[ListedSource]:
+    """Returns the stored sources; empty, too, if their file is damaged."""
+    try:
+        return Control(control).sources()
+    except UnreadableFile:
+        return []
+
+
 def with_waiting(of_sources: Sequence[SourceChange], newest: Entry | None) -> list[SourceChange]:
     """Returns the changes *of_sources*, where another name is refused while records wait under the former one.
 
@@ -140,10 +187,11 @@ def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> Op
         way = change.ways[0]
     if change.fate is Fate.ENDS and newest is not None:
         parts = [part.seen for part in newest.notes.decision.sources if part.source == change.name]
-        if all(part.latest_offset is not None for part in parts):
+        if parts and all(part.latest_offset is not None for part in parts):
             unread = sum(max(0, (part.latest_offset or 0) - part.until_offset) for part in parts)
         held = _waiting(newest, change.name)
-    why = "" if not change.is_news else change.line.partition(change.name)[2].lstrip(": ")
+    why = change.line.removeprefix(f"the source {change.name}").lstrip(": ") if change.is_news else ""
+    why = "" if change.fate is Fate.ENDS else why.removeprefix("begins with ").removeprefix("goes on ")
     return _change(stream, change.name, change.fate, why=why, way=way, unread=unread, held=held)
 
 
@@ -196,8 +244,3 @@ def keeps_states(topology: Topology, operator: str) -> bool:
     """Returns True if *operator* keeps states, without which it can begin anew."""
     own = topology.operators[operator]
     return f"operators.{operator}" in step_of(own).meaning(own)
-
-
-def of_topology(streams: Sequence[Stream]) -> list[OperatorChange]:
-    """Returns the changes of all *streams* of a topology."""
-    return [change for stream in streams for change in changes_of(stream)]

@@ -7,7 +7,7 @@ stream looks sound: each one before the one that it follows.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from tidemark.collecting import names_in, omit, pick
+from tidemark.collecting import omit, pick
 from tidemark.control.files import RESTORE, not_files
-from tidemark.control.folder import Control, ListedSource
 from tidemark.errors import UnreadableFile
+from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.semantics.progress import StreamProgress
@@ -31,14 +31,14 @@ from tidemark.storage.delta.tables import HISTORY, rows_of_others
 from tidemark.storage.files import Files
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.warehouse import is_table
-from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans
-from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans, without_offset
+from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, OpenTable, table_of, transactions_of
 from tidemark.stream.kafka.numbering import number_partitions
-from tidemark.stream.startup.changes import changed_lines, with_waiting
+from tidemark.stream.startup.changes import changed_lines, former_streams, listed_sources, with_waiting
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
 from tidemark.stream.startup.soundness import StartEvidence, TableCommit, loss_of
-from tidemark.stream.startup.source_list import Fate, changes, continued, place_of
+from tidemark.stream.startup.source_list import Fate, changes, continued
 from tidemark.stream.write.declared import tables_alone, tables_written
 
 Look = Callable[[Path], Iterable[tuple[Path, str]]]
@@ -52,7 +52,7 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
     """
     control, checkpoint = stream.control, stream.control / "checkpoint"
     app = f"{stream.topology.name}/{stream.sub.name}"
-    listed = _listed(control)
+    listed = listed_sources(control)
     sources = changes(listed, stream.sub) if listed else []
     going_on = {change.former.name for change in sources if change.goes_on and change.former}
     damaged = [*not_files(control), *of_requests(control), *of_checkpoint(checkpoint), *_of_stamp(stream)]
@@ -62,7 +62,8 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
         of_others = {number for number, each in enumerate(listed, start=1) if each.name not in going_on}
         plans_of_batches = plans(checkpoint, without=of_others)
         if any(change.has_other_topics for change in sources):
-            plans_of_batches = {number: _read_on(stream, ends) for number, ends in plans_of_batches.items()}
+            going = [o for o in stream.sub.outside_sources if o.name in {each.name for each in sources if each.goes_on}]
+            plans_of_batches = {number: _read_on(going, ends) for number, ends in plans_of_batches.items()}
     except UnreadableFile as error:  # of another version of Spark
         damaged.append(error)
         committed, commit_is_torn, plans_of_batches = None, False, None
@@ -73,7 +74,10 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
     decided, entry = journal.newest, journal.newest_entry
     progress = continued(entry.notes.progress if entry else StreamProgress(), listed, stream.sub)
     topics = omit(_topics(stream), {change.name for change in sources if not change.goes_on})
-    begun = {each.name for each in listed if each.after >= progress.batch_id}
+    decided_as = progress.planned_id if entry else decided
+    reached = max(-1 if number is None else number for number in (committed, decided_as))
+    missing = without_offset(checkpoint, reached)
+    begun = {each.name for number, each in enumerate(listed, start=1) if number in missing}
     for each in journal.entries.values():
         damaged += _gone(each, tables)
     return StartEvidence(
@@ -85,7 +89,7 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
         commit_is_torn=commit_is_torn,
         planned=None if plans_of_batches is None else _planned(plans_of_batches, stream, progress),
         decided=decided,
-        decided_as=progress.planned_id if entry else decided,
+        decided_as=decided_as,
         is_part=entry is not None and not entry.notes.is_last,
         read_to=_read_to(topics, progress),
         damaged=tuple(damaged),
@@ -94,7 +98,7 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
         data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
         changed=tuple(changed_lines(stream)),
         refused=tuple(change for change in with_waiting(sources, entry) if change.fate is Fate.REFUSED),
-        former={} if decided is not None or committed is not None else dict(_former(stream)),
+        former={} if decided is not None or committed is not None else dict(former_streams(stream)),
     )
 
 
@@ -141,17 +145,8 @@ def _of_stamp(stream: Stream) -> Iterator[UnreadableFile]:
         yield error
 
 
-def _listed(control: Path) -> list[ListedSource]:
-    """Returns the stored sources; empty, too, if their file is damaged."""
-    try:
-        return Control(control).sources()
-    except UnreadableFile:
-        return []
-
-
-def _read_on(stream: Stream, ends: Ends | None) -> Ends | None:
-    """Returns the *ends* of the topics that *stream* reads now."""
-    sources = stream.sub.outside_sources
+def _read_on(sources: Sequence[Source], ends: Ends | None) -> Ends | None:
+    """Returns the *ends* of the topics that *sources* read now."""
     return None if ends is None else {name: of for name, of in ends.items() if any(o.reads(name) for o in sources)}
 
 
@@ -163,36 +158,6 @@ def _planned(
     for number, ends in plans_of_batches.items():
         planned[number] = None if ends is None else number_partitions(stream.sub, ends, progress)[0]
     return planned
-
-
-def _former(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields former streams that have read a source of *stream*, with the operators that could name them.
-
-    These are streams that the topology no longer has.
-    """
-    current = {*names_in(stream.topology.sub_topologies)}
-    operators = [o for o in stream.sub.operators if not o.hop_of]
-    # Without an operator that sets the name, the first one could set it.
-    naming = tuple(o.name for o in operators if o.sub_topology) or (operators[0].name,)
-    homes = stream.control.parent.iterdir() if stream.control.parent.is_dir() else []
-    for home in sorted(homes):
-        if home.name not in current and _has_read(home, stream):
-            yield home.name, naming
-
-
-def _has_read(home: Path, stream: Stream) -> bool:
-    """Returns True if another stream has read a source of *stream*.
-
-    *home* is the other stream's control folder.
-    """
-    try:
-        newest = Journal(home / "journal", "data").newest() if (home / "journal").is_dir() else None
-    except UnreadableFile:
-        return False  # of a damaged journal nothing is known
-    inputs = newest.notes.progress.inputs if newest else {}
-    names, places = {*names_in(stream.sub.sources)}, {*map(place_of, stream.sub.sources)}
-    # The source may have had another name there.
-    return not names.isdisjoint(inputs) or bool(inputs and places & {each.place for each in _listed(home)})
 
 
 def _gone(entry: Entry, tables: Iterable[TableCommit]) -> Iterator[UnreadableFile]:

@@ -144,9 +144,10 @@ class TableCommit:
 class StartEvidence:
     """The evidence about stream *name* (as the CLI takes it).
 
-    `control` is its control folder. `topics` are those that it reads on, and `topics_begun` those of them that no
-    decided batch has read. `committed` and `planned` come from the checkpoint: the newest committed batch, and
-    the end offsets of each planned batch (None where its file is torn; None for all: the checkpoint cannot be read).
+    `control` is its control folder. `topics` are those that it reads on, and `topics_begun` those of them
+    without an offset in the plan of the batch `reached`. `committed` and `planned` come from the checkpoint: the newest
+    committed batch, and the end offsets of each planned batch (None where its file is torn; None for all: the
+    checkpoint cannot be read).
     `damaged` has an error for each other file that is damaged or missing. `decided` is the newest batch in the journal,
     and `read_to` the offsets up to which the topics had been read with it. In the checkpoint it is the batch
     `decided_as`, or, if it `is_part`, a part of that batch which other parts follow. `newest_batches` are the newest

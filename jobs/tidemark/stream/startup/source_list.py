@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import assert_never
 
-from tidemark.collecting import index_by_name, names_in
+from tidemark.collecting import index_by_name
 from tidemark.control.files import RESTORE, parsed
 from tidemark.control.folder import Control, ListedSource
 from tidemark.errors import UnreadableFile
@@ -55,7 +55,7 @@ class SourceChange:
     """The source *name*: it reads *place* now, and was *former* in the list.
 
     `place` is None for a source that the file does not have any more, `former` for one that the list does not have.
-    `waiting` are records for which it is refused another name.
+    `waiting` are records that wait under the former name, so that the source may not have another one yet.
     """
 
     name: str
@@ -118,7 +118,7 @@ class SourceChange:
                 topics = f" and reads {self.place}" if self.has_other_topics else ""
                 return f"the source {self.name} goes on{where}{topics}"
             case Fate.BEGINS:
-                return f"the source {self.name} begins to read {self.place}"
+                return f"the source {self.name} begins with {self.place}"
             case Fate.ENDS:
                 return f"the source {self.name} ends"
             case Fate.REFUSED if self.waiting:
@@ -138,26 +138,31 @@ def place_of(source: Reading) -> str:
     """Returns what *source* reads, as text."""
     match source:
         case HopSource():
-            return f"hop of {source.repartition}"
+            return f"hop of {source.repartition} of {source.upstream}"
         case Source():
             cluster = "" if source.kafka == DEFAULT else f"{CLUSTER}{source.kafka}"
             if source.reads_several:
                 # The order of a list changes nothing.
                 return f"{SEVERAL}{', '.join(sorted(source.topics)) or source.topic}{cluster}"
-            return f"topic {source.topic}{cluster}" if source.topic else f"folder {source.delta or source.files}"
+            if source.topic:
+                return f"topic {source.topic}{cluster}"
+            return f"table {source.delta}" if source.delta else f"folder {source.files}"
         case _:
             assert_never(source)
 
 
 def changes(listed: Sequence[ListedSource], sub: SubTopology) -> list[SourceChange]:
     """Returns what becomes of each source of *sub*, in its order, and then of each one of *listed* that it lacks."""
-    by_name, now = index_by_name(listed), {*names_in(sub.sources)}
-    ending_by_place = {each.place: each for each in listed if each.name not in now}
+    by_name = index_by_name(listed)
+    going_on = {o.name for o in sub.sources if o.name in by_name and _fate(o, by_name[o.name]) is Fate.GOES_ON}
+    ending_by_place = {each.place: each for each in listed if each.name not in going_on}
     found: list[SourceChange] = []
     for source in sub.sources:
         was = source.was if isinstance(source, Source) else None
-        # A source that is still there under its former name has not got another one.
-        former = by_name.get(source.name) or (by_name.get(was) if was is not None and was not in now else None)
+        former = by_name.get(source.name)
+        # A source that goes on under its former name has not got another one.
+        if was is not None and was in by_name and was not in going_on and source.name not in going_on:
+            former = by_name[was]
         # A place that is read under another name would be read twice, unless the file says where to begin.
         former = former or (None if _is_told(source) else ending_by_place.get(place_of(source)))
         found.append(SourceChange(source.name, _fate(source, former), place_of(source), former))
@@ -184,13 +189,16 @@ def _are_topics(source: Reading, former: ListedSource) -> bool:
 
 def _is_told(source: Reading) -> bool:
     """Returns True if the file says where *source* begins."""
-    return isinstance(source, Source) and source.starting_offsets is not None
+    # The file cannot say it of a hop, which is read from its beginning.
+    return not isinstance(source, Source) or source.starting_offsets is not None
 
 
-def follow(control: Control, sub: SubTopology, reached: int) -> list[SourceChange]:
-    """Gives the stream the sources of *sub*, none of which is refused.
+def follow(
+    control: Control, sub: SubTopology, reached: int, check_lease: Callable[[], None] = lambda: None
+) -> list[SourceChange]:
+    """Makes the checkpoint and the list those of the sources of *sub*, none of which is refused.
 
-    No other driver runs. *reached* is the newest batch that was decided; -1: none.
+    *reached* is the newest batch that was decided; -1: none. *check_lease* raises once another driver has taken over.
 
     Returns:
         What changed; empty at the first start.
@@ -219,8 +227,8 @@ def follow(control: Control, sub: SubTopology, reached: int) -> list[SourceChang
         for name, file in rearranged(control.home / "checkpoint", former, reads).items():
             archive.writestr(f"checkpoint/{name}", file)
         archive.writestr(LIST, json.dumps([asdict(each) for each in now]))
-    put_once(control.home / NEXT, content.getvalue())
-    settle(control)
+    put_once(control.home / NEXT, content.getvalue(), check=check_lease)
+    settle(control, check_lease)
     return [change for change in found if change.is_news]
 
 
@@ -240,17 +248,33 @@ def ask_for_starts(
     """
     sources = {source.name: source for source in sub.outside_sources}
     now: list[ListedSource] = []
-    for each in control.sources():
+    for number, each in enumerate(control.sources(), start=1):
         source = sources.get(each.name)
-        is_told = source is not None and source.topic and source.starting_offsets not in {None, EARLIEST}
-        if source is not None and is_told and each.starts is None and reached <= each.after:
-            each = replace(each, starts=tuple((*place, offset) for place, offset in starts(source).items()))
-        now.append(each)
+        if source is None or not source.topic or not each.is_unread_after(reached):
+            now.append(each)
+            continue
+        now.append(_with_starts(each, source, starts))
+        if now[-1].told != each.told:
+            # Spark keeps where the file told it to begin before.
+            remove_folder(control.home / "checkpoint" / "sources" / str(number))
     if now != control.sources():
         control.keep_sources(now)
 
 
-def settle(control: Control) -> None:
+def _with_starts(listed: ListedSource, source: Source, starts: Callable[[Source], Mapping[Place, int]]) -> ListedSource:
+    """Returns *listed* with the offsets at which *source* begins, which has no progress yet."""
+    told = source.starting_offsets
+    if told in {None, EARLIEST}:
+        return replace(listed, told=None, starts=None)
+    found = starts(source)
+    kept = {Place(topic, partition): offset for topic, partition, offset in listed.starts or ()}
+    if listed.told == str(told) and kept:
+        # Spark wants an offset of each partition. One that was added since has only records that came since.
+        found = {place: kept.get(place, 0) for place in found}
+    return replace(listed, told=str(told), starts=tuple((*place, offset) for place, offset in found.items()))
+
+
+def settle(control: Control, check_lease: Callable[[], None] = lambda: None) -> None:
     """Puts a checkpoint in place that an earlier driver made, if there is one.
 
     Raises:
@@ -267,6 +291,7 @@ def settle(control: Control) -> None:
         now = [parsed(ListedSource, each) for each in json.loads(files.pop(LIST))]
     except (zipfile.BadZipFile, LookupError, ValueError, TypeError) as error:
         raise UnreadableFile(path, f"{type(error).__name__}: {error}", RESTORE) from error
+    check_lease()
     remove_folder(checkpoint)
     written: list[Path] = []
     for name, content in files.items():
@@ -291,7 +316,7 @@ def continued(was: StreamProgress, listed: Sequence[ListedSource], sub: SubTopol
         if isinstance(source, Source):
             if progress is None and source.was is not None:
                 progress = was.inputs.get(source.was)
-            if of_list is not None and was.batch_id <= of_list.after:
+            if of_list is not None and of_list.is_unread_after(was.batch_id):
                 progress = _begun(source, of_list)
             elif progress is not None and progress.places:
                 read = {n: part for n, part in progress.partitions.items() if source.reads(progress.places[n].topic)}

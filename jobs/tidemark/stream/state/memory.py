@@ -86,7 +86,8 @@ class Memory:
     def forget(self, operators: Iterable[str]) -> None:
         """Keeps nothing of *operators* any more."""
         for name in operators:
-            places: tuple[MutableMapping[str, Any], ...] = (self.stored, self.states, self.held, self.versions)
+            of_operators: tuple[MutableMapping[str, Any], ...] = (self.stored, self.states, self.held, self.versions)
+            places = (*of_operators, self.waiting)
             for kept in (*places, self._new_versions):
                 kept.pop(name, None)
 

@@ -258,8 +258,8 @@ class Measurer:
 
     def _batch(self, notes: DecisionNotes, finished_at_ms: int) -> dict[str, Any]:
         batch, queued = notes.batch, notes.batch.queued
-        # What operators hand on was counted at the sources already.
-        names = [operator.name for operator in self._known(notes) if operator.is_source]
+        # What operators hand on was counted at the sources already, which the topology may have had then alone.
+        names = {part.source for part in notes.sources}
         return {
             "decided_at": batch.decided_at_ms,
             "epoch": batch.epoch,
