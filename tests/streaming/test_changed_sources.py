@@ -94,9 +94,12 @@ class Model:
         if source.starting != "latest":
             self.expected.update(self.sent[source.topic])
 
-    def change(self) -> str:
-        kinds = ["add", "add", "reorder", "rename", "other topic", "again"]
-        kind = self.chance.choice([*kinds, *(["remove"] * 2 if len(self.sources) > 1 else [])])
+    def change(self, *, has_unread: bool) -> str:
+        """Changes the file. If topics of it have unread records (*has_unread*), all sources stay."""
+        kinds = ["add", "add", "reorder", "rename", "again"]
+        if not has_unread:
+            kinds += ["other topic", *(["remove"] * 2 if len(self.sources) > 1 else [])]
+        kind = self.chance.choice(kinds)
         for source in self.sources:
             source.was = source.starting = None
         chosen = self.chance.choice(self.sources)
@@ -134,22 +137,30 @@ def reads(driver: OnlyDriver, ends: set[str]) -> bool:
     return ends <= driver.offsets().keys()
 
 
-@pytest.mark.parametrize(("seed", "changes"), [(1, 6), pytest.param(2, 100, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("seed", "changes", "killed"), [(1, 6, 0.0), pytest.param(2, 100, 0.2, marks=pytest.mark.long)]
+)
 def test_what_goes_on_is_read_once_whatever_changes_beside_it(
-    tmp_path: Path, broker: str, shared: SharedDriver, seed: int, changes: int
+    tmp_path: Path, broker: str, shared: SharedDriver, seed: int, changes: int, killed: float
 ) -> None:
+    """A share of the drivers is *killed*, which have processes of their own, and the others are drained."""
     model = Model(f"changing_{seed}", broker, random.Random(seed))
     model.sources = [Reading(model.new_name(), model.new_topic()) for _ in range(2)]
-    watermark_ms = None
+    watermark_ms, is_killed = None, False
     for number in range(changes + 1):
-        done = model.change() if number else "start"
+        done = model.change(has_unread=is_killed) if number else "start"
         told = f"change {number}: {done}: {[(s.name, s.topic, s.was, s.starting) for s in model.sources]}"
         if model.chance.random() < 0.5 and not any(source.starting == "latest" for source in model.sources):
             model.send()  # while no driver runs
-        with OnlyDriver(tmp_path, model.toml(), broker, shared=shared) as driver:
+        is_killed = model.chance.random() < killed
+        with OnlyDriver(tmp_path, model.toml(), broker, shared=None if is_killed else shared) as driver:
             ends = {f"{s.name}/{n}" for s in model.sources for n in range(PARTITIONS)}
             driver.wait(partial(reads, driver, ends), told)
             model.send()
+            if is_killed:
+                # Somewhere in a batch, or between two.
+                driver.kill_when(lambda: True, told)
+                continue
             kept = driver.wait_for("kept", model.expected.total())
             assert Counter(row["n"] for row in kept) == model.expected, told
             assert driver.drain() == 0

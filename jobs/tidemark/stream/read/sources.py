@@ -144,7 +144,9 @@ def _nothing(ticks: Ticks) -> DataFrame:
     return columns.filter(F.lit(col=False))
 
 
-def _kafka(spark: SparkSession, source: Source, cluster: Cluster, starts: Iterable[tuple[str, int, int]]) -> DataFrame:
+def _kafka(
+    spark: SparkSession, source: Source, cluster: Cluster, starts: Iterable[tuple[str, int, int]] = ()
+) -> DataFrame:
     """Returns the rows of the topic of *source*.
 
     *starts* are topic, partition and offset where they begin; empty: at the earliest offset.
