@@ -70,14 +70,14 @@ def test_a_stream_goes_on_when_what_it_keeps_means_the_same(old: str, new: str) 
         (
             'key = ["region"]',
             'key = ["id"]',
-            "operators.totals: was an aggregate by region over tumbling of 60000/60000+0 ms windows, "
-            "is an aggregate by id over tumbling of 60000/60000+0 ms windows",
+            "operators.totals: was an aggregate by region over tumbling windows of 1 min, "
+            "is an aggregate by id over tumbling windows of 1 min",
         ),
         (
             "1 min",
             "2 min",
-            "operators.totals: was an aggregate by region over tumbling of 60000/60000+0 ms windows, "
-            "is an aggregate by region over tumbling of 120000/120000+0 ms windows",
+            "operators.totals: was an aggregate by region over tumbling windows of 1 min, "
+            "is an aggregate by region over tumbling windows of 2 min",
         ),
         (
             'key = ["id"]\ncolumns = ["amount"]',

@@ -21,6 +21,8 @@ from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.proofs import as_late, late_rows
 from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.settings.toml_keys import length_in_toml
+from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.state.memory import Moves
@@ -56,13 +58,11 @@ class AggregateStep(JudgingStep[Aggregate]):
     @staticmethod
     def meaning(operator: Aggregate) -> dict[str, str]:
         """Returns its key and windows, and each of its functions."""
-        windows, at = operator.windows, f"operators.{operator.name}"
-        over = f"{windows.shape} of {windows.size_ms}/{windows.hop_ms}+{windows.offset_ms} ms" if windows else "no"
-        over += f" in {windows.timezone}" if windows and windows.timezone else ""
+        at, over = f"operators.{operator.name}", _in_words(operator.windows) if operator.windows else "no windows"
         values: dict[str, str] = {}
         for name, (function, column) in operator.aggregates.items():
             values[f"{at}.aggregates.{name}"] = f"{function}({column})"
-        return {at: f"an aggregate by {', '.join(operator.key) or 'no column'} over {over} windows", **values}
+        return {at: f"an aggregate by {', '.join(operator.key) or 'no column'} over {over}", **values}
 
     @staticmethod
     def key(operator: Aggregate) -> tuple[str, ...] | None:
@@ -142,3 +142,11 @@ def _results(operator: Aggregate, columns: Schema, bad: Collection[str]) -> Sche
     kernel = Aggregation(replace(operator, aggregates=sound), aggregate_functions(sound, columns), columns)
     results = kernel.results(pl.DataFrame(schema=kernel.state_schema)).schema
     return in_order_of((*operator.key, *(WINDOW if operator.windows else ()), *sound), results)
+
+
+def _in_words(windows: Windows) -> str:
+    """Returns shape and lengths of *windows*."""
+    every = f" every {length_in_toml(windows.hop_ms)}" if windows.shape is Shape.HOPPING else ""
+    shifted = f", shifted by {length_in_toml(windows.offset_ms)}" if windows.offset_ms else ""
+    zone = f" in {windows.timezone}" if windows.timezone else ""
+    return f"{windows.shape} windows of {length_in_toml(windows.size_ms)}{every}{shifted}{zone}"
