@@ -12,7 +12,7 @@ import pytest
 
 from support.schema_registry import SchemaRegistry
 from tidemark.bounded_http import MOST_BYTES
-from tidemark.cli.project.check import Brokers
+from tidemark.cli.shared.brokers import Brokers
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.kernels.formats.protobuf_fields import message_names
 from tidemark.model.kinds.kafka_end import Format

@@ -17,10 +17,10 @@ from types import MappingProxyType
 from tidemark.cli.project.check_live import live
 from tidemark.cli.project.file_summary import file_summary
 from tidemark.cli.project.plan import changes_of_topology, status_of, summary
+from tidemark.cli.shared.brokers import Addresses, Brokers
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
-from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
 from tidemark.errors import InvalidArgument, InvalidSpec, UnreadableFile
 from tidemark.escaping import one_line
@@ -29,11 +29,11 @@ from tidemark.model.arrival_order import by_arrival
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.operator_graph import event_times, updates_tables
-from tidemark.model.project.connections import LOCAL, Clusters, addressed_clusters, in_clear, with_address
+from tidemark.model.project.connections import LOCAL, in_clear
 from tidemark.model.project.extras import untried
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.project.registries import passwords_in_clear, with_secrets
+from tidemark.model.project.registries import passwords_in_clear
 from tidemark.model.row_per_record import row_per_record
 from tidemark.model.schedules import too_many
 from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
@@ -45,15 +45,10 @@ from tidemark.reports.promises import cannot_be_kept
 from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.semantics.strategy import Strategy
 from tidemark.stream.distributed.sharding import not_sharded
-from tidemark.stream.kafka.client import KafkaBroker, marks_in_compacted
+from tidemark.stream.kafka.client import marks_in_compacted
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
-from tidemark.stream.read.parsing import SchemasOf
-from tidemark.stream.schemas.known_schemas import SchemaStore
-
-Addresses = Sequence[tuple[str, str]]
-"""Names and addresses of Kafka clusters from the command line."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -177,75 +172,6 @@ def runnable(file: Path, warehouse: Path) -> Topology:
     if topology is None or mistakes:
         raise InvalidSpec("\n".join(map(str, mistakes)))
     return topology
-
-
-class Brokers:
-    """Clients of the brokers that may be asked about topologies.
-
-    Args:
-        addresses: names and addresses of clusters from the command line.
-        local: the address of the broker of this machine, if one runs.
-        secrets: values of secrets by their places.
-    """
-
-    def __init__(self, addresses: Addresses, local: str | None, secrets: Mapping[str, str]) -> None:
-        self.local = local
-        self._addresses, self._secrets = dict(addresses), secrets
-        self._brokers: list[tuple[Clusters, KafkaBroker]] = []
-
-    def of(self, topology: Topology) -> KafkaBroker:
-        """Returns a client of the answering clusters of *topology*.
-
-        Raises:
-            InvalidArgument: a broker that was given does not answer.
-        """
-        clusters = self.answering(self.clusters(topology))
-        for known_clusters, broker in self._brokers:
-            if known_clusters == clusters:
-                return broker
-        broker = KafkaBroker(clusters, "check", "check", wall_clock_ms)
-        if self._addresses:
-            broker.refuse_silence()
-        self._brokers.append((clusters, broker))
-        return broker
-
-    def clusters(self, topology: Topology) -> Clusters:
-        """Returns the clusters of *topology* that have an address, and those given."""
-        names = sorted({*topology.clusters_used, *self._addresses})
-        return with_address(
-            names, topology.clusters, self._addresses, os.environ, otherwise=self.local, secrets=self._secrets
-        )
-
-    def all_clusters(self, topology: Topology) -> Clusters:
-        """Returns the clusters of *topology*, and those given.
-
-        Raises:
-            InvalidArgument: one has no address.
-        """
-        return addressed_clusters(
-            topology.clusters_used,
-            topology.clusters,
-            self._addresses.items(),
-            os.environ,
-            otherwise=self.local,
-            secrets=self._secrets,
-        )
-
-    def schemas(self, topology: Topology) -> SchemasOf:
-        """Returns what asks the registries of *topology* for schemas."""
-        registries = with_secrets(topology.registries_used, os.environ, self._secrets)
-
-        def refuse_to_wait() -> None:
-            if store.trouble is not None:
-                raise InvalidArgument(store.trouble)
-
-        store = SchemaStore(registries, None, refuse_to_wait)
-        return store.resolve
-
-    def answering(self, clusters: Clusters) -> Clusters:
-        """Returns those of *clusters* that may be asked without `--live`."""
-        addresses = {self.local, *self._addresses.values()}
-        return {name: cluster for name, cluster in clusters.items() if cluster.bootstrap in addresses}
 
 
 def _with_queries(of_jobs: Mapping[str, Topology], layout: Layout) -> list[Topology]:
