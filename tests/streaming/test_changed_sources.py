@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import pytest
 from streaming.drivers import OnlyDriver, SharedDriver
 from streaming.sending import send_numbers
 
+from support.command_line import tidemark
 from tidemark.embedded import broker as embedded
 
 PARTITIONS = 2
@@ -169,3 +171,18 @@ def test_what_goes_on_is_read_once_whatever_changes_beside_it(
         assert reached == sorted(reached), told
         assert watermark_ms is None or reached[-1] >= watermark_ms, told
         watermark_ms = reached[-1] if reached else None
+
+    # What the next change would read is told before.
+    more = [Reading(model.new_name(), model.new_topic(), starting=starting) for starting in (None, "latest")]
+    for source in more:
+        send_numbers(broker, source.topic, 1, 2, 3)
+    model.sources += more
+    (tmp_path / f"{model.name}.toml").write_text(model.toml())
+    place = ("--warehouse", str(tmp_path / "warehouse"))
+    done = tidemark(tmp_path, *place, "plan", f"{model.name}.toml", "--bootstrap", broker, "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["status"]) == (3, 3)
+    assert told["read_per_s"] > 0
+    assert {each["operator"]: each["to_read"] for each in told["operators"] if each["fate"] == "begins"} == {
+        more[0].name: 3, more[1].name: 0, **({"all": None} if len(model.sources) == 3 else {}),
+    }  # fmt: skip

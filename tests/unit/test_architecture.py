@@ -142,7 +142,7 @@ IMPORTS = {
     "feed": "errors model.settings model.project embedded",
     "cli.shared": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
-        "control recorded reports embedded"
+        "control recorded stream.kafka stream.schemas stream.read reports embedded"
     ),
     "airflow": "model.project",
     "dags": "airflow",
@@ -182,8 +182,8 @@ IMPORTS = {
     ),
     "cli.project": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
-        "model account.owners storage recorded stream.kafka stream.operate stream.schemas stream.read "
-        "stream.write stream.startup stream.distributed query facts sampling reports cli.shared why.causes"
+        "model account.owners storage recorded stream.kafka stream.operate stream.read stream.write "
+        "stream.startup stream.distributed query facts sampling reports cli.shared why.causes"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "

@@ -32,6 +32,7 @@ MODULES = [path for path in OTHERS if any(name in path.read_text() for name in N
 TESTS_FOR_ONE_KIND = {
     "account/configured: Source": "its bound is an expected part of an age",
     "account/configured: HopSource": "its rows have their account in the stream that writes them",
+    "cli/project/plan: Source": "it begins with records that are there",
     "cli/repair/requeue_late: Source": "late records are sent to its topic again",
     "model/operator_graph: Source": "two of them may not read one topic of a cluster",
     "model/row_per_record: Aggregate": "its functions and `select` decide how often a result changes",

@@ -5,18 +5,35 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 
+import polars as pl
+from confluent_kafka import KafkaException
+
+from tidemark.cli.shared.brokers import Brokers
+from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import topology_with_file
+from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
+from tidemark.errors import TidemarkError
+from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
+from tidemark.model.kinds.source import EARLIEST, Source
+from tidemark.model.project.connections import LOCAL
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.lengths import for_people
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
+from tidemark.reports.batch_job import add_bootstrap, given_secrets
+from tidemark.semantics.progress import Place
+from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.startup.changes import OperatorChange, changes_of
 from tidemark.stream.startup.source_list import Fate
 
+RECENT = 50
+"""So many batches tell how fast a stream is."""
 UNCHANGED, CHANGES, REFUSES = 0, 3, 4
 """Exit status: all goes on; something begins or ends; something is refused, or needs consent."""
 
@@ -24,19 +41,22 @@ UNCHANGED, CHANGES, REFUSES = 0, 3, 4
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command."""
     parser.add_argument("topology", help="name of the topology, or its TOML file")
+    add_bootstrap(parser, LOCAL)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def command(options: argparse.Namespace) -> int:
     """Prints a line for each operator that does not just go on; returns UNCHANGED, CHANGES or REFUSES."""
     topology, layout = topology_with_file(options), Layout(existing_warehouse(options))
-    changes = changes_of_topology(topology, layout)
-    status = status_of(changes)
+    brokers = Brokers(options.bootstrap, running_broker(options.home), given_secrets(options))
+    changes = with_amounts(changes_of_topology(topology, layout), topology, brokers.of(topology))
+    status, per_s = status_of(changes), read_per_s(topology, layout)
     if options.json:
         rows = [{**asdict(change), "fate": change.fate.value} for change in changes]
-        say_inert(json.dumps({"topology": topology.name, "status": status, "operators": rows}, indent=2))
+        told = {"topology": topology.name, "status": status, "read_per_s": per_s, "operators": rows}
+        say_inert(json.dumps(told, indent=2))
     else:
-        say_inert("\n".join(lines_of(topology.name, changes)))
+        say_inert("\n".join(lines_of(topology.name, changes, per_s)))
     return status
 
 
@@ -51,6 +71,44 @@ def changes_of_topology(topology: Topology, layout: Layout) -> list[OperatorChan
     return found
 
 
+def with_amounts(changes: Sequence[OperatorChange], topology: Topology, broker: KafkaBroker) -> list[OperatorChange]:
+    """Returns *changes* with the records that sources which begin will read, as far as *broker* answers."""
+    found: list[OperatorChange] = []
+    for change in changes:
+        source = topology.operators.get(change.operator)
+        if change.fate is Fate.BEGINS and isinstance(source, Source) and source.topic:
+            with suppress(KafkaException, TidemarkError, KeyError):  # without an answer the amount is not known
+                change = replace(change, to_read=_to_read(source, broker))
+        found.append(change)
+    return found
+
+
+def _to_read(source: Source, broker: KafkaBroker) -> int:
+    """Returns how many offsets there are from where *source* begins."""
+    is_late = source.starting_offsets not in {None, EARLIEST}
+    if is_late and not isinstance(source.starting_offsets, int):
+        return 0
+    starts, n = broker.starts(source) if is_late else {}, 0
+    for own in source.each_topic(broker.existing(source)):
+        numbers = range(broker.topic(own).partitions)
+        for number, (first, end) in broker.offsets(own, numbers).items():
+            n += end - max(first, starts.get(Place(own.topic or "", number), first))
+    return n
+
+
+def read_per_s(topology: Topology, layout: Layout) -> float | None:
+    """Returns the records a second that the streams of *topology* have worked on, in their newest RECENT batches.
+
+    None: no batch had a record.
+    """
+    found: list[pl.DataFrame] = []
+    for sub in topology.sub_topologies:
+        tables = FactTables(stored_in(layout.stream(topology.name, sub.name)), wall_clock_ms(), recent_ms=RECENT_MS)
+        found.append(tables.batches.filter(pl.col("records_in") > 0).tail(RECENT).select("records_in", "duration_ms"))
+    records, duration_ms = pl.concat(found).sum().row(0)
+    return records * 1_000 / duration_ms if records and duration_ms else None
+
+
 def status_of(changes: Sequence[OperatorChange]) -> int:
     """Returns the exit status of *changes*."""
     fates = {change.fate for change in changes}
@@ -59,17 +117,26 @@ def status_of(changes: Sequence[OperatorChange]) -> int:
     return CHANGES if fates & {Fate.BEGINS, Fate.ENDS} else UNCHANGED
 
 
-def lines_of(topology: str, changes: Sequence[OperatorChange]) -> list[str]:
-    """Returns *changes* as text: a line that counts them, and one for each that a person should know."""
+def lines_of(topology: str, changes: Sequence[OperatorChange], per_s: float | None = None) -> list[str]:
+    """Returns *changes* as text: a line that counts them, and one for each that a person should know.
+
+    *per_s* is how many records a second the topology works on; None: not known.
+    """
     lines = [summary(topology, changes)]
     for change in changes:
         if change.fate is not Fate.GOES_ON or change.why:
-            more = [f"it leaves {change.unread:,} records unread"] if change.unread else []
+            more = [_reads(change.to_read, per_s)] if change.to_read else []
+            more += [f"it leaves {change.unread:,} records unread"] if change.unread else []
             more += [f"{change.held:,} that wait are dropped"] if change.held else []
             text = "; ".join([*filter(None, [change.why]), *more])
             lines.append(f"  {change.fate}: {change.sub_topology}/{change.operator}: {text}")
             lines += [f"    {change.way}"] if change.way else []
     return lines
+
+
+def _reads(n: int, per_s: float | None) -> str:
+    takes = "" if per_s is None else f", about {for_people(round(n * 1_000 / per_s))} at {per_s:,.0f} a second"
+    return f"it reads {n:,} record{'s' * (n > 1)} that are there{takes}"
 
 
 def summary(topology: str, changes: Sequence[OperatorChange]) -> str:

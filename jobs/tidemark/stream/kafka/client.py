@@ -273,7 +273,7 @@ class KafkaBroker:
         where there is none.
         """
         starts: dict[Place, int] = {}
-        for own in source.each_topic(self._existing(source)):
+        for own in source.each_topic(self.existing(source)):
             name, numbers = own.topic or "", range(self.topic(own).partitions)
             offsets = {Place(name, number): end for number, end in self.latest(own, numbers).items()}
             if isinstance(source.starting_offsets, int):
@@ -283,7 +283,7 @@ class KafkaBroker:
             starts |= offsets
         return starts
 
-    def _existing(self, source: Source) -> list[str]:
+    def existing(self, source: Source) -> list[str]:
         """Returns the topics that a pattern of *source* may match."""
         if source.topic_pattern is None:
             return []

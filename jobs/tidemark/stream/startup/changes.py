@@ -46,6 +46,7 @@ class OperatorChange:
         way: what a person does or writes where it is refused or needs consent; empty: nothing.
         unread: of a source that ends, the records that the newest batch left unread; None: not known.
         held: the records of it that wait, which are dropped.
+        to_read: of a source that begins, the records that are there to be read; None: not known.
     """
 
     sub_topology: str
@@ -55,6 +56,7 @@ class OperatorChange:
     way: str = ""
     unread: int | None = None
     held: int = 0
+    to_read: int | None = None
 
 
 def changes_of(stream: Stream) -> list[OperatorChange]:
