@@ -98,10 +98,7 @@ class SourceChange:
     def ways(self) -> tuple[str, ...]:
         """What a person writes or does where it is refused, the best first."""
         if self.waiting:
-            way = (
-                f"restore the name {self._was.name} until none waits, or leave out `max_drift` until a batch has ended"
-            )
-            return (way,)
+            return (f"restore the name {self._was.name} until none waits; without `max_drift` that takes one batch",)
         at, begin = f"below [operators.{self.name}]", 'starting_offsets = "earliest" (or "latest", or an instant)'
         if self.is_of_another_name:
             way = f'write was = "{self._was.name}" {at}, to go on under the new name'
@@ -313,12 +310,12 @@ def continued(was: StreamProgress, listed: Sequence[ListedSource], sub: SubTopol
     by_name = index_by_name(listed)
     for source in sub.sources:
         progress, of_list = was.inputs.get(source.name), by_name.get(source.name)
-        if isinstance(source, Source):
+        if of_list is not None and of_list.is_unread_after(was.batch_id):
+            progress = _begun(source, of_list) if isinstance(source, Source) else None
+        elif isinstance(source, Source):
             if progress is None and source.was is not None:
                 progress = was.inputs.get(source.was)
-            if of_list is not None and of_list.is_unread_after(was.batch_id):
-                progress = _begun(source, of_list)
-            elif progress is not None and progress.places:
+            if progress is not None and progress.places:
                 read = {n: part for n, part in progress.partitions.items() if source.reads(progress.places[n].topic)}
                 progress = replace(progress, partitions=read) if read != progress.partitions else progress
         if progress is not None:
