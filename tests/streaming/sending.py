@@ -15,6 +15,19 @@ DELIVERED_WITHIN_S = 60
 NOON_MS = 1_400_000_000_000
 
 
+def source_of_numbers(name: str, topic: str) -> str:
+    """Returns the source *name* of the stream `all`, which reads what `send_numbers` sends to *topic*."""
+    return f"""
+[operators.{name}]
+kind = "source"
+sub_topology = "all"
+topic = "{topic}"
+fields = "n bigint, at bigint"
+timestamp = "at"
+bound = "1 min"
+"""
+
+
 def passing(name: str, topic: str) -> str:
     """Returns a topology *name* that copies *topic* to the table `kept`.
 
@@ -24,15 +37,7 @@ def passing(name: str, topic: str) -> str:
 name = "{name}"
 window = "5 s"
 trigger = "1 s"
-
-[operators.events]
-kind = "source"
-sub_topology = "all"
-topic = "{topic}"
-fields = "n bigint, at bigint"
-timestamp = "at"
-bound = "1 min"
-
+{source_of_numbers("events", topic)}
 [operators.kept]
 kind = "sink"
 input = "events"

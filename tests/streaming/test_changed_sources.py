@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from streaming.drivers import OnlyDriver, SharedDriver
-from streaming.sending import send_numbers
+from streaming.sending import send_numbers, source_of_numbers
 
 from support.command_line import tidemark
 from tidemark.embedded import broker as embedded
@@ -21,16 +21,6 @@ HEAD = """
 name = "{name}"
 window = "5 s"
 trigger = "1 s"
-"""
-SOURCE = """
-[operators.{name}]
-kind = "source"
-sub_topology = "all"
-topic = "{topic}"
-fields = "n bigint, at bigint"
-timestamp = "at"
-bound = "1 min"
-idle_after = "1 s"
 """
 UNION = """
 [operators.all]
@@ -126,7 +116,7 @@ class Model:
     def toml(self) -> str:
         parts = [HEAD.format(name=self.name)]
         for source in self.sources:
-            parts.append(SOURCE.format(name=source.name, topic=source.topic))
+            parts.append(f'{source_of_numbers(source.name, source.topic)}idle_after = "1 s"\n')
             parts += [f'was = "{source.was}"\n'] if source.was else []
             parts += [f'starting_offsets = "{source.starting}"\n'] if source.starting else []
         names = ", ".join(f'"{source.name}"' for source in self.sources)

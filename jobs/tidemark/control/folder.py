@@ -178,35 +178,31 @@ class AcceptedRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ListedSource:
+class Begun:
+    """The operator *name* began, without former states or progress, after the batch `after`; -1: with the stream."""
+
+    name: str
+    after: int = -1
+
+    def begins_behind(self, batch_id: int) -> bool:
+        """Returns True if no batch up to *batch_id* has run it."""
+        return batch_id <= self.after
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedSource(Begun):
     """A source in the order in which Spark's checkpoint has its offsets.
 
     Attributes:
-        name: its name.
         place: the topic, table, folder or hop that it reads, as text.
-        after: the newest batch before it began; -1: the stream began with it.
         told: its `starting_offsets` when the broker was asked for `starts`; None: it was not.
         starts: of a source that begins at other offsets than the earliest: topic, partition and the offset at which
             each begins. None: at the earliest, or it is not asked yet.
     """
 
-    name: str
     place: str
-    after: int = -1
     told: str | None = None
     starts: tuple[tuple[str, int, int], ...] | None = None
-
-    def is_unread_after(self, batch_id: int) -> bool:
-        """Returns True if no batch up to *batch_id* has read it."""
-        return batch_id <= self.after
-
-
-@dataclass(frozen=True, kw_only=True)
-class BegunOperator:
-    """The operator *name* began anew, without its former states, after the batch `after`."""
-
-    name: str
-    after: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -608,14 +604,14 @@ class Control:
         """Stores the sources *now* in place of the earlier ones."""
         replace(self.home / "sources.json", sealed(self.home, "sources.json", [asdict(each) for each in now]))
 
-    def begun(self) -> list[BegunOperator]:
+    def begun(self) -> list[Begun]:
         """Returns the operators that began anew, oldest first."""
-        all_ = unsealed(self.home, "begun.json", lambda all_: [parsed(BegunOperator, each) for each in all_])
+        all_ = unsealed(self.home, "begun.json", lambda all_: [parsed(Begun, each) for each in all_])
         return all_ or []
 
     def begin_anew(self, names: Iterable[str], after: int, now: Mapping[str, str]) -> None:
         """Lets the operators *names* begin with the batch behind *after*; the meanings to store are *now*."""
-        begun = [*self.begun(), *(BegunOperator(name=name, after=after) for name in names)]
+        begun = [*self.begun(), *(Begun(name=name, after=after) for name in names)]
         replace(self.home / "begun.json", sealed(self.home, "begun.json", [asdict(each) for each in begun]))
         replace(self.home / "meanings.json", sealed(self.home, "meanings.json", dict(now)))
 

@@ -35,7 +35,7 @@ from tidemark.semantics.progress import InputProgress
 from tidemark.storage.delta.current_view import current_rows
 from tidemark.storage.delta.datasets import dataset_of
 from tidemark.storage.warehouse import changes_of
-from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.entries import newest_entry
 
 NEVER_MS = 2**62
 OFFSETS = ("from_offset", "until_offset", "lost_from_offset", "lost_until_offset")
@@ -119,8 +119,7 @@ class StreamEvidence:
     @cached_property
     def progress(self) -> Mapping[str, InputProgress]:
         """Progress of each source after the newest decided batch."""
-        folder = self.stream.control / "journal"
-        newest = Journal(folder, "data").newest() if folder.is_dir() else None
+        newest = newest_entry(self.stream.control)
         return newest.notes.progress.inputs if newest else {}
 
     def batch_of(self, source: str, partition: int, offset: int) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tidemark.collecting import names_in, present
-from tidemark.control.folder import BegunOperator, ListedSource
+from tidemark.control.folder import Begun, ListedSource
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.stream import Stream
@@ -24,12 +24,12 @@ from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
 from tidemark.stream.decide.due import DueTimes
-from tidemark.stream.distributed.resharding import begun_behind, remembered_shards, reshard
+from tidemark.stream.distributed.resharding import reshard, states_after
 from tidemark.stream.distributed.shards import Collect, Executors, Shards
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
 from tidemark.stream.journal.entries import Entry, Journal
-from tidemark.stream.journal.state_runs import StateRun, StateRuns
+from tidemark.stream.journal.state_runs import StateRun
 from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.kafka.numbering import multi_topic_sources, number_partitions, number_records, with_places
 from tidemark.stream.operate.steps import Steps
@@ -95,7 +95,7 @@ class Engine:
         joined: JoinedTables,
         timeline: Timeline,
         listed: Sequence[ListedSource] = (),
-        begun: Sequence[BegunOperator] = (),
+        begun: Sequence[Begun] = (),
     ) -> None:
         self._listed, self._begun = listed, begun
         self._tables, self._joined, self._timeline = tables, joined, timeline
@@ -456,7 +456,7 @@ class Engine:
 
     def _continued(self, progress: StreamProgress) -> StreamProgress:
         """Returns *progress* for the sources and operators that the stream has now."""
-        begun = [each.name for each in self._begun if progress.batch_id <= each.after]
+        begun = [each.name for each in self._begun if each.begins_behind(progress.batch_id)]
         return continued(progress, self._listed, self._stream.sub).without_operators(begun)
 
     def _done_at_ms(self, planned_id: int) -> int:
@@ -476,10 +476,10 @@ def load_state(steps: Steps, stream: Stream, journal: Journal, state: StateFiles
     newest = journal.newest()
     if newest is None:
         return
-    # The driver before may have run in shards, or an operator begins anew.
-    states: Sequence[StateRuns] = remembered_shards(stream, newest) or newest.notes.states
-    if states is newest.notes.states and begun_behind(stream, newest):
+    states = states_after(stream, newest)
+    if states is None:
         states = reshard(stream, journal, newest, None, lambda _: state, log.info)
+    # The driver before may have run in shards.
     if len(states) == 1:
         state.load(steps.memory, states[0], was.batch_id)
     else:

@@ -62,7 +62,7 @@ from tidemark.stream.read.sources import collect, read_again, rows_of_part, stre
 from tidemark.stream.schemas.known_schemas import SchemaStore
 from tidemark.stream.startup.fatal import FailedBatch, records_to_skip
 from tidemark.stream.startup.source_list import ask_for_starts
-from tidemark.stream.startup.unread import newest_progress, refuse_unstable
+from tidemark.stream.startup.unread import refuse_unstable
 from tidemark.stream.trying import TriedStream, try_apart
 from tidemark.stream.wiring import build_engine
 from tidemark.stream.write.measurement import Host
@@ -258,7 +258,7 @@ class StreamQuery:
         with suppress(KafkaException, MissingRight):  # Spark asks the same brokers, and says what is wrong
             refuse_unstable(control.home, sub, broker)
         refuse_marks_in_compacted(topology, sub, broker)
-        ask_for_starts(control, sub, newest_progress(control.home).batch_id, broker.starts)
+        ask_for_starts(control, sub, broker.starts)
         self._beyond_spark = BeyondSpark(self._clusters)
         self._check_lease = partial(control.check_lease, pulse.epoch)
         self._check = partial(check_may_go_on, control, pulse.epoch)

@@ -25,7 +25,7 @@ from tidemark.stream.startup.fatal import DEATH, cause_of, count_error, count_ki
 from tidemark.stream.startup.soundness import refuse_unless_sound
 from tidemark.stream.startup.source_list import follow, settle
 from tidemark.stream.startup.state_compatibility import meanings
-from tidemark.stream.startup.unread import begun, newest_progress, skip_command
+from tidemark.stream.startup.unread import begun, skip_command
 
 log = logging.getLogger("tidemark.stream")
 
@@ -93,10 +93,11 @@ def _start(stream_of: Stream, control: Control, epoch: int) -> None:
     check_lease = partial(control.check_lease, epoch)
     settle(control, check_lease)
     # Before the first batch, which would write over the evidence.
-    refuse_unless_sound(evidence(stream_of))
-    # Only of a sound stream: the next start compares the file with these meanings.
+    found = evidence(stream_of)
+    refuse_unless_sound(found)
+    # The next start compares the file with these meanings, so those of a stream that is not sound stay.
     control.keep_meanings(meanings(stream_of.sub))
-    for change in follow(control, stream_of.sub, newest_progress(control.home).batch_id, check_lease):
+    for change in follow(control, stream_of.sub, -1 if found.decided is None else found.decided, check_lease):
         log.warning("%s", change.line)
 
 

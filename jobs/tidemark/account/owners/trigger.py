@@ -1,4 +1,4 @@
-"""A stream's wait for its next look: for its trigger, or after a silence for its next look at a hop."""
+"""The time until a stream looks for records again: its trigger or, after a silence, its pace of looking at hops."""
 
 from __future__ import annotations
 

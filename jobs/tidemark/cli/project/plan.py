@@ -110,7 +110,7 @@ def read_per_s(topology: Topology, layout: Layout) -> float | None:
 
 
 def status_of(changes: Sequence[OperatorChange]) -> int:
-    """Returns the exit status of *changes*."""
+    """Returns REFUSES if anything is refused or needs consent, else CHANGES if anything begins or ends."""
     fates = {change.fate for change in changes}
     if fates & {Fate.REFUSED, Fate.NEEDS_CONSENT}:
         return REFUSES

@@ -21,7 +21,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout, usable
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place
-from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.kafka.numbering import with_places
 from tidemark.stream.startup.unread import numbered_progress, unread_ranges
 from tidemark.trace.outcomes import RecordPlace
@@ -222,7 +222,7 @@ def _positions(home: Path, source: str, partition: int | None) -> dict[int, int]
     It is that of *partition* of *source*, or of all its partitions if that is None. *home* is the control folder of the
     stream. Raises InvalidArgument if the stream does not read the partition.
     """
-    entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
+    entry = newest_entry(home)
     inputs = entry.notes.progress.inputs if entry else {}
     partitions = inputs[source].partitions if source in inputs else {}
     positions = {number: partitions[number].until_offset for number in sorted(partitions)}

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from tidemark.cli.repair.reshard import sharding_of
 from tidemark.cli.shared.options import existing_warehouse
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
@@ -25,16 +26,14 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.delta.tables import delete_rows
-from tidemark.storage.fence import Fence
-from tidemark.stream.distributed.resharding import forget, remember, reshard
-from tidemark.stream.distributed.sharding import sharding
-from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.distributed.resharding import forget, write_anew
+from tidemark.stream.journal.entries import Journal, newest_entry
+from tidemark.stream.journal.place import newest_batch_at
 from tidemark.stream.operate.steps import Steps
-from tidemark.stream.read.hop_log import newest_of
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.changes import begins_with, goes_on_behind, keeps_states
 from tidemark.stream.startup.state_compatibility import meanings, types
-from tidemark.stream.state.files import StateFiles, remove_unnamed
+from tidemark.stream.state.files import remove_unnamed
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -99,12 +98,8 @@ class _Part:
     def __init__(self, stream: Stream, operators: Sequence[str]) -> None:
         self.stream, self.operators = stream, operators
         self.name = f"{stream.topology.name}/{stream.sub.name}"
-        self.newest = self._newest()
+        self.newest = newest_entry(stream.control)
         self.batch_id = self.newest.batch_id if self.newest else None
-
-    def _newest(self) -> Entry | None:
-        home = self.stream.control / "journal"
-        return Journal(home, "data").newest() if home.is_dir() else None
 
     def refuse_unread(self, begin: Collection[str]) -> None:
         """Raises InvalidArgument if the stream has not read all updates of a repartition among *begin*.
@@ -113,11 +108,11 @@ class _Part:
         """
         topology, layout = self.stream.topology, self.stream.layout
         hops = [source for source in self.stream.sub.hops_read if source.repartition in begin]
+        inputs = self.newest.notes.progress.inputs if self.newest else {}
         for source in hops if self.newest else ():
             path = layout.hop(topology.name, source.upstream, source.repartition)
-            read = self.newest.notes.progress.inputs.get(source.name, InputProgress()).partitions if self.newest else {}
-            until = read.get(0, PartitionProgress()).until_offset
-            if (newest := newest_of(path)) >= until:
+            until = inputs.get(source.name, InputProgress()).partitions.get(0, PartitionProgress()).until_offset
+            if (newest := newest_batch_at(path, None)) >= until:
                 msg = (
                     f"{self.name} has read {source.upstream} up to batch {until - 1}, and there is batch {newest}: run "
                     "its driver until it has read that, drain it, and begin then"
@@ -125,11 +120,11 @@ class _Part:
                 raise InvalidArgument(msg)
 
     def line(self, *, drop_rows: bool) -> str:
-        """Returns what begins, for people."""
+        """Says which operators begin behind which batch, and what becomes of their rows."""
         names = ", ".join(self.operators)
         if self.newest is None:
             return f"{self.name}: no batch was decided yet, so {names} has nothing to begin without"
-        held = sum(runs.held.get(name, 0) for runs in self.newest.notes.states for name in self.operators)
+        held = sum(self.newest.notes.held(name) for name in self.operators)
         waiting = f"; {held:,} updates that wait are dropped" if held else ""
         verb, whose = ("begins", "its") if len(self.operators) == 1 else ("begin", "their")
         rows = f"{whose} former rows of `changes` are deleted" if drop_rows else f"{whose} former rows stay"
@@ -141,7 +136,7 @@ class _Part:
         Raises:
             PlanChanged: the stream has a newer batch than was planned with.
         """
-        newest, control = self._newest(), Control(self.stream.control)
+        newest, control = newest_entry(self.stream.control), Control(self.stream.control)
         if (newest.batch_id if newest else None) != self.batch_id:
             msg = f"{self.name}: it has decided another batch since; nothing was changed; look again"
             raise PlanChanged(msg)
@@ -149,12 +144,10 @@ class _Part:
             return self.line(drop_rows=drop_rows)
         stream, journal = self.stream, Journal(self.stream.control / "journal", "data")
         steps = Steps(stream.topology, Reference(stream.layout.warehouse))
-        by = sharding(stream.topology, stream.sub, steps) if stream.shards > 1 else None
         forget(stream.control)
         remove_unnamed(stream.control, newest.notes.states, check_lease=check_lease)
-        files = partial(StateFiles, stream, journal, shards=stream.shards, fence=Fence(check_lease))
-        runs = reshard(stream, journal, newest, by, files, lambda text: None, self.operators)
-        remember(stream.control, runs, check_lease=check_lease)
+        by = sharding_of(stream)
+        write_anew(stream, journal, newest, by, lambda text: None, self.operators, check_lease=check_lease)
         control.begin_anew(self.operators, newest.batch_id, self._meanings(control, steps))
         return f"{self.line(drop_rows=drop_rows)}{self._dropped() if drop_rows else ''}"
 

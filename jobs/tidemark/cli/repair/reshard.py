@@ -22,14 +22,13 @@ from tidemark.model.project.layout import Layout, usable
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.format import refuse_other
-from tidemark.storage.fence import Fence
-from tidemark.stream.distributed.resharding import forget, remember, remembered_shards, reshard
+from tidemark.stream.distributed.resharding import forget, remembered_shards, write_anew
 from tidemark.stream.distributed.sharding import Sharding, sharding
-from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.entries import Journal, newest_entry
 from tidemark.stream.journal.state_runs import StateRuns
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
-from tidemark.stream.state.files import StateFiles, files_of, remove_unnamed
+from tidemark.stream.state.files import files_of, remove_unnamed
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -78,8 +77,7 @@ def reshard_plan(
     steps: list[Callable[[], str]] = []
     # All streams are checked before the first is changed.
     for stream, placement in _drained(topology, warehouse, name, shards):
-        home = stream.control / "journal"
-        entry = Journal(home, "data").newest() if home.is_dir() else None
+        entry = newest_entry(stream.control)
         in_file, batch_id = topology.shards_of(stream.sub.name), entry.batch_id if entry else None
         steps.append(partial(_reshard, stream, placement, in_file, say, batch_id))
         if entry is None:
@@ -109,7 +107,7 @@ def _drained(
     names = [name] if name else names_in(topology.sub_topologies)
     wanted = replace(topology, shards={**topology.shards, **dict.fromkeys(names, shards)})
     streams = [Stream(wanted, wanted.sub_topology(each), Layout(warehouse)) for each in names]
-    by = list(map(_sharding_of, streams))
+    by = list(map(sharding_of, streams))
     for stream in streams:
         if Control(stream.control).is_held():
             msg = f"{_name(stream)}: its driver is running; drain it first (`tidemark down {stream.topology.name}`)"
@@ -117,7 +115,7 @@ def _drained(
     return list(zip(streams, by, strict=True))
 
 
-def _sharding_of(stream: Stream) -> Sharding | None:
+def sharding_of(stream: Stream) -> Sharding | None:
     """Returns how the keys of *stream* are distributed; None for one shard."""
     steps = Steps(stream.topology, Reference(stream.layout.warehouse))
     return sharding(stream.topology, stream.sub, steps) if stream.shards > 1 else None
@@ -183,14 +181,17 @@ def _redistribute(
     remove_unnamed(stream.control, old, check_lease=check_lease)
     if len(old) == stream.shards:
         return f"its state is in {_shards(stream.shards)} already"
-    files = partial(StateFiles, stream, journal, shards=stream.shards, fence=Fence(check_lease))
-    runs = reshard(stream, journal, newest, by, files, lambda line: say(f"{_name(stream)}: {line}"))
-    remember(stream.control, runs, check_lease=check_lease)
+    told = partial(_say_of, stream, say)
+    runs = write_anew(stream, journal, newest, by, told, check_lease=check_lease)
     done = f"{_amount(stream, runs)} of its state after batch {newest.batch_id} went from {_shards(len(old))}"
     done = f"{done} to {_shards(stream.shards)}"
     if in_file == stream.shards:
         return f"{done}; start its driver"
     return f"{done}; its file has shards = {in_file}: write {stream.shards}, then start its driver"
+
+
+def _say_of(stream: Stream, say: Callable[[str], None], line: str) -> None:
+    say(f"{_name(stream)}: {line}")
 
 
 def _amount(stream: Stream, shards: Sequence[StateRuns]) -> str:

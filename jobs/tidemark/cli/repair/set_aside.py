@@ -16,7 +16,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instants_ms, utc
 from tidemark.model.tables.catalog import DEAD_LETTERS, REQUEUED
 from tidemark.semantics.dead_letters import DeadLetterKind
-from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.entries import newest_entry
 
 IN_KAFKA = "kafka_partition"
 """The column with Kafka's number of the partition of a row."""
@@ -49,7 +49,7 @@ def with_kafka_partitions(rows: pl.DataFrame, layout: Layout, topology: str) -> 
     places: list[tuple[str, str, int, str, int]] = []
     for sub in sorted(rows["sub_topology"].unique()):
         home = layout.control(topology, sub)
-        entry = Journal(home / "journal", "data").newest() if home.is_dir() else None
+        entry = newest_entry(home)
         for source, progress in entry.notes.progress.inputs.items() if entry else ():
             places += [(sub, source, number, *place) for number, place in enumerate(progress.places)]
     columns = {"sub_topology": pl.String, "source": pl.String, "partition": pl.Int32, "_topic": pl.String}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ import polars as pl
 from tidemark.control.files import read
 from tidemark.control.folder import Control
 from tidemark.model.stream import Stream
+from tidemark.storage.fence import Fence
 from tidemark.storage.location import put_once
 from tidemark.stream.distributed.sharding import Sharding, ShardingImpossible
 from tidemark.stream.journal.entries import Entry, Journal
@@ -89,17 +91,43 @@ def begun_behind(stream: Stream, newest: Entry) -> frozenset[str]:
     Its states of them are of another meaning, or of a place that is not read any more.
     """
     control = Control(stream.control)
-    begun = {each.name for each in control.begun() if each.after >= newest.batch_id}
-    waiting = {name for runs in newest.notes.states for name, n in runs.held.items() if n}
-    sources = {each.name for each in control.sources() if each.after >= newest.batch_id}
-    return frozenset(begun | (sources & waiting))
+    begun = {each.name for each in control.begun() if each.begins_behind(newest.batch_id)}
+    sources = {each.name for each in control.sources() if each.begins_behind(newest.batch_id)}
+    return frozenset(begun | {name for name in sources if newest.notes.held(name)})
+
+
+def states_after(stream: Stream, newest: Entry) -> Sequence[StateRuns] | None:
+    """Returns the states after the *newest* entry as `reshard` or `begin` wrote them, or as the entry names them.
+
+    The latter may be of another number of shards. None: they have to be written anew, since something begins.
+    """
+    if (remembered := remembered_shards(stream, newest)) is not None:
+        return remembered
+    return None if begun_behind(stream, newest) else newest.notes.states
+
+
+def write_anew(
+    stream: Stream,
+    journal: Journal,
+    newest: Entry,
+    by: Sharding | None,
+    say: Callable[[str], None],
+    without_operators: Collection[str] = (),
+    *,
+    check_lease: Callable[[], None],
+) -> list[StateRuns]:
+    """Has the next driver begin with the state after *newest*, as `reshard` writes it; returns its runs."""
+    files = partial(StateFiles, stream, journal, shards=stream.shards, fence=Fence(check_lease))
+    runs = reshard(stream, journal, newest, by, files, say, without_operators)
+    remember(stream.control, runs, check_lease=check_lease)
+    return runs
 
 
 def _refuse_if_records_wait(stream: Stream, newest: Entry) -> None:
     """Raises ShardingImpossible where records wait for `max_drift` after the *newest* entry."""
     # A driver with `max_drift` left them, and no shard would send them on.
     for source in stream.sub.outside_sources:
-        if n := sum(runs.held.get(source.name, 0) for runs in newest.notes.states):
+        if n := newest.notes.held(source.name):
             held = "1 record is" if n == 1 else f"{n} records are"
             msg = (
                 f"{stream.sub.name}: {held} still held for max_drift at {source.name}; start it once with shards = 1, "

@@ -31,7 +31,7 @@ from tidemark.stream.decide.decision import BatchDecision, Decider, Tally, with_
 from tidemark.stream.decide.waits import READS_OF, RESULTS_OF, SLOW_KEYS_OF
 from tidemark.stream.distributed.answers import BatchAnswers
 from tidemark.stream.distributed.host_clocks import HostClocks
-from tidemark.stream.distributed.resharding import begun_behind, remembered_shards, reshard
+from tidemark.stream.distributed.resharding import reshard, states_after
 from tidemark.stream.distributed.sharding import sharding
 from tidemark.stream.distributed.tasks import ROWS, SEQ_BITS, Dealt, IntakeTask, ShardTask, Task
 from tidemark.stream.distributed.totals import (
@@ -311,10 +311,9 @@ class Shards:
         if newest is None:
             # StateRuns are never changed in place, so all shards may share one.
             return [StateRuns()] * self._stream.shards
-        if (remembered_states := remembered_shards(self._stream, newest)) is not None:
-            return remembered_states
-        if len(newest.notes.states) == self._stream.shards and not begun_behind(self._stream, newest):
-            return newest.notes.states
+        states = states_after(self._stream, newest)
+        if states is not None and len(states) == self._stream.shards:
+            return states
         log.info(
             "partitioning the state into %d shards; `tidemark reshard` does this before a start", self._stream.shards
         )

@@ -187,6 +187,13 @@ class Journal:
         return numbers[len(old) :]
 
 
+def newest_entry(control: Path) -> Entry | None:
+    """Returns the newest entry of the stream with the folder *control*; None: no batch was decided yet."""
+    home = control / "journal"
+    # A journal that is opened makes its folder.
+    return Journal(home, "data").newest() if home.is_dir() else None
+
+
 def _id_of(entry: Entry) -> str:
     """Returns the identity of the decision: batch, epoch, start."""
     batch = entry.notes.decision.batch

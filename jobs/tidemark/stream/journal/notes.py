@@ -191,6 +191,10 @@ class EntryNotes:
         assert self.judged is not None
         return self.judged
 
+    def held(self, name: str) -> int:
+        """Returns how many updates of the operator, or records of the source, *name* wait after the batch."""
+        return sum(runs.held.get(name, 0) for runs in self.states)
+
     @property
     def is_last(self) -> bool:
         """False if other parts of the planned batch follow."""

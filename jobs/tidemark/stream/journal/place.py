@@ -119,10 +119,14 @@ def _is_at_rest(journal: Path, batches: Path, opened: Callable[[Path], Snapshot 
     except Exception:
         return False
     # A flush of a part of the tables leaves the others behind.
-    return is_whole and _newest_batch_at(batches, opened(batches)) >= newest[0]
+    return is_whole and newest_batch_at(batches, opened(batches)) >= newest[0]
 
 
-def _newest_batch_at(path: Path, snapshot: Snapshot | None) -> int:
+def newest_batch_at(path: Path, snapshot: Snapshot | None) -> int:
+    """Returns the newest batch that a driver committed to the table at *path*; -1: none, or there is no table.
+
+    *snapshot* is the opened table; None: it is opened here.
+    """
     if snapshot is not None:
         return newest_batch(path, snapshot)
     from deltalake import DeltaTable

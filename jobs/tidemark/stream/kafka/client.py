@@ -269,8 +269,8 @@ class KafkaBroker:
     def starts(self, source: Source) -> dict[Place, int]:
         """Returns the offset at which *source* begins in each partition, as its `starting_offsets` say.
 
-        From an instant on, it is the offset of the first record with that timestamp or a later one, and the latest
-        where there is none.
+        If they are an instant, a partition begins with its first record of that timestamp or a later one, or at its end
+        if it has none.
         """
         starts: dict[Place, int] = {}
         for own in source.each_topic(self.existing(source)):

@@ -30,7 +30,6 @@ from tidemark.semantics.liveness import HAS_DRIVER
 from tidemark.storage.locks import LockHeld, locked
 from tidemark.storage.object_path import ObjectPath
 from tidemark.stream.journal.checkpoint import version_read
-from tidemark.stream.journal.place import newest_batch
 
 log = logging.getLogger(__name__)
 
@@ -135,11 +134,6 @@ def begins_at(path: Path, control: Path) -> int:
         if batches and batches[0] is not None:
             return int(batches[0])
     return 0
-
-
-def newest_of(path: Path) -> int:
-    """Returns the newest batch that the hop at *path* has; -1: none."""
-    return newest_batch(path, DeltaTable(str(path))) if DeltaTable.is_deltatable(str(path)) else -1
 
 
 def _trim(path: Path, table_id: str, controls: Sequence[Path], *, now_ms: int) -> None:

@@ -23,7 +23,7 @@ from tidemark.model.tables.catalog import TABLES
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.datasets import open_to_read, schema_of
 from tidemark.storage.delta.types import type_changes
-from tidemark.stream.journal.entries import Entry, Journal
+from tidemark.stream.journal.entries import Entry, newest_entry
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
@@ -67,8 +67,7 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
         InvalidSpec: the file has a mistake.
     """
     control = Control(stream.control)
-    home = stream.control / "journal"
-    newest = Journal(home, "data").newest() if home.is_dir() else None
+    newest = newest_entry(stream.control)
     ran = {*newest.notes.decision.operators} if newest else set[str]()
     listed = control.sources()
     of_sources = with_waiting(changes(listed, stream.sub) if listed or not newest else [], newest)
@@ -150,7 +149,7 @@ def _has_read(home: Path, stream: Stream) -> bool:
     *home* is the other stream's control folder.
     """
     try:
-        newest = Journal(home / "journal", "data").newest() if (home / "journal").is_dir() else None
+        newest = newest_entry(home)
     except UnreadableFile:
         return False  # of a damaged journal nothing is known
     inputs = newest.notes.progress.inputs if newest else {}
@@ -168,19 +167,15 @@ def listed_sources(control: Path) -> list[ListedSource]:
 
 
 def with_waiting(of_sources: Sequence[SourceChange], newest: Entry | None) -> list[SourceChange]:
-    """Returns the changes *of_sources*, where another name is refused while records wait under the former one.
+    """Refuses those of the changes *of_sources* that rename a source whose records wait under its former name.
 
-    *newest* is the newest entry of the stream; None: it has none.
+    Returns all of them. *newest* is the newest entry of the stream; None: it has none.
     """
     found: list[SourceChange] = []
     for change in of_sources:
-        waiting = _waiting(newest, change.former.name) if change.is_renamed and change.former and newest else 0
+        waiting = newest.notes.held(change.former.name) if change.is_renamed and change.former and newest else 0
         found.append(replace(change, fate=Fate.REFUSED, waiting=waiting) if waiting else change)
     return found
-
-
-def _waiting(newest: Entry, source: str) -> int:
-    return sum(runs.held.get(source, 0) for runs in newest.notes.states)
 
 
 def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> OperatorChange:
@@ -191,7 +186,7 @@ def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> Op
         parts = [part.seen for part in newest.notes.decision.sources if part.source == change.name]
         if parts and all(part.latest_offset is not None for part in parts):
             unread = sum(max(0, (part.latest_offset or 0) - part.until_offset) for part in parts)
-        held = _waiting(newest, change.name)
+        held = newest.notes.held(change.name)
     why = change.line.removeprefix(f"the source {change.name}").lstrip(": ") if change.is_news else ""
     why = "" if change.fate is Fate.ENDS else why.removeprefix("begins with ").removeprefix("goes on ")
     return _change(stream, change.name, change.fate, why=why, way=way, unread=unread, held=held)

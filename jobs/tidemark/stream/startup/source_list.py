@@ -32,6 +32,7 @@ from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
 from tidemark.storage.location import durable, put_once, remove_folder
 from tidemark.stream.journal.checkpoint import rearranged
+from tidemark.stream.journal.entries import newest_entry
 
 NEXT = "checkpoint.next"
 LIST = "sources.json"
@@ -236,34 +237,39 @@ def _listed(change: SourceChange, reached: int) -> ListedSource:
     return ListedSource(name=change.name, place=change.place, after=reached)
 
 
-def ask_for_starts(
-    control: Control, sub: SubTopology, reached: int, starts: Callable[[Source], Mapping[Place, int]]
-) -> None:
-    """Notes where sources begin that say so and have no progress after the batch *reached*.
+def ask_for_starts(control: Control, sub: SubTopology, starts: Callable[[Source], Mapping[Place, int]]) -> None:
+    """Notes where sources begin that say so and have no progress yet.
 
     *starts* asks the broker. The answer is kept, so that a driver that is started again begins at the same offsets.
     """
-    sources = {source.name: source for source in sub.outside_sources}
-    now: list[ListedSource] = []
-    for number, each in enumerate(control.sources(), start=1):
-        source = sources.get(each.name)
-        if source is None or not source.topic or not each.is_unread_after(reached):
+    listed = control.sources()
+    by_name = {source.name: source for source in sub.outside_sources if source.topic}
+    say_so = {each.name for each in listed if each.told or (each.name in by_name and _has_to_ask(by_name[each.name]))}
+    # Most streams have no such source, and their journal is not read for it.
+    newest = newest_entry(control.home) if say_so & by_name.keys() else None
+    reached, now = newest.batch_id if newest else -1, list[ListedSource]()
+    for number, each in enumerate(listed, start=1):
+        if each.name not in say_so & by_name.keys() or not each.begins_behind(reached):
             now.append(each)
             continue
-        now.append(_with_starts(each, source, starts))
+        now.append(_with_starts(each, by_name[each.name], starts))
         if now[-1].told != each.told:
             # Spark keeps where the file told it to begin before.
             remove_folder(control.home / "checkpoint" / "sources" / str(number))
-    if now != control.sources():
+    if now != listed:
         control.keep_sources(now)
+
+
+def _has_to_ask(source: Source) -> bool:
+    """Returns True if only the broker knows the offsets at which *source* begins."""
+    return source.starting_offsets not in {None, EARLIEST}
 
 
 def _with_starts(listed: ListedSource, source: Source, starts: Callable[[Source], Mapping[Place, int]]) -> ListedSource:
     """Returns *listed* with the offsets at which *source* begins, which has no progress yet."""
-    told = source.starting_offsets
-    if told in {None, EARLIEST}:
+    if not _has_to_ask(source):
         return replace(listed, told=None, starts=None)
-    found = starts(source)
+    told, found = source.starting_offsets, starts(source)
     kept = {Place(topic, partition): offset for topic, partition, offset in listed.starts or ()}
     if listed.told == str(told) and kept:
         # Spark wants an offset of each partition. One that was added since has only records that came since.
@@ -310,7 +316,7 @@ def continued(was: StreamProgress, listed: Sequence[ListedSource], sub: SubTopol
     by_name = index_by_name(listed)
     for source in sub.sources:
         progress, of_list = was.inputs.get(source.name), by_name.get(source.name)
-        if of_list is not None and of_list.is_unread_after(was.batch_id):
+        if of_list is not None and of_list.begins_behind(was.batch_id):
             progress = _begun(source, of_list) if isinstance(source, Source) else None
         elif isinstance(source, Source):
             if progress is None and source.was is not None:

@@ -15,7 +15,7 @@ from tidemark.errors import TidemarkError, UnreadableFile
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, Place, StreamProgress
 from tidemark.stream.journal.checkpoint import newest_commit, plans, read_plan
-from tidemark.stream.journal.entries import Journal
+from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.kafka.broker import Answers
 from tidemark.stream.kafka.numbering import number_partitions, with_places
 from tidemark.stream.read.data_loss import Offsets
@@ -50,7 +50,7 @@ def unread_ranges(control: Path, sub: SubTopology) -> tuple[int, Ranges]:
         return -1, {}
     (batch_id, ends) = max(planned.items())
     committed, _ = newest_commit(control / "checkpoint")
-    newest = Journal(control / "journal", "data").newest()
+    newest = newest_entry(control)
     progress = continued(newest.notes.progress if newest else StreamProgress(), Control(control).sources(), sub)
     goes_on = newest is not None and not newest.notes.is_last
     # Of a batch in parts the rest is not decided.
@@ -150,7 +150,7 @@ def refuse_unstable(control: Path, sub: SubTopology, broker: Answers) -> None:
 
 def newest_progress(control: Path) -> StreamProgress:
     """Returns the progress with the newest decision of the stream with the folder *control*."""
-    newest = Journal(control / "journal", "data").newest() if (control / "journal").is_dir() else None
+    newest = newest_entry(control)
     return newest.notes.progress if newest else StreamProgress()
 
 

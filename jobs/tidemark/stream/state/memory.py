@@ -6,7 +6,7 @@ some batch, and the journal those that later batches moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -83,13 +83,12 @@ class Memory:
         if states is not None:
             self.states[operator] = states
 
-    def forget(self, operators: Iterable[str]) -> None:
-        """Keeps nothing of *operators* any more."""
-        for name in operators:
-            of_operators: tuple[MutableMapping[str, Any], ...] = (self.stored, self.states, self.held, self.versions)
-            places = (*of_operators, self.waiting)
-            for kept in (*places, self._new_versions):
-                kept.pop(name, None)
+    def forget(self, operators: Collection[str]) -> None:
+        """Keeps nothing of *operators*, or sources, any more."""
+        kept: tuple[MutableMapping[str, Any], ...] = (self.stored, self.states, self.held, self.waiting)
+        for of_operators in (*kept, self.versions, self._new_versions):
+            for name in operators:
+                of_operators.pop(name, None)
 
     def keep_waiting(self, source: str, schema: Mapping[str, pl.DataType]) -> None:
         """Keeps the records of *source* that wait; *schema* has its columns."""
