@@ -26,6 +26,7 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.progress import InputProgress, PartitionProgress
 from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.delta.tables import delete_rows
+from tidemark.storage.delta.types import owner_of
 from tidemark.stream.distributed.resharding import forget, write_anew
 from tidemark.stream.journal.entries import Journal, newest_entry
 from tidemark.stream.journal.place import newest_batch_at
@@ -154,12 +155,9 @@ class _Part:
     def _meanings(self, control: Control, steps: Steps) -> dict[str, str]:
         """Returns the stored meanings, with the present ones of the operators in place of theirs."""
         now = {**meanings(self.stream.sub), **types(self.stream.sub, steps)}
-        places = [f"operators.{name}" for name in self.operators]
 
         def is_own(name: str) -> bool:
-            return any(
-                name == place or name.startswith(f"{place}.") or name.endswith(f" of {place}") for place in places
-            )
+            return owner_of(name)[0] in self.operators
 
         kept = {name: text for name, text in control.meanings().items() if not is_own(name)}
         return {**kept, **{name: text for name, text in now.items() if is_own(name)}}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,13 +15,49 @@ from tidemark.collecting import within
 from tidemark.errors import Contradiction
 from tidemark.model.tables.catalog import DDL_TYPES
 
+_KEPT = re.compile(r"(?:column .* of )?(?:operators\.(?P<operator>\w+)(?:\..*)?|the table (?P<table>.*))")
+"""The names of what a stream keeps: of an operator, a value of it, a table, or a column of these."""
+
+
+def owner_of(kept: str) -> tuple[str | None, str | None]:
+    """Returns the operator, or the table, that keeps what is named *kept*.
+
+    >>> owner_of("operators.totals.aggregates.n"), owner_of("column n of the table sums")
+    (('totals', None), (None, 'sums'))
+    """
+    found = _KEPT.fullmatch(kept)
+    assert found is not None, kept
+    return found["operator"], found["table"]
+
+
+@dataclass(frozen=True)
+class ChangedMeaning:
+    """What a stream keeps as `name` meant `was` when it was kept, and means `now` in the topology file."""
+
+    name: str
+    was: str
+    now: str
+
+    @property
+    def operator(self) -> str | None:
+        """The operator that keeps it; None: a table does."""
+        return owner_of(self.name)[0]
+
+    @property
+    def table(self) -> str | None:
+        """The table that keeps it; None: an operator does."""
+        return owner_of(self.name)[1]
+
+    def __str__(self) -> str:
+        return f"{self.name}: was {self.was}, is {self.now}"
+
 
 class TypesChanged(Contradiction):
-    """Raised where columns have another type than what is kept of them; *changes* has a line for each."""
+    """Raised where columns have another type than what is kept of them, as *changes* say."""
 
-    def __init__(self, changes: Sequence[str]) -> None:
+    def __init__(self, changes: Sequence[ChangedMeaning]) -> None:
         remedy = "restore the previous file, or give the changed operator or table a new name in the file"
-        super().__init__("; ".join((*changes, remedy)))
+        super().__init__("; ".join((*map(str, changes), remedy)))
 
 
 def type_text(kind: Any) -> str:
@@ -36,14 +74,14 @@ def type_text(kind: Any) -> str:
             return f"struct<{','.join(fields)}>"
 
 
-def type_changes(table: str, stored: str, declared: pa.Schema) -> list[str]:
-    """Returns a line for each column of *table* that is *declared* with another type than it has.
+def type_changes(table: str, stored: str, declared: pa.Schema) -> list[ChangedMeaning]:
+    """Returns the columns of *table* that are *declared* with another type than they have.
 
     *stored* is the schema of the table (Delta's JSON).
     """
     was, now = _types(stored), _types(Schema.from_arrow(declared).to_json())
     changed = [name for name in within(now, was) if was[name] != now[name]]
-    return [f"column {name} of the table {table}: was {was[name]}, is {now[name]}" for name in changed]
+    return [ChangedMeaning(f"column {name} of the table {table}", was[name], now[name]) for name in changed]
 
 
 def refuse_type_changes(table: str, stored: str, declared: pa.Schema) -> None:

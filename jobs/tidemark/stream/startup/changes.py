@@ -6,7 +6,6 @@ shows all of it before.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import TABLES
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.datasets import open_to_read, schema_of
-from tidemark.storage.delta.types import type_changes
+from tidemark.storage.delta.types import ChangedMeaning, type_changes
 from tidemark.stream.journal.entries import Entry, newest_entry
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
@@ -30,8 +29,6 @@ from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.source_list import Fate, SourceChange, changes, place_of
 from tidemark.stream.startup.state_compatibility import changed, meanings, types
 from tidemark.stream.write.declared import declared_tables
-
-_OPERATOR = re.compile(r"\boperators\.(\w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,20 +69,20 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
     listed = control.sources()
     of_sources = with_waiting(changes(listed, stream.sub) if listed or not newest else [], newest)
     sources = {change.name: change for change in of_sources}
-    other = [*changed_lines(stream)]
-    meant = {name: [line for line in other if operator_of(line) == name] for name in map(operator_of, other)}
+    other = [*changed_meanings(stream)]
     found: list[OperatorChange] = []
     for former, naming in former_streams(stream) if newest is None else ():
         why = f"its sources were read by the stream {former}"
         found.append(_change(stream, naming[0], Fate.REFUSED, why=why, way=f'write sub_topology = "{former}" there'))
-    tables = {f"the table {sink.table}": sink.name for sink in stream.sub.sinks if sink.table}
-    for line in meant.pop(None, []):
-        table = next((table for table in tables if table in line.partition(":")[0]), "")
-        way = "give the table another name in the file"
-        found.append(_change(stream, tables.get(table, table), Fate.REFUSED, why=line, way=way))
+    writer = {sink.table: sink.name for sink in stream.sub.sinks if sink.table}
+    for change in other:
+        if change.table is not None:
+            way, name = "give the table another name in the file", writer.get(change.table, change.table)
+            found.append(_change(stream, name, Fate.REFUSED, why=str(change), way=way))
     told = {change.operator for change in found}
     for operator in stream.sub.operators:
-        name, own = operator.name, meant.get(operator.name, [])
+        name = operator.name
+        own = [str(change) for change in other if change.operator == name]
         if name in told:
             continue
         if (source := sources.get(name)) is not None:
@@ -103,8 +100,8 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
     return [*found, *gone]
 
 
-def changed_lines(stream: Stream) -> Iterator[str]:
-    """Yields a line for each thing that *stream* keeps and that means something else now, or has another type."""
+def changed_meanings(stream: Stream) -> Iterator[ChangedMeaning]:
+    """Yields what *stream* keeps and what means something else now, or has another type."""
     kept, now = _meanings(stream.control), meanings(stream.sub)
     try:
         steps = Steps(stream.topology, Reference(stream.layout.warehouse))
@@ -187,9 +184,7 @@ def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> Op
         if parts and all(part.latest_offset is not None for part in parts):
             unread = sum(max(0, (part.latest_offset or 0) - part.until_offset) for part in parts)
         held = newest.notes.held(change.name)
-    why = change.line.removeprefix(f"the source {change.name}").lstrip(": ") if change.is_news else ""
-    why = "" if change.fate is Fate.ENDS else why.removeprefix("begins with ").removeprefix("goes on ")
-    return _change(stream, change.name, change.fate, why=why, way=way, unread=unread, held=held)
+    return _change(stream, change.name, change.fate, why=change.why, way=way, unread=unread, held=held)
 
 
 def _change(
@@ -197,12 +192,6 @@ def _change(
 ) -> OperatorChange:
     sub = stream.sub.name
     return OperatorChange(sub_topology=sub, operator=operator, fate=fate, why=why, way=way, unread=unread, held=held)
-
-
-def operator_of(line: str) -> str | None:
-    """Returns the operator whose meaning has changed by *line* of `changed`; None: it is a table's."""
-    found = _OPERATOR.search(line.partition(":")[0])
-    return found[1] if found else None
 
 
 def begin_command(topology: str, operator: str) -> str:

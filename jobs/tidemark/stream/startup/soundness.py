@@ -23,9 +23,10 @@ from tidemark.collecting import pick
 from tidemark.control.files import REMOVE_TORN, RESTORE
 from tidemark.errors import Contradiction, UnreadableFile
 from tidemark.storage.delta.requirements import Refusal
+from tidemark.storage.delta.types import ChangedMeaning
 from tidemark.stream.journal.checkpoint import Ends
 from tidemark.stream.journal.place import transactions_of
-from tidemark.stream.startup.changes import begin_command, operator_of
+from tidemark.stream.startup.changes import begin_command
 from tidemark.stream.startup.source_list import SourceChange
 
 
@@ -152,7 +153,7 @@ class StartEvidence:
     and `read_to` the offsets up to which the topics had been read with it. In the checkpoint it is the batch
     `decided_as`, or, if it `is_part`, a part of that batch which other parts follow. `newest_batches` are the newest
     batches that the tables must have, by table. `data_files` are damaged data files of tables, and what is wrong with
-    each, if they were looked at. `changed` describes the names that mean something else now, and `refused` are sources
+    each, if they were looked at. `changed` are things that mean something else now, and `refused` are sources
     that cannot go on. `former` has the operators that name the stream, or could, by the name of each stream that the
     topology does not have any more and that has read a source of this one, which has read nothing.
     """
@@ -172,7 +173,7 @@ class StartEvidence:
     newest_batches: Mapping[str, int]
     tables: tuple[TableCommit, ...]
     data_files: tuple[tuple[Path, str], ...] = ()
-    changed: tuple[str, ...] = ()
+    changed: tuple[ChangedMeaning, ...] = ()
     refused: tuple[SourceChange, ...] = ()
     former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -242,8 +243,8 @@ def _fault_of(evidence: StartEvidence, path: Path) -> Fault:
 
 
 def _of_topology(evidence: StartEvidence) -> Iterator[Inconsistency]:
-    for observation in evidence.changed:
-        operator = operator_of(observation)
+    for change in evidence.changed:
+        operator = change.operator
         begin = "" if operator is None else f", or let it begin anew: {begin_command(evidence.topology, operator)}"
         named = f"give the changed {'operator' if operator else 'table'} a new name in the file"
         ways = (
@@ -251,9 +252,9 @@ def _of_topology(evidence: StartEvidence) -> Iterator[Inconsistency]:
             f"{named}, under which it starts with the next record{begin}",
             _start_anew(evidence),
         )
-        yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=observation, ways=ways)
-    for change in evidence.refused:
-        yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=change.line, ways=change.ways)
+        yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=str(change), ways=ways)
+    for source in evidence.refused:
+        yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=source.line, ways=source.ways)
     for former, naming in evidence.former.items():
         again = (
             f"its sources were read by the stream {former}; under another name it would read them again from the start"

@@ -110,22 +110,28 @@ class SourceChange:
     @property
     def line(self) -> str:
         """The change in words."""
+        verb = ":" if self.fate is Fate.REFUSED else f" {self.fate}"
+        return f"the source {self.name}{verb} {self.why}".rstrip()
+
+    @property
+    def why(self) -> str:
+        """The change in the words that follow the fate; empty: there are none."""
         match self.fate:
             case Fate.GOES_ON:
-                where = f" where {self._was.name} was" if self.is_renamed else ""
-                topics = f" and reads {self.place}" if self.has_other_topics else ""
-                return f"the source {self.name} goes on{where}{topics}"
+                where = f"where {self._was.name} was" if self.is_renamed else ""
+                topics = f"and reads {self.place}" if self.has_other_topics else ""
+                return f"{where} {topics}".strip()
             case Fate.BEGINS:
-                return f"the source {self.name} begins with {self.place}"
+                return f"with {self.place}"
             case Fate.ENDS:
-                return f"the source {self.name} ends"
+                return ""
             case Fate.REFUSED if self.waiting:
                 n = f"{self.waiting:,} record{' waits' if self.waiting == 1 else 's wait'}"
-                return f"the source {self.name}: {n} for other partitions under the name {self._was.name}"
+                return f"{n} for other partitions under the name {self._was.name}"
             case Fate.REFUSED if self.is_of_another_name:
-                return f"the source {self.name} reads {self.place}, which the source {self._was.name} has read"
+                return f"it reads {self.place}, which the source {self._was.name} has read"
             case Fate.REFUSED:
-                return f"the source {self.name}: was {self._was.place}, is {self.place}"
+                return f"was {self._was.place}, is {self.place}"
             case Fate.NEEDS_CONSENT:
                 raise AssertionError(self.name)  # a source keeps nothing that could mean something else
             case _:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tidemark.collecting import within
 from tidemark.kernels.columns.schemas import type_word
 from tidemark.model.topology import SubTopology
-from tidemark.storage.delta.types import TypesChanged
+from tidemark.storage.delta.types import ChangedMeaning, TypesChanged
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 
@@ -47,6 +48,6 @@ def refuse_other_types(kept: Mapping[str, str], now: Mapping[str, str]) -> None:
         raise TypesChanged(changes)
 
 
-def changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Returns a line for each meaning that *now* differs from *kept*."""
-    return [f"{name}: was {kept[name]}, is {now[name]}" for name in kept if name in now and kept[name] != now[name]]
+def changed(kept: Mapping[str, str], now: Mapping[str, str]) -> list[ChangedMeaning]:
+    """Returns the meanings that *now* differ from those *kept*."""
+    return [ChangedMeaning(name, kept[name], now[name]) for name in within(kept, now) if kept[name] != now[name]]
