@@ -486,7 +486,7 @@ FORGET = "to read its sources from the start, move "
         ),
         (
             reading("a", "renamed", renamed="b"), "a",
-            "the source renamed reads topic b, which the source b has read",
+            "the source renamed: it reads topic b, which the source b has read",
             ['write was = "b" below [operators.renamed]', f"{BEGIN}there"],
         ),
         (reading("a", "renamed", renamed="b", was={"renamed": "b"}), "a", None, []),

@@ -7,17 +7,22 @@ import tomllib
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from support.play import Play, ms
 from support.topologies import map_of, sink, source, topology_of
+from tidemark.cli.project.plan import with_amounts
 from tidemark.control import folder
 from tidemark.control.folder import Control, ListedSource
+from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, parse
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress
+from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.startup import source_list
 from tidemark.stream.startup.changes import changes_of
 from tidemark.stream.startup.evidence import evidence
@@ -93,10 +98,10 @@ def test_a_checkpoint_follows_the_names_of_its_sources(tmp_path: Path) -> None:
     assert now["checkpoint/sources/3/1"] == 'v1\n{"path":"file:///srv/in/x"}'
     assert "checkpoint/sources/2/1" not in now
     assert control.sources() == [
-        ListedSource(name="c", place="topic c", after=7),
-        ListedSource(name="renamed", place="topic b"),
+        ListedSource(name="c", place="topic c", topic="c", after=7),
+        ListedSource(name="renamed", place="topic b", topic="b"),
         ListedSource(name="files", place="folder /srv/in"),
-        ListedSource(name="a", place="topic z", after=7),
+        ListedSource(name="a", place="topic z", topic="z", after=7),
     ]
     # What batch 7 knows of a is of the former topic; batch 8 may have read the new one.
     inputs = {name: InputProgress(partitions={0: PartitionProgress(until_offset=2)}) for name in ("a", "b", "files")}
@@ -172,6 +177,19 @@ def test_records_that_wait_keep_the_name_of_their_source_and_are_counted_when_it
     )
     fates = {each.operator: (each.fate, each.held) for each in changes_of(play_of(play, other))}
     assert fates == {"others": (Fate.BEGINS, 0), "log": (Fate.GOES_ON, 0), "events": (Fate.ENDS, 2)}
+    assert [change.line for change in follow(play.control, play_of(play, other).sub, 1)] == [
+        "the source others begins with topic others",
+        "the source events ends; 2 of its records that waited are dropped",
+    ]
+
+
+def test_a_plan_counts_the_rows_of_a_table_that_begins(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "upstream", pa.table({"id": ["a", "b"], "v": [1, 2], "event_time": [0, 0]}))
+    write_deltalake(tmp_path / "upstream", pa.table({"id": ["c"], "v": [3], "event_time": [0]}), mode="append")
+    play = Play(topology_of(events=source(topic=None, delta="upstream"), log=sink("events", table="log")), tmp_path)
+    layout, broker = Layout(tmp_path), cast("KafkaBroker", None)  # a table is asked for without it
+    found = with_amounts(changes_of(play.stream("events")), play.topology, layout, broker)
+    assert {change.operator: change.to_read for change in found} == {"events": 3, "log": None}
 
 
 def test_a_batch_that_was_planned_before_a_source_began_is_no_damage(tmp_path: Path) -> None:

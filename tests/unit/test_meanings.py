@@ -41,7 +41,7 @@ def after(old: str, new: str) -> list[str]:
     """Returns changes of meaning when *new* replaces *old* in the file."""
     assert old in TOML
     before, now = (parse(tomllib.loads(text), file="shop.toml") for text in (TOML, TOML.replace(old, new)))
-    return changed(meanings(before.sub_topologies[0]), meanings(now.sub_topologies[0]))
+    return [str(each) for each in changed(meanings(before.sub_topologies[0]), meanings(now.sub_topologies[0]))]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,5 @@ def test_a_removed_operators_meaning_is_kept_for_its_return(tmp_path: Path) -> N
     assert control.meanings() == {}
     control.keep_meanings({"operators.totals": "a sum"})
     control.keep_meanings({"operators.newest": "a table"})
-    assert changed(control.meanings(), {"operators.totals": "a maximum"}) == [
-        "operators.totals: was a sum, is a maximum"
-    ]
+    (found,) = changed(control.meanings(), {"operators.totals": "a maximum"})
+    assert (str(found), found.operator) == ("operators.totals: was a sum, is a maximum", "totals")

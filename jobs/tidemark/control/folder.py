@@ -195,12 +195,15 @@ class ListedSource(Begun):
 
     Attributes:
         place: the topic, table, folder or hop that it reads, as text.
+        topic: the one topic that it reads, or read at first: its input partitions are those of the topic. None: it has
+            read several from the beginning, or none.
         told: its `starting_offsets` when the broker was asked for `starts`; None: it was not.
         starts: of a source that begins at other offsets than the earliest: topic, partition and the offset at which
             each begins. None: at the earliest, or it is not asked yet.
     """
 
     place: str
+    topic: str | None = None
     told: str | None = None
     starts: tuple[tuple[str, int, int], ...] | None = None
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tidemark.collecting import names_in, present
-from tidemark.control.folder import Begun, ListedSource
+from tidemark.control.folder import ListedSource
 from tidemark.errors import Contradiction
 from tidemark.kernels.sql.constraints import Constraint
 from tidemark.model.stream import Stream
@@ -24,7 +24,7 @@ from tidemark.storage.delta.requirements import TableWatch
 from tidemark.storage.fence import Fence
 from tidemark.stream.decide.decision import BatchDecision, Decider
 from tidemark.stream.decide.due import DueTimes
-from tidemark.stream.distributed.resharding import reshard, states_after
+from tidemark.stream.distributed.resharding import begun_behind, reshard, states_after
 from tidemark.stream.distributed.shards import Collect, Executors, Shards
 from tidemark.stream.journal.batch import MicroBatch, QueueWait
 from tidemark.stream.journal.checkpoint import Ends, committed_at_ms
@@ -95,9 +95,8 @@ class Engine:
         joined: JoinedTables,
         timeline: Timeline,
         listed: Sequence[ListedSource] = (),
-        begun: Sequence[Begun] = (),
     ) -> None:
-        self._listed, self._begun = listed, begun
+        self._listed = listed
         self._tables, self._joined, self._timeline = tables, joined, timeline
         self._looked_boot_ms: int | None = None
         self._queued = queued
@@ -431,7 +430,7 @@ class Engine:
         newest = self._journal.newest()
         if newest is None:
             self._flushing.begin(newest, self._fence.clock())
-            return self._continued(StreamProgress())
+            return continued(StreamProgress(), self._listed, self._stream.sub)
         progress = newest.notes.progress
         if progress.planned_id > batch_id:
             msg = (
@@ -452,11 +451,7 @@ class Engine:
         self._flushing.begin(newest, self._fence.clock())
         self._flushing.flush()
         self._goes_on = not newest.notes.is_last
-        return self._continued(progress)
-
-    def _continued(self, progress: StreamProgress) -> StreamProgress:
-        """Returns *progress* for the sources and operators that the stream has now."""
-        begun = [each.name for each in self._begun if each.begins_behind(progress.batch_id)]
+        begun = begun_behind(self._stream, newest)
         return continued(progress, self._listed, self._stream.sub).without_operators(begun)
 
     def _done_at_ms(self, planned_id: int) -> int:

@@ -178,5 +178,4 @@ def build_engine(
         joined=JoinedTables(sub, reference, steps),
         timeline=timeline,
         listed=control.sources(),
-        begun=control.begun(),
     )

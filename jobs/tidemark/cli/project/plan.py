@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 
 import polars as pl
 from confluent_kafka import KafkaException
+from deltalake.exceptions import TableNotFoundError
 
 from tidemark.cli.shared.brokers import Brokers
 from tidemark.cli.shared.local import running_broker
@@ -20,6 +21,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
+from tidemark.facts.versions import files_in_log
 from tidemark.model.kinds.source import EARLIEST, Source
 from tidemark.model.project.connections import LOCAL
 from tidemark.model.project.layout import Layout
@@ -49,7 +51,7 @@ def command(options: argparse.Namespace) -> int:
     """Prints a line for each operator that does not just go on; returns UNCHANGED, CHANGES or REFUSES."""
     topology, layout = topology_with_file(options), Layout(existing_warehouse(options))
     brokers = Brokers(options.bootstrap, running_broker(options.home), given_secrets(options))
-    changes = with_amounts(changes_of_topology(topology, layout), topology, brokers.of(topology))
+    changes = with_amounts(changes_of_topology(topology, layout), topology, layout, brokers.of(topology))
     status, per_s = status_of(changes), read_per_s(topology, layout)
     if options.json:
         rows = [{**asdict(change), "fate": change.fate.value} for change in changes]
@@ -71,21 +73,32 @@ def changes_of_topology(topology: Topology, layout: Layout) -> list[OperatorChan
     return found
 
 
-def with_amounts(changes: Sequence[OperatorChange], topology: Topology, broker: KafkaBroker) -> list[OperatorChange]:
-    """Returns *changes* with the records that sources which begin will read, as far as *broker* answers."""
+def with_amounts(
+    changes: Sequence[OperatorChange], topology: Topology, layout: Layout, broker: KafkaBroker
+) -> list[OperatorChange]:
+    """Returns *changes* with the records that sources which begin will read.
+
+    Of topics they are known as far as *broker* answers, of tables that are read from the beginning by their logs.
+    """
     found: list[OperatorChange] = []
     for change in changes:
         source = topology.operators.get(change.operator)
-        if change.fate is Fate.BEGINS and isinstance(source, Source) and source.topic:
-            with suppress(KafkaException, TidemarkError, KeyError):  # without an answer the amount is not known
-                change = replace(change, to_read=_to_read(source, broker))
+        if change.fate is Fate.BEGINS and isinstance(source, Source):
+            # Without an answer, or a table, the amount is not known.
+            with suppress(KafkaException, TableNotFoundError, TidemarkError, KeyError):
+                change = replace(change, to_read=_to_read(source, layout, broker))
         found.append(change)
     return found
 
 
-def _to_read(source: Source, broker: KafkaBroker) -> int:
-    """Returns how many offsets there are from where *source* begins."""
+def _to_read(source: Source, layout: Layout, broker: KafkaBroker) -> int | None:
+    """Returns how many records, for a topic offsets, there are from where *source* begins; None: not known."""
     is_late = source.starting_offsets not in {None, EARLIEST}
+    if source.delta and not is_late:
+        rows = files_in_log(layout.warehouse / source.delta).get_column("num_records")
+        return None if rows.has_nulls() else int(rows.sum())
+    if not source.topic:
+        return None
     if is_late and not isinstance(source.starting_offsets, int):
         return 0
     starts, n = broker.starts(source) if is_late else {}, 0
@@ -126,7 +139,7 @@ def lines_of(topology: str, changes: Sequence[OperatorChange], per_s: float | No
     for change in changes:
         if change.fate is not Fate.GOES_ON or change.why:
             more = [_reads(change.to_read, per_s)] if change.to_read else []
-            more += [f"it leaves {change.unread:,} records unread"] if change.unread else []
+            more += [f"{change.unread:,} records that it has not read are left out"] if change.unread else []
             more += [f"{change.held:,} that wait are dropped"] if change.held else []
             text = "; ".join([*filter(None, [change.why]), *more])
             lines.append(f"  {change.fate}: {change.sub_topology}/{change.operator}: {text}")

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
+from tidemark.collecting import names_in
 from tidemark.control.files import read
 from tidemark.control.folder import Control
 from tidemark.model.stream import Stream
@@ -88,12 +89,15 @@ def reshard(
 def begun_behind(stream: Stream, newest: Entry) -> frozenset[str]:
     """Returns the operators, and the sources with records that wait, that begin behind the *newest* entry.
 
-    Its states of them are of another meaning, or of a place that is not read any more.
+    The states that there are of them are of another meaning, of a place that is not read any more, or as old as the
+    batch after which the file had the operator no longer.
     """
     control = Control(stream.control)
     begun = {each.name for each in control.begun() if each.begins_behind(newest.batch_id)}
     sources = {each.name for each in control.sources() if each.begins_behind(newest.batch_id)}
-    return frozenset(begun | {name for name in sources if newest.notes.held(name)})
+    with_states = {name for runs in newest.notes.states for name in runs.held}
+    returning = with_states.intersection(names_in(stream.sub.operators)) - newest.notes.decision.operators.keys()
+    return frozenset(begun | returning | {name for name in sources if newest.notes.held(name)})
 
 
 def states_after(stream: Stream, newest: Entry) -> Sequence[StateRuns] | None:

@@ -6,9 +6,9 @@ shows all of it before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.collecting import names_in
@@ -26,7 +26,7 @@ from tidemark.stream.journal.entries import Entry, newest_entry
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
-from tidemark.stream.startup.source_list import Fate, SourceChange, changes, place_of
+from tidemark.stream.startup.source_list import Fate, SourceChange, changes, place_of, with_waiting
 from tidemark.stream.startup.state_compatibility import changed, meanings, types
 from tidemark.stream.write.declared import declared_tables
 
@@ -41,8 +41,9 @@ class OperatorChange:
         fate: what becomes of it.
         why: the reason, in words.
         way: what a person does or writes where it is refused or needs consent; empty: nothing.
-        unread: of a source that ends, the records that the newest batch left unread; None: not known.
-        held: the records of it that wait, which are dropped.
+        unread: of a source that ends, or begins at another place, the records that the newest batch left unread at
+            the place that is given up; None: not known.
+        held: the records from there that wait, which are dropped.
         to_read: of a source that begins, the records that are there to be read; None: not known.
     """
 
@@ -93,7 +94,7 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
         elif name in ran:
             found.append(_change(stream, name, Fate.GOES_ON))
         else:
-            found.append(_change(stream, name, Fate.BEGINS, why="it begins with the next record"))
+            found.append(_change(stream, name, Fate.BEGINS, why="with the next record"))
     found += [_of_source(stream, change, newest) for change in sources.values() if change.fate is Fate.ENDS]
     known = {change.operator for change in found} | {each.former.name for each in sources.values() if each.former}
     gone = [_change(stream, name, Fate.ENDS, why="its rows stay") for name in sorted(ran - known)]
@@ -163,27 +164,13 @@ def listed_sources(control: Path) -> list[ListedSource]:
         return []
 
 
-def with_waiting(of_sources: Sequence[SourceChange], newest: Entry | None) -> list[SourceChange]:
-    """Refuses those of the changes *of_sources* that rename a source whose records wait under its former name.
-
-    Returns all of them. *newest* is the newest entry of the stream; None: it has none.
-    """
-    found: list[SourceChange] = []
-    for change in of_sources:
-        waiting = newest.notes.held(change.former.name) if change.is_renamed and change.former and newest else 0
-        found.append(replace(change, fate=Fate.REFUSED, waiting=waiting) if waiting else change)
-    return found
-
-
 def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> OperatorChange:
-    way, unread, held = "", None, 0
-    if change.fate is Fate.REFUSED:
-        way = change.ways[0]
-    if change.fate is Fate.ENDS and newest is not None:
-        parts = [part.seen for part in newest.notes.decision.sources if part.source == change.name]
+    unread, is_refused = None, change.fate is Fate.REFUSED
+    if change.former is not None and not change.goes_on and not is_refused and newest is not None:
+        parts = [part.seen for part in newest.notes.decision.sources if part.source == change.former.name]
         if parts and all(part.latest_offset is not None for part in parts):
             unread = sum(max(0, (part.latest_offset or 0) - part.until_offset) for part in parts)
-        held = newest.notes.held(change.name)
+    way, held = (change.ways[0], 0) if is_refused else ("", change.waiting)
     return _change(stream, change.name, change.fate, why=change.why, way=way, unread=unread, held=held)
 
 

@@ -35,10 +35,10 @@ from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans, witho
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, OpenTable, table_of, transactions_of
 from tidemark.stream.kafka.numbering import number_partitions
-from tidemark.stream.startup.changes import changed_meanings, former_streams, listed_sources, with_waiting
+from tidemark.stream.startup.changes import changed_meanings, former_streams, listed_sources
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
 from tidemark.stream.startup.soundness import StartEvidence, TableCommit, loss_of
-from tidemark.stream.startup.source_list import Fate, changes, continued
+from tidemark.stream.startup.source_list import Fate, changes, continued, with_waiting
 from tidemark.stream.write.declared import tables_alone, tables_written
 
 Look = Callable[[Path], Iterable[tuple[Path, str]]]

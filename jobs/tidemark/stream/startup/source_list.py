@@ -32,7 +32,7 @@ from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
 from tidemark.storage.location import durable, put_once, remove_folder
 from tidemark.stream.journal.checkpoint import rearranged
-from tidemark.stream.journal.entries import newest_entry
+from tidemark.stream.journal.entries import Entry, newest_entry
 
 NEXT = "checkpoint.next"
 LIST = "sources.json"
@@ -56,7 +56,7 @@ class SourceChange:
     """The source *name*: it reads *place* now, and was *former* in the list.
 
     `place` is None for a source that the file does not have any more, `former` for one that the list does not have.
-    `waiting` are records that wait under the former name, so that the source may not have another one yet.
+    `waiting` are records that wait under the former name. They are dropped; under another name the source is refused.
     """
 
     name: str
@@ -110,8 +110,10 @@ class SourceChange:
     @property
     def line(self) -> str:
         """The change in words."""
-        verb = ":" if self.fate is Fate.REFUSED else f" {self.fate}"
-        return f"the source {self.name}{verb} {self.why}".rstrip()
+        if self.fate is Fate.REFUSED:
+            return f"the source {self.name}: {self.why}"
+        dropped = f"; {self.waiting:,} of its records that waited are dropped" if self.waiting else ""
+        return f"the source {self.name} {self.fate} {self.why}".rstrip() + dropped
 
     @property
     def why(self) -> str:
@@ -174,6 +176,21 @@ def changes(listed: Sequence[ListedSource], sub: SubTopology) -> list[SourceChan
     return [*found, *(SourceChange(each.name, Fate.ENDS, None, each) for each in listed if each.name not in kept)]
 
 
+def with_waiting(of_sources: Sequence[SourceChange], newest: Entry | None) -> list[SourceChange]:
+    """Returns the changes *of_sources* with the records that wait of what is given up.
+
+    A source with waiting records is refused under another name. *newest* is the newest entry of the stream; None: it
+    has none.
+    """
+    found: list[SourceChange] = []
+    for change in of_sources:
+        gives_up = change.is_renamed or change.fate in {Fate.BEGINS, Fate.ENDS}
+        waiting = newest.notes.held(change.former.name) if newest and change.former and gives_up else 0
+        fate = Fate.REFUSED if waiting and change.is_renamed else change.fate
+        found.append(replace(change, fate=fate, waiting=waiting))
+    return found
+
+
 def _fate(source: Reading, former: ListedSource | None) -> Fate:
     if former is None:
         return Fate.BEGINS
@@ -185,8 +202,11 @@ def _fate(source: Reading, former: ListedSource | None) -> Fate:
 
 
 def _are_topics(source: Reading, former: ListedSource) -> bool:
-    """Returns True if *source* reads several topics of the same cluster as before, which have numbers of their own."""
-    if not isinstance(source, Source) or not source.reads_several or not former.place.startswith(SEVERAL):
+    """Returns True if *source* reads several topics of the same cluster as before, which keep their numbers."""
+    if not isinstance(source, Source) or not source.reads_several:
+        return False
+    read_several = former.place.startswith(SEVERAL)
+    if not read_several and (former.topic is None or not source.reads(former.topic)):
         return False
     return former.place.partition(CLUSTER)[2] == place_of(source).partition(CLUSTER)[2]
 
@@ -209,7 +229,8 @@ def follow(
     """
     listed = control.sources()
     found = changes(listed, sub)
-    now = [_listed(change, reached) for change in found if change.place is not None]
+    topics = {o.name: None if o.reads_several else o.topic for o in sub.outside_sources}
+    now = [_listed(change, topics.get(change.name), reached) for change in found if change.place is not None]
     if now == listed:
         return []
     if not listed:
@@ -233,14 +254,14 @@ def follow(
         archive.writestr(LIST, json.dumps([asdict(each) for each in now]))
     put_once(control.home / NEXT, content.getvalue(), check=check_lease)
     settle(control, check_lease)
-    return [change for change in found if change.is_news]
+    return [change for change in with_waiting(found, newest_entry(control.home)) if change.is_news]
 
 
-def _listed(change: SourceChange, reached: int) -> ListedSource:
+def _listed(change: SourceChange, topic: str | None, reached: int) -> ListedSource:
     assert change.place is not None
     if change.goes_on and change.former is not None:
         return replace(change.former, name=change.name, place=change.place)
-    return ListedSource(name=change.name, place=change.place, after=reached)
+    return ListedSource(name=change.name, place=change.place, topic=topic, after=reached)
 
 
 def ask_for_starts(control: Control, sub: SubTopology, starts: Callable[[Source], Mapping[Place, int]]) -> None:
@@ -327,12 +348,21 @@ def continued(was: StreamProgress, listed: Sequence[ListedSource], sub: SubTopol
         elif isinstance(source, Source):
             if progress is None and source.was is not None:
                 progress = was.inputs.get(source.was)
+            if progress is not None and source.reads_several and of_list is not None and of_list.topic is not None:
+                progress = _of_several(progress, of_list.topic)
             if progress is not None and progress.places:
                 read = {n: part for n, part in progress.partitions.items() if source.reads(progress.places[n].topic)}
                 progress = replace(progress, partitions=read) if read != progress.partitions else progress
         if progress is not None:
             inputs[source.name] = progress
     return was if inputs == was.inputs else replace(was, inputs=inputs)
+
+
+def _of_several(progress: InputProgress, topic: str) -> InputProgress:
+    """Returns the *progress* of a source that has read one *topic*, as that of one over several."""
+    if progress.places:
+        return progress
+    return replace(progress, places=tuple(Place(topic, number) for number in range(len(progress.partitions))))
 
 
 def _begun(source: Source, listed: ListedSource) -> InputProgress | None:
