@@ -17,6 +17,8 @@ cost more than a check.
 
 from __future__ import annotations
 
+import os
+
 import tidemark.allocator  # noqa: F401 - first, before others import Arrow
 from tidemark.clock import wall_clock_ms
 from tidemark.control.shared_work import share
@@ -25,6 +27,9 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.sla_spec import CLOCKS_APART_MS, load_usable
 from tidemark.reports.batch_job import add_instant, parse, parser
 from tidemark.sla.asked_check import AskedCheck, checks_of
+
+SUITES_YIELD = 10
+"""Niceness of suites: what tells people of the same check has the processor first."""
 
 
 def main() -> None:
@@ -39,6 +44,8 @@ def main() -> None:
         arguments.error(
             f"argument --at: {iso(options.at_ms)} is in the future, it is {iso(now_ms)} now; use an earlier instant"
         )
+    if options.at_ms is None:
+        os.nice(SUITES_YIELD)
     project = Project.here()
     slas = load_usable(project.slas, options.topology)
     if not slas.specs:
