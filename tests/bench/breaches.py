@@ -222,11 +222,12 @@ def figures(runs: int) -> Iterator[Figure]:
         finally:
             bench.stop()
         delays: dict[str, list[float]] = defaultdict(list)
-        extra = lost = 0
+        extra, lost = 0, list[str]()
         for each in rounds:
             for breach in _breaches(bench.layout, each):
                 told_ms = _told(bench.layout, breach)
-                extra, lost = extra + max(0, len(told_ms) - 1), lost + (not told_ms)
+                extra += max(0, len(told_ms) - 1)
+                lost += [] if told_ms else [f"{breach.topology} {breach.of}"]
                 # What was to be told while Airflow was down waits for it.
                 was_down = each.back_ms and each.killed_ms - 30_000 < breach.crossed_ms < each.back_ms
                 since_ms = each.back_ms if was_down else breach.crossed_ms
@@ -236,9 +237,10 @@ def figures(runs: int) -> Iterator[Figure]:
         yield Figure(f"from a breach to its delivery, {of}", found, 30, at_most=True, unit="s")
     yield Figure("  all: 95 %", [every[int(len(every) * 0.95)]], 30, at_most=True, unit="s")
     yield Figure("  all: the longest", [every[-1]], 60, at_most=True, unit="s")
-    yield Figure("  breaches", [len(every) + lost], 40, unit="")
+    yield Figure("  breaches", [len(every) + len(lost)], 40, unit="")
     yield Figure("  alerts that were delivered twice", [extra], 0, at_most=True, unit="")
-    yield Figure("  breaches without an alert", [lost], 0, at_most=True, unit="")
+    named = f" ({'; '.join(lost)})" if lost else ""
+    yield Figure(f"  breaches without an alert{named}", [len(lost)], 0, at_most=True, unit="")
 
 
 def _round(bench: Bench, killed: str, kill: Callable[[], int | None]) -> Round:
