@@ -63,12 +63,14 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_a_dry_run_names_tables_and_readers_and_deletes_nothing(project: Project) -> None:
+    (project.play.home / "tidemark.duckdb").touch()
     before = project.content()
     answer = project.run("--dry-run")
     effect, plan = split_plan(answer.stdout)
     lines = effect.splitlines()
     assert lines[0].startswith("play starts over: ")
-    assert "reader.board reads its tables, and finds them empty" in lines
+    assert "reader.board reads board, and refuses the new one: start it over, too" in lines
+    assert "views of tidemark.duckdb read its tables: publish them again once it runs" in lines
     assert lines[-1] == "topics stay, and are read from where starting_offsets says"
     board = next(line.split() for line in lines if " board " in line)
     assert board[:3] == [project.play.sub, "board", "1"]

@@ -7,15 +7,18 @@ import shutil
 import sys
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from tidemark.cli.outside.publish import FILE as VIEWS
 from tidemark.cli.shared.local import Home
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.plan import RepairPlan, carry_out
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.cli.stack import down
+from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.maintenance.sizes import TablePlace, sizes
+from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import counted
 from tidemark.model.tables.catalog import DECISIONS
@@ -69,7 +72,7 @@ def start_over_plan(layout: Layout, topology: Topology) -> RepairPlan:
     lines = [
         f"{topology.name} starts over: {whole}, its state, its progress and its pages are deleted",
         *([format_table(SIZES, rows)] if rows else []),
-        *(f"{each} reads its tables, and finds them empty" for each in _readers(layout, topology)),
+        *_readers(layout, topology),
         "topics stay, and are read from where starting_offsets says",
     ]
 
@@ -110,9 +113,16 @@ def _remove(path: Path) -> None:
 
 
 def _readers(layout: Layout, topology: Topology) -> Iterator[str]:
-    """Yields the sources of other topologies that read a table of *topology*."""
+    """Yields a line for each operator of another topology that reads a table of *topology*, and for views."""
     own = layout.stream(topology.name, "")
     for other in valid_topologies(layout):
-        if other.name != topology.name:
-            deltas = [(each.name, layout.warehouse / each.delta) for each in other.outside_sources if each.delta]
-            yield from (f"{other.name}.{source}" for source, table in deltas if table.is_relative_to(own))
+        for sub in other.sub_topologies if other.name != topology.name else ():
+            runs = ", which runs," if Control(layout.control(other.name, sub.name)).is_held() else ""
+            for operator in sub.operators:
+                read = operator.delta if isinstance(operator, Source) else operator.joined_delta
+                if read is not None and (layout.warehouse / read).is_relative_to(own):
+                    # A stream knows its table by the id, and does not go on with another one.
+                    becomes = "finds it empty" if operator.joined_delta else "refuses the new one: start it over, too"
+                    yield f"{other.name}.{operator.name}{runs} reads {PurePosixPath(read).name}, and {becomes}"
+    if (layout.warehouse / VIEWS).is_file():
+        yield f"views of {VIEWS} read its tables: publish them again once it runs"
