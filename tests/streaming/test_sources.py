@@ -340,7 +340,9 @@ def test_a_source_that_is_not_there_is_named_at_start(
         assert reason.endswith("no Delta table; create it before the stream starts")
 
 
-def test_a_source_table_that_is_replaced_ends_its_stream(tmp_path: Path, broker: str, shared: SharedDriver) -> None:
+def test_a_source_table_that_is_replaced_ends_its_stream_until_the_source_has_another_name(
+    tmp_path: Path, broker: str, shared: SharedDriver
+) -> None:
     read, other = tmp_path / "warehouse" / "in", tmp_path / "other"
     for place, numbers in ((read, [1]), (other, [2, 3])):
         write_deltalake(place, table(*numbers))
@@ -353,5 +355,9 @@ def test_a_source_table_that_is_replaced_ends_its_stream(tmp_path: Path, broker:
         other.rename(read)
         reason = driver.reason_to_fail()
         assert f"the stream has read the Delta table with the id {ids[0]}, and " in reason
-        assert f"has the id {ids[1]}: put the first one back, or give the topology a new name, so that it" in reason
+        assert f"has the id {ids[1]}: put the first one back, or give the source another name and starting_" in reason
         assert len(driver.rows("kept")) == 1
+    again = source.replace("operators.lines", "operators.again") + 'sub_topology = "lines"\n'
+    told = f'name = "replaced"\n{again}starting_offsets = "earliest"\n{kept.replace("lines", "again")}'
+    with OnlyDriver(tmp_path, told, broker, shared=shared) as driver:
+        assert sorted(row["n"] for row in driver.wait_for("kept", 3)) == [1, 2, 3]

@@ -33,7 +33,7 @@ from tidemark.stream.journal.checkpoint import TablePosition, positions_of_table
 UNSAFE = "spark.databricks.delta.streaming.unsafeReadOnIncompatibleColumnMappingSchemaChanges.enabled"
 """Delta's setting to read over renamed and dropped columns."""
 PHYSICAL = "delta.columnMapping.physicalName"
-_FROM_THE_START = "or give the topology a new name, so that it reads the table as it is from the start"
+_FROM_THE_START = 'or give the source another name and starting_offsets = "earliest": it reads the table as it is then'
 _GONE = re.compile(r"FILE_NOT_EXIST|LOG_FILE_NOT_FOUND|FileNotFoundException|No such file or directory")
 """In the texts of Spark's errors over a data file or a commit that is not there."""
 _UNREADABLE = (OSError, ValueError, KeyError)
@@ -148,7 +148,7 @@ class SourceTables:
         if "DELTA_SOURCE_TABLE_IGNORE_CHANGES" in text:
             return Contradiction(
                 "a source must read an append-only Delta table, but rows of this one were rewritten; give the source "
-                f"another table, or give the topology a new name, so that it reads the table from the start: {error}"
+                f"another table, {_FROM_THE_START}: {error}"
             )
         if _GONE.search(text):
             with suppress(*_UNREADABLE):

@@ -430,7 +430,8 @@ def _removal(evidence: StartEvidence) -> str:
 def _start_anew(evidence: StartEvidence) -> str:
     return (
         f"start from the beginning: give the topology another `name` in its TOML file, under which it reads everything "
-        f"again; the tables of {evidence.topology} do not change"
+        f"again, and the tables of {evidence.topology} do not change; or delete these (`tidemark start-over "
+        f"{evidence.topology}`)"
     )
 
 
