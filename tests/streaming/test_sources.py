@@ -358,6 +358,12 @@ def test_a_source_table_that_is_replaced_ends_its_stream_until_the_source_has_an
         assert f"has the id {ids[1]}: put the first one back, or give the source another name and starting_" in reason
         assert len(driver.rows("kept")) == 1
     again = source.replace("operators.lines", "operators.again") + 'sub_topology = "lines"\n'
-    told = f'name = "replaced"\n{again}starting_offsets = "earliest"\n{kept.replace("lines", "again")}'
+    # The table has no commit yet from this instant on.
+    again += f'starting_offsets = "{datetime.now(UTC).isoformat()}"\n'
+    told = f'name = "replaced"\n{again}{kept.replace("lines", "again")}'
     with OnlyDriver(tmp_path, told, broker, shared=shared) as driver:
-        assert sorted(row["n"] for row in driver.wait_for("kept", 3)) == [1, 2, 3]
+        driver.wait(lambda: driver.control.heartbeat() is not None, "the driver")
+        write_deltalake(read, table(4), mode="append")
+        driver.wait_for("kept", 2)
+        write_deltalake(read, table(5), mode="append")
+        assert sorted(row["n"] for row in driver.wait_for("kept", 3)) == [1, 4, 5]

@@ -477,7 +477,8 @@ def _starting_offsets(keys: Keys, place: Mapping[str, str]) -> str | int | None:
     if text == LATEST and "delta" in place:
         # Spark notes where it begins with the first new rows alone, and would pass over those that come before.
         problem = "is 'latest', but the source reads a Delta table"
-        keys.fail("starting_offsets", problem, 'write an instant, such as "2026-07-01T00:00:00Z"')
+        remedy = 'write an instant, such as "2026-07-01T00:00:00Z"; that of now reads what is committed from now on'
+        keys.fail("starting_offsets", problem, remedy)
     return text if text == LATEST else keys.instant_ms(text, "starting_offsets")
 
 

@@ -32,6 +32,8 @@ from tidemark.stream.journal.checkpoint import TablePosition, positions_of_table
 
 UNSAFE = "spark.databricks.delta.streaming.unsafeReadOnIncompatibleColumnMappingSchemaChanges.enabled"
 """Delta's setting to read over renamed and dropped columns."""
+LATER = "spark.databricks.delta.changeDataFeed.timestampOutOfRange.enabled"
+"""Delta's setting to begin a stream at an instant after the newest commit."""
 PHYSICAL = "delta.columnMapping.physicalName"
 _FROM_THE_START = 'or give the source another name and starting_offsets = "earliest": it reads the table as it is then'
 _GONE = re.compile(r"FILE_NOT_EXIST|LOG_FILE_NOT_FOUND|FileNotFoundException|No such file or directory")

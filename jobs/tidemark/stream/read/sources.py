@@ -46,7 +46,7 @@ from tidemark.stream.read.fitting import require_no_misfits
 from tidemark.stream.read.hop_log import is_cut
 from tidemark.stream.read.parsing import NO_SCHEMAS, SchemasOf, no_schemas, parsed_rows
 from tidemark.stream.read.parts import BatchPart, to_read
-from tidemark.stream.read.source_tables import UNSAFE
+from tidemark.stream.read.source_tables import LATER, UNSAFE
 from tidemark.stream.read.table_rows import nullable, table_rows
 
 RAW = {
@@ -311,6 +311,7 @@ def _delta(spark: SparkSession, source: Source, path: Path) -> DataFrame:
         msg = f"operators.{source.name}.delta: {path}: no Delta table; create it before the stream starts"
         raise InvalidArgument(msg)
     spark.conf.set(UNSAFE, "true")
+    spark.conf.set(LATER, "true")
     rows = _appended(spark, path, max_files=source.max_files, max_bytes=source.max_bytes, begin=_begin(source))
     place = F.struct(
         F.lit(None).cast("bigint").alias("at_ms"),
