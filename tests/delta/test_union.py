@@ -122,7 +122,7 @@ def test_a_critical_path_goes_through_a_union(tmp_path: Path) -> None:
     ("change", "said"),
     [
         (('fields = "id string, v int,', 'fields = "id string, v bigint,'), "columns of web and app differ in v Int"),
-        (('inputs = ["web", "app"]', 'inputs = ["web"]'), "name two operators or more"),
+        (('inputs = ["web", "app"]', "inputs = []"), "write inputs = "),
         (('inputs = ["web", "app"]', 'inputs = ["web", "now"]'), "mixes the table updates of now with a stream"),
     ],
 )

@@ -11,6 +11,7 @@ ABSENCE = register(
         detail="the stream",
         says="nobody ran {detail} for {amount}",
         proof="the last sign of the driver before, and the first look of the next one",
-        remedy="`tidemark logs` of the driver before says why it ended; no action is needed after a deployment",
+        remedy="`tidemark logs` says why the driver before ended, and `tidemark plan` whether the next one may start; "
+        "that of a deployment ends by itself",
     )
 )

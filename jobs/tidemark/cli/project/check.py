@@ -154,7 +154,8 @@ def check(
 def _plan_of(topology: Topology, layout: Layout) -> Iterator[str]:
     """Yields what the file would do to its streams, in a line, if one of them has run."""
     with suppress(UnreadableFile):  # `tidemark doctor` tells of damage
-        if any((layout.control(topology.name, sub.name) / "journal").is_dir() for sub in topology.sub_topologies):
+        streams = layout.control(topology.name, topology.sub_topologies[0].name).parent
+        if any((home / "journal").is_dir() for home in (streams.iterdir() if streams.is_dir() else ())):
             changes = changes_of_topology(topology, layout)
             more = f" (tidemark plan {topology.name})" if status_of(changes) else ""
             yield f"plan of {summary(topology.name, changes)}{more}"

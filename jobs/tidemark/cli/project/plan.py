@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -25,13 +26,15 @@ from tidemark.facts.versions import files_in_log
 from tidemark.model.kinds.source import EARLIEST, Source
 from tidemark.model.project.connections import LOCAL
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets
 from tidemark.semantics.progress import Place
+from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.kafka.client import KafkaBroker
-from tidemark.stream.startup.changes import OperatorChange, changes_of
+from tidemark.stream.startup.changes import OperatorChange, changes_of, former_streams
 from tidemark.stream.startup.source_list import Fate
 
 RECENT = 50
@@ -64,10 +67,14 @@ def command(options: argparse.Namespace) -> int:
 
 def changes_of_topology(topology: Topology, layout: Layout) -> list[OperatorChange]:
     """Returns what becomes of each operator of *topology*, whose streams have written to *layout*."""
-    found = [change for sub in topology.sub_topologies for change in changes_of(Stream(topology, sub, layout))]
+    own = [Stream(topology, sub, layout) for sub in topology.sub_topologies]
+    found = [change for stream in own for change in changes_of(stream)]
+    # One of these goes on once the file has its name again.
+    awaited = {former for stream in own if newest_entry(stream.control) is None for former, _ in former_streams(stream)}
     streams = layout.control(topology.name, topology.sub_topologies[0].name).parent
     for home in sorted(streams.iterdir() if streams.is_dir() else ()):
-        if home.name not in names_in(topology.sub_topologies) and (home / "journal").is_dir():
+        is_gone = home.name not in {*names_in(topology.sub_topologies), *awaited}
+        if is_gone and (home / "journal").is_dir():
             why = "the stream is not in the file any more; its tables stay"
             found.append(OperatorChange(sub_topology=home.name, operator="*", fate=Fate.ENDS, why=why))
     return found
@@ -110,16 +117,16 @@ def _to_read(source: Source, layout: Layout, broker: KafkaBroker) -> int | None:
 
 
 def read_per_s(topology: Topology, layout: Layout) -> float | None:
-    """Returns the records a second that the streams of *topology* have worked on, in their newest RECENT batches.
+    """Returns the most records a second that a stream of *topology* has worked on, of its newest RECENT batches.
 
-    None: no batch had a record.
+    The others were as fast as records came. None: no batch had a record.
     """
     found: list[pl.DataFrame] = []
     for sub in topology.sub_topologies:
         tables = FactTables(stored_in(layout.stream(topology.name, sub.name)), wall_clock_ms(), recent_ms=RECENT_MS)
         found.append(tables.batches.filter(pl.col("records_in") > 0).tail(RECENT).select("records_in", "duration_ms"))
-    records, duration_ms = pl.concat(found).sum().row(0)
-    return records * 1_000 / duration_ms if records and duration_ms else None
+    fastest = pl.concat(found).select((pl.col("records_in") * 1_000 / pl.col("duration_ms")).max()).item()
+    return None if fastest is None or not math.isfinite(fastest) else float(fastest)
 
 
 def status_of(changes: Sequence[OperatorChange]) -> int:
@@ -139,16 +146,21 @@ def lines_of(topology: str, changes: Sequence[OperatorChange], per_s: float | No
     for change in changes:
         if change.fate is not Fate.GOES_ON or change.why:
             more = [_reads(change.to_read, per_s)] if change.to_read else []
+            for aggregate, closed_ms in change.closed_before_ms.items() if change.to_read != 0 else ():
+                more.append(f"records of windows of {aggregate} that ended before {iso(closed_ms)} are late")
             more += [f"{change.unread:,} records that it has not read are left out"] if change.unread else []
             more += [f"{change.held:,} that wait are dropped"] if change.held else []
-            text = "; ".join([*filter(None, [change.why]), *more])
+            more += ["its newest batch left nothing unread"] if change.unread == 0 else []
+            text = "; ".join([*filter(None, [change.why]), *more]) or "its newest batch does not say what is unread"
             lines.append(f"  {change.fate}: {change.sub_topology}/{change.operator}: {text}")
             lines += [f"    {change.way}"] if change.way else []
     return lines
 
 
 def _reads(n: int, per_s: float | None) -> str:
-    takes = "" if per_s is None else f", about {for_people(round(n * 1_000 / per_s))} at {per_s:,.0f} a second"
+    takes = ""
+    if per_s is not None:
+        takes = f", in about {for_people(max(1, round(n / per_s)) * 1_000)} at {per_s:,.0f} a second"
     return f"it reads {n:,} record{'s' * (n > 1)} that are there{takes}"
 
 

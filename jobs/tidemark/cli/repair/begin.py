@@ -6,7 +6,7 @@ The operator, and the sums behind it, begin without their states, with the next 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,8 @@ from tidemark.cli.shared.streams import topology_with_file
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
+from tidemark.model.kinds.aggregate import Aggregate
+from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CHANGES
@@ -83,6 +85,7 @@ def begin_plan(topology: Topology, warehouse: Path, operator: str, *, drop_rows:
     goes_on = goes_on_behind(topology, operator)
     lines = [part.line(drop_rows=drop_rows) for part in parts]
     lines += [f"go on behind it: {', '.join(goes_on)}"] if goes_on else []
+    lines += _mixed(topology, begin, goes_on)
     return RepairPlan(
         topology=topology.name,
         sub_topology=parts[0].stream.sub.name,
@@ -91,6 +94,16 @@ def begin_plan(topology: Topology, warehouse: Path, operator: str, *, drop_rows:
         apply=partial(_apply, parts, drop_rows=drop_rows),
         is_needed=any(part.newest for part in parts),
     )
+
+
+def _mixed(topology: Topology, begin: Sequence[str], goes_on: Sequence[str]) -> Iterator[str]:
+    """Yields where results of both meanings meet: in windows that are open, and in rows of one key."""
+    for operator in map(topology.operators.__getitem__, begin):
+        if isinstance(operator, Aggregate) and operator.windows:
+            yield f"windows of {operator.name} that are open then count only the records from then on"
+    for operator in map(topology.operators.__getitem__, goes_on):
+        if isinstance(operator, Sink) and operator.table and operator.key:
+            yield f"{operator.table} has one row per {', '.join(operator.key)}: a new row replaces a former one"
 
 
 class _Part:

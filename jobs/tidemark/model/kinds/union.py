@@ -61,6 +61,5 @@ class Union(DeclaredOperator):
     def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
         """Reads a union from its table of the file."""
         inputs = keys.names("inputs", '["events", "older_events"]')
-        if len(inputs) < 2:
-            keys.fail("inputs", f"is {list(inputs)}", "name two operators or more; one alone needs no union")
+        # One alone is allowed: sources come and go, and those behind the union need not change with them.
         return cls(**common, inputs=inputs)

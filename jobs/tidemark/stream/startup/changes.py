@@ -6,9 +6,9 @@ shows all of it before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tidemark.collecting import names_in
@@ -45,6 +45,8 @@ class OperatorChange:
             the place that is given up; None: not known.
         held: the records from there that wait, which are dropped.
         to_read: of a source that begins, the records that are there to be read; None: not known.
+        closed_before_ms: of a source that begins, by aggregate behind it, the instant up to which windows are closed
+            (epoch ms): records of these are late.
     """
 
     sub_topology: str
@@ -55,6 +57,7 @@ class OperatorChange:
     unread: int | None = None
     held: int = 0
     to_read: int | None = None
+    closed_before_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 def changes_of(stream: Stream) -> list[OperatorChange]:
@@ -71,10 +74,9 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
     of_sources = with_waiting(changes(listed, stream.sub) if listed or not newest else [], newest)
     sources = {change.name: change for change in of_sources}
     other = [*changed_meanings(stream)]
+    if newest is None and (renamed := [*_of_former(stream)]):
+        return renamed  # of the others there is nothing to say before
     found: list[OperatorChange] = []
-    for former, naming in former_streams(stream) if newest is None else ():
-        why = f"its sources were read by the stream {former}"
-        found.append(_change(stream, naming[0], Fate.REFUSED, why=why, way=f'write sub_topology = "{former}" there'))
     writer = {sink.table: sink.name for sink in stream.sub.sinks if sink.table}
     for change in other:
         if change.table is not None:
@@ -97,8 +99,18 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
             found.append(_change(stream, name, Fate.BEGINS, why="with the next record"))
     found += [_of_source(stream, change, newest) for change in sources.values() if change.fate is Fate.ENDS]
     known = {change.operator for change in found} | {each.former.name for each in sources.values() if each.former}
+    if newest is not None:
+        # Until the next batch it is of the former file, also if a driver has followed the list of sources.
+        known |= {part.source for part in newest.notes.decision.sources}
     gone = [_change(stream, name, Fate.ENDS, why="its rows stay") for name in sorted(ran - known)]
     return [*found, *gone]
+
+
+def _of_former(stream: Stream) -> Iterator[OperatorChange]:
+    """Yields that *stream* is refused for each former stream that it could be."""
+    for former, naming in former_streams(stream):
+        why = f"its sources were read by the stream {former}"
+        yield _change(stream, naming[0], Fate.REFUSED, why=why, way=to_continue(stream, former, naming))
 
 
 def changed_meanings(stream: Stream) -> Iterator[ChangedMeaning]:
@@ -164,14 +176,35 @@ def listed_sources(control: Path) -> list[ListedSource]:
         return []
 
 
+def to_continue(stream: Stream, former: str, naming: Sequence[str]) -> str:
+    """Says what to write so that *stream* goes on as the stream *former*; operators *naming* it set its name."""
+    was = {each.place: each.name for each in listed_sources(stream.control.parent / former)}
+    names = {source.name: was.get(place_of(source), source.name) for source in stream.sub.outside_sources}
+    renamed = [f'was = "{old}" below [operators.{name}]' for name, old in names.items() if old != name]
+    places = " and ".join(f"[operators.{name}]" for name in naming)
+    return " and ".join([f'write sub_topology = "{former}" below {places}', *renamed])
+
+
 def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> OperatorChange:
-    unread, is_refused = None, change.fate is Fate.REFUSED
+    unread, is_refused, closed = None, change.fate is Fate.REFUSED, dict[str, int]()
+    if change.fate is Fate.BEGINS and newest is not None:
+        closed = _closed_before(stream, change.name, newest.notes.progress.watermark_ms)
     if change.former is not None and not change.goes_on and not is_refused and newest is not None:
         parts = [part.seen for part in newest.notes.decision.sources if part.source == change.former.name]
         if parts and all(part.latest_offset is not None for part in parts):
             unread = sum(max(0, (part.latest_offset or 0) - part.until_offset) for part in parts)
     way, held = (change.ways[0], 0) if is_refused else ("", change.waiting)
-    return _change(stream, change.name, change.fate, why=change.why, way=way, unread=unread, held=held)
+    found = _change(stream, change.name, change.fate, why=change.why, way=way, unread=unread, held=held)
+    return replace(found, closed_before_ms=closed)
+
+
+def _closed_before(stream: Stream, source: str, watermark_ms: int | None) -> dict[str, int]:
+    """Returns until when windows behind *source* are closed, epoch ms, by their aggregates in its stream."""
+    if watermark_ms is None:
+        return {}
+    own, behind = stream.sub.operators, _behind(stream.topology, source)
+    aggregates = [each for each in own if isinstance(each, Aggregate) and each.windows and each.name in behind]
+    return {each.name: watermark_ms - (each.allowed_lateness_ms or 0) for each in aggregates}
 
 
 def _change(

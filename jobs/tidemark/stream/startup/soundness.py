@@ -87,6 +87,10 @@ class Fault(StrEnum):
     """
 
 
+OF_TOPOLOGY = frozenset({Fault.TOPOLOGY_CHANGED, Fault.STREAM_RENAMED})
+"""What another topology file mends: nothing is damaged."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Inconsistency:
     """Describes one fault of a stream and its safe remedies.
@@ -154,7 +158,7 @@ class StartEvidence:
     `decided_as`, or, if it `is_part`, a part of that batch which other parts follow. `newest_batches` are the newest
     batches that the tables must have, by table. `data_files` are damaged data files of tables, and what is wrong with
     each, if they were looked at. `changed` are things that mean something else now, and `refused` are sources
-    that cannot go on. `former` has the operators that name the stream, or could, by the name of each stream that the
+    that cannot go on. `former` has what to write in the file to go on, by the name of each stream that the
     topology does not have any more and that has read a source of this one, which has read nothing.
     """
 
@@ -175,7 +179,7 @@ class StartEvidence:
     data_files: tuple[tuple[Path, str], ...] = ()
     changed: tuple[ChangedMeaning, ...] = ()
     refused: tuple[SourceChange, ...] = ()
-    former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    former: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def topology(self) -> str:
@@ -205,9 +209,10 @@ def refuse_unless_sound(evidence: StartEvidence) -> None:
     """Raises Unsound with all findings, if there are any."""
     if all_findings := findings(evidence):
         report = "\n".join(finding.lines for finding in all_findings)
-        if any(finding.fault is Fault.TOPOLOGY_CHANGED for finding in all_findings):
-            report += f"\nall that the file changes: tidemark plan {evidence.topology}"
-        msg = f"checkpoint, journal and tables are inconsistent (tidemark doctor {evidence.name}):\n{report}"
+        found = f"checkpoint, journal and tables are inconsistent (tidemark doctor {evidence.name})"
+        if all(finding.fault in OF_TOPOLOGY for finding in all_findings):
+            found = f"the stream does not go on with its topology file as it is (tidemark plan {evidence.topology})"
+        msg = f"{found}:\n{report}"
         raise Unsound(msg)
 
 
@@ -245,23 +250,23 @@ def _fault_of(evidence: StartEvidence, path: Path) -> Fault:
 def _of_topology(evidence: StartEvidence) -> Iterator[Inconsistency]:
     for change in evidence.changed:
         operator = change.operator
-        begin = "" if operator is None else f", or let it begin anew: {begin_command(evidence.topology, operator)}"
+        begin = () if operator is None else (f"let it begin anew: {begin_command(evidence.topology, operator)}",)
         named = f"give the changed {'operator' if operator else 'table'} a new name in the file"
         ways = (
+            *begin,
             "restore the previous file",
-            f"{named}, under which it starts with the next record{begin}",
+            f"{named}, under which it starts with the next record",
             _start_anew(evidence),
         )
         yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=str(change), ways=ways)
     for source in evidence.refused:
         yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=source.line, ways=source.ways)
-    for former, naming in evidence.former.items():
+    for former, to_continue in evidence.former.items():
         again = (
             f"its sources were read by the stream {former}; under another name it would read them again from the start"
         )
-        places = " and ".join(f"[operators.{name}]" for name in naming)
         # With the old name in the file, the operators keep their progress, states and tables.
-        way = f'write sub_topology = "{former}" below {places}, to continue under the old name'
+        way = f"{to_continue}, to continue under the old name"
         forget = f"to read its sources from the start, move {evidence.control.parent / former} elsewhere"
         yield Inconsistency(fault=Fault.STREAM_RENAMED, seen=again, ways=(way, forget))
 
