@@ -215,10 +215,16 @@ IMPORTS = {
         "collecting errors semantics model.settings model kernels.columns kernels.reports account.owners "
         "query facts reports.paths"
     ),
+    "jobs": (
+        "escaping errors clock model.tables model.settings model.project model kernels.columns "
+        "kernels.reports storage storage.delta control stream.driver stream query facts reports maintenance "
+        "api feed cli.shared allocator arrow reports.paths reports.pages sla"
+    ),
+    "reports.documents": "collecting errors semantics model facts",
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model account.owners "
         "storage storage.delta recorded query facts account reports cli.shared why.evidence why.causes why "
-        "sla.incidents reports.paths reports.pages sla reports.what_if"
+        "sla.incidents reports.paths reports.pages sla reports.what_if reports.documents"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
@@ -228,12 +234,7 @@ IMPORTS = {
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
         "model storage storage.delta recorded query facts reports sla.incidents metrics reports.pages sla "
-        "airflow.tasks airflow.dags reports.what_if cli.explain"
-    ),
-    "jobs": (
-        "escaping errors clock model.tables model.settings model.project model kernels.columns "
-        "kernels.reports storage storage.delta control stream.driver stream query facts reports maintenance "
-        "api feed cli.shared allocator arrow reports.paths reports.pages sla"
+        "airflow.tasks airflow.dags reports.what_if reports.documents cli.explain"
     ),
 }
 """Maps each room to all rooms that it imports.

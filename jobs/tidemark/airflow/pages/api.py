@@ -52,7 +52,7 @@ from tidemark.airflow.pages.login import (
 )
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.bounded_http import json_of
-from tidemark.cli.explain import bound, path, whatif, why
+from tidemark.cli.explain import path, whatif, why
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
@@ -73,6 +73,7 @@ from tidemark.model.tables.catalog import ALERTS, INCIDENTS
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
+from tidemark.reports.documents.bound import bound_document
 from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
 from tidemark.reports.pages.page_model import REPORT, document, line_of, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
@@ -337,7 +338,7 @@ def show_bounds(name: str, source: str | None = None, start: From = None, end: T
     start_ms, end_ms = instants_ms(start, end)
     topology = _named(name)
     with _as_unknown_name():
-        return _json({"topology": name, "bounds": _bounds(topology, source, start_ms, end_ms)})
+        return _json(bound_document(_warehouse(), topology, source=source, start_ms=start_ms, end_ms=end_ms))
 
 
 @app.get("/topologies/{name}/whatif")
@@ -527,7 +528,8 @@ def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOU
     subjects = subjects_of(topology, operator)
     past = history(tables, name, [operator], over, at_ms=state.at_ms, subjects=subjects)
     is_source = operator in names_in(topology.outside_sources)
-    bounds = _bounds(topology, operator) if is_source and "operator_batches" in tables.tables else []
+    has_bounds = is_source and "operator_batches" in tables.tables
+    bounds = bound_document(_warehouse(), topology, source=operator)["bounds"] if has_bounds else []
     facts = topology_facts(tables, state.scene)
     return HTMLResponse(operator_page(model, facts, topology, operator, past, bounds), headers=HEADERS)
 
@@ -656,14 +658,6 @@ def _silenced(model: Row, state: TopologyState, tables: Tables) -> Row:
 
 def _promised(topology: Topology) -> Promises:
     return promises(known_slas(topology).specs)
-
-
-def _bounds(
-    topology: Topology, source: str | None, start_ms: int | None = None, end_ms: int | None = None
-) -> list[Row]:
-    """Returns the price of each bound of *topology*'s sources, or of one."""
-    rows = bound.bound_rows(_warehouse(), topology, source=source, start_ms=start_ms, end_ms=end_ms)
-    return [dict(zip(bound.COLUMNS, row, strict=True)) for row in rows]
 
 
 def _line(name: str) -> Row:
