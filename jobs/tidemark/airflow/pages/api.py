@@ -52,7 +52,7 @@ from tidemark.airflow.pages.login import (
 )
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.bounded_http import json_of
-from tidemark.cli.explain import path, whatif, why
+from tidemark.cli.explain import path, why
 from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
@@ -74,6 +74,7 @@ from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
 from tidemark.reports.documents.bound import bound_document
+from tidemark.reports.documents.whatif import whatif_document
 from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
 from tidemark.reports.pages.page_model import REPORT, document, line_of, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
@@ -88,7 +89,7 @@ from tidemark.reports.pages.topology_page import (
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState
 from tidemark.reports.promises import Promises, promises
 from tidemark.reports.what_if.estimates import WorkChange
-from tidemark.reports.what_if.parts import SETTINGS, PartChange
+from tidemark.reports.what_if.parts import SETTINGS, PartChange, as_usual
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import (
     AlertDecision,
@@ -375,7 +376,7 @@ def show_what_if(
     change = _change(topology, operator, parameters)
     start_ms, end_ms = instants_ms(start, end)
     with _as_unknown_name():
-        return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
+        return _json(whatif_document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
 
 
 @app.get("/topologies/{name}/why")
@@ -703,7 +704,7 @@ def _change(topology: Topology, operator: str | None, parameters: Mapping[str, f
         )
         raise InvalidArgument(msg)
     if how == "cause":
-        return whatif.as_usual(str(parameters[how]))
+        return as_usual(str(parameters[how]))
     if operator is None:
         return PartChange(owner=str(how), length_ms=length_ms)
     _having(topology, operator)
