@@ -24,6 +24,7 @@ from tidemark.facts.report_rows import report_rows
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS
+from tidemark.reports.documents.path import path_document
 
 STUCK_MS = 63 * 60_000
 LAST_HOUR = Interval(ms(7_200), ms(10_800))
@@ -75,7 +76,7 @@ def page(world: World) -> PageFacts:
 
 def shown(world: World, at_s: int) -> dict[str, Any]:
     """Returns the window that `tidemark path` shows."""
-    (window,) = path_command.document(world.layout.warehouse, world.topology, now_ms=ms(at_s))["windows"]
+    (window,) = path_document(world.layout.warehouse, world.topology, now_ms=ms(at_s))["windows"]
     return window
 
 

@@ -27,6 +27,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
+from tidemark.reports.documents.path import path_document
 from tidemark.reports.pages.interval_page import page
 from tidemark.reports.pages.page_model import page_model, subjects_of
 from tidemark.reports.pages.topology_page import history_page, operator_page, problem_page, start_page, topology_page
@@ -122,7 +123,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         "sla/page.html.j2": sla_page(play.home, "play", reported),
         "sla/decision_page.html.j2": decision_page("play", "quick_work", decided, token="t"),
         "tidemark path": path_command.as_text(
-            "play", path_command.document(play.home, play.topology, last=1, now_ms=0)["windows"][0]
+            "play", path_document(play.home, play.topology, last=1, now_ms=0)["windows"][0]
         ),
     }
 

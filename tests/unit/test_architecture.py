@@ -220,7 +220,10 @@ IMPORTS = {
         "kernels.reports storage storage.delta control stream.driver stream query facts reports maintenance "
         "api feed cli.shared allocator arrow reports.paths reports.pages sla"
     ),
-    "reports.documents": "collecting errors semantics model facts reports.what_if",
+    "reports.documents": (
+        "collecting errors semantics model.project model facts account reports reports.paths reports.pages "
+        "reports.what_if"
+    ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
         "recorded query facts account reports cli.shared why.evidence why.causes why sla.incidents "

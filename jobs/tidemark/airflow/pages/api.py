@@ -52,8 +52,8 @@ from tidemark.airflow.pages.login import (
 )
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.bounded_http import json_of
-from tidemark.cli.explain import path, why
 from tidemark.cli.explain import topology as topology_command
+from tidemark.cli.explain import why
 from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
@@ -74,6 +74,7 @@ from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
 from tidemark.reports.documents.bound import bound_document
+from tidemark.reports.documents.path import path_document
 from tidemark.reports.documents.whatif import whatif_document
 from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
 from tidemark.reports.pages.page_model import REPORT, document, line_of, subjects_of, unreadable
@@ -322,7 +323,7 @@ def show_path(name: str, at: At = None, last: int | None = None) -> Response:
         raise InvalidArgument(msg)
     topology, at_ms = _named(name), None if at is None else instant_ms(at)
     with _as_unknown_name():
-        return _json(path.document(_warehouse(), topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=last))
+        return _json(path_document(_warehouse(), topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=last))
 
 
 @app.get("/topologies/{name}/bound")
