@@ -923,8 +923,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 running -= 1
 
     # The first computes JSON, the second a page.
-    for owner, name in ((topology_command, "document"), (page_api, "topology_facts")):
-        monkeypatch.setattr(owner, name, partial(counted, getattr(owner, name)))
+    for name in ("topology_document", "topology_facts"):
+        monkeypatch.setattr(page_api, name, partial(counted, getattr(page_api, name)))
     return seen
 
 
@@ -991,7 +991,7 @@ def test_forty_different_requests_are_answered_few_at_once(opened: list[int]) ->
 @pytest.mark.usefixtures("client")
 def test_who_waits_too_long_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     free = threading.Event()
-    monkeypatch.setattr(topology_command, "document", lambda *_, **__: free.wait(60))
+    monkeypatch.setattr(page_api, "topology_document", lambda *_, **__: free.wait(60))
     monkeypatch.setattr(page_answers, "WAITS_S", 0.05)
     try:
         (answer,) = asyncio.run(answers(["/topologies/flights"]))

@@ -19,7 +19,6 @@ from support.reported_window import reported
 from support.topologies import NEWEST, aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
 from tidemark.cli.explain.status import as_text
 from tidemark.cli.explain.topology import as_text as topology_as_text
-from tidemark.cli.explain.topology import document as topology_document
 from tidemark.cli.explain.why import findings
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.facts.history import history
@@ -33,6 +32,7 @@ from tidemark.model.tables.catalog import ALERTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.query import stored_tables
 from tidemark.query.sql import Answer, Warehouse
+from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.pages.page_model import document, page_model
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import operator_page, start_page, topology_page

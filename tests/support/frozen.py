@@ -32,7 +32,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from support.command_line import tidemark
 from support.frozen_plays import CLOCK, SCENES, Scene
 from tidemark.cli.audit import trace as trace_command
-from tidemark.cli.explain.topology import document
 from tidemark.errors import TidemarkError
 from tidemark.facts.history import history
 from tidemark.facts.interval_facts import PageFacts, page_facts
@@ -45,6 +44,7 @@ from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.sql import Warehouse
 from tidemark.reports.documents.bound import bound_document
+from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.pages.interval_page import page as interval_page
 from tidemark.reports.pages.page_model import page_model, subjects_of
 from tidemark.reports.pages.topology_page import history_page, operator_page, start_page, topology_page
@@ -256,7 +256,7 @@ class Asker:
         )
 
     def _moving(self) -> dict[str, Any]:
-        return document(self.scene.warehouse, self.scene.topology, at_ms=self.scene.at_ms)
+        return topology_document(self.scene.warehouse, self.scene.topology, at_ms=self.scene.at_ms)
 
     def _history(self, operators: list[str], subjects: Sequence[str] = ()) -> Any:
         return history(

@@ -226,8 +226,8 @@ IMPORTS = {
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
-        "recorded query facts account reports cli.shared why.evidence why.causes why sla.incidents "
-        "reports.paths reports.pages sla reports.what_if reports.documents"
+        "recorded query facts reports cli.shared why.evidence why.causes why sla.incidents reports.paths "
+        "reports.pages sla reports.what_if reports.documents"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage "

@@ -52,7 +52,6 @@ from tidemark.airflow.pages.login import (
 )
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.bounded_http import json_of
-from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.explain import why
 from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
@@ -75,6 +74,7 @@ from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
 from tidemark.reports.documents.bound import bound_document
 from tidemark.reports.documents.path import path_document
+from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.documents.whatif import whatif_document
 from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
 from tidemark.reports.pages.page_model import REPORT, document, line_of, subjects_of, unreadable
@@ -724,7 +724,7 @@ def _as_unknown_name() -> Iterator[None]:
 
 def _document(topology: Topology, at: str | None) -> Row:
     at_ms = wall_clock_ms() if at is None else instant_ms(at)
-    return topology_command.document(_warehouse(), topology, at_ms=at_ms)
+    return topology_document(_warehouse(), topology, at_ms=at_ms)
 
 
 def _warehouse() -> Path:
