@@ -46,6 +46,7 @@ from tidemark.model.tables.catalog import ALERTS, INCIDENTS, OPERATOR_BATCHES
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
 from tidemark.recorded.queries import RecordedQuery, write_query
+from tidemark.reports.documents.why import why_document
 from tidemark.sla.incidents import decisions as sla_decisions
 from tidemark.storage.delta.log import commit_file
 
@@ -238,7 +239,8 @@ def test_a_path_is_told_as_on_the_command_line(client: Client, warehouse: Path) 
 
 def test_findings_are_as_on_the_command_line(client: Client, warehouse: Path) -> None:
     flights = load(TOPOLOGIES / "flights.toml")
-    printed = json.loads(why_command.as_objects(why_command.findings(warehouse, flights, at_ms=instant_ms(AT))))
+    found = why_document(warehouse, flights, at_ms=instant_ms(AT)).findings
+    printed = json.loads(why_command.as_objects(found))
     assert told(client, f"/topologies/flights/why?at={AT}")["findings"] == printed
     assert printed
 

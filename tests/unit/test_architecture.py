@@ -221,8 +221,8 @@ IMPORTS = {
         "api feed cli.shared allocator arrow reports.paths reports.pages sla"
     ),
     "reports.documents": (
-        "collecting errors semantics model.project model facts account reports reports.paths reports.pages "
-        "reports.what_if"
+        "collecting errors semantics model.settings model.project model facts account reports why.evidence "
+        "why reports.paths reports.pages sla reports.what_if"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "

@@ -52,7 +52,6 @@ from tidemark.airflow.pages.login import (
 )
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.bounded_http import json_of
-from tidemark.cli.explain import why
 from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
@@ -76,6 +75,7 @@ from tidemark.reports.documents.bound import bound_document
 from tidemark.reports.documents.path import path_document
 from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.documents.whatif import whatif_document
+from tidemark.reports.documents.why import why_document
 from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
 from tidemark.reports.pages.page_model import REPORT, document, line_of, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
@@ -386,8 +386,7 @@ def show_why(name: str, operator: str | None = None, at: At = None) -> Response:
     """Returns the findings of `tidemark why`, the best explanation first."""
     topology = _named(name) if operator is None else _having(_named(name), operator)
     at_ms = wall_clock_ms() if at is None else instant_ms(at)
-    rows = [finding.row for finding in why.findings(_warehouse(), topology, at_ms=at_ms, operator=operator)]
-    return _json({"topology": topology.name, "at": utc(at_ms), "findings": rows})
+    return _json(why_document(_warehouse(), topology, at_ms=at_ms, operator=operator).row)
 
 
 @app.get("/topologies/{name}/decisions")
