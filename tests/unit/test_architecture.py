@@ -221,8 +221,8 @@ IMPORTS = {
         "api feed cli.shared allocator arrow reports.paths reports.pages sla"
     ),
     "reports.documents": (
-        "collecting errors semantics model.settings model.project model facts account reports why.evidence "
-        "why reports.paths reports.pages sla reports.what_if"
+        "collecting errors semantics model.settings model.project model storage.delta recorded facts account "
+        "reports why.evidence why sla.incidents reports.paths reports.pages sla reports.what_if"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
@@ -232,11 +232,11 @@ IMPORTS = {
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
         "control recorded query facts sampling reports maintenance cli.shared why.evidence cli.project "
-        "reports.pages cli.explain"
+        "reports.pages reports.documents cli.explain"
     ),
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model storage storage.delta recorded query facts reports sla.incidents metrics reports.pages sla "
+        "model storage storage.delta recorded query facts sla.incidents metrics reports.pages sla "
         "airflow.tasks airflow.dags reports.what_if reports.documents cli.explain"
     ),
 }

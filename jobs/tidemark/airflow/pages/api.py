@@ -66,18 +66,18 @@ from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
 from tidemark.model.settings.toml_keys import duration_ms
-from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
 from tidemark.reports.documents.bound import bound_document
 from tidemark.reports.documents.path import path_document
+from tidemark.reports.documents.status import page_document, page_line
 from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.documents.whatif import whatif_document
 from tidemark.reports.documents.why import why_document
 from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
-from tidemark.reports.pages.page_model import REPORT, document, line_of, subjects_of, unreadable
+from tidemark.reports.pages.page_model import REPORT, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import (
@@ -88,7 +88,6 @@ from tidemark.reports.pages.topology_page import (
     topology_page,
 )
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState
-from tidemark.reports.promises import Promises, promises
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.parts import SETTINGS, PartChange, as_usual
 from tidemark.semantics.incidents import Decision
@@ -98,7 +97,6 @@ from tidemark.sla.incidents.decisions import (
     decide,
     decision_facts,
     promised_slas,
-    with_silences,
 )
 from tidemark.sla.page import sla_page
 from tidemark.storage.delta.format import OtherFormat, refuse_older
@@ -515,7 +513,7 @@ def show_page(name: str) -> Response:
         return HTMLResponse(topology_page(invalid, None, None), headers=HEADERS)
     topology, tables = _named(name), answers_over(_warehouse(), name)
     state = _state(topology, tables)
-    model = _document_of(state, tables)
+    model = page_document(tables, state)
     return HTMLResponse(topology_page(model, topology_facts(tables, state.scene), topology), headers=HEADERS)
 
 
@@ -525,7 +523,7 @@ def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOU
     """Returns the page of an operator: causes, partitions, history."""
     topology, tables = _having(_named(name), operator), answers_over(_warehouse(), name)
     state = _state(topology, tables)
-    model = document(tables, state, _promised(topology), operator)
+    model = page_document(tables, state, operator)
     subjects = subjects_of(topology, operator)
     past = history(tables, name, [operator], over, at_ms=state.at_ms, subjects=subjects)
     is_source = operator in names_in(topology.outside_sources)
@@ -633,7 +631,7 @@ def _model(name: str) -> Row:
     if (invalid := _invalid(name)) is not None:
         return invalid
     tables = answers_over(_warehouse(), name)
-    return _document_of(_state(_named(name), tables), tables)
+    return page_document(tables, _state(_named(name), tables))
 
 
 def _invalid(name: str) -> Row | None:
@@ -647,28 +645,13 @@ def _state(topology: Topology, tables: Tables) -> TopologyState:
     return TopologyState(tables.stored, Layout(_warehouse()), topology, at_ms=wall_clock_ms())
 
 
-def _document_of(state: TopologyState, tables: Tables) -> Row:
-    """Returns the page model of a *state* of the same *tables*, with the silences of its alerts."""
-    return _silenced(document(tables, state, _promised(state.topology)), state, tables)
-
-
-def _silenced(model: Row, state: TopologyState, tables: Tables) -> Row:
-    alerts = with_silences(model["alerts"], tables, state.topology.name, at_ms=state.at_ms)
-    return {**model, "alerts": alerts}
-
-
-def _promised(topology: Topology) -> Promises:
-    return promises(known_slas(topology).specs)
-
-
 def _line(name: str) -> Row:
     """Returns what the start page says of *name*, or the error that prevents it."""
     try:
         if (invalid := _invalid(name)) is not None:
             return invalid
         topology, tables = _named(name), answers_over(_warehouse(), name)
-        state = _state(topology, tables)
-        return _silenced(line_of(tables, state), state, tables)
+        return page_line(tables, _state(topology, tables))
     except Exception as error:  # one topology that cannot be read must not hide the others
         log.exception("the state of %s cannot be read", name)
         at, verdict = utc(wall_clock_ms()), PageVerdict.UNREADABLE.value
