@@ -169,7 +169,7 @@ IMPORTS = {
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model account.owners "
-        "storage storage.delta facts account reports sla.measures"
+        "storage storage.delta query facts account reports sla.measures"
     ),
     "metrics": "collecting clock semantics model.tables model.settings model.project model facts why.evidence",
     "cli.outside": (
@@ -237,7 +237,7 @@ IMPORTS = {
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
         "model storage storage.delta recorded query facts sla.incidents metrics reports.pages sla "
-        "airflow.tasks airflow.dags reports.what_if reports.documents cli.explain"
+        "airflow.tasks airflow.dags reports.what_if reports.documents"
     ),
 }
 """Maps each room to all rooms that it imports.

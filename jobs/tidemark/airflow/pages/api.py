@@ -52,7 +52,6 @@ from tidemark.airflow.pages.login import (
 )
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.bounded_http import json_of
-from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
 from tidemark.errors import InvalidArgument, TidemarkError, UnreadableFile
@@ -96,6 +95,7 @@ from tidemark.sla.incidents.decisions import (
     DecisionFacts,
     decide,
     decision_facts,
+    decisions_made,
     promised_slas,
 )
 from tidemark.sla.page import sla_page
@@ -393,7 +393,7 @@ def list_decisions(name: str) -> Response:
     """Returns the decisions of people about alerts, newest first."""
     topology = _named(name).name
     tables = answers_over(_warehouse(), topology)
-    return _json({"topology": topology, "decisions": tables.ask(DECISIONS, [topology]).objects})
+    return _json({"topology": topology, "decisions": decisions_made(tables, topology).objects})
 
 
 @app.post("/topologies/{name}/decisions", dependencies=[MAY_EDIT])
