@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemark.facts.answers import Row, answers_over
-from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import Topology
+from tidemark.reports.pages.topology_state import TopologyState
 from tidemark.sla.sla_findings import sla_findings
-from tidemark.why import walk
-from tidemark.why.accounted import accounted
 from tidemark.why.evidence.findings import WhyFinding, in_order
+from tidemark.why.walk import known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +45,8 @@ def why_document(warehouse: Path, topology: Topology, *, at_ms: int, operator: s
     Raises:
         InvalidArgument: there is no such operator.
     """
-    layout, stored = Layout(warehouse), Stored()
-    scene = walk.scene(topology, layout, at_ms, stored=stored)
-    remarks = walk.Walk(scene).explain(walk.known(topology, operator))
-    asked = topology.terminals if operator is None else (operator,)
-    owners = accounted(scene, layout, asked, stored=stored)
-    tables = answers_over(warehouse, topology.name, stored=stored)
+    asked = known(topology, operator)
+    tables = answers_over(warehouse, topology.name)
+    state = TopologyState(tables.stored, Layout(warehouse), topology, at_ms=at_ms)
     of_slas = sla_findings(tables, topology, at_ms=at_ms, operator=operator)
-    return WhyDocument(topology=topology.name, at_ms=at_ms, findings=[*owners, *in_order([*remarks, *of_slas])])
+    return WhyDocument(topology=topology.name, at_ms=at_ms, findings=in_order([*state.about(asked), *of_slas]))
