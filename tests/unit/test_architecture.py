@@ -321,6 +321,14 @@ def test_a_room_imports_only_rooms_before_it():
         before.add(room)
 
 
+def test_only_commands_import_commands():
+    """The scripts in `jobs` are commands, too."""
+    commands = {room for room in IMPORTS if room.split(".")[0] == "cli"}
+    for room, others in IMPORTS.items():
+        if room not in {*commands, "jobs"}:
+            assert not commands & {*others.split()}, room
+
+
 def test_facts_are_opened_in_one_room():
     """Contracts read the tables of users, which hold no facts."""
     opens = [
