@@ -46,6 +46,7 @@ from tidemark.model.tables.catalog import ALERTS, INCIDENTS, OPERATOR_BATCHES
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
 from tidemark.recorded.queries import RecordedQuery, write_query
+from tidemark.reports.documents.why import why_document
 from tidemark.sla.incidents import decisions as sla_decisions
 from tidemark.storage.delta.log import commit_file
 
@@ -238,7 +239,8 @@ def test_a_path_is_told_as_on_the_command_line(client: Client, warehouse: Path) 
 
 def test_findings_are_as_on_the_command_line(client: Client, warehouse: Path) -> None:
     flights = load(TOPOLOGIES / "flights.toml")
-    printed = json.loads(why_command.as_objects(why_command.findings(warehouse, flights, at_ms=instant_ms(AT))))
+    found = why_document(warehouse, flights, at_ms=instant_ms(AT)).findings
+    printed = json.loads(why_command.as_objects(found))
     assert told(client, f"/topologies/flights/why?at={AT}")["findings"] == printed
     assert printed
 
@@ -923,8 +925,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 running -= 1
 
     # The first computes JSON, the second a page.
-    for owner, name in ((topology_command, "document"), (page_api, "topology_facts")):
-        monkeypatch.setattr(owner, name, partial(counted, getattr(owner, name)))
+    for name in ("topology_document", "topology_facts"):
+        monkeypatch.setattr(page_api, name, partial(counted, getattr(page_api, name)))
     return seen
 
 
@@ -991,7 +993,7 @@ def test_forty_different_requests_are_answered_few_at_once(opened: list[int]) ->
 @pytest.mark.usefixtures("client")
 def test_who_waits_too_long_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     free = threading.Event()
-    monkeypatch.setattr(topology_command, "document", lambda *_, **__: free.wait(60))
+    monkeypatch.setattr(page_api, "topology_document", lambda *_, **__: free.wait(60))
     monkeypatch.setattr(page_answers, "WAITS_S", 0.05)
     try:
         (answer,) = asyncio.run(answers(["/topologies/flights"]))

@@ -10,11 +10,11 @@ from support.command_line import tidemark
 from support.play import Play
 from support.quiet_broker import Ends
 from support.topologies import sink, source, topology_of
-from tidemark.cli.explain.bound import COLUMNS, bound_rows
 from tidemark.errors import InvalidArgument
 from tidemark.facts.history import ChartSpan, history
 from tidemark.model.project.layout import Layout
 from tidemark.query.sql import Warehouse
+from tidemark.reports.documents.bound import bound_document
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import operator_page
@@ -42,8 +42,8 @@ def play(tmp_path: Path) -> Play:
 
 
 def test_bounds_are_compared_over_a_stream_s_batches(play: Play) -> None:
-    rows = bound_rows(play.home, play.topology)
-    costs = {choice: (bound_ms, records, late) for _, choice, bound_ms, records, late, *_ in rows}
+    rows = bound_document(play.home, play.topology)["bounds"]
+    costs = {row["choice"]: (row["bound_ms"], row["records"], row["late"]) for row in rows}
     assert costs["none"] == (0, 5, 2)
     assert costs["current"] == (1_000, 5, 2)
     bound_ms, _, late = costs["100 % in time"]
@@ -61,7 +61,7 @@ def test_the_command_and_the_page_say_which_records_a_bound_counts_as_late(play:
     tables, at_ms = Warehouse(play.home, topology="play"), ms(30)
     model = page_model(tables, Layout(play.home), play.topology, Promises(), at_ms=at_ms, operator="events")
     past = history(tables, "play", ["events"], ChartSpan.HOUR, at_ms=at_ms)
-    bounds = [dict(zip(COLUMNS, row, strict=True)) for row in bound_rows(play.home, play.topology)]
+    bounds = bound_document(play.home, play.topology)["bounds"]
     document = topology_facts(tables, scene(play.topology, Layout(play.home), at_ms, stored=tables.stored))
     assert counted in operator_page(model, document, play.topology, "events", past, bounds)
 
@@ -69,13 +69,13 @@ def test_the_command_and_the_page_say_which_records_a_bound_counts_as_late(play:
 def test_bounds_use_only_batches_of_the_decision_interval(play: Play) -> None:
     home = play.home
     for interval, records in (({"end_ms": ms(20)}, 1), ({"start_ms": ms(20)}, 4), ({"start_ms": ms(21)}, None)):
-        rows = bound_rows(home, play.topology, source="events", **interval)
-        assert {row[3] for row in rows} == ({records} if records else set())
+        rows = bound_document(home, play.topology, source="events", **interval)["bounds"]
+        assert {row["records"] for row in rows} == ({records} if records else set())
 
 
 def test_an_unknown_source_is_refused_and_sources_are_listed(play: Play) -> None:
     with pytest.raises(InvalidArgument, match="play has no source 'event'; known: events"):
-        bound_rows(play.home, play.topology, source="event")
+        bound_document(play.home, play.topology, source="event")
 
 
 @pytest.mark.parametrize("was_idle", [False, True])
@@ -95,6 +95,6 @@ def test_records_that_waited_for_a_driver_need_no_longer_bound(tmp_path: Path, *
     broker.ends = {1: waited[1][-1]["offset"] + 1}
     played.batch(waited[0], at_ms=ms(320))
     played.batch(waited[1], at_ms=ms(321))
-    rows = {row[1]: row[2:5] for row in bound_rows(played.home, played.topology)}
-    assert rows["100 % in time"][0] == 0
-    assert rows["current"][2] == 0
+    rows = {row["choice"]: row for row in bound_document(played.home, played.topology)["bounds"]}
+    assert rows["100 % in time"]["bound_ms"] == 0
+    assert rows["current"]["late"] == 0

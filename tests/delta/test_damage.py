@@ -28,7 +28,6 @@ from support.control_files import unlisted
 from support.play import NOON, Play
 from support.topologies import aggregate, current, repartition, source, table, topology_of
 from tidemark.airflow.tasks.driver import Failures, Launch
-from tidemark.cli.explain import topology as topology_command
 from tidemark.cli.repair.doctor import doctor
 from tidemark.control import cluster_manager
 from tidemark.control.files import FILES, listed, not_files
@@ -47,6 +46,7 @@ from tidemark.facts.latency_places import ChartSpan
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.query.sql import Warehouse as SqlWarehouse
+from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.pages.topology_page import history_page, operator_page, start_page, topology_page
@@ -523,7 +523,7 @@ def pages(copied: Warehouse, *, at_ms: int = NOON + 10_000) -> list[str] | str:
     tables = SqlWarehouse(home, topology=topology.name)
     try:
         model = page_model(tables, Layout(home), topology, Promises(), at_ms=at_ms, operator="board")
-        facts = topology_command.document(home, topology, at_ms=at_ms)
+        facts = topology_document(home, topology, at_ms=at_ms)
         past = history(tables, topology.name, ["board"], ChartSpan.HOUR, at_ms=at_ms, subjects=["board"])
         written = write_pages(tables, topology, Interval(NOON, NOON + 3_600_000), home / "page.html")
         return [

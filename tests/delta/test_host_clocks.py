@@ -14,7 +14,6 @@ import critical_path
 from support.play import Play
 from support.separate_executors import OneWorker
 from support.topologies import aggregate, sink, source, topology_of
-from tidemark.cli.explain.path import document
 from tidemark.facts.measures import sla_facts
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
@@ -22,6 +21,7 @@ from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.sla_spec import Measure, SlaSpec
 from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.query.sql import Warehouse
+from tidemark.reports.documents.path import path_document
 from tidemark.semantics.skew import Skew
 from tidemark.semantics.sla import Sla
 from tidemark.storage.delta.tables import append
@@ -150,7 +150,7 @@ def test_an_operator_finishes_with_its_last_task_by_driver_clock(play: Play) -> 
 
 def test_a_path_names_the_slow_shard_and_no_host_that_is_ahead(play: Play) -> None:
     critical_path.run(Layout(play.home), play.topology, (), Interval(T, T + 20_000))
-    (window,) = document(play.home, play.topology, last=1, now_ms=0)["windows"]
+    (window,) = path_document(play.home, play.topology, last=1, now_ms=0)["windows"]
     assert window["physical_path"] == (
         "events[partition 0] (0 ms) → counts[shard 1] (520 ms) → out[shard 1] (30 ms) = 550 ms"
     )

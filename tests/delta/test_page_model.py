@@ -19,8 +19,6 @@ from support.reported_window import reported
 from support.topologies import NEWEST, aggregate, join, map_of, operators, repartition, sink, source, table, topology_of
 from tidemark.cli.explain.status import as_text
 from tidemark.cli.explain.topology import as_text as topology_as_text
-from tidemark.cli.explain.topology import document as topology_document
-from tidemark.cli.explain.why import findings
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.facts.history import history
 from tidemark.facts.latency_places import ChartSpan
@@ -33,6 +31,8 @@ from tidemark.model.tables.catalog import ALERTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.query import stored_tables
 from tidemark.query.sql import Answer, Warehouse
+from tidemark.reports.documents.topology import topology_document
+from tidemark.reports.documents.why import why_document
 from tidemark.reports.pages.page_model import document, page_model
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import operator_page, start_page, topology_page
@@ -254,7 +254,7 @@ def test_a_drained_stream_is_told_everywhere_and_explains_no_sla_that_was_broken
     found = page_model(tables, Layout(tmp_path), play.topology, NOTHING, at_ms=at_ms, operator="board")
     facts = topology_facts(tables, scene(play.topology, Layout(play.home), at_ms, stored=tables.stored))
     past = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms)
-    why = findings(tmp_path, play.topology, at_ms=at_ms)
+    why = why_document(tmp_path, play.topology, at_ms=at_ms).findings
     assert (why[0].cause, why[0].seen, why[0].remedy[1:].startswith(DRAINED[1])) == ("drained", DRAINED[0], True)
     assert "driver_dead" not in {finding.cause for finding in why}
     assert (found["state"], found["cause"]["cause"]) == ("drained", "drained")

@@ -14,10 +14,11 @@ import critical_path
 from support.play import Play
 from support.separate_executors import OneWorker
 from support.topologies import aggregate, sink, source, topology_of
-from tidemark.cli.explain.path import as_text, document
+from tidemark.cli.explain.path import as_text
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.query.sql import Warehouse
+from tidemark.reports.documents.path import path_document
 from tidemark.stream.distributed.tasks import IntakeTask, ShardTask
 from tidemark.stream.distributed.totals import ShardResult
 
@@ -80,7 +81,7 @@ def _batch(play: Play, *, at_s: int, **times: float) -> None:
 
 def _window(play: Play) -> dict[str, Any]:
     critical_path.run(Layout(play.home), play.topology, (), Interval(T, T + 20_000))
-    (window,) = document(play.home, play.topology, last=1, now_ms=0)["windows"]
+    (window,) = path_document(play.home, play.topology, last=1, now_ms=0)["windows"]
     return window  # type: ignore[no-any-return]
 
 

@@ -35,7 +35,6 @@ from tidemark.account.numbers import shares_of_records
 from tidemark.account.owners import OWNERS
 from tidemark.account.records import numbered, record_parts
 from tidemark.account.warehouse import AccountTables
-from tidemark.cli.explain import topology, why
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import rows_in
 from tidemark.model.kinds.source import Source
@@ -44,6 +43,8 @@ from tidemark.model.sla_event_rows import event_of
 from tidemark.model.sla_events import AlertCause, SlaResult
 from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import SLA_RESULTS
+from tidemark.reports.documents.topology import topology_document
+from tidemark.reports.documents.why import why_document
 from tidemark.reports.pages.topology_state import TopologyState
 from tidemark.semantics.sla import BurnRate
 from tidemark.storage.delta.report_tables import open_report
@@ -270,7 +271,7 @@ def of_why(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Named:
     """Returns whom `tidemark why` names for the operator that the promise is about, above its remarks."""
     operators = world.topology.operators.values()
     (operator,) = (each.name for each in operators if spec.subject in {each.name, each.result_table})
-    found = why.findings(world.layout.warehouse, world.topology, at_ms=at_ms, operator=operator)
+    found = why_document(world.layout.warehouse, world.topology, at_ms=at_ms, operator=operator).findings
     told = [each for each in found if each.owner is not None]
     assert found[: len(told)] == told
     assert sum(each.share or 0 for each in told) == pytest.approx(1, abs=0.15) if told else True
@@ -293,7 +294,7 @@ def of_page(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Named:
 def of_topology(world: AnyWorld, spec: SlaSpec, at_ms: int) -> Answer:
     """Returns whom `tidemark topology`, and `tidemark path` in the same words, name for a broken promise."""
     told = {
-        row["sla"]: row for row in topology.document(world.layout.warehouse, world.topology, at_ms=at_ms)["broken_slas"]
+        row["sla"]: row for row in topology_document(world.layout.warehouse, world.topology, at_ms=at_ms)["broken_slas"]
     }
     return leaves_of([AlertCause(**each) for each in told[spec.name]["causes"]]) if spec.name in told else []
 

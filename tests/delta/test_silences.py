@@ -19,10 +19,10 @@ from support.world import Fault
 from tidemark.account.cause import cause_of
 from tidemark.account.explanation import Answer, Became, Explanation
 from tidemark.account.silence import causes_of_silence
-from tidemark.cli.explain import why
 from tidemark.control.folder import Control, StreamState
 from tidemark.model.settings.intervals import iso
 from tidemark.model.sla_spec import parse
+from tidemark.reports.documents.why import why_document
 
 NEW = replace(SHOP, since_s=0)
 HANGS = Slow("operator", "newest", 10**6, 250, times=1)
@@ -164,7 +164,9 @@ def test_a_topology_that_has_never_run_has_no_account(healthy: Healthy, tmp_path
 def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path: Path) -> None:
     """Of 4,922 ms beyond what is usual `newest` has 3,900."""
     world = played(healthy, tmp_path, SHOP, HANGS, 255)
-    first, second, *remarks = why.findings(world.layout.warehouse, world.topology, at_ms=ms(255), operator="board")
+    first, second, *remarks = why_document(
+        world.layout.warehouse, world.topology, at_ms=ms(255), operator="board"
+    ).findings
     assert first.line.startswith(
         f"operator (79 %): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
         "usually 10 ms; compare "

@@ -24,6 +24,8 @@ from tidemark.facts.report_rows import report_rows
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS
+from tidemark.reports.documents.path import path_document
+from tidemark.reports.documents.topology import topology_document
 
 STUCK_MS = 63 * 60_000
 LAST_HOUR = Interval(ms(7_200), ms(10_800))
@@ -75,7 +77,7 @@ def page(world: World) -> PageFacts:
 
 def shown(world: World, at_s: int) -> dict[str, Any]:
     """Returns the window that `tidemark path` shows."""
-    (window,) = path_command.document(world.layout.warehouse, world.topology, now_ms=ms(at_s))["windows"]
+    (window,) = path_document(world.layout.warehouse, world.topology, now_ms=ms(at_s))["windows"]
     return window
 
 
@@ -112,7 +114,7 @@ def test_path_shows_the_oldest_window_that_is_not_finished(stuck: World, went_on
 def test_topology_shows_how_long_the_driver_has_been_stuck(stuck: World, went_on: World) -> None:
     def told(world: World, at_s: int) -> str:
         return topology_command.as_text(
-            topology_command.document(world.layout.warehouse, world.topology, at_ms=ms(at_s))
+            topology_document(world.layout.warehouse, world.topology, at_ms=ms(at_s))
         ).splitlines()[1]
 
     assert "by_id_source (3,769,750 ms, stuck)" in told(stuck, 10_380)

@@ -20,13 +20,14 @@ from support.play import NOON, Play, ms
 from support.topologies import NEWEST
 from tidemark.airflow.pages.decisions import decision_page
 from tidemark.cli.explain import path as path_command
-from tidemark.cli.explain import topology as topology_command
 from tidemark.facts.history import ChartSpan, history
 from tidemark.facts.interval_facts import page_facts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.query.sql import Warehouse
+from tidemark.reports.documents.path import path_document
+from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.pages.interval_page import page
 from tidemark.reports.pages.page_model import page_model, subjects_of
 from tidemark.reports.pages.topology_page import history_page, operator_page, problem_page, start_page, topology_page
@@ -106,7 +107,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     reported = page_model(tables, layout, topology, promised, at_ms=at_ms)
     assert (live["path"]["is_live"], reported["path"]["is_live"]) == (True, False)
     of_board = page_model(tables, layout, topology, promised, at_ms=at_ms, operator="board")
-    document = topology_command.document(play.home, topology, at_ms=at_ms)
+    document = topology_document(play.home, topology, at_ms=at_ms)
     past = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms, subjects=subjects_of(topology, "board"))
     of_all = history(tables, "play", ["board"], ChartSpan.HOUR, at_ms=at_ms)
     decided = decision_facts(tables, layout, "play", "quick_work", slas=[*SLAS], at_ms=at_ms)
@@ -122,7 +123,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         "sla/page.html.j2": sla_page(play.home, "play", reported),
         "sla/decision_page.html.j2": decision_page("play", "quick_work", decided, token="t"),
         "tidemark path": path_command.as_text(
-            "play", path_command.document(play.home, play.topology, last=1, now_ms=0)["windows"][0]
+            "play", path_document(play.home, play.topology, last=1, now_ms=0)["windows"][0]
         ),
     }
 

@@ -14,11 +14,11 @@ import pytest
 import critical_path as job
 from support.play import Play, ms
 from support.topologies import aggregate, join, operators, repartition, sink, source, table, topology_of
-from tidemark.cli.explain.topology import document
 from tidemark.facts.report_rows import rows_in
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, Table
+from tidemark.reports.documents.topology import topology_document
 from tidemark.storage.delta.report_tables import open_report
 
 FLOW = topology_of(
@@ -242,7 +242,7 @@ def test_a_past_topology_has_only_what_was_known_then(tmp_path: Path) -> None:
     paths(grown)
 
     def told(topology: Play, at_s: float) -> dict[str, Any]:
-        return document(tmp_path, topology.topology, at_ms=ms(at_s))
+        return topology_document(tmp_path, topology.topology, at_ms=ms(at_s))
 
     then, now = told(grown, 40), told(grown, 70)
     assert "copy" not in {row["operator"] for row in then["operators"]}

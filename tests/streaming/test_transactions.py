@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from streaming.drivers import OnlyDriver, SharedDriver, reads_of
 from streaming.sending import NOON_MS, passing
 
-from tidemark.cli.explain.status import as_text, document
+from tidemark.cli.explain.status import as_text
 from tidemark.clock import wall_clock_ms
 from tidemark.embedded import broker as embedded
 from tidemark.model.kinds.source import Source
@@ -19,6 +19,7 @@ from tidemark.model.project.connections import DEFAULT, Cluster
 from tidemark.model.project.kafka_security import Security
 from tidemark.model.project.layout import Layout
 from tidemark.model.topology import load
+from tidemark.reports.documents.status import status_document
 from tidemark.sampling.topic_sample import SampledCluster
 from tidemark.semantics.progress import Place
 from tidemark.stream.kafka.client import KafkaBroker
@@ -208,7 +209,8 @@ def test_a_transaction_that_stays_open_is_named(broker: str, tmp_path: Path, sha
 
         named = "open_transaction: events partition 1 "
         driver.wait(lambda: any(line.startswith(named) for line in causes()), "the finding about the transaction")
-        said = as_text([document(layout.warehouse, topology)])
+        model = status_document(layout.warehouse, topology, at_ms=wall_clock_ms())
+        said = as_text([{**model, "page": None}])
         assert "topic hangs, partition 1: a transaction is open, so the last stable offset is 2 and has not" in said
         (beat,) = [row for row in driver.rows("heartbeats") if row["open_transactions"]][:1]
         (found,) = beat["open_transactions"]

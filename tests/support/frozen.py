@@ -32,8 +32,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from support.command_line import tidemark
 from support.frozen_plays import CLOCK, SCENES, Scene
 from tidemark.cli.audit import trace as trace_command
-from tidemark.cli.explain import bound
-from tidemark.cli.explain.topology import document
 from tidemark.errors import TidemarkError
 from tidemark.facts.history import history
 from tidemark.facts.interval_facts import PageFacts, page_facts
@@ -45,6 +43,8 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.sql import Warehouse
+from tidemark.reports.documents.bound import bound_document
+from tidemark.reports.documents.topology import topology_document
 from tidemark.reports.pages.interval_page import page as interval_page
 from tidemark.reports.pages.page_model import page_model, subjects_of
 from tidemark.reports.pages.topology_page import history_page, operator_page, start_page, topology_page
@@ -256,7 +256,7 @@ class Asker:
         )
 
     def _moving(self) -> dict[str, Any]:
-        return document(self.scene.warehouse, self.scene.topology, at_ms=self.scene.at_ms)
+        return topology_document(self.scene.warehouse, self.scene.topology, at_ms=self.scene.at_ms)
 
     def _history(self, operators: list[str], subjects: Sequence[str] = ()) -> Any:
         return history(
@@ -271,14 +271,14 @@ class Asker:
     def _operator_page(self, operator: str) -> str:
         topology, subjects = self.scene.topology, subjects_of(self.scene.topology, operator)
         is_source = operator in {each.name for each in topology.outside_sources} and not topology.jobs
-        rows = bound.bound_rows(self.scene.warehouse, topology, source=operator) if is_source else []
+        bounds = bound_document(self.scene.warehouse, topology, source=operator)["bounds"] if is_source else []
         return operator_page(
             self._model(operator),
             self._moving(),
             topology,
             operator,
             self._history([operator], subjects),
-            [dict(zip(bound.COLUMNS, row, strict=True)) for row in rows],
+            bounds,
         )
 
     def _metrics(self) -> str:

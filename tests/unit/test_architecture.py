@@ -169,7 +169,7 @@ IMPORTS = {
     ),
     "sla.incidents": (
         "collecting escaping errors semantics model.tables model.settings model.project model account.owners "
-        "storage storage.delta facts account reports sla.measures"
+        "storage storage.delta query facts account reports sla.measures"
     ),
     "metrics": "collecting clock semantics model.tables model.settings model.project model facts why.evidence",
     "cli.outside": (
@@ -215,25 +215,29 @@ IMPORTS = {
         "collecting errors semantics model.settings model kernels.columns kernels.reports account.owners "
         "query facts reports.paths"
     ),
-    "cli.explain": (
-        "collecting escaping errors clock semantics model.settings model.project model account.owners "
-        "storage storage.delta recorded query facts account reports cli.shared why.evidence why.causes why "
-        "sla.incidents reports.paths reports.pages sla reports.what_if"
-    ),
-    "cli.stack": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
-        "control recorded query facts sampling reports maintenance cli.shared why.evidence cli.project "
-        "reports.pages cli.explain"
-    ),
-    "airflow.pages": (
-        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model storage storage.delta recorded query facts reports sla.incidents metrics reports.pages sla "
-        "airflow.tasks airflow.dags reports.what_if cli.explain"
-    ),
     "jobs": (
         "escaping errors clock model.tables model.settings model.project model kernels.columns "
         "kernels.reports storage storage.delta control stream.driver stream query facts reports maintenance "
         "api feed cli.shared allocator arrow reports.paths reports.pages sla"
+    ),
+    "reports.documents": (
+        "collecting errors semantics model.settings model.project model storage.delta recorded facts account "
+        "reports why.evidence why sla.incidents reports.paths reports.pages sla reports.what_if"
+    ),
+    "cli.explain": (
+        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
+        "recorded query facts reports cli.shared why.evidence why.causes why sla.incidents reports.paths "
+        "reports.pages sla reports.what_if reports.documents"
+    ),
+    "cli.stack": (
+        "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
+        "control recorded query facts sampling reports maintenance cli.shared why.evidence cli.project "
+        "reports.pages reports.documents cli.explain"
+    ),
+    "airflow.pages": (
+        "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
+        "model storage storage.delta recorded query facts sla.incidents metrics reports.pages sla "
+        "airflow.tasks airflow.dags reports.what_if reports.documents"
     ),
 }
 """Maps each room to all rooms that it imports.
@@ -315,6 +319,14 @@ def test_a_room_imports_only_rooms_before_it():
     for room, others in IMPORTS.items():
         assert {*others.split()} <= before, room
         before.add(room)
+
+
+def test_only_commands_import_commands():
+    """The scripts in `jobs` are commands, too."""
+    commands = {room for room in IMPORTS if room.split(".")[0] == "cli"}
+    for room, others in IMPORTS.items():
+        if room not in {*commands, "jobs"}:
+            assert not commands & {*others.split()}, room
 
 
 def test_facts_are_opened_in_one_room():

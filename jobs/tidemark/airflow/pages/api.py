@@ -52,9 +52,6 @@ from tidemark.airflow.pages.login import (
 )
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.bounded_http import json_of
-from tidemark.cli.explain import bound, path, whatif, why
-from tidemark.cli.explain import topology as topology_command
-from tidemark.cli.explain.incidents import DECISIONS
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import in_order_of, index_by_name, names_in
 from tidemark.errors import InvalidArgument, TidemarkError, UnreadableFile
@@ -68,13 +65,18 @@ from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
 from tidemark.model.settings.toml_keys import duration_ms
-from tidemark.model.sla_spec import known_slas
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import load_each_recorded, recorded_topologies
+from tidemark.reports.documents.bound import bound_document
+from tidemark.reports.documents.path import path_document
+from tidemark.reports.documents.status import page_document, page_line
+from tidemark.reports.documents.topology import topology_document
+from tidemark.reports.documents.whatif import whatif_document
+from tidemark.reports.documents.why import why_document
 from tidemark.reports.pages.interval_page import NO_WAY_BACK, way_back
-from tidemark.reports.pages.page_model import REPORT, document, line_of, subjects_of, unreadable
+from tidemark.reports.pages.page_model import REPORT, subjects_of, unreadable
 from tidemark.reports.pages.templates import POLICY
 from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import (
@@ -85,17 +87,16 @@ from tidemark.reports.pages.topology_page import (
     topology_page,
 )
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState
-from tidemark.reports.promises import Promises, promises
 from tidemark.reports.what_if.estimates import WorkChange
-from tidemark.reports.what_if.parts import SETTINGS, PartChange
+from tidemark.reports.what_if.parts import SETTINGS, PartChange, as_usual
 from tidemark.semantics.incidents import Decision
 from tidemark.sla.incidents.decisions import (
     AlertDecision,
     DecisionFacts,
     decide,
     decision_facts,
+    decisions_made,
     promised_slas,
-    with_silences,
 )
 from tidemark.sla.page import sla_page
 from tidemark.storage.delta.format import OtherFormat, refuse_older
@@ -320,7 +321,7 @@ def show_path(name: str, at: At = None, last: int | None = None) -> Response:
         raise InvalidArgument(msg)
     topology, at_ms = _named(name), None if at is None else instant_ms(at)
     with _as_unknown_name():
-        return _json(path.document(_warehouse(), topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=last))
+        return _json(path_document(_warehouse(), topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=last))
 
 
 @app.get("/topologies/{name}/bound")
@@ -337,7 +338,7 @@ def show_bounds(name: str, source: str | None = None, start: From = None, end: T
     start_ms, end_ms = instants_ms(start, end)
     topology = _named(name)
     with _as_unknown_name():
-        return _json({"topology": name, "bounds": _bounds(topology, source, start_ms, end_ms)})
+        return _json(bound_document(_warehouse(), topology, source=source, start_ms=start_ms, end_ms=end_ms))
 
 
 @app.get("/topologies/{name}/whatif")
@@ -374,7 +375,7 @@ def show_what_if(
     change = _change(topology, operator, parameters)
     start_ms, end_ms = instants_ms(start, end)
     with _as_unknown_name():
-        return _json(whatif.document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
+        return _json(whatif_document(_warehouse(), topology, change, start_ms=start_ms, end_ms=end_ms))
 
 
 @app.get("/topologies/{name}/why")
@@ -383,8 +384,7 @@ def show_why(name: str, operator: str | None = None, at: At = None) -> Response:
     """Returns the findings of `tidemark why`, the best explanation first."""
     topology = _named(name) if operator is None else _having(_named(name), operator)
     at_ms = wall_clock_ms() if at is None else instant_ms(at)
-    rows = [finding.row for finding in why.findings(_warehouse(), topology, at_ms=at_ms, operator=operator)]
-    return _json({"topology": topology.name, "at": utc(at_ms), "findings": rows})
+    return _json(why_document(_warehouse(), topology, at_ms=at_ms, operator=operator).row)
 
 
 @app.get("/topologies/{name}/decisions")
@@ -393,7 +393,7 @@ def list_decisions(name: str) -> Response:
     """Returns the decisions of people about alerts, newest first."""
     topology = _named(name).name
     tables = answers_over(_warehouse(), topology)
-    return _json({"topology": topology, "decisions": tables.ask(DECISIONS, [topology]).objects})
+    return _json({"topology": topology, "decisions": decisions_made(tables, topology).objects})
 
 
 @app.post("/topologies/{name}/decisions", dependencies=[MAY_EDIT])
@@ -513,7 +513,7 @@ def show_page(name: str) -> Response:
         return HTMLResponse(topology_page(invalid, None, None), headers=HEADERS)
     topology, tables = _named(name), answers_over(_warehouse(), name)
     state = _state(topology, tables)
-    model = _document_of(state, tables)
+    model = page_document(tables, state)
     return HTMLResponse(topology_page(model, topology_facts(tables, state.scene), topology), headers=HEADERS)
 
 
@@ -523,11 +523,12 @@ def show_operator_page(name: str, operator: str, over: ChartSpan = ChartSpan.HOU
     """Returns the page of an operator: causes, partitions, history."""
     topology, tables = _having(_named(name), operator), answers_over(_warehouse(), name)
     state = _state(topology, tables)
-    model = document(tables, state, _promised(topology), operator)
+    model = page_document(tables, state, operator)
     subjects = subjects_of(topology, operator)
     past = history(tables, name, [operator], over, at_ms=state.at_ms, subjects=subjects)
     is_source = operator in names_in(topology.outside_sources)
-    bounds = _bounds(topology, operator) if is_source and "operator_batches" in tables.tables else []
+    has_bounds = is_source and "operator_batches" in tables.tables
+    bounds = bound_document(_warehouse(), topology, source=operator)["bounds"] if has_bounds else []
     facts = topology_facts(tables, state.scene)
     return HTMLResponse(operator_page(model, facts, topology, operator, past, bounds), headers=HEADERS)
 
@@ -630,7 +631,7 @@ def _model(name: str) -> Row:
     if (invalid := _invalid(name)) is not None:
         return invalid
     tables = answers_over(_warehouse(), name)
-    return _document_of(_state(_named(name), tables), tables)
+    return page_document(tables, _state(_named(name), tables))
 
 
 def _invalid(name: str) -> Row | None:
@@ -644,36 +645,13 @@ def _state(topology: Topology, tables: Tables) -> TopologyState:
     return TopologyState(tables.stored, Layout(_warehouse()), topology, at_ms=wall_clock_ms())
 
 
-def _document_of(state: TopologyState, tables: Tables) -> Row:
-    """Returns the page model of a *state* of the same *tables*, with the silences of its alerts."""
-    return _silenced(document(tables, state, _promised(state.topology)), state, tables)
-
-
-def _silenced(model: Row, state: TopologyState, tables: Tables) -> Row:
-    alerts = with_silences(model["alerts"], tables, state.topology.name, at_ms=state.at_ms)
-    return {**model, "alerts": alerts}
-
-
-def _promised(topology: Topology) -> Promises:
-    return promises(known_slas(topology).specs)
-
-
-def _bounds(
-    topology: Topology, source: str | None, start_ms: int | None = None, end_ms: int | None = None
-) -> list[Row]:
-    """Returns the price of each bound of *topology*'s sources, or of one."""
-    rows = bound.bound_rows(_warehouse(), topology, source=source, start_ms=start_ms, end_ms=end_ms)
-    return [dict(zip(bound.COLUMNS, row, strict=True)) for row in rows]
-
-
 def _line(name: str) -> Row:
     """Returns what the start page says of *name*, or the error that prevents it."""
     try:
         if (invalid := _invalid(name)) is not None:
             return invalid
         topology, tables = _named(name), answers_over(_warehouse(), name)
-        state = _state(topology, tables)
-        return _silenced(line_of(tables, state), state, tables)
+        return page_line(tables, _state(topology, tables))
     except Exception as error:  # one topology that cannot be read must not hide the others
         log.exception("the state of %s cannot be read", name)
         at, verdict = utc(wall_clock_ms()), PageVerdict.UNREADABLE.value
@@ -709,7 +687,7 @@ def _change(topology: Topology, operator: str | None, parameters: Mapping[str, f
         )
         raise InvalidArgument(msg)
     if how == "cause":
-        return whatif.as_usual(str(parameters[how]))
+        return as_usual(str(parameters[how]))
     if operator is None:
         return PartChange(owner=str(how), length_ms=length_ms)
     _having(topology, operator)
@@ -728,7 +706,7 @@ def _as_unknown_name() -> Iterator[None]:
 
 def _document(topology: Topology, at: str | None) -> Row:
     at_ms = wall_clock_ms() if at is None else instant_ms(at)
-    return topology_command.document(_warehouse(), topology, at_ms=at_ms)
+    return topology_document(_warehouse(), topology, at_ms=at_ms)
 
 
 def _warehouse() -> Path:

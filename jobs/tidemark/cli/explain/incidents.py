@@ -23,7 +23,7 @@ from tidemark.query.sql import Answer
 from tidemark.query.text_table import FORMATS
 from tidemark.reports.batch_job import report_lock
 from tidemark.semantics.incidents import Decision
-from tidemark.sla.incidents.decisions import AlertDecision, decide, end_ms, promised_slas, silence_ends
+from tidemark.sla.incidents.decisions import AlertDecision, decide, decisions_made, end_ms, promised_slas, silence_ends
 from tidemark.why.causes.drivers import drained
 from tidemark.why.walk import scene
 
@@ -54,10 +54,6 @@ HISTORY = f"""
         ON i.topology = d.topology AND d.alert = coalesce(a.alert, i.incident) AND i.change = d.change
     LEFT JOIN first_messages AS f ON f.topology = o.topology AND f.alert = o.alert
     WHERE i.topology = $1 AND i.incident = $2 GROUP BY ALL ORDER BY i.changed_at
-"""
-DECISIONS = """
-    SELECT decided_at, decision, subject, ends_at, decided_by, note FROM decisions
-    WHERE topology = $1 AND outcome IS NULL ORDER BY decided_at DESC, subject
 """
 MOST_KNOWN = 10
 
@@ -105,7 +101,7 @@ def incidents(options: argparse.Namespace, warehouse: Path, of_topology: Topolog
         raise InvalidArgument(msg)
     tables = answers_over(warehouse, topology)
     if options.decisions:
-        answer = tables.ask(DECISIONS, [topology])
+        answer = decisions_made(tables, topology)
         if not answer.rows and options.format == "table":
             return "No decisions."
         return FORMATS[options.format](answer.columns, answer.rows)

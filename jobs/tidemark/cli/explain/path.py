@@ -13,28 +13,24 @@ from pathlib import Path
 from textwrap import fill, indent
 from typing import Any
 
-from tidemark.account.warehouse import AccountTables
 from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
-from tidemark.facts.answers import Row, answers_over
-from tidemark.facts.path_facts import physical_name, windows_with_paths
-from tidemark.model.project.layout import Layout
+from tidemark.facts.answers import Row
+from tidemark.facts.path_facts import physical_name
 from tidemark.model.settings.intervals import instant_ms
-from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
-from tidemark.reports.pages.topology_state import TopologyState, explained_slas, explained_text
-from tidemark.reports.paths.live_path import current_path
+from tidemark.reports.documents.path import path_document
+from tidemark.reports.pages.topology_state import explained_text
 from tidemark.reports.paths.path_text import (
     age_text,
     grown_text,
     judged_text,
     task_text,
 )
-from tidemark.reports.promises import promises
 from tidemark.semantics.critical_path import STANDS_STILL
 
 STEPS = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
@@ -65,41 +61,11 @@ def command(options: argparse.Namespace) -> int:
 def path(options: argparse.Namespace, warehouse: Path, topology: Topology) -> str:
     """Returns the answer as text; raises InvalidArgument without closed windows."""
     at_ms = None if options.at is None else instant_ms(options.at)
-    answer = document(warehouse, topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=options.last)
+    answer = path_document(warehouse, topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=options.last)
     if options.format == "json":
         return as_document(answer)
     broken = [_fill(explained_text(row)) for row in answer.get("broken_slas", ())]
     return "\n\n".join([*(as_text(topology.name, window) for window in answer["windows"]), *broken])
-
-
-def document(
-    warehouse: Path, topology: Topology, *, now_ms: int, at_ms: int | None = None, last: int | None = None
-) -> Row:
-    """Returns the answer for programs.
-
-    Args:
-        warehouse: the warehouse.
-        topology: whose windows they are.
-        now_ms: epoch ms; what was finished later is not known.
-        at_ms: record time (epoch ms) in the window to show, as of the last report.
-        last: number of newest windows, as of the last report. Without this and *at_ms* it is the oldest window that an
-            operator has not finished, or else the newest one; then it is told why SLAs are broken now, too.
-
-    Raises:
-        InvalidArgument: no such window is closed.
-    """
-    tables, layout = answers_over(warehouse, topology.name), Layout(warehouse)
-    if at_ms is not None or last is not None:
-        windows = windows_with_paths(tables, topology.name, at_ms=at_ms, last=last or 1)
-        return {"topology": topology.name, "windows": windows}
-    of = AccountTables(layout, topology, tables.stored)
-    window = current_path(tables, of, now_ms, promises(known_slas(topology).specs))
-    state = TopologyState(tables.stored, layout, topology, at_ms=now_ms)
-    return {
-        "topology": topology.name,
-        "windows": [window] if window else windows_with_paths(tables, topology.name),
-        "broken_slas": explained_slas(state.slas),
-    }
 
 
 def as_text(topology: str, window: Row) -> str:

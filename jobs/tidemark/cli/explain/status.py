@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import tidemark.cli.shared.one_thread  # noqa: F401 - first, before others import polars
@@ -17,20 +17,18 @@ from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.shared.streams import valid_topologies
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in, omit, outside
-from tidemark.errors import InvalidArgument, UnreadableFile
+from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
 from tidemark.facts.answers import Row
-from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology, load_each, name_in
 from tidemark.query.text_table import as_document, format_table
-from tidemark.recorded.queries import FILE, load_each_recorded, read_query
+from tidemark.recorded.queries import load_each_recorded
+from tidemark.reports.documents.status import status_document, whole
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState, broken_slas, told_cause
 from tidemark.semantics.liveness import Liveness
-from tidemark.storage.delta.data_files import naming_damage
 from tidemark.storage.delta.format import refuse_older
 from tidemark.storage.location import is_missing
 from tidemark.why.walk import OF_DRIVERS
@@ -68,7 +66,7 @@ def command(options: argparse.Namespace) -> int:
         listed = ", ".join(names_in(valid_topologies(layout))) or "none"
         msg = f"there is no topology {', '.join(unknown)}; known: {listed}"
         raise InvalidArgument(msg)
-    told = page_model if options.format == "json" else TopologyState.summary
+    told = whole if options.format == "json" else TopologyState.summary
     models = documents(Home(options.home.resolve()), place(options), chosen.values(), told)
     broken = {label: str(each) for label, each in chosen.items() if not isinstance(each, Topology)}
     if options.format == "json":
@@ -86,75 +84,20 @@ def command(options: argparse.Namespace) -> int:
     return 1
 
 
-def page_model(state: TopologyState) -> Row:
-    """Returns the whole page model of *state*."""
-    # The text needs none of these, and to import them takes as long as to tell of two topologies.
-    from tidemark.facts.answers import answers_over
-    from tidemark.reports.pages.page_model import document
-    from tidemark.reports.promises import promises
-
-    tables = answers_over(state.layout.warehouse, state.topology.name, stored=state.stored)
-    return document(tables, state, promises(known_slas(state.topology).specs))
-
-
 def documents(
     home: Home,
     warehouse: Path,
     topologies: Iterable[object],
     told: Callable[[TopologyState], Row] = TopologyState.summary,
 ) -> list[Row]:
-    """Returns what is *told* of valid *topologies*, each with `page` and `first_latency_ms`."""
+    """Returns what is *told* of valid *topologies*, each with the address of its `page`, if Airflow runs in *home*."""
     url = airflow.api(home.airflow).url if airflow.runs(home.airflow) else None
-    return [document(warehouse, each, url, told=told) for each in topologies if isinstance(each, Topology)]
-
-
-def document(
-    warehouse: Path,
-    topology: Topology,
-    url: str | None = None,
-    *,
-    told: Callable[[TopologyState], Row] = page_model,
-) -> Row:
-    """Returns what is *told* of *topology*, with the address of its `page` below *url*.
-
-    If one of its tables is damaged, the model has the `error` and no streams.
-    """
-    page = None if url is None else f"{url}{PAGES}{topology.name}"
-    try:
-        return {**_model(warehouse, topology, told), "page": page}
-    except UnreadableFile as error:
-        verdict, state = PageVerdict.UNREADABLE.value, Liveness.UNKNOWN.value
-        return {
-            "topology": topology.name,
-            "verdict": verdict,
-            "state": state,
-            "error": str(error),
-            "streams": [],
-            "page": page,
-        }
-
-
-def _model(warehouse: Path, topology: Topology, told: Callable[[TopologyState], Row]) -> Row:
-    """Returns what is *told* of *topology*.
-
-    Each stream has its first latency, `first_latency_ms`, that of a query of a job of its present checkpoint, and how
-    many keys have several rows in the Delta tables that it joins, `ambiguous_keys`; None where it joins none.
-    """
-    state = TopologyState(Stored(), Layout(warehouse), topology, at_ms=wall_clock_ms())
-    model = told(state)
-    with naming_damage(state.scene.tables):
-        return {**model, "streams": [*_streams(state, model["streams"])]}
-
-
-def _streams(state: TopologyState, streams: Sequence[Row]) -> Iterator[Row]:
-    topology = state.topology
-    for sub, stream in zip(topology.sub_topologies, streams, strict=True):
-        facts = state.scene.facts[sub.name]
-        # What a repartition sends on is no result, unless the stream has no other.
-        results = [name for name in sub.terminals() if not topology.operators[name].hop_table]
-        query = read_query(facts.control / FILE) if topology.jobs else None
-        first_ms = facts.first_latency_ms(results or sub.terminals(), since=query.first_batch if query else 0)
-        yield {**stream, "first_latency_ms": first_ms, "ambiguous_keys": facts.driver.ambiguous_keys}
+    models = []
+    for each in topologies:
+        if isinstance(each, Topology):
+            model = status_document(warehouse, each, at_ms=wall_clock_ms(), told=told)
+            models.append({**model, "page": None if url is None else f"{url}{PAGES}{each.name}"})
+    return models
 
 
 def as_text(models: Iterable[Row]) -> str:

@@ -8,24 +8,19 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tidemark.account.warehouse import AccountTables
 from tidemark.cli.explain.path import FORMATS
 from tidemark.cli.shared.options import add_format, add_topology
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
-from tidemark.collecting import in_order_of
 from tidemark.escaping import one_line
-from tidemark.facts.answers import Row, answers_over
-from tidemark.model.project.layout import Layout
+from tidemark.facts.answers import Row
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
-from tidemark.reports.pages.topology_facts import topology_facts
-from tidemark.reports.pages.topology_state import TopologyState, explained_slas, explained_text
-from tidemark.reports.paths.live_path import current_path, known_ms
+from tidemark.reports.documents.topology import topology_document
+from tidemark.reports.pages.topology_state import explained_text
 from tidemark.reports.paths.path_text import age_text
-from tidemark.reports.promises import Promises
 from tidemark.semantics.critical_path import STANDS_STILL
 
 SHOWN_AS = {
@@ -39,9 +34,6 @@ SHOWN_AS = {
     "unread_records": "unread",
     "held_records": "held",
 }
-
-OF_PATH = ("window_end", "leaf", "age_ms", "latency_ms", "state", "path_text")
-"""The fields of a window that are shown."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,21 +52,8 @@ def command(options: argparse.Namespace) -> int:
 def topology(options: argparse.Namespace, warehouse: Path, of: Topology) -> str:
     """Returns the answer as text."""
     at_ms = wall_clock_ms() if options.at is None else instant_ms(options.at)
-    facts = document(warehouse, of, at_ms=at_ms)
+    facts = topology_document(warehouse, of, at_ms=at_ms)
     return as_document(facts) if options.format == "json" else as_text(facts)
-
-
-def document(warehouse: Path, of: Topology, *, at_ms: int) -> Row:
-    """Returns the state of a topology's operators at *at_ms* (epoch ms), and its critical path."""
-    tables = answers_over(warehouse, of.name)
-    state = TopologyState(tables.stored, Layout(warehouse), of, at_ms=at_ms)
-    account = AccountTables(Layout(warehouse), of, tables.stored)
-    window = current_path(tables, account, at_ms, Promises(), has_parts=False)
-    path: Row = dict.fromkeys((*OF_PATH, "finished_ago_ms")) | {"critical_path": []}
-    if window is not None:
-        path = {**in_order_of(OF_PATH, window), "finished_ago_ms": at_ms - known_ms(window)}
-        path["critical_path"] = window["path"]
-    return {**topology_facts(tables, state.scene), **path, "broken_slas": explained_slas(state.slas)}
 
 
 def as_text(facts: Row) -> str:

@@ -9,20 +9,19 @@ import argparse
 from operator import itemgetter
 from pathlib import Path
 
-from tidemark.account.owners import OWNERS
 from tidemark.cli.explain.path import FORMATS
 from tidemark.cli.shared.options import add_format, add_topology, span_ms
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.errors import InvalidArgument
-from tidemark.facts.answers import Row, answers_over
+from tidemark.facts.answers import Row
 from tidemark.model.settings.lengths import counted
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
+from tidemark.reports.documents.whatif import whatif_document
 from tidemark.reports.what_if.estimates import WorkChange
-from tidemark.reports.what_if.facts import what_if_facts
-from tidemark.reports.what_if.parts import SETTINGS, PartChange, what_if_part
+from tidemark.reports.what_if.parts import SETTINGS, PartChange, as_usual
 
 AGES = ("window_end", "age_ms", "then_age_ms")
 WINDOW = ("window_end", "latency_ms", "then_latency_ms", "then_path")
@@ -75,38 +74,11 @@ def whatif(options: argparse.Namespace, warehouse: Path, topology: Topology) -> 
     """
     start_ms, end_ms = span_ms(options)
     change = _change(options)
-    comparison = document(warehouse, topology, change, start_ms=start_ms, end_ms=end_ms)
+    comparison = whatif_document(warehouse, topology, change, start_ms=start_ms, end_ms=end_ms)
     if options.format == "json":
         return as_document(comparison)
     as_text = _path_as_text if "other_path" in comparison else _age_as_text
     return as_text(comparison, windows=options.windows)
-
-
-def document(
-    warehouse: Path,
-    topology: Topology,
-    change: WorkChange | PartChange,
-    *,
-    start_ms: int | None = None,
-    end_ms: int | None = None,
-) -> Row:
-    """Returns the answer for programs.
-
-    Args:
-        warehouse: the warehouse.
-        topology: the topology.
-        change: the changed work of an operator, bound or trigger.
-        start_ms: first end of a window, record time (epoch ms); None: the oldest.
-        end_ms: record time (epoch ms) before which windows end; None: all.
-
-    Raises:
-        InvalidArgument: as `whatif` does.
-    """
-    tables = answers_over(warehouse, topology.name)
-    # A path begins when its source has finished, so what comes before is in no path.
-    if isinstance(change, WorkChange) and topology.upstreams.get(change.operator) != ():
-        return what_if_facts(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
-    return what_if_part(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
 
 
 def _path_as_text(comparison: Row, *, windows: bool) -> str:
@@ -143,15 +115,6 @@ def _change(options: argparse.Namespace) -> WorkChange | PartChange:
         msg = "--scale and --less change the work of an operator; name it with --operator"
         raise InvalidArgument(msg)
     return WorkChange(operator=options.operator, scale=options.scale, less_ms=options.less)
-
-
-def as_usual(cause: str) -> PartChange:
-    """Returns that *cause*, OWNER or OWNER:DETAIL, takes as long as it usually does; InvalidArgument: no such owner."""
-    owner, _, detail = cause.partition(":")
-    if owner not in OWNERS:
-        msg = f"there is no owner of time {owner!r}; known: {', '.join(OWNERS)}"
-        raise InvalidArgument(msg)
-    return PartChange(owner=owner, detail=detail or None)
 
 
 def _work(comparison: Row) -> str:

@@ -31,6 +31,7 @@ from tidemark.cli.shared.local import (
 from tidemark.cli.shared.output import say, say_inert
 from tidemark.cli.stack import topic
 from tidemark.cli.stack.fresh_start import start_over
+from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in, omit, outside, within
 from tidemark.errors import InvalidArgument, InvalidSpec, TidemarkError
 from tidemark.escaping import one_message
@@ -42,6 +43,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.sla_spec import topologies_of_jobs
 from tidemark.model.topology import Topology, load_each
 from tidemark.recorded.queries import recorded_topology
+from tidemark.reports.documents.status import status_document
 from tidemark.reports.pages.topology_state import PageVerdict
 
 PARSED_WITHIN_S = 120.0
@@ -279,7 +281,7 @@ class StackStart:
             api.topologies()
 
     def _has_something_to_show(self, topology: Topology) -> bool:
-        model = status.document(self.home.warehouse, topology)
+        model = status_document(self.home.warehouse, topology, at_ms=wall_clock_ms())
         return model["newest_result_at"] is not None or model["verdict"] == PageVerdict.QUIET
 
     def _let_go(self, api: AirflowApi, dag_id: str) -> bool:

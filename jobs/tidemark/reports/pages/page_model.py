@@ -104,7 +104,7 @@ def _document(tables: Tables, state: TopologyState, promised: Promises, operator
         "state": state.state,
         **_newest_result(tables, topology, at_ms),
         "cause": state.cause,
-        "causes": [finding.row for finding in (*state.owners, *findings)],
+        "causes": [finding.row for finding in state.about()],
         "alerts": alerts,
         "budgets": budgets(slas["rows"]),
         "streams": state.streams,

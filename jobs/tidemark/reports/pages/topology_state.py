@@ -117,8 +117,10 @@ class TopologyState:
         """What `why` finds, best reason first."""
         return self.walk.explain()
 
-    def about(self, operator: str) -> list[WhyFinding]:
-        """Returns what `why` says about *operator*."""
+    def about(self, operator: str | None = None) -> list[WhyFinding]:
+        """Returns who owns what is missing of *operator*, then remarks; None: of every terminal operator."""
+        if operator is None:
+            return [*self.owners, *self.findings]
         owners = accounted(self.scene, self.layout, [operator], stored=self.stored)
         return [*owners, *self.walk.explain(operator)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from tidemark.account.owners import OWNERS
 from tidemark.account.owners.bound import BOUND
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.trigger import TRIGGER
@@ -43,6 +44,15 @@ class PartChange:
     owner: str
     detail: str | None = None
     length_ms: int | None = None
+
+
+def as_usual(cause: str) -> PartChange:
+    """Returns that *cause*, OWNER or OWNER:DETAIL, takes as long as it usually does; InvalidArgument: no such owner."""
+    owner, _, detail = cause.partition(":")
+    if owner not in OWNERS:
+        msg = f"there is no owner of time {owner!r}; known: {', '.join(OWNERS)}"
+        raise InvalidArgument(msg)
+    return PartChange(owner=owner, detail=detail or None)
 
 
 def what_if_part(

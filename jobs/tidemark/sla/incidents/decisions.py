@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -26,6 +27,9 @@ from tidemark.sla.incidents.due import Silence, silenced_until, silences
 from tidemark.sla.incidents.tables import acknowledge, open_slas, stored_decisions
 from tidemark.storage.delta.report_tables import add_rows
 
+if TYPE_CHECKING:
+    from tidemark.query.sql import Answer
+
 _STATES = {
     Decision.ACKNOWLEDGE: "acknowledged",
     Decision.SILENCE: "silenced",
@@ -36,6 +40,10 @@ _STATES = {
 DECISIONS = """
     SELECT * REPLACE (epoch_ms(decided_at) AS decided_at, epoch_ms(ends_at) AS ends_at) FROM decisions
     WHERE topology = $1 AND outcome IS NULL
+"""
+MADE = """
+    SELECT decided_at, decision, subject, ends_at, decided_by, note FROM decisions
+    WHERE topology = $1 AND outcome IS NULL ORDER BY decided_at DESC, subject
 """
 OPENINGS = """
     SELECT topology, alert, sla, change, epoch_ms(changed_at) AS changed_at, verdict, severity, incidents, slas
@@ -189,6 +197,11 @@ def _concerns(silence: Silence, subject: str, kind: DecisionSubject, incidents: 
     """Returns True if *silence*, of another subject, keeps alerts of *subject* from channels."""
     pairs = {(subject, silence.subject), (silence.subject, subject)}
     return DecisionSubject.TOPOLOGY in {kind, silence.kind} or not pairs.isdisjoint(incidents.items())
+
+
+def decisions_made(tables: Tables, topology: str) -> Answer:
+    """Returns the decisions of people about alerts of *topology*, the newest first."""
+    return tables.ask(MADE, [topology])
 
 
 def silence_ends(tables: Tables, topology: str, *, at_ms: int) -> dict[str, int]:
