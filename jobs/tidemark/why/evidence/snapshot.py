@@ -10,6 +10,7 @@ import polars as pl
 from tidemark.collecting import names_in
 from tidemark.facts.outcome_facts import LATELY
 from tidemark.facts.stream_facts import StreamFacts
+from tidemark.graph import reached
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
@@ -49,13 +50,10 @@ class Scene:
 
         Those that only fill tables which it looks up are not among them.
         """
-        operator = self.operator(name)
-        if isinstance(operator, Source):
-            return {name: operator}
-        sources: dict[str, Source] = {}
-        for upstream in operator.upstream_flows:
-            sources |= self.sources(upstream)
-        return sources
+        # A recorded query may write what a source reads: the walk ends at the source.
+        sources = {source.name: source for source in self.topology.outside_sources}
+        flows = {o.name: () if o.name in sources else o.upstream_flows for o in self.topology.operators.values()}
+        return {each: sources[each] for each in reached([name], flows) if each in sources}
 
     def since(self, name: str, word: str) -> int | None:
         """Returns when the first batch ended that counts any *word*.
