@@ -166,7 +166,7 @@ IMPORTS = {
         "stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
     "sla.measures": (
-        "collecting clock graph semantics model.tables model.project model.kinds model control facts facts.measures"
+        "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
     ),
     "sla.incidents": (
         "collecting escaping errors graph semantics model.tables model.settings model.project model account.owners "

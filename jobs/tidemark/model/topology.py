@@ -118,15 +118,13 @@ class SubTopology:
 
     def table_inputs(self) -> frozenset[str]:
         """Returns operators read only as tables, which never hold watermarks back."""
-        readers: dict[str, list[Operator]] = {operator.name: [] for operator in self.operators}
-        for operator in self.operators:
-            for name in operator.inputs:
-                readers[name].append(operator)
+        readers = inverted({operator.name: operator.inputs for operator in self.operators})
+        joined_tables = {operator.name: operator.joined_table for operator in self.operators}
         tables: set[str] = set()
         # Readers come after what they read, so their own place is known when an operator is looked at.
         for operator in reversed(self.operators):
             reading = readers[operator.name]
-            if reading and all(by.name in tables or by.joined_table == operator.name for by in reading):
+            if reading and all(by in tables or joined_tables[by] == operator.name for by in reading):
                 tables.add(operator.name)
         return frozenset(tables)
 
@@ -270,6 +268,11 @@ class Topology:
         return MappingProxyType({o.name: o.flows for o in self.operators.values()})
 
     @property
+    def upstream_flows(self) -> Mapping[str, tuple[str, ...]]:
+        """The operators whose records go through each operator, across hops too."""
+        return MappingProxyType({o.name: o.upstream_flows for o in self.operators.values()})
+
+    @property
     def terminals(self) -> tuple[str, ...]:
         """The operators that no other one reads."""
         return tuple(name for name, readers in self.read_by.items() if not readers)
@@ -300,8 +303,7 @@ class Topology:
     def path_into(self, *names: str) -> list[Operator]:
         """Returns the operators *names* and all whose records go through them, in the order of `graph.reached`."""
         operators = self.operators
-        upstream_flows = {name: operator.upstream_flows for name, operator in operators.items()}
-        return [operators[name] for name in reached(names, upstream_flows)]
+        return [operators[name] for name in reached(names, self.upstream_flows)]
 
     def allowed_lateness_ms(self, name: str) -> int:
         """Returns the longest lateness allowed on the way into *name*."""

@@ -16,7 +16,6 @@ from typing import Any, assert_never
 from tidemark.collecting import names_in, present
 from tidemark.facts.measures.fact_kinds import Fact, FactKind
 from tidemark.facts.measures.groups import GroupsSeen
-from tidemark.graph import reached
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
@@ -500,10 +499,11 @@ def _written_by(spec: SlaSpec, topology: Topology) -> list[SubTopology]:
     return [sub for sub in topology.sub_topologies if not sinks or not sinks.isdisjoint(names_in(sub.operators))]
 
 
-def _with_upstreams(subs: Iterable[SubTopology], topology: Topology) -> list[SubTopology]:
-    """Returns *subs* and the sub-topologies before their hops."""
-    writers = {sub.name: [hop.upstream for hop in sub.hops_read] for sub in topology.sub_topologies}
-    return [topology.sub_topology(name) for name in reached(names_in(subs), writers)]
+def _with_upstreams(subs: Iterable[SubTopology], topology: Topology) -> Iterator[SubTopology]:
+    """Yields *subs* and the sub-topologies before their hops."""
+    for sub in subs:
+        yield sub
+        yield from _with_upstreams((topology.sub_topology(hop.upstream) for hop in sub.hops_read), topology)
 
 
 def _is_at_rest(sub: SubTopology, topology: Topology, facts: _SlaFacts, starting_at_ms: int | None) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from tidemark.collecting import names_in
+from tidemark.collecting import in_order_of, index_by_name, names_in, omit, within
 from tidemark.facts.outcome_facts import LATELY
 from tidemark.facts.stream_facts import StreamFacts
 from tidemark.graph import reached
@@ -51,9 +51,8 @@ class Scene:
         Those that only fill tables which it looks up are not among them.
         """
         # A recorded query may write what a source reads: the walk ends at the source.
-        sources = {source.name: source for source in self.topology.outside_sources}
-        flows = {o.name: () if o.name in sources else o.upstream_flows for o in self.topology.operators.values()}
-        return {each: sources[each] for each in reached([name], flows) if each in sources}
+        sources = index_by_name(self.topology.outside_sources)
+        return in_order_of(within(reached([name], omit(self.topology.upstream_flows, sources)), sources), sources)
 
     def since(self, name: str, word: str) -> int | None:
         """Returns when the first batch ended that counts any *word*.
