@@ -48,7 +48,7 @@ def cycle_in(graph: Graph[K]) -> tuple[K, ...]:
 def reached(starts: Iterable[K], graph: Graph[K]) -> list[K]:
     """Returns *starts* and all that they read, also through others, each once.
 
-    What a name reads comes right after it, in the order in which it reads it: the way upstream, first branch first.
+    They come depth first: after a name the first that it reads, with all before that one, then the second.
     """
     found: dict[K, None] = {}
     # The next name is the last of the list.

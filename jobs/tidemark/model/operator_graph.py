@@ -40,6 +40,7 @@ def unknown_inputs(file: str, operators: Mapping[str, Operator], names: Collecti
 def with_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     """Returns the *operators* whose inputs all exist, directly and further up."""
     readers = inverted(_inputs(operators))
+    # Left out is what reads, also through others, a name that no operator has.
     return omit(operators, reached(readers.keys() - operators.keys(), readers))
 
 
@@ -50,10 +51,10 @@ def without_cycles(file: str, operators: Mapping[str, Operator]) -> tuple[Mappin
         problem = f"form a cycle: {' → '.join(cycle)}"
         mistakes.append(InvalidSpec.at(file, "operators", problem, "remove one of these inputs"))
         operators = with_inputs(omit(operators, cycle))
-    return ordered(operators), mistakes
+    return sorted_by_inputs(operators), mistakes
 
 
-def ordered(operators: Mapping[str, Operator]) -> dict[str, Operator]:
+def sorted_by_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     """Returns operators after the ones they read, otherwise as in the file."""
     return in_order_of(in_order(_inputs(operators)), operators)
 
@@ -97,7 +98,8 @@ class OperatorChecks:
                 readers = [by for by in self._operators.values() if operator.name in by.inputs]
                 self._fail(operator, operator.mistakes_by_readers(readers))
         for operator in self._operators.values():
-            self._fail(operator, [*self._of_completeness(operator)])
+            if operator.complete:
+                self._fail(operator, self._of_completeness(operator))
         self.sinks()
         self._topics()
         return self._mistakes
@@ -111,7 +113,7 @@ class OperatorChecks:
     def _of_completeness(self, operator: Operator) -> Iterator[Mistake]:
         """Yields operators of other streams that hold results of complete intervals."""
         flows = {name: each.flows for name, each in self._operators.items()}
-        before = reached(operator.flows, flows) if operator.complete else []
+        before = reached(operator.flows, flows)
         repartitions = [name for name in before if self._operators[name].hop_table is not None]
         for name in reached(repartitions, flows):
             emission = self._operators[name].emission

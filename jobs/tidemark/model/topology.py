@@ -27,7 +27,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.operator_graph import (
     OperatorChecks,
     completed,
-    ordered,
+    sorted_by_inputs,
     unknown_inputs,
     with_inputs,
     without_cycles,
@@ -492,7 +492,7 @@ def parse_part(
             checkable.pop(name, None)
         sound = with_inputs(checkable)
         others = {name: o for name, o in whole.items() if name not in sound and _is_looked_at(o, mistakes)}
-        part = completed(ordered({**sound, **_reading(sound, others)}).values())
+        part = completed(sorted_by_inputs({**sound, **_reading(sound, others)}).values())
         subs = _sub_topologies(file, part)
         mistakes += _unknown_shards(file, subs, settings["shards"])
         return Topology(sub_topologies=subs, file=file, **settings), mistakes
