@@ -17,13 +17,13 @@ from deltalake import write_deltalake
 from streaming.drivers import PROJECT
 
 from critical_path import run
+from tidemark.graph import in_order
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import load as load_slas
 from tidemark.model.tables.catalog import OPERATOR_WINDOWS
 from tidemark.model.topology import Topology, load
-from tidemark.semantics.critical_path import in_order
 from tidemark.spark_session import session
 
 ROWS = int(os.environ.get("ROWS", "1_000_000"))

@@ -11,10 +11,10 @@ import pytest
 
 import critical_path as job
 from support.report_warehouse import WINDOW_MS, reading
+from tidemark.graph import in_order
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
-from tidemark.semantics.critical_path import in_order
 
 TABLES = (CRITICAL_PATHS, CRITICAL_PATH_STEPS)
 WINDOWS = 40

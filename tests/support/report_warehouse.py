@@ -9,13 +9,13 @@ from typing import Any, Protocol
 
 from deltalake import DeltaTable, write_deltalake
 
+from tidemark.graph import in_order
 from tidemark.kernels.columns.schemas import arrow_schema, rows_of
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Level
 from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import Table
 from tidemark.model.topology import SubTopology, Topology
-from tidemark.semantics.critical_path import in_order
 from tidemark.storage.delta.tables import create
 
 WINDOW_MS = 5_000

@@ -26,50 +26,52 @@ IMPORTS = {
     "errors": "escaping",
     "clock": "",
     "bounded_http": "errors",
-    "semantics": "collecting errors",
+    "kernels": "",
+    "graph": "errors",
+    "semantics": "collecting errors graph",
     "model.tables": "collecting semantics",
     "model.settings": "collecting errors semantics model.tables",
     "model.project": "escaping errors model.settings",
     "model.kinds": "semantics model.tables model.settings model.project",
-    "model": "collecting errors semantics model.tables model.settings model.project model.kinds",
-    "kernels": "",
+    "model": "collecting errors graph semantics model.tables model.settings model.project model.kinds",
     "kernels.columns": "collecting errors semantics model.tables model.settings",
     "kernels.aggregates": "collecting errors semantics model.settings model.kinds kernels.columns",
     "kernels.reports": "semantics model.settings kernels.columns",
     "kernels.sql": "errors model.settings kernels.columns",
     "kernels.updates": (
-        "collecting errors semantics model.settings model.kinds kernels kernels.columns kernels.aggregates kernels.sql"
+        "collecting errors kernels semantics model.settings model.kinds kernels.columns kernels.aggregates kernels.sql"
     ),
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
     "account.owners": "semantics",
-    "storage": "errors clock model.settings model.project",
+    "storage": "errors clock graph model.settings model.project",
     "storage.delta": (
         "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"
     ),
-    "control": "errors clock semantics storage",
-    "recorded": "collecting escaping errors model.project model.kinds model storage control",
+    "control": "errors clock graph semantics storage",
+    "recorded": "collecting escaping errors graph model.project model.kinds model storage control",
     "spark_session": "errors model.project storage control",
     "stream.journal": (
         "collecting errors clock semantics model.tables kernels.sql kernels.records storage storage.delta control"
     ),
     "stream.driver": (
-        "collecting escaping errors clock semantics model.tables model.project model kernels.columns storage "
-        "storage.delta control spark_session stream.journal"
+        "collecting escaping errors clock graph semantics model.tables model.project model kernels.columns "
+        "storage storage.delta control spark_session stream.journal"
     ),
     "stream.kafka": (
-        "errors clock semantics model.settings model.project model.kinds model kernels kernels.columns "
+        "errors clock kernels semantics model.settings model.project model.kinds model kernels.columns "
         "kernels.updates kernels.records storage stream.journal"
     ),
     "stream.state": "collecting errors kernels.updates kernels.records storage control stream.journal",
     "stream.updates": (
-        "collecting errors semantics model.tables model.settings model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.sql kernels.updates kernels.records stream.journal stream.state"
+        "collecting errors kernels graph semantics model.tables model.settings model.kinds model "
+        "kernels.columns kernels.aggregates kernels.sql kernels.updates kernels.records stream.journal "
+        "stream.state"
     ),
     "stream.operate": (
-        "collecting errors semantics model.tables model.settings model.kinds model kernels kernels.columns "
-        "kernels.aggregates kernels.sql kernels.updates kernels.records kernels.formats storage.delta "
-        "stream.journal stream.kafka stream.state stream.updates"
+        "collecting errors kernels graph semantics model.tables model.settings model.kinds model "
+        "kernels.columns kernels.aggregates kernels.sql kernels.updates kernels.records kernels.formats "
+        "storage.delta stream.journal stream.kafka stream.state stream.updates"
     ),
     "stream.schemas": "errors clock bounded_http model.project model.kinds kernels.formats storage",
     "stream.read": (
@@ -88,12 +90,12 @@ IMPORTS = {
         "stream.decide"
     ),
     "stream.startup": (
-        "collecting errors semantics model.tables model.project model.kinds model kernels kernels.columns "
+        "collecting errors kernels semantics model.tables model.project model.kinds model kernels.columns "
         "kernels.updates kernels.records storage storage.delta control stream.journal stream.driver "
         "stream.kafka stream.state stream.operate stream.schemas stream.read stream.write"
     ),
     "stream.distributed": (
-        "collecting errors clock semantics model.tables model.kinds model kernels kernels.columns "
+        "collecting errors clock kernels semantics model.tables model.kinds model kernels.columns "
         "kernels.aggregates kernels.updates kernels.records kernels.formats storage control spark_session "
         "stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate stream.schemas "
         "stream.read stream.decide stream.write stream.startup"
@@ -122,8 +124,8 @@ IMPORTS = {
         "kernels.records stream.kafka stream.read stream.write"
     ),
     "reports": (
-        "collecting errors semantics model.tables model.settings model.project model kernels.reports storage "
-        "storage.delta control recorded spark_session"
+        "collecting errors graph semantics model.tables model.settings model.project model kernels.reports "
+        "storage storage.delta control recorded spark_session"
     ),
     "sla.contracts": (
         "collecting model.tables model.settings model.project model.kinds model kernels.columns storage "
@@ -149,9 +151,9 @@ IMPORTS = {
     "allocator": "model.project",
     "arrow": "allocator",
     "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
-    "why.evidence": "collecting escaping semantics model.settings model.kinds model facts",
+    "why.evidence": "collecting escaping graph semantics model.settings model.kinds model facts",
     "why.causes": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model "
+        "collecting errors graph semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.reports kernels.records storage control recorded stream.operate facts "
         "why.evidence"
     ),
@@ -160,16 +162,16 @@ IMPORTS = {
         "account.owners storage.delta facts account why.evidence why.causes"
     ),
     "trace": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model kernels "
-        "kernels.columns kernels.aggregates kernels.reports kernels.records stream.journal stream.kafka "
-        "stream.state stream.updates stream.operate stream.read stream.startup facts"
+        "collecting errors kernels graph semantics model.tables model.settings model.project model.kinds "
+        "model kernels.columns kernels.aggregates kernels.reports kernels.records stream.journal "
+        "stream.kafka stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
     "sla.measures": (
         "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
     ),
     "sla.incidents": (
-        "collecting escaping errors semantics model.tables model.settings model.project model account.owners "
-        "storage storage.delta query facts account reports sla.measures"
+        "collecting escaping errors graph semantics model.tables model.settings model.project model "
+        "account.owners storage storage.delta query facts account reports sla.measures"
     ),
     "metrics": "collecting clock semantics model.tables model.settings model.project model facts why.evidence",
     "cli.outside": (
@@ -181,9 +183,10 @@ IMPORTS = {
         "facts reports cli.shared why trace"
     ),
     "cli.project": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
-        "model account.owners storage recorded stream.kafka stream.operate stream.read stream.write "
-        "stream.startup stream.distributed query facts sampling reports cli.shared why.causes"
+        "collecting escaping errors clock graph semantics model.tables model.settings model.project "
+        "model.kinds model account.owners storage recorded stream.journal stream.kafka stream.operate "
+        "stream.read stream.write stream.startup stream.distributed query facts sampling reports cli.shared "
+        "why.causes"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
@@ -192,11 +195,11 @@ IMPORTS = {
         "stream.distributed facts reports cli.shared trace cli.audit"
     ),
     "reports.paths": (
-        "collecting errors semantics model.tables model.settings model.project model.kinds model "
+        "collecting errors graph semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.reports account.owners storage.delta spark_session facts account reports"
     ),
     "reports.pages": (
-        "collecting escaping semantics model.tables model.settings model.project model.kinds model "
+        "collecting escaping graph semantics model.tables model.settings model.project model.kinds model "
         "account.owners storage storage.delta facts account reports why.evidence why.causes why "
         "reports.paths"
     ),
@@ -230,9 +233,9 @@ IMPORTS = {
         "reports.pages sla reports.what_if reports.documents"
     ),
     "cli.stack": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
-        "control recorded query facts sampling reports maintenance cli.shared why.evidence cli.project "
-        "reports.pages reports.documents cli.explain"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "model storage control recorded stream.startup query facts sampling reports maintenance cli.shared "
+        "why.evidence cli.outside cli.project reports.pages reports.documents cli.explain"
     ),
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "

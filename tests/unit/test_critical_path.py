@@ -7,12 +7,11 @@ from reference.critical_path import Step, critical_path, graph, measure
 from unit.dags import runs
 
 from tidemark.errors import InvalidArgument
+from tidemark.graph import in_order
 from tidemark.semantics.critical_path import (
     LatencyState,
     Path,
-    in_order,
     latest,
-    leading_to,
     leaves,
     path_to,
 )
@@ -185,8 +184,3 @@ def test_who_has_not_finished_waits_for_who_is_furthest_behind():
     upstreams = {"b": ("a",), "d": ("c",), "e": ("b", "d")}
     steps = measure(upstreams, {"a": 2, "c": 0}, behind_ms={"b": 4_000, "d": 5_000}, now_ms=31_000)
     assert str(path_to("e", steps)) == "c (0 ms) → d (31,000 ms, stuck) → e (no_window_yet) ≥ 31,000 ms"
-
-
-def test_only_what_leads_to_some_operators_is_left():
-    upstreams = {"b": ("a",), "c": ("b",), "d": ("a",), "a": ()}
-    assert leading_to(["c"], upstreams) == {"c": ("b",), "b": ("a",), "a": ()}

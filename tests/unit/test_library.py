@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tidemark.model.project.files import Project
+from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.storage import library
 from tidemark.storage.library import archive, driver_archive
 
@@ -34,6 +35,13 @@ def test_the_same_code_makes_the_same_archive(tmp_path: Path, monkeypatch: pytes
     (copied / "clock.py").write_text("changed = True\n")
     assert archive(tmp_path / "b").name != second.name
     assert second.exists()  # a running driver still hands it out
+
+
+def test_a_wheel_has_every_file_of_the_package() -> None:
+    settings = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    patterns = ["*.py", *settings["tidemark"]]
+    files = [file.relative_to(library.PACKAGE) for file in library._files(library.PACKAGE)]
+    assert [file for file in files if not any(map(file.match, patterns))] == []
 
 
 def test_a_drivers_archive_is_a_wheel_and_a_project(tmp_path: Path) -> None:

@@ -62,7 +62,6 @@ TESTS_FOR_ONE_KIND = {
     "trace/record: Aggregate": "its result is not the record",
     "trace/record: Join": "it needs the versions of its table",
     "trace/record: Sink": "its table or topic shows the record",
-    "why/evidence/snapshot: Source": "the walk ends at it",
     "why/walk: Source": "its topic and fields are part of remedies",
 }
 """By module and kind, the need for fields of that kind.

@@ -12,9 +12,10 @@ from reference.critical_path import measure as measure_one
 from reference.stram import critical_path as moving_average_path
 from reference.what_if import slack_ms as slack_of_one
 
+from tidemark.graph import in_order
 from tidemark.kernels.reports.arrays import NONE, alike
 from tidemark.reports.paths.solver import CODE, STATES, measure, same_clock, slack_ms, spent
-from tidemark.semantics.critical_path import LatencyState, PathStep, in_order
+from tidemark.semantics.critical_path import LatencyState, PathStep
 
 NOW_MS = 30_050
 """Operators that finished at 40 or 60 have readers that are not stuck yet."""

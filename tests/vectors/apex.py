@@ -8,8 +8,9 @@ from reference.skew import moving_average
 from reference.stram import EstimateLimits, operator_latency
 from vectors.checks import check, only
 
+from tidemark.graph import in_order
 from tidemark.reports.paths.solver import measure
-from tidemark.semantics.critical_path import LatencyState, in_order
+from tidemark.semantics.critical_path import LatencyState
 
 
 def run_operator_latency(vector):

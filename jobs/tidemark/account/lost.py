@@ -57,14 +57,14 @@ class Lost:
 
     def before(self, operator: str) -> Iterator[Loss]:
         """Yields what *operator* did not get."""
-        for each in _once(self._topology.path_into(operator)):
+        for each in self._topology.path_into(operator):
             yield from self._unread(each)
             if each.name != operator:
                 yield from self._lost_at(each)
 
     def on(self, path: Iterable[Operator]) -> Iterator[Loss]:
         """Yields what operators on *path* did not get, or did not send on."""
-        for each in _once(path):
+        for each in path:
             yield from self._unread(each)
             yield from self._lost_at(each)
 
@@ -223,8 +223,3 @@ class _Usual:
         if length_ms <= 0:
             return 0
         return usual_number(self._reads, Span(self.since_ms, self.since_ms + length_ms)) or 0
-
-
-def _once(path: Iterable[Operator]) -> Iterable[Operator]:
-    """Returns the operators of *path* without those that come again."""
-    return {each.name: each for each in path}.values()

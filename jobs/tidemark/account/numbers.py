@@ -54,7 +54,7 @@ def shares_since_newest_row(tables: AccountTables, writers: Sequence[str], *, at
     topology = tables.topology
     lost = Lost(tables, _since_newest_row(tables, writers, at_ms), at_ms)
     found = Explanation(answer=Answer.NOT_KNOWN, has_history=lost.has_history)
-    return _explained(found, lost.on(each for name in writers for each in topology.path_into(name)), Measure.STALENESS)
+    return _explained(found, lost.on(topology.path_into(*writers)), Measure.STALENESS)
 
 
 def _of_share(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 from tidemark.control.files import read
 from tidemark.errors import InvalidArgument, TidemarkError
+from tidemark.graph import inverted, reached
 
 POLL_S, LONGEST_POLL_S = 0.1, 2.0
 POLL_PART = 0.05
@@ -241,11 +242,10 @@ def _family(process: Process) -> set[_Member]:
     # The pid belongs to another process now.
     if leader is not None and leader.started != process.started:
         return set()
-    family = {pid for pid, stat in stats.items() if stat.session == process.pid}
+    session = [pid for pid, stat in stats.items() if stat.session == process.pid]
     # Descendants with a session of their own are found by their parents.
-    while more := {pid for pid, stat in stats.items() if stat.parent in family} - family:
-        family |= more
-    return {_Member(pid, stats[pid].started) for pid in family}
+    children = inverted({pid: [stat.parent] for pid, stat in stats.items()})
+    return {_Member(pid, stats[pid].started) for pid in reached(session, children)}
 
 
 def _live_members(members: set[_Member]) -> set[_Member]:

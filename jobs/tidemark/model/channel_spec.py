@@ -11,6 +11,7 @@ from typing import Any
 
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
+from tidemark.graph import inverted, reached
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length_in_toml, read_tables, read_toml, suggestion_of
 from tidemark.model.sla_events import Alert
@@ -226,11 +227,8 @@ def _escalations(keys: Keys, content: Mapping[str, Any]) -> Iterator[tuple[str, 
 
 def _refuse_circles(escalated_by: Mapping[str, Mapping[str, int]], names: Collection[str], file: str) -> None:
     """Refuses channels that get alerts only from each other, so from none."""
-    reached = {name for name in names if name not in escalated_by}
-    # Each round reaches channels one escalation further.
-    for _ in names:
-        reached |= {name for name, sources in escalated_by.items() if not reached.isdisjoint(sources)}
-    if silent := [name for name in names if name not in reached]:
+    alerted = reached(outside(names, escalated_by), inverted(escalated_by))
+    if silent := outside(names, alerted):
         problem = f"makes a circle, so that no alert comes to {', '.join(silent)}"
         remedy = "leave out escalate_after and escalate_to of the last channel"
         raise InvalidSpec.at(file, f"{silent[0]}.escalate_to", problem, remedy)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
 
 from tidemark.collecting import in_order_of, omit
 from tidemark.errors import InvalidSpec
+from tidemark.graph import cycle_in, in_order, inverted, reached
 from tidemark.model.kinds.operator import Mistake, Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.connections import HEARTBEATS
@@ -39,34 +39,28 @@ def unknown_inputs(file: str, operators: Mapping[str, Operator], names: Collecti
 
 def with_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     """Returns the *operators* whose inputs all exist, directly and further up."""
-    whole = dict(operators)
-    # Each round may take away an input of other operators.
-    while cut := [name for name, operator in whole.items() if not whole.keys() >= {*operator.inputs}]:
-        whole = omit(whole, cut)
-    return whole
+    readers = inverted(_inputs(operators))
+    # Left out is what reads, also through others, a name that no operator has.
+    return omit(operators, reached(readers.keys() - operators.keys(), readers))
 
 
 def without_cycles(file: str, operators: Mapping[str, Operator]) -> tuple[Mapping[str, Operator], list[InvalidSpec]]:
     """Returns *operators* that depend on no cycle, and a mistake per cycle."""
     mistakes: list[InvalidSpec] = []
-    while True:
-        try:
-            return in_order(file, operators), mistakes
-        except InvalidSpec as error:
-            mistakes.append(error)
-            # A CycleError has one cycle, in its second argument; there may be more.
-            cycle = error.__cause__.args[1] if error.__cause__ else ()
-            operators = with_inputs(omit(operators, cycle))
+    while cycle := cycle_in(_inputs(operators)):
+        problem = f"form a cycle: {' → '.join(cycle)}"
+        mistakes.append(InvalidSpec.at(file, "operators", problem, "remove one of these inputs"))
+        operators = with_inputs(omit(operators, cycle))
+    return sorted_by_inputs(operators), mistakes
 
 
-def in_order(file: str, operators: Mapping[str, Operator]) -> dict[str, Operator]:
+def sorted_by_inputs(operators: Mapping[str, Operator]) -> dict[str, Operator]:
     """Returns operators after the ones they read, otherwise as in the file."""
-    try:
-        order = TopologicalSorter({name: operator.inputs for name, operator in operators.items()}).static_order()
-        return in_order_of(order, operators)
-    except CycleError as error:
-        cycle = " → ".join(error.args[1])
-        raise InvalidSpec.at(file, "operators", f"form a cycle: {cycle}", "remove one of these inputs") from error
+    return in_order_of(in_order(_inputs(operators)), operators)
+
+
+def _inputs(operators: Mapping[str, Operator]) -> dict[str, tuple[str, ...]]:
+    return {name: operator.inputs for name, operator in operators.items()}
 
 
 class OperatorChecks:
@@ -104,7 +98,8 @@ class OperatorChecks:
                 readers = [by for by in self._operators.values() if operator.name in by.inputs]
                 self._fail(operator, operator.mistakes_by_readers(readers))
         for operator in self._operators.values():
-            self._fail(operator, [*self._of_completeness(operator)])
+            if operator.complete:
+                self._fail(operator, self._of_completeness(operator))
         self.sinks()
         self._topics()
         return self._mistakes
@@ -117,15 +112,14 @@ class OperatorChecks:
 
     def _of_completeness(self, operator: Operator) -> Iterator[Mistake]:
         """Yields operators of other streams that hold results of complete intervals."""
-        before = [(name, False) for name in operator.flows if operator.complete]
-        while before:
-            name, crosses_hop = before.pop()
-            read = self._operators[name]
-            crosses_hop = crosses_hop or read.hop_table is not None
-            if crosses_hop and read.emission and read.emission.strategy is Strategy.PERIODIC:
+        flows = {name: each.flows for name, each in self._operators.items()}
+        before = reached(operator.flows, flows)
+        repartitions = [name for name in before if self._operators[name].hop_table is not None]
+        for name in reached(repartitions, flows):
+            emission = self._operators[name].emission
+            if emission and emission.strategy is Strategy.PERIODIC:
                 problem = f"is set, but {name!r} sends results later than its watermark says, across a repartition"
                 yield Mistake("complete", problem, f"write complete at {name!r}, or give it another strategy")
-            before += [(each, crosses_hop) for each in read.flows]
 
     def _topics(self) -> None:
         sources_by_topic: dict[str, Source] = {}

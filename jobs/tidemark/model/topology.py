@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from graphlib import CycleError, TopologicalSorter
 from itertools import chain, pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 
 from tidemark.collecting import index_by_name, names_in, outside
 from tidemark.errors import InvalidSpec
+from tidemark.graph import cycle_in, inverted, reached
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import DeclaredOperator, Level, Operator
 from tidemark.model.kinds.registry import HandingOut, Reading
@@ -27,7 +27,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.operator_graph import (
     OperatorChecks,
     completed,
-    in_order,
+    sorted_by_inputs,
     unknown_inputs,
     with_inputs,
     without_cycles,
@@ -118,15 +118,13 @@ class SubTopology:
 
     def table_inputs(self) -> frozenset[str]:
         """Returns operators read only as tables, which never hold watermarks back."""
-        readers: dict[str, list[Operator]] = {operator.name: [] for operator in self.operators}
-        for operator in self.operators:
-            for name in operator.inputs:
-                readers[name].append(operator)
+        readers = inverted({operator.name: operator.inputs for operator in self.operators})
+        joined_tables = {operator.name: operator.joined_table for operator in self.operators}
         tables: set[str] = set()
         # Readers come after what they read, so their own place is known when an operator is looked at.
         for operator in reversed(self.operators):
             reading = readers[operator.name]
-            if reading and all(by.name in tables or by.joined_table == operator.name for by in reading):
+            if reading and all(by in tables or joined_tables[by] == operator.name for by in reading):
                 tables.add(operator.name)
         return frozenset(tables)
 
@@ -262,11 +260,17 @@ class Topology:
     @property
     def read_by(self) -> Mapping[str, tuple[str, ...]]:
         """The readers of each operator, the inverse of `upstreams`."""
-        readers: dict[str, tuple[str, ...]] = dict.fromkeys(self.operators, ())
-        for name, read in self.upstreams.items():
-            for each in read:
-                readers[each] += (name,)
-        return MappingProxyType(readers)
+        return MappingProxyType(inverted(self.upstreams))
+
+    @property
+    def flows(self) -> Mapping[str, tuple[str, ...]]:
+        """The operators of its stream whose records go through each operator."""
+        return MappingProxyType({o.name: o.flows for o in self.operators.values()})
+
+    @property
+    def upstream_flows(self) -> Mapping[str, tuple[str, ...]]:
+        """The operators whose records go through each operator, across hops too."""
+        return MappingProxyType({o.name: o.upstream_flows for o in self.operators.values()})
 
     @property
     def terminals(self) -> tuple[str, ...]:
@@ -296,11 +300,10 @@ class Topology:
         """True if one of its operators has the key `complete`."""
         return any(operator.complete for operator in self.operators.values())
 
-    def path_into(self, name: str) -> Iterator[Operator]:
-        """Yields the operator *name* and all whose records go through it."""
-        yield self.operators[name]
-        for upstream in self.operators[name].upstream_flows:
-            yield from self.path_into(upstream)
+    def path_into(self, *names: str) -> list[Operator]:
+        """Returns the operators *names* and all whose records go through them, in the order of `graph.reached`."""
+        operators = self.operators
+        return [operators[name] for name in reached(names, self.upstream_flows)]
 
     def allowed_lateness_ms(self, name: str) -> int:
         """Returns the longest lateness allowed on the way into *name*."""
@@ -489,7 +492,7 @@ def parse_part(
             checkable.pop(name, None)
         sound = with_inputs(checkable)
         others = {name: o for name, o in whole.items() if name not in sound and _is_looked_at(o, mistakes)}
-        part = completed(in_order(file, {**sound, **_reading(sound, others)}).values())
+        part = completed(sorted_by_inputs({**sound, **_reading(sound, others)}).values())
         subs = _sub_topologies(file, part)
         mistakes += _unknown_shards(file, subs, settings["shards"])
         return Topology(sub_topologies=subs, file=file, **settings), mistakes
@@ -706,17 +709,14 @@ def _connected_parts(ordered: Iterable[Operator]) -> list[list[Operator]]:
     operators: list[Operator] = []
     for operator in ordered:
         operators += _with_hop(operator, repartitions)
-    part_of: dict[str, int] = {}
-    for number, operator in enumerate(operators):
-        # Union-find without a tree: an operator with several inputs connects their parts. The lowest number stays.
-        joined = {part_of[name] for name in operator.inputs}
-        part_of[operator.name] = min(joined, default=number)
-        for name, part in part_of.items():
-            if part in joined:
-                part_of[name] = part_of[operator.name]
-    parts: dict[int, list[Operator]] = {}
+    inputs = {operator.name: operator.inputs for operator in operators}
+    connected = {name: (*inputs[name], *readers) for name, readers in inverted(inputs).items()}
+    first_of: dict[str, str] = {}
+    parts: dict[str, list[Operator]] = {}
     for operator in operators:
-        parts.setdefault(part_of[operator.name], []).append(operator)
+        if operator.name not in first_of:
+            first_of |= dict.fromkeys(reached([operator.name], connected), operator.name)
+        parts.setdefault(first_of[operator.name], []).append(operator)
     return list(parts.values())
 
 
@@ -737,12 +737,9 @@ def _upstream_first(file: str, subs: Mapping[str, SubTopology]) -> tuple[SubTopo
     upstreams: dict[str, list[str]] = {}
     for name, sub in subs.items():
         upstreams[name] = list(dict.fromkeys(hop.upstream for hop in sub.hops_read))
-    try:
-        TopologicalSorter(upstreams).prepare()
-    except CycleError as error:
-        cycle = " → ".join(error.args[1])
-        problem = f"make drivers wait for each other: sub-topologies {cycle}"
-        raise InvalidSpec.at(file, "operators", problem, _cut(subs, error.args[1])) from error
+    if cycle := cycle_in(upstreams):
+        problem = f"make drivers wait for each other: sub-topologies {' → '.join(cycle)}"
+        raise InvalidSpec.at(file, "operators", problem, _cut(subs, cycle))
     ordered: dict[str, SubTopology] = {}
 
     # A topological sort alone would not keep the order of sub-topologies that do not read each other.
@@ -756,7 +753,7 @@ def _upstream_first(file: str, subs: Mapping[str, SubTopology]) -> tuple[SubTopo
     return tuple(ordered.values())
 
 
-def _cut(subs: Mapping[str, SubTopology], cycle: list[str]) -> str:
+def _cut(subs: Mapping[str, SubTopology], cycle: Iterable[str]) -> str:
     """Returns the remedy for a *cycle*: the repartitions that form it."""
     hops: list[str] = []
     for writer, reader in pairwise(cycle):

@@ -15,7 +15,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,6 +23,7 @@ from tidemark.collecting import index_by_name, present
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidSpec, TidemarkError
 from tidemark.escaping import one_line
+from tidemark.graph import cycle_in, in_order
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import NAME, Layout
@@ -218,35 +218,27 @@ def topology_of(
     """
     by_name = index_by_name(queries)
     upstreams = _without_cycles({query.name: _writers(query, queries) for query in queries})
-    subs = [_sub_topology(by_name[each], by_name, upstreams[each]) for each in _order(upstreams)]
+    subs = [_sub_topology(by_name[each], by_name, upstreams[each]) for each in in_order(upstreams)]
     trigger_ms = max((query.trigger_ms for query in queries), default=0)
     jobs = {query.name: launches.get(query.job, JobLaunch(application=query.application)) for query in queries}
     return of_jobs(name, subs, trigger_ms=trigger_ms, jobs=jobs)
 
 
-def _writers(query: RecordedQuery, queries: Iterable[RecordedQuery]) -> set[str]:
+def _writers(query: RecordedQuery, queries: Iterable[RecordedQuery]) -> list[str]:
     """Returns the other *queries* that write what *query* reads."""
     places = {*query.sources.values()}
-    return {each.name for each in queries if each.sink in places and each is not query}
+    return [each.name for each in queries if each.sink in places and each is not query]
 
 
-def _order(upstreams: Mapping[str, set[str]]) -> list[str]:
-    return [*TopologicalSorter(upstreams).static_order()]
-
-
-def _without_cycles(upstreams: dict[str, set[str]]) -> dict[str, set[str]]:
+def _without_cycles(upstreams: dict[str, list[str]]) -> dict[str, list[str]]:
     """Removes links of queries that read each other's output."""
-    while True:
-        try:
-            _order(upstreams)
-        except CycleError as error:
-            read, reader = error.args[1][:2]
-            upstreams[reader].discard(read)
-        else:
-            return upstreams
+    while cycle := cycle_in(upstreams):
+        read, reader = cycle[:2]
+        upstreams[reader].remove(read)
+    return upstreams
 
 
-def _sub_topology(query: RecordedQuery, by_name: Mapping[str, RecordedQuery], upstreams: set[str]) -> SubTopology:
+def _sub_topology(query: RecordedQuery, by_name: Mapping[str, RecordedQuery], upstreams: Iterable[str]) -> SubTopology:
     sources: list[Source] = []
     for operator, place in query.sources.items():
         kind, _, where = place.partition(":")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tidemark.graph import reached
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.buckets import quantile
-from tidemark.semantics.critical_path import leading_to
 from tidemark.semantics.sla import BurnRate, Sla
 from tidemark.semantics.strategy import Strategy
 
@@ -144,7 +144,7 @@ def waits_for_windows(operator: str, topology: Topology) -> bool:
 
     A result then waits until the watermark has passed the end of its window.
     """
-    emissions = (topology.operators[name].emission for name in leading_to([operator], topology.upstreams))
+    emissions = (topology.operators[name].emission for name in reached([operator], topology.upstreams))
     return any(each is not None and each.strategy is Strategy.ON_WINDOW_CLOSE for each in emissions)
 
 
@@ -164,7 +164,7 @@ def cannot_be_kept(specs: Iterable[SlaSpec], topology: Topology) -> Iterator[str
         # A bound holds up only results that wait for the watermark.
         is_held = waits_for_windows(spec.subject, topology)
         wait = "results wait that long" if is_held else "only results that wait for a window's end wait that long"
-        for source in sorted(leading_to([spec.subject], topology.upstreams)):
+        for source in sorted(reached([spec.subject], topology.upstreams)):
             operator = topology.operators[source]
             if operator.out_of_order_ms > promise.limit_ms:
                 bound = f"the bound of {source} alone is {for_people(operator.out_of_order_ms)}: {wait}"

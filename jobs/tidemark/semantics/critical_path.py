@@ -12,10 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
-from graphlib import CycleError, TopologicalSorter
-
-from tidemark.errors import InvalidArgument
 
 Upstreams = Mapping[str, Sequence[str]]
 Instants = Mapping[str, int | None]
@@ -112,41 +108,10 @@ def stuck_after_ms(trigger_ms: int) -> int:
     return max(HEARTBEAT_TIMEOUT_MS, 2 * trigger_ms)
 
 
-def in_order(upstreams: Upstreams) -> tuple[str, ...]:
-    """Returns all operators, each after its upstreams.
-
-    Raises:
-        InvalidArgument: there is a cycle.
-    """
-    return _in_order(tuple((name, tuple(of)) for name, of in upstreams.items()))
-
-
-# Reports ask for the same few orders once per window.
-@lru_cache(maxsize=256)
-def _in_order(edges: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[str, ...]:
-    try:
-        return tuple(TopologicalSorter(dict(edges)).static_order())
-    except CycleError as error:
-        msg = f"a topology must not have a cycle, got {' → '.join(error.args[1])}; remove one of its edges"
-        raise InvalidArgument(msg) from error
-
-
 def leaves(upstreams: Upstreams) -> tuple[str, ...]:
     """Returns the operators that no other operator reads, by name."""
     read = set().union(*upstreams.values())
     return tuple(sorted(set(upstreams) - read))
-
-
-def leading_to(names: Iterable[str], upstreams: Upstreams) -> Upstreams:
-    """Returns the part of *upstreams* from which the operators *names* follow."""
-    ancestors: dict[str, Sequence[str]] = {}
-    unvisited = [*names]
-    while unvisited:
-        name = unvisited.pop()
-        if name not in ancestors:
-            ancestors[name] = upstreams.get(name, ())
-            unvisited += ancestors[name]
-    return ancestors
 
 
 def latest(names: Iterable[str], ewt_ms: Instants) -> tuple[str, int] | None:

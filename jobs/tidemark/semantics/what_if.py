@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from tidemark.semantics.critical_path import Upstreams, in_order, latest
+from tidemark.graph import in_order
+from tidemark.semantics.critical_path import Upstreams, latest
 
 
 def sooner_ewts_ms(

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 from tidemark.errors import InvalidArgument
+from tidemark.graph import in_order
 from tidemark.model.project.layout import CHANGES_OF, Layout
 from tidemark.storage.object_path import ObjectPath
 
@@ -96,11 +96,11 @@ def views() -> tuple[View, ...]:
     """Returns all views, each after those that it reads, by name."""
     texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(VIEWS.glob("*.sql"))}
     by_name = {name: _view(name, text) for name, text in texts.items()}
-    reads: dict[str, set[str]] = {}
+    reads: dict[str, list[str]] = {}
     for name, view in by_name.items():
         # Its own name among its words, that of a column for example, is no cycle.
-        reads[name] = by_name.keys() & set(re.findall(r"\w+", view.select)) - {name}
-    return tuple(by_name[name] for name in TopologicalSorter(reads).static_order())
+        reads[name] = sorted(by_name.keys() & set(re.findall(r"\w+", view.select)) - {name})
+    return tuple(by_name[name] for name in in_order(reads))
 
 
 def named_in(text: str, names: Collection[str], views: Iterable[View]) -> list[str]:

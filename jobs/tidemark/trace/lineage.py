@@ -21,6 +21,7 @@ from tidemark.collecting import in_order_of, omit, within
 from tidemark.errors import InvalidArgument
 from tidemark.facts.record_facts import Row, StreamEvidence, at
 from tidemark.facts.versions import Commit, NoVersion, version_fields, version_of
+from tidemark.graph import reached
 from tidemark.kernels import payload
 from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.columns.values import key_text
@@ -245,12 +246,9 @@ class _Lineage:
                 return flow
         return flows[0]
 
-    def _sources(self, name: str) -> Iterator[str]:
-        operator = self._topology.operators[name]
-        if operator.is_source:
-            yield name
-        for flow in operator.flows:
-            yield from self._sources(flow)
+    def _sources(self, name: str) -> list[str]:
+        operators = self._topology.operators
+        return [each for each in reached([name], self._topology.flows) if operators[each].is_source]
 
     def _over_hop(self, source: HopSource, batch_id: int, partition: int, offset: int) -> Iterator[RecordPlace]:
         """Yields the records of rows of a hop that a batch read."""
@@ -271,7 +269,7 @@ class _Lineage:
         """Yields the records that results of *aggregate* in a batch count."""
         evidence = self._evidence(aggregate)
         for result in evidence.sent(aggregate.name, where, pl.col("batch_id") == batch_id).iter_rows(named=True):
-            source = self._topology.operators[next(self._sources(aggregate.name))]
+            source = self._topology.operators[self._sources(aggregate.name)[0]]
             if isinstance(source, HopSource):
                 yield from self._counted_of_hop(aggregate, source, result)
             else:
@@ -315,7 +313,7 @@ class _Lineage:
         batches = {*sent["batch_id"], *skipped["batch_id"], *evidence.states(aggregate.name, *until)["batch_id"]}
         before = self._topology.operators[aggregate.inputs[0]]
         names_each = aggregate.emission.decide is DecisionRate.RECORD and not aggregate.emission.holds
-        for name in dict.fromkeys(self._sources(aggregate.name)):
+        for name in self._sources(aggregate.name):
             reads = evidence.reads.filter(pl.col("source") == name, pl.col("batch_id").is_in(sorted(batches)))
             for batch_id, number, first, end in reads.select(
                 "batch_id", "partition", "from_offset", "until_offset"

@@ -24,6 +24,7 @@ from tidemark.collecting import index_by_name, omit
 from tidemark.errors import InvalidArgument
 from tidemark.facts.record_facts import Row, StreamEvidence, at
 from tidemark.facts.versions import version_of
+from tidemark.graph import reached
 from tidemark.kernels import META
 from tidemark.kernels.columns.schemas import META_SCHEMA
 from tidemark.kernels.columns.values import key_columns, key_text, parsed
@@ -349,7 +350,7 @@ class _RecordWalk:
         """Returns the first batch whose facts name the record after *after*."""
         batches: list[int] = []
         for operator in evidence.stream.sub.operators:
-            if operator.name == after or after not in _way_to(self._topology, operator.name):
+            if operator.name == after or after not in reached([operator.name], self._topology.flows):
                 continue
             named = []
             if operator.emission or operator.hop_table:
@@ -484,7 +485,7 @@ class _RecordWalk:
     def _way(self, name: str) -> list[str]:
         """Returns *name* and the operators before it in its stream."""
         flows = self._topology.operators[name].flows
-        own = [flow for flow in flows if self._source.name in _way_to(self._topology, flow)] or [*flows]
+        own = [each for each in flows if self._source.name in reached([each], self._topology.flows)] or [*flows]
         return [name, *(self._way(own[0]) if own else [])]
 
     def _times(
@@ -746,9 +747,3 @@ def _group(key: str) -> str:
     """Returns the *key* of a session without its start."""
     fields = json.loads(key)
     return json.dumps({name: value for name, value in fields.items() if name != "window_start"})
-
-
-def _way_to(topology: Topology, name: str) -> set[str]:
-    """Returns *name* and all operators before it in its stream."""
-    flows = topology.operators[name].flows
-    return {name, *chain.from_iterable(_way_to(topology, flow) for flow in flows)}

@@ -268,7 +268,7 @@ class Walk:
         quiet = [source for source in sources.values() if self._inputs.quiet_ms(source) > 0]
         silent_ms = {source.name: self._inputs.silent_ms(source) for source in quiet}
         came = f"{counted(rows['gave'].item(), 'result')} came, of the newest records that were read"
-        aside = [*self._set_aside(name)]
+        aside = [each for before in self._scene.topology.path_into(name) for each in self._set_aside(before.name)]
         if silent_ms and len(silent_ms) == len(sources):
             newest, newest_ms = min(silent_ms.items(), key=itemgetter(1))
             subject = "it has" if len(sources) == 1 else f"{', '.join(sources)} have"
@@ -287,7 +287,7 @@ class Walk:
     def _find_set_aside(self, name: str) -> list[tuple[str, str]]:
         """Returns the records that operators set aside lately, with remedies.
 
-        They are set aside by *name* and its upstreams while other records were good, or were processed again.
+        They are set aside by *name* while other records were good, or were processed again.
         """
         operator, found = self._scene.operator(name), list[tuple[str, str]]()
         facts, what = self._scene.of(name), "records" if operator.reads_outside else "updates"
@@ -309,8 +309,6 @@ class Walk:
             were, them = ("was", "it") if again == 1 else ("were", "them")
             observation = f"{again:,} {of} {were} late, and closed windows processed {them} again"
             found.append((observation, "the table requeued lists them"))
-        for flow in operator.upstream_flows:
-            found += self._set_aside(flow)
         return found
 
     def _reasons(self, operator: Operator, batches: pl.Series) -> str:

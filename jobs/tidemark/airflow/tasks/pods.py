@@ -1,8 +1,8 @@
 """Renders pods of drivers and executors for Spark on Kubernetes.
 
 How it works: Spark reads a template for each role, and adds to it: the image, its command, memory and cores from the
-other properties of `[spark]`, and a volume for its own files. The templates have everything else: a user without
-rights, a read-only root file system, volumes and secrets.
+other properties of `[spark]`, and a volume for its own files. The templates have everything else: `pod.yaml` has a user
+without rights and a read-only root file system, and the settings of the topology add volumes and secrets.
 """
 
 from __future__ import annotations
@@ -17,19 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.model.project.spark_settings import ROOM_FOR_PYTHON
-from tidemark.model.settings.kubernetes import TEMPORARY, KubernetesSettings
+from tidemark.model.settings.kubernetes import KubernetesSettings
 from tidemark.storage import location
 
-USER = 50_000
-"""The user of `docker/Dockerfile`, and of Airflow's pods.
-
-Control folders are open to their owner alone, so that all pods have one user.
-"""
-ENDS_WITHIN_S = 40
-"""Time from SIGTERM to SIGKILL.
-
-A drain takes at most 15 s, and 34 s in an object store; then Spark ends within 5 s.
-"""
+POD = Path(__file__).with_name("pod.yaml")
 READABLE = 0o444
 LONGEST_LABEL = 63
 TEMPLATE = "spark.kubernetes.{}.podTemplateFile"
@@ -45,34 +36,21 @@ class PodRole(StrEnum):
 
 def pod_template(settings: KubernetesSettings, role: PodRole) -> dict[str, Any]:
     """Returns the template of pods with *role*, an object of Kubernetes."""
-    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
-    mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": TEMPORARY}]
+    import yaml  # DAGs are parsed without it
+
+    pod: dict[str, Any] = yaml.safe_load(POD.read_text(encoding="utf-8"))
+    spec = pod["spec"]
+    spec["automountServiceAccountToken"] = role is PodRole.DRIVER
+    (container,) = spec["containers"]
+    container["name"] = f"spark-kubernetes-{role}"
+    volumes, mounts = spec["volumes"], container["volumeMounts"]
     for n, (claim, folder) in enumerate(settings.claims.items()):
         volumes.append({"name": f"claim-{n}", "persistentVolumeClaim": {"claimName": claim}})
         mounts.append({"name": f"claim-{n}", "mountPath": folder})
     for n, (secret, folder) in enumerate(settings.secrets.items()):
         volumes.append({"name": f"secret-{n}", "secret": {"secretName": secret, "defaultMode": READABLE}})
         mounts.append({"name": f"secret-{n}", "mountPath": folder, "readOnly": True})
-    container = {
-        "name": f"spark-kubernetes-{role}",
-        # Spark's entry point, and executors, write into their working directory.
-        "workingDir": TEMPORARY,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": mounts,
-    }
-    spec = {
-        # Executors never ask Kubernetes for anything.
-        "automountServiceAccountToken": role is PodRole.DRIVER,
-        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "seccompProfile": {"type": "RuntimeDefault"}},
-        "terminationGracePeriodSeconds": ENDS_WITHIN_S,
-        "containers": [container],
-        "volumes": volumes,
-    }
-    return {"apiVersion": "v1", "kind": "Pod", "spec": spec}
+    return pod
 
 
 def pod_properties(settings: KubernetesSettings, labels: Mapping[str, str], *, folder: Path) -> dict[str, str]:

@@ -21,9 +21,10 @@ from tidemark.cli.shared.brokers import Addresses, Brokers
 from tidemark.cli.shared.local import running_broker
 from tidemark.cli.shared.options import place
 from tidemark.cli.shared.output import say_inert
-from tidemark.collecting import in_order_of, index_by_name, names_in
+from tidemark.collecting import in_order_of, index_by_name, names_in, omit, within
 from tidemark.errors import InvalidArgument, InvalidSpec, UnreadableFile
 from tidemark.escaping import one_line
+from tidemark.graph import reached
 from tidemark.model import channel_spec, sla_spec
 from tidemark.model.arrival_order import by_arrival
 from tidemark.model.kinds.kafka_end import KafkaEnd
@@ -297,19 +298,16 @@ def _misfits(
 
 def _readers_of_updates(topology: Topology) -> Iterator[tuple[Operator, list[Operator]]]:
     """Yields sinks that write each update of a table as a record, with the operators that send them at once."""
-    updates = updates_tables(topology.operators)
-    for sink in topology.operators.values():
-        read = [name for name in sink.inputs if name in updates] if sink.appends_each_record else []
-        if senders := [*chain.from_iterable(_senders_at_once(topology, name) for name in read)]:
-            yield sink, senders
-
-
-def _senders_at_once(topology: Topology, name: str) -> list[Operator]:
-    """Returns the operators, *name* or upstream of it, whose updates wait for no window and no interval."""
-    operator = topology.operators[name]
-    if operator.emission:
-        return [] if operator.emission.holds else [operator]
-    return [*chain.from_iterable(_senders_at_once(topology, flow) for flow in operator.flows)]
+    operators = topology.operators
+    updates = updates_tables(operators)
+    emissions = {name: operator.emission for name, operator in operators.items() if operator.emission}
+    # An operator without emission sends on at once what it reads.
+    passed_on = omit(topology.flows, emissions)
+    for sink in operators.values():
+        read = within(sink.inputs, updates) if sink.appends_each_record else []
+        senders = within(reached(read, passed_on), emissions)
+        if at_once := [operators[name] for name in senders if not emissions[name].holds]:
+            yield sink, at_once
 
 
 def _load_usable(file: Path) -> tuple[Topology | None, list[InvalidSpec]]:

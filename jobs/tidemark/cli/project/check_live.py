@@ -13,6 +13,7 @@ from tidemark.cli.shared.output import say
 from tidemark.clock import Clock, wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidSpec
+from tidemark.graph import reached
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
@@ -25,7 +26,6 @@ from tidemark.reports.promises import waits_for_windows
 from tidemark.sampling.disorder import covering_ms, late_share
 from tidemark.sampling.parsed import lags_ms, newest_ms, parse_sample
 from tidemark.sampling.topic_sample import SampledCluster, TopicSample, ask_for
-from tidemark.semantics.critical_path import leading_to
 from tidemark.semantics.sla import Sla
 from tidemark.stream.read.parsing import SchemasOf, no_schemas
 from tidemark.why.causes.inputs import reasons_of
@@ -227,7 +227,7 @@ def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleR
 
 def _sources(topology: Topology, subject: str) -> list[Source]:
     """Returns the sources from which the rows of *subject* come."""
-    names = leading_to(_operators_of(topology, subject), topology.upstreams)
+    names = reached(_operators_of(topology, subject), topology.upstreams)
     return [o for o in topology.outside_sources if o.topic and o.name in names]
 
 

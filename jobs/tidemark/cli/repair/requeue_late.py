@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import polars as pl
 from confluent_kafka import Consumer
 
@@ -87,16 +85,12 @@ def source_of(topology: Topology, name: str) -> Source:
     return next(iter(sources.values()))
 
 
-def sources_of(topology: Topology, name: str) -> Iterator[Source]:
-    """Yields the sources whose records the operator *name* reads."""
-    operator = topology.operators.get(name)
-    if operator is None:
+def sources_of(topology: Topology, name: str) -> list[Source]:
+    """Returns the sources whose records the operator *name* reads."""
+    if name not in topology.operators:
         msg = f"late_records names {name}, which is not an operator of {topology.name} now; give its old topology file"
         raise InvalidArgument(msg)
-    if isinstance(operator, Source):
-        yield operator
-    for read in operator.upstream_flows:
-        yield from sources_of(topology, read)
+    return [operator for operator in topology.path_into(name) if isinstance(operator, Source)]
 
 
 def with_bytes(rows: pl.DataFrame, cluster: Cluster) -> pl.DataFrame:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from tidemark.semantics.critical_path import Upstreams, in_order
+from tidemark.graph import in_order
+from tidemark.semantics.critical_path import Upstreams
 
 BOX = (130, 54)
 """Width and height of an operator, px."""

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from tidemark.facts.answers import Row
 from tidemark.facts.history import PastMeasurements
+from tidemark.graph import reached
 from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.settings.intervals import utc
 from tidemark.model.topology import Topology
@@ -148,7 +149,7 @@ def operator_page(
     sub = next(sub for sub in topology.sub_topologies if operator in sub.operators)
     subjects = subjects_of(topology, name)
     # The partitions of the sources whose records reach it: lag and backlog of an operator are theirs.
-    sources = _sources_of(topology, name)
+    sources = reached([name], topology.upstreams)
     return template("reports/pages/operator_page.html.j2").render(
         model=model,
         name=name,
@@ -192,12 +193,6 @@ def history_page(topology: str, past: PastMeasurements, *, at_ms: int) -> str:
     return template("reports/pages/history_page.html.j2").render(
         topology=topology, history=past, at=utc(at_ms), charts=_charts(past), refresh_s=REFRESH_S
     )
-
-
-def _sources_of(topology: Topology, name: str) -> set[str]:
-    """Returns the sources that reach *name*, itself included."""
-    reads = topology.upstreams.get(name, ())
-    return {name}.union(*(_sources_of(topology, read) for read in reads))
 
 
 def _charts(past: PastMeasurements) -> dict[str, Markup]:

@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tidemark.graph import in_order
 from tidemark.kernels.reports.arrays import NONE, UNFINISHED, Floats, Mask, Places
 from tidemark.semantics.critical_path import (
     HEARTBEAT_TIMEOUT_MS,
@@ -35,7 +36,6 @@ from tidemark.semantics.critical_path import (
     Path,
     PathStep,
     Upstreams,
-    in_order,
     leaves,
 )
 

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from tidemark.collecting import omit
+from tidemark.graph import reached
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.arrays import NONE, Floats, Mask, Places, alike
 from tidemark.model.settings.intervals import Interval
@@ -29,7 +30,6 @@ from tidemark.semantics.critical_path import (
     LATENCY_SAMPLES,
     STANDS_STILL,
     LatencyState,
-    leading_to,
     leaves,
     path_text,
     stuck_after_ms,
@@ -261,14 +261,13 @@ class _GroupPaths:
                 CRITICAL_PATH_STEPS: self._steps(np.zeros(shape, np.bool_), np.full(shape, np.nan), np.zeros(shape[1])),
             }
         # Operators that lead only to flows that stand still are on no path.
-        upstreams = leading_to(self._ends, self._group.upstreams)
+        on_paths = reached(self._ends, self._group.upstreams)
+        upstreams = {name: self._group.upstreams.get(name, ()) for name in on_paths}
         leaf = self._measured.longest(leaves(upstreams), self._measured.total_ms)
         critical_ms = self._measured.total_ms[leaf, self._columns]
         averages_ms = np.stack([np.nan_to_num(average_ms[name][self._group.numbers]) for name in self._measured.names])
-        # A leaf is an operator that none of the others reads; Apex takes the first of equal ones that was added.
-        read = set().union(*upstreams.values())
-        averaged_total_ms = self._measured.along(averages_ms, np.add)
-        averaged = self._measured.longest([name for name in upstreams if name not in read], averaged_total_ms)
+        # Of equal averages the last leaf by name is taken; Apex takes the one that was added first.
+        averaged = self._measured.longest(leaves(upstreams)[::-1], self._measured.along(averages_ms, np.add))
         return {
             CRITICAL_PATHS: self._paths(leaf, critical_ms, averages_ms, averaged).join(
                 self._leaves(critical_ms), on="number", how="left", maintain_order="left"

@@ -19,12 +19,13 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, omit, within
+from tidemark.graph import in_order, reached
 from tidemark.kernels.columns.clocks import on_one_clock
 from tidemark.kernels.reports.arrays import NONE, Floats, Mask, Places, alike
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
-from tidemark.semantics.critical_path import Upstreams, in_order
+from tidemark.semantics.critical_path import Upstreams
 
 WINDOW = ("topology", "window_start", "window_end")
 STARTED_WITH_IT_MS = 30_000
@@ -432,24 +433,18 @@ def _joined_up(places: OperatorPlaces, current: OperatorPlaces) -> dict[str, Ope
 
     An operator without a place is replaced by the nearest operators beyond it, by the *current* topology.
     """
-
-    def nearest(names: tuple[str, ...], side: str) -> tuple[str, ...]:
-        # A dict keeps the order of names and has each of them once.
-        operators: dict[str, None] = {}
-        for name in names:
-            if name in places:
-                operators[name] = None
-            elif name in current:
-                operators |= dict.fromkeys(nearest(getattr(current[name], side), side))
-        return tuple(operators)
-
     neighbours = chain.from_iterable((*place.waits_for, *place.read_by) for place in places.values())
     if places.keys() >= {*neighbours}:
         return dict(places)
+    # A walk ends at operators with a place, and goes on through the others.
+    without = omit(current, places)
+    upstreams = {name: place.waits_for for name, place in without.items()}
+    readers = {name: place.read_by for name, place in without.items()}
     connected: dict[str, OperatorPlace] = {}
     for name, place in places.items():
-        waits_for, read_by = nearest(place.waits_for, "waits_for"), nearest(place.read_by, "read_by")
-        connected[name] = place._replace(waits_for=waits_for, read_by=read_by)
+        waits_for = within(reached(place.waits_for, upstreams), places)
+        read_by = within(reached(place.read_by, readers), places)
+        connected[name] = place._replace(waits_for=tuple(waits_for), read_by=tuple(read_by))
     return connected
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemark.collecting import names_in
+from tidemark.graph import reached
 from tidemark.model.sla_spec import ALL_TABLES, OUTCOMES
 from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
-from tidemark.semantics.critical_path import leading_to
 
 
 def upstream_of(subject: str, topology: Topology) -> set[str]:
@@ -19,7 +19,7 @@ def upstream_of(subject: str, topology: Topology) -> set[str]:
     for sub in topology.sub_topologies:
         if sub.name == subject:
             starts |= set(names_in(sub.operators))
-    needed = set(leading_to(starts, topology.upstreams))
+    needed = set(reached(starts, topology.upstreams))
     return needed | {topology.sub_topology_of(name).name for name in needed}
 
 

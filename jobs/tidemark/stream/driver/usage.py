@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from tidemark.collecting import present
+from tidemark.graph import inverted, reached
 from tidemark.storage.object_path import ObjectPath
 
 PROC = Path("/proc")
@@ -57,7 +58,8 @@ class Usage:
         root = parent if parent in processes and processes[parent].name == "java" else self._pid
         cpu_s, memory_bytes = 0.0, 0
         # Spark's Python workers are descendants of the JVM, so the whole tree counts.
-        for pid in _tree(root, processes):
+        children = inverted({pid: [process.parent] for pid, process in processes.items()})
+        for pid in reached([root], children):
             cpu_s += processes[pid].cpu_s
             memory_bytes += processes[pid].memory_bytes
         return {"cpu_share": self._share(cpu_s), "memory_bytes": memory_bytes, "memory_free_bytes": _free_bytes()}
@@ -95,15 +97,6 @@ def _processes() -> Iterator[tuple[int, _Process]]:
             yield int(place.parent.name), _Process(place.read_text(encoding="utf-8", errors="replace"))
         except (OSError, IndexError):  # it has just ended
             continue
-
-
-def _tree(root: int, processes: dict[int, _Process]) -> set[int]:
-    descendants: set[int] = set()
-    more = {root}
-    while more:
-        descendants |= more
-        more = {pid for pid, process in processes.items() if process.parent in more and pid not in descendants}
-    return descendants
 
 
 def _free_bytes() -> int | None:

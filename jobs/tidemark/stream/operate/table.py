@@ -11,6 +11,7 @@ from functools import cached_property
 import polars as pl
 
 from tidemark.collecting import omit, outside
+from tidemark.graph import reached
 from tidemark.kernels import META
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.steps import MATCHED, pruned, table_updates, value_columns
@@ -114,18 +115,12 @@ def history_ms(topology: Topology, name: str) -> int | None:
     table = topology.operators[name]
     if isinstance(table, KeyedTable) and table.history_ms is not None:
         return table.history_ms
-    behind_ms = HISTORY_MS
-    for join in topology.operators.values():
-        if join.joined_table != name:
-            continue
-        # All operators upstream of the join are visited.
-        before = [*join.flows]
-        while before:
-            operator = topology.operators[before.pop()]
-            emission = operator.emission
-            if emission is not None and emission.strategy is Strategy.PERIODIC:
-                return None
-            if windows := operator.windows:
-                behind_ms = max(behind_ms, windows.behind_ms)
-            before += operator.flows
+    operators, behind_ms = topology.operators, HISTORY_MS
+    into_joins = [flow for join in operators.values() if join.joined_table == name for flow in join.flows]
+    for before in reached(into_joins, topology.flows):
+        emission = operators[before].emission
+        if emission is not None and emission.strategy is Strategy.PERIODIC:
+            return None
+        if windows := operators[before].windows:
+            behind_ms = max(behind_ms, windows.behind_ms)
     return behind_ms

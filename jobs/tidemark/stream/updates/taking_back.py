@@ -6,10 +6,11 @@ the last row that it accepted, so later updates are compared with that row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from tidemark.graph import reached
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.topology import Topology
 from tidemark.stream.state.memory import Moves
@@ -57,17 +58,10 @@ def _unequal(stored: pl.DataFrame) -> pl.DataFrame:
     return stored.with_columns(value=pl.lit(UNEQUAL), identity=pl.lit(UNEQUAL))
 
 
-def _judging(topology: Topology, sink: Operator) -> Iterator[str]:
-    """Yields the operators before *sink* that suppress updates."""
-    waiting, seen = [*sink.flows], set[str]()
-    while waiting:
-        operator = topology.operators[waiting.pop()]
-        if operator.name in seen:
-            continue
-        seen.add(operator.name)
-        waiting += operator.flows
-        if operator.emission is not None:
-            yield operator.name
+def _judging(topology: Topology, sink: Operator) -> list[str]:
+    """Returns the operators before *sink* that suppress updates."""
+    operators = topology.operators
+    return [name for name in reached(sink.flows, topology.flows) if operators[name].emission is not None]
 
 
 def _reads_alone(topology: Topology, sink: Operator, name: str) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from tidemark.control.folder import StreamState
 from tidemark.errors import UnreadableFile
 from tidemark.facts.heartbeat_facts import Beat
+from tidemark.graph import reached
 from tidemark.kernels.reports.restarts import STILL_AFTER_MS, TRIGGERS
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.lengths import counted, for_people
@@ -374,12 +375,9 @@ def _find_restart(scene: Scene, name: str, *, within_ms: int = RESTARTED_WITHIN_
     return scene.finding(DRIVER_RESTARTED, name, observation, remedy, since_ms=restart.from_ms)
 
 
-def _upstreams(scene: Scene, name: str) -> dict[str, None]:
+def _upstreams(scene: Scene, name: str) -> list[str]:
     """Returns *name* and the operators of its sub-topology that it needs."""
-    needed = {name: None}  # a dict keeps their order: the nearest come first
-    for upstream in scene.operator(name).inputs:
-        needed |= _upstreams(scene, upstream)
-    return needed
+    return reached([name], {operator.name: operator.inputs for operator in scene.sub(name).operators})
 
 
 def _senders(scene: Scene, name: str) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import polars as pl
 
-from tidemark.collecting import names_in
+from tidemark.collecting import in_order_of, index_by_name, names_in, omit, within
 from tidemark.facts.outcome_facts import LATELY
 from tidemark.facts.stream_facts import StreamFacts
+from tidemark.graph import reached
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
@@ -49,13 +50,9 @@ class Scene:
 
         Those that only fill tables which it looks up are not among them.
         """
-        operator = self.operator(name)
-        if isinstance(operator, Source):
-            return {name: operator}
-        sources: dict[str, Source] = {}
-        for upstream in operator.upstream_flows:
-            sources |= self.sources(upstream)
-        return sources
+        # A recorded query may write what a source reads: the walk ends at the source.
+        sources = index_by_name(self.topology.outside_sources)
+        return in_order_of(within(reached([name], omit(self.topology.upstream_flows, sources)), sources), sources)
 
     def since(self, name: str, word: str) -> int | None:
         """Returns when the first batch ended that counts any *word*.
