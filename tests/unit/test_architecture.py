@@ -90,9 +90,9 @@ IMPORTS = {
         "stream.decide"
     ),
     "stream.startup": (
-        "collecting errors kernels semantics model.tables model.project model.kinds model kernels.columns "
-        "kernels.updates kernels.records storage storage.delta control stream.journal stream.driver "
-        "stream.kafka stream.state stream.operate stream.schemas stream.read stream.write"
+        "collecting errors kernels graph semantics model.tables model.project model.kinds model "
+        "kernels.columns kernels.updates kernels.records storage storage.delta control stream.journal "
+        "stream.driver stream.kafka stream.state stream.operate stream.schemas stream.read stream.write"
     ),
     "stream.distributed": (
         "collecting errors clock kernels semantics model.tables model.kinds model kernels.columns "
@@ -233,9 +233,9 @@ IMPORTS = {
         "reports.pages sla reports.what_if reports.documents"
     ),
     "cli.stack": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
-        "model storage control recorded stream.startup query facts sampling reports maintenance cli.shared "
-        "why.evidence cli.outside cli.project reports.pages reports.documents cli.explain"
+        "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
+        "control recorded stream.startup query facts sampling reports maintenance cli.shared why.evidence "
+        "cli.outside cli.project reports.pages reports.documents cli.explain"
     ),
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "

@@ -11,7 +11,6 @@ from dataclasses import asdict, replace
 
 import polars as pl
 from confluent_kafka import KafkaException
-from deltalake.exceptions import TableNotFoundError
 
 from tidemark.cli.shared.brokers import Brokers
 from tidemark.cli.shared.local import running_broker
@@ -32,6 +31,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets
 from tidemark.semantics.progress import Place
+from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.startup.changes import OperatorChange, changes_of, former_streams
@@ -91,8 +91,7 @@ def with_amounts(
     for change in changes:
         source = topology.operators.get(change.operator)
         if change.fate is Fate.BEGINS and isinstance(source, Source):
-            # Without an answer, or a table, the amount is not known.
-            with suppress(KafkaException, TableNotFoundError, TidemarkError, KeyError):
+            with suppress(KafkaException, TidemarkError, KeyError):  # without an answer the amount is not known
                 change = replace(change, to_read=_to_read(source, layout, broker))
         found.append(change)
     return found
@@ -101,8 +100,8 @@ def with_amounts(
 def _to_read(source: Source, layout: Layout, broker: KafkaBroker) -> int | None:
     """Returns how many records, for a topic offsets, there are from where *source* begins; None: not known."""
     is_late = source.starting_offsets not in {None, EARLIEST}
-    if source.delta and not is_late:
-        rows = files_in_log(layout.warehouse / source.delta).get_column("num_records")
+    if source.delta and not is_late and is_table(table := layout.warehouse / source.delta):
+        rows = files_in_log(table).get_column("num_records")
         return None if rows.has_nulls() else int(rows.sum())
     if not source.topic:
         return None

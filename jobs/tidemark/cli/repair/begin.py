@@ -19,8 +19,6 @@ from tidemark.cli.shared.streams import topology_with_file
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
-from tidemark.model.kinds.aggregate import Aggregate
-from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CHANGES
@@ -34,7 +32,7 @@ from tidemark.stream.journal.entries import Journal, newest_entry
 from tidemark.stream.journal.place import newest_batch_at
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
-from tidemark.stream.startup.changes import begins_with, goes_on_behind, keeps_states
+from tidemark.stream.startup.changes import begins_with, goes_on_behind, keeps_states, windowed
 from tidemark.stream.startup.state_compatibility import meanings, types
 from tidemark.stream.state.files import remove_unnamed
 
@@ -98,12 +96,11 @@ def begin_plan(topology: Topology, warehouse: Path, operator: str, *, drop_rows:
 
 def _mixed(topology: Topology, begin: Sequence[str], goes_on: Sequence[str]) -> Iterator[str]:
     """Yields where results of both meanings meet: in windows that are open, and in rows of one key."""
-    for operator in map(topology.operators.__getitem__, begin):
-        if isinstance(operator, Aggregate) and operator.windows:
-            yield f"windows of {operator.name} that are open then count only the records from then on"
-    for operator in map(topology.operators.__getitem__, goes_on):
-        if isinstance(operator, Sink) and operator.table and operator.key:
-            yield f"{operator.table} has one row per {', '.join(operator.key)}: a new row replaces a former one"
+    for aggregate in windowed(topology, begin):
+        yield f"windows of {aggregate.name} that are open then count only the records from then on"
+    for sink in (sink for sub in topology.sub_topologies for sink in sub.sinks if sink.name in goes_on):
+        if sink.table and sink.key:
+            yield f"{sink.table} has one row per {', '.join(sink.key)}: a new row replaces a former one"
 
 
 class _Part:

@@ -18,7 +18,6 @@ from tidemark.cli.stack import down
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.maintenance.sizes import TablePlace, sizes
-from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import counted
 from tidemark.model.tables.catalog import DECISIONS
@@ -118,11 +117,11 @@ def _readers(layout: Layout, topology: Topology) -> Iterator[str]:
     for other in valid_topologies(layout):
         for sub in other.sub_topologies if other.name != topology.name else ():
             runs = ", which runs," if Control(layout.control(other.name, sub.name)).is_held() else ""
-            for operator in sub.operators:
-                read = operator.delta if isinstance(operator, Source) else operator.joined_delta
-                if read is not None and (layout.warehouse / read).is_relative_to(own):
-                    # A stream knows its table by the id, and does not go on with another one.
-                    becomes = "finds it empty" if operator.joined_delta else "refuses the new one: start it over, too"
-                    yield f"{other.name}.{operator.name}{runs} reads {PurePosixPath(read).name}, and {becomes}"
+            # A stream knows its table by the id, and does not go on with another one.
+            read = [(each.name, each.delta, "refuses the new one: start it over, too") for each in sub.outside_sources]
+            read += [(each.name, each.joined_delta, "finds it empty") for each in sub.operators]
+            for operator, table, becomes in read:
+                if table is not None and (layout.warehouse / table).is_relative_to(own):
+                    yield f"{other.name}.{operator}{runs} reads {PurePosixPath(table).name}, and {becomes}"
     if (layout.warehouse / VIEWS).is_file():
         yield f"views of {VIEWS} read its tables: publish them again once it runs"

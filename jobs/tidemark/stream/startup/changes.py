@@ -6,14 +6,15 @@ shows all of it before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, within
 from tidemark.control.folder import Control, ListedSource
 from tidemark.errors import UnreadableFile
+from tidemark.graph import reached
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import Repartition
@@ -202,9 +203,8 @@ def _closed_before(stream: Stream, source: str, watermark_ms: int | None) -> dic
     """Returns until when windows behind *source* are closed, epoch ms, by their aggregates in its stream."""
     if watermark_ms is None:
         return {}
-    own, behind = stream.sub.operators, _behind(stream.topology, source)
-    aggregates = [each for each in own if isinstance(each, Aggregate) and each.windows and each.name in behind]
-    return {each.name: watermark_ms - (each.allowed_lateness_ms or 0) for each in aggregates}
+    own = within(_behind(stream.topology, source), names_in(stream.sub.operators))
+    return {each.name: watermark_ms - (each.allowed_lateness_ms or 0) for each in windowed(stream.topology, own)}
 
 
 def _change(
@@ -234,12 +234,14 @@ def goes_on_behind(topology: Topology, operator: str) -> list[str]:
     return [name for name in _behind(topology, operator) if not _adds_up(topology.operators[name])]
 
 
+def windowed(topology: Topology, names: Iterable[str]) -> list[Aggregate]:
+    """Returns those of the operators *names* that aggregate over windows."""
+    operators = map(topology.operators.__getitem__, names)
+    return [each for each in operators if isinstance(each, Aggregate) and each.windows]
+
+
 def _behind(topology: Topology, operator: str) -> list[str]:
-    reached = {operator}
-    for name, upstreams in topology.upstreams.items():
-        if not reached.isdisjoint(upstreams):
-            reached.add(name)
-    return [name for name in topology.operators if name in reached and name != operator]
+    return within(topology.operators, reached([operator], topology.read_by)[1:])
 
 
 def _adds_up(operator: Operator) -> bool:
