@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page
 
 from support.hostile_strings import HOSTILE
 from tidemark.facts.interval_facts import PageFacts
+from tidemark.facts.topology_changes import RecordedChange
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
@@ -92,6 +93,9 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
         "lags": [{"source": events, "partition": p, "at_ms": at, "lag_ms": 5_000} for p in (0, 1) for at in minutes],
         "spans": [{"source": events, "partition": 1, "activity": "idle", "at_ms": NOON, "until_ms": minutes[1]}],
         "account": {"records_in": 30, "late": 2, "quarantined": 1, "emitted": 21, "suppressed": 9},
+        "changes": [
+            RecordedChange(at_ms=NOON + 30_000, sub_topology="main", operator=board, batch_id=3, told=f"{board} begins")
+        ],
     }  # fmt: skip
     return PageFacts(**{**told, **changes})
 

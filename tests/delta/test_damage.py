@@ -529,7 +529,7 @@ def pages(copied: Warehouse, *, at_ms: int = NOON + 10_000) -> list[str] | str:
         return [
             topology_page(model, facts, topology),
             operator_page(model, facts, topology, "board", past, []),
-            history_page(topology.name, past, at_ms=at_ms),
+            history_page(topology, past, at_ms=at_ms),
             sla_page(home, topology.name, model),
             start_page([model], folder=home),
             *(file.read_text() for file in written),

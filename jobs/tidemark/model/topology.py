@@ -296,6 +296,10 @@ class Topology:
         """True if one of its operators has the key `complete`."""
         return any(operator.complete for operator in self.operators.values())
 
+    def whole_upstream(self, name: str) -> frozenset[str]:
+        """Returns *name*, and all operators that it reads, directly or not."""
+        return frozenset({name}).union(*map(self.whole_upstream, self.upstreams[name]))
+
     def path_into(self, name: str) -> Iterator[Operator]:
         """Yields the operator *name* and all whose records go through it."""
         yield self.operators[name]

@@ -106,7 +106,16 @@ def build_engine(
     intact = LossCheck(f"{topology.name} {sub.name}", control.accepted_loss, reread, hops_begin_at)
     table_marks = TableMarks(stream.layout.warehouse)
     decider = Decider.of(
-        stream, steps, broker, intact, table_marks, fence.clock, slow_ms=slow_ms, timeline=timeline, looks=looks
+        stream,
+        steps,
+        broker,
+        intact,
+        table_marks,
+        fence.clock,
+        slow_ms=slow_ms,
+        timeline=timeline,
+        looks=looks,
+        changes=[*control.begun(), *control.source_changes()],
     )
     journal_home = stream.control / "journal"
     committer = Committer(

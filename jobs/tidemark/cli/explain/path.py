@@ -19,15 +19,16 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
-from tidemark.facts.answers import Row, answers_over
+from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.facts.path_facts import physical_name, windows_with_paths
+from tidemark.facts.topology_changes import topology_changes, with_compared
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.settings.intervals import Interval, instant_ms
 from tidemark.model.sla_spec import known_slas
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.pages.topology_state import TopologyState, explained_slas, explained_text
-from tidemark.reports.paths.live_path import current_path
+from tidemark.reports.paths.live_path import current_path, known_ms
 from tidemark.reports.paths.path_text import (
     age_text,
     grown_text,
@@ -68,8 +69,9 @@ def path(options: argparse.Namespace, warehouse: Path, topology: Topology) -> st
     answer = document(warehouse, topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=options.last)
     if options.format == "json":
         return as_document(answer)
+    changed = [_fill(row["line"]) for row in answer["changes"]]
     broken = [_fill(explained_text(row)) for row in answer.get("broken_slas", ())]
-    return "\n\n".join([*(as_text(topology.name, window) for window in answer["windows"]), *broken])
+    return "\n\n".join([*(as_text(topology.name, window) for window in answer["windows"]), *changed, *broken])
 
 
 def document(
@@ -91,15 +93,24 @@ def document(
     tables, layout = answers_over(warehouse, topology.name), Layout(warehouse)
     if at_ms is not None or last is not None:
         windows = windows_with_paths(tables, topology.name, at_ms=at_ms, last=last or 1)
-        return {"topology": topology.name, "windows": windows}
+        return {"topology": topology.name, "windows": windows, "changes": _changes(tables, topology, windows)}
     of = AccountTables(layout, topology, tables.stored)
     window = current_path(tables, of, now_ms, promises(known_slas(topology).specs))
     state = TopologyState(tables.stored, layout, topology, at_ms=now_ms)
+    windows = [window] if window else windows_with_paths(tables, topology.name)
     return {
         "topology": topology.name,
-        "windows": [window] if window else windows_with_paths(tables, topology.name),
+        "windows": windows,
+        "changes": _changes(tables, topology, windows),
         "broken_slas": explained_slas(state.slas),
     }
+
+
+def _changes(tables: Tables, topology: Topology, windows: Sequence[Row]) -> list[Row]:
+    """Returns the changes of *topology* from the time with which *windows* are compared until they were finished."""
+    finished_ms = [*map(known_ms, windows)]
+    over = with_compared(Interval(min(finished_ms), max(finished_ms) + 1))
+    return [change.row for change in topology_changes(tables, topology.name, over)]
 
 
 def as_text(topology: str, window: Row) -> str:
