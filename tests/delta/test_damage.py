@@ -281,7 +281,8 @@ def test_each_kind_of_file_is_in_the_list_and_in_the_warehouse(made: Warehouse) 
     seen = {kind.name for _, path in files(made) if (kind := listed(made.control, path))}
     elsewhere = {
         "epochs/N", "news", "start_ID.json", "asking.lock", "secrets_ID.json", "query.json", "job.json", "drain.json",
-        "reopen_ID.written", "checkpoint.next", "source_changes.json", "begun.json", "state/resharded.json", "measured/ID/N.facts.zip",
+        "reopen_ID.written", "checkpoint.next", "source_changes.json", "begun.json", "state/resharded.json",
+        "measured/ID/N.facts.zip",
         "changed/ID/journal/N.data.zip", "changed/ID/state/N/N/ID.run", "changed/ID/left_out/ID",
     }  # fmt: skip
     assert seen | elsewhere == {file.name for file in FILES}

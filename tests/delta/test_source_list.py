@@ -158,6 +158,7 @@ def sources_of(**keys: dict[str, Any]) -> str:
 def test_the_first_batch_behind_changes_of_sources_records_each_once(tmp_path: Path) -> None:
     """A driver was killed before its first batch, and the next one found another file."""
     play = Play(sources_of(a={"topic": "a"}, b={"topic": "b"}), tmp_path)
+    play.start()
     follow(play.control, play.topology.sub_topologies[0], -1)
     play.batch([play.row("a", ms(0), id="x", v=0)], at_ms=ms(0.1))
     assert play.rows("topology_changes") == []

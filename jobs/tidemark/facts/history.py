@@ -88,5 +88,5 @@ def history(
         staleness=tables.ask(STALENESS, where).objects,
         budgets=tables.ask(BUDGETS, where).objects,
         without_chart=tables.ask(WITHOUT_CHART, [*of_interval, [*QUANTILES], of_subjects]).objects,
-        changes=topology_changes(tables, topology, interval),
+        changes=topology_changes(tables, topology, Interval(interval.start_ms, at_ms + 1)),
     )

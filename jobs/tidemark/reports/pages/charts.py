@@ -67,8 +67,9 @@ def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int, change
     few high values would flatten the others has equal ratios instead of equal distances. Each of *changes* is an
     upright line.
     """
-    charts = []
+    charts, samples = [], dict(BANDS)
     for operator, of_operator in groupby(rows, key=itemgetter("operator")):
+        samples |= CHANGED if changes.get(operator) else {}
         places = list(of_operator)
         p50, p90, p99 = ([(row["at_ms"], row[name]) for row in places] for name in ("p50_ms", "p90_ms", "p99_ms"))
         highest_ms = max(value for _, value in p99)
@@ -94,7 +95,6 @@ def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int, change
         columns = ["from, UTC", "median", "p90", "p99"]
         described = description + promise + _lines(changes, operator)
         charts.append(plot.figure(operator, described, drawn, Numbers(columns, numbers)))
-    samples = BANDS | CHANGED if any(changes.values()) else BANDS
     return key(samples) + Markup("").join(charts) if charts else Markup("")
 
 
