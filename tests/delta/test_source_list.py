@@ -18,6 +18,7 @@ from tidemark.control.folder import Control, ListedSource
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, parse
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress
+from tidemark.storage.warehouse import is_table
 from tidemark.stream.startup import source_list
 from tidemark.stream.startup.changes import changes_of
 from tidemark.stream.startup.evidence import evidence
@@ -161,7 +162,7 @@ def test_the_first_batch_behind_changes_of_sources_records_each_once(tmp_path: P
     play.start()
     follow(play.control, play.topology.sub_topologies[0], -1)
     play.batch([play.row("a", ms(0), id="x", v=0)], at_ms=ms(0.1))
-    assert play.rows("topology_changes") == []
+    assert not is_table(play.table("topology_changes"))
     for toml in (
         sources_of(a={"topic": "a"}, c={"topic": "c"}),
         sources_of(renamed={"topic": "a", "was": "a"}, c={"topic": "c"}),
