@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from support.crashes import Crash, crash_at
 from support.play import Play, ms
 from support.topologies import map_of, sink, source, topology_of
 from tidemark.control import folder
@@ -156,8 +157,9 @@ def sources_of(**keys: dict[str, Any]) -> str:
     return topology_of(**sources, both={"kind": "union", "inputs": list(keys)}, log=sink("both", table="log"))
 
 
-def test_the_first_batch_behind_changes_of_sources_records_each_once(tmp_path: Path) -> None:
-    """A driver was killed before its first batch, and the next one found another file."""
+@pytest.mark.parametrize("step", ["decided", "committed topology_changes", "committed batches"])
+def test_the_first_batch_behind_changes_of_sources_records_each_once(tmp_path: Path, step: str) -> None:
+    """Two drivers are killed before a batch, each on another file, and a third one in its first batch."""
     play = Play(sources_of(a={"topic": "a"}, b={"topic": "b"}), tmp_path)
     play.start()
     follow(play.control, play.topology.sub_topologies[0], -1)
@@ -172,9 +174,14 @@ def test_the_first_batch_behind_changes_of_sources_records_each_once(tmp_path: P
         assert later.topology.sub_topologies[0].name == "all"
         follow(later.control, later.topology.sub_topologies[0], 0)
         later.start()
-    later.resume({"all": 1}, {("renamed", 0): 1})
-    for second in (1, 2):
-        later.batch([later.row("renamed", ms(second), id="x", v=second)], at_ms=ms(second + 0.1))
+    later.resume({"all": 2}, {("renamed", 0): 1})
+    later.start(reached=crash_at(step))
+    rows = [later.row("renamed", ms(1), id="x", v=1)]
+    with pytest.raises(Crash):
+        later.process(1, rows, at_ms=ms(1.1))
+    later.start(epoch=2)
+    later.process(1, rows, at_ms=ms(1.1), now_ms=ms(1.5))
+    later.batch([later.row("renamed", ms(2), id="x", v=2)], at_ms=ms(2.1))
     assert [(row["batch_id"], row["operator"], row["told"]) for row in later.rows("topology_changes")] == [
         (1, "c", "the source c begins with topic c"),
         (1, "b", "the source b ends"),
