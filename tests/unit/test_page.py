@@ -117,7 +117,7 @@ def page_that_says(text, **changes):
         "partitions": [],
         "silent_groups": [],
     }
-    change = {"at": utc(0), "sub_topology": text, "operator": text, "batch_id": 2, "told": text, "line": text}
+    change = {"at": utc(0), "sub_topology": text, "operator": text, "batch_id": 2, "told": text}
     decision = {"decided_at": utc(0), **dict.fromkeys(("decision", "subject", "effect", "decided_by", "note"), text)}
     model = {
         "topology": text, "at": utc(0), "verdict": "late", "state": "running", "newest_result_at": None,

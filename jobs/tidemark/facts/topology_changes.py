@@ -57,13 +57,18 @@ class RecordedChange:
     @property
     def row(self) -> Row:
         """Its fields in documents for programs; `at` is a timestamp."""
-        return {"at": utc(self.at_ms), **omit(asdict(self), ("at_ms",)), "line": self.line}
+        return {"at": utc(self.at_ms), **omit(asdict(self), ("at_ms",))}
 
     @property
     def line(self) -> str:
         """The change with its place, for people."""
-        place = "" if self.sub_topology is None else f", batch {self.batch_id} of {self.sub_topology}"
-        return f"since {iso(self.at_ms)}{place}: {self.told}"
+        return change_line(self.row)
+
+
+def change_line(row: Row) -> str:
+    """Returns a *row* of a document as a line for people."""
+    place = "" if row["sub_topology"] is None else f", batch {row['batch_id']} of {row['sub_topology']}"
+    return f"since {iso(round(row['at'].timestamp() * 1_000))}{place}: {row['told']}"
 
 
 def with_compared(over: Interval) -> Interval:

@@ -21,7 +21,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
 from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.facts.path_facts import physical_name, windows_with_paths
-from tidemark.facts.topology_changes import topology_changes, with_compared
+from tidemark.facts.topology_changes import change_line, topology_changes, with_compared
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms
 from tidemark.model.sla_spec import known_slas
@@ -69,7 +69,7 @@ def path(options: argparse.Namespace, warehouse: Path, topology: Topology) -> st
     answer = document(warehouse, topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=options.last)
     if options.format == "json":
         return as_document(answer)
-    changed = [_fill(row["line"]) for row in answer["changes"]]
+    changed = [_fill(change_line(row)) for row in answer["changes"]]
     broken = [_fill(explained_text(row)) for row in answer.get("broken_slas", ())]
     return "\n\n".join([*(as_text(topology.name, window) for window in answer["windows"]), *changed, *broken])
 
