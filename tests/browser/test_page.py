@@ -162,8 +162,8 @@ def test_the_bands_of_latency_are_drawn_one_over_the_other(opened: Opened) -> No
 def test_charts_are_there_and_are_told_to_who_does_not_see_them(opened: Opened) -> None:
     for name, told in {
         "latencies": [
-            "board: median 100 ms, highest p99 900 ms, promised 800 ms; since 2026-01-01T12:00:30.000Z, batch 3 of main: "
-            "board begins"
+            "board: median 100 ms, highest p99 900 ms, promised 800 ms; "
+            "since 2026-01-01T12:00:30.000Z, batch 3 of main: board begins"
         ],
         "spent": [
             "Age: 1 of the 2 places shown has a window that broke the limit of an SLA. "
