@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page
 
 from support.hostile_strings import HOSTILE
 from tidemark.facts.interval_facts import PageFacts
+from tidemark.facts.topology_changes import RecordedChange
 from tidemark.model.kinds.map import Map
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.sink import Sink
@@ -92,6 +93,9 @@ def facts(named: dict[str, str], **changes: Any) -> PageFacts:
         "lags": [{"source": events, "partition": p, "at_ms": at, "lag_ms": 5_000} for p in (0, 1) for at in minutes],
         "spans": [{"source": events, "partition": 1, "activity": "idle", "at_ms": NOON, "until_ms": minutes[1]}],
         "account": {"records_in": 30, "late": 2, "quarantined": 1, "emitted": 21, "suppressed": 9},
+        "changes": [
+            RecordedChange(at_ms=NOON + 30_000, sub_topology="main", operator=board, batch_id=3, told=f"{board} begins")
+        ],
     }  # fmt: skip
     return PageFacts(**{**told, **changes})
 
@@ -157,7 +161,10 @@ def test_the_bands_of_latency_are_drawn_one_over_the_other(opened: Opened) -> No
 
 def test_charts_are_there_and_are_told_to_who_does_not_see_them(opened: Opened) -> None:
     for name, told in {
-        "latencies": ["board: median 100 ms, highest p99 900 ms, promised 800 ms"],
+        "latencies": [
+            "board: median 100 ms, highest p99 900 ms, promised 800 ms; "
+            "since 2026-01-01T12:00:30.000Z, batch 3 of main: board begins"
+        ],
         "spent": [
             "Age: 1 of the 2 places shown has a window that broke the limit of an SLA. "
             "From its end until its leaf had finished it, the slowest window shown took 1.5 s, "

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from dataclasses import replace as replace_fields
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,28 @@ from support.command_line import tidemark
 from support.play import Play, ms
 from support.separate_executors import Apart
 from support.topologies import aggregate, current, repartition, sink, source, topology_of
+from tidemark.cli.audit.complete import as_line
 from tidemark.cli.project.plan import changes_of_topology, lines_of, status_of
 from tidemark.cli.repair.begin import begin_plan
 from tidemark.cli.shared.plan import PlanChanged
 from tidemark.control import folder
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
+from tidemark.facts.history import history
+from tidemark.facts.latency_places import ChartSpan
+from tidemark.facts.topology_changes import RecordedChange, changes_by_operator, topology_changes
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import DECISIONS
+from tidemark.query.sql import Warehouse
+from tidemark.reports.documents.path import path_document as path_document
+from tidemark.reports.pages.interval_page import write_pages
+from tidemark.reports.pages.page_model import page_model
+from tidemark.reports.pages.topology_facts import topology_facts
+from tidemark.reports.pages.topology_page import operator_page, topology_page
+from tidemark.reports.promises import Promises
+from tidemark.reports.repairs import RepairDecision, record_repair
+from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.location import replace
 from tidemark.stream.distributed import resharding
@@ -33,11 +48,13 @@ from tidemark.stream.startup.soundness import Fault, Inconsistency, findings
 from tidemark.stream.startup.source_list import follow
 from tidemark.stream.startup.state_compatibility import meanings
 from tidemark.stream.state import files as state_files
+from tidemark.why.intervals import interval_state, with_changes
+from tidemark.why.walk import scene
 
 TOML = topology_of(
     events=source("id string, v bigint"),
     totals=aggregate(key=["id"], aggregates={"total": "sum(v)"}),
-    board=current("totals", "board"),
+    board=current("totals", "board", complete={"every": "10 s"}),
     dealt=repartition("totals", id=["id"], key=["id"], columns=["total"]),
     sums=aggregate("dealt", aggregates={"together": "sum(total)"}),
     counts=aggregate(key=["id"], aggregates={"n": "count(*)"}),
@@ -77,6 +94,11 @@ def values(play: Play, operator: str, sub: str = "events") -> list[tuple[int, st
     rows = [row for row in play.rows("changes", sub) if row["operator"] == operator]
     found = [(row["batch_id"], row["key"], None if row["value"] is None else json.loads(row["value"])) for row in rows]
     return sorted(found, key=str)
+
+
+def recorded(play: Play, sub: str = "events") -> list[tuple[int, str, str]]:
+    """Returns the changes of the topology that batches have recorded."""
+    return [(row["batch_id"], row["operator"], row["told"]) for row in play.rows("topology_changes", sub)]
 
 
 def refused(play: Play) -> list[Inconsistency]:
@@ -147,6 +169,15 @@ def test_an_operator_begins_with_the_sums_behind_it_and_the_others_go_on(
         (0, 1), (1, 2), (2, 3), (3, 4),
     ]  # fmt: skip
     assert sorted((row["id"], row["total"]) for row in play.rows("board")) == [("a", 2), ("b", 9)]
+    assert recorded(play) == [
+        (2, "totals", "totals begins anew: aggregates.total: was sum(v), is max(v)"),
+        (2, "dealt", "dealt begins anew with totals"),
+    ]
+    assert recorded(play, "dealt") == [(2, "sums", "sums begins anew with totals")]
+    meanings_of = "SELECT operator, meaning, begun_with, count(*) FROM changes_by_meaning WHERE operator <> 'dealt' "
+    assert Warehouse(play.home).ask(f"{meanings_of} GROUP BY ALL ORDER BY ALL").rows == (
+        ("counts", 1, None, 6), ("sums", 1, None, 3), ("sums", 2, 2, 2), ("totals", 1, None, 3), ("totals", 2, 2, 3),
+    )  # fmt: skip
     for row in play.rows("operator_batches"):
         came = row["records_in"] + row["held_before"]
         became = ("emitted", "suppressed", "late", "quarantined", "duplicate", "filtered", "passed", "superseded")
@@ -182,6 +213,10 @@ def test_a_begin_that_is_interrupted_is_done_again(
         batch(play, 2, a=2)
         assert values(play, "totals")[-1] == (2, "a", {"total": 2})
         assert [value["together"] for _, key, value in values(play, "sums", "dealt") if key == "a"] == [1, 4, 2]
+        assert [[row[:2] for row in recorded(play, sub)] for sub in ("events", "dealt")] == [
+            [(2, "totals"), (2, "dealt")],
+            [(2, "sums")],
+        ]
         if done:
             break
     assert at >= 6  # of each stream the list of its states, what began, and what it means now
@@ -291,6 +326,78 @@ def test_the_commands_show_the_plan_and_record_the_decision(
     assert command("plan", "play.toml") == (0, "play: 8 go on\n")
     (decision,) = scan(Layout(play.home).report_table("play", DECISIONS.name)).collect().to_dicts()
     assert (decision["decision"], decision["decided_by"], decision["note"]) == ("begin", "Ann", "the maximum")
+
+
+def test_whoever_reads_numbers_sees_where_the_new_meaning_begins(
+    tmp_path: Path, played: Callable[[Path, int], Play]
+) -> None:
+    play = played(tmp_path / "w", 1)
+    layout, topology, tables = Layout(play.home), play.topology, Warehouse(play.home, topology="play")
+    plan = begin_plan(topology, play.home, "totals")
+    plan.apply()
+    made = RepairDecision(
+        topology="play", sub_topology="events", command="begin", effect=plan.effect, outcome=RepairOutcome.APPLIED,
+        by="Ann", note="the maximum",
+    )  # fmt: skip
+    record_repair(layout, made, at_ms=ms(1.5))
+    start(play)
+    batch(play, 2, a=2)
+    batch(play, 30, a=9)
+    start_over = replace_fields(made, sub_topology=None, command="start-over", effect="all", note="")
+    record_repair(layout, start_over, at_ms=ms(40))
+
+    changes = topology_changes(tables, "play", Interval(ms(0), ms(60)))
+    of_totals = "totals begins anew: aggregates.total: was sum(v), is max(v)"
+    assert changes == [
+        RecordedChange(at_ms=ms(2.1), sub_topology="events", operator="dealt", batch_id=2,
+                       told="dealt begins anew with totals"),
+        RecordedChange(at_ms=ms(2.1), sub_topology="events", operator="totals", batch_id=2, told=of_totals),
+        RecordedChange(at_ms=ms(2.2), sub_topology="dealt", operator="sums", batch_id=2,
+                       told="sums begins anew with totals"),
+        RecordedChange(at_ms=ms(40), sub_topology=None, operator=None, batch_id=None, told="the topology starts over"),
+    ]  # fmt: skip
+    by_operator = {name: [each.operator for each in of] for name, of in changes_by_operator(changes, topology).items()}
+    assert by_operator == {
+        "events": [None], "counts": [None], "log": [None], "totals": ["totals", None], "board": ["totals", None],
+        "dealt": ["dealt", "totals", None], "dealt_source": ["dealt", "totals", None],
+        "sums": ["dealt", "totals", "sums", None],
+    }  # fmt: skip
+
+    line = f"since 2014-05-13T12:00:02.100Z, batch 2 of events: {of_totals}"
+    model = page_model(tables, layout, topology, Promises(), at_ms=ms(31), operator="board")
+    assert [row["told"] for row in model["changes"]] == [
+        "sums begins anew with totals", of_totals, "dealt begins anew with totals",
+    ]  # fmt: skip
+    assert [(row["decision"], row["decided_by"], row["note"]) for row in model["decisions"]] == [
+        ("begin", "Ann", "the maximum")
+    ]
+    facts = topology_facts(tables, scene(topology, layout, ms(31), stored=tables.stored))
+    page = topology_page(model, facts, topology)
+    assert of_totals in page
+    assert "the maximum" in page
+    pages: dict[str, str] = {}
+    for operator in ("board", "log"):
+        past = history(tables, "play", [operator], ChartSpan.HOUR, at_ms=ms(31))
+        pages[operator] = operator_page(model, facts, topology, operator, past, ())
+    # The axis ends with the minute, so the change lies 57.9 s before its end.
+    x = 1_000 - 57.9 / 3.6
+    assert re.findall(r'<line class="changed" x1="([\d.]+)"', pages["board"]) == [f"{x:.1f}"]
+    assert 'class="changed"' not in pages["log"]
+    assert (line[1:] in pages["board"], line[1:] in pages["log"]) == (True, False)
+
+    hour_ms, day_ms = 3_600_000, 24 * 3_600_000
+    for begins_ms, is_told in ((0, True), (hour_ms, True), (7 * day_ms - hour_ms, True), (8 * day_ms, False)):
+        interval = Interval(ms(0) + begins_ms, ms(0) + begins_ms + hour_ms)
+        (file,) = write_pages(tables, topology, interval, tmp_path / "page.html")
+        assert (of_totals in file.read_text()) is is_told
+    told = path_document(play.home, topology, now_ms=ms(31))["changes"]
+    assert [row["operator"] for row in told] == ["dealt", "totals", "sums"]
+
+    of = scene(topology, layout, ms(31), stored=tables.stored)
+    state = with_changes(interval_state(of, topology.operators["board"], ms(5)), tables, of)
+    assert as_line(state, topology.operators["board"]).endswith(
+        f"{line} (its rows of earlier batches mean what they meant before)"
+    )
 
 
 PLACEHOLDER = "3b7be2a93f31"

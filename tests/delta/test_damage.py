@@ -281,7 +281,8 @@ def test_each_kind_of_file_is_in_the_list_and_in_the_warehouse(made: Warehouse) 
     seen = {kind.name for _, path in files(made) if (kind := listed(made.control, path))}
     elsewhere = {
         "epochs/N", "news", "start_ID.json", "asking.lock", "secrets_ID.json", "query.json", "job.json", "drain.json",
-        "reopen_ID.written", "checkpoint.next", "begun.json", "state/resharded.json", "measured/ID/N.facts.zip",
+        "reopen_ID.written", "checkpoint.next", "source_changes.json", "begun.json", "state/resharded.json",
+        "measured/ID/N.facts.zip",
         "changed/ID/journal/N.data.zip", "changed/ID/state/N/N/ID.run", "changed/ID/left_out/ID",
     }  # fmt: skip
     assert seen | elsewhere == {file.name for file in FILES}
@@ -529,7 +530,7 @@ def pages(copied: Warehouse, *, at_ms: int = NOON + 10_000) -> list[str] | str:
         return [
             topology_page(model, facts, topology),
             operator_page(model, facts, topology, "board", past, []),
-            history_page(topology.name, past, at_ms=at_ms),
+            history_page(topology, past, at_ms=at_ms),
             sla_page(home, topology.name, model),
             start_page([model], folder=home),
             *(file.read_text() for file in written),

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from support.crashes import Crash, crash_at
 from support.play import Play, ms
 from support.topologies import map_of, sink, source, topology_of
 from tidemark.cli.project.plan import with_amounts
@@ -22,6 +23,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.topology import SubTopology, parse
 from tidemark.semantics.progress import InputProgress, PartitionProgress, StreamProgress
+from tidemark.storage.warehouse import is_table
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.startup import source_list
 from tidemark.stream.startup.changes import changes_of
@@ -103,6 +105,7 @@ def test_a_checkpoint_follows_the_names_of_its_sources(tmp_path: Path) -> None:
         ListedSource(name="files", place="folder /srv/in"),
         ListedSource(name="a", place="topic z", topic="z", after=7),
     ]
+    assert [(each.name, each.after) for each in control.source_changes()] == [("c", 7), ("renamed", 7), ("a", 7)]
     # What batch 7 knows of a is of the former topic; batch 8 may have read the new one.
     inputs = {name: InputProgress(partitions={0: PartitionProgress(until_offset=2)}) for name in ("a", "b", "files")}
     before, after = (StreamProgress(batch_id=number, inputs=inputs) for number in (7, 8))
@@ -147,9 +150,53 @@ def test_a_driver_finishes_what_the_one_before_began(tmp_path: Path, monkeypatch
         now = {name: text for name, text in content(control).items() if not name.endswith(".json")}
         assert now == {name: text for name, text in content(expected).items() if not name.endswith(".json")}, at
         assert control.sources() == expected.sources()
+        assert control.source_changes() == expected.source_changes()
         if done:
             break
     assert at > 8
+
+
+def sources_of(**keys: dict[str, Any]) -> str:
+    """Returns a stream with the sources *keys*, which sends nothing on."""
+    sources = {name: source(sub_topology="all", **more) for name, more in keys.items()}
+    return topology_of(**sources, both={"kind": "union", "inputs": list(keys)}, log=sink("both", table="log"))
+
+
+@pytest.mark.parametrize("step", ["decided", "committed topology_changes", "committed batches"])
+def test_the_first_batch_behind_changes_of_sources_records_each_once(tmp_path: Path, step: str) -> None:
+    """Two drivers are killed before a batch, each on another file, and a third one in its first batch."""
+    play = Play(sources_of(a={"topic": "a"}, b={"topic": "b"}), tmp_path)
+    play.start()
+    follow(play.control, play.topology.sub_topologies[0], -1)
+    play.batch([play.row("a", ms(0), id="x", v=0)], at_ms=ms(0.1))
+    assert not is_table(play.table("topology_changes"))
+    for toml in (
+        sources_of(a={"topic": "a"}, c={"topic": "c"}),
+        sources_of(renamed={"topic": "a", "was": "a"}, c={"topic": "c"}),
+        sources_of(c={"topic": "c"}, renamed={"topic": "a"}),
+    ):
+        later = Play(toml, tmp_path)
+        assert later.topology.sub_topologies[0].name == "all"
+        follow(later.control, later.topology.sub_topologies[0], 0)
+        later.start()
+    later.resume({"all": 2}, {("renamed", 0): 1})
+    later.start(reached=crash_at(step))
+    rows = [later.row("renamed", ms(1), id="x", v=1)]
+    with pytest.raises(Crash):
+        later.process(1, rows, at_ms=ms(1.1))
+    later.start(epoch=2)
+    later.process(1, rows, at_ms=ms(1.1), now_ms=ms(1.5))
+    later.batch([later.row("renamed", ms(2), id="x", v=2)], at_ms=ms(2.1))
+    assert [(row["batch_id"], row["operator"], row["told"]) for row in later.rows("topology_changes")] == [
+        (1, "c", "the source c begins with topic c"),
+        (1, "b", "the source b ends"),
+        (1, "renamed", "the source renamed goes on where a was"),
+    ]
+    # The next driver finds nothing to record.
+    last = Play(later.toml, tmp_path)
+    last.resume({"all": 3}, {("renamed", 0): 3})
+    last.batch([last.row("renamed", ms(3), id="x", v=3)], at_ms=ms(3.1))
+    assert len(last.rows("topology_changes")) == 3
 
 
 DRIFTING = 'max_drift = "1 s"\n' + topology_of(events=source(idle_after="1 min"), log=sink("events", table="log"))

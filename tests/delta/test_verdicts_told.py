@@ -117,7 +117,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
         "reports/pages/topology_page.html.j2": topology_page(live, document, topology)
         + topology_page(reported, document, topology),
         "reports/pages/operator_page.html.j2": operator_page(of_board, document, topology, "board", past, []),
-        "reports/pages/history_page.html.j2": history_page("play", of_all, at_ms=at_ms),
+        "reports/pages/history_page.html.j2": history_page(topology, of_all, at_ms=at_ms),
         "reports/pages/problem_page.html.j2": problem_page("d", status=404, start="."),
         "reports/pages/page.html.j2": page(page_facts(tables, topology, interval)),
         "sla/page.html.j2": sla_page(play.home, "play", reported),

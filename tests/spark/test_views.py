@@ -28,6 +28,7 @@ from tidemark.model.tables.catalog import (
     OPERATOR_WINDOWS,
     PARTITION_BATCHES,
     SLA_RESULTS,
+    TOPOLOGY_CHANGES,
 )
 from tidemark.query.sql_script import script
 from tidemark.storage.warehouse import views
@@ -63,6 +64,19 @@ def changed(warehouse):
     ]
     warehouse.write(CHANGES, rows, "a")
     warehouse.write(CHANGES, [change(3, 0, "late", 2_600, "b's")], "b")
+    # It began anew in batch 2, of which two things are told, and in batch 10.
+    begun = [(2, "o", "sum"), (2, "o", "key"), (10, "o", "sum"), (1, "other", "sum")]
+    warehouse.write(TOPOLOGY_CHANGES, [{"batch_id": n, "operator": name, "told": told} for n, name, told in begun], "a")
+
+
+def test_updates_of_an_operator_are_told_apart_by_its_meaning(ask):
+    counted = "SELECT sub_topology, meaning, begun_with, count(*), min(batch_id) FROM changes_by_meaning"
+    assert ask(f"{counted} WHERE operator = 'o' GROUP BY sub_topology, meaning, begun_with") == [
+        ("a", 1, None, 4, 1),
+        ("a", 2, 2, 3, 2),
+        ("a", 3, 10, 1, 10),
+        ("b", 1, None, 1, 3),
+    ]
 
 
 def test_the_state_of_a_key_is_its_last_update_unless_deleted(ask):

@@ -233,7 +233,7 @@ class Asker:
             ),
             "page of the SLAs": lambda: _seen(sla_page(scene.warehouse, topology.name, self._whole_model)),
             "page of the history": lambda: _seen(
-                history_page(topology.name, self._history([*topology.terminals]), at_ms=scene.at_ms)
+                history_page(topology, self._history([*topology.terminals]), at_ms=scene.at_ms)
             ),
         }
         source = topology.outside_sources[0].name
@@ -421,7 +421,7 @@ def renamed(question: str, answer: Answer) -> Answer:
 def differences(scene: str, question: str, stored: Answer, found: Answer) -> list[str]:
     """Returns what *found* has otherwise than *stored*, whose names are the new ones.
 
-    A table may have new columns, and its columns may have another order.
+    A table may have new columns, and its columns may have another order. An object of a document may have new fields.
     """
     may_change = [each for each in CHANGED if fnmatch(scene, each.scene) and fnmatch(question, each.question)]
 
@@ -435,7 +435,8 @@ def differences(scene: str, question: str, stored: Answer, found: Answer) -> lis
             Answer(each.columns, tuple(row for row in each.rows if not is_left_out(str(row[0]))))
             for each in (stored, found)
         )
-        return _told(scene, question, *kept_rows)
+        was, now = kept_rows
+        return _told(scene, question, was, _without_new_fields(was, now) if was.columns == ("path", "value") else now)
     if question.startswith("cookbook") and not is_digest(stored) and stored.columns != found.columns:
         return [f"{scene}, {question}: its columns were {stored.columns}, and are {found.columns}"]
     names = [row[0] for row in stored.rows] if is_digest(stored) else stored.columns
@@ -449,6 +450,20 @@ def differences(scene: str, question: str, stored: Answer, found: Answer) -> lis
         rows = tuple(row for row in stored.rows if row[0] in kept)
         return _told(scene, question, Answer(stored.columns, rows), digest(same))
     return _told(scene, question, picked(stored, kept), same)
+
+
+def _without_new_fields(stored: Answer, found: Answer) -> Answer:
+    """Returns the document *found* without the fields that no object of *stored* has in their place."""
+    paths = {re.sub(r"\[\d+\]", "", path) for path, _ in stored.rows}
+    objects = {path[: end.start()] for path in paths for end in re.finditer(r"\.|$", path)} | {""}
+
+    def is_new(path: str) -> bool:
+        path = re.sub(r"\[\d+\]", "", path)
+        known = max((each for each in objects if f"{path}.".startswith(f"{each}." if each else "")), key=len)
+        # What was no object, such as null or an empty list, has got no fields but another value.
+        return known != path and known not in paths
+
+    return Answer(found.columns, tuple(row for row in found.rows if not is_new(row[0])))
 
 
 UNNAMED = (("line",), ("path", "value"))

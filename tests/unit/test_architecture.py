@@ -108,7 +108,7 @@ IMPORTS = {
     ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
     "facts": (
-        "collecting escaping errors semantics model.tables model.settings model.project model "
+        "collecting escaping errors graph semantics model.tables model.settings model.project model "
         "kernels.columns kernels.reports storage storage.delta control spark_session stream.journal "
         "stream.startup query"
     ),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemark.facts.topology_changes import RecordedChange
 from tidemark.model.settings.intervals import Interval
 from tidemark.reports.pages.charts import (
     MOST,
@@ -203,6 +204,22 @@ def test_bands_are_broken_where_nothing_was_measured():
     # The middles of minutes 0 and 1 of ten are at 5 and 15 % of 1,000; minute 5 alone is as wide as a minute.
     assert re.findall('<polyline points="(.*?)"', drawn) == ["50,76.19 150,76.19", "500,76.19 600,76.19"]
     assert drawn.count('<polygon class="p99"') == 2
+
+
+def test_an_upright_line_is_where_numbers_begin_to_mean_something_else():
+    minute = {"operator": "board", "at_ms": 0, "p50_ms": 100, "p90_ms": 200, "p99_ms": 400, "sla_ms": None}
+    change = RecordedChange(at_ms=150_000, sub_topology="main", operator="sums", batch_id=7, told="sums begins <anew>")
+    rows = [minute, minute | {"operator": "other"}]
+    told = "since 1970-01-01T00:02:30.000Z, batch 7 of main: sums begins &lt;anew&gt;"
+    drawn = latency_bands(rows, TEN_MINUTES, 60_000, {"board": [change], "other": []})
+    # Two and a half minutes of ten are a quarter of 1,000.
+    line = f'<line class="changed" x1="250" x2="250" y1="0" y2="100"><title>{told}</title></line>'
+    assert (drawn.count('<line class="changed"'), drawn.count(line)) == (1, 1)
+    assert f"<strong>board</strong>: median 100 ms, highest p99 400 ms; {told}</figcaption>" in drawn
+    assert "the numbers begin to mean something else" in drawn
+    assert "something else" not in latency_bands(rows[1:], TEN_MINUTES, 60_000, {"board": [change]})
+    updates = {"operator": "board", "at_ms": 0, "emitted": 6, "suppressed": 2}
+    assert line in emission([updates], TEN_MINUTES, 60_000, {"board": [change]})
 
 
 def test_a_line_stays_in_its_interval():

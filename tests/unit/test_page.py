@@ -117,12 +117,14 @@ def page_that_says(text, **changes):
         "partitions": [],
         "silent_groups": [],
     }
+    change = {"at": utc(0), "sub_topology": text, "operator": text, "batch_id": 2, "told": text}
+    decision = {"decided_at": utc(0), **dict.fromkeys(("decision", "subject", "effect", "decided_by", "note"), text)}
     model = {
         "topology": text, "at": utc(0), "verdict": "late", "state": "running", "newest_result_at": None,
         "newest_result_age_ms": None, "cause": cause, "causes": [cause], "streams": [stream], "slas": slas,
         "operators": {"events": standing, "slow": standing | {"slas": []}}, "path": window, "report": None,
         "records_in": 3, "quarantined": 0, "late": 0, "quarantined_last_hour": 0, "late_last_hour": 0,
-        **nothing,
+        "changes": [change], "decisions": [decision], **nothing,
     }  # fmt: skip
     return topology_page({**model, **changes}, told, topology)
 
@@ -137,8 +139,9 @@ def test_what_a_table_says_is_text_on_the_page_of_a_topology(hostile):
     page = page_that_says(hostile)
     written = escape(inert(hostile)).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")  # as Jinja2 writes them
     harmless = page_that_says("harmless")
-    # Title, links and heading 3; cause twice, each 2; boxes and path 3; parts and steps 2; findings, streams, table 8.
-    assert visible(page).count(written) == visible(harmless).count("harmless") == 20
+    # Title, links and heading 3; cause twice, each 2; boxes and path 3; parts and steps 2; findings, streams, table 8;
+    # a change 3, a decision 5.
+    assert visible(page).count(written) == visible(harmless).count("harmless") == 28
     assert re.findall("<[a-z]+", page) == re.findall("<[a-z]+", harmless)
     assert page.replace("\n", "").isprintable()
     assert page.count('class="on-path amber"') == 2

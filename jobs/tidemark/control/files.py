@@ -94,6 +94,11 @@ FILES = (
         "driver started, remove it: the next driver writes it",
     ),
     ControlFile(
+        "source_changes.json",
+        "the driver, when its sources changed",
+        "changes of sources, until a batch has recorded them in `topology_changes`",
+    ),
+    ControlFile(
         "begun.json",
         "`tidemark begin`",
         "operators that began without their former states",

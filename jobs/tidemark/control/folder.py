@@ -190,6 +190,16 @@ class Begun:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TopologyChange(Begun):
+    """The operator *name* has another meaning, or the source another place or name, behind the batch `after`.
+
+    `line` says in words what the topology file has changed.
+    """
+
+    line: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class ListedSource(Begun):
     """A source in the order in which Spark's checkpoint has its offsets.
 
@@ -607,14 +617,24 @@ class Control:
         """Stores the sources *now* in place of the earlier ones."""
         replace(self.home / "sources.json", sealed(self.home, "sources.json", [asdict(each) for each in now]))
 
-    def begun(self) -> list[Begun]:
-        """Returns the operators that began anew, oldest first."""
-        all_ = unsealed(self.home, "begun.json", lambda all_: [parsed(Begun, each) for each in all_])
+    def source_changes(self) -> list[TopologyChange]:
+        """Returns the changes of sources that the newest batch may not have recorded, oldest first."""
+        all_ = read(self.home, "source_changes.json", lambda all_: [parsed(TopologyChange, each) for each in all_])
         return all_ or []
 
-    def begin_anew(self, names: Iterable[str], after: int, now: Mapping[str, str]) -> None:
-        """Lets the operators *names* begin with the batch behind *after*; the meanings to store are *now*."""
-        begun = [*self.begun(), *(Begun(name=name, after=after) for name in names)]
+    def keep_source_changes(self, now: Sequence[TopologyChange]) -> None:
+        """Stores the changes *now* in place of the earlier ones."""
+        replace(self.home / "source_changes.json", json.dumps([asdict(each) for each in now]))
+
+    def begun(self) -> list[TopologyChange]:
+        """Returns the operators that began anew, oldest first."""
+        all_ = unsealed(self.home, "begun.json", lambda all_: [parsed(TopologyChange, each) for each in all_])
+        return all_ or []
+
+    def begin_anew(self, operators: Iterable[TopologyChange], now: Mapping[str, str]) -> None:
+        """Lets *operators* begin, each behind its batch; the meanings to store are *now*."""
+        # A command that was interrupted is given again, and would list its operators twice.
+        begun = dict.fromkeys([*self.begun(), *operators])
         replace(self.home / "begun.json", sealed(self.home, "begun.json", [asdict(each) for each in begun]))
         replace(self.home / "meanings.json", sealed(self.home, "meanings.json", dict(now)))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.latency_places import ChartSpan, latencies_in_places
+from tidemark.facts.topology_changes import RecordedChange, topology_changes
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_spec import QUANTILES
 
@@ -47,6 +48,7 @@ class PastMeasurements:
         staleness: the greatest of each place, as rows with `name` of the SLA, `at_ms`, `value` (ms) and `limit_ms`.
         budgets: the last unused share of each place, as rows with `name` of the objective, `at_ms` and `value`.
         without_chart: SLAs whose measure is none of these, as rows with `sla`, `measure` and `subject`.
+        changes: changes of the topology, after which numbers mean something else.
     """
 
     span: ChartSpan
@@ -55,6 +57,7 @@ class PastMeasurements:
     staleness: Sequence[Row]
     budgets: Sequence[Row]
     without_chart: Sequence[Row]
+    changes: Sequence[RecordedChange]
 
 
 def history(
@@ -85,4 +88,5 @@ def history(
         staleness=tables.ask(STALENESS, where).objects,
         budgets=tables.ask(BUDGETS, where).objects,
         without_chart=tables.ask(WITHOUT_CHART, [*of_interval, [*QUANTILES], of_subjects]).objects,
+        changes=topology_changes(tables, topology, Interval(interval.start_ms, at_ms + 1)),
     )

@@ -7,13 +7,14 @@ overlaps. Instants are epoch ms, lengths ms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tidemark.escaping import inert
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.latency_places import latencies_in_places
 from tidemark.facts.path_facts import FINISHED_MS, MEASURED_STEPS, UNFINISHED
+from tidemark.facts.topology_changes import RecordedChange, topology_changes, with_compared
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
 from tidemark.semantics.quantiles import MEDIAN, median_sql, place_sql, quantile_sql
@@ -185,7 +186,8 @@ SPANS = f"""
 class PageFacts:
     """The facts about *topology* in *interval*.
 
-    Rows are those of the queries above. There is one measurement for each `place_ms` on the axis of a chart.
+    Rows are those of the queries above. There is one measurement for each `place_ms` on the axis of a chart. `changes`
+    are those of the interval and of the week before it, with which its numbers are compared.
     """
 
     topology: Topology
@@ -203,6 +205,7 @@ class PageFacts:
     lags: list[Row]
     spans: list[Row]
     account: Row
+    changes: list[RecordedChange]
 
     @property
     def latency_place_ms(self) -> int:
@@ -250,6 +253,10 @@ def page_facts(tables: Tables, topology: Topology, interval: Interval, *, now_ms
         lags=ask(LAGS, place_ms, end_ms=until_ms),
         spans=ask(SPANS, end_ms=until_ms),
         account=ask(ACCOUNT, sources)[0],
+        changes=[
+            replace(change, told=inert(change.told))
+            for change in topology_changes(tables, topology.name, with_compared(interval))
+        ],
     )
 
 

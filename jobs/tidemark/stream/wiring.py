@@ -8,7 +8,7 @@ from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import arrow_schema
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import HOP
+from tidemark.model.tables.catalog import HOP, TOPOLOGY_CHANGES
 from tidemark.storage.delta.format import stamp_warehouse
 from tidemark.storage.delta.log import HOP_LOG
 from tidemark.storage.delta.requirements import TableWatch
@@ -91,7 +91,9 @@ def build_engine(
     control = Control(stream.control)
     kept, now = control.meanings(), types(sub, steps)
     refuse_other_types(kept, now)
-    create_tables(stream.home, sub, steps.schemas)
+    changes = [*control.begun(), *control.source_changes()]
+    # A table costs checks and maintenance, and most files never change in such a way.
+    create_tables(stream.home, sub, steps.schemas, without=() if changes else [TOPOLOGY_CHANGES.name])
     written = {stream.home / name: access for name, access in tables_written(sub).items()}
     declared = {each.path: each.schema for each in declared_tables(stream.home, sub, steps.schemas)}
     tables = TableWatch(written, declared)
@@ -106,7 +108,16 @@ def build_engine(
     intact = LossCheck(f"{topology.name} {sub.name}", control.accepted_loss, reread, hops_begin_at)
     table_marks = TableMarks(stream.layout.warehouse)
     decider = Decider.of(
-        stream, steps, broker, intact, table_marks, fence.clock, slow_ms=slow_ms, timeline=timeline, looks=looks
+        stream,
+        steps,
+        broker,
+        intact,
+        table_marks,
+        fence.clock,
+        slow_ms=slow_ms,
+        timeline=timeline,
+        looks=looks,
+        changes=changes,
     )
     journal_home = stream.control / "journal"
     committer = Committer(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, assert_never
 
@@ -11,10 +11,12 @@ import polars as pl
 
 from tidemark.collecting import names_in, present
 from tidemark.errors import InvalidArgument
+from tidemark.facts.answers import Tables
+from tidemark.facts.topology_changes import RecordedChange, concerning, topology_changes, with_compared
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.topology import SubTopology, Topology
@@ -47,6 +49,7 @@ class IntervalState:
         by_idleness: an idle partition had not passed it.
         reason: what it waits for, or waited for longest; what happened to it since.
         expected_at_ms: the clock at which it will be complete; None: it is, or that cannot be estimated.
+        changes: changes after which rows of the table mean something else, since a week before it was complete.
     """
 
     operator: str
@@ -61,6 +64,7 @@ class IntervalState:
     by_idleness: bool = False
     reason: str
     expected_at_ms: int | None = None
+    changes: tuple[RecordedChange, ...] = ()
 
 
 def table_operator(topology: Topology, table: str) -> Operator | None:
@@ -117,6 +121,14 @@ def interval_state(of: Scene, operator: Operator, time_ms: int) -> IntervalState
         return state(is_complete=True, records=0, reason=reason)
     reason, expected_at_ms = _waits(of, operator, passed_ms)
     return state(is_complete=False, reason=reason, expected_at_ms=expected_at_ms)
+
+
+def with_changes(state: IntervalState, tables: Tables, of: Scene) -> IntervalState:
+    """Returns *state* with the changes of the topology that *tables* have."""
+    since_ms = of.at_ms if state.complete_at_ms is None else state.complete_at_ms
+    over = with_compared(Interval(min(since_ms, of.at_ms), of.at_ms + 1))
+    changes = concerning(topology_changes(tables, of.topology.name, over), of.topology, state.operator)
+    return replace(state, changes=tuple(changes))
 
 
 _OTHER_LENGTH = "its records were counted in intervals of another length, before `every` or `timezone` was changed"

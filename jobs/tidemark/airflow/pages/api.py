@@ -540,7 +540,7 @@ def show_history(name: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
     topology, at_ms = _named(name), wall_clock_ms()
     tables = answers_over(_warehouse(), name)
     past = history(tables, name, list(topology.terminals), over, at_ms=at_ms)
-    return HTMLResponse(history_page(name, past, at_ms=at_ms), headers=HEADERS)
+    return HTMLResponse(history_page(topology, past, at_ms=at_ms), headers=HEADERS)
 
 
 @app.get("/pages/{name}/streams/{stream}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, time
 from types import MappingProxyType
 from typing import Any
@@ -20,13 +20,15 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.clock import wall_clock_ms
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import one_line
+from tidemark.facts.answers import answers_over
+from tidemark.facts.topology_changes import RecordedChange
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso
 from tidemark.model.settings.lengths import counted
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
-from tidemark.why.intervals import IntervalState, interval_state, newest_time_ms, table_operator
+from tidemark.why.intervals import IntervalState, interval_state, newest_time_ms, table_operator, with_changes
 from tidemark.why.walk import scene
 
 
@@ -46,9 +48,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """Prints the state of the interval."""
     topology, operator = _with_table(topologies(options), options.table)
-    of = scene(topology, Layout(existing_warehouse(options)), wall_clock_ms())
+    warehouse = existing_warehouse(options)
+    tables = answers_over(warehouse, topology.name)
+    of = scene(topology, Layout(warehouse), wall_clock_ms(), stored=tables.stored)
     time_ms = _time_ms(options.at, operator, newest_time_ms(of, operator))
-    state = interval_state(of, operator, time_ms)
+    state = with_changes(interval_state(of, operator, time_ms), tables, of)
     say_inert(FORMATS[options.format](state, operator))
     return 0 if state.is_complete else 1
 
@@ -102,26 +106,37 @@ def as_line(state: IntervalState, operator: Operator) -> str:
         clock += " %Z"
     until = f"{end:{clock}}" if end.date() == start.date() else f"{end:%Y-%m-%d {clock}}"
     what = f"{state.operator} {start:%Y-%m-%d {clock}}–{until} {zone.key}"
+    return one_line("; ".join([f"{what}: {_completeness(state)}", *(_told(change, state) for change in state.changes)]))
+
+
+def _completeness(state: IntervalState) -> str:
     if state.is_complete is None:
-        return one_line(f"{what}: not known; {state.reason}")
+        return f"not known; {state.reason}"
     if not state.is_complete:
         expected = "no estimate" if state.expected_at_ms is None else f"expected about {iso(state.expected_at_ms)}"
-        return one_line(f"{what}: not complete, {expected}; {state.reason}")
+        return f"not complete, {expected}; {state.reason}"
     since = "" if state.complete_at_ms is None else f" since {iso(state.complete_at_ms)}"
     passed = f"the watermark has passed {iso(state.watermark_needed_ms)}"
     final = "final, since late records are set aside" if state.is_final else "not final: late records still change it"
     records = "records not counted" if state.records is None else counted(state.records, "record")
     idle = ", by idleness" if state.by_idleness else ""
     again = f", reopened {counted(state.reopenings, 'time')}" if state.reopenings else ""
-    return one_line(f"{what}: complete{since}{idle}{again}: {passed}; {records}; {final}; {state.reason}")
+    return f"complete{since}{idle}{again}: {passed}; {records}; {final}; {state.reason}"
+
+
+def _told(change: RecordedChange, state: IntervalState) -> str:
+    """Says of *change* which rows of the interval have the meaning before it."""
+    is_later = state.complete_at_ms is not None and change.at_ms > state.complete_at_ms
+    before = "it was complete before" if is_later else "its rows of earlier batches mean what they meant before"
+    return f"{change.line} ({before})"
 
 
 def as_object(state: IntervalState, _: Operator) -> str:
     """Formats a JSON object with instants in ISO 8601."""
     row: dict[str, Any] = {}
-    for name, value in asdict(state).items():
+    for name, value in asdict(replace(state, changes=())).items():
         row[name.removesuffix("_ms")] = iso(value) if name.endswith("_ms") and value is not None else value
-    return as_document(row)
+    return as_document({**row, "changes": [change.row for change in state.changes]})
 
 
 FORMATS: Mapping[str, Callable[[IntervalState, Operator], str]] = MappingProxyType(

@@ -20,6 +20,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
 from tidemark.facts.answers import Row
 from tidemark.facts.path_facts import physical_name
+from tidemark.facts.topology_changes import change_line
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
@@ -64,8 +65,9 @@ def path(options: argparse.Namespace, warehouse: Path, topology: Topology) -> st
     answer = path_document(warehouse, topology, now_ms=wall_clock_ms(), at_ms=at_ms, last=options.last)
     if options.format == "json":
         return as_document(answer)
+    changed = [_fill(change_line(row)) for row in answer["changes"]]
     broken = [_fill(explained_text(row)) for row in answer.get("broken_slas", ())]
-    return "\n\n".join([*(as_text(topology.name, window) for window in answer["windows"]), *broken])
+    return "\n\n".join([*(as_text(topology.name, window) for window in answer["windows"]), *changed, *broken])
 
 
 def as_text(topology: str, window: Row) -> str:

@@ -6,7 +6,7 @@ The operator, and the sums behind it, begin without their states, with the next 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.plan import PlanChanged, RepairPlan, add_author, add_plan, carry_out
 from tidemark.cli.shared.streams import topology_with_file
 from tidemark.collecting import names_in
-from tidemark.control.folder import Control
+from tidemark.control.folder import Control, TopologyChange
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
@@ -33,7 +33,7 @@ from tidemark.stream.journal.place import newest_batch_at
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
 from tidemark.stream.startup.changes import begins_with, goes_on_behind, keeps_states, windowed
-from tidemark.stream.startup.state_compatibility import meanings, types
+from tidemark.stream.startup.state_compatibility import changed, meanings, types
 from tidemark.stream.state.files import remove_unnamed
 
 
@@ -74,7 +74,7 @@ def begin_plan(topology: Topology, warehouse: Path, operator: str, *, drop_rows:
     parts: list[_Part] = []
     for sub in topology.sub_topologies:
         if own := [name for name in names_in(sub.operators) if name in begin]:
-            parts.append(_Part(Stream(topology, sub, Layout(warehouse)), own))
+            parts.append(_Part(Stream(topology, sub, Layout(warehouse)), own, operator))
     for part in parts:
         if Control(part.stream.control).is_held():
             msg = f"{part.name}: its driver is running; drain it first (`tidemark down {topology.name}`)"
@@ -104,10 +104,10 @@ def _mixed(topology: Topology, begin: Sequence[str], goes_on: Sequence[str]) -> 
 
 
 class _Part:
-    """The *operators* of *stream* that begin anew."""
+    """The *operators* of *stream* that begin anew, because *first* does."""
 
-    def __init__(self, stream: Stream, operators: Sequence[str]) -> None:
-        self.stream, self.operators = stream, operators
+    def __init__(self, stream: Stream, operators: Sequence[str], first: str) -> None:
+        self.stream, self.operators, self._first = stream, operators, first
         self.name = f"{stream.topology.name}/{stream.sub.name}"
         self.newest = newest_entry(stream.control)
         self.batch_id = self.newest.batch_id if self.newest else None
@@ -159,18 +159,27 @@ class _Part:
         remove_unnamed(stream.control, newest.notes.states, check_lease=check_lease)
         by = sharding_of(stream)
         write_anew(stream, journal, newest, by, lambda text: None, self.operators, check_lease=check_lease)
-        control.begin_anew(self.operators, newest.batch_id, self._meanings(control, steps))
+        kept, now = control.meanings(), {**meanings(stream.sub), **types(stream.sub, steps)}
+        control.begin_anew(self._changes(kept, now, newest.batch_id), self._meanings(kept, now))
         return f"{self.line(drop_rows=drop_rows)}{self._dropped() if drop_rows else ''}"
 
-    def _meanings(self, control: Control, steps: Steps) -> dict[str, str]:
-        """Returns the stored meanings, with the present ones of the operators in place of theirs."""
-        now = {**meanings(self.stream.sub), **types(self.stream.sub, steps)}
+    def _changes(self, kept: Mapping[str, str], now: Mapping[str, str], after: int) -> list[TopologyChange]:
+        """Returns a line for each operator that begins behind the batch *after*; *kept* was its meaning until then."""
+        all_changed, found = changed(kept, now), list[TopologyChange]()
+        for name in self.operators:
+            own = [change.of_owner for change in all_changed if change.operator == name]
+            why = f": {'; '.join(own)}" if own else f" with {self._first}" if name != self._first else ""
+            found.append(TopologyChange(name=name, after=after, line=f"{name} begins anew{why}"))
+        return found
+
+    def _meanings(self, kept: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+        """Returns the meanings *kept*, with those of *now* of the operators in place of theirs."""
 
         def is_own(name: str) -> bool:
             return owner_of(name)[0] in self.operators
 
-        kept = {name: text for name, text in control.meanings().items() if not is_own(name)}
-        return {**kept, **{name: text for name, text in now.items() if is_own(name)}}
+        others = {name: text for name, text in kept.items() if not is_own(name)}
+        return {**others, **{name: text for name, text in now.items() if is_own(name)}}
 
     def _dropped(self) -> str:
         """Deletes the former rows, and returns how many there were, as text."""

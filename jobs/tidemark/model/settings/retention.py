@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidemark.model.settings.toml_keys import LENGTH_ABOVE_0, Keys
-from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, DEAD_LETTERS, STATE_CHANGES
+from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, DEAD_LETTERS, STATE_CHANGES, TOPOLOGY_CHANGES
 
 FOR_EVER = "for ever"
 DAY_MS = 86_400_000
@@ -39,7 +39,8 @@ class Retention:
         """Returns how long rows of *table*, of every stream, are kept."""
         if table == DEAD_LETTERS.name:
             return self.set_aside_ms
-        if table == COMPLETENESS.name:
+        # Reports and `changes` may be older than facts, and these say what they mean.
+        if table in {COMPLETENESS.name, TOPOLOGY_CHANGES.name}:
             return self.reports_ms
         return {CHANGES.name: self.changes_ms, STATE_CHANGES.name: self.state_ms}.get(table, self.facts_ms)
 

@@ -665,6 +665,19 @@ SCHEMA_CHANGES = Table(
     ),
     key=("batch_id", "source", "field"),
 )
+TOPOLOGY_CHANGES = Table(
+    "topology_changes",
+    "change of the topology file that gives an operator another meaning, or the stream other sources; its batch is the "
+    "first with it",
+    (
+        *_DECIDED,
+        *_columns(
+            ("operator", "string", "operator that begins anew, or source that begins, ends or goes on in another way"),
+            ("told", "string", "the change, for people"),
+        ),
+    ),
+    key=("batch_id", "operator", "told"),
+)
 BROKERS = "brokers"
 """Reference clock in `heartbeats.clock_offsets`."""
 HEARTBEATS = Table(
@@ -1263,6 +1276,7 @@ TABLES = MappingProxyType(
             STATE_CHANGES,
             COMPLETENESS,
             SCHEMA_CHANGES,
+            TOPOLOGY_CHANGES,
             HEARTBEATS,
             LATENCY_ROLLUP,
             CRITICAL_PATHS,

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
+from types import MappingProxyType
 
 from markupsafe import Markup
 
 from tidemark.facts.answers import Row
+from tidemark.facts.topology_changes import RecordedChange
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.settings.lengths import for_people
 from tidemark.reports.pages.plots import (
@@ -50,18 +52,24 @@ PARTS = {
 }
 """Parts of a window's time in the order in which they are stacked: columns and their words."""
 OUTCOMES = ("emitted", "suppressed")
+CHANGED = {"changed": "the numbers begin to mean something else"}
+Changes = Mapping[str, Sequence[RecordedChange]]
+"""By operator, the changes of the topology in the time of a chart that concern it."""
+NO_CHANGES: Changes = MappingProxyType({})
 STRIP = {"idle": 0.06, "backlogged": 0.16}
 """Heights of the strips below a plot of lag, as shares of the plot."""
 
 
-def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int) -> Markup:
+def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int, changes: Changes = NO_CHANGES) -> Markup:
     """Draws the latency of operators: median, bands up to p90 and p99.
 
     The promised latency is a dashed line where it is NEAR. *rows* are those of `latencies_in_places`. An axis on which
-    few high values would flatten the others has equal ratios instead of equal distances.
+    few high values would flatten the others has equal ratios instead of equal distances. Each of *changes* is an
+    upright line.
     """
-    charts = []
+    charts, samples = [], dict(BANDS)
     for operator, of_operator in groupby(rows, key=itemgetter("operator")):
+        samples |= CHANGED if changes.get(operator) else {}
         places = list(of_operator)
         p50, p90, p99 = ([(row["at_ms"], row[name]) for row in places] for name in ("p50_ms", "p90_ms", "p99_ms"))
         highest_ms = max(value for _, value in p99)
@@ -75,6 +83,7 @@ def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mar
             *(plot.band("p90", p50[part], p90[part], place_ms) for part in parts),
             *(plot.line(p50[part], place_ms) for part in parts),
             plot.limit(near_ms),
+            plot.moments(_moments(changes, operator)),
         ]
         lowest, highest = for_people(min(middle_ms)), for_people(max(middle_ms))
         medians = f"median {lowest}" if lowest == highest else f"medians of {lowest} to {highest}"
@@ -84,8 +93,9 @@ def latency_bands(rows: Iterable[Row], interval: Interval, place_ms: int) -> Mar
             [clock(row["at_ms"]), *(for_people(row[name]) for name in ("p50_ms", "p90_ms", "p99_ms"))] for row in places
         ]
         columns = ["from, UTC", "median", "p90", "p99"]
-        charts.append(plot.figure(operator, description + promise, drawn, Numbers(columns, numbers)))
-    return key(BANDS) + Markup("").join(charts) if charts else Markup("")
+        described = description + promise + _lines(changes, operator)
+        charts.append(plot.figure(operator, described, drawn, Numbers(columns, numbers)))
+    return key(samples) + Markup("").join(charts) if charts else Markup("")
 
 
 def length_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Markup:
@@ -160,8 +170,11 @@ def windows_spent(rows: Sequence[Row], interval: Interval, apart_ms: int) -> Mar
     return key(PARTS | {"mark": "broke the limit of an SLA"}) + figure
 
 
-def emission(rows: Sequence[Row], interval: Interval, place_ms: int) -> Markup:
-    """Draws the updates that each operator emitted and suppressed, a bar for each place of *place_ms*."""
+def emission(rows: Sequence[Row], interval: Interval, place_ms: int, changes: Changes = NO_CHANGES) -> Markup:
+    """Draws the updates that each operator emitted and suppressed, a bar for each place of *place_ms*.
+
+    Each of *changes* is an upright line.
+    """
     if not rows:
         return Markup("")
     by_operator = _grouped(rows, itemgetter("operator"))
@@ -176,8 +189,9 @@ def emission(rows: Sequence[Row], interval: Interval, place_ms: int) -> Markup:
         plot = Plot(interval, axis, is_low=True)
         counted = (f"{sum(row[became] for row in places):,} {became}" for became in OUTCOMES)
         numbers = [[clock(row["at_ms"]), *(f"{row[became]:,}" for became in OUTCOMES)] for row in places]
-        drawn = [plot.bars(became, bars[became]) for became in OUTCOMES]
-        charts.append(plot.figure(name, ", ".join(counted), drawn, Numbers(["from, UTC", *OUTCOMES], numbers)))
+        drawn = [*(plot.bars(became, bars[became]) for became in OUTCOMES), plot.moments(_moments(changes, name))]
+        described = ", ".join(counted) + _lines(changes, name)
+        charts.append(plot.figure(name, described, drawn, Numbers(["from, UTC", *OUTCOMES], numbers)))
     return Markup("").join(charts)
 
 
@@ -209,6 +223,14 @@ def watermark_lag(lags: Sequence[Row], spans: Sequence[Row], interval: Interval)
         numbers = Numbers(["at, UTC", "lag", "activity"], _lags_and_spans(lags_of[name], spans_of[name]))
         charts.append(plot.figure(name, ", ".join(described), drawn, numbers))
     return Markup("").join(charts)
+
+
+def _moments(changes: Changes, operator: str) -> list[tuple[int, str]]:
+    return [(change.at_ms, change.line) for change in changes.get(operator, ())]
+
+
+def _lines(changes: Changes, operator: str) -> str:
+    return "".join(f"; {change.line}" for change in changes.get(operator, ()))
 
 
 def _places(some: int, of_all: int) -> str:

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.interval_facts import PageFacts, page_facts
+from tidemark.facts.topology_changes import changes_by_operator
 from tidemark.model.settings.intervals import Grain, Interval, utc
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.charts import emission, latency_bands, watermark_lag, windows_spent
@@ -106,10 +107,12 @@ def _charts(facts: PageFacts) -> dict[str, Markup]:
     interval = facts.interval
     # There is one window for each place on the axis at most.
     apart_ms = max(facts.place_ms, facts.topology.window_ms)
+    drawn = [change for change in facts.changes if change.at_ms >= interval.start_ms]
+    changes = changes_by_operator(drawn, facts.topology)
     return {
-        "latencies": latency_bands(facts.latencies, interval, facts.latency_place_ms),
+        "latencies": latency_bands(facts.latencies, interval, facts.latency_place_ms, changes),
         "spent": windows_spent(facts.spent, interval, apart_ms),
-        "emission": emission(facts.emission, interval, facts.place_ms),
+        "emission": emission(facts.emission, interval, facts.place_ms, changes),
         "lags": watermark_lag(facts.lags, facts.spans, interval),
     }
 

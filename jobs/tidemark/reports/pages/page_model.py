@@ -16,8 +16,10 @@ from tidemark.facts.alerts import budgets, open_alerts, silent_groups
 from tidemark.facts.answers import FINISHED, Row, Tables
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.facts.stream_facts import StreamFacts
+from tidemark.facts.topology_changes import DECIDED, topology_changes
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Grain, utc
+from tidemark.model.settings.intervals import Grain, Interval, utc
+from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.topology_state import (
     CHECKS_MISSED,
@@ -39,6 +41,8 @@ from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.evidence.findings import NOTHING_WRONG, WhyFinding
 
 HOUR_MS = Grain.HOUR.length_ms
+CHANGED_MS = 30 * DAY_MS
+"""The time before the instant of a page whose changes and decisions it lists, ms."""
 REPORT = re.compile(r"\d{4}-\d{2}-\d{2}[0-9TZ-]*")
 """Matches the name of a page about an interval, as in `page.name_of`."""
 
@@ -97,6 +101,7 @@ def _document(tables: Tables, state: TopologyState, promised: Promises, operator
     alerts = open_alerts(tables, topology.name, at_ms=at_ms)
     slas = _with_recovering(state.slas, alerts)
     path = _path(tables, state, promised)
+    lately = Interval(at_ms - CHANGED_MS, at_ms + 1)
     return {
         "topology": topology.name,
         "at": utc(at_ms),
@@ -115,6 +120,8 @@ def _document(tables: Tables, state: TopologyState, promised: Promises, operator
         "path": path,
         **tables.ask(SET_ASIDE, [topology.name, at_ms, HOUR_MS, names_in(topology.outside_sources)]).objects[0],
         "report": newest_report(state.layout, topology.name),
+        "changes": [change.row for change in reversed(topology_changes(tables, topology.name, lately))],
+        "decisions": tables.ask(DECIDED, [topology.name, lately.start_ms, lately.end_ms]).objects,
         **({} if operator is None else {"why": [finding.row for finding in state.about(operator)]}),
     }
 

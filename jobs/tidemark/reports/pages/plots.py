@@ -117,6 +117,11 @@ class Plot:
             mark.format(_x(at_ms, self.interval) * 100 / WIDTH, self.axis.y(value)) for at_ms, value in points
         )
 
+    def moments(self, at: Iterable[tuple[int, str]]) -> Markup:
+        """Draws an upright line at each instant of *at* (epoch ms), which has its words as a tooltip."""
+        line = Markup('<line class="changed" x1="{x:g}" x2="{x:g}" y1="0" y2="{}"><title>{}</title></line>')
+        return Markup("").join(line.format(HEIGHT, words, x=_x(at_ms, self.interval)) for at_ms, words in at)
+
     def limit(self, value: float | None) -> Markup:
         """Draws a dashed line at *value*; nothing for None."""
         return Markup("") if value is None else self._across("limit", value)

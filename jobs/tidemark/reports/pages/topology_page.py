@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from tidemark.facts.answers import Row
 from tidemark.facts.history import PastMeasurements
+from tidemark.facts.topology_changes import changes_by_operator, concerning
 from tidemark.graph import reached
 from tidemark.model.kinds.operator import Level, latency_level
 from tidemark.model.settings.intervals import utc
@@ -168,7 +169,8 @@ def operator_page(
         counted_as_late=COUNTED_AS_LATE,
         bound_ms=getattr(operator, "bound_ms", None),
         history=past,
-        charts=_charts(past),
+        changes=concerning(past.changes, topology, name),
+        charts=_charts(past, topology),
         unmeasured=_unmeasured(topology, name, latency_level(operator, sub.terminals())),
         refresh_s=REFRESH_S,
     )
@@ -188,18 +190,23 @@ def _unmeasured(topology: Topology, name: str, level: Level | None) -> str:
     return "No latency was measured in this time."
 
 
-def history_page(topology: str, past: PastMeasurements, *, at_ms: int) -> str:
+def history_page(topology: Topology, past: PastMeasurements, *, at_ms: int) -> str:
     """Returns the page with the history of *topology* until *at_ms*, epoch ms, as HTML."""
     return template("reports/pages/history_page.html.j2").render(
-        topology=topology, history=past, at=utc(at_ms), charts=_charts(past), refresh_s=REFRESH_S
+        topology=topology.name,
+        history=past,
+        at=utc(at_ms),
+        changes=past.changes,
+        charts=_charts(past, topology),
+        refresh_s=REFRESH_S,
     )
 
 
-def _charts(past: PastMeasurements) -> dict[str, Markup]:
+def _charts(past: PastMeasurements, topology: Topology) -> dict[str, Markup]:
     """Draws the charts of *past*; an empty one: nothing was measured."""
     where = past.interval, past.span.place_ms
     return {
-        "latencies": latency_bands(past.latencies, *where),
+        "latencies": latency_bands(past.latencies, *where, changes_by_operator(past.changes, topology)),
         "staleness": length_lines(past.staleness, *where),
         "budgets": share_lines(past.budgets, *where),
     }

@@ -15,7 +15,9 @@ from tidemark.collecting import within
 from tidemark.errors import Contradiction
 from tidemark.model.tables.catalog import DDL_TYPES
 
-_KEPT = re.compile(r"(?:column .* of )?(?:operators\.(?P<operator>\w+)(?:\..*)?|the table (?P<table>.*))")
+_KEPT = re.compile(
+    r"(?:column (?P<column>.*) of )?(?:operators\.(?P<operator>\w+)(?:\.(?P<part>.*))?|the table (?P<table>.*))"
+)
 """The names of what a stream keeps: of an operator, a value of it, a table, or a column of these."""
 
 
@@ -37,6 +39,14 @@ class ChangedMeaning:
     name: str
     was: str
     now: str
+
+    @property
+    def of_owner(self) -> str:
+        """The change in the words that follow the name of what keeps it."""
+        found = _KEPT.fullmatch(self.name)
+        assert found is not None
+        of = f"column {found['column']}: " if found["column"] else f"{found['part']}: " if found["part"] else ""
+        return f"{of}was {self.was}, is {self.now}"
 
     @property
     def operator(self) -> str | None:

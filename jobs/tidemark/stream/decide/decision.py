@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from tidemark.clock import Clock
 from tidemark.collecting import in_order_of, index_by_name, names_in, omit, within
-from tidemark.control.folder import Control
+from tidemark.control.folder import Control, TopologyChange
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.updates.facts import per_interval, records_per_window
 from tidemark.model.kinds.operator import latency_level
 from tidemark.model.stream import Stream
-from tidemark.model.tables.catalog import COMPLETENESS, HOP, SCHEMA_CHANGES, TABLES, Table
+from tidemark.model.tables.catalog import COMPLETENESS, HOP, SCHEMA_CHANGES, TABLES, TOPOLOGY_CHANGES, Table
 from tidemark.model.topology import SubTopology, Time, Topology
 from tidemark.semantics import skip_rate
 from tidemark.semantics.completeness import NEVER, IntervalCount, Intervals, idle_watermark_ms
@@ -218,8 +218,9 @@ class Decider:
         reopenings: Reopenings,
         timeline: Timeline,
         waits: BatchWaits,
+        changes: Sequence[TopologyChange],
     ) -> None:
-        self._timeline = timeline
+        self._timeline, self._changes = timeline, changes
         self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
         self.reopenings = reopenings
         self.window_ms = topology.window_ms
@@ -259,6 +260,7 @@ class Decider:
         slow_ms: Mapping[str, int],
         timeline: Timeline | None = None,
         looks: LooksBefore = no_looks,
+        changes: Sequence[TopologyChange] = (),
     ) -> Decider:
         """Builds the decider of *stream*.
 
@@ -272,6 +274,7 @@ class Decider:
             slow_ms: per operator how long it sleeps, ms.
             timeline: records what the driver does. None: nobody reads it.
             looks: those at sources while batches worked.
+            changes: those of the topology file, of which each is recorded by the first batch behind it.
         """
         timeline = timeline or Timeline()
         topology, sub, control = stream.topology, stream.sub, Control(stream.control)
@@ -289,7 +292,7 @@ class Decider:
         pipeline = Pipeline(sub, steps, clock, timeline, slow_ms=slow_ms, sleep_ms=lambda ms: time.sleep(ms / 1_000))
         reopenings = Reopenings(sub, stream.home, control, steps.schemas)
         waits = BatchWaits(topology, sub, looks, promise_ms=stream.promise_ms)
-        return cls(topology, sub, reader, pipeline, steps, reopenings, timeline, waits)
+        return cls(topology, sub, reader, pipeline, steps, reopenings, timeline, waits, changes)
 
     def decide_rows(self, raw: pl.DataFrame, batch: MicroBatch, was: StreamProgress) -> BatchDecision | None:
         """Takes in the rows *raw* of *batch*, and decides it as `decide` does."""
@@ -370,6 +373,9 @@ class Decider:
         if changes:
             rows = self.for_tables.rows_of(SCHEMA_CHANGES, changes, batch)
             tables = {**tables, SCHEMA_CHANGES.name: rows}
+        if begun := [each for each in self._changes if each.begins_behind(was.batch_id)]:
+            told = [{"operator": each.name, "told": each.line} for each in begun]
+            tables = {**tables, TOPOLOGY_CHANGES.name: self.for_tables.rows_of(TOPOLOGY_CHANGES, told, batch)}
         marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
         now = replace(now, marks={**was.marks, **marks})
         hops: dict[str, Rows] = {}

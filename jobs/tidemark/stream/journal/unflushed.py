@@ -34,6 +34,7 @@ from tidemark.model.tables.catalog import (
     SCHEMA_CHANGES,
     STATE_CHANGES,
     SUPPRESSED,
+    TOPOLOGY_CHANGES,
 )
 from tidemark.storage.delta.datasets import frame_of, open_to_read
 from tidemark.storage.delta.snapshots import Snapshot
@@ -51,6 +52,7 @@ LEDGERS = tuple(
             DEAD_LETTERS,
             COMPLETENESS,
             SCHEMA_CHANGES,
+            TOPOLOGY_CHANGES,
         )
     )
 )

@@ -22,7 +22,7 @@ from typing import assert_never
 
 from tidemark.collecting import index_by_name
 from tidemark.control.files import RESTORE, parsed
-from tidemark.control.folder import Control, ListedSource
+from tidemark.control.folder import Control, ListedSource, TopologyChange
 from tidemark.errors import UnreadableFile
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
@@ -35,7 +35,7 @@ from tidemark.stream.journal.checkpoint import rearranged
 from tidemark.stream.journal.entries import Entry, newest_entry
 
 NEXT = "checkpoint.next"
-LIST = "sources.json"
+LIST, TO_RECORD = "sources.json", "source_changes.json"
 SEVERAL, CLUSTER = "topics ", " of cluster "
 """What the place of a source over several topics begins with, and what its cluster follows."""
 
@@ -247,14 +247,24 @@ def follow(
         source = sources[number - 1] if number else None
         return not isinstance(source, Source) or not source.reads_several or source.reads(topic)
 
-    content = io.BytesIO()
+    told = with_waiting(found, newest_entry(control.home))
+    news, content = [change for change in told if change.is_news], io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name, file in rearranged(control.home / "checkpoint", former, reads).items():
             archive.writestr(f"checkpoint/{name}", file)
         archive.writestr(LIST, json.dumps([asdict(each) for each in now]))
+        archive.writestr(TO_RECORD, json.dumps([asdict(each) for each in _to_record(control, news, reached)]))
     put_once(control.home / NEXT, content.getvalue(), check=check_lease)
     settle(control, check_lease)
-    return [change for change in with_waiting(found, newest_entry(control.home)) if change.is_news]
+    return news
+
+
+def _to_record(control: Control, news: Sequence[SourceChange], reached: int) -> list[TopologyChange]:
+    """Returns the changes that the batch behind *reached* records: *news*, and those of drivers without a batch."""
+    waiting = [each for each in control.source_changes() if each.begins_behind(reached)]
+    now = [TopologyChange(name=change.name, after=reached, line=change.line) for change in news]
+    # Before its first batch a stream has no rows that could mean something else.
+    return [*waiting, *now] if reached >= 0 else []
 
 
 def _listed(change: SourceChange, topic: str | None, reached: int) -> ListedSource:
@@ -319,6 +329,7 @@ def settle(control: Control, check_lease: Callable[[], None] = lambda: None) -> 
         with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
         now = [parsed(ListedSource, each) for each in json.loads(files.pop(LIST))]
+        to_record = [parsed(TopologyChange, each) for each in json.loads(files.pop(TO_RECORD))]
     except (zipfile.BadZipFile, LookupError, ValueError, TypeError) as error:
         raise UnreadableFile(path, f"{type(error).__name__}: {error}", RESTORE) from error
     check_lease()
@@ -330,6 +341,7 @@ def settle(control: Control, check_lease: Callable[[], None] = lambda: None) -> 
         file.write_bytes(content)
         written.append(file)
     durable(written)
+    control.keep_source_changes(to_record)
     control.keep_sources(now)
     path.unlink()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import assert_never
 
@@ -59,13 +59,16 @@ def _hops(sub: SubTopology) -> list[str]:
     return [o.hop_table for o in sub.operators if o.hop_table]
 
 
-def create_tables(home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]]) -> None:
-    """Creates the missing Delta tables that the driver of *sub* writes.
+def create_tables(
+    home: Path, sub: SubTopology, schemas: Mapping[str, Mapping[str, pl.DataType]], *, without: Collection[str] = ()
+) -> None:
+    """Creates the missing Delta tables that the driver of *sub* writes, without those that it has no rows for.
 
     *schemas* are those of the operators' outputs, by operator.
     """
     for declared in declared_tables(home, sub, schemas):
-        declared.ensure()
+        if declared.path.name not in without:
+            declared.ensure()
 
 
 def declared_tables(
