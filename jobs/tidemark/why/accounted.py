@@ -10,6 +10,7 @@ from functools import cache
 
 from tidemark.account.explanation import Explanation
 from tidemark.account.owners import OWNERS
+from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.silence import causes_of_silence
 from tidemark.account.text import NO_HISTORY, did, remedy_of
 from tidemark.errors import UnreadableFile
@@ -18,6 +19,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import AlertCause
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.data_files import naming_damage
+from tidemark.why.causes.drivers import failed
 from tidemark.why.causes.registry import rules
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding, declared
 from tidemark.why.evidence.snapshot import Scene
@@ -41,12 +43,15 @@ def accounted(scene: Scene, layout: Layout, operators: Sequence[str], *, stored:
             found = causes_of_silence(topology, layout, tuple(operators), at_ms=scene.at_ms, stored=stored)
     except UnreadableFile:
         return []
-    return [each for name, explanation in found.items() for each in _findings(topology, name, explanation)]
+    return [each for name, explanation in found.items() for each in _findings(scene, name, explanation)]
 
 
-def _findings(topology: Topology, operator: str, explanation: Explanation) -> Iterator[WhyFinding]:
+def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator[WhyFinding]:
+    topology = scene.topology
     for leaf in explanation.leaves:
-        said = [did(leaf), *([] if explanation.has_history else [NO_HISTORY])]
+        # Why nobody runs a stream whose driver has failed is known, and so is what to do.
+        why = failed(scene, leaf.detail) if leaf.owner == ABSENCE else None
+        said = [did(leaf), *([why.seen] if why else []), *([] if explanation.has_history else [NO_HISTORY])]
         name, partition = AlertCause(owner=leaf.owner, detail=leaf.detail).place
         yield WhyFinding(
             cause=cause_named(leaf.owner),
@@ -56,7 +61,7 @@ def _findings(topology: Topology, operator: str, explanation: Explanation) -> It
             partition=partition,
             since_ms=leaf.since_ms,
             seen="; ".join(said),
-            remedy=remedy_of(leaf),
+            remedy=why.remedy if why else remedy_of(leaf),
             owner=leaf.owner,
             detail=leaf.detail or None,
             amount_ms=leaf.amount_ms,

@@ -91,6 +91,15 @@ def drained(scene: Scene) -> Iterator[WhyFinding]:
             yield finding
 
 
+def failed(scene: Scene, stream: str) -> WhyFinding | None:
+    """Returns the finding about the driver of *stream* (as the CLI takes it) if it has failed; None: it has not."""
+    for sub in scene.topology.sub_topologies:
+        name = sub.operators[-1].name
+        if stream == f"{scene.topology.name}/{sub.name}" and scene.of(name).driver.liveness is Liveness.FAILED:
+            return _driver(scene, name)
+    return None
+
+
 def _damages(scene: Scene, name: str) -> Iterator[WhyFinding]:
     """Yields a finding for each file that no driver of *name* starts with, unless one runs."""
     driver, sub = scene.of(name).driver, scene.sub(name).name
