@@ -16,7 +16,7 @@ from tidemark.account.owners.max_drift import MAX_DRIFT
 from tidemark.account.owners.open_transaction import OPEN_TRANSACTION
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.unknown import UNKNOWN
-from tidemark.account.steps import AGES, STEPS, parts_of
+from tidemark.account.steps import AGES, STEPS, input_partition, parts_of
 
 READ = ["stream", "read_batch", "input", "partition", "read_row"]
 """What names a row of READS, where `batch_id` is the batch of a result."""
@@ -44,11 +44,6 @@ def numbered(results: pl.DataFrame) -> pl.DataFrame:
 def in_order(steps: pl.DataFrame) -> pl.DataFrame:
     """Returns ordered steps as STEPS."""
     return steps.sort("result", -pl.col("depth"), "seq", "nth").select(STEPS.names())
-
-
-def input_partition() -> pl.Expr:
-    """Returns INPUT/PARTITION; of a hop its name alone."""
-    return pl.concat_str(["input", "partition"], separator="/", ignore_nulls=True)
 
 
 def record_steps(ledger: Ledger, visible: pl.DataFrame, depth: int = 0) -> pl.DataFrame:

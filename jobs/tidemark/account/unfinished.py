@@ -16,8 +16,8 @@ from tidemark.account.ledger import Ledger
 from tidemark.account.owners.bound import BOUND
 from tidemark.account.owners.next_record import NEXT_RECORD
 from tidemark.account.owners.producer import PRODUCER
-from tidemark.account.records import VISIBLE, in_order, input_partition, numbered, step
-from tidemark.account.steps import AGES, parts_of
+from tidemark.account.records import VISIBLE, in_order, numbered, step
+from tidemark.account.steps import AGES, input_partition, parts_of
 
 RUNNING = pl.Schema(
     {
