@@ -1,4 +1,4 @@
-"""What let the last partition pass an instant of record time, such as the end of a window.
+"""What let the last partition pass an instant of record time: a window's end, or the time for which others wait.
 
 Of a partition it is the first record to arrive at or beyond the instant and the bound, because from then on nothing was
 missing that the partition could give. Of several partitions that passed in the batch it is the one whose record arrived
@@ -33,15 +33,17 @@ PASSING = pl.Schema(
         "writer_place": TEXT,
         "writer_batch": pl.Int64(),
         "writer_row": pl.Int64(),
+        "read_batch": pl.Int64(),
         "whose": TEXT,
         "was_awake": pl.Boolean(),
     }
 )
 """What let a partition pass a window: a `record` (its `event_ms`), a `silence`, the mark of `writer_batch` in a `hop`,
-or `unknown`.
+or `unknown`; `behind`: it has not passed.
 
 `at_ms` is when it was there, reference, with its error, and `whose` names partition and setting. `was_awake` is False
-for the record of a partition that counted as silent before. What is known of the record is as in FIRSTS.
+for the record of a partition that counted as silent before. What is known of the record is as in FIRSTS. `read_batch`
+is the batch that read it, where that is an earlier one (null: it is not).
 """
 
 
@@ -49,7 +51,37 @@ def last_passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
     """Returns what let the last partition pass each of *windows*, in rows of PASSING; no row: nothing is known."""
     closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
     asked = windows.select("result", "stream", "batch_id", end_ms=closed_ms)
-    found = [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _without_bounds(ledger, asked)]
+    return _last(
+        [_records(ledger, asked), _silences(ledger, asked), _hops(ledger, asked), _without_bounds(ledger, asked)]
+    )
+
+
+def let_go(ledger: Ledger, ahead: pl.DataFrame) -> pl.DataFrame:
+    """Returns what let records go on that waited because they were too far ahead of another partition, as PASSING.
+
+    The rows of *ahead* have `result`, PARTITION, the `batch_id` that sent them on, and `max_drift_ms`. What the batch
+    before that one read let them go: `batch_id` is that batch here. Where no partition came near enough, since there
+    was no place for more records, it is the one that was furthest `behind`; no row: nothing is known.
+    """
+    before = ledger.batches.select("stream", "batch_id", batch_before=pl.col("batch_id").shift().over("stream"))
+    rows = (
+        ahead.select("result", *PARTITION, "batch_id", "max_drift_ms")
+        .join(ledger.facts.bounds, on=["stream", "input"])
+        .join(before, on=["stream", "batch_id"])
+    )
+    # A partition is judged by its watermark. Those of others had to be this near to it.
+    end_ms = pl.col("newest_ms") - pl.col("bound_ms") - pl.col("max_drift_ms")
+    asked = (
+        _before(rows, _newest(ledger)).select("result", "stream", batch_id="batch_before", end_ms=end_ms).drop_nulls()
+    )
+    came = _last([_records(ledger, asked), _silences(ledger, asked)])
+    behind = _furthest_behind(ledger, asked.join(came, on="result", how="anti"))
+    found = pl.concat([came.drop("is_doubtful"), _of_passing(behind)])
+    return found.join(asked.select("result", "batch_id"), on="result", maintain_order="left")
+
+
+def _last(found: list[pl.DataFrame]) -> pl.DataFrame:
+    """Returns the partition that passed last, by `result`, and whether another one may have: `is_doubtful`."""
     # What is not known may have come last.
     last = ["result", pl.col("kind") == "unknown", "was_awake", "at_ms", "whose"]
     passed = pl.concat([_of_passing(frame) for frame in found]).sort(last)
@@ -75,7 +107,7 @@ def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
     """Returns the first record of each partition with which it passed; `unknown` where that record is missing.
 
     It is in FIRSTS if the window was known when the batch read it. Else the first row of READS has it, as nearly as a
-    row has one age.
+    row has one age; of a partition that was ahead of others (DRIFTS), the row is of the batch that read it.
     """
     looked = ledger.batches.select("stream", "batch_id", "looked_ms")
     plans = ledger.facts.plans.select(*PARTITION, "batch_id", planned="n", until_ms="newest_ms")
@@ -86,30 +118,40 @@ def _records(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("until_ms") >= pl.col("needed_ms"))
         .join(looked, on=["stream", "batch_id"], how="left")
     )
-    silences = ledger.facts.silences.select(*PARTITION, "batch_id", silent_batch="batch_id")
-    passed = _before(_before(rows, _newest(ledger)), silences).filter(_is_missing())
+    passed = _reached_before(ledger, rows).filter(_is_missing())
     of_row = ["result", "input", "partition"]
-    firsts = passed.join(ledger.facts.firsts, on=[*PARTITION, "batch_id"]).filter(
+    waited = _sent_on(ledger, passed)
+    fresh = passed.join(waited, on=of_row, how="anti")
+    firsts = fresh.join(ledger.facts.firsts, on=[*PARTITION, "batch_id"]).filter(
         pl.col("event_ms") >= pl.col("needed_ms"),
         pl.col("reached_ms").is_null() | (pl.col("reached_ms") < pl.col("needed_ms")),
     )
-    found = _with_writes(
-        ledger, pl.concat([firsts, _in_reads(ledger, passed.join(firsts, on=of_row, how="anti"))], how="diagonal")
-    )
+    read = _in_reads(ledger, fresh.join(firsts, on=of_row, how="anti"))
+    found = _with_writes(ledger, pl.concat([waited, firsts, read], how="diagonal"))
     missing = passed.join(found, on=of_row, how="anti")
-    was_idle = (pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)).fill_null(value=False)
     return pl.concat(
         [
             found.with_columns(
                 kind=pl.lit("record"),
                 at_ms=pl.coalesce("arrived_ms", "written_ms", "looked_ms"),
                 at_error_ms=pl.coalesce("arrival_error_ms", "written_error_ms"),
-                was_awake=~was_idle,
+                was_awake=~_was_silent(),
             ),
             missing.with_columns(kind=pl.lit("unknown"), was_awake=pl.lit(value=True)),
         ],
         how="diagonal",
     ).with_columns(whose=input_partition())
+
+
+def _sent_on(ledger: Ledger, passed: pl.DataFrame) -> pl.DataFrame:
+    """Returns the row of READS of an earlier batch with which a partition in *passed* passed: its record had waited."""
+    drifting = ledger.facts.drifts.select("stream", "input").unique()
+    rows = passed.join(drifting, on=["stream", "input"], how="semi").drop("newest_ms")
+    reads = ledger.facts.reads.drop("n").rename({"batch_id": "read_batch"}).sort("read_batch", "arrived_ms", "row")
+    found = _first_beyond(rows, "needed_ms", reads, "newest_ms", by=PARTITION, exact=True)
+    return found.filter(pl.col("read_batch") < pl.col("batch_id")).with_columns(
+        event_ms=pl.max_horizontal("event_ms", "needed_ms")
+    )
 
 
 def _in_reads(ledger: Ledger, passed: pl.DataFrame) -> pl.DataFrame:
@@ -221,11 +263,38 @@ def _without_bounds(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _furthest_behind(ledger: Ledger, asked: pl.DataFrame) -> pl.DataFrame:
+    """Returns the partition of a source that was furthest behind an instant after the batch, and not silent."""
+    places = ledger.facts.plans.select(PARTITION).unique()
+    after = (
+        asked.with_columns(pl.col("batch_id") + 1)
+        .join(places, on="stream")
+        .join(ledger.facts.bounds, on=["stream", "input"])
+    )
+    rows = _reached_before(ledger, after).filter(pl.col("newest_ms").is_not_null(), _is_missing(), ~_was_silent())
+    furthest = rows.sort(pl.col("newest_ms") - pl.col("bound_ms"), "input", "partition")
+    first = furthest.group_by("result", maintain_order=True).first()
+    return first.with_columns(kind=pl.lit("behind"), whose=input_partition())
+
+
 def _newest(ledger: Ledger) -> pl.DataFrame:
-    """Returns the newest event time of each partition after each batch that read from it."""
-    return ledger.facts.plans.filter(pl.col("n") > 0).select(
+    """Returns the newest event time of each partition after each batch that read from it or moved its time."""
+    plans = ledger.facts.plans.sort("batch_id")
+    has_moved = pl.col("newest_ms").ne_missing(pl.col("newest_ms").shift().over(PARTITION))
+    return plans.filter((pl.col("n") > 0) | has_moved).select(
         *PARTITION, "batch_id", "newest_ms", newest_batch="batch_id"
     )
+
+
+def _reached_before(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
+    """Returns *rows* with what their partition had reached before their batch, and when it was found silent last."""
+    silences = ledger.facts.silences.select(*PARTITION, "batch_id", silent_batch="batch_id")
+    return _before(_before(rows, _newest(ledger)), silences)
+
+
+def _was_silent() -> pl.Expr:
+    """Returns True for a partition that has been silent since a batch read from it last."""
+    return (pl.col("silent_batch") > pl.col("newest_batch").fill_null(-1)).fill_null(value=False)
 
 
 def _before(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:

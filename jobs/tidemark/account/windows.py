@@ -18,6 +18,7 @@ from tidemark.account.owners.unknown import UNKNOWN
 from tidemark.account.passing import last_passing
 from tidemark.account.records import (
     VISIBLE,
+    ahead_steps,
     behind_hop,
     between,
     in_order,
@@ -50,7 +51,9 @@ def window_parts(ledger: Ledger, windows: pl.DataFrame | None = None) -> pl.Data
 def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, depth: int) -> pl.DataFrame:
     """Returns the steps of windows, which `Ledger.made_visible` has placed on the reference clock."""
     rows = visible.join(passing, on="result", how="left", maintain_order="left")
-    rows = placed(ledger, rows.with_columns(read_batch="batch_id", is_read=pl.lit(value=True)))
+    rows = placed(
+        ledger, rows.with_columns(read_batch=pl.coalesce("read_batch", "batch_id"), is_read=pl.lit(value=True))
+    )
     by_record, silent, of_hops = (rows.filter(pl.col("kind") == kind) for kind in ("record", "silence", "hop"))
     unknown = rows.filter((pl.col("kind") == "unknown") | pl.col("kind").is_null())
     # Which of several passed last is not known where their clocks are not.
@@ -65,6 +68,7 @@ def _window_steps(ledger: Ledger, visible: pl.DataFrame, passing: pl.DataFrame, 
             step(silent, _BEFORE_ALL, 2, "at_ms", owner=silence, detail=pl.col("whose"), error_ms="read_error_ms"),
             step(unknown, _BEFORE_ALL, 2, "looked_ms", owner=pl.lit(UNKNOWN), detail=pl.lit("passing")),
             reading_steps(ledger, by_record, depth),
+            *ahead_steps(ledger, by_record, depth),
             *_behind_hops(ledger, of_hops, depth),
             *unread_steps(ledger, of_hops, depth),
             step(rows, depth, VISIBLE, "until_ms", stream="stream", error_ms=pl.when(is_sure).then(error_ms)),
