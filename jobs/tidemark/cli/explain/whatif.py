@@ -10,12 +10,15 @@ from operator import itemgetter
 from pathlib import Path
 
 from tidemark.account.owners import OWNERS
+from tidemark.account.owners.driver import DRIVER
+from tidemark.account.warehouse import AccountTables
 from tidemark.cli.explain.path import FORMATS
 from tidemark.cli.shared.options import add_format, add_topology, span_ms
 from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, answers_over
+from tidemark.model.project.layout import Layout
 from tidemark.model.settings.lengths import counted
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.topology import Topology
@@ -106,7 +109,8 @@ def document(
     # A path begins when its source has finished, so what comes before is in no path.
     if isinstance(change, WorkChange) and topology.upstreams.get(change.operator) != ():
         return what_if_facts(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
-    return what_if_part(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
+    of = AccountTables(Layout(warehouse), topology, tables.stored)
+    return what_if_part(tables, of, change, start_ms=start_ms, end_ms=end_ms)
 
 
 def _path_as_text(comparison: Row, *, windows: bool) -> str:
@@ -165,11 +169,18 @@ def _age_as_text(comparison: Row, *, windows: bool) -> str:
     parts = [
         f"{comparison['topology']}, {_changed(comparison)}: {counted(comparison['compared'], 'window')}",
         _spreads_as_text("age", comparison),
-        "an estimate: all else takes as long as it did",
+        f"an estimate: {_what_else(comparison)} takes as long as it did",
     ]
     if windows:
         parts.append(format_table(AGES, list(map(itemgetter(*AGES), comparison["windows"]))))
     return "\n\n".join(parts)
+
+
+def _what_else(comparison: Row) -> str:
+    owner = None if comparison.get("length_ms") is not None else comparison.get("owner")
+    # Without what a driver did, its streams would have waited for their triggers instead.
+    is_of_driver = owner is not None and OWNERS[owner].parent == DRIVER
+    return "streams look at their triggers, and all else" if is_of_driver else "all else"
 
 
 def _changed(comparison: Row) -> str:
