@@ -82,12 +82,13 @@ class StreamsNow:
     def owner(self, sub: SubTopology) -> tuple[str, str]:
         """Returns whose the time of *sub* is now: the segment that its newest heartbeat names, unless it is gone.
 
-        A driver that holds its lease and beats no more stands still.
+        A driver that holds its lease and beats no more stands still. Of an instant in the past the heartbeat after it
+        tells whether it was so.
         """
         stream, driver = self.name(sub), self._drivers[sub.name]
-        if driver.liveness not in HAS_DRIVER or driver.liveness is Liveness.STARTING:
+        if driver.liveness not in HAS_DRIVER or driver.liveness is Liveness.STARTING or driver.was_replaced:
             return ABSENCE, stream
-        if has_missed_beats(driver, self.at_ms):
+        if driver.stood_still or has_missed_beats(driver, self.at_ms):
             return (PAUSE if driver.evidence.is_held else ABSENCE), stream
         segments = self.ledger.facts.segments.filter(pl.col("stream") == stream).sort("driver", "ended_ms")
         newest = segments.tail(1).select("owner", "detail").rows()
