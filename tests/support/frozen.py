@@ -90,7 +90,10 @@ WAITED = "windows whose last records max_drift had held were `unknown`, and are 
 CHANGED: Sequence[Changed] = (
     Changed("drift", "table window_parts", "*", WAITED),
     Changed("drift", "command status", "topologies*.path.parts*", WAITED),
+    Changed("drift", "command status", "topologies*.path.spent*", WAITED),
+    Changed("drift", "command status", "topologies*.path.steps*.worked_ms", WAITED),
     Changed("drift", "command path", "windows*.parts*", WAITED),
+    Changed("drift", "command path", "windows*.steps*.worked_ms", WAITED),
 )
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),
