@@ -357,11 +357,12 @@ def test_an_instant_inside_a_stop_is_told_as_it_was(healthy: Healthy, tmp_path: 
     """The record of 250 s arrives at 250.2 s, and waits from then on: heartbeats come each 10 s."""
     world = healthy.copy(SHOP, tmp_path / "warehouse").plant(fault)
     world.run(330)
-    (spec,) = specs_of(SHOP, world, "board_is_fresh")
+    fresh, enough = specs_of(SHOP, world, "board_is_fresh", "enough_records")
     for at_s in (262, 285):
-        assert [(each.owner, each.amount_ms) for each in of_why(world, spec, ms(at_s))] == [
-            (owner, (at_s - 250) * 1_000 - 200)
-        ]
+        told = [(each.owner, each.amount_ms) for each in of_why(world, fresh, ms(at_s))]
+        assert told == [(owner, (at_s - 250) * 1_000 - 200)]
+    # The records of 250, 260, 270 and 280 s wait unread.
+    assert [(each.owner, each.records) for each in of_account(world, enough, ms(285))] == [(owner, 24)]
 
 
 OWN_DRIVERS = Stage(shop(driver="own", trigger="10 s"), {}, [Traffic(after_s=7)], starts_s={"sums": 5})

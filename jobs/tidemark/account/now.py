@@ -170,10 +170,10 @@ class StreamsNow:
         behind = newest.filter(pl.col("latest_offset") > pl.col("until_offset"))
         left_from = behind.select(*OF_PARTITION, left_from="until_offset")
         saw = plans.join(left_from, on=OF_PARTITION, nulls_equal=True, maintain_order="left")
-        saw = saw.filter(pl.col("latest_offset") > pl.col("left_from")).group_by(OF_PARTITION, maintain_order=True)
+        saw = saw.filter(pl.col("latest_offset") > pl.col("left_from"))
         looks = self.ledger.batches.filter(is_its).select(left_by="batch_id", seen_ms="looked_ms")
-        first = saw.agg(left_by=pl.first("batch_id")).join(looks, on="left_by", how="left")
-        return behind.join(first, on=OF_PARTITION, nulls_equal=True)
+        first = saw.group_by(OF_PARTITION, maintain_order=True).agg(left_by=pl.first("batch_id"))
+        return behind.join(first, on=OF_PARTITION, nulls_equal=True).join(looks, on="left_by", how="left")
 
     def parts_since(self, stream: str, since_ms: int, waited: Mapping[str, Any]) -> pl.DataFrame | None:
         """Returns the PARTS of the time since *since_ms*, reference, in which *stream* waited; None: it had no driver.

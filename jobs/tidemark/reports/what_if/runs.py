@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import polars as pl
 
@@ -42,7 +43,7 @@ class Runs:
         self._is_changed = is_changed
         self._timelines = {stream: ledger.timeline.filter(pl.col("stream") == stream) for stream in self._order}
         looks = ledger.batches.drop_nulls("looked_ms").sort("looked_ms")
-        self._looks = {
+        self._looks: dict[str, list[tuple[int, int | None]]] = {
             str(stream): rows.select("looked_ms", "excluded_ms").rows()
             for (stream,), rows in looks.group_by("stream", maintain_order=True)
         }
@@ -63,10 +64,11 @@ class Runs:
         sooner.
         """
         looks = self._looks.get(stay.stream, [])
-        n = bisect_left(looks, (arrived_ms,))
-        if n == len(looks) or looks[n][0] > arrived_ms + stay.ms or looks[n][1] is None:
+        n = bisect_left(looks, arrived_ms, key=itemgetter(0))
+        look_ms, before_ms = looks[n] if n < len(looks) else (0, None)
+        if before_ms is None or look_ms > arrived_ms + stay.ms:
+            # No look is known at which it could have come sooner.
             return sooner_ms + round(excess * stay.changed_ms)
-        look_ms, before_ms = looks[n]
         waited_ms = _sum_ms(self._pieces(stay.stream, arrived_ms, look_ms).filter(self._is_changed))
         after_ms = round(excess * (stay.changed_ms - waited_ms))
         pieces = self._pieces(stay.stream, before_ms, look_ms)
@@ -76,7 +78,7 @@ class Runs:
         if not trigger_ms:
             return sooner_ms + left_out_ms + after_ms
         # What it waited for its trigger after that time is free, too.
-        is_later = pl.col("piece_began_ms") >= (changed["piece_ended_ms"].max() or look_ms)
+        is_later = pl.col("piece_began_ms") >= max(changed["piece_ended_ms"].to_list(), default=look_ms)
         free_ms = look_ms - left_out_ms - _sum_ms(pieces.filter(pl.col("owner") == TRIGGER, is_later))
         then_ms = look_then_ms(look_ms, before_ms, free_ms, arrived_ms - sooner_ms, trigger_ms)
         return look_ms - then_ms + after_ms
