@@ -192,12 +192,11 @@ def ahead_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataF
         ]
     )
     from_ms = pl.col("from_ms") + pl.col("read_to_reference_ms")
-    # Whatever the record waited for comes before what is next for it.
-    in_turn = {"depth": pl.lit(depth, pl.Int32()), "seq": pl.lit(7, pl.Int32()), "nth": pl.int_range(pl.len())}
-    return [
-        step(ahead, depth, 6, from_ms, stream="stream"),
-        steps.sort(_ORDER).with_columns(**in_turn).select(_ORDERED.names()),
-    ]
+    # Whatever the record waited for, also behind a hop, comes after its own work and before what is next for it.
+    in_turn = steps.sort(_ORDER).with_columns(
+        depth=pl.lit(depth, pl.Int32()), seq=pl.lit(7, pl.Int32()), nth=pl.int_range(pl.len())
+    )
+    return [step(ahead, depth, 6, from_ms, stream="stream"), in_turn.select(_ORDERED.names())]
 
 
 def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
