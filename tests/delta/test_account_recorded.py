@@ -134,22 +134,26 @@ def test_a_result_of_an_interval_was_held_until_it_ended_and_is_none_when_it_is_
     ]
 
 
-def test_a_record_that_was_ahead_waited_for_the_slow_partition(tmp_path: Path) -> None:
+def test_what_was_ahead_waited_for_the_record_of_the_slow_partition(tmp_path: Path) -> None:
     """Partition 0 is at 20 s when its record of 34 s comes, and partition 1 at 1 s. The batch of 50 s reads 30 s there,
-    so that of 55 s sends the record on.
+    which came at 49.5 s, so that of 55 s sends the record on, and passes the window until 25 s with it.
     """
-    toml = topology_of({"max_drift": "10 s"}, events=source(bound="1 s")) + operators(out=sink("events", topic="out"))
+    toml = topology_of(
+        {"window": "5 s", "max_drift": "10 s"}, events=source(bound="1 s"), out=sink("events", topic="out")
+    )
     play = Play(toml, tmp_path, partitions=2)
     reads = ((10, [(0, 1), (1, 1)]), (40, [(0, 20), (0, 34)]), (50, [(1, 30)]), (55, [(1, 31)]))
     for at_s, records in reads:
         rows = [play.row("events", ms(second), partition=partition) for partition, second in records]
-        play.batch(rows, at_ms=ms(at_s), now_ms=ms(at_s) + 20)
-    results = recorded_facts(tmp_path, play.topology).results
-    held = results.filter(pl.col("read_batch") < pl.col("batch_id")).with_columns(
-        pl.col("event_ms", "due_ms") - ms(0), held_from_ms=pl.col("held_from_ms") - (ms(0) - BOOTED_MS)
-    )
-    columns = ["batch_id", "read_batch", "partition", "event_ms", "held_by", "held_detail", "held_from_ms", "due_ms"]
-    assert held.select(columns).rows() == [(3, 1, 0, 34_000, "max_drift", "events/1", 40_020, 50_000)]
+        play.batch([row | {"stamped_ms": ms(at_s) - 500} for row in rows], at_ms=ms(at_s), now_ms=ms(at_s) + 20)
+    found = recorded_facts(tmp_path, play.topology)
+    ledger, waited = Ledger.of(found), found.results.filter(pl.col("read_batch") < pl.col("batch_id"))
+    # From its look at 40 s it was worked on until 40.02 s.
+    of_record = {"producer events/0": 5_500, "producer events/1": 9_480, "trigger": 520 + 5_520}
+    assert account(record_parts(ledger, waited), waited, "out", 3) == of_record
+    of_window = {"bound events": 1_000, "next_record events/0": 8_000} | of_record
+    window = found.windows.filter(pl.col("end_ms") == ms(25), pl.col("place") == "out")
+    assert account(window_parts(ledger, window), window, "out", 3) == of_window
 
 
 @pytest.mark.parametrize("shards", [1, 2])

@@ -214,6 +214,20 @@ SHELVES = Stage(
 """Windows of ten seconds, a filter, an interval, records of partitions at most a minute apart."""
 PATIENT = Stage(SHELVES.toml.replace('interval = "30 s"', 'interval = "5 min"'), SHELVES.promises, since_s=0)
 
+APART = Stage(
+    topology_of(
+        {"max_drift": "15 s"},
+        events=source("id string, amount double", sub_topology="reads", bound="1 s", allowed_lateness="1 s"),
+        newest=table(columns=["amount"]),
+        board=sink("newest", table="board", complete={"every": "10 s"}),
+    ),
+    {
+        "board_in_time": in_time("board", "10 s"), "board_is_fresh": fresh("board", "30 s"),
+        "board_is_complete": {"subject": "board", "measure": "complete_by", "complete_by": "30 s"},
+    },
+)  # fmt: skip
+"""Records of partitions at most 15 s apart; an interval is complete 11 s after its end."""
+
 EMPTY = Stage(
     topology_of(
         events=source("id string, amount double", sub_topology="reads", bound="1 s"),
@@ -337,7 +351,7 @@ def targets(**ms_by_name: int) -> tuple[Owned, ...]:
     return tuple(target(name, ms) for name, ms in ms_by_name.items())
 
 
-def producer(partition: str, ms: int) -> Owned:
+def producer(partition: str, ms: int | None) -> Owned:
     return Owned("producer", partition, ms)
 
 
@@ -434,6 +448,31 @@ FAULTS = [
         "partition too far ahead", SHELVES, "board_is_fresh", 420,
         (Silent(1, 245),), (Owned("max_drift", "events/1", 109_000),), is_followed=False,
     ),
+    # Partition 1 is at 250 s, as its producer is late. So the records of 280 s have waited for it since 281.1 s.
+    Case(
+        "partition ahead of one whose producer is late", APART, "board_is_fresh", 480.5,
+        (Late(1, 245, by_ms=220_000),), (producer("events/1", 199_400),), is_followed=False,
+    ),
+    Case(
+        "partition ahead of one whose producer is late, sent on", APART, "board_in_time", 350,
+        (Late(1, 245, by_ms=60_000),), (producer("events/1", None),), is_followed=False,
+    ),
+    # The record of 260 s waits from 261.1 s on for that of 300 s, and so do the ones after it.
+    Case(
+        "partition ahead of one that was silent", APART, "board_in_time", 310,
+        (Silent(1, 245, until_s=295),), (Owned("max_drift", "events/1", 38_900),), is_followed=False,
+    ),
+    # The intervals until 240 s and 250 s need a record of partition 1, and those until 260 s and 270 s one of partition
+    # 0 that waits. Usually partition 1 has passed last, by its name, so 9 s until that record are more than usual.
+    Case(
+        "interval of a partition ahead of one that was silent", APART, "board_is_complete", 310,
+        (Silent(1, 245, until_s=295),),
+        (
+            Owned("next_record", "events/1", 50_000), Owned("max_drift", "events/1", 28_900),
+            Owned("next_record", "events/0", 9_000),
+        ),
+        is_followed=False,
+    ),
     Case(
         "backlog", NARROW, "board_in_time", 310,
         (More(None, 245, times=20),), (Owned("topic_volume", "events"),), is_followed=False,
@@ -441,6 +480,10 @@ FAULTS = [
     Case(
         "backlog of partitions that are read", BUSY, "board_in_time", 310,
         (More(None, 245, times=10),), (Owned("topic_volume", "events", 5 * 54 * 20),), is_followed=False,
+    ),
+    Case(
+        "watermark behind the backlog of one partition", NARROW, "time_goes_on", 284,
+        (More(1, 245, times=300),), (Owned("topic_volume", "events"),), is_followed=False,
     ),
     Case(
         "dead source", SHOP, "board_is_fresh", 309,

@@ -86,7 +86,15 @@ class Changed:
     why: str
 
 
-CHANGED: Sequence[Changed] = ()
+WAITED = "windows whose last records max_drift had held were `unknown`, and are told by what let these records go"
+CHANGED: Sequence[Changed] = (
+    Changed("drift", "table window_parts", "*", WAITED),
+    Changed("drift", "command status", "topologies*.path.parts*", WAITED),
+    Changed("drift", "command status", "topologies*.path.spent*", WAITED),
+    Changed("drift", "command status", "topologies*.path.steps*.worked_ms", WAITED),
+    Changed("drift", "command path", "windows*.parts*", WAITED),
+    Changed("drift", "command path", "windows*.steps*.worked_ms", WAITED),
+)
 MACHINE = (
     (re.compile(r"/\S*?/project\b"), "PROJECT"),
     # Workers of shards are processes of their own, which tell the machine's name. The stored answers are those of `vm`.

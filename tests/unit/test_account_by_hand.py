@@ -129,7 +129,6 @@ USUAL = {
 @pytest.mark.parametrize(
     ("cut", "usual", "owned"),
     [
-        (("max_drift", "orders/1"), {}, ("max_drift", "orders/1")),
         (("max_records", "orders"), USUAL, ("max_records", "orders")),
         ((None, None), USUAL, ("capacity", "shop/revenue")),
         (("max_records", "orders"), {}, ("unknown", "usual")),
@@ -155,6 +154,102 @@ def test_a_record_that_a_plan_left_behind_waits_for_the_next_look(example, cut, 
         ("broker", "orders"): 140,
         owned: 1_010,
     }
+
+
+LATER = [
+    (8, "trigger", "", 15_060, 15_950),
+    (8, "broker", "orders", 15_950, 16_000),
+    (8, "operator", "total", 16_000, 16_300),
+    (9, "trigger", "", 16_300, 16_450),
+    (9, "broker", "orders", 16_450, 16_500),
+    (9, "target", "revenue", 16_500, 16_700),
+]
+SLOW = {"input": "orders", "partition": 1}
+LATE = {"event_ms": 12_200, "arrived_ms": 15_600}
+LEFT = {"event_ms": 12_200, "arrived_ms": 13_500, "left_by": 7}
+SILENT = {"setting": "idle_after", "due_ms": 15_500}
+SINCE = {("broker", "orders"): 250, ("operator", "total"): 800, ("target", "revenue"): 200}
+
+
+def ahead(example, *, read=None, silence=None) -> AccountFacts:
+    """Partition 0 was at 9,500 when batch 7 read its record of 12,300, and may be 1,000 ahead of partition 1, which was
+    at 8,000. Its record waits from 14,700 on, until partition 1 is at 8,500 (9,500 − 1,000): batch 8 looks at 16,000
+    and finds what lets it go, and batch 9 sends it on.
+    """
+    columns = ("batch_id", "owner", "detail", "began_ms", "ended_ms")
+    segments = [STREAM | dict(zip(columns, segment, strict=True)) for segment in LATER]
+    looks = [(8, 14_050, 16_000), (9, 16_000, 16_500)]
+    names = ("batch_id", "excluded_ms", "looked_ms")
+    batches = [
+        STREAM | {"host": "host-a", "wall_ms": look[2] + 40, "boot_ms": look[2]} | dict(zip(names, look, strict=True))
+        for look in looks
+    ]
+    of_plan = ("batch_id", "partition", "from_offset", "until_offset", "latest_offset", "n", "newest_ms", "cut_by")
+    was_left = read is not None and "left_by" in read
+    plans = [
+        (7, 0, 40, 41, 41, 1, 9_500, None),
+        (7, 1, 10, 11, 12 if was_left else 11, 1, 8_000, "max_records" if was_left else None),
+        (8, 0, 41, 41, 41, 0, 9_500, None),
+        (8, 1, 11, 12, 12, 1, 12_200, None) if read else (8, 1, 11, 11, 11, 0, 8_000, None),
+        (9, 0, 41, 41, 41, 0, 12_300, None),
+    ]
+    of_stream = {"stream": "shop/revenue", "input": "orders"}
+    reads = [STREAM | SLOW | ARRIVED | {"batch_id": 8, "n": 1, "newest_ms": read["event_ms"]} | read] if read else []
+    silences = [STREAM | SLOW | {"batch_id": 8} | silence] if silence else []
+    shown = {"place": "revenue", "visible_ms": 16_740, "visible_boot_ms": 16_700}
+    result = STREAM | READ | shown | {"batch_id": 9, "read_batch": 7, "row": 0, "read_row": 0, "n": 1}
+    return replace(
+        example,
+        segments=pl.concat([example.segments, rows("segments", *segments)]),
+        batches=pl.concat([example.batches, rows("batches", *batches)]),
+        plans=rows(
+            "plans", *(of_stream | {"cut_detail": "orders"} | dict(zip(of_plan, plan, strict=True)) for plan in plans)
+        ),
+        reads=pl.concat([example.reads.with_columns(newest_ms="event_ms"), rows("reads", *reads)]),
+        firsts=rows("firsts"),
+        silences=rows("silences", *silences),
+        drifts=rows("drifts", of_stream | {"batch_id": 7, "from_ms": 14_700, "max_drift_ms": 1_000}),
+        results=rows("results", result),
+        windows=rows("windows", STREAM | shown | {"batch_id": 9, "end_ms": 10_000}),
+        usual_arrivals=rows("usual_arrivals", of_stream | {"per_ms": 0.001, "per_batch": 2.0}),
+        usual_lengths=rows(
+            "usual_lengths",
+            *({"stream": "shop/revenue", "owner": o, "detail": d, "usual_ms": 2_000.0} for _, o, d, *_ in LATER),
+            *({"stream": "shop/revenue", "owner": o, "detail": d, "usual_ms": 2_000.0} for o, d, *_ in SEGMENTS),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("slow", "owned"),
+    [
+        ({"read": LATE}, {("producer", "orders/1"): 900, ("trigger", ""): 900 + 500}),
+        (
+            {"read": LATE | {"event_ms": 15_400}},
+            {("max_drift", "orders/1"): 700, ("producer", "orders/1"): 200, ("trigger", ""): 900 + 500},
+        ),
+        ({"read": LEFT}, {("max_records", "orders"): 1_300, ("trigger", ""): 900 + 150}),
+        ({"silence": SILENT}, {("silence", "orders/1 idle_after"): 800, ("trigger", ""): 900 + 600}),
+    ],
+    ids=["late", "silent", "left behind", "silent for long enough"],
+)
+def test_what_is_ahead_waits_as_long_as_the_slow_partition_does(example, slow, owned):
+    """Its time goes on as that of the record, or the silence, that let it go."""
+    ledger = Ledger.of(ahead(example, **slow))
+    looked = 50 if "left_by" in slow.get("read", {}) else 0
+    since = SINCE | {("broker", "orders"): 250 - looked, ("spark", ""): 50, ("clock", "host-a"): 40}
+    of_record = {("producer", "orders/0"): 800} | owned | since
+    assert parts(record_parts(ledger)) == of_record
+    assert sum(of_record.values()) == 16_740 - 12_300
+    of_window = {("bound", "orders"): 2_000, ("next_record", "orders/0"): 300} | of_record
+    assert parts(window_parts(ledger)) == of_window
+
+
+def test_what_is_sent_on_while_others_are_behind_waited_for_the_slowest(example):
+    """There was no place for more records (`max_held`). It waited from 14,700 until the look at 16,500."""
+    found = parts(record_parts(Ledger.of(ahead(example))))
+    assert found["max_drift", "orders/1"] == 1_800
+    assert sum(found.values()) == 16_740 - 12_300
 
 
 def test_a_window_behind_a_hop_waits_for_the_plan_that_reads_how_far_it_is_complete(example):

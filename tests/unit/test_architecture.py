@@ -215,7 +215,7 @@ IMPORTS = {
     "airflow.dags": "errors model.project model airflow.tasks",
     "plugins": "airflow.tasks",
     "reports.what_if": (
-        "collecting errors semantics model.settings model kernels.columns kernels.reports account.owners "
+        "collecting errors semantics model.settings model kernels.columns kernels.reports account account.owners "
         "query facts reports.paths"
     ),
     "jobs": (

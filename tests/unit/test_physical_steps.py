@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
+import pytest
 
 from tidemark.collecting import omit, pick
 from tidemark.facts.path_facts import described_window, physical_name, physical_path
@@ -221,3 +222,24 @@ def test_a_window_whose_steps_cannot_be_seen_yet_has_no_path():
     leaf = {"leaf": "board", "source": "readings", "latency_ms": 3, "behind_ms": 0, "before_source_ms": 1}
     described = described_window({"leaf": "board", "leaves": [leaf]}, steps=())
     assert (described["path"], described["leaves"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("parts", "step", "worked_ms"),
+    [
+        ([("operator", "events", 30)], 1, 30),
+        ([("operator", "events shard 0", 30), ("operator", "events shard 1", 20), ("operator", "top", 9)], 1, 50),
+        ([("operator", "top", 9)], 1, 0),
+        ([("operator", "top", 9)], None, None),
+        ([("operator", "top", 9), ("unknown", "segment", 1)], 1, None),
+        ([("operator", "events", 30), ("unknown", "segment", 1)], 1, 30),
+        ([], 1, None),
+    ],
+)
+def test_the_work_of_an_input_is_a_part_of_the_windows_age(parts, step, worked_ms):
+    """On the path, where all parts are known, it is 0 without one."""
+    row = {"operator": "events", "state": "input", "step": step, "latency_ms": 0, "task": None, "worked_ms": None}
+    row |= {"slowest_upstream": None, "share": None}
+    rows = [dict(zip(("owner", "detail", "ms"), part, strict=True)) for part in parts]
+    described = described_window({"leaf": "events", "leaves": None}, [row], rows)
+    assert [each["worked_ms"] for each in (*described["steps"], *described["off_path"])] == [worked_ms]

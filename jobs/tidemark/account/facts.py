@@ -113,8 +113,8 @@ PLANS = pl.Schema(
 `n` is the number of records that the batch read there, and `newest_ms` the newest event time of the partition with
 these (null: it has had no record). Of a hop offsets are batches of `writer`, the stream that writes it (null: the input
 is a source). A batch may also have told how far the hop is complete, and have written no record.
-Offsets are as there: exclusive ends. `cut_by` is the owner (`max_records`, `max_drift`) because of which a plan took
-less than there was, null: it took all, or nothing limited it; `cut_detail` is that owner's detail.
+Offsets are as there: exclusive ends. `cut_by` is the owner (`max_records`) because of which a plan took less than there
+was, null: it took all, or nothing limited it; `cut_detail` is that owner's detail.
 """
 _ARRIVAL = {
     "arrived_ms": MS,
@@ -194,9 +194,9 @@ RESULTS = pl.Schema(
 `visible_ms` is the wall clock of `driver`, whose write it was, when that write ended, and `visible_boot_ms` the same
 instant. `row` is different for each row of a batch and place. `read_batch`, `input`, `partition` and `read_row` name
 the row of READS; `event_ms` is the mean event time of these results, and `arrived_ms` their mean arrival, where it is
-known better than from that row (null). `held_by` is the setting because of which the result came later than its batch
-(null: none did). It waited from `held_from_ms` on, boot of the driver that read the record (the end of the operator; of
-a merge the end of the write), until `due_ms`, the wall clock of `driver`.
+known better than from that row (null). `held_by` is the setting of an operator because of which the result came later
+than its batch (null: none did). It waited from `held_from_ms` on, boot of the driver that read the record (the end of
+the operator; of a merge the end of the write), until `due_ms`, the wall clock of `driver`.
 """
 WINDOWS = pl.Schema(
     {
@@ -234,6 +234,11 @@ MARKS = pl.Schema(
 """
 BOUNDS = pl.Schema({"stream": TEXT, "input": TEXT, "bound_ms": MS})
 """The bound of each source that a stream reads."""
+DRIFTS = pl.Schema({"stream": TEXT, "batch_id": COUNT, "input": TEXT, "from_ms": MS, "max_drift_ms": MS})
+"""When a source had worked on a batch, boot, whose partitions may be `max_drift_ms` ahead of the slowest of the stream.
+
+Records further ahead wait from then on, until a later batch sends them on.
+"""
 SILENCES = pl.Schema(
     {"stream": TEXT, "batch_id": COUNT, "input": TEXT, "partition": COUNT, "setting": TEXT, "due_ms": MS}
 )
@@ -269,6 +274,7 @@ class AccountFacts:
     windows: pl.DataFrame = field(default_factory=WINDOWS.to_frame)
     marks: pl.DataFrame = field(default_factory=MARKS.to_frame)
     bounds: pl.DataFrame = field(default_factory=BOUNDS.to_frame)
+    drifts: pl.DataFrame = field(default_factory=DRIFTS.to_frame)
     silences: pl.DataFrame = field(default_factory=SILENCES.to_frame)
     usual_lengths: pl.DataFrame = field(default_factory=USUAL_LENGTHS.to_frame)
     usual_arrivals: pl.DataFrame = field(default_factory=USUAL_ARRIVALS.to_frame)

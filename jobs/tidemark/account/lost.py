@@ -21,6 +21,7 @@ from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.owners.capacity import CAPACITY
 from tidemark.account.owners.driver import DRIVER
 from tidemark.account.owners.max_records import MAX_RECORDS
+from tidemark.account.owners.pause import PAUSE
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
 from tidemark.account.usual_numbers import usual_number
@@ -141,15 +142,17 @@ class Lost:
         name = self._name(stream)
         if beat is None or sign is None:
             # Queries that a job only measures have no heartbeats.
-            return _Stopped.absent(name, self._since_ms) if newest is None else None
+            return _Stopped.by(ABSENCE, name, self._since_ms) if newest is None else None
         row = self.counts.newest_beat(stream, at_ms=self._at_ms)
         number, finished_ms = newest or (-1, self._since_ms)
         told_ms = max(beat.at_ms, finished_ms)
         # Of a batch without facts it is seldom known what it read.
         has_facts = row is None or row["batch_id"] is None or row["batch_id"] <= number
         is_known = has_facts or self._has_no_news(stream)
-        if beat.state not in ALIVE or self._at_ms - told_ms > looks_no_more_after_ms(driver, sign):
-            return _Stopped.absent(name, told_ms if is_known else finished_ms)
+        is_silent = self._at_ms - told_ms > looks_no_more_after_ms(driver, sign)
+        if beat.state not in ALIVE or driver.was_replaced or driver.stood_still or is_silent:
+            owner = PAUSE if driver.stood_still else ABSENCE
+            return _Stopped.by(owner, name, told_ms if is_known else finished_ms)
         began_ms = beat.batch_started_at_ms
         if began_ms is None or finished_ms > beat.at_ms:
             return None
@@ -178,9 +181,9 @@ class _Stopped:
     leaf: Leaf
 
     @classmethod
-    def absent(cls, stream: str, seen_ms: int) -> Self:
-        """Returns that *stream* has no driver since then."""
-        return cls(seen_ms, Leaf(owner=ABSENCE, detail=stream, became=UNREAD, stream=stream, since_ms=seen_ms))
+    def by(cls, owner: str, stream: str, seen_ms: int) -> Self:
+        """Returns that *stream* has no driver that runs since then, because of *owner*."""
+        return cls(seen_ms, Leaf(owner=owner, detail=stream, became=UNREAD, stream=stream, since_ms=seen_ms))
 
 
 class _Usual:

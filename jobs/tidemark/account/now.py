@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,14 +16,17 @@ from tidemark.account.owners.broker import BROKER
 from tidemark.account.owners.pause import PAUSE
 from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.recorded import Recorded
-from tidemark.account.unfinished import RUNNING, until_now
+from tidemark.account.unfinished import OPEN, RUNNING, open_parts, until_now
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
 from tidemark.facts.planned_facts import has_no_news
+from tidemark.kernels.columns.quantiles import median_of
 from tidemark.model.topology import SubTopology, Topology
+from tidemark.semantics.idleness import Activity
 from tidemark.semantics.liveness import HAS_DRIVER, LIMITS, Liveness, Sign
 
+OF_PARTITION = ["input", "partition"]
 MISSED = 2
 """A driver without a sign of life for so many heartbeats looks no more."""
 
@@ -79,12 +82,13 @@ class StreamsNow:
     def owner(self, sub: SubTopology) -> tuple[str, str]:
         """Returns whose the time of *sub* is now: the segment that its newest heartbeat names, unless it is gone.
 
-        A driver that holds its lease and beats no more stands still.
+        A driver that holds its lease and beats no more stands still. Of an instant in the past the heartbeat after it
+        tells whether it was so.
         """
         stream, driver = self.name(sub), self._drivers[sub.name]
-        if driver.liveness not in HAS_DRIVER or driver.liveness is Liveness.STARTING:
+        if driver.liveness not in HAS_DRIVER or driver.liveness is Liveness.STARTING or driver.was_replaced:
             return ABSENCE, stream
-        if has_missed_beats(driver, self.at_ms):
+        if driver.stood_still or has_missed_beats(driver, self.at_ms):
             return (PAUSE if driver.evidence.is_held else ABSENCE), stream
         segments = self.ledger.facts.segments.filter(pl.col("stream") == stream).sort("driver", "ended_ms")
         newest = segments.tail(1).select("owner", "detail").rows()
@@ -118,6 +122,84 @@ class StreamsNow:
             return None
         looks = rows.filter(pl.col("owner") == BROKER, pl.col("ended_ms") <= began_ms)
         return int(began_ms if looks.is_empty() else looks.select(pl.max("ended_ms")).item())
+
+    def slowest(self, sub: SubTopology) -> dict[str, Any] | None:
+        """Returns the partition of *sub* that holds time back, with the columns of OPEN about it.
+
+        `is_alike`: no other partition is ahead of it by more than its records usually are apart. None: no partition is
+        known to hold time back, or no look for its records.
+        """
+        stream, facts = self.name(sub), self.ledger.facts
+        plans = facts.plans.filter(pl.col("stream") == stream).drop_nulls("newest_ms").sort("batch_id")
+        reached = (
+            plans.group_by(OF_PARTITION, maintain_order=True)
+            .last()
+            .join(self._idle(sub), on=OF_PARTITION, how="anti", nulls_equal=True)
+            .join(facts.bounds.filter(pl.col("stream") == stream), on="input")
+            .with_columns(reached_ms=pl.col("newest_ms") - pl.col("bound_ms"))
+            .sort("reached_ms", *OF_PARTITION)
+        )
+        if reached.is_empty():
+            return None
+        slow = reached.row(0, named=True)
+        is_slow = pl.col("input").eq(slow["input"]) & pl.col("partition").eq_missing(slow["partition"])
+        apart = plans.filter(is_slow, pl.col("n") > 0).select(median_of(pl.col("newest_ms").diff())).item() or 0
+        newest = facts.reads.filter(pl.col("stream") == stream, is_slow).sort("batch_id", "event_ms").tail(1)
+        left = self.left_behind(stream).filter(is_slow).select("left_by", "seen_ms").rows()
+        left_by, seen_ms = left[0] if left else (None, self.running_look_ms(stream) or self.last_look_ms(stream))
+        if seen_ms is None:
+            return None
+        return {
+            "input": slow["input"],
+            "partition": slow["partition"],
+            "bound_ms": slow["bound_ms"],
+            "late_ms": newest.select((pl.col("arrived_ms") - pl.col("event_ms")).sum()).item(),
+            "left_by": left_by,
+            "waited_until_ms": seen_ms,
+            "is_alike": reached.select(pl.max("reached_ms")).item() - slow["reached_ms"] <= apart,
+        }
+
+    def left_behind(self, stream: str) -> pl.DataFrame:
+        """Returns the newest plans of the partitions of *stream* that they left records of behind.
+
+        `left_by` is the first plan that saw the first of these records, and `seen_ms` its look, reference.
+        """
+        is_its = pl.col("stream") == stream
+        plans = self.ledger.facts.plans.filter(is_its, pl.col("writer").is_null()).sort("batch_id")
+        newest = plans.group_by(OF_PARTITION, maintain_order=True).last()
+        behind = newest.filter(pl.col("latest_offset") > pl.col("until_offset"))
+        left_from = behind.select(*OF_PARTITION, left_from="until_offset")
+        saw = plans.join(left_from, on=OF_PARTITION, nulls_equal=True, maintain_order="left")
+        saw = saw.filter(pl.col("latest_offset") > pl.col("left_from"))
+        looks = self.ledger.batches.filter(is_its).select(left_by="batch_id", seen_ms="looked_ms")
+        first = saw.group_by(OF_PARTITION, maintain_order=True).agg(left_by=pl.first("batch_id"))
+        return behind.join(first, on=OF_PARTITION, nulls_equal=True).join(looks, on="left_by", how="left")
+
+    def parts_since(self, stream: str, since_ms: int, waited: Mapping[str, Any]) -> pl.DataFrame | None:
+        """Returns the PARTS of the time since *since_ms*, reference, in which *stream* waited; None: it had no driver.
+
+        *waited* has the columns of OPEN about what it has waited for.
+        """
+        driver = self.driver(stream)
+        if driver is None:
+            return None
+        row = {
+            "stream": stream,
+            "driver": driver["driver"],
+            "start_ms": since_ms,
+            "visible_ms": self.at_ms,
+            "visible_boot_ms": self.at_ms - driver["to_reference_ms"],
+            **waited,
+        }
+        unfinished = pl.DataFrame([{name: row.get(name) for name in OPEN}], schema=OPEN)
+        return open_parts(Ledger.of(self.facts), unfinished)
+
+    def _idle(self, sub: SubTopology) -> pl.DataFrame:
+        """Returns the partitions for which time does not wait."""
+        rows = self.recorded.partition_batches.filter(pl.col("sub_topology") == sub.name).sort("batch_id")
+        newest = rows.drop_nulls(["partition", "activity"]).group_by("source", "partition", maintain_order=True).last()
+        idle = newest.filter(pl.col("activity") == Activity.IDLE.value)
+        return idle.select(input="source", partition=pl.col("partition").cast(pl.Int64))
 
     def has_no_news(self, sub: SubTopology) -> bool:
         """Returns True if the batches of *sub* that have not finished are known to read no record of its sources."""

@@ -60,7 +60,7 @@ class OpenRecords:
                 return self._walked(stream, place, read)
             writer = self.now.topology.sub_topology(hop.upstream)
             return self._in_stream(writer, hop.repartition, shown_at=shown_at)
-        found = self._drifting(stream, place)
+        found = self._drifting(sub, place)
         read = self._left(stream) or self._unfinished(sub, shown_at)
         return found or (None if read is None else self._walked(stream, place, read))
 
@@ -86,21 +86,16 @@ class OpenRecords:
 
     def _left(self, stream: str) -> Read | None:
         """Returns the oldest record that the newest plan of a partition left behind; None: none did."""
-        plans = self.now.facts.plans.filter(pl.col("stream") == stream, pl.col("writer").is_null()).sort("batch_id")
-        newest = plans.group_by("input", "partition", maintain_order=True).last()
-        behind = newest.filter(pl.col("latest_offset") > pl.col("until_offset")).drop_nulls("newest_ms")
+        behind = self.now.left_behind(stream).drop_nulls("newest_ms").sort("newest_ms")
         if behind.is_empty():
             return None
-        plan = behind.sort("newest_ms").row(0, named=True)
-        is_of_partition = pl.col("input").eq(plan["input"]) & pl.col("partition").eq_missing(plan["partition"])
-        saw = plans.filter(is_of_partition, pl.col("latest_offset") > plan["until_offset"]).row(0, named=True)
-        looked = self.now.ledger.batches.filter(pl.col("stream") == stream, pl.col("batch_id") == saw["batch_id"])
+        plan = behind.row(0, named=True)
         return {
             "input": plan["input"],
             "partition": plan["partition"],
             "event_ms": plan["newest_ms"],
-            "left_by": saw["batch_id"],
-            "arrived_ms": looked.select(pl.max("looked_ms")).item(),
+            "left_by": plan["left_by"],
+            "arrived_ms": plan["seen_ms"],
         }
 
     def _unfinished(self, sub: SubTopology, shown_at: str) -> Read | None:
@@ -140,23 +135,36 @@ class OpenRecords:
         apart_ms = int(newest.select(median_of(pl.col("event_ms").diff())).item() or 0)
         return int(newest.item(-1, 0)) + apart_ms, delay_ms
 
-    def _drifting(self, stream: str, place: str) -> OpenResult | None:
+    def _drifting(self, sub: SubTopology, place: str) -> OpenResult | None:
         """Returns the oldest record that was read and waits for a slower partition; None: none does."""
-        if self.now.topology.max_drift_ms is None:
+        stream, facts = self.now.name(sub), self.now.facts
+        drifts = facts.drifts.filter(pl.col("stream") == stream)
+        if drifts.is_empty():
             return None
-        facts = self.now.facts
         plans = facts.plans.filter(pl.col("stream") == stream).sort("batch_id")
         newest = plans.group_by("input", "partition", maintain_order=True).last().drop_nulls("newest_ms")
         passed = newest.select("input", "partition", passed_ms="newest_ms")
-        reads = facts.reads.filter(pl.col("stream") == stream).join(passed, on=["input", "partition"])
-        waiting = reads.filter(pl.col("newest_ms") > pl.col("passed_ms")).sort("event_ms")
-        if waiting.is_empty():
+        batches = self.now.ledger.batches.select("stream", "batch_id", "to_reference_ms")
+        waiting = (
+            facts.reads.join(passed, on=["input", "partition"])
+            .filter(pl.col("newest_ms") > pl.col("passed_ms"))
+            .join(drifts, on=["stream", "batch_id", "input"])
+            .join(batches, on=["stream", "batch_id"])
+            .sort("event_ms")
+        )
+        slow = self.now.slowest(sub)
+        if waiting.is_empty() or slow is None:
             return None
-        slow, read = newest.sort("newest_ms").row(0, named=True), waiting.row(0, named=True)
-        segments = facts.segments.filter(pl.col("stream") == stream, pl.col("batch_id") == read["batch_id"])
-        began_ms = segments.filter(pl.col("owner") == "operator").select(pl.min("began_ms")).item()
-        whose = f"{slow['input']}/{slow['partition']}"
-        return self._walked(stream, place, read, held_by=MAX_DRIFT, held_detail=whose, held_from_ms=began_ms)
+        read = waiting.row(0, named=True)
+        if all(read[name] == slow[name] for name in ("input", "partition")):
+            return None
+        from_ms = read["from_ms"] + read["to_reference_ms"]
+        until_then = self._walked(stream, place, {name: read[name] for name in READS}, until_ms=from_ms)
+        # It waits from then on as time does, but for the bound.
+        since_then = self.now.parts_since(stream, from_ms, slow | {"waits_by": MAX_DRIFT, "bound_ms": 0})
+        if until_then is None or since_then is None:
+            return None
+        return OpenResult(pl.concat([until_then.parts, since_then]), self.now.at_ms - int(read["event_ms"]))
 
     def held_by_setting(self, place: str) -> OpenResult | None:
         """Returns the first record of a place that has shown none, if a setting holds it; None: none does."""
@@ -194,15 +202,18 @@ class OpenRecords:
         }
         return OpenResult(pl.DataFrame([part], schema=PARTS), self.now.at_ms - end_ms)
 
-    def _walked(self, stream: str, place: str, read: Mapping[str, Any], **held: object) -> OpenResult | None:
+    def _walked(
+        self, stream: str, place: str, read: Mapping[str, Any], *, until_ms: int | None = None, **held: object
+    ) -> OpenResult | None:
         """Returns the account of a record, *read* as in READS, as of a result that the next batch shows now.
 
-        A record that no finished batch has read is one of that next batch.
+        *until_ms*, reference: as of one that it shows then. A record that no finished batch has read is one of that
+        next batch.
         """
         driver = self.now.driver(stream)
         if driver is None:
             return None
-        at_ms, next_batch, facts = self.now.at_ms, self.now.next_batch(stream), self.now.facts
+        at_ms, next_batch, facts = until_ms or self.now.at_ms, self.now.next_batch(stream), self.now.facts
         row = {"stream": stream, "batch_id": next_batch, "row": 0, "n": 1, "in_transaction": False, **read}
         if row["batch_id"] == next_batch:
             looked_ms = max(row.get("arrived_ms") or 0, self.now.running_look_ms(stream) or at_ms)

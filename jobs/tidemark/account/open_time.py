@@ -6,24 +6,19 @@ the instant.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
 from tidemark.account.configured import hop_into
-from tidemark.account.ledger import Ledger
 from tidemark.account.now import StreamsNow
 from tidemark.account.open_records import OpenResult, first_end_ms
-from tidemark.account.unfinished import OPEN, open_parts
-from tidemark.kernels.columns.quantiles import median_of
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.topology import SubTopology
-from tidemark.semantics.idleness import Activity
 from tidemark.semantics.strategy import Strategy
-
-OF_PARTITION = ["input", "partition"]
 
 
 @dataclass(frozen=True)
@@ -76,71 +71,23 @@ class OpenTime:
 
         None: all its partitions are silent alike, so that none of them holds time back.
         """
-        stream = self.now.name(sub)
-        slow, found_ms = self._slowest(sub), self.now.running_look_ms(stream)
-        if slow is None or (slow["is_alike"] and found_ms is None and not self.now.nobody_looks(sub)):
+        stream, slow = self.now.name(sub), self.now.slowest(sub)
+        if slow is None:
             return None
-        waited_ms = self.now.last_look_ms(stream) if found_ms is None else found_ms
-        return None if waited_ms is None else self._account(stream, at_ms, {**slow, "waited_until_ms": waited_ms})
-
-    def _slowest(self, sub: SubTopology) -> dict[str, Any] | None:
-        """Returns the partition of *sub* that holds time back: `input`, `partition`, `bound_ms`, and `late_ms`, how
-        late its newest record arrived.
-
-        `is_alike`: no other partition is ahead of it by more than its records usually are apart.
-        """
-        stream, facts = self.now.name(sub), self.now.facts
-        plans = facts.plans.filter(pl.col("stream") == stream).drop_nulls("newest_ms").sort("batch_id")
-        reached = (
-            plans.group_by(OF_PARTITION, maintain_order=True)
-            .last()
-            .join(self._idle(sub), on=OF_PARTITION, how="anti", nulls_equal=True)
-            .join(facts.bounds.filter(pl.col("stream") == stream), on="input")
-            .with_columns(reached_ms=pl.col("newest_ms") - pl.col("bound_ms"))
-            .sort("reached_ms", *OF_PARTITION)
-        )
-        if reached.is_empty():
+        # Records that nobody has read may be what time waits for.
+        has_unread = slow["left_by"] is not None or self.now.running_look_ms(stream) is not None
+        if slow["is_alike"] and not has_unread and not self.now.nobody_looks(sub):
             return None
-        slow = reached.row(0, named=True)
-        is_slow = pl.col("input").eq(slow["input"]) & pl.col("partition").eq_missing(slow["partition"])
-        apart = plans.filter(is_slow, pl.col("n") > 0).select(median_of(pl.col("newest_ms").diff())).item() or 0
-        newest = facts.reads.filter(pl.col("stream") == stream, is_slow).sort("batch_id", "event_ms").tail(1)
-        late_ms = newest.select((pl.col("arrived_ms") - pl.col("event_ms")).sum()).item()
-        ahead_ms = reached.select(pl.max("reached_ms")).item() - slow["reached_ms"]
-        return {
-            "input": slow["input"],
-            "partition": slow["partition"],
-            "bound_ms": slow["bound_ms"],
-            "late_ms": late_ms,
-            "is_alike": ahead_ms <= apart,
-        }
-
-    def _idle(self, sub: SubTopology) -> pl.DataFrame:
-        """Returns the partitions for which time does not wait."""
-        rows = self.now.recorded.partition_batches.filter(pl.col("sub_topology") == sub.name).sort("batch_id")
-        newest = rows.drop_nulls(["partition", "activity"]).group_by("source", "partition", maintain_order=True).last()
-        idle = newest.filter(pl.col("activity") == Activity.IDLE.value)
-        return idle.select(input="source", partition=pl.col("partition").cast(pl.Int64))
+        return self._account(stream, at_ms, slow)
 
     def _watermark_ms(self, sub: SubTopology) -> int | None:
         rows = self.now.recorded.batches.filter(pl.col("sub_topology") == sub.name)
         watermark_ms = rows.select(pl.col("watermark").dt.epoch("ms").max()).item()
         return None if watermark_ms is None else int(watermark_ms)
 
-    def _account(self, stream: str, at_ms: int, waited: dict[str, Any]) -> OpenResult | None:
-        driver = self.now.driver(stream)
-        if driver is None:
-            return None
-        row = {
-            "stream": stream,
-            "driver": driver["driver"],
-            "start_ms": at_ms,
-            "visible_ms": self.now.at_ms,
-            "visible_boot_ms": self.now.at_ms - driver["to_reference_ms"],
-            **waited,
-        }
-        unfinished = pl.DataFrame([{name: row.get(name) for name in OPEN}], schema=OPEN)
-        return OpenResult(open_parts(Ledger.of(self.now.facts), unfinished), self.now.at_ms - at_ms)
+    def _account(self, stream: str, at_ms: int, waited: Mapping[str, Any]) -> OpenResult | None:
+        parts = self.now.parts_since(stream, at_ms, waited)
+        return None if parts is None else OpenResult(parts, self.now.at_ms - at_ms)
 
 
 def waits_for_time(operator: Operator) -> bool:

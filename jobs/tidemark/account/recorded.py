@@ -20,7 +20,6 @@ from tidemark.account.clocks import DRIVER
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger, batches_of
 from tidemark.account.owners.interval import INTERVAL
-from tidemark.account.owners.max_drift import MAX_DRIFT
 from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.window import WINDOW
 from tidemark.account.stored import STORED_READS, STORED_RESULTS, reads_of, results_of
@@ -66,6 +65,7 @@ class Recorded:
             windows=self._windows(),
             marks=self._marks(topology),
             bounds=_as(inputs.drop_nulls("bound_ms"), facts.BOUNDS),
+            drifts=self._drifts(topology.max_drift_ms),
             silences=silences,
         )
         stored, transactions = self._stored_reads(inputs), self._transactions()
@@ -76,8 +76,6 @@ class Recorded:
         results = _with_holds(
             results_of(self._stored_results(), stored), self.operator_batches.with_columns(STREAM), dues, holders
         )
-        if topology.max_drift_ms is not None:
-            results = self._with_drift(results, batches)
         of_topology = replace(known, reads=reads, firsts=firsts, results=results)
         return _with_full_names(of_topology, topology.name)
 
@@ -251,42 +249,13 @@ class Recorded:
             .filter(pl.col("silent_ms") > 0)
         )
 
-    def _with_drift(self, results: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
-        """Returns *results* with the partition for which records waited that no operator held.
-
-        They waited from the end of their source's work on. Time had advanced by the batch before the one that sent
-        them on, and that batch's look had found the record that let it.
-        """
-        waited = (pl.col("read_batch") < pl.col("batch_id")) & pl.col("held_by").is_null()
-        combined = self.partition_batches.filter(pl.col("partition").is_null(), pl.col("reads").is_null())
-        blocked = combined.with_columns(STREAM).sort("batch_id").rename({"batch_id": "read_batch"})
-        of_stream = blocked.filter(pl.col("source").is_null()).select("stream", "read_batch", slow="blocked_by")
-        of_source = blocked.select("stream", "read_batch", slow="source", slow_partition="blocked_by")
-        finished = self.operator_batches.select(
-            STREAM, read_batch="batch_id", input="operator", from_ms="finished_boot_ms"
-        )
-        looked_ms = (pl.col("looked_ms") + pl.col("wall_ms") - pl.col("boot_ms")).shift().over("stream")
-        found = (
-            results.with_row_index("order")
-            .filter(waited)
-            .sort("read_batch")
-            .join_asof(of_stream, on="read_batch", by="stream", check_sortedness=False)
-            .join_asof(of_source.drop_nulls("slow"), on="read_batch", by=["stream", "slow"], check_sortedness=False)
-            .join(finished, on=["stream", "read_batch", "input"], how="left")
-            .join(
-                batches.select("stream", "batch_id", until_ms=looked_ms),
-                on=["stream", "batch_id"],
-                how="left",
-            )
-            .select(
-                "order",
-                held_by=pl.lit(MAX_DRIFT),
-                held_detail=pl.concat_str("slow", "slow_partition", separator="/", ignore_nulls=True),
-                held_from_ms="from_ms",
-                due_ms="until_ms",
-            )
-        )
-        return results.with_row_index("order").update(found, on="order").drop("order")
+    def _drifts(self, max_drift_ms: int | None) -> pl.DataFrame:
+        if max_drift_ms is None:
+            return facts.DRIFTS.to_frame()
+        sources = self.partition_batches.select("sub_topology", operator="source").unique()
+        worked = self.operator_batches.join(sources, on=["sub_topology", "operator"], how="semi")
+        of_source = {"input": "operator", "from_ms": "finished_boot_ms"}
+        return _as(worked.with_columns(STREAM, max_drift_ms=max_drift_ms, **of_source), facts.DRIFTS)
 
     def _marks(self, topology: Topology) -> pl.DataFrame:
         """Returns how far each hop was complete with each batch, which was when the batch had its rows there.
@@ -392,7 +361,7 @@ def since(known: AccountFacts, since_ms: int) -> AccountFacts:
         rows = frame.join(first, on="stream", how="left", maintain_order="left")
         return rows.filter(pl.col("batch_id").is_null() | is_later).drop("first_batch")
 
-    of_batches = ("segments", "tasks", "batches", "plans", "reads", "firsts", "results", "windows", "marks")
+    of_batches = ("segments", "tasks", "batches", "plans", "reads", "firsts", "results", "windows", "marks", "drifts")
     return replace(known, **{name: cut(getattr(known, name)) for name in of_batches})
 
 

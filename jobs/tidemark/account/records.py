@@ -3,7 +3,8 @@
 The instants in order: the record arrived; a transaction ended; the first plan that saw it, which may have left it
 behind; the look whose plan took it; and for a held result the end of the operator that held it and the instant at
 which it was due. Between them the time belongs to the producer, the transaction, the stream's timeline, what made the
-record wait unread, and the setting that held it.
+record wait unread, and the setting that held it. A record that is ahead of another partition waits for a record of
+that one: until its event time that is because of `max_drift`, and then its own account goes on.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from tidemark.account.owners.capacity import CAPACITY
 from tidemark.account.owners.max_drift import MAX_DRIFT
 from tidemark.account.owners.open_transaction import OPEN_TRANSACTION
 from tidemark.account.owners.producer import PRODUCER
+from tidemark.account.owners.silence import SILENCE
 from tidemark.account.owners.unknown import UNKNOWN
-from tidemark.account.steps import AGES, STEPS, parts_of
+from tidemark.account.passing import let_go
+from tidemark.account.steps import AGES, STEPS, input_partition, parts_of
 
 READ = ["stream", "read_batch", "input", "partition", "read_row"]
 """What names a row of READS, where `batch_id` is the batch of a result."""
 _ORDERED = pl.Schema({**STEPS, "depth": pl.Int32(), "seq": pl.Int32(), "nth": pl.Int64()})
 """Steps with their order: those of the writers behind `depth` hops come first, then `seq` decides, and then `nth`."""
+_ORDER = ["result", -pl.col("depth"), "seq", "nth"]
 VISIBLE = 9
 """The `seq` of the last step of a result."""
 _UNKNOWN = pl.lit(UNKNOWN)
@@ -43,12 +47,7 @@ def numbered(results: pl.DataFrame) -> pl.DataFrame:
 
 def in_order(steps: pl.DataFrame) -> pl.DataFrame:
     """Returns ordered steps as STEPS."""
-    return steps.sort("result", -pl.col("depth"), "seq", "nth").select(STEPS.names())
-
-
-def input_partition() -> pl.Expr:
-    """Returns INPUT/PARTITION; of a hop its name alone."""
-    return pl.concat_str(["input", "partition"], separator="/", ignore_nulls=True)
+    return steps.sort(_ORDER).select(STEPS.names())
 
 
 def record_steps(ledger: Ledger, visible: pl.DataFrame, depth: int = 0) -> pl.DataFrame:
@@ -67,6 +66,7 @@ def record_steps(ledger: Ledger, visible: pl.DataFrame, depth: int = 0) -> pl.Da
     return pl.concat(
         [
             reading_steps(ledger, rows, depth),
+            *ahead_steps(ledger, rows.filter(pl.col("held_by").is_null()), depth),
             step(held.filter(is_known), depth, 6, "held_from_ms", stream="stream"),
             step(
                 held.filter(is_known),
@@ -159,6 +159,46 @@ def reading_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFram
     )
 
 
+def ahead_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
+    """Returns the steps of those of *rows*, which `placed` has placed, that were too far ahead of other partitions.
+
+    They go from the end of their source's work to the look that found what let them go on, in the batch before the one
+    that sent them on.
+    """
+    drifts = ledger.facts.drifts.rename({"batch_id": "read_batch"})
+    ahead = rows.filter(pl.col("read_batch") < pl.col("batch_id")).join(
+        drifts, on=["stream", "read_batch", "input"], maintain_order="left"
+    )
+    if ahead.is_empty():
+        return []
+    looks = ledger.batches.select("stream", "batch_id", sent_on_ms="looked_ms")
+    sent_on = ahead.select("result", "stream", "batch_id", "driver", "clock_error_ms", "until_ms").join(
+        looks, on=["stream", "batch_id"], how="left", maintain_order="left"
+    )
+    waited_for = sent_on.drop("batch_id").join(let_go(ledger, ahead), on="result", how="left", maintain_order="left")
+    read_batch = pl.coalesce("read_batch", "batch_id")
+    waited_for = placed(ledger, waited_for.with_columns(read_batch=read_batch, is_read=pl.lit(value=True)))
+    by_record, silent, behind = (waited_for.filter(pl.col("kind") == kind) for kind in ("record", "silence", "behind"))
+    unknown = waited_for.filter((pl.col("kind") == "unknown") | pl.col("kind").is_null())
+    drift, silence, whose = pl.lit(MAX_DRIFT), pl.lit(SILENCE), pl.col("whose")
+    steps = pl.concat(
+        [
+            step(by_record, depth, 0, "event_ms", owner=drift, detail=whose, stream="stream"),
+            step(behind, depth, 0, "sent_on_ms", owner=drift, detail=whose, stream="stream"),
+            step(silent, depth, 0, "at_ms", owner=silence, detail=whose, error_ms="read_error_ms"),
+            step(unknown, depth, 0, "sent_on_ms", owner=_UNKNOWN, detail=pl.lit("passing")),
+            reading_steps(ledger, by_record, depth),
+            *ahead_steps(ledger, by_record, depth),
+        ]
+    )
+    from_ms = pl.col("from_ms") + pl.col("read_to_reference_ms")
+    # Whatever the record waited for, also behind a hop, comes after its own work and before what is next for it.
+    in_turn = steps.sort(_ORDER).with_columns(
+        depth=pl.lit(depth, pl.Int32()), seq=pl.lit(7, pl.Int32()), nth=pl.int_range(pl.len())
+    )
+    return [step(ahead, depth, 6, from_ms, stream="stream"), in_turn.select(_ORDERED.names())]
+
+
 def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:
     """Returns the steps from the plan that left records behind, if one did, to the look whose plan took them."""
     rows = rows.filter(pl.col("left_by").is_not_null())
@@ -180,8 +220,7 @@ def unread_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.Data
         .join(ledger.waiting.rename({"batch_id": "look"}), on=["stream", "look"], how="left")
         .sort("result", "look", "since", "until")
     )
-    # A plan that the slowest partition held back would have left them behind without any debt.
-    is_owed = pl.col("owner").is_not_null() & pl.col("cut_by").ne_missing(MAX_DRIFT)
+    is_owed = pl.col("owner").is_not_null()
     share_ms = ((pl.col("look_ms") - pl.col("before_ms")) * pl.col("until")).floor().cast(pl.Int64())
     until_ms = pl.when(is_owed).then(pl.col("before_ms") + share_ms).otherwise("look_ms")
     # Without its plan nobody knows what a stream owed at a look.

@@ -66,6 +66,11 @@ OF = ["result", "owner", "detail", "stream", "batch_id", "ended_ms"]
 _SUMS = (pl.sum("ms"), pl.when(pl.col("error_ms").is_not_null().all()).then(pl.sum("error_ms")).alias("error_ms"))
 
 
+def input_partition() -> pl.Expr:
+    """Returns INPUT/PARTITION; of a hop its name alone."""
+    return pl.concat_str(["input", "partition"], separator="/", ignore_nulls=True)
+
+
 def parts_of(ages: pl.DataFrame, steps: pl.DataFrame, timeline: pl.DataFrame) -> pl.DataFrame:
     """Returns the PARTS of *ages*, whose *steps* come in order and end with the timeline of a stream."""
     by_reference = ages.with_columns(end_ms=pl.col("visible_ms") - pl.col("ahead_ms"))

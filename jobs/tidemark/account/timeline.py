@@ -19,12 +19,10 @@ from tidemark.account.owners.pause import PAUSE
 from tidemark.account.owners.spark import SPARK
 from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.owners.unknown import UNKNOWN
-from tidemark.semantics.segments import TASKS_OF_SPARK
+from tidemark.semantics.segments import TASKS_OF_SPARK, is_pause
 
 BEAT_MS = 250
 """The pulse beats this often. A pause began up to one beat after the last one."""
-PAUSE_MS = 1_000
-"""A gap between two beats counts from this length on."""
 FIRST_MS, LAST_MS = -(2**60), 2**60
 """Before and after everything: a stream's timeline reaches from one to the other."""
 TIMELINE = pl.Schema(
@@ -125,13 +123,10 @@ def _overlaps(lives: pl.DataFrame) -> pl.DataFrame:
 
 
 def _pauses(beats: pl.DataFrame) -> pl.DataFrame:
-    """Returns the gaps of the pulse in which the process did not run.
-
-    In a gap in which it used CPU for over half of the time, an operator kept the pulse from beating, and worked.
-    """
+    """Returns the gaps of the pulse in which the process did not run."""
     gaps = beats.explode("gaps").filter(pl.col("gaps").is_not_null())
     length_ms = pl.col("gaps").struct["ended_ms"] - pl.col("gaps").struct["began_ms"]
-    return gaps.filter(length_ms >= PAUSE_MS, 2 * pl.col("gaps").struct["cpu_ms"] <= length_ms).select(
+    return gaps.filter(is_pause(length_ms, pl.col("gaps").struct["cpu_ms"])).select(
         "stream",
         began_ms=pl.col("gaps").struct["began_ms"] + pl.col("to_reference_ms") + BEAT_MS // 2,
         ended_ms=pl.col("gaps").struct["ended_ms"] + pl.col("to_reference_ms"),

@@ -16,8 +16,8 @@ from tidemark.account.ledger import Ledger
 from tidemark.account.owners.bound import BOUND
 from tidemark.account.owners.next_record import NEXT_RECORD
 from tidemark.account.owners.producer import PRODUCER
-from tidemark.account.records import VISIBLE, in_order, input_partition, numbered, step
-from tidemark.account.steps import AGES, parts_of
+from tidemark.account.records import VISIBLE, in_order, numbered, placed, step, unread_steps
+from tidemark.account.steps import AGES, input_partition, parts_of
 
 RUNNING = pl.Schema(
     {
@@ -39,8 +39,10 @@ OPEN = pl.Schema(
         "partition": pl.Int64(),
         "start_ms": MS,
         "waited_until_ms": MS,
+        "waits_by": TEXT,
         "bound_ms": MS,
         "late_ms": MS,
+        "left_by": pl.Int64(),
         "visible_ms": MS,
         "visible_boot_ms": MS,
     }
@@ -49,8 +51,10 @@ OPEN = pl.Schema(
 
 `start_ms` is the end of a window, or the event time of a record. A window (`bound_ms` is not null) has waited for the
 partition until `waited_until_ms`, reference: the last look, or the first one that saw unread records of it; the record
-that it waits for may be `late_ms` old by then, as the newest one of the partition was (null: it is not). A record
-arrived at that instant. `visible_ms` and `visible_boot_ms` are now, by the clocks of the stream's newest driver.
+that it waits for may be `late_ms` old by then, as the newest one of the partition was (null: it is not). Until that
+record was produced the time belongs to `waits_by` (null: `next_record`). If a plan left the record behind, `left_by` is
+the first one that did. A record arrived at that instant. `visible_ms` and `visible_boot_ms` are now, by the clocks of
+the stream's newest driver.
 """
 
 
@@ -77,12 +81,16 @@ def open_parts(ledger: Ledger, unfinished: pl.DataFrame) -> pl.DataFrame:
     windows, records = rows.filter(pl.col("bound_ms").is_not_null()), rows.filter(pl.col("bound_ms").is_null())
     at_bound_ms = pl.col("start_ms") + pl.col("bound_ms")
     produced_ms = pl.col("waited_until_ms") - pl.col("late_ms").fill_null(0)
+    newest = ledger.facts.batches.group_by("stream").agg(read_batch=pl.max("batch_id"))
+    left = rows.filter(pl.col("left_by").is_not_null()).join(newest, on="stream", maintain_order="left")
+    waits_by = pl.coalesce("waits_by", pl.lit(NEXT_RECORD))
     steps = pl.concat(
         [
             step(windows, 0, 1, at_bound_ms, owner=pl.lit(BOUND), detail=pl.col("input")),
-            step(windows, 0, 2, produced_ms, owner=pl.lit(NEXT_RECORD), detail=input_partition()),
+            step(windows, 0, 2, produced_ms, owner=waits_by, detail=input_partition()),
             step(windows, 0, 3, "waited_until_ms", owner=pl.lit(PRODUCER), detail=input_partition()),
             step(records, 0, 2, "waited_until_ms", owner=pl.lit(PRODUCER), detail=input_partition()),
+            *unread_steps(ledger, placed(ledger, left), 0),
             step(rows, 0, VISIBLE, "until_ms", stream="stream", error_ms="clock_error_ms"),
         ]
     )

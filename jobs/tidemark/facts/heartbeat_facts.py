@@ -36,6 +36,7 @@ from tidemark.semantics.liveness import (
 )
 from tidemark.semantics.open_transactions import OpenTransaction
 from tidemark.semantics.progress import Place
+from tidemark.semantics.segments import is_pause
 
 _LOAD = (
     *("memory_bytes", "memory_free_bytes", "state_bytes"),
@@ -163,6 +164,27 @@ class HeartbeatFacts:
         if later.len():
             return int(later.item())
         return None if self._heard is None or self.is_newest else self._heard.epoch
+
+    @cached_property
+    def was_replaced(self) -> bool:
+        """True if the driver is known to have ended by the instant: later signs of life are of another one alone."""
+        newest, later = self.evidence.newest, self._next_epoch
+        if newest is None or later is None or later == newest.epoch:
+            return False
+        batches = self._tables.recent_batches
+        return not batches.filter(pl.col("epoch") == newest.epoch, pl.col("finished_at") > self._tables.at_ms).height
+
+    @cached_property
+    def stood_still(self) -> bool:
+        """True if the driver's next heartbeat tells that its process stood still at the instant."""
+        if self._next_epoch is None:
+            return False
+        at_ms, boot_ms = self._tables.at_ms, pl.col("pulse_boot_ms") - pl.col("beat_at") + self._tables.at_ms
+        beats = self._tables.scan(HEARTBEATS, where=[pl.col("beat_at") > utc(at_ms)])
+        told = beats.select("beat_at", "epoch", "pulse_boot_ms", "gaps").sort("beat_at", "epoch").first().collect()
+        gaps = told.with_columns(boot_ms=boot_ms).explode("gaps").drop_nulls("gaps").unnest("gaps")
+        is_now = pl.col("boot_ms").is_between("began_ms", "ended_ms", closed="left")
+        return bool(gaps.filter(is_now, is_pause(pl.col("ended_ms") - pl.col("began_ms"), pl.col("cpu_ms"))).height)
 
     @cached_property
     def beat(self) -> Beat | None:

@@ -13,7 +13,7 @@ from typing import Any
 from tidemark.escaping import inert
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.latency_places import latencies_in_places
-from tidemark.facts.path_facts import FINISHED_MS, MEASURED_STEPS, UNFINISHED
+from tidemark.facts.path_facts import FINISHED_MS, UNFINISHED
 from tidemark.facts.topology_changes import RecordedChange, topology_changes, with_compared
 from tidemark.model.settings.intervals import Grain, Interval
 from tidemark.model.topology import Topology
@@ -101,6 +101,21 @@ SPENT = f"""
 `over_sla`: a window of the place broke the limit of an SLA. `longest_ms`: the longest age of its windows. The median is
 that of `semantics.quantiles`.
 """
+MEASURED_STEPS = """(
+    SELECT s.* REPLACE (
+        CASE WHEN s.state != 'input' THEN s.worked_ms
+             WHEN s.step IS NOT NULL AND p.is_known THEN coalesce(p.ms, 0)
+             ELSE p.ms END AS worked_ms
+    )
+    FROM critical_path_steps AS s
+    LEFT JOIN (
+        SELECT topology, window_start, window_end, operator, bool_and(owner != 'unknown') AS is_known,
+               sum(ms) FILTER (owner = 'operator' AND split_part(detail, ' ', 1) = operator)::BIGINT AS ms
+        FROM window_parts, (SELECT DISTINCT operator FROM critical_path_steps WHERE state = 'input')
+        GROUP BY ALL
+    ) AS p USING (topology, window_start, window_end, operator)
+)"""
+"""The rows of critical_path_steps, with the work of inputs, as `described_window` has it for one window."""
 OPERATORS = f"""
     SELECT operator, {median_sql("latency_ms")} AS latency_ms, {median_sql("worked_ms")} AS worked_ms,
            count(step) AS on_path, count(*) AS windows, any_value(promised_ms) AS promised_ms

@@ -7,7 +7,7 @@ The names of the fields are a promise: docs/reports.md has them. Lengths are who
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +16,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import iso
 from tidemark.semantics.critical_path import STANDS_STILL, LatencyState, Path, PathStep, path_to
+from tidemark.semantics.segments import SegmentOwner
 
 FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"
 """When a window came to the end of its path, epoch ms.
@@ -35,30 +36,11 @@ WINDOWS = f"""
           AND ($4 IS NULL OR {FINISHED_MS} <= $4 AND NOT {UNFINISHED})
     ORDER BY window_end DESC LIMIT $3
 """
-MEASURED_STEPS = """(
-    SELECT s.* REPLACE (
-        CASE WHEN s.state != 'input' THEN s.worked_ms
-             WHEN s.step IS NOT NULL AND p.is_known THEN coalesce(p.ms, 0)
-             ELSE p.ms END AS worked_ms
-    )
-    FROM critical_path_steps AS s
-    LEFT JOIN (
-        SELECT topology, window_start, window_end, operator, bool_and(owner != 'unknown') AS is_known,
-               sum(ms) FILTER (owner = 'operator' AND split_part(detail, ' ', 1) = operator)::BIGINT AS ms
-        FROM window_parts, (SELECT DISTINCT operator FROM critical_path_steps WHERE state = 'input')
-        GROUP BY ALL
-    ) AS p USING (topology, window_start, window_end, operator)
-)"""
-"""The rows of critical_path_steps, with the work of inputs.
-
-The latency of an input is 0, as in Apex, and its work on a window is a part of the window's age: 0 where all parts of
-the age are known and none is that of the input on the path, as a part of 0 ms has no row. Null: it is not known.
-"""
-STEPS = f"""
+STEPS = """
     SELECT window_end, operator, step, sub_topology, kind, slowest_upstream, latency_ms, waited_ms, queued_ms,
            worked_ms, promised_ms, share, slack_ms, state, task, task_latency_ms,
            behind_tasks_ms, tasks_error_ms, hot_key, hot_share
-    FROM {MEASURED_STEPS} WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
+    FROM critical_path_steps WHERE topology = $1 AND window_end IN (SELECT unnest($2::TIMESTAMPTZ[]))
     ORDER BY step NULLS LAST, operator
 """
 PARTS = """
@@ -128,11 +110,23 @@ def described_window(window: Row, steps: Sequence[Row], parts: Sequence[Row] = (
         window: the columns of WINDOWS.
         steps: those of STEPS, in the order of the path.
         parts: those of PARTS.
+
+    The latency of an input is 0, as in Apex, and its work on a window is a part of the window's age: 0 where all parts
+    of the age are known and none is that of the input on the path, as a part of 0 ms has no row. None: it is not known.
     """
+    worked_ms = Counter[str]()
+    for part in parts:
+        if part["owner"] == SegmentOwner.OPERATOR:
+            # With shards the detail names the shard, too.
+            worked_ms[part["detail"].split(" ")[0]] += part["ms"]
+    is_known = bool(parts) and all(part["owner"] != "unknown" for part in parts)
     steps_by_name: dict[str, PathStep] = {}
     on_path, off_path = [], []
     for row in steps:
         steps_by_name[row["operator"]] = _step(row)
+        if row["state"] == LatencyState.INPUT:
+            known_ms = 0 if is_known and row["step"] is not None else None
+            row["worked_ms"] = worked_ms.get(row["operator"], known_ms)
         if row["step"] is None:
             # Only operators of the path have a place and a share in it.
             off_path.append(_without(row, "step", "share"))

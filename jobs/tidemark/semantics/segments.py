@@ -7,7 +7,7 @@ never steps.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class SegmentOwner(StrEnum):
@@ -50,6 +50,18 @@ class Segment(NamedTuple):
     batch_id: int
     began_ms: int
     ended_ms: int
+
+
+PAUSE_MS = 1_000
+"""A gap between two beats of the pulse counts from this length on."""
+
+
+def is_pause(length_ms: Any, cpu_ms: Any) -> Any:
+    """Returns True, of a number or of each of a column, for a gap of the pulse in which the process did not run.
+
+    In a gap in which it used CPU for over half of the time, an operator kept the pulse from beating, and worked.
+    """
+    return (length_ms >= PAUSE_MS) & (2 * cpu_ms <= length_ms)
 
 
 class Gap(NamedTuple):

@@ -53,6 +53,29 @@ def sooner_ewts_ms(
     return then_ms
 
 
+def look_then_ms(look_ms: int, before_ms: int, free_ms: int, arrived_ms: int, trigger_ms: int) -> int:
+    """Returns when a stream would have looked for the first time at what arrived at *arrived_ms*.
+
+    It looks each trigger, and not while it works: after its look at *before_ms* until *free_ms*. It has looked at
+    *look_ms*, and later than that it does not.
+
+    A stream looked at 10.0 s, stood still from 10.4 s to 22.4 s, and looked then. It would have looked each second:
+
+    >>> look_then_ms(22_400, 10_000, 10_400, 10_300, 1_000), look_then_ms(22_400, 10_000, 10_400, 15_200, 1_000)
+    (11000, 16000)
+
+    What comes 2.5 s sooner to a stream that does not stand still is in the look before, or in one before that:
+
+    >>> look_then_ms(22_000, 21_000, 21_300, 19_100, 1_000)
+    20000
+    """
+    if arrived_ms <= before_ms:
+        return before_ms - (before_ms - arrived_ms) // trigger_ms * trigger_ms
+    first_ms = max(free_ms, before_ms + trigger_ms)
+    later = max(0, -((first_ms - arrived_ms) // trigger_ms))
+    return min(look_ms, first_ms + later * trigger_ms)
+
+
 def drivers_read(upstreams: Upstreams, drivers: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
     """Returns the other drivers whose results each driver reads.
 

@@ -9,7 +9,7 @@ MAX_DRIFT = register(
         name="max_drift",
         detail="the slow partition, SOURCE/PARTITION",
         says="records waited {amount} for the slower partition {detail}, because of `max_drift`",
-        proof="the plans, with the partition that held them back",
+        proof="how far its records had come, and the record or the silence that let the others go on",
         remedy="look why that partition is slow, give its source an `idle_after`, or allow a longer `max_drift`",
     )
 )

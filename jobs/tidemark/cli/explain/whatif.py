@@ -9,6 +9,8 @@ import argparse
 from operator import itemgetter
 from pathlib import Path
 
+from tidemark.account.owners import OWNERS
+from tidemark.account.owners.driver import DRIVER
 from tidemark.cli.explain.path import FORMATS
 from tidemark.cli.shared.options import add_format, add_topology, span_ms
 from tidemark.cli.shared.output import say_inert
@@ -128,11 +130,18 @@ def _age_as_text(comparison: Row, *, windows: bool) -> str:
     parts = [
         f"{comparison['topology']}, {_changed(comparison)}: {counted(comparison['compared'], 'window')}",
         _spreads_as_text("age", comparison),
-        "an estimate: all else takes as long as it did",
+        f"an estimate: {_what_else(comparison)} takes as long as it did",
     ]
     if windows:
         parts.append(format_table(AGES, list(map(itemgetter(*AGES), comparison["windows"]))))
     return "\n\n".join(parts)
+
+
+def _what_else(comparison: Row) -> str:
+    owner = None if comparison.get("length_ms") is not None else comparison.get("owner")
+    # Without what a driver did, its streams would have waited for their triggers instead.
+    is_of_driver = owner is not None and OWNERS[owner].parent == DRIVER
+    return "streams look at their triggers, and all else" if is_of_driver else "all else"
 
 
 def _changed(comparison: Row) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tidemark.account.warehouse import AccountTables
 from tidemark.facts.answers import Row, answers_over
+from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.facts import what_if_facts
@@ -37,4 +39,5 @@ def whatif_document(
     # A path begins when its source has finished, so what comes before is in no path.
     if isinstance(change, WorkChange) and topology.upstreams.get(change.operator) != ():
         return what_if_facts(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
-    return what_if_part(tables, topology, change, start_ms=start_ms, end_ms=end_ms)
+    of = AccountTables(Layout(warehouse), topology, tables.stored)
+    return what_if_part(tables, of, change, start_ms=start_ms, end_ms=end_ms)

@@ -10,7 +10,6 @@ from contextlib import suppress
 import polars as pl
 
 from tidemark.account.now import StreamsNow
-from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.warehouse import AccountTables
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
@@ -37,7 +36,7 @@ from tidemark.reports.paths.window_paths import DriverFacts, Paths, window_paths
 from tidemark.reports.paths.window_verdicts import RecordVerdicts, judge_records, with_window_verdicts
 from tidemark.reports.paths.windows import PassedWindows
 from tidemark.reports.promises import Promises
-from tidemark.semantics.critical_path import STANDS_STILL, LatencyState
+from tidemark.semantics.critical_path import STANDS_STILL
 
 WINDOWS_READ = 10
 """Newest windows whose paths are computed."""
@@ -164,12 +163,7 @@ def _described(path: pl.DataFrame, steps: pl.DataFrame, parts: list[Row], at_ms:
     window["path_text"] = window.pop("path")
     if window["state"] in STANDS_STILL:
         window["age_ms"] = at_ms - round(window["window_end"].timestamp() * 1000)
-    worked_ms = {part["detail"]: part["ms"] for part in parts if part["owner"] == OPERATOR}
-    of_steps = _objects(steps.sort("step", "operator", nulls_last=True))
-    for step in of_steps:
-        if step["state"] == LatencyState.INPUT:
-            step["worked_ms"] = worked_ms.get(step["operator"])
-    return described_window(window, of_steps, parts)
+    return described_window(window, _objects(steps.sort("step", "operator", nulls_last=True)), parts)
 
 
 def _unfinished_ms(tables: Tables, topology: Topology, at_ms: int) -> list[int]:

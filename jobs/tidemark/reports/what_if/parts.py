@@ -1,34 +1,46 @@
 """Estimates the ages of windows with another bound or trigger, or with an owner that takes as long as it usually does.
 
 It uses the parts of their ages by the account of time: the changed part is shorter or longer, and all other parts take
-as long as they did. Lengths are whole ms.
+as long as they did. Where a driver is the owner, its streams look at their triggers then (`runs.py`). Lengths are whole
+ms.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+import polars as pl
+
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.bound import BOUND
+from tidemark.account.owners.driver import DRIVER
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.trigger import TRIGGER
+from tidemark.account.warehouse import AccountTables
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import iso
 from tidemark.model.topology import Topology
+from tidemark.reports.paths.window_ages import ledger_over
 from tidemark.reports.what_if.estimates import WorkChange
 from tidemark.reports.what_if.facts import spread
+from tidemark.reports.what_if.runs import Runs, Stay
 
-AGES = """
+PARTS = """
+    SELECT *, owner = $4 AND ($5 IS NULL OR detail = $5) AS is_changed FROM window_parts
+    WHERE topology = $1 AND coalesce(window_end >= make_timestamptz($2 * 1000), true)
+          AND coalesce(window_end < make_timestamptz($3 * 1000), true)
+"""
+AGES = f"""
     SELECT window_start, window_end, sum(ms)::BIGINT AS age_ms,
            coalesce(sum(ms) FILTER (is_changed), 0)::BIGINT AS part_ms,
            sum(usual_ms) FILTER (is_changed)::BIGINT AS usual_ms
-    FROM (
-        SELECT *, owner = $4 AND ($5 IS NULL OR detail = $5) AS is_changed FROM window_parts
-        WHERE topology = $1 AND coalesce(window_end >= make_timestamptz($2 * 1000), true)
-              AND coalesce(window_end < make_timestamptz($3 * 1000), true)
-    )
-    GROUP BY ALL ORDER BY window_end, window_start
+    FROM ({PARTS}) GROUP BY ALL ORDER BY window_end, window_start
+"""
+STAYS = f"""
+    SELECT window_start, window_end, stream, sum(ms)::BIGINT AS ms,
+           coalesce(sum(ms) FILTER (is_changed), 0)::BIGINT AS changed_ms
+    FROM ({PARTS}) WHERE stream IS NOT NULL GROUP BY ALL
 """
 SETTINGS = (BOUND, TRIGGER)
 """Owners whose length a setting of the topology is."""
@@ -57,13 +69,13 @@ def as_usual(cause: str) -> PartChange:
 
 def what_if_part(
     tables: Tables,
-    topology: Topology,
+    of: AccountTables,
     change: PartChange | WorkChange,
     *,
     start_ms: int | None = None,
     end_ms: int | None = None,
 ) -> Row:
-    """Compares the closed windows of *topology* with and without *change*.
+    """Compares the closed windows of a topology with and without *change*; its facts are in *of*.
 
     They end in [*start_ms*, *end_ms*), epoch ms; None: no limit. The operator of a WorkChange reads from outside.
 
@@ -71,7 +83,8 @@ def what_if_part(
         InvalidArgument: no report has the parts of the age of such a window, or what is usual of the one to be changed.
     """
     whose = change if isinstance(change, PartChange) else PartChange(owner=OPERATOR, detail=change.operator)
-    rows = tables.ask(AGES, [topology.name, start_ms, end_ms, whose.owner, whose.detail]).objects
+    topology, asked = of.topology, [of.topology.name, start_ms, end_ms, whose.owner, whose.detail]
+    rows = tables.ask(AGES, asked).objects
     if not rows:
         msg = (
             f"what-if compares closed streaming windows, but window_parts has none of {topology.name}; "
@@ -80,7 +93,10 @@ def what_if_part(
         raise InvalidArgument(msg)
     if whose is change and whose.length_ms is None:
         _refuse_unknown(whose, topology, rows)
-    then_ms = [row["age_ms"] - row["part_ms"] + _then_ms(change, row, topology) for row in rows]
+    if whose is change and whose.length_ms is None and OWNERS[whose.owner].parent == DRIVER:
+        then_ms = _then_ages_ms(of, whose, rows, tables.ask(STAYS, asked).objects)
+    else:
+        then_ms = [row["age_ms"] - row["part_ms"] + _then_ms(change, row, topology) for row in rows]
     return {
         "topology": topology.name,
         **asdict(change),
@@ -113,3 +129,25 @@ def _then_ms(change: PartChange | WorkChange, row: Row, topology: Topology) -> i
         usual_ms: int | None = row["usual_ms"]
         return part_ms if usual_ms is None else min(part_ms, usual_ms)
     return change.length_ms if change.owner == BOUND else round(part_ms * change.length_ms / topology.trigger_ms)
+
+
+def _then_ages_ms(of: AccountTables, whose: PartChange, rows: list[Row], stays: list[Row]) -> list[int]:
+    """Returns the ages of windows in a run in which an owner of a driver's time took as long as usual."""
+    is_changed = pl.col("owner") == whose.owner
+    if whose.detail is not None:
+        is_changed &= pl.col("detail") == whose.detail
+    visible_ms = [round(row["window_end"].timestamp() * 1_000) + row["age_ms"] for row in rows]
+    ends = pl.Series([row["window_end"] for row in rows])
+    runs = Runs(of.topology, ledger_over(of, ends, at_ms=max(visible_ms)), is_changed)
+    of_window: dict[tuple[object, object], list[Stay]] = {}
+    for row in stays:
+        stay = Stay(stream=row["stream"], ms=row["ms"], changed_ms=row["changed_ms"])
+        of_window.setdefault((row["window_start"], row["window_end"]), []).append(stay)
+    ages_ms: list[int] = []
+    for row, at_ms in zip(rows, visible_ms, strict=True):
+        part_ms, usual_ms = row["part_ms"], row["usual_ms"]
+        excess_ms = 0 if usual_ms is None else max(0, part_ms - usual_ms)
+        window = of_window.get((row["window_start"], row["window_end"]), [])
+        sooner_ms = runs.sooner_ms(window, at_ms, excess_ms / part_ms) if excess_ms else 0
+        ages_ms.append(row["age_ms"] - sooner_ms)
+    return ages_ms
