@@ -56,7 +56,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     )
     try:
         refuse_other(stream_of.layout.warehouse)
-        _start(stream_of, control, epoch)
+        follow_file(stream_of, control, epoch)
         if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
             log.warning("the previous driver was killed: %s", reading)
         failed = count_kill(control, sub, before)
@@ -84,7 +84,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     return 0
 
 
-def _start(stream_of: Stream, control: Control, epoch: int) -> None:
+def follow_file(stream_of: Stream, control: Control, epoch: int) -> None:
     """Compares what the stream has kept with its file, and follows other sources.
 
     Raises:
