@@ -1,0 +1,102 @@
+"""A topology file changes again and again, and its drivers are killed at any write: what goes on loses nothing.
+
+Drivers are started as `run.py` does, and their batches are planned as Spark does. `support/changing.py` computes what
+they must write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from support.changing import Reading, Results
+from support.crashes import Crash, Killed, Killer, crash_at
+from support.play import NOON, Play
+from support.separate_executors import Apart
+from support.small_spark import Driver, Read, Record, Topics
+from support.topologies import aggregate, current, map_of, repartition, sink, source, topology_of
+from tidemark.cli.project.plan import changes_of_topology
+from tidemark.cli.repair.begin import begin_plan
+from tidemark.errors import InvalidArgument
+from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import iso
+from tidemark.model.tables.catalog import BECAME, CAME_IN
+from tidemark.stream.journal.entries import newest_entry
+from tidemark.stream.startup.soundness import Unsound
+from tidemark.stream.startup.source_list import Fate
+
+
+# What the walk has found
+
+
+class Small:
+    """A topology of two sources of one partition, and its drivers."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.topics, self.n, self.at_ms = home, Topics(1), 0, NOON
+        self.topics.logs |= {"a": [[]], "b": [[]]}
+        self.killer = Killer(home)
+
+    def send(self, topic: str, *at_s: float) -> None:
+        for second in at_s:
+            self.topics.logs[topic][0].append(Record(self.n, "k", NOON + round(second * 1_000)))
+            self.n += 1
+
+    def play(self, toml: str) -> Play:
+        return Play(toml, self.home)
+
+    def run(self, toml: str, batches: int = 1, *, sub: str = "all", kill_at: str = "") -> Play:
+        """Runs a driver for so many batches, the last of which ends at the step *kill_at*."""
+        play = self.play(toml)
+        driver = Driver(play, sub, self.topics, lambda: None)
+        try:
+            for _ in range(batches):
+                self.at_ms += 1_000
+                if kill_at:
+                    play.start(sub, reached=crash_at(kill_at), epoch=driver.epoch)
+                    with pytest.raises(Crash):
+                        driver.batch(self.at_ms)
+                else:
+                    driver.batch(self.at_ms)
+        finally:
+            driver.end()
+        return play
+
+
+def small(a: str = "a", *, was: str | None = None, max_drift: str | None = None, **more: dict[str, Any]) -> str:
+    """Returns a topology with the source *a* of the topic `a`, a table of its records, and *more* operators."""
+    head = {} if max_drift is None else {"max_drift": max_drift}
+    reading = source("id string, n bigint", topic="a", sub_topology="all", was=was)
+    return topology_of(head, **{a: reading}, kept=sink(a, table="kept"), **more)
+
+
+BESIDE = {"b": source("id string, n bigint", topic="b"), "united": {"kind": "union", "inputs": ["a", "b"]}}
+"""A second source of the same stream."""
+
+
+def test_records_that_wait_stay_when_an_operator_begins(tmp_path: Path) -> None:
+    """Records that came later took the places of some. (Seed 1.)"""
+    stream = Small(tmp_path)
+
+    def waiting(aggregates: dict[str, str], max_drift: str | None = "1 s") -> str:
+        counts = aggregate("a", key=["id"], aggregates=aggregates)
+        return small(max_drift=max_drift, **BESIDE, copied=sink("united", table="copied"), counts=counts)
+
+    for of_a, of_b in (([1], [1]), ([10, 20, 30, 40], [10]), ([], [11])):
+        stream.send("a", *of_a)
+        stream.send("b", *of_b)
+        play = stream.run(waiting({"c": "count(*)"}))
+    # b has come to 10 s, so the record of 20 s passes, before which a had come to 10 s; those of 30 and 40 s wait.
+    assert [row["held_after"] for row in play.rows("operator_batches") if row["operator"] == "a"] == [0, 3, 2]
+    begin_plan(stream.play(waiting({"c": "sum(n)"})).topology, tmp_path, "counts").apply()
+    stream.send("a", 50)
+    play = stream.run(waiting({"c": "sum(n)"}))
+    assert [row["held_after"] for row in play.rows("operator_batches") if row["operator"] == "a"] == [0, 3, 2, 3]
+    play = stream.run(waiting({"c": "sum(n)"}, max_drift=None))
+    assert [(row["event_time"] - NOON) // 1_000 for row in play.rows("kept")] == [1, 10, 20, 30, 40, 50]
