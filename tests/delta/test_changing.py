@@ -100,3 +100,14 @@ def test_records_that_wait_stay_when_an_operator_begins(tmp_path: Path) -> None:
     assert [row["held_after"] for row in play.rows("operator_batches") if row["operator"] == "a"] == [0, 3, 2, 3]
     play = stream.run(waiting({"c": "sum(n)"}, max_drift=None))
     assert [(row["event_time"] - NOON) // 1_000 for row in play.rows("kept")] == [1, 10, 20, 30, 40, 50]
+
+
+def test_an_operator_that_comes_back_does_not_have_what_it_had(tmp_path: Path) -> None:
+    """Its counts would lack what came while the file was without it."""
+    stream = Small(tmp_path)
+    counts = {"counts": aggregate("a", key=["id"], aggregates={"c": "count(*)"})}
+    for more, at_s in ((counts, 1), ({}, 2), (counts, 3), (counts, 4)):
+        stream.send("a", at_s)
+        play = stream.run(small(**more))
+    values = [(row["batch_id"], row["value"]) for row in play.rows("changes")]
+    assert values == [(0, '{"c":1}'), (2, '{"c":1}'), (3, '{"c":2}')]

@@ -609,10 +609,17 @@ class Control:
         all_ = unsealed(self.home, "begun.json", lambda all_: [parsed(Begun, each) for each in all_])
         return all_ or []
 
-    def begin_anew(self, names: Iterable[str], after: int, now: Mapping[str, str]) -> None:
-        """Lets the operators *names* begin with the batch behind *after*; the meanings to store are *now*."""
-        begun = [*self.begun(), *(Begun(name=name, after=after) for name in names)]
-        replace(self.home / "begun.json", sealed(self.home, "begun.json", [asdict(each) for each in begun]))
+    def begin_anew(self, names: Iterable[str], after: int, now: Mapping[str, str] | None = None) -> None:
+        """Lets the operators *names* begin with the batch behind *after*.
+
+        The meanings to store are *now*; None: those that are stored.
+        """
+        before = self.begun()
+        begun = list(dict.fromkeys([*before, *(Begun(name=name, after=after) for name in names)]))
+        if begun != before:
+            replace(self.home / "begun.json", sealed(self.home, "begun.json", [asdict(each) for each in begun]))
+        if now is None:
+            return
         replace(self.home / "meanings.json", sealed(self.home, "meanings.json", dict(now)))
 
     def lineage_sent(self) -> dict[str, Any] | None:

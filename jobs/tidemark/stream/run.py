@@ -14,6 +14,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.disk import Disk, of_driver_before
+from tidemark.stream.distributed.resharding import forget
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import take_lease
 from tidemark.stream.driver.reason import as_reason
@@ -95,9 +96,14 @@ def follow_file(stream_of: Stream, control: Control, epoch: int) -> None:
     # Before the first batch, which would write over the evidence.
     found = evidence(stream_of)
     refuse_unless_sound(found)
+    reached = -1 if found.decided is None else found.decided
+    if found.returning:
+        # Their states, which `tidemark reshard` may have written again, lack what came while the file was without them.
+        forget(control.home)
+        control.begin_anew(found.returning, reached)
     # The next start compares the file with these meanings, so those of a stream that is not sound stay.
     control.keep_meanings(meanings(stream_of.sub))
-    for change in follow(control, stream_of.sub, -1 if found.decided is None else found.decided, check_lease):
+    for change in follow(control, stream_of.sub, reached, check_lease):
         log.warning("%s", change.line)
 
 

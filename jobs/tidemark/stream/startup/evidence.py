@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.collecting import omit, pick
 from tidemark.control.files import RESTORE, not_files
+from tidemark.control.folder import Control
 from tidemark.errors import UnreadableFile
 from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
@@ -98,8 +99,23 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
         data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
         changed=tuple(changed_lines(stream)),
         refused=tuple(change for change in with_waiting(sources, entry) if change.fate is Fate.REFUSED),
+        returning=tuple(_returning(stream, entry)),
         former={} if decided is not None or committed is not None else dict(former_streams(stream)),
     )
+
+
+def _returning(stream: Stream, newest: Entry | None) -> Iterator[str]:
+    """Yields the operators whose states are from before the file was without them.
+
+    The *newest* entry of the stream does not have them.
+    """
+    ran = newest.notes.decision.operators if newest else {}
+    known: Container[str] = ()
+    with suppress(UnreadableFile):  # a damaged file has a finding of its own
+        known = Control(stream.control).meanings()
+    for operator in stream.sub.operators if ran else ():
+        if f"operators.{operator.name}" in known and operator.name not in ran:
+            yield operator.name
 
 
 def lost_commits(control: Path, home: Path, app_id: str) -> Iterator[UnreadableFile]:
