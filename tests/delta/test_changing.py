@@ -111,3 +111,18 @@ def test_an_operator_that_comes_back_does_not_have_what_it_had(tmp_path: Path) -
         play = stream.run(small(**more))
     values = [(row["batch_id"], row["value"]) for row in play.rows("changes")]
     assert values == [(0, '{"c":1}'), (2, '{"c":1}'), (3, '{"c":2}')]
+
+
+def test_a_source_keeps_its_progress_if_was_goes_before_its_first_batch_under_the_new_name(tmp_path: Path) -> None:
+    stream = Small(tmp_path)
+    stream.send("a", 1, 2)
+    stream.run(small())
+    stream.run(small("b", was="a"), batches=0)
+    stream.run(small("c", was="b"), batches=0)
+    stream.send("a", 0)
+    play = stream.run(small("c"))
+    assert [row["n"] for row in play.rows("kept")] == [0, 1, 2]
+    (read,) = play.reads()[1]
+    assert (read["source"], read["from_offset"], read["until_offset"]) == ("c", 2, 3)
+    # Its newest record is still that of 2 s, and the bound is 1 s.
+    assert read["watermark"] == NOON + 999

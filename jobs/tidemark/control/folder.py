@@ -198,11 +198,13 @@ class ListedSource(Begun):
         told: its `starting_offsets` when the broker was asked for `starts`; None: it was not.
         starts: of a source that begins at other offsets than the earliest: topic, partition and the offset at which
             each begins. None: at the earliest, or it is not asked yet.
+        formerly: the names that it had, the newest first; the newest batch may know it by any of them.
     """
 
     place: str
     told: str | None = None
     starts: tuple[tuple[str, int, int], ...] | None = None
+    formerly: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
