@@ -126,3 +126,31 @@ def test_a_source_keeps_its_progress_if_was_goes_before_its_first_batch_under_th
     assert (read["source"], read["from_offset"], read["until_offset"]) == ("c", 2, 3)
     # Its newest record is still that of 2 s, and the bound is 1 s.
     assert read["watermark"] == NOON + 999
+
+
+def test_sums_begin_only_when_all_that_was_decided_before_them_is_read(tmp_path: Path) -> None:
+    """A driver was killed when it had decided a batch, and had sent nothing of it to the sums."""
+    stream = Small(tmp_path)
+
+    def summing(function: str) -> str:
+        return small(
+            totals=aggregate("a", key=["id"], aggregates={"total": f"{function}(n)"}),
+            dealt=repartition("totals", id=["id"], key=["id"], columns=["total"]),
+            sums=aggregate("dealt", aggregates={"together": "sum(total)"}),
+        )
+
+    for at_s in (1, 2):
+        stream.send("a", at_s, at_s)
+        stream.run(summing("sum"), kill_at="decided" if at_s == 2 else "")
+        stream.run(summing("sum"), sub="dealt")
+    with pytest.raises(InvalidArgument, match=r"^play/dealt has read all up to batch 0, and there is batch 1: "):
+        begin_plan(stream.play(summing("max")).topology, tmp_path, "totals")
+    stream.run(summing("sum"))
+    stream.run(summing("sum"), sub="dealt")
+    begin_plan(stream.play(summing("max")).topology, tmp_path, "totals").apply()
+    stream.send("a", 3)
+    stream.run(summing("max"))
+    play = stream.run(summing("max"), sub="dealt")
+    # Sums of 0 and 1, of 2 and 3, and then the greatest of 4 alone.
+    together = [json.loads(row["value"])["together"] for row in play.rows("changes", "dealt")]
+    assert together == [0, 1, 3, 6, 4]
