@@ -128,6 +128,15 @@ def test_a_source_keeps_its_progress_if_was_goes_before_its_first_batch_under_th
     assert read["watermark"] == NOON + 999
 
 
+def test_a_batch_that_was_decided_counts_the_records_of_a_source_that_has_ended_since(tmp_path: Path) -> None:
+    stream = Small(tmp_path)
+    stream.send("b", 1, 2)
+    stream.run(small(**BESIDE), kill_at="decided")
+    play = stream.run(small())
+    rows = play.rows("operator_batches")
+    assert [(row["records_in"], row["passed"]) for row in rows if row["operator"] == "b"] == [(2, 2)]
+
+
 def test_sums_begin_only_when_all_that_was_decided_before_them_is_read(tmp_path: Path) -> None:
     """A driver was killed when it had decided a batch, and had sent nothing of it to the sums."""
     stream = Small(tmp_path)
