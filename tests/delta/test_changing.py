@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -59,6 +60,7 @@ class Walk:
         self.kinds = Counter[str]()
         self.sources = [Reading(self.new_name(), self.new_topic()) for _ in range(2)]
         self.listed: dict[str, str] = {}
+        self.dropped: dict[str, int] = {}
 
     def new_name(self) -> str:
         self.names += 1
@@ -252,6 +254,7 @@ class Walk:
         if len(self.sources) == 1:
             return None
         gone = self.sources.pop(self.chance.randrange(len(self.sources)))
+        self.dropped[gone.name] = gone.waiting
         return f"{gone.name}, of which {gone.waiting} wait"
 
     def reorder(self) -> str:
@@ -371,8 +374,10 @@ class Walk:
         going_on = {each.listed_as for each in self.sources if each.listed_as and each.followed == each.topic}
         for name in {*self.listed} - going_on - {*expected}:
             expected[name] = Fate.ENDS
-        told = {each.operator: each.fate for each in changes_of_topology(self.play("all").topology, Layout(self.home))}
-        assert {name: told.get(name) for name in expected} == expected
+        told = {each.operator: each for each in changes_of_topology(self.play("all").topology, Layout(self.home))}
+        assert {name: told[name].fate for name in expected} == expected
+        for name in (name for name, fate in expected.items() if fate is Fate.ENDS):
+            assert told[name].held == self.dropped[name]
 
     # Checks
 
@@ -399,7 +404,9 @@ class Walk:
         }
         assert reached == {place: results.reached_ms[place] for place in reached}
         down = self.play("rows")
-        assert Counter(row["n"] for row in down.rows("copied", "rows")) == Counter(n for n, _ in results.kept)
+        copied = down.rows("copied", "rows")
+        assert Counter(row["n"] for row in copied) == Counter(n for n, _ in results.kept)
+        self.check_newest(down, "rows", "per_id", None, "c", Counter(row["id"] for row in copied))
         for each, sub in ((play, "all"), (play, "dealt"), (down, "rows")):
             moved = [row["watermark"] for row in each.rows("batches", sub) if row["watermark"] is not None]
             assert moved == sorted(moved), sub
@@ -465,7 +472,6 @@ class Small:
     def __init__(self, home: Path) -> None:
         self.home, self.topics, self.n, self.at_ms = home, Topics(1), 0, NOON
         self.topics.logs |= {"a": [[]], "b": [[]]}
-        self.killer = Killer(home)
 
     def send(self, topic: str, *at_s: float) -> None:
         for second in at_s:
@@ -476,18 +482,16 @@ class Small:
         return Play(toml, self.home)
 
     def run(self, toml: str, batches: int = 1, *, sub: str = "all", kill_at: str = "") -> Play:
-        """Runs a driver for so many batches, the last of which ends at the step *kill_at*."""
+        """Runs a driver for so many batches, the last of which ends at the step *kill_at*: `planned`, or one of it."""
         play = self.play(toml)
-        driver = Driver(play, sub, self.topics, lambda: None)
+        driver, ends = Driver(play, sub, self.topics, lambda: None), crash_at(kill_at)
+        if kill_at:
+            play.start(sub, reached=ends, epoch=driver.epoch)
         try:
             for _ in range(batches):
                 self.at_ms += 1_000
-                if kill_at:
-                    play.start(sub, reached=crash_at(kill_at), epoch=driver.epoch)
-                    with pytest.raises(Crash):
-                        driver.batch(self.at_ms)
-                else:
-                    driver.batch(self.at_ms)
+                with pytest.raises(Crash) if kill_at else nullcontext():
+                    driver.batch(self.at_ms, lambda *_: ends("planned"))
         finally:
             driver.end()
         return play
@@ -550,6 +554,25 @@ def test_a_source_keeps_its_progress_if_was_goes_before_its_first_batch_under_th
     assert (read["source"], read["from_offset"], read["until_offset"]) == ("c", 2, 3)
     # Its newest record is still that of 2 s, and the bound is 1 s.
     assert read["watermark"] == NOON + 999
+
+
+def test_a_source_may_be_renamed_before_its_first_batch_is_decided(tmp_path: Path) -> None:
+    """Its driver was killed when the batch was planned. The next one took the checkpoint for that of another stream."""
+    stream = Small(tmp_path)
+
+    def beside(name: str, **more: Any) -> dict[str, Any]:
+        own = {name: source("id string, n bigint", topic="b", **more)}
+        return {
+            **own,
+            "united": {"kind": "union", "inputs": ["a", name]},
+            "all_of_it": sink("united", table="all_of_it"),
+        }
+
+    stream.send("b", 1)
+    stream.run(small())
+    stream.run(small(**beside("b")), kill_at="planned")
+    play = stream.run(small(**beside("c", was="b")))
+    assert [row["n"] for row in play.rows("all_of_it")] == [0]
 
 
 def test_a_batch_that_was_decided_counts_the_records_of_a_source_that_has_ended_since(tmp_path: Path) -> None:

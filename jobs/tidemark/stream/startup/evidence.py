@@ -78,7 +78,8 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
     decided_as = progress.planned_id if entry else decided
     reached = max(-1 if number is None else number for number in (committed, decided_as))
     missing = without_offset(checkpoint, reached)
-    begun = {each.name for number, each in enumerate(listed, start=1) if number in missing}
+    without_offsets = {each.name for number, each in enumerate(listed, start=1) if number in missing}
+    begun = {change.name for change in sources if change.former and change.former.name in without_offsets}
     for each in journal.entries.values():
         damaged += _gone(each, tables)
     return StartEvidence(
