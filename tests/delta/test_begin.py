@@ -260,24 +260,6 @@ def test_a_begin_that_ends_between_two_streams_is_refused_until_it_is_done(
     assert values(play, "sums", "dealt")[-1] == (2, "a", {"together": 2})
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_an_operator_that_was_removed_begins_without_its_states_when_it_returns(tmp_path: Path, shards: int) -> None:
-    play = start(Play(TOML, tmp_path / "w"), shards=shards)
-    batch(play, 0, a=1, b=2)
-    without = TOML.replace(TOML[TOML.index("[operators.counts]") :], "")
-    play = start(continued(play, without), shards=shards)
-    batch(play, 1, a=3)
-    play = start(continued(play, TOML), shards=shards)
-    batch(play, 2, a=4)
-    # The records of the first batch counted until `counts` was removed, those of the second never did.
-    assert values(play, "counts") == [
-        (0, "a", {"n": 1}),
-        (0, "b", {"n": 1}),
-        (2, "a", {"n": 1}),
-    ]
-    assert values(play, "totals")[-1] == (2, "a", {"total": 8})
-
-
 def test_former_rows_can_be_dropped(tmp_path: Path, played: Callable[[Path, int], Play]) -> None:
     play = played(tmp_path / "w", 1)
     done = begin_plan(play.topology, play.home, "totals", drop_rows=True).apply()

@@ -101,7 +101,7 @@ def test_a_checkpoint_follows_the_names_of_its_sources(tmp_path: Path) -> None:
     assert "checkpoint/sources/2/1" not in now
     assert control.sources() == [
         ListedSource(name="c", place="topic c", topic="c", after=7),
-        ListedSource(name="renamed", place="topic b", topic="b"),
+        ListedSource(name="renamed", place="topic b", topic="b", formerly=("b",)),
         ListedSource(name="files", place="folder /srv/in"),
         ListedSource(name="a", place="topic z", topic="z", after=7),
     ]

@@ -269,7 +269,7 @@ class Driver:
 
 
 class OnlyDriver(Driver):
-    """The driver of a topology by hand, with one sub-topology.
+    """The driver of a topology by hand, with one sub-topology unless *stream* names one.
 
     It ends with the `with` block.
     """
@@ -282,11 +282,12 @@ class OnlyDriver(Driver):
         *arguments: str,
         program: Sequence[str] = (sys.executable,),
         shared: SharedDriver | None = None,
+        stream: str | None = None,
     ) -> None:
         topology = parse(tomllib.loads(toml), file="topology.toml", folder=home)
         (home / f"{topology.name}.toml").write_text(toml)
-        (sub,) = topology.sub_topologies
-        super().__init__(sub.name, home, address, *arguments, topology=topology.name, program=program, shared=shared)
+        (name,) = [stream] if stream else [sub.name for sub in topology.sub_topologies]
+        super().__init__(name, home, address, *arguments, topology=topology.name, program=program, shared=shared)
 
     def __enter__(self) -> OnlyDriver:
         return self

@@ -1,4 +1,7 @@
-"""While a stream is stopped, its sources are added, removed, reordered, renamed and given other topics."""
+"""While a stream is stopped, its sources are added, removed, reordered, renamed and given other topics.
+
+Here brokers and Spark are real. `tests/delta/test_changing.py` makes more kinds of changes without them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from streaming.drivers import OnlyDriver, SharedDriver
+from streaming.laws import check_accounting
 from streaming.sending import send_numbers, source_of_numbers
 
 from support.command_line import tidemark
@@ -21,17 +25,52 @@ HEAD = """
 name = "{name}"
 window = "5 s"
 trigger = "1 s"
+shards = {shards}
 """
 UNION = """
 [operators.all]
 kind = "union"
 inputs = [{inputs}]
 """
-SINK = """
+REST = """
 [operators.kept]
 kind = "sink"
 input = "{input}"
 table = "kept"
+
+[operators.tens]
+kind = "map"
+input = "{input}"
+select = {{ ten = "n // 10", n = "n" }}
+
+[operators.by_ten]
+kind = "repartition"
+input = "tens"
+key = ["ten"]
+columns = ["n"]
+
+[operators.per_ten]
+kind = "aggregate"
+sub_topology = "tens"
+input = "by_ten"
+aggregates = {{ records = "count(*)", total = "sum(n)" }}
+"""
+BELOW = """
+name = "{name}_below"
+trigger = "1 s"
+
+[operators.rows]
+kind = "source"
+delta = "streams/{name}/all/kept"
+written_by = "{name}/all"
+fields = "n bigint, at bigint"
+timestamp = "at"
+bound = "1 min"
+
+[operators.copied]
+kind = "sink"
+input = "rows"
+table = "copied"
 """
 
 
@@ -58,6 +97,7 @@ class Model:
     sent: dict[str, list[int]] = field(default_factory=dict)
     expected: Counter[int] = field(default_factory=Counter)
     names: int = 0
+    shards: int = 1
 
     def new_topic(self) -> str:
         topic = f"{self.name}_{self.topics}"
@@ -114,7 +154,7 @@ class Model:
         return kind
 
     def toml(self) -> str:
-        parts = [HEAD.format(name=self.name)]
+        parts = [HEAD.format(name=self.name, shards=self.shards)]
         for source in self.sources:
             parts.append(f'{source_of_numbers(source.name, source.topic)}idle_after = "1 s"\n')
             parts += [f'was = "{source.was}"\n'] if source.was else []
@@ -122,15 +162,37 @@ class Model:
         names = ", ".join(f'"{source.name}"' for source in self.sources)
         is_one = len(self.sources) == 1
         parts += [] if is_one else [UNION.format(inputs=names)]
-        return "".join([*parts, SINK.format(input=self.sources[0].name if is_one else "all")])
+        return "".join([*parts, REST.format(input=self.sources[0].name if is_one else "all")])
 
 
 def reads(driver: OnlyDriver, ends: set[str]) -> bool:
     return ends <= driver.offsets().keys()
 
 
+def check_behind(home: Path, model: Model, shared: SharedDriver) -> None:
+    """Runs the stream behind the repartition, and the topology below, until they have the same numbers."""
+    records, totals = Counter[str](), Counter[str]()
+    for n, times in model.expected.items():
+        records[str(n // 10)] += times
+        totals[str(n // 10)] += n * times
+    expected = {ten: {"records": records[ten], "total": totals[ten]} for ten in records}
+    with OnlyDriver(home, model.toml(), model.address, stream="tens", shared=shared) as driver:
+        driver.wait(lambda: newest_of(driver, "per_ten") == expected, f"the sums {expected}")
+        assert driver.drain() == 0
+        check_accounting(driver.rows("operator_batches"))
+    with OnlyDriver(home, BELOW.format(name=model.name), model.address, shared=shared) as driver:
+        copied = driver.wait_for("copied", model.expected.total())
+        assert Counter(row["n"] for row in copied) == model.expected
+        assert driver.drain() == 0
+
+
+def newest_of(driver: OnlyDriver, operator: str) -> dict[str, dict[str, int]]:
+    """Returns the newest value of each key."""
+    return {row["key"]: json.loads(row["value"]) for row in driver.rows("changes") if row["operator"] == operator}
+
+
 @pytest.mark.parametrize(
-    ("seed", "changes", "killed"), [(1, 6, 0.0), pytest.param(2, 100, 0.2, marks=pytest.mark.long)]
+    ("seed", "changes", "killed"), [(1, 5, 0.0), pytest.param(2, 100, 0.2, marks=pytest.mark.long)]
 )
 def test_what_goes_on_is_read_once_whatever_changes_beside_it(
     tmp_path: Path, broker: str, shared: SharedDriver, seed: int, changes: int, killed: float
@@ -144,8 +206,9 @@ def test_what_goes_on_is_read_once_whatever_changes_beside_it(
         told = f"change {number}: {done}: {[(s.name, s.topic, s.was, s.starting) for s in model.sources]}"
         if model.chance.random() < 0.5 and not any(source.starting == "latest" for source in model.sources):
             model.send()  # while no driver runs
-        is_killed = model.chance.random() < killed
-        with OnlyDriver(tmp_path, model.toml(), broker, shared=None if is_killed else shared) as driver:
+        is_killed = number < changes and model.chance.random() < killed
+        model.shards = model.chance.choice([1, 1, 3])
+        with OnlyDriver(tmp_path, model.toml(), broker, stream="all", shared=None if is_killed else shared) as driver:
             ends = {f"{s.name}/{n}" for s in model.sources for n in range(PARTITIONS)}
             driver.wait(partial(reads, driver, ends), told)
             model.send()
@@ -156,11 +219,14 @@ def test_what_goes_on_is_read_once_whatever_changes_beside_it(
             kept = driver.wait_for("kept", model.expected.total())
             assert Counter(row["n"] for row in kept) == model.expected, told
             assert driver.drain() == 0
-            batches = driver.rows("batches")
+            batches, outcomes = driver.rows("batches"), driver.rows("operator_batches")
         reached = [row["watermark"] for row in batches if row["watermark"] is not None]
         assert reached == sorted(reached), told
         assert watermark_ms is None or reached[-1] >= watermark_ms, told
         watermark_ms = reached[-1] if reached else None
+        check_accounting(outcomes)
+        if number == changes or number % 20 == 10:
+            check_behind(tmp_path, model, shared)
 
     # What the next change would read is told before.
     more = [Reading(model.new_name(), model.new_topic(), starting=starting) for starting in (None, "latest")]

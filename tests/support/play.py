@@ -39,6 +39,7 @@ from tidemark.stream.distributed.shards import Executors
 from tidemark.stream.driver.heartbeats import ClockOffsets, Heartbeats
 from tidemark.stream.engine import Engine
 from tidemark.stream.journal.batch import NOT_QUEUED, QueueWait
+from tidemark.stream.journal.checkpoint import Ends
 from tidemark.stream.journal.timeline import Timeline
 from tidemark.stream.read.data_loss import Reread, nothing_to_reread
 from tidemark.stream.read.parts import BatchPart, RecordsByTopic, passed_over_rows
@@ -207,10 +208,13 @@ class Play:
         sub: str | None = None,
         now_ms: int | None = None,
         passed_over: RecordsByTopic | None = None,
+        ends: Ends | None = None,
+        versions: Mapping[str, int] | None = None,
     ) -> None:
         """Runs batch *batch_id* of *sub*, planned at *at_ms*.
 
-        The clock is at *now_ms* then (None: the same).
+        The clock is at *now_ms* then (None: the same). *ends* and *versions* are those of its plan; None: of the end of
+        all topics and tables.
         """
         sub = sub or self.sub
         if sub not in self._engines:
@@ -224,8 +228,9 @@ class Play:
                 self.broker.have(source.topic, [row for row in rows if row["source"] == source.name])
         executors = self.executors(frame) if self.executors else None
         self._engines[sub].process(
-            batch_id, lambda: frame, self.broker.read_to(), executors, planned_at_ms=at_ms,
-            versions=self._versions(sub), read_part=lambda part: self._part(frame, part), passed_over=passed_over,
+            batch_id, lambda: frame, self.broker.read_to() if ends is None else ends, executors, planned_at_ms=at_ms,
+            versions=self._versions(sub) if versions is None else versions,
+            read_part=lambda part: self._part(frame, part), passed_over=passed_over,
         )  # fmt: skip
         # Until the next one the query waits for its trigger; a play has no look or plan that takes time.
         timeline.begin(SegmentOwner.TRIGGER, batch_id=NEXT)

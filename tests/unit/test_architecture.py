@@ -215,8 +215,8 @@ IMPORTS = {
     "airflow.dags": "errors model.project model airflow.tasks",
     "plugins": "airflow.tasks",
     "reports.what_if": (
-        "collecting errors semantics model.settings model kernels.columns kernels.reports account account.owners "
-        "query facts reports.paths"
+        "collecting errors semantics model.settings model kernels.columns kernels.reports account.owners "
+        "query facts account reports.paths"
     ),
     "jobs": (
         "escaping errors clock model.tables model.settings model.project model kernels.columns "
@@ -228,9 +228,9 @@ IMPORTS = {
         "reports why.evidence why sla.incidents reports.paths reports.pages sla reports.what_if"
     ),
     "cli.explain": (
-        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
-        "recorded query facts reports cli.shared why.evidence why.causes why sla.incidents reports.paths "
-        "reports.pages sla reports.what_if reports.documents"
+        "collecting escaping errors clock semantics model.settings model.project model account.owners "
+        "storage storage.delta recorded query facts reports cli.shared why.evidence why.causes why "
+        "sla.incidents reports.paths reports.pages sla reports.what_if reports.documents"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage "

@@ -210,12 +210,14 @@ class ListedSource(Begun):
         told: its `starting_offsets` when the broker was asked for `starts`; None: it was not.
         starts: of a source that begins at other offsets than the earliest: topic, partition and the offset at which
             each begins. None: at the earliest, or it is not asked yet.
+        formerly: the names that it had, the newest first; the newest batch may know it by any of them.
     """
 
     place: str
     topic: str | None = None
     told: str | None = None
     starts: tuple[tuple[str, int, int], ...] | None = None
+    formerly: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -631,11 +633,18 @@ class Control:
         all_ = unsealed(self.home, "begun.json", lambda all_: [parsed(TopologyChange, each) for each in all_])
         return all_ or []
 
-    def begin_anew(self, operators: Iterable[TopologyChange], now: Mapping[str, str]) -> None:
-        """Lets *operators* begin, each behind its batch; the meanings to store are *now*."""
-        # A command that was interrupted is given again, and would list its operators twice.
-        begun = dict.fromkeys([*self.begun(), *operators])
-        replace(self.home / "begun.json", sealed(self.home, "begun.json", [asdict(each) for each in begun]))
+    def begin_anew(self, operators: Iterable[TopologyChange], now: Mapping[str, str] | None = None) -> None:
+        """Lets *operators* begin, each behind its batch.
+
+        The meanings to store are *now*; None: those that are stored.
+        """
+        # What was interrupted is done again, and would list its operators twice.
+        before = self.begun()
+        begun = list(dict.fromkeys([*before, *operators]))
+        if begun != before:
+            replace(self.home / "begun.json", sealed(self.home, "begun.json", [asdict(each) for each in begun]))
+        if now is None:
+            return
         replace(self.home / "meanings.json", sealed(self.home, "meanings.json", dict(now)))
 
     def lineage_sent(self) -> dict[str, Any] | None:

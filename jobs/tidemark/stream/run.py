@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 
-from tidemark.control.folder import KILLED, Control, LeaseLost, StreamState, digest
+from tidemark.control.folder import KILLED, Control, LeaseLost, StreamState, TopologyChange, digest
 from tidemark.errors import Contradiction, TidemarkError
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
@@ -14,6 +14,7 @@ from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.storage.delta.format import refuse_other
 from tidemark.storage.disk import Disk, of_driver_before
+from tidemark.stream.distributed.resharding import forget
 from tidemark.stream.driver.heartbeats import Heartbeats
 from tidemark.stream.driver.launch import take_lease
 from tidemark.stream.driver.reason import as_reason
@@ -56,7 +57,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     )
     try:
         refuse_other(stream_of.layout.warehouse)
-        _start(stream_of, control, epoch)
+        follow_file(stream_of, control, epoch)
         if before and before.state in KILLED and (reading := begun(stream_of.control, sub)):
             log.warning("the previous driver was killed: %s", reading)
         failed = count_kill(control, sub, before)
@@ -84,7 +85,7 @@ def run_stream(options: RunOptions, session_of: SharedSession) -> int:
     return 0
 
 
-def _start(stream_of: Stream, control: Control, epoch: int) -> None:
+def follow_file(stream_of: Stream, control: Control, epoch: int) -> None:
     """Compares what the stream has kept with its file, and follows other sources.
 
     Raises:
@@ -95,9 +96,17 @@ def _start(stream_of: Stream, control: Control, epoch: int) -> None:
     # Before the first batch, which would write over the evidence.
     found = evidence(stream_of)
     refuse_unless_sound(found)
+    reached = -1 if found.decided is None else found.decided
+    if found.returning:
+        # Their states, which `tidemark reshard` may have written again, lack what came while the file was without them.
+        forget(control.home)
+        of_returning = "{} begins anew: the file was without it for a while"
+        control.begin_anew(
+            TopologyChange(name=name, after=reached, line=of_returning.format(name)) for name in found.returning
+        )
     # The next start compares the file with these meanings, so those of a stream that is not sound stay.
     control.keep_meanings(meanings(stream_of.sub))
-    for change in follow(control, stream_of.sub, -1 if found.decided is None else found.decided, check_lease):
+    for change in follow(control, stream_of.sub, reached, check_lease):
         log.warning("%s", change.line)
 
 

@@ -19,6 +19,7 @@ from tidemark.cli.shared.streams import topology_with_file
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control, TopologyChange
 from tidemark.errors import InvalidArgument
+from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import CHANGES
@@ -103,6 +104,15 @@ def _mixed(topology: Topology, begin: Sequence[str], goes_on: Sequence[str]) -> 
             yield f"{sink.table} has one row per {', '.join(sink.key)}: a new row replaces a former one"
 
 
+def _newest_sent(topology: Topology, layout: Layout, source: HopSource) -> int:
+    """Returns the newest batch of which rows are in the hop of *source*, or will be; -1: none."""
+    decided = newest_entry(layout.control(topology.name, source.upstream))
+    # The driver may have been killed before the hop had the rows of what it decided, and the next one sends them.
+    if decided is not None and (rows := decided.tables.get(source.repartition)) is not None and rows.num_rows:
+        return decided.batch_id
+    return newest_batch_at(layout.hop(topology.name, source.upstream, source.repartition), None)
+
+
 class _Part:
     """The *operators* of *stream* that begin anew, because *first* does."""
 
@@ -121,12 +131,11 @@ class _Part:
         hops = [source for source in self.stream.sub.hops_read if source.repartition in begin]
         inputs = self.newest.notes.progress.inputs if self.newest else {}
         for source in hops if self.newest else ():
-            path = layout.hop(topology.name, source.upstream, source.repartition)
             until = inputs.get(source.name, InputProgress()).partitions.get(0, PartitionProgress()).until_offset
-            if (newest := newest_batch_at(path, None)) >= until:
+            if (newest := _newest_sent(topology, layout, source)) >= until:
                 msg = (
-                    f"{self.name} has read {source.upstream} up to batch {until - 1}, and there is batch {newest}: run "
-                    "its driver until it has read that, drain it, and begin then"
+                    f"{self.name} has read {source.upstream} up to batch {until - 1}, and there is batch {newest}: "
+                    "restore the previous file, run the streams until it has read that, drain them, and begin then"
                 )
                 raise InvalidArgument(msg)
 

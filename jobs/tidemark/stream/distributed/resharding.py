@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from tidemark.collecting import names_in
 from tidemark.control.files import read
 from tidemark.control.folder import Control
 from tidemark.model.stream import Stream
@@ -95,9 +94,7 @@ def begun_behind(stream: Stream, newest: Entry) -> frozenset[str]:
     control = Control(stream.control)
     begun = {each.name for each in control.begun() if each.begins_behind(newest.batch_id)}
     sources = {each.name for each in control.sources() if each.begins_behind(newest.batch_id)}
-    with_states = {name for runs in newest.notes.states for name in runs.held}
-    returning = with_states.intersection(names_in(stream.sub.operators)) - newest.notes.decision.operators.keys()
-    return frozenset(begun | returning | {name for name in sources if newest.notes.held(name)})
+    return frozenset(begun | {name for name in sources if newest.notes.held(name)})
 
 
 def states_after(stream: Stream, newest: Entry) -> Sequence[StateRuns] | None:

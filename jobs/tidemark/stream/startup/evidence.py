@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.collecting import omit, pick
 from tidemark.control.files import RESTORE, not_files
+from tidemark.control.folder import Control
 from tidemark.errors import UnreadableFile
 from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
@@ -77,7 +78,8 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
     decided_as = progress.planned_id if entry else decided
     reached = max(-1 if number is None else number for number in (committed, decided_as))
     missing = without_offset(checkpoint, reached)
-    begun = {each.name for number, each in enumerate(listed, start=1) if number in missing}
+    without_offsets = {each.name for number, each in enumerate(listed, start=1) if number in missing}
+    begun = {change.name for change in sources if change.former and change.former.name in without_offsets}
     for each in journal.entries.values():
         damaged += _gone(each, tables)
     return StartEvidence(
@@ -98,12 +100,27 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
         data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
         changed=tuple(changed_meanings(stream)),
         refused=tuple(change for change in with_waiting(sources, entry) if change.fate is Fate.REFUSED),
+        returning=tuple(_returning(stream, entry)),
         former={} if decided is not None or committed is not None else _former(stream),
     )
 
 
 def _former(stream: Stream) -> dict[str, str]:
     return {former: to_continue(stream, former, naming) for former, naming in former_streams(stream)}
+
+
+def _returning(stream: Stream, newest: Entry | None) -> Iterator[str]:
+    """Yields the operators whose states are from before the file was without them.
+
+    The *newest* entry of the stream does not have them.
+    """
+    ran = newest.notes.decision.operators if newest else {}
+    known: Container[str] = ()
+    with suppress(UnreadableFile):  # a damaged file has a finding of its own
+        known = Control(stream.control).meanings()
+    for operator in stream.sub.operators if ran else ():
+        if f"operators.{operator.name}" in known and operator.name not in ran:
+            yield operator.name
 
 
 def lost_commits(control: Path, home: Path, app_id: str) -> Iterator[UnreadableFile]:

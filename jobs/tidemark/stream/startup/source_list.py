@@ -20,7 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import assert_never
 
-from tidemark.collecting import index_by_name
+from tidemark.collecting import index_by_name, present
 from tidemark.control.files import RESTORE, parsed
 from tidemark.control.folder import Control, ListedSource, TopologyChange
 from tidemark.errors import UnreadableFile
@@ -270,7 +270,8 @@ def _to_record(control: Control, news: Sequence[SourceChange], reached: int) -> 
 def _listed(change: SourceChange, topic: str | None, reached: int) -> ListedSource:
     assert change.place is not None
     if change.goes_on and change.former is not None:
-        return replace(change.former, name=change.name, place=change.place)
+        formerly = (change.former.name, *change.former.formerly) if change.is_renamed else change.former.formerly
+        return replace(change.former, name=change.name, place=change.place, formerly=formerly)
     return ListedSource(name=change.name, place=change.place, topic=topic, after=reached)
 
 
@@ -358,8 +359,10 @@ def continued(was: StreamProgress, listed: Sequence[ListedSource], sub: SubTopol
         if of_list is not None and of_list.begins_behind(was.batch_id):
             progress = _begun(source, of_list) if isinstance(source, Source) else None
         elif isinstance(source, Source):
-            if progress is None and source.was is not None:
-                progress = was.inputs.get(source.was)
+            # Before a start has followed the file, it alone has the former name.
+            formerly = present([source.was]) if of_list is None else of_list.formerly
+            known = (was.inputs[name] for name in (source.name, *formerly) if name in was.inputs)
+            progress = next(known, None)
             if progress is not None and source.reads_several and of_list is not None and of_list.topic is not None:
                 progress = _of_several(progress, of_list.topic)
             if progress is not None and progress.places:

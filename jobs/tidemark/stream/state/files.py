@@ -187,6 +187,10 @@ class StateFiles:
             if kind not in KEYS:
                 others[place] = rows
                 continue
+            if kind == "waiting":
+                # Their keys are numbers in the order of holding. The new run counts its rows from 0, and so the keys of
+                # later records.
+                rows = rows.with_columns(pl.int_range(pl.len()).cast(pl.String).alias(HELD_AS))
             merged[place], puts[place] = _alone(rows, KEYS[kind]), rows.height
             if kind == "waiting":
                 held[name] = held.get(name, 0) + rows.height

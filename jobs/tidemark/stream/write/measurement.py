@@ -151,9 +151,9 @@ class Measurer:
         operators = index_by_name(self._known(notes))
         skips, runs = self._skips(notes), self._runs(notes)
         rows: list[dict[str, Any]] = []
-        # The progress keeps operators that the topology no longer has; they may have skips.
-        for name in dict.fromkeys((*operators, *skips)):
-            counts = notes.operators[name].counts if name in operators else {}
+        # The file may not have an operator of the batch any more, and the progress keeps those that may have skips.
+        for name in dict.fromkeys((*notes.operators, *skips)):
+            counts = notes.operators[name].counts if name in notes.operators else {}
             tasks = self._tasks(latencies.get(name, {}), skips.get(name, {}), runs.get(name, ()))
             if not tasks and not any(counts.values()):
                 continue
@@ -165,12 +165,13 @@ class Measurer:
                 **over_all_tasks([*latencies.get(name, {}).values()]),
                 "tasks": tasks or None,
             }
-            if operator := operators.get(name):
-                row |= {"kind": operator.kind, **_as_columns(clocks[name])}
-                row["level"] = latency_level(operator, self._terminals)
+            if name in notes.operators:
+                row |= _as_columns(clocks[name])
                 row["disorder"] = _disorder(entry.tables.get(f"{DISORDER}{name}"))
                 results = entry.tables.get(f"{RESULTS_OF}{name}")
                 row["results"] = None if results is None else as_frame(results).to_dicts()
+            if operator := operators.get(name):
+                row |= {"kind": operator.kind, "level": latency_level(operator, self._terminals)}
                 if isinstance(operator, Sink) and operator.table:
                     row["newest_ms"] = _newest_ms(operator, entry.tables.get(name))
             rows.append(row)
