@@ -227,7 +227,7 @@ class Walk:
             "function": self.begin_totals, "counts": self.counts, "nothing": lambda: "",
         }  # fmt: skip
         while True:
-            kind = self.chance.choice([*kinds, "remove", "drift", "drift", "shards"])
+            kind = self.chance.choice([*kinds, "add", "remove", "drift", "shards", "shards"])
             if (told := kinds[kind]()) is not None:
                 self.kinds[kind] += 1
                 return f"{kind} {told}"
