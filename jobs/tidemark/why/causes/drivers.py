@@ -162,9 +162,7 @@ def _ended(scene: Scene, name: str, beat: Beat) -> tuple[str, str] | None:
     hung = f" because {beat.killed_for} hung in the same process" if beat.killed_for else ""
     match driver.liveness:
         case Liveness.FAILED:
-            # A refusal has a line for each way on.
-            reason = " ".join((beat.reason or "").split())
-            return f"failed: {reason}{_topics_read(scene, name, beat)}", f"correct that and {again}"
+            return f"failed: {beat.reason}{_topics_read(scene, name, beat)}", f"correct that and {again}"
         case Liveness.DRAINED:
             return f"was drained{by} at {iso(beat.at_ms)}", again
         case Liveness.FINISHED:
