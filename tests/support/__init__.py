@@ -20,9 +20,9 @@
 | `golden_warehouse` | a warehouse with results that were worked out by hand, also with a killed driver; its archive |
 | `public_interface` | `interface`: columns, arguments, keys and names on which users depend |
 | `control_files` | `unlisted`: files of a control folder that are in no list of such files |
-| `changing` | what a topology must have written whose file changes between its drivers |
-| `small_spark` | `Driver`, `Topics`: drivers over topics in memory, killed at any step |
-| `crashes` | `crash_at`: the end of a driver at a named step of its batch |
+| `crashes` | `crash_at`: the end of a driver at a named step of its batch; `Killer`: at any write |
+| `small_spark` | `Driver`, `Topics`: batches that are planned in a checkpoint as Spark does, over topics in memory |
+| `changing` | `Results`, `Reading`: what a topology must have whose file changes between its drivers |
 | `oracle` | `Oracle`: the results of a topology declared in Python, record by record |
 | `oracle_parts` | values of the oracle: records, batches, emit-on-change, record time |
 | `separate_executors` | `Apart`, `OneWorker`, `Workers`: executors for shards that share nothing but files |
