@@ -410,6 +410,14 @@ def test_shards_date_tombstones_as_the_driver_does(tmp_path: Path) -> None:
     assert found[0] == found[1] == {(str(n), T + 28 + n % 2) for n in range(28)}
 
 
+def test_shards_go_on_behind_a_first_batch_without_records(tmp_path: Path) -> None:
+    """What they returned could not be sent to the driver. (Real drivers of `test_changed_sources.py` found it.)"""
+    play = Play(SOURCE + TABLE, tmp_path, partitions=2).in_shards(3, Apart)
+    play.batch(at_ms=T)
+    play.batch([play.row("events", T, id="a", grp="x", v=1)], at_ms=T + 1)
+    assert [row["key"] for row in play.rows("changes")] == ["a"]
+
+
 def test_a_topology_unfit_for_shards_is_refused_by_operator(tmp_path: Path) -> None:
     by_group = COUNTS.replace('key = ["id"]', 'key = ["grp"]')
     with pytest.raises(

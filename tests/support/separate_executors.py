@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict
 from collections.abc import Iterable
 from random import Random
@@ -41,7 +42,7 @@ class Apart:
 
     def _worked(self, working: ShardTask, number: int, dealt: list[bytes]) -> ShardResult:
         shard._KEPT.clear()
-        worked: ShardResult = _there_and_back(_there_and_back(working)(number, dealt))
+        worked: ShardResult = _as_returned(_there_and_back(working)(number, dealt))
         return worked
 
 
@@ -49,7 +50,7 @@ class OneWorker(Apart):
     """The same, by a worker that keeps what it has."""
 
     def _worked(self, working: ShardTask, number: int, dealt: list[bytes]) -> ShardResult:
-        worked: ShardResult = _there_and_back(_there_and_back(working)(number, dealt))
+        worked: ShardResult = _as_returned(_there_and_back(working)(number, dealt))
         return worked
 
 
@@ -68,12 +69,18 @@ class Workers(Apart):
 
     def _by(self, worker: int, working: ShardTask, number: int, dealt: list[bytes]) -> ShardResult:
         shard._KEPT = KEPT[worker]
-        worked: ShardResult = _there_and_back(_there_and_back(working)(number, dealt))
+        worked: ShardResult = _as_returned(_there_and_back(working)(number, dealt))
         return worked
 
 
 KEPT: list[dict[Any, Any]] = [{}, {}]
 """Returns the states that each of the `Workers` has."""
+
+
+def _as_returned(worked: ShardResult) -> ShardResult:
+    """Returns what a task returns, which it pickles itself, as `on_spark.py` does."""
+    returned: ShardResult = pickle.loads(pickle.dumps(worked))
+    return returned
 
 
 def _there_and_back(value: Any) -> Any:

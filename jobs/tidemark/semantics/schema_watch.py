@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tidemark.collecting import omit
@@ -76,7 +75,7 @@ NO_SAMPLE = FieldSample()
 
 
 _STEP = re.compile(r'"(?:[^"\\]|\\.)*"|\[\]|[^.\[]+')
-_NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
+_NO_FIELDS: Mapping[str, Any] = {}  # a task of Spark pickles it, and pickle knows no MappingProxyType
 
 
 class TypeSeen(NamedTuple):
