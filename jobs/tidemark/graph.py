@@ -31,7 +31,7 @@ def in_order(graph: Graph[K]) -> tuple[K, ...]:
 def _in_order(edges: tuple[tuple[K, tuple[K, ...]], ...]) -> tuple[K, ...]:
     graph = dict(edges)
     if cycle := cycle_in(graph):
-        msg = f"a topology must not have a cycle, got {' → '.join(map(str, cycle))}; remove one of its edges"
+        msg = f"a topology must not form a cycle, got {' → '.join(map(str, cycle))}; remove one of its edges"
         raise InvalidArgument(msg)
     return tuple(TopologicalSorter(graph).static_order())
 

@@ -226,7 +226,7 @@ def test_records_that_wait_keep_the_name_of_their_source_and_are_counted_when_it
     assert fates == {"others": (Fate.BEGINS, 0), "log": (Fate.GOES_ON, 0), "events": (Fate.ENDS, 2)}
     assert [change.line for change in follow(play.control, play_of(play, other).sub, 1)] == [
         "the source others begins with topic others",
-        "the source events ends; 2 of its records that waited are dropped",
+        "the source events ends; 2 waiting records are dropped",
     ]
 
 

@@ -69,7 +69,8 @@ def test_a_dry_run_names_tables_and_readers_and_deletes_nothing(project: Project
     effect, plan = split_plan(answer.stdout)
     lines = effect.splitlines()
     assert lines[0].startswith("play starts over: ")
-    assert "reader.board reads board, and refuses the new one: start it over, too" in lines
+    another = 'give the source another name and starting_offsets = "earliest"'
+    assert f"reader.board reads board, and refuses the new one: {another}" in lines
     assert "views of tidemark.duckdb read its tables: publish them again once it runs" in lines
     assert lines[-1] == "topics stay, and are read from where starting_offsets says"
     board = next(line.split() for line in lines if " board " in line)

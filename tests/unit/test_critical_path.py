@@ -96,7 +96,7 @@ def test_an_operator_is_stuck_for_as_long_as_its_upstream_has_finished(ewt_ms, b
 
 
 def test_a_topology_has_no_cycle_and_at_least_one_operator():
-    with pytest.raises(InvalidArgument, match="must not have a cycle"):
+    with pytest.raises(InvalidArgument, match="must not form a cycle"):
         in_order({"a": ("b",), "b": ("a",)})
     with pytest.raises(InvalidArgument, match="got none"):
         critical_path({}, {})

@@ -49,7 +49,7 @@ def test_names_come_after_those_that_they_read_unless_there_is_a_cycle(graph):
         return
     assert cycle[0] == cycle[-1]
     assert all(read in graph[reader] for read, reader in pairwise(cycle))
-    with pytest.raises(InvalidArgument, match=f"must not have a cycle, got {' → '.join(cycle)}; remove one of its"):
+    with pytest.raises(InvalidArgument, match=f"must not form a cycle, got {' → '.join(cycle)}; remove one of its"):
         in_order(graph)
 
 

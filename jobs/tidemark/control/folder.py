@@ -638,9 +638,11 @@ class Control:
 
         The meanings to store are *now*; None: those that are stored.
         """
-        # What was interrupted is done again, and would list its operators twice.
-        before = self.begun()
-        begun = list(dict.fromkeys([*before, *operators]))
+        # What was interrupted is done again, and then no longer knows the former meaning: the first line stays.
+        before, of_now = self.begun(), [*operators]
+        reached = min((each.after for each in of_now), default=-1)
+        once = {(each.name, each.after): each for each in [*of_now, *before] if each.after >= reached}
+        begun = [*once.values()]
         if begun != before:
             replace(self.home / "begun.json", sealed(self.home, "begun.json", [asdict(each) for each in begun]))
         if now is None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from tidemark.facts.record_facts import StreamEvidence
 from tidemark.storage.delta.log import commit_file
@@ -44,6 +45,16 @@ def files_in_log(path: Path) -> pl.DataFrame:
     The log has no column for a statistic that no file has.
     """
     return pl.DataFrame(DeltaTable(str(path)).get_add_actions(flatten=True))
+
+
+def rows_in_log(path: Path) -> int | None:
+    """Returns the rows of the Delta table at *path* by the statistics that its log has; None: they are not known."""
+    try:
+        files = files_in_log(path)
+    except (DeltaError, OSError):
+        return None
+    rows = files["num_records"] if "num_records" in files.columns else pl.Series([None])
+    return None if rows.has_nulls() else int(rows.sum())
 
 
 def newest_version(path: Path) -> int:

@@ -100,7 +100,7 @@ def follow_file(stream_of: Stream, control: Control, epoch: int) -> None:
     if found.returning:
         # Their states, which `tidemark reshard` may have written again, lack what came while the file was without them.
         forget(control.home)
-        of_returning = "{} begins anew: the file was without it for a while"
+        of_returning = "{} begins anew: it was left out of the file before"
         control.begin_anew(
             TopologyChange(name=name, after=reached, line=of_returning.format(name)) for name in found.returning
         )

@@ -12,6 +12,6 @@ ABSENCE = register(
         says="nobody ran {detail} for {amount}",
         proof="the last sign of the driver before, and the first look of the next one",
         remedy="`tidemark logs` says why the driver before ended, and `tidemark plan` whether the next one may start; "
-        "that of a deployment ends by itself",
+        "an absence during a deployment ends by itself",
     )
 )

@@ -127,8 +127,12 @@ def _completeness(state: IntervalState) -> str:
 def _told(change: RecordedChange, state: IntervalState) -> str:
     """Says of *change* which rows of the interval have the meaning before it."""
     is_later = state.complete_at_ms is not None and change.at_ms > state.complete_at_ms
-    before = "it was complete before" if is_later else "its rows of earlier batches mean what they meant before"
-    return f"{change.line} ({before})"
+    if is_later:
+        return f"{change.line} (it was complete before)"
+    # By the clock of batches: none that decided records of the interval can be older than its start.
+    has_both = change.at_ms > state.start_ms
+    rows = "its rows of earlier batches mean what they meant before" if has_both else "before it began"
+    return f"{change.line} ({rows})"
 
 
 def as_object(state: IntervalState, _: Operator) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -21,12 +20,12 @@ from tidemark.clock import wall_clock_ms
 from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
-from tidemark.facts.versions import files_in_log
+from tidemark.facts.versions import rows_in_log
 from tidemark.model.kinds.source import EARLIEST, Source
 from tidemark.model.project.connections import LOCAL
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets
@@ -101,8 +100,7 @@ def _to_read(source: Source, layout: Layout, broker: KafkaBroker) -> int | None:
     """Returns how many records, for a topic offsets, there are from where *source* begins; None: not known."""
     is_late = source.starting_offsets not in {None, EARLIEST}
     if source.delta and not is_late and is_table(table := layout.warehouse / source.delta):
-        rows = files_in_log(table).get_column("num_records")
-        return None if rows.has_nulls() else int(rows.sum())
+        return rows_in_log(table)
     if not source.topic:
         return None
     if is_late and not isinstance(source.starting_offsets, int):
@@ -123,9 +121,10 @@ def read_per_s(topology: Topology, layout: Layout) -> float | None:
     found: list[pl.DataFrame] = []
     for sub in topology.sub_topologies:
         tables = FactTables(stored_in(layout.stream(topology.name, sub.name)), wall_clock_ms(), recent_ms=RECENT_MS)
-        found.append(tables.batches.filter(pl.col("records_in") > 0).tail(RECENT).select("records_in", "duration_ms"))
+        has_worked = (pl.col("records_in") > 0) & (pl.col("duration_ms") > 0)
+        found.append(tables.batches.filter(has_worked).tail(RECENT).select("records_in", "duration_ms"))
     fastest = pl.concat(found).select((pl.col("records_in") * 1_000 / pl.col("duration_ms")).max()).item()
-    return None if fastest is None or not math.isfinite(fastest) else float(fastest)
+    return None if fastest is None else float(fastest)
 
 
 def status_of(changes: Sequence[OperatorChange]) -> int:
@@ -145,11 +144,13 @@ def lines_of(topology: str, changes: Sequence[OperatorChange], per_s: float | No
     for change in changes:
         if change.fate is not Fate.GOES_ON or change.why:
             more = [_reads(change.to_read, per_s)] if change.to_read else []
-            for aggregate, closed_ms in change.closed_before_ms.items() if change.to_read != 0 else ():
-                more.append(f"records of windows of {aggregate} that ended before {iso(closed_ms)} are late")
-            more += [f"{change.unread:,} records that it has not read are left out"] if change.unread else []
-            more += [f"{change.held:,} that wait are dropped"] if change.held else []
-            more += ["its newest batch left nothing unread"] if change.unread == 0 else []
+            for aggregate, closed_ms in change.closed_up_to_ms.items() if change.to_read != 0 else ():
+                more.append(f"records of windows of {aggregate} that ended by {iso(closed_ms)} are late")
+            if change.unread is not None:
+                left = counted(change.unread, "record") if change.unread else "nothing"
+                more.append(f"its newest batch left {left} unread, and what is unread now is left out")
+            if change.held:
+                more.append(f"{counted(change.held, 'waiting record is', 'waiting records are')} dropped")
             text = "; ".join([*filter(None, [change.why]), *more]) or "its newest batch does not say what is unread"
             lines.append(f"  {change.fate}: {change.sub_topology}/{change.operator}: {text}")
             lines += [f"    {change.way}"] if change.way else []

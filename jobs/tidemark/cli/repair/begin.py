@@ -6,7 +6,7 @@ The operator, and the sums behind it, begin without their states, with the next 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,7 @@ def begin_plan(topology: Topology, warehouse: Path, operator: str, *, drop_rows:
         if Control(part.stream.control).is_held():
             msg = f"{part.name}: its driver is running; drain it first (`tidemark down {topology.name}`)"
             raise InvalidArgument(msg)
-        part.refuse_unread(begin)
+        part.refuse_unread()
     goes_on = goes_on_behind(topology, operator)
     lines = [part.line(drop_rows=drop_rows) for part in parts]
     lines += [f"go on behind it: {', '.join(goes_on)}"] if goes_on else []
@@ -122,13 +122,14 @@ class _Part:
         self.newest = newest_entry(stream.control)
         self.batch_id = self.newest.batch_id if self.newest else None
 
-    def refuse_unread(self, begin: Collection[str]) -> None:
-        """Raises InvalidArgument if the stream has not read all updates of a repartition among *begin*.
+    def refuse_unread(self) -> None:
+        """Raises InvalidArgument if the stream has not read all updates that come from what begins.
 
         Those of the former meaning would be added to the new sums.
         """
         topology, layout = self.stream.topology, self.stream.layout
-        hops = [source for source in self.stream.sub.hops_read if source.repartition in begin]
+        changed_ones = {*begins_with(topology, self._first), *goes_on_behind(topology, self._first)}
+        hops = [source for source in self.stream.sub.hops_read if source.repartition in changed_ones]
         inputs = self.newest.notes.progress.inputs if self.newest else {}
         for source in hops if self.newest else ():
             until = inputs.get(source.name, InputProgress()).partitions.get(0, PartitionProgress()).until_offset
@@ -150,16 +151,16 @@ class _Part:
         rows = f"{whose} former rows of `changes` are deleted" if drop_rows else f"{whose} former rows stay"
         return f"{self.name}: {names} {verb} anew behind batch {self.newest.batch_id}, and {rows}{waiting}"
 
-    def apply(self, check_lease: Callable[[], None], *, drop_rows: bool) -> str:
-        """Writes the states without those of the operators; no driver of the stream can start meanwhile.
-
-        Raises:
-            PlanChanged: the stream has a newer batch than was planned with.
-        """
-        newest, control = newest_entry(self.stream.control), Control(self.stream.control)
+    def refuse_stale(self) -> None:
+        """Raises PlanChanged if the stream has a newer batch than was planned with."""
+        newest = newest_entry(self.stream.control)
         if (newest.batch_id if newest else None) != self.batch_id:
             msg = f"{self.name}: it has decided another batch since; nothing was changed; look again"
             raise PlanChanged(msg)
+
+    def apply(self, check_lease: Callable[[], None], *, drop_rows: bool) -> str:
+        """Writes the states without those of the operators; no driver of the stream can start meanwhile."""
+        newest, control = self.newest, Control(self.stream.control)
         if newest is None:
             return self.line(drop_rows=drop_rows)
         stream, journal = self.stream, Journal(self.stream.control / "journal", "data")
@@ -167,9 +168,12 @@ class _Part:
         forget(stream.control)
         remove_unnamed(stream.control, newest.notes.states, check_lease=check_lease)
         by = sharding_of(stream)
-        write_anew(stream, journal, newest, by, lambda text: None, self.operators, check_lease=check_lease)
         kept, now = control.meanings(), {**meanings(stream.sub), **types(stream.sub, steps)}
-        control.begin_anew(self._changes(kept, now, newest.batch_id), self._meanings(kept, now))
+        begun = self._changes(kept, now, newest.batch_id)
+        # From here on a driver begins without the states: if none are written anew for it, it writes them.
+        control.begin_anew(begun)
+        write_anew(stream, journal, newest, by, lambda text: None, self.operators, check_lease=check_lease)
+        control.begin_anew(begun, self._meanings(kept, now))
         return f"{self.line(drop_rows=drop_rows)}{self._dropped() if drop_rows else ''}"
 
     def _changes(self, kept: Mapping[str, str], now: Mapping[str, str], after: int) -> list[TopologyChange]:
@@ -202,6 +206,9 @@ def _apply(parts: Sequence[_Part], *, drop_rows: bool) -> str:
         # All leases are taken before the first stream is changed.
         held = [leases.enter_context(Control(part.stream.control).held()) for part in parts if part.newest]
         changed = [part for part in parts if part.newest]
+        for part in parts:
+            part.refuse_stale()
+            part.refuse_unread()
         # The stream of the operator itself comes last: until then its file is refused, and the command is given again.
         done = [part.apply(check, drop_rows=drop_rows) for part, check in reversed([*zip(changed, held, strict=True)])]
     return "\n".join([*reversed(done), *(part.line(drop_rows=drop_rows) for part in parts if not part.newest)])

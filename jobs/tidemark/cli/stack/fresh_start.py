@@ -118,7 +118,8 @@ def _readers(layout: Layout, topology: Topology) -> Iterator[str]:
         for sub in other.sub_topologies if other.name != topology.name else ():
             runs = ", which runs," if Control(layout.control(other.name, sub.name)).is_held() else ""
             # A stream knows its table by the id, and does not go on with another one.
-            read = [(each.name, each.delta, "refuses the new one: start it over, too") for each in sub.outside_sources]
+            becomes = 'refuses the new one: give the source another name and starting_offsets = "earliest"'
+            read = [(each.name, each.delta, becomes) for each in sub.outside_sources]
             read += [(each.name, each.joined_delta, "finds it empty") for each in sub.operators]
             for operator, table, becomes in read:
                 if table is not None and (layout.warehouse / table).is_relative_to(own):

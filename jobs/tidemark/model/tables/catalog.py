@@ -667,8 +667,8 @@ SCHEMA_CHANGES = Table(
 )
 TOPOLOGY_CHANGES = Table(
     "topology_changes",
-    "change of the topology file that gives an operator another meaning, or the stream other sources; its batch is the "
-    "first with it",
+    "change of the topology file with which an operator begins anew, or a source begins, ends or goes on in another "
+    "way; its batch is the first with it",
     (
         *_DECIDED,
         *_columns(

@@ -88,8 +88,8 @@ def reshard(
 def begun_behind(stream: Stream, newest: Entry) -> frozenset[str]:
     """Returns the operators, and the sources with records that wait, that begin behind the *newest* entry.
 
-    The states that there are of them are of another meaning, of a place that is not read any more, or as old as the
-    batch after which the file had the operator no longer.
+    Their states are left out. They are of another meaning, or of a place that is not read any more. Those of an
+    operator that returns are as old as its removal.
     """
     control = Control(stream.control)
     begun = {each.name for each in control.begun() if each.begins_behind(newest.batch_id)}
@@ -126,9 +126,10 @@ def write_anew(
 
 def _refuse_if_records_wait(stream: Stream, newest: Entry) -> None:
     """Raises ShardingImpossible where records wait for `max_drift` after the *newest* entry."""
-    # A driver with `max_drift` left them, and no shard would send them on.
+    # A driver with `max_drift` left them, and no shard would send them on. Those of a source that begins are dropped.
+    dropped = begun_behind(stream, newest)
     for source in stream.sub.outside_sources:
-        if n := newest.notes.held(source.name):
+        if source.name not in dropped and (n := newest.notes.held(source.name)):
             held = "1 record is" if n == 1 else f"{n} records are"
             msg = (
                 f"{stream.sub.name}: {held} still held for max_drift at {source.name}; start it once with shards = 1, "

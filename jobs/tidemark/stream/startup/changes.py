@@ -46,8 +46,8 @@ class OperatorChange:
             the place that is given up; None: not known.
         held: the records from there that wait, which are dropped.
         to_read: of a source that begins, the records that are there to be read; None: not known.
-        closed_before_ms: of a source that begins, by aggregate behind it, the instant up to which windows are closed
-            (epoch ms): records of these are late.
+        closed_up_to_ms: of a source that begins, by aggregate behind it, the latest end of a closed window (epoch ms):
+            records of these are late.
     """
 
     sub_topology: str
@@ -58,7 +58,7 @@ class OperatorChange:
     unread: int | None = None
     held: int = 0
     to_read: int | None = None
-    closed_before_ms: Mapping[str, int] = field(default_factory=dict)
+    closed_up_to_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 def changes_of(stream: Stream) -> list[OperatorChange]:
@@ -123,12 +123,50 @@ def changed_meanings(stream: Stream) -> Iterator[ChangedMeaning]:
         yield from changed(kept, now)
         return
     yield from changed(kept, {**now, **types(stream.sub, steps)})
+    yield from _half_returning(stream, now)
     for declared in declared_tables(stream.home, stream.sub, steps.schemas):
         # Those of Tidemark's own tables do not depend on the file; a damaged log is a finding already.
         if declared.path.name not in TABLES:
             with suppress(Exception):
                 stored = schema_of(open_to_read(declared.path)).to_json()
                 yield from type_changes(declared.path.name, stored, declared.schema)
+
+
+def returning(stream: Stream, newest: Entry | None) -> list[str]:
+    """Returns the operators that were removed from the file and are in it again: they begin without their old states.
+
+    Their states are as old as the removal. *newest* is the newest entry of the stream, which has such states of them
+    and did not run them.
+    """
+    if newest is None:
+        return []
+    begun: set[str] = set()
+    with suppress(UnreadableFile):  # a damaged file has a finding of its own
+        begun = {each.name for each in Control(stream.control).begun() if each.begins_behind(newest.batch_id)}
+    with_states = {name for runs in newest.notes.states for name in runs.held}
+    old = with_states - newest.notes.decision.operators.keys() - begun
+    return within(names_in(stream.sub.operators), old)
+
+
+def _half_returning(stream: Stream, now: Mapping[str, str]) -> Iterator[ChangedMeaning]:
+    """Yields each operator that returns while what adds up its updates has gone on: sums would have them twice."""
+    topology = stream.topology
+    for name in returning(stream, _readable(stream.control)):
+        gone_on: list[str] = []
+        for sub in topology.sub_topologies:
+            newest = _readable(stream.layout.control(topology.name, sub.name))
+            ran = within(names_in(sub.operators), newest.notes.decision.operators) if newest else []
+            gone_on += within(ran, begins_with(topology, name)[1:])
+        if gone_on:
+            was = f"left out of the file while {', '.join(gone_on)} went on"
+            yield ChangedMeaning(f"operators.{name}", was, now.get(f"operators.{name}", "in it again"))
+
+
+def _readable(control: Path) -> Entry | None:
+    """Returns the newest entry of a stream; None, too, if it is damaged, which is a finding of its own."""
+    with suppress(UnreadableFile):
+        return newest_entry(control)
+    return None
 
 
 def _meanings(control: Path) -> dict[str, str]:
@@ -189,22 +227,25 @@ def to_continue(stream: Stream, former: str, naming: Sequence[str]) -> str:
 def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> OperatorChange:
     unread, is_refused, closed = None, change.fate is Fate.REFUSED, dict[str, int]()
     if change.fate is Fate.BEGINS and newest is not None:
-        closed = _closed_before(stream, change.name, newest.notes.progress.watermark_ms)
-    if change.former is not None and not change.goes_on and not is_refused and newest is not None:
+        closed = _closed_up_to(stream, change.name, newest.notes.progress.watermark_ms)
+    # What a driver without a batch has given up before is given up already.
+    is_first = change.former is not None and newest is not None and not change.former.begins_behind(newest.batch_id)
+    if change.former is not None and not change.goes_on and not is_refused and newest is not None and is_first:
         parts = [part.seen for part in newest.notes.decision.sources if part.source == change.former.name]
         if parts and all(part.latest_offset is not None for part in parts):
             unread = sum(max(0, (part.latest_offset or 0) - part.until_offset) for part in parts)
     way, held = (change.ways[0], 0) if is_refused else ("", change.waiting)
     found = _change(stream, change.name, change.fate, why=change.why, way=way, unread=unread, held=held)
-    return replace(found, closed_before_ms=closed)
+    return replace(found, closed_up_to_ms=closed)
 
 
-def _closed_before(stream: Stream, source: str, watermark_ms: int | None) -> dict[str, int]:
+def _closed_up_to(stream: Stream, source: str, watermark_ms: int | None) -> dict[str, int]:
     """Returns until when windows behind *source* are closed, epoch ms, by their aggregates in its stream."""
     if watermark_ms is None:
         return {}
     own = within(_behind(stream.topology, source), names_in(stream.sub.operators))
-    return {each.name: watermark_ms - (each.allowed_lateness_ms or 0) for each in windowed(stream.topology, own)}
+    aggregates = windowed(stream.topology, own)
+    return {each.name: each.windows.closed_up_to_ms(watermark_ms) for each in aggregates if each.windows}
 
 
 def _change(

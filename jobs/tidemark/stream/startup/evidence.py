@@ -17,7 +17,6 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tidemark.collecting import omit, pick
 from tidemark.control.files import RESTORE, not_files
-from tidemark.control.folder import Control
 from tidemark.errors import UnreadableFile
 from tidemark.model.kinds.source import Source
 from tidemark.model.stream import Stream
@@ -36,7 +35,7 @@ from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans, witho
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, OpenTable, table_of, transactions_of
 from tidemark.stream.kafka.numbering import number_partitions
-from tidemark.stream.startup.changes import changed_meanings, former_streams, listed_sources, to_continue
+from tidemark.stream.startup.changes import changed_meanings, former_streams, listed_sources, returning, to_continue
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
 from tidemark.stream.startup.soundness import StartEvidence, TableCommit, loss_of
 from tidemark.stream.startup.source_list import Fate, changes, continued, with_waiting
@@ -100,27 +99,13 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
         data_files=() if look is None else tuple(_damaged_data(stream.home, look)),
         changed=tuple(changed_meanings(stream)),
         refused=tuple(change for change in with_waiting(sources, entry) if change.fate is Fate.REFUSED),
-        returning=tuple(_returning(stream, entry)),
+        returning=tuple(returning(stream, entry)),
         former={} if decided is not None or committed is not None else _former(stream),
     )
 
 
 def _former(stream: Stream) -> dict[str, str]:
     return {former: to_continue(stream, former, naming) for former, naming in former_streams(stream)}
-
-
-def _returning(stream: Stream, newest: Entry | None) -> Iterator[str]:
-    """Yields the operators whose states are from before the file was without them.
-
-    The *newest* entry of the stream does not have them.
-    """
-    ran = newest.notes.decision.operators if newest else {}
-    known: Container[str] = ()
-    with suppress(UnreadableFile):  # a damaged file has a finding of its own
-        known = Control(stream.control).meanings()
-    for operator in stream.sub.operators if ran else ():
-        if f"operators.{operator.name}" in known and operator.name not in ran:
-            yield operator.name
 
 
 def lost_commits(control: Path, home: Path, app_id: str) -> Iterator[UnreadableFile]:

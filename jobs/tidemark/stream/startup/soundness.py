@@ -158,7 +158,7 @@ class StartEvidence:
     `decided_as`, or, if it `is_part`, a part of that batch which other parts follow. `newest_batches` are the newest
     batches that the tables must have, by table. `data_files` are damaged data files of tables, and what is wrong with
     each, if they were looked at. `changed` are things that mean something else now, and `refused` are sources
-    that cannot go on. `returning` are operators that the file has again, whose states are from before. `former` has
+    that cannot go on. `returning` are operators that were removed from the file and are in it again. `former` has
     what to write in the file to go on, by the name of each stream that the topology does not have any more and that has
     read a source of this one, which has read nothing.
     """

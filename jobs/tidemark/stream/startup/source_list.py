@@ -28,6 +28,7 @@ from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import EARLIEST, Source
 from tidemark.model.project.connections import DEFAULT
+from tidemark.model.settings.lengths import counted
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.progress import InputProgress, PartitionProgress, Place, StreamProgress
 from tidemark.storage.location import durable, put_once, remove_folder
@@ -57,6 +58,7 @@ class SourceChange:
 
     `place` is None for a source that the file does not have any more, `former` for one that the list does not have.
     `waiting` are records that wait under the former name. They are dropped; under another name the source is refused.
+    `again` is the source that ends and has read the place with which this one begins.
     """
 
     name: str
@@ -64,6 +66,7 @@ class SourceChange:
     place: str | None
     former: ListedSource | None
     waiting: int = 0
+    again: str | None = None
 
     @property
     def goes_on(self) -> bool:
@@ -112,7 +115,9 @@ class SourceChange:
         """The change in words."""
         if self.fate is Fate.REFUSED:
             return f"the source {self.name}: {self.why}"
-        dropped = f"; {self.waiting:,} of its records that waited are dropped" if self.waiting else ""
+        dropped = (
+            f"; {counted(self.waiting, 'waiting record is', 'waiting records are')} dropped" if self.waiting else ""
+        )
         return f"the source {self.name} {self.fate} {self.why}".rstrip() + dropped
 
     @property
@@ -124,7 +129,7 @@ class SourceChange:
                 topics = f"and reads {self.place}" if self.has_other_topics else ""
                 return f"{where} {topics}".strip()
             case Fate.BEGINS:
-                return f"with {self.place}"
+                return f"with {self.place}" + (f" again, which {self.again} has read" if self.again else "")
             case Fate.ENDS:
                 return ""
             case Fate.REFUSED if self.waiting:
@@ -170,8 +175,10 @@ def changes(listed: Sequence[ListedSource], sub: SubTopology) -> list[SourceChan
         if was is not None and was in by_name and was not in going_on and source.name not in going_on:
             former = by_name[was]
         # A place that is read under another name would be read twice, unless the file says where to begin.
-        former = former or (None if _is_told(source) else ending_by_place.get(place_of(source)))
-        found.append(SourceChange(source.name, _fate(source, former), place_of(source), former))
+        ending, again = ending_by_place.get(place_of(source)), None
+        if former is None and ending is not None:
+            former, again = (None, ending.name) if _is_told(source) else (ending, None)
+        found.append(SourceChange(source.name, _fate(source, former), place_of(source), former, again=again))
     kept = {change.former.name for change in found if change.former}
     return [*found, *(SourceChange(each.name, Fate.ENDS, None, each) for each in listed if each.name not in kept)]
 
@@ -185,10 +192,17 @@ def with_waiting(of_sources: Sequence[SourceChange], newest: Entry | None) -> li
     found: list[SourceChange] = []
     for change in of_sources:
         gives_up = change.is_renamed or change.fate in {Fate.BEGINS, Fate.ENDS}
-        waiting = newest.notes.held(change.former.name) if newest and change.former and gives_up else 0
+        waiting = _waiting(change.former, newest) if newest and change.former and gives_up else 0
         fate = Fate.REFUSED if waiting and change.is_renamed else change.fate
         found.append(replace(change, fate=fate, waiting=waiting))
     return found
+
+
+def _waiting(former: ListedSource, newest: Entry) -> int:
+    """Returns the records that wait of *former*; those that a driver without a batch has given up wait no more."""
+    if former.begins_behind(newest.batch_id):
+        return 0
+    return max(map(newest.notes.held, (former.name, *former.formerly)))
 
 
 def _fate(source: Reading, former: ListedSource | None) -> Fate:
@@ -236,7 +250,7 @@ def follow(
     if not listed:
         control.keep_sources([replace(each, after=-1) for each in now])
         return []
-    # The first source of every query are the ticks.
+    # Source 0 of every query gives the ticks.
     numbers = {each.name: number for number, each in enumerate(listed, start=1)}
     sources, former = sub.sources, list[int | None]([0])
     for change in found:
@@ -264,7 +278,7 @@ def _to_record(control: Control, news: Sequence[SourceChange], reached: int) -> 
     waiting = [each for each in control.source_changes() if each.begins_behind(reached)]
     now = [TopologyChange(name=change.name, after=reached, line=change.line) for change in news]
     # Before its first batch a stream has no rows that could mean something else.
-    return [*waiting, *now] if reached >= 0 else []
+    return [*dict.fromkeys([*waiting, *now])] if reached >= 0 else []
 
 
 def _listed(change: SourceChange, topic: str | None, reached: int) -> ListedSource:
