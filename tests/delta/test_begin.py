@@ -260,6 +260,24 @@ def test_a_begin_that_ends_between_two_streams_is_refused_until_it_is_done(
     assert values(play, "sums", "dealt")[-1] == (2, "a", {"together": 2})
 
 
+def test_sums_begin_with_a_repartition_that_returns(tmp_path: Path) -> None:
+    play = start(Play(TOML, tmp_path / "w"))
+    batch(play, 0, a=1)
+    without = TOML[: TOML.index("[operators.dealt]")] + TOML[TOML.index("[operators.counts]") :]
+    play = start(continued(play, without))
+    play.batch([play.row("events", ms(1), id="a", v=2)], at_ms=ms(1.1))
+    play = continued(play, TOML)
+    (finding,) = refused(play)
+    left_out = "operators.dealt: was left out of the file, and sums kept what it had sent, is a repartition of id"
+    assert finding.seen.startswith(left_out)
+    begin_plan(play.topology, play.home, "dealt").apply()
+    assert refused(play) == []
+    start(play)
+    batch(play, 2, a=4)
+    # The totals of a are 1, 3 and 7. With its former states the sum would be 8.
+    assert [value["together"] for _, _, value in values(play, "sums", "dealt")] == [1, 7]
+
+
 def test_former_rows_can_be_dropped(tmp_path: Path, played: Callable[[Path, int], Play]) -> None:
     play = played(tmp_path / "w", 1)
     done = begin_plan(play.topology, play.home, "totals", drop_rows=True).apply()

@@ -149,16 +149,16 @@ def returning(stream: Stream, newest: Entry | None) -> list[str]:
 
 
 def _half_returning(stream: Stream, now: Mapping[str, str]) -> Iterator[ChangedMeaning]:
-    """Yields each operator that returns while what adds up its updates has gone on: sums would have them twice."""
+    """Yields each operator that returns while what adds up its updates kept them: sums would have them twice."""
     topology = stream.topology
     for name in returning(stream, _readable(stream.control)):
-        gone_on: list[str] = []
+        kept_on: list[str] = []
         for sub in topology.sub_topologies:
             newest = _readable(stream.layout.control(topology.name, sub.name))
             ran = within(names_in(sub.operators), newest.notes.decision.operators) if newest else []
-            gone_on += within(ran, begins_with(topology, name)[1:])
-        if gone_on:
-            was = f"left out of the file while {', '.join(gone_on)} went on"
+            kept_on += within(ran, begins_with(topology, name)[1:])
+        if kept_on:
+            was = f"left out of the file, and {', '.join(kept_on)} kept what it had sent"
             yield ChangedMeaning(f"operators.{name}", was, now.get(f"operators.{name}", "in it again"))
 
 
