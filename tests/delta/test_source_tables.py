@@ -56,7 +56,7 @@ def test_a_replaced_table_is_named_with_both_ids(tmp_path: Path) -> None:
     for table in (running, tables(tmp_path, was, 3)):
         assert table.is_replaced
         with pytest.raises(
-            Contradiction, match=f"{said}.* has the id {now}: put the first one back, or give the topology"
+            Contradiction, match=f"{said}.* has the id {now}: put the first one back, or give the source"
         ):
             table.look()
         assert now in str(table.explained(Exception("Spark's own reason")))

@@ -77,6 +77,7 @@ def test_the_wait_behind_another_stream_is_measured_and_named(spark, tmp_path):
         wait_until(lambda: len([*tmp_path.glob("task_*")]) == 2, "both slots taken", PATIENCE_S)
         query = start(began_at_ms, queued)
         wait_until(lambda: began_at_ms != [], "a batch behind another", PATIENCE_S)
+        wait_until(lambda: len(context.statusTracker().getActiveJobsIds()) == 2, "the job of that batch", PATIENCE_S)
         time.sleep(WAIT_MS / 1_000)  # this is the wait that is measured
     finally:
         released.touch()

@@ -90,8 +90,8 @@ IMPORTS = {
         "stream.decide"
     ),
     "stream.startup": (
-        "collecting errors kernels graph semantics model.tables model.project model.kinds model "
-        "kernels.columns kernels.updates kernels.records storage storage.delta control stream.journal "
+        "collecting errors kernels graph semantics model.tables model.settings model.project model.kinds "
+        "model kernels.columns kernels.updates kernels.records storage storage.delta control stream.journal "
         "stream.driver stream.kafka stream.state stream.operate stream.schemas stream.read stream.write"
     ),
     "stream.distributed": (

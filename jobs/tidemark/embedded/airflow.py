@@ -176,7 +176,7 @@ def _settings(home: Path, secrets_of_home: Secrets, root: Path, url: str) -> dic
         "CORE__FERNET_KEY": secrets_of_home.fernet_key,
         "CORE__HOSTNAME_CALLABLE": "socket.gethostname",  # the default asks the name service
         "CORE__LOAD_EXAMPLES": "False",
-        "CORE__PARALLELISM": "8",  # the suites of a few topologies must not hold all of them
+        "CORE__PARALLELISM": "4",
         "CORE__PLUGINS_FOLDER": str(root / "plugins"),
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home / "passwords.json"),
         "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
