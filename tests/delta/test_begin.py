@@ -32,7 +32,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import DECISIONS
 from tidemark.query.sql import Warehouse
-from tidemark.reports.documents.path import path_document as path_document
+from tidemark.reports.documents.path import path_document
 from tidemark.reports.pages.interval_page import write_pages
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.pages.topology_facts import topology_facts

@@ -361,7 +361,7 @@ class Walk:
         self.begun_behind[operator] = newest.batch_id if newest else -1
 
     def refuses(self) -> None:
-        """Checks that no driver starts on the file as it is."""
+        """Checks that a driver refuses to start with the present file."""
         with pytest.raises(Unsound):
             Driver(self.play("all"), "all", self.topics, lambda: None)
 

@@ -182,7 +182,7 @@ class _Stopped:
 
     @classmethod
     def by(cls, owner: str, stream: str, seen_ms: int) -> Self:
-        """Returns that *stream* has no driver that runs since then, because of *owner*."""
+        """Returns that no driver of *stream* has run since *seen_ms*, and that *owner* owns the time since."""
         return cls(seen_ms, Leaf(owner=owner, detail=stream, became=UNREAD, stream=stream, since_ms=seen_ms))
 
 

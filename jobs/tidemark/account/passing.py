@@ -48,7 +48,7 @@ is the batch that read it, where that is an earlier one (null: it is not).
 
 
 def last_passing(ledger: Ledger, windows: pl.DataFrame) -> pl.DataFrame:
-    """Returns what let the last partition pass each of *windows*, in rows of PASSING; no row: nothing is known."""
+    """Returns in rows of PASSING why the last partition passed each of *windows*; without a row it is not known."""
     closed_ms = pl.col("end_ms") + pl.col("allowed_ms").fill_null(0)
     asked = windows.select("result", "stream", "batch_id", end_ms=closed_ms)
     return _last(
@@ -95,7 +95,7 @@ def _of_passing(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _may_be_later() -> pl.Expr:
-    """Returns True if another of a group may have come after the last one, by their clocks' errors."""
+    """Returns True where the errors of the clocks leave open which of a group came last."""
     at_ms, error_ms = pl.col("at_ms").last(), pl.col("at_error_ms").last()
     errors_ms = pl.col("at_error_ms") + error_ms
     is_near = ((at_ms - pl.col("at_ms") <= errors_ms) & (errors_ms > 0)).fill_null(value=True)
@@ -298,7 +298,7 @@ def _was_silent() -> pl.Expr:
 
 
 def _before(rows: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
-    """Returns *rows* with the newest of *facts* about their partition that is older than their batch."""
+    """Joins to each of *rows* the newest of *facts* about its partition from before its batch."""
     return rows.sort("batch_id").join_asof(
         facts.sort("batch_id"), on="batch_id", by=PARTITION, allow_exact_matches=False, check_sortedness=False
     )

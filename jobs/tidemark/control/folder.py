@@ -177,6 +177,10 @@ class AcceptedRecord:
     at_ms: int
 
 
+SOURCES, SOURCE_CHANGES = "sources.json", "source_changes.json"
+"""Files with the sources of a stream, and with the changes of them that the next batch records."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Begun:
     """The operator *name* began, without former states or progress, after the batch `after`; -1: with the stream."""
@@ -612,31 +616,35 @@ class Control:
 
     def sources(self) -> list[ListedSource]:
         """Returns the sources of the stream in the order of its checkpoint; empty before its first driver."""
-        listed = unsealed(self.home, "sources.json", lambda all_: [parsed(ListedSource, each) for each in all_])
+        listed = unsealed(self.home, SOURCES, lambda all_: [parsed(ListedSource, each) for each in all_])
         return listed or []
 
     def keep_sources(self, now: Sequence[ListedSource]) -> None:
         """Stores the sources *now* in place of the earlier ones."""
-        replace(self.home / "sources.json", sealed(self.home, "sources.json", [asdict(each) for each in now]))
+        replace(self.home / SOURCES, sealed(self.home, SOURCES, [asdict(each) for each in now]))
 
     def source_changes(self) -> list[TopologyChange]:
         """Returns the changes of sources that the newest batch may not have recorded, oldest first."""
-        all_ = read(self.home, "source_changes.json", lambda all_: [parsed(TopologyChange, each) for each in all_])
+        all_ = read(self.home, SOURCE_CHANGES, lambda all_: [parsed(TopologyChange, each) for each in all_])
         return all_ or []
 
     def keep_source_changes(self, now: Sequence[TopologyChange]) -> None:
         """Stores the changes *now* in place of the earlier ones."""
-        replace(self.home / "source_changes.json", json.dumps([asdict(each) for each in now]))
+        replace(self.home / SOURCE_CHANGES, json.dumps([asdict(each) for each in now]))
 
     def begun(self) -> list[TopologyChange]:
         """Returns the operators that began anew, oldest first."""
         all_ = unsealed(self.home, "begun.json", lambda all_: [parsed(TopologyChange, each) for each in all_])
         return all_ or []
 
+    def begun_behind(self, batch_id: int) -> set[str]:
+        """Returns the operators that began anew and that no batch up to *batch_id* has run since."""
+        return {each.name for each in self.begun() if each.begins_behind(batch_id)}
+
     def begin_anew(self, operators: Iterable[TopologyChange], now: Mapping[str, str] | None = None) -> None:
         """Lets *operators* begin, each behind its batch.
 
-        The meanings to store are *now*; None: those that are stored.
+        Their meanings become *now*. None leaves the stored meanings as they are.
         """
         # What was interrupted is done again, and then no longer knows the former meaning: the first line stays.
         before, of_now = self.begun(), [*operators]

@@ -34,7 +34,7 @@ DECIDED = """
           AND decided_at < make_timestamptz($3 * 1000)
     ORDER BY decided_at DESC, subject, decision
 """
-"""Selects what people have let commands do to streams."""
+"""Selects the repairs, begins and fresh starts that people decided and that were carried out."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,7 @@ from tidemark.stream.kafka.client import marks_in_compacted
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
+from tidemark.stream.startup.changes import streams_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -155,8 +156,7 @@ def check(
 def _plan_of(topology: Topology, layout: Layout) -> Iterator[str]:
     """Yields what the file would do to its streams, in a line, if one of them has run."""
     with suppress(UnreadableFile):  # `tidemark doctor` tells of damage
-        streams = layout.control(topology.name, topology.sub_topologies[0].name).parent
-        if any((home / "journal").is_dir() for home in (streams.iterdir() if streams.is_dir() else ())):
+        if streams_of(layout, topology):
             changes = changes_of_topology(topology, layout)
             more = f" (tidemark plan {topology.name})" if status_of(changes) else ""
             yield f"plan of {summary(topology.name, changes)}{more}"

@@ -33,7 +33,7 @@ from tidemark.semantics.progress import Place
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.kafka.client import KafkaBroker
-from tidemark.stream.startup.changes import OperatorChange, changes_of, former_streams
+from tidemark.stream.startup.changes import OperatorChange, changes_of, former_streams, streams_of
 from tidemark.stream.startup.source_list import Fate
 
 RECENT = 50
@@ -70,10 +70,8 @@ def changes_of_topology(topology: Topology, layout: Layout) -> list[OperatorChan
     found = [change for stream in own for change in changes_of(stream)]
     # One of these goes on once the file has its name again.
     awaited = {former for stream in own if newest_entry(stream.control) is None for former, _ in former_streams(stream)}
-    streams = layout.control(topology.name, topology.sub_topologies[0].name).parent
-    for home in sorted(streams.iterdir() if streams.is_dir() else ()):
-        is_gone = home.name not in {*names_in(topology.sub_topologies), *awaited}
-        if is_gone and (home / "journal").is_dir():
+    for home in streams_of(layout, topology):
+        if home.name not in {*names_in(topology.sub_topologies), *awaited}:
             why = "the stream is not in the file any more; its tables stay"
             found.append(OperatorChange(sub_topology=home.name, operator="*", fate=Fate.ENDS, why=why))
     return found

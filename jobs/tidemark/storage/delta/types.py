@@ -27,9 +27,14 @@ def owner_of(kept: str) -> tuple[str | None, str | None]:
     >>> owner_of("operators.totals.aggregates.n"), owner_of("column n of the table sums")
     (('totals', None), (None, 'sums'))
     """
+    found = _parsed(kept)
+    return found["operator"], found["table"]
+
+
+def _parsed(kept: str) -> re.Match[str]:
     found = _KEPT.fullmatch(kept)
     assert found is not None, kept
-    return found["operator"], found["table"]
+    return found
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,7 @@ class ChangedMeaning:
     @property
     def of_owner(self) -> str:
         """The change in the words that follow the name of what keeps it."""
-        found = _KEPT.fullmatch(self.name)
-        assert found is not None
+        found = _parsed(self.name)
         of = f"column {found['column']}: " if found["column"] else f"{found['part']}: " if found["part"] else ""
         return f"{of}was {self.was}, is {self.now}"
 

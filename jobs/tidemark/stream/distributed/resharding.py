@@ -92,7 +92,7 @@ def begun_behind(stream: Stream, newest: Entry) -> frozenset[str]:
     operator that returns are as old as its removal.
     """
     control = Control(stream.control)
-    begun = {each.name for each in control.begun() if each.begins_behind(newest.batch_id)}
+    begun = control.begun_behind(newest.batch_id)
     sources = {each.name for each in control.sources() if each.begins_behind(newest.batch_id)}
     return frozenset(begun | {name for name in sources if newest.notes.held(name)})
 

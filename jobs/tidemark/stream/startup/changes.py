@@ -18,6 +18,7 @@ from tidemark.graph import reached
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.project.layout import Layout
 from tidemark.model.stream import Stream
 from tidemark.model.tables.catalog import TABLES
 from tidemark.model.topology import Topology
@@ -74,7 +75,7 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
     listed = control.sources()
     of_sources = with_waiting(changes(listed, stream.sub) if listed or not newest else [], newest)
     sources = {change.name: change for change in of_sources}
-    other = [*changed_meanings(stream)]
+    other = [*changed_meanings(stream, newest)]
     if newest is None and (renamed := [*_of_former(stream)]):
         return renamed  # of the others there is nothing to say before
     found: list[OperatorChange] = []
@@ -114,8 +115,11 @@ def _of_former(stream: Stream) -> Iterator[OperatorChange]:
         yield _change(stream, naming[0], Fate.REFUSED, why=why, way=to_continue(stream, former, naming))
 
 
-def changed_meanings(stream: Stream) -> Iterator[ChangedMeaning]:
-    """Yields what *stream* keeps and what means something else now, or has another type."""
+def changed_meanings(stream: Stream, newest: Entry | None) -> Iterator[ChangedMeaning]:
+    """Yields what *stream* keeps and what means something else now, or has another type.
+
+    *newest* is the newest entry of the stream; None: it has none that can be read.
+    """
     kept, now = _meanings(stream.control), meanings(stream.sub)
     try:
         steps = Steps(stream.topology, Reference(stream.layout.warehouse))
@@ -123,7 +127,7 @@ def changed_meanings(stream: Stream) -> Iterator[ChangedMeaning]:
         yield from changed(kept, now)
         return
     yield from changed(kept, {**now, **types(stream.sub, steps)})
-    yield from _half_returning(stream, now)
+    yield from _half_returning(stream, newest, now)
     for declared in declared_tables(stream.home, stream.sub, steps.schemas):
         # Those of Tidemark's own tables do not depend on the file; a damaged log is a finding already.
         if declared.path.name not in TABLES:
@@ -142,20 +146,20 @@ def returning(stream: Stream, newest: Entry | None) -> list[str]:
         return []
     begun: set[str] = set()
     with suppress(UnreadableFile):  # a damaged file has a finding of its own
-        begun = {each.name for each in Control(stream.control).begun() if each.begins_behind(newest.batch_id)}
+        begun = Control(stream.control).begun_behind(newest.batch_id)
     with_states = {name for runs in newest.notes.states for name in runs.held}
     old = with_states - newest.notes.decision.operators.keys() - begun
     return within(names_in(stream.sub.operators), old)
 
 
-def _half_returning(stream: Stream, now: Mapping[str, str]) -> Iterator[ChangedMeaning]:
+def _half_returning(stream: Stream, newest: Entry | None, now: Mapping[str, str]) -> Iterator[ChangedMeaning]:
     """Yields each operator that returns while what adds up its updates kept them: sums would have them twice."""
     topology = stream.topology
-    for name in returning(stream, _readable(stream.control)):
+    for name in returning(stream, newest):
         kept_on: list[str] = []
         for sub in topology.sub_topologies:
-            newest = _readable(stream.layout.control(topology.name, sub.name))
-            ran = within(names_in(sub.operators), newest.notes.decision.operators) if newest else []
+            entry = _readable(stream.layout.control(topology.name, sub.name))
+            ran = within(names_in(sub.operators), entry.notes.decision.operators) if entry else []
             kept_on += within(ran, begins_with(topology, name)[1:])
         if kept_on:
             was = f"left out of the file, and {', '.join(kept_on)} kept what it had sent"
@@ -177,6 +181,12 @@ def _meanings(control: Path) -> dict[str, str]:
         return {}
 
 
+def streams_of(layout: Layout, topology: Topology) -> list[Path]:
+    """Returns the control folders of streams of *topology* with a journal, also of those that it no longer has."""
+    homes = layout.control(topology.name, topology.sub_topologies[0].name).parent
+    return [home for home in sorted(homes.iterdir()) if (home / "journal").is_dir()] if homes.is_dir() else []
+
+
 def former_streams(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields former streams that have read a source of *stream*, with the operators that could name them.
 
@@ -186,8 +196,7 @@ def former_streams(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
     operators = [o for o in stream.sub.operators if not o.hop_of]
     # Without an operator that sets the name, the first one could set it.
     naming = tuple(o.name for o in operators if o.sub_topology) or (operators[0].name,)
-    homes = stream.control.parent.iterdir() if stream.control.parent.is_dir() else []
-    for home in sorted(homes):
+    for home in streams_of(stream.layout, stream.topology):
         if home.name not in current and _has_read(home, stream):
             yield home.name, naming
 
@@ -197,10 +206,7 @@ def _has_read(home: Path, stream: Stream) -> bool:
 
     *home* is the other stream's control folder.
     """
-    try:
-        newest = newest_entry(home)
-    except UnreadableFile:
-        return False  # of a damaged journal nothing is known
+    newest = _readable(home)
     inputs = newest.notes.progress.inputs if newest else {}
     names, places = {*names_in(stream.sub.sources)}, {*map(place_of, stream.sub.sources)}
     # The source may have had another name there.
@@ -225,18 +231,25 @@ def to_continue(stream: Stream, former: str, naming: Sequence[str]) -> str:
 
 
 def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> OperatorChange:
-    unread, is_refused, closed = None, change.fate is Fate.REFUSED, dict[str, int]()
+    is_refused, closed = change.fate is Fate.REFUSED, dict[str, int]()
     if change.fate is Fate.BEGINS and newest is not None:
         closed = _closed_up_to(stream, change.name, newest.notes.progress.watermark_ms)
-    # What a driver without a batch has given up before is given up already.
-    is_first = change.former is not None and newest is not None and not change.former.begins_behind(newest.batch_id)
-    if change.former is not None and not change.goes_on and not is_refused and newest is not None and is_first:
-        parts = [part.seen for part in newest.notes.decision.sources if part.source == change.former.name]
-        if parts and all(part.latest_offset is not None for part in parts):
-            unread = sum(max(0, (part.latest_offset or 0) - part.until_offset) for part in parts)
+    gives_up = change.former if change.fate in {Fate.BEGINS, Fate.ENDS} else None
+    unread = _unread(gives_up, newest) if gives_up and newest else None
     way, held = (change.ways[0], 0) if is_refused else ("", change.waiting)
     found = _change(stream, change.name, change.fate, why=change.why, way=way, unread=unread, held=held)
     return replace(found, closed_up_to_ms=closed)
+
+
+def _unread(former: ListedSource, newest: Entry) -> int | None:
+    """Returns the records of *former* that the *newest* entry left unread; None: not known."""
+    # What a driver without a batch has given up before is given up already.
+    if former.begins_behind(newest.batch_id):
+        return None
+    parts = [part.seen for part in newest.notes.decision.sources if part.source == former.name]
+    if not parts or any(part.latest_offset is None for part in parts):
+        return None
+    return sum(max(0, (part.latest_offset or 0) - part.until_offset) for part in parts)
 
 
 def _closed_up_to(stream: Stream, source: str, watermark_ms: int | None) -> dict[str, int]:

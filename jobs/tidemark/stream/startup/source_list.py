@@ -22,7 +22,7 @@ from typing import assert_never
 
 from tidemark.collecting import index_by_name, present
 from tidemark.control.files import RESTORE, parsed
-from tidemark.control.folder import Control, ListedSource, TopologyChange
+from tidemark.control.folder import SOURCE_CHANGES, SOURCES, Control, ListedSource, TopologyChange
 from tidemark.errors import UnreadableFile
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
@@ -36,7 +36,6 @@ from tidemark.stream.journal.checkpoint import rearranged
 from tidemark.stream.journal.entries import Entry, newest_entry
 
 NEXT = "checkpoint.next"
-LIST, TO_RECORD = "sources.json", "source_changes.json"
 SEVERAL, CLUSTER = "topics ", " of cluster "
 """What the place of a source over several topics begins with, and what its cluster follows."""
 
@@ -266,8 +265,8 @@ def follow(
     with zipfile.ZipFile(content, "w") as archive:
         for name, file in rearranged(control.home / "checkpoint", former, reads).items():
             archive.writestr(f"checkpoint/{name}", file)
-        archive.writestr(LIST, json.dumps([asdict(each) for each in now]))
-        archive.writestr(TO_RECORD, json.dumps([asdict(each) for each in _to_record(control, news, reached)]))
+        archive.writestr(SOURCES, json.dumps([asdict(each) for each in now]))
+        archive.writestr(SOURCE_CHANGES, json.dumps([asdict(each) for each in _to_record(control, news, reached)]))
     put_once(control.home / NEXT, content.getvalue(), check=check_lease)
     settle(control, check_lease)
     return news
@@ -343,8 +342,8 @@ def settle(control: Control, check_lease: Callable[[], None] = lambda: None) -> 
     try:
         with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
             files = {name: archive.read(name) for name in archive.namelist()}
-        now = [parsed(ListedSource, each) for each in json.loads(files.pop(LIST))]
-        to_record = [parsed(TopologyChange, each) for each in json.loads(files.pop(TO_RECORD))]
+        now = [parsed(ListedSource, each) for each in json.loads(files.pop(SOURCES))]
+        to_record = [parsed(TopologyChange, each) for each in json.loads(files.pop(SOURCE_CHANGES))]
     except (zipfile.BadZipFile, LookupError, ValueError, TypeError) as error:
         raise UnreadableFile(path, f"{type(error).__name__}: {error}", RESTORE) from error
     check_lease()
