@@ -35,7 +35,7 @@ def test_the_demo_finds_no_problem_and_leaves_no_process(tmp_path: Path) -> None
     assert "/tidemark/pages/flights/operators/carrier_state\n" in sent
     (page,) = Warehouse(tmp_path / "warehouse").ask(PAGES).objects
     assert "carrier_state_is_quick" in page["slas"]
-    texts = [file.read_text() for file in (tmp_path / "airflow" / "logs").rglob("*task_id=tell_log/*.log")]
+    texts = [file.read_text() for file in (tmp_path / "airflow" / "logs").rglob("*task_id=check_sla/*.log")]
     assert f"/tidemark/pages/flights/slas#{page['incidents'][0]}" in "".join(texts)
     assert "/tidemark/pages/flights/operators/carrier_state" in "".join(texts)
     ages = ages_and_sums(tmp_path / "warehouse", load(CHECKOUT / "jobs" / "topologies" / "flights.toml"))

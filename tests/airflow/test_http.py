@@ -265,7 +265,7 @@ def test_the_price_of_bounds_is_that_of_the_command_line(client: Client, warehou
     [
         ("/dags/tidemark_flights_streams", "../pages/flights"),
         ("/dags/tidemark_flights_streams?task=carriers", "../pages/flights/streams/carriers"),
-        ("/dags/tidemark_flights_sla_check?task=tell_log", "../pages/flights/slas"),
+        ("/dags/tidemark_flights_sla_check?task=check_sla", "../pages/flights/slas"),
         ("/dags/tidemark_flights_daily?task=rollup", "../pages/flights"),
         ("/dags/tidemark_late_daily_reports", "../pages/late_daily"),
         ("/dags/tidemark_flights_decisions?task=decide", "../pages/flights"),

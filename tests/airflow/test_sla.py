@@ -23,7 +23,14 @@ from deltalake import write_deltalake
 from support.hostile_strings import HOSTILE
 from support.mail_and_webhook import Inbox, Receiver
 from tidemark.airflow.tasks import sla as sla_tasks
-from tidemark.airflow.tasks.sla import DeliverChanges, PublishChanges, channels, sla_asset, tell_of_missed_checks
+from tidemark.airflow.tasks.sla import (
+    DeliverChanges,
+    PublishChanges,
+    _tell_at_once,
+    channels,
+    sla_asset,
+    tell_of_missed_checks,
+)
 from tidemark.clock import wall_clock_ms
 from tidemark.model import topology
 from tidemark.model.channel_spec import Channel, parse
@@ -140,6 +147,16 @@ def test_a_mail_server_that_was_down_gets_each_message_in_order(tmp_path: Path, 
     assert [mail["Subject"].partition(": ")[2] for mail in inbox.mails] == [
         "delays_in_time is broken (error)", "delays_in_time is met again",
     ]  # fmt: skip
+
+
+def test_no_channel_waits_for_one_that_hangs_or_fails(tmp_path: Path, inbox: Inbox, webhook: Receiver) -> None:
+    happened(tmp_path, OPENED)
+    inbox.opens = webhook.took
+    slack = {"kind": "slack", "connection": "slack_gone"}
+    told = parse({"desk": MAIL, "gone": slack, "room": {"kind": "slack"}}, file="channels.toml")
+    channels = {f"tell_{channel.name}": channel for channel in told}
+    assert _tell_at_once(channels, Layout(tmp_path), "flights", {"run_id": "telling"}) == {"tell_gone"}
+    assert (len(inbox.mails), len(webhook.taken)) == (1, 1)
 
 
 def test_a_reminder_is_a_mail_of_its_own(tmp_path: Path, inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:

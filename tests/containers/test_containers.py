@@ -122,7 +122,7 @@ def test_there_are_reports_checks_and_an_alert(containers: Containers, airflow: 
     assert counted["checked"] == len(SLAS)
     # The check that the schedule made when its DAG was unpaused may have been the one with news.
     sent = containers.inside("grep", "-rl", BROKEN_SLA, f"/opt/airflow/logs/dag_id={CHECKS}", check=False).stdout
-    assert "task_id=tell_log" in sent, containers.sql("SELECT sla, verdict, observed_ms FROM sla_results")
+    assert "task_id=check_sla" in sent, containers.sql("SELECT sla, verdict, observed_ms FROM sla_results")
 
 
 def used_worker(containers: Containers) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 from email import message_from_bytes
 from email.message import Message
 from email.policy import default
@@ -16,14 +18,21 @@ from tidemark.control.process import free_port
 
 
 class Inbox:
-    """A loopback mail server that restarts and accepts any password."""
+    """A loopback mail server that restarts and accepts any password.
+
+    It takes no mail until `opens` is set, and refuses one that has waited five seconds for that.
+    """
 
     def __init__(self) -> None:
         self.mails: list[Message] = []
+        self.opens = threading.Event()
+        self.opens.set()
         self._port = free_port()
         self._server: Controller | None = None
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's name
+        if not await asyncio.to_thread(self.opens.wait, 5):
+            return "451 still closed"
         self.mails.append(message_from_bytes(envelope.content, policy=default))
         return "250 taken"
 
@@ -46,12 +55,13 @@ class Inbox:
 class Receiver(HTTPServer):
     """A loopback webhook that answers *answers*, then 200.
 
-    Each request that it accepted is in `taken`.
+    Each request that it accepted is in `taken`, and sets `took`.
     """
 
     def __init__(self, answers: list[int]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers, self.taken = answers, []
+        self.took = threading.Event()
 
     @property
     def url(self) -> str:
@@ -66,6 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         status = self.server.answers.pop(0) if self.server.answers else 200
         if status == 200:
             self.server.taken.append(posted["text"])
+            self.server.took.set()
         self.send_response(status)
         self.end_headers()
         self.wfile.write(b"ok")

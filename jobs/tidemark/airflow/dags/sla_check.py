@@ -18,17 +18,18 @@ from tidemark.airflow.tasks.sla import CheckSlas, DeliverChanges, JudgeSuites, P
 
 DOC = """
 Runs when the checker has found that a promise of the topology `{name}` breaks or holds again, or that a channel has
-something to deliver. It sends each change of an incident once to every channel of `expectations/channels.toml`: when
-the incident is opened, escalated, acknowledged or resolved. The suites of great-expectations judge what the checker has
-stored beside that.
+something to deliver. `check_sla` sends each change of an incident once to every channel of
+`expectations/channels.toml`: when the incident is opened, escalated, acknowledged or resolved. What a channel did not
+take is sent again by its task `tell_CHANNEL`. Afterwards the suites of great-expectations judge what the checker has
+stored.
 
 Trigger it to check the SLAs as of an instant:
 
 * **at** (ISO 8601, UTC) is the instant; empty: when the run was triggered. A past instant opens no incident.
 
 The results are rows of `sla_results` and `incidents` with the id of the check, and of `expectation_results`. A broken
-SLA never fails the run. An invalid SLA fails `check_sla`, after all valid ones were checked and their changes
-delivered. A channel that fails fails its task, and gets the changes in a later run.
+SLA never fails the run. An invalid SLA fails `check_sla` after all valid ones were checked; `publish_changes` and
+`tell_CHANNEL` deliver their changes then. A channel that fails fails its task, and gets the changes in a later run.
 """
 AT = "{{ params['at'] or dag_run.run_after.isoformat() }}"
 HANGS_AFTER = timedelta(minutes=30)
@@ -48,15 +49,17 @@ def make() -> Iterator[DAG]:
         more = {"params": params, "max_active_runs": AT_ONCE}
         with dag(topology, "sla_check", doc=DOC, schedule=asked, **more) as of_checks:
             of_job: dict[str, Any] = {"topology": topology, "warehouse": WAREHOUSE, "execution_timeout": HANGS_AFTER}
-            check = CheckSlas(job="check_sla", arguments=["--at", AT, "--run-id", "{{ run_id }}"], **of_job)
+            check = CheckSlas(
+                priority_weight=BEFORE_SUITES, arguments=["--at", AT, "--run-id", "{{ run_id }}"], **of_job
+            )
             # An invalid SLA fails the check, after it judged the others.
             of_topology: dict[str, Any] = {"topology": topology.name, "warehouse": WAREHOUSE}
-            of_topology |= {"trigger_rule": "all_done", "priority_weight": BEFORE_SUITES}
+            of_topology |= {"execution_timeout": TELLING_HANGS_AFTER, "priority_weight": BEFORE_SUITES}
             tell = [
-                DeliverChanges(channel=channel, execution_timeout=TELLING_HANGS_AFTER, **of_topology)
+                DeliverChanges(channel=channel, trigger_rule="all_done", **of_topology)
                 for channel in channels(topology.name)
             ]
-            publish = PublishChanges(task_id="publish_changes", execution_timeout=TELLING_HANGS_AFTER, **of_topology)
+            publish = PublishChanges(task_id="publish_changes", trigger_rule="all_failed", **of_topology)
             suites = JudgeSuites(trigger_rule="all_done", **of_job)
             # Without this leaf a failed channel would not fail the run.
             done = EmptyOperator(task_id="done", trigger_rule="none_failed")

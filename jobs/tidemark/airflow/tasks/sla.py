@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -53,17 +54,21 @@ def channels(topology: str) -> list[Channel]:
 
 
 class CheckSlas(TopologyJob):
-    """Checks SLAs, and skips following tasks that would find no work.
+    """Checks SLAs, tells every channel, and skips following tasks that would find no work.
 
-    Each of them would cost a process. In a run that the checker has asked for it checks nothing: the checker has stored
-    its check.
+    Each of them would cost a process, and a person the seconds until it starts: they are for channels that fail here.
+    In a run that the checker has asked for it checks nothing: the checker has stored its check.
     """
 
+    def __init__(self, *, topology: Topology, **kwargs: Any) -> None:
+        super().__init__(job="check_sla", topology=topology, **kwargs)
+        self.outlets.append(sla_asset(topology.name))
+
     def execute(self, context: Context) -> None:
-        """Checks, and skips the tasks.
+        """Checks, tells, publishes and skips.
 
         Raises:
-            AirflowException: an SLA is invalid, or the check failed. No task is skipped then.
+            AirflowException: an SLA is invalid, or the check failed. Nobody is told, and no task is skipped then.
         """
         if asked_checks(context):
             self.update_assets(context, {})
@@ -71,10 +76,33 @@ class CheckSlas(TopologyJob):
             super().execute(context)
         layout, run_ids = Layout(warehouse_at(self.warehouse)), _checks_of(context)
         following = self.get_direct_relatives(upstream=False)
-        with_work = (PublishChanges, DeliverChanges, JudgeSuites)
-        asked = [task for task in following if isinstance(task, with_work)]
-        if without := [task.task_id for task in asked if not task.has_work(layout, run_ids)]:
+        channels = {task.task_id: task for task in following if isinstance(task, DeliverChanges)}
+        with_changes = {name: task.channel for name, task in channels.items() if task.has_work(layout)}
+        failed = _tell_at_once(with_changes, layout, self.topology, context)
+        asset = sla_asset(self.topology)
+        if changes := _changes(layout, self.topology, run_ids):
+            self.outlets.append(asset)
+            context["outlet_events"][asset].extra["changes"] = changes
+        suites = [task for task in following if isinstance(task, JudgeSuites)]
+        without = [*(channels.keys() - failed), *(task.task_id for task in suites if not task.has_work(layout))]
+        if without:
             raise DownstreamTasksSkipped(tasks=without)  # type: ignore[no-untyped-call]
+
+
+def _tell_at_once(
+    channels: Mapping[str, Channel], layout: Layout, topology: str, context: Mapping[str, Any]
+) -> set[str]:
+    """Delivers to each of *channels* without waiting for another; returns the keys of those that failed."""
+    if not channels:
+        return set()
+    with ThreadPoolExecutor(max_workers=len(channels)) as pool:
+        attempts = {
+            task_id: pool.submit(_deliver, channel, layout, topology, context) for task_id, channel in channels.items()
+        }
+    errors = {task_id: error for task_id, attempt in attempts.items() if (error := attempt.exception()) is not None}
+    for task_id, error in errors.items():
+        log.warning("the channel of %s failed; that task tries it again: %s", task_id, error)
+    return {*errors}
 
 
 class JudgeSuites(TopologyJob):
@@ -100,7 +128,7 @@ class JudgeSuites(TopologyJob):
             self.outlets.append(asset)
             context["outlet_events"][asset].extra["payload"] = {"run_id": run_id}
 
-    def has_work(self, layout: Layout, _run_ids: Collection[str]) -> bool:
+    def has_work(self, layout: Layout) -> bool:
         """Returns True if a stored check was not judged yet."""
         from tidemark.sla.unjudged import unjudged
 
@@ -126,8 +154,15 @@ def _has_pending(layout: Layout, topology: str) -> bool:
     return any(pending_changes(layout, topology, channel, now_ms=now_ms) for channel in channels(topology))
 
 
+def _changes(layout: Layout, topology: str, run_ids: Collection[str]) -> list[dict[str, Any]]:
+    """Returns what the checks *run_ids* have changed in incidents."""
+    from tidemark.sla.incidents.tables import made_by  # costs 1 s, and only tasks need it
+
+    return [change for run_id in sorted(run_ids) for change in made_by(layout, topology, run_id)]
+
+
 class PublishChanges(BaseOperator):
-    """Publishes the changes of incidents to the asset of *topology*.
+    """Publishes the changes of incidents to the asset of *topology* where `check_sla` has failed, and cannot.
 
     They are those of this run's check, or of the checks that have asked for this run. It skips without changes.
     """
@@ -141,24 +176,15 @@ class PublishChanges(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Publishes the changes, or skips."""
-        changes = self._changes(Layout(warehouse_at(self.warehouse)), _checks_of(context))
+        changes = _changes(Layout(warehouse_at(self.warehouse)), self.topology, _checks_of(context))
         if not changes:
             msg = "no incident changed"
             raise AirflowSkipException(msg)
-        context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*changes]
-
-    def has_work(self, layout: Layout, run_ids: Collection[str]) -> bool:
-        """Returns True if the checks *run_ids* have changed incidents."""
-        return bool(self._changes(layout, run_ids))
-
-    def _changes(self, layout: Layout, run_ids: Collection[str]) -> list[dict[str, Any]]:
-        from tidemark.sla.incidents.tables import made_by  # costs 1 s, and only tasks need it
-
-        return [change for run_id in sorted(run_ids) for change in made_by(layout, self.topology, run_id)]
+        context["outlet_events"][sla_asset(self.topology)].extra["changes"] = changes
 
 
 class DeliverChanges(BaseOperator):
-    """Delivers changes of *topology*'s incidents that *channel* did not get yet.
+    """Delivers changes of *topology*'s incidents that *channel* did not get yet, not even from `check_sla`.
 
     It skips where there are none. Each delivery is recorded. A channel that fails fails the task, and gets the changes
     in a later try or run. A change that was delivered just before a task was killed is delivered again, with the same
@@ -175,18 +201,21 @@ class DeliverChanges(BaseOperator):
 
     def execute(self, context: Context) -> None:
         """Delivers the changes, the oldest first."""
-        layout = Layout(warehouse_at(self.warehouse))
-        dags_of = cache(partial(waiting_dags, layout))
-        run_id = str(context["run_id"])
-        if not tell(self.channel, layout, self.topology, context, run_id=run_id, dags_of=dags_of):
+        if not _deliver(self.channel, Layout(warehouse_at(self.warehouse)), self.topology, context):
             msg = "every change was delivered before"
             raise AirflowSkipException(msg)
 
-    def has_work(self, layout: Layout, _run_ids: Collection[str]) -> bool:
+    def has_work(self, layout: Layout) -> bool:
         """Returns True if the channel did not get a change yet."""
         from tidemark.sla.incidents.tables import pending_changes
 
         return bool(pending_changes(layout, self.topology, self.channel, now_ms=wall_clock_ms()))
+
+
+def _deliver(channel: Channel, layout: Layout, topology: str, context: Mapping[str, Any]) -> int:
+    """Delivers pending changes of *topology* to *channel* in a task; returns their number."""
+    dags_of = cache(partial(waiting_dags, layout))
+    return tell(channel, layout, topology, context, run_id=str(context["run_id"]), dags_of=dags_of)
 
 
 def tell(

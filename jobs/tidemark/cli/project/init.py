@@ -75,7 +75,7 @@ SLAS = """\
 # owner = "sensor team"
 """
 CHANNELS = """\
-# Channels for alerts: a table [NAME] each. The log of the task tell_log always receives them.
+# Channels for alerts: a table [NAME] each. The log of the task check_sla always receives them.
 # To acknowledge, silence or snooze an incident: tidemark incidents TOPOLOGY --help.
 #
 # [sensor_team]

@@ -285,7 +285,7 @@ class Demo:
         """Returns the alert about a slow operator, as it was logged."""
         texts = []
         for run_id, incident in answers_over(self.conductor.home.warehouse).ask(SENT, [SLOWED]).rows:
-            logged = airflow.log(self.conductor.dag("sla_check"), run_id, "tell_log")
+            logged = airflow.log(self.conductor.dag("sla_check"), run_id, "check_sla")
             texts += [text for text in logged if f"\nIncident: {incident}\n" in text][:1]
         return texts
 
