@@ -82,7 +82,7 @@ class CheckSlas(TopologyJob):
         asset = sla_asset(self.topology)
         if changes := _changes(layout, self.topology, run_ids):
             self.outlets.append(asset)
-            context["outlet_events"][asset].extra["changes"] = changes
+            context["outlet_events"][asset].extra["changes"] = [*changes]
         suites = [task for task in following if isinstance(task, JudgeSuites)]
         without = [*(channels.keys() - failed), *(task.task_id for task in suites if not task.has_work(layout))]
         if without:
@@ -180,7 +180,7 @@ class PublishChanges(BaseOperator):
         if not changes:
             msg = "no incident changed"
             raise AirflowSkipException(msg)
-        context["outlet_events"][sla_asset(self.topology)].extra["changes"] = changes
+        context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*changes]
 
 
 class DeliverChanges(BaseOperator):
