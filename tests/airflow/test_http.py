@@ -45,7 +45,9 @@ from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS, OPERATOR_BATCHES
 from tidemark.model.topology import load
 from tidemark.query.sql import Warehouse
+from tidemark.query.text_table import as_document
 from tidemark.recorded.queries import RecordedQuery, write_query
+from tidemark.reports.documents.status import status_document
 from tidemark.reports.documents.why import why_document
 from tidemark.sla.incidents import decisions as sla_decisions
 from tidemark.storage.delta.log import commit_file
@@ -192,7 +194,9 @@ def test_metrics_come_in_the_format_that_is_asked_for(client: Client) -> None:
         assert 'tidemark_readable{topology="flights"} 1.0' in answer.text
 
 
-def test_a_topology_and_its_operators_are_as_on_the_command_line(client: Client, warehouse: Path) -> None:
+def test_a_topology_and_its_operators_are_as_on_the_command_line(
+    client: Client, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flights = load(TOPOLOGIES / "flights.toml")
     as_printed = json.loads(topology_command.topology(command("topology", "--at", AT), warehouse, flights))
     assert told(client, f"/topologies/flights?at={AT}") == as_printed
@@ -200,8 +204,11 @@ def test_a_topology_and_its_operators_are_as_on_the_command_line(client: Client,
     assert (as_printed["age_ms"], as_printed["latency_ms"]) == (1_400, 400)
     page = client.get("/pages/flights").text
     assert "1.4 s old when carrier_delays had finished it: 1 s before the path, 400 ms on it" in page
+    now_ms = wall_clock_ms()
+    monkeypatch.setattr(page_api, "wall_clock_ms", lambda: now_ms)
     status = told(client, "/topologies/flights/status")
     assert (status["topology"], status["path"]["age_ms"]) == ("flights", 1_400)
+    assert status == json.loads(as_document(status_document(warehouse, flights, at_ms=now_ms)))
     operators = told(client, f"/topologies/flights/operators?at={AT}")
     assert operators == {"topology": "flights", "at": as_printed["at"], "operators": as_printed["operators"]}
     assert told(client, f"/topologies/flights/operators/carrier_state?at={AT}") in as_printed["operators"]

@@ -26,7 +26,7 @@ from tidemark.model.settings.lengths import for_people
 from tidemark.model.topology import Topology, load_each, name_in
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import load_each_recorded
-from tidemark.reports.documents.status import status_document, whole
+from tidemark.reports.documents.status import status_document, summary, whole
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState, broken_slas, told_cause
 from tidemark.semantics.liveness import Liveness
 from tidemark.storage.delta.format import refuse_older
@@ -66,7 +66,7 @@ def command(options: argparse.Namespace) -> int:
         listed = ", ".join(names_in(valid_topologies(layout))) or "none"
         msg = f"there is no topology {', '.join(unknown)}; known: {listed}"
         raise InvalidArgument(msg)
-    told = whole if options.format == "json" else TopologyState.summary
+    told = whole if options.format == "json" else summary
     models = documents(Home(options.home.resolve()), place(options), chosen.values(), told)
     broken = {label: str(each) for label, each in chosen.items() if not isinstance(each, Topology)}
     if options.format == "json":
@@ -88,7 +88,7 @@ def documents(
     home: Home,
     warehouse: Path,
     topologies: Iterable[object],
-    told: Callable[[TopologyState], Row] = TopologyState.summary,
+    told: Callable[[TopologyState], Row] = summary,
 ) -> list[Row]:
     """Returns what is *told* of valid *topologies*, each with the address of its `page`, if Airflow runs in *home*."""
     url = airflow.api(home.airflow).url if airflow.runs(home.airflow) else None

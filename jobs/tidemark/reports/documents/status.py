@@ -23,9 +23,11 @@ from tidemark.storage.delta.data_files import naming_damage
 def page_document(tables: Tables, state: TopologyState, operator: str | None = None) -> Row:
     """Returns the page model of a *state* of the same *tables*, with the silences of its alerts.
 
-    With an *operator*, `why` has the findings about it.
+    Each stream has its first latency, `first_latency_ms`, that of a query of a job of its present checkpoint, and how
+    many keys have several rows in the Delta tables that it joins, `ambiguous_keys`; None where it joins none. With an
+    *operator*, `why` has the findings about it.
     """
-    return _silenced(_page_model(tables, state, operator), tables, state)
+    return _silenced(_with_streams(_page_model(tables, state, operator), state), tables, state)
 
 
 def page_line(tables: Tables, state: TopologyState) -> Row:
@@ -36,8 +38,13 @@ def page_line(tables: Tables, state: TopologyState) -> Row:
 
 
 def whole(state: TopologyState) -> Row:
-    """Returns the whole page model of *state*."""
-    return _page_model(answers_over(state.layout.warehouse, state.topology.name, stored=state.stored), state)
+    """Returns `page_document` of *state*."""
+    return page_document(answers_over(state.layout.warehouse, state.topology.name, stored=state.stored), state)
+
+
+def summary(state: TopologyState) -> Row:
+    """Returns the fields of `page_document` that the text of `tidemark status` shows."""
+    return _with_streams(state.summary(), state)
 
 
 def status_document(
@@ -45,19 +52,19 @@ def status_document(
 ) -> Row:
     """Returns what is *told* of *topology* at *at_ms*, epoch ms.
 
-    Each stream has its first latency, `first_latency_ms`, that of a query of a job of its present checkpoint, and how
-    many keys have several rows in the Delta tables that it joins, `ambiguous_keys`; None where it joins none.
-
     If one of its tables is damaged, the document has the `error` and no streams.
     """
     try:
         state = TopologyState(Stored(), Layout(warehouse), topology, at_ms=at_ms)
-        model = told(state)
-        with naming_damage(state.scene.tables):
-            return {**model, "streams": [*_streams(state, model["streams"])]}
+        return told(state)
     except UnreadableFile as error:
         verdict, word = PageVerdict.UNREADABLE.value, Liveness.UNKNOWN.value
         return {"topology": topology.name, "verdict": verdict, "state": word, "error": str(error), "streams": []}
+
+
+def _with_streams(model: Row, state: TopologyState) -> Row:
+    with naming_damage(state.scene.tables):
+        return {**model, "streams": [*_streams(state, model["streams"])]}
 
 
 def _streams(state: TopologyState, streams: Sequence[Row]) -> Iterator[Row]:
