@@ -24,7 +24,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.control.shared_work import share
 from tidemark.model.project.files import Project
 from tidemark.model.settings.intervals import iso
-from tidemark.model.sla_spec import CLOCKS_APART_MS, load_usable
+from tidemark.model.slas.sla_spec import CLOCKS_APART_MS, load_usable
 from tidemark.reports.batch_job import add_instant, parse, parser
 from tidemark.sla.asked_check import AskedCheck, checks_of
 

@@ -34,8 +34,8 @@ from tidemark.airflow.tasks.sla import DeliverChanges
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.model import topology
-from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
+from tidemark.model.slas.channel_spec import Channel, parse
 from tidemark.model.tables.catalog import INCIDENTS, Table
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts

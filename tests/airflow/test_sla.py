@@ -33,10 +33,10 @@ from tidemark.airflow.tasks.sla import (
 )
 from tidemark.clock import wall_clock_ms
 from tidemark.model import topology
-from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_event_rows import event_of
 from tidemark.model.sla_events import IncidentChange
+from tidemark.model.slas.channel_spec import Channel, parse
 from tidemark.model.tables.catalog import INCIDENTS
 from tidemark.sla.incidents.changes import alert_of
 from tidemark.sla.incidents.due import DueAlert

@@ -30,7 +30,7 @@ from tidemark.model.project.files import CHECKOUT, VARIABLE
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.sla_spec import load_usable
+from tidemark.model.slas.sla_spec import load_usable
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS
 from tidemark.model.topology import Topology, load
 from tidemark.sla.watch import Promised, SlaWatch

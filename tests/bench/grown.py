@@ -108,7 +108,7 @@ from tidemark.sla.check import run
 gc.freeze()
 gc.enable()
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import load_usable
+from tidemark.model.slas.sla_spec import load_usable
 from tidemark.model.topology import load
 
 def memory_mb(word):

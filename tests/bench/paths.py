@@ -21,7 +21,7 @@ from tidemark.graph import in_order
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import load as load_slas
+from tidemark.model.slas.sla_spec import load as load_slas
 from tidemark.model.tables.catalog import OPERATOR_WINDOWS
 from tidemark.model.topology import Topology, load
 from tidemark.spark_session import session

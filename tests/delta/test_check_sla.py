@@ -18,7 +18,7 @@ from tidemark.model import topology
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import (
     ALERTS,
     BATCHES,

@@ -21,7 +21,7 @@ from tidemark.errors import InvalidSpec
 from tidemark.facts.measures.sla_facts import facts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.explaining import explainer

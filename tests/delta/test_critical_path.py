@@ -9,7 +9,7 @@ from support.latency_facts import minute_row
 from support.report_warehouse import WINDOW_MS, reading
 from tidemark.errors import InvalidArgument
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import Measure, SlaSpec
 from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,

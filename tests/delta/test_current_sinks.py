@@ -22,7 +22,7 @@ from support.play import Play, Row, ms
 from support.topologies import NEWEST
 from tidemark.errors import Contradiction
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.storage.delta.tables import Committer, create, scan
 from tidemark.storage.fence import Fence
 

@@ -28,8 +28,8 @@ from tidemark.kernels.columns.buckets import STATISTICS
 from tidemark.kernels.columns.schemas import rows_of as in_form
 from tidemark.kernels.updates.facts import add_up
 from tidemark.metrics.exporter import Exporter
-from tidemark.model import sla_spec
 from tidemark.model.project.layout import Layout
+from tidemark.model.slas import sla_spec
 from tidemark.model.tables.catalog import BATCHES, LATENCY_MINUTES, OPERATOR_BATCHES
 from tidemark.query.sql import Warehouse
 from tidemark.semantics.sla import Verdict

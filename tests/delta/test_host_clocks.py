@@ -18,7 +18,7 @@ from tidemark.facts.measures import sla_facts
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
-from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import Measure, SlaSpec
 from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.documents.path import path_document

@@ -35,11 +35,11 @@ from tidemark.cli.stack.summary import summary
 from tidemark.errors import InvalidArgument, InvalidSpec
 from tidemark.facts.interval_facts import page_facts
 from tidemark.kernels.columns.schemas import rows_of
-from tidemark.model import channel_spec, sla_spec
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_event_rows import event_of
 from tidemark.model.sla_events import IncidentChange
+from tidemark.model.slas import channel_spec, sla_spec
 from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,

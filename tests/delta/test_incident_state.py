@@ -19,10 +19,10 @@ import pytest
 from tidemark.cli.explain.incidents import incidents
 from tidemark.facts.alerts import open_alerts
 from tidemark.model import topology
-from tidemark.model.channel_spec import parse as channels
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.channel_spec import parse as channels
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.query.sql import Warehouse

@@ -18,9 +18,9 @@ from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument, InvalidRow
 from tidemark.facts.report_rows import report_rows, rows_in
 from tidemark.model import topology
-from tidemark.model.channel_spec import parse
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
+from tidemark.model.slas.channel_spec import parse
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, Table
 from tidemark.reports.repairs import RepairDecision, record_repair
 from tidemark.semantics.repairs import RepairOutcome

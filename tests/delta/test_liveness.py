@@ -31,7 +31,7 @@ from tidemark.facts.measures import sla_facts
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.query.sql import Warehouse
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.pages.topology_facts import topology_facts

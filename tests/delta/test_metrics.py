@@ -48,7 +48,7 @@ from tidemark.metrics.otlp import OtlpExporter
 from tidemark.metrics.rules import rules_file
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import known_slas, parse
+from tidemark.model.slas.sla_spec import known_slas, parse
 from tidemark.model.tables.catalog import COMPLETENESS, HEARTBEATS, LATENCY_MINUTES, LATENCY_ROLLUP
 from tidemark.model.topology import Topology, load
 from tidemark.storage.delta import snapshots

@@ -24,7 +24,7 @@ from tidemark.account.explanation import Answer, Became
 from tidemark.account.numbers import shares_of_records
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 
 ALWAYS = replace(SHOP, since_s=0)
 """What is planted was there from the beginning."""

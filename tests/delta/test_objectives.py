@@ -18,7 +18,7 @@ from tidemark.facts import latency_facts
 from tidemark.facts.measures.objectives import LaterFacts, objectives_sql
 from tidemark.model import topology
 from tidemark.model.project.files import Project
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import (
     BATCHES,
     INCIDENTS,

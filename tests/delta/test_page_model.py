@@ -26,7 +26,7 @@ from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.query import stored_tables

@@ -20,7 +20,7 @@ from support.play import NOON, Play, Row, ms
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import load, parse
+from tidemark.model.slas.sla_spec import load, parse
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS, Table
 from tidemark.storage.delta.report_tables import open_report
 from tidemark.stream.decide import decision

@@ -41,7 +41,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_event_rows import event_of
 from tidemark.model.sla_events import AlertCause, SlaResult
-from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.documents.topology import topology_document

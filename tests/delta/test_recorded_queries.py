@@ -34,7 +34,7 @@ from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, instant_ms, iso
-from tidemark.model.sla_spec import load_usable
+from tidemark.model.slas.sla_spec import load_usable
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.model.topology import JobLaunch, Topology
 from tidemark.query.sql import Warehouse

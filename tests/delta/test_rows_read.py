@@ -18,7 +18,7 @@ from tidemark.facts.measures.groups import groups_seen
 from tidemark.facts.measures.objectives import objective_facts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import BATCHES, CRITICAL_PATHS, LATENCY_ROLLUP, PARTITION_BATCHES
 from tidemark.query.sql import Warehouse
 from tidemark.why.walk import why

@@ -17,7 +17,7 @@ from tidemark.facts.measures.sla_facts import facts
 from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.query.sql import Warehouse
 from tidemark.sla.measures.status import Status, statuses
 from tidemark.stream.read.parsing import parsed

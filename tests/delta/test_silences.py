@@ -21,7 +21,7 @@ from tidemark.account.explanation import Answer, Became, Explanation
 from tidemark.account.silence import causes_of_silence
 from tidemark.control.folder import Control, StreamState
 from tidemark.model.settings.intervals import iso
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.reports.documents.why import why_document
 
 NEW = replace(SHOP, since_s=0)

@@ -20,7 +20,7 @@ from support.quiet_broker import Ends, Row
 from support.topologies import aggregate, operators, sink, source
 from tidemark.control.folder import Heartbeat, StreamState
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import INCIDENTS, LATENCY_ROLLUP, SLA_RESULTS, Table
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import Heartbeats

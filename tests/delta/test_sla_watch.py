@@ -16,8 +16,8 @@ from support.latency_facts import minute_row
 from support.report_warehouse import TestWarehouse
 from support.topologies import source, table
 from tidemark.model import topology
-from tidemark.model.channel_spec import Channel
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.channel_spec import Channel
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import (
     BATCHES,
     CHANGES,

@@ -22,7 +22,7 @@ from tidemark.facts.answers import answers_over
 from tidemark.facts.interval_facts import PageFacts, page_facts
 from tidemark.facts.report_rows import report_rows
 from tidemark.model.settings.intervals import Interval, utc
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS
 from tidemark.reports.documents.path import path_document
 from tidemark.reports.documents.topology import topology_document

@@ -16,7 +16,7 @@ from tidemark.clock import wall_clock_ms
 from tidemark.model import topology
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.sla.suggestion import suggest

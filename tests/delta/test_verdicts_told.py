@@ -24,7 +24,7 @@ from tidemark.facts.history import ChartSpan, history
 from tidemark.facts.interval_facts import page_facts
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.query.sql import Warehouse
 from tidemark.reports.documents.path import path_document
 from tidemark.reports.documents.topology import topology_document

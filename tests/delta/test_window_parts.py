@@ -15,7 +15,7 @@ from support.quiet_broker import Ends
 from support.topologies import NEWEST, aggregate, operators, sink
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATHS, WINDOW_PARTS
 from tidemark.storage.delta.report_tables import open_report
 from tidemark.stream.decide import decision

@@ -20,7 +20,7 @@ from support.shared_spark import ignore_open_sockets, one_spark
 from tidemark.model.project.files import CHECKOUT as PROJECT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import load as load_slas
+from tidemark.model.slas.sla_spec import load as load_slas
 from tidemark.model.tables.catalog import ALERTS, DELIVERIES, EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import load
 from tidemark.reports.outline import outline

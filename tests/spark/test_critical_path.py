@@ -13,7 +13,7 @@ import critical_path as job
 from support.report_warehouse import WINDOW_MS, reading
 from tidemark.graph import in_order
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.tables.catalog import CRITICAL_PATH_STEPS, CRITICAL_PATHS, OPERATOR_WINDOWS
 
 TABLES = (CRITICAL_PATHS, CRITICAL_PATH_STEPS)

@@ -14,11 +14,11 @@ from tidemark.cli.main import _parser
 from tidemark.cli.project.check import check
 from tidemark.embedded import broker as embedded
 from tidemark.errors import InvalidArgument
-from tidemark.model import sla_spec
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.project.files import Project
+from tidemark.model.slas import sla_spec
 from tidemark.model.topology import Topology, load
 
 Records = Iterable[tuple[int, str | None, object]]

@@ -40,7 +40,7 @@ from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.files import CHECKOUT, VARIABLE
 from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.settings.intervals import iso
-from tidemark.model.sla_spec import known_slas
+from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query.sql import Warehouse
 from tidemark.reports.documents.bound import bound_document

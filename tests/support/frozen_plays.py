@@ -50,7 +50,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import load_usable
+from tidemark.model.slas.sla_spec import load_usable
 from tidemark.model.topology import Topology, load
 from tidemark.recorded.queries import recorded_topology
 from tidemark.reports.outline import outline

@@ -8,7 +8,7 @@ from pathlib import Path
 from support.fault_table import Stage
 from support.job_world import JobWorld
 from support.world import World
-from tidemark.model.sla_spec import SlaSpec, parse
+from tidemark.model.slas.sla_spec import SlaSpec, parse
 
 AnyWorld = World | JobWorld
 

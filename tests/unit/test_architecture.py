@@ -100,57 +100,59 @@ IMPORTS = {
         "stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate stream.schemas "
         "stream.read stream.decide stream.write stream.startup"
     ),
-    "stream": (
-        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
-        "model kernels.columns kernels.sql storage storage.delta control spark_session stream.journal "
-        "stream.driver stream.kafka stream.state stream.operate stream.schemas stream.read stream.decide "
-        "stream.write stream.startup stream.distributed"
-    ),
     "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
-    "facts": (
-        "collecting escaping errors graph semantics model.tables model.settings model.project model "
-        "kernels.columns kernels.reports storage storage.delta control spark_session stream.journal "
-        "stream.startup query"
-    ),
-    "facts.measures": (
-        "semantics model.tables model.settings model.project model.kinds model storage storage.delta control facts"
-    ),
-    "account": (
-        "semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "account.owners control facts"
-    ),
     "sampling": (
         "collecting errors semantics model.settings model.project model.kinds model kernels.columns "
         "kernels.records stream.kafka stream.read stream.write"
     ),
-    "reports": (
-        "collecting errors graph semantics model.tables model.settings model.project model kernels.reports "
-        "storage storage.delta control recorded spark_session"
-    ),
-    "sla.contracts": (
-        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage "
-        "storage.delta query"
-    ),
     "maintenance": (
         "semantics model.tables model.settings model.project model.kinds model kernels.records storage "
         "storage.delta control stream.journal stream.read stream.write stream.startup"
+    ),
+    "embedded": "collecting errors clock bounded_http semantics model.project model control",
+    "feed": "errors model.settings model.project embedded",
+    "airflow": "model.project",
+    "dags": "airflow",
+    "allocator": "model.project",
+    "arrow": "allocator",
+    "model.slas": "collecting errors graph semantics model.tables model.settings model.project model.kinds model",
+    "stream": (
+        "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
+        "model kernels.columns kernels.sql storage storage.delta control spark_session stream.journal "
+        "stream.driver stream.kafka stream.state stream.operate stream.schemas stream.read stream.decide "
+        "stream.write stream.startup stream.distributed model.slas"
+    ),
+    "facts": (
+        "collecting escaping errors graph semantics model.tables model.settings model.project model "
+        "kernels.columns kernels.reports storage storage.delta control spark_session stream.journal "
+        "stream.startup query model.slas"
+    ),
+    "facts.measures": (
+        "semantics model.tables model.settings model.project model.kinds model storage storage.delta control "
+        "model.slas facts"
+    ),
+    "account": (
+        "semantics model.tables model.settings model.project model.kinds model kernels.columns "
+        "account.owners control model.slas facts"
+    ),
+    "reports": (
+        "collecting errors graph semantics model.tables model.settings model.project model kernels.reports "
+        "storage storage.delta control recorded spark_session model.slas"
+    ),
+    "sla.contracts": (
+        "collecting model.tables model.settings model.project model.kinds model kernels.columns storage "
+        "storage.delta query model.slas"
     ),
     "api": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
         "kernels.columns kernels.updates kernels.records storage storage.delta control recorded "
         "spark_session stream.journal stream.driver stream.state stream.distributed stream"
     ),
-    "embedded": "collecting errors clock bounded_http semantics model.project model control",
-    "feed": "errors model.settings model.project embedded",
     "cli.shared": (
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
-        "control recorded stream.kafka stream.schemas stream.read reports embedded"
+        "control recorded stream.kafka stream.schemas stream.read embedded reports"
     ),
-    "airflow": "model.project",
-    "dags": "airflow",
-    "allocator": "model.project",
-    "arrow": "allocator",
-    "cli": "escaping errors model.project storage storage.delta cli.shared arrow",
+    "cli": "escaping errors model.project storage storage.delta arrow cli.shared",
     "why.evidence": "collecting escaping graph semantics model.settings model.kinds model facts",
     "why.causes": (
         "collecting errors graph semantics model.tables model.settings model.project model.kinds model "
@@ -167,16 +169,19 @@ IMPORTS = {
         "stream.kafka stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
     "sla.measures": (
-        "collecting clock semantics model.tables model.project model.kinds model control facts facts.measures"
+        "collecting clock semantics model.tables model.project model.kinds model control model.slas facts "
+        "facts.measures"
     ),
     "sla.incidents": (
         "collecting escaping errors graph semantics model.tables model.settings model.project model "
-        "account.owners storage storage.delta query facts account reports sla.measures"
+        "account.owners storage storage.delta query model.slas facts account reports sla.measures"
     ),
-    "metrics": "collecting clock semantics model.tables model.settings model.project model facts why.evidence",
+    "metrics": (
+        "collecting clock semantics model.tables model.settings model.project model model.slas facts why.evidence"
+    ),
     "cli.outside": (
         "collecting escaping errors clock semantics model.settings model.project model.kinds model "
-        "kernels.sql control query facts cli.shared metrics"
+        "kernels.sql control query model.slas facts cli.shared metrics"
     ),
     "cli.audit": (
         "escaping errors clock semantics model.settings model.project model.kinds model stream.schemas query "
@@ -185,8 +190,8 @@ IMPORTS = {
     "cli.project": (
         "collecting escaping errors clock graph semantics model.tables model.settings model.project "
         "model.kinds model account.owners storage recorded stream.journal stream.kafka stream.operate "
-        "stream.read stream.write stream.startup stream.distributed query facts sampling reports cli.shared "
-        "why.causes"
+        "stream.read stream.write stream.startup stream.distributed query sampling model.slas facts reports "
+        "cli.shared why.causes"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
@@ -196,23 +201,25 @@ IMPORTS = {
     ),
     "reports.paths": (
         "collecting errors graph semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.reports account.owners storage.delta spark_session facts account reports"
+        "kernels.columns kernels.reports account.owners storage.delta spark_session model.slas facts account "
+        "reports"
     ),
     "reports.pages": (
         "collecting escaping graph semantics model.tables model.settings model.project model.kinds model "
-        "account.owners storage storage.delta facts account reports why.evidence why.causes why "
+        "account.owners storage storage.delta model.slas facts account reports why.evidence why.causes why "
         "reports.paths"
     ),
     "sla": (
         "collecting escaping clock bounded_http semantics model.tables model.settings model.project "
-        "model.kinds model storage storage.delta control recorded stream.journal query facts facts.measures "
-        "reports sla.contracts allocator why.evidence sla.measures sla.incidents reports.paths reports.pages"
+        "model.kinds model storage storage.delta control recorded stream.journal query allocator model.slas "
+        "facts facts.measures reports sla.contracts why.evidence sla.measures sla.incidents reports.paths "
+        "reports.pages"
     ),
     "airflow.tasks": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model account.owners storage control query facts reports sla.incidents sla"
+        "model account.owners storage control query model.slas facts reports sla.incidents sla"
     ),
-    "airflow.dags": "errors model.project model airflow.tasks",
+    "airflow.dags": "errors model.project model model.slas airflow.tasks",
     "plugins": "airflow.tasks",
     "reports.what_if": (
         "collecting errors semantics model.settings model kernels.columns kernels.reports account.owners "
@@ -220,22 +227,23 @@ IMPORTS = {
     ),
     "jobs": (
         "escaping errors clock model.tables model.settings model.project model kernels.columns "
-        "kernels.reports storage storage.delta control stream.driver stream query facts reports maintenance "
-        "api feed cli.shared allocator arrow reports.paths reports.pages sla"
+        "kernels.reports storage storage.delta control stream.driver query maintenance feed allocator arrow "
+        "model.slas stream facts reports api cli.shared reports.paths reports.pages sla"
     ),
     "reports.documents": (
-        "collecting errors semantics model.settings model.project model storage.delta recorded facts account "
-        "reports why.evidence why sla.incidents reports.paths reports.pages sla reports.what_if"
+        "collecting errors semantics model.settings model.project model storage.delta recorded model.slas "
+        "facts account reports why.evidence why sla.incidents reports.paths reports.pages sla "
+        "reports.what_if"
     ),
     "cli.explain": (
         "collecting escaping errors clock semantics model.settings model.project model account.owners "
-        "storage storage.delta recorded query facts reports cli.shared why.evidence why.causes why "
-        "sla.incidents reports.paths reports.pages sla reports.what_if reports.documents"
+        "storage storage.delta recorded query model.slas facts reports cli.shared why.evidence why.causes "
+        "why sla.incidents reports.paths reports.pages sla reports.what_if reports.documents"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage "
-        "control recorded stream.startup query facts sampling reports maintenance cli.shared why.evidence "
-        "cli.outside cli.project reports.pages reports.documents cli.explain"
+        "control recorded stream.startup query sampling maintenance model.slas facts reports cli.shared "
+        "why.evidence cli.outside cli.project reports.pages reports.documents cli.explain"
     ),
     "airflow.pages": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "

@@ -12,8 +12,8 @@ import pytest
 
 from support.schemas import disagreement
 from tidemark.errors import InvalidSpec
-from tidemark.model.channel_spec import load, mistakes, parse, warnings
-from tidemark.model.sla_spec import parse as parse_slas
+from tidemark.model.slas.channel_spec import load, mistakes, parse, warnings
+from tidemark.model.slas.sla_spec import parse as parse_slas
 from tidemark.model.topology import load as load_topology
 
 PROJECT = Path(__file__).parents[2]

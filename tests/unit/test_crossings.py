@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import Measure, SlaSpec
 from tidemark.semantics.sla import Sla, Verdict
 from tidemark.sla.measures.crossings import CheckBefore, with_crossings
 from tidemark.sla.measures.status import Status

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.model import channel_spec, sla_spec
 from tidemark.model.project.connections import read_clusters
 from tidemark.model.project.registries import read_registries
+from tidemark.model.slas import channel_spec, sla_spec
 from tidemark.model.toml_operators import read_operator
 from tidemark.model.topology import load, parse
 

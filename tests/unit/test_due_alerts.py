@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tidemark.model.channel_spec import Channel, parse
 from tidemark.model.sla_events import Alert, AlertDecided, Delivery
+from tidemark.model.slas.channel_spec import Channel, parse
 from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.due import DueAlert, TopologyAlerts, due_changes

@@ -12,8 +12,9 @@ from jsonschema import Draft202012Validator
 from support.command_line import tidemark
 from support.schemas import is_declared, validator
 from tidemark.cli.outside.file_schemas import schema_of
-from tidemark.model import channel_spec, topology
+from tidemark.model import topology
 from tidemark.model.settings.toml_keys import Keys, observed
+from tidemark.model.slas import channel_spec
 
 PROJECT = Path(__file__).parents[2]
 OF_THE_REPOSITORY = [

@@ -16,8 +16,8 @@ import pytest
 from support.alert_services import KEY, PagerDutyService
 from support.topologies import aggregate, repartition, sink, source, table, topology_of
 from tidemark.account.explanation import Answer, CausingOwner, Explanation, Leaf
-from tidemark.model.channel_spec import parse as channels
 from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResult
+from tidemark.model.slas.channel_spec import parse as channels
 from tidemark.model.topology import Topology, parse
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.sla import Verdict

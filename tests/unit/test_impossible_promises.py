@@ -3,7 +3,7 @@
 import tomllib
 
 from support.topologies import NEWEST
-from tidemark.model import sla_spec
+from tidemark.model.slas import sla_spec
 from tidemark.model.topology import parse
 from tidemark.reports.promises import cannot_be_kept
 

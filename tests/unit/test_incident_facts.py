@@ -15,7 +15,7 @@ import pytest
 from tidemark.errors import InvalidArgument
 from tidemark.model import topology
 from tidemark.model.sla_events import IncidentChange, SlaResult, still_open
-from tidemark.model.sla_spec import SlaSpec, parse
+from tidemark.model.slas.sla_spec import SlaSpec, parse
 from tidemark.semantics.incidents import Damping
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.changes import (

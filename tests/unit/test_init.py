@@ -11,8 +11,8 @@ import pytest
 from support.command_line import tidemark
 from tidemark.cli.project.init import init
 from tidemark.errors import InvalidArgument
-from tidemark.model import channel_spec, sla_spec
 from tidemark.model.project.files import is_project
+from tidemark.model.slas import channel_spec, sla_spec
 from tidemark.model.topology import load
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tidemark.control.folder import AlreadyRunning, Control
-from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
+from tidemark.model.slas.channel_spec import Channel
 from tidemark.sla.incidents import tables as incident_tables
 from tidemark.storage.locks import ForeignOwner, LockHeld, locked, open_lock, own_folder
 

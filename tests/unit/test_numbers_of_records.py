@@ -17,7 +17,7 @@ from tidemark.account.moves import MADE_OF, can_move
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.registry import Moved
 from tidemark.account.usual_numbers import is_usual, numbers_before, usual_number
-from tidemark.model.sla_spec import QUANTILES, Measure
+from tidemark.model.slas.sla_spec import QUANTILES, Measure
 from tidemark.model.topology import parse
 
 MINUTE_MS = 60_000

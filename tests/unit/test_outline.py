@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemark.model.sla_spec import parse
+from tidemark.model.slas.sla_spec import parse
 from tidemark.model.topology import parse as parse_topology
 from tidemark.reports.batch_job import topology
 from tidemark.reports.outline import outline

@@ -2,7 +2,7 @@ import polars as pl
 import pytest
 
 from tidemark.model.settings.intervals import utc
-from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import Measure, SlaSpec
 from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.promises import Promise, Promises, promises
 from tidemark.semantics.buckets import bucket_of

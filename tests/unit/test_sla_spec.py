@@ -14,11 +14,10 @@ from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.settings.intervals import instant_ms
 from tidemark.model.settings.retention import Retention
-from tidemark.model.sla_spec import (
+from tidemark.model.slas.sla_spec import (
     KEYS,
     Compliance,
     Measure,
-    Severity,
     Slas,
     SlaSpec,
     load,
@@ -31,7 +30,7 @@ from tidemark.model.sla_spec import (
 )
 from tidemark.model.tables.catalog import INCIDENTS
 from tidemark.semantics.incidents import Change, Damping
-from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, ShareMaximums, Sla, Unit
+from tidemark.semantics.sla import BurnRate, Deadline, Objective, RecordMinimums, Severity, ShareMaximums, Sla, Unit
 
 PROJECT = Path(__file__).parents[2]
 TOML = tomllib.loads((PROJECT / "jobs" / "topologies" / "flights.toml").read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from tidemark.facts.measures.fact_kinds import facts_in
 from tidemark.facts.measures.sla_facts import measurements
 from tidemark.model import topology
 from tidemark.model.settings.maintenance_windows import SingleTime, WeeklyHours
-from tidemark.model.sla_spec import QUANTILES, SHARES, Measure, SlaSpec, WhileCatchingUp, subjects
+from tidemark.model.slas.sla_spec import QUANTILES, SHARES, Measure, SlaSpec, WhileCatchingUp, subjects
 from tidemark.semantics.buckets import bucket_of
 from tidemark.semantics.sla import (
     BurnRate,

@@ -41,7 +41,7 @@ from tidemark.kernels.columns.quantiles import rank
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.completeness import Intervals
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS

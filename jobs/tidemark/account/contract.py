@@ -17,7 +17,7 @@ from tidemark.account.owners.topic import TOPIC
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.checks import newest_check
 from tidemark.model.settings.intervals import utc
-from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from tidemark.account.owners import OWNERS
 from tidemark.account.owners.registry import Moved
-from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure
+from tidemark.model.slas.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure
 
 # Where no result is on its way, what did not come through explains why a table or a watermark stands still.
 _OF_PROGRESS = frozenset({Moved.AGE, Moved.NUMBER})

@@ -25,7 +25,7 @@ from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large
 from tidemark.account.owners.topic import TOPIC
 from tidemark.account.usual_numbers import AS_USUAL, is_usual, numbers_before
 from tidemark.account.warehouse import AccountTables
-from tidemark.model.sla_spec import SHARES, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SHARES, Measure, SlaSpec
 from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
 from tidemark.semantics.sla import RecordMinimums, ShareMaximums, Verdict, judge_count, judge_share

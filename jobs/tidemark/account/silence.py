@@ -25,7 +25,7 @@ from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
 from tidemark.kernels.columns.quantiles import quantile_of
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import Sla

@@ -14,8 +14,7 @@ from tidemark.collecting import in_order_of
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.incidents import known_incidents
 from tidemark.model.settings.intervals import utc
-from tidemark.model.sla_spec import Severity
-from tidemark.semantics.sla import Verdict
+from tidemark.semantics.sla import Severity, Verdict
 
 OPEN_ALERTS = """
     WITH open_alerts AS (

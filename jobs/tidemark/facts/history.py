@@ -9,7 +9,7 @@ from tidemark.facts.answers import Row, Tables
 from tidemark.facts.latency_places import ChartSpan, latencies_in_places
 from tidemark.facts.topology_changes import RecordedChange, topology_changes
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import QUANTILES
+from tidemark.model.slas.sla_spec import QUANTILES
 
 STALENESS = """
     SELECT sla AS name, epoch_ms(checked_at) // $4 * $4 AS at_ms, max(observed_ms) AS "value",

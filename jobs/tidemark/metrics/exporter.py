@@ -40,7 +40,6 @@ from tidemark.metrics.catalog import METRICS, Metric, MetricType
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.sla_event_rows import causes_of_row
-from tidemark.model.sla_spec import Severity
 from tidemark.model.tables.catalog import (
     BATCHES,
     BECAME,
@@ -56,7 +55,7 @@ from tidemark.model.topology import Topology
 from tidemark.semantics.buckets import GAMMA, quantile, value_of
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.liveness import Liveness
-from tidemark.semantics.sla import Verdict
+from tidemark.semantics.sla import Severity, Verdict
 from tidemark.why.evidence.snapshot import Scene
 
 log = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, Measure, ResultPlace, Severity, SlaSpec
+from tidemark.model.slas.sla_spec import QUANTILES, WORK_QUANTILES, Measure, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
-from tidemark.semantics.sla import BurnRate, ChangeMaximums, RecordMinimums, ShareMaximums, Sla
+from tidemark.semantics.sla import BurnRate, ChangeMaximums, RecordMinimums, Severity, ShareMaximums, Sla
 
 OVERDUE_CHECKS = 2
 """A check counts as overdue after so many intervals of `check_every`."""

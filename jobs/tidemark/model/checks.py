@@ -18,7 +18,6 @@ from types import MappingProxyType
 from tidemark.model.kinds.operator import Level
 from tidemark.model.kinds.registry import KINDS
 from tidemark.model.settings.intervals import Grain, Scope
-from tidemark.model.sla_spec import Measure, Severity
 from tidemark.model.tables.catalog import (
     ALERTS,
     BATCHES,
@@ -52,7 +51,7 @@ from tidemark.semantics.idleness import Activity
 from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.semantics.schema_watch import FieldChange
-from tidemark.semantics.sla import Verdict
+from tidemark.semantics.sla import Severity, Verdict
 
 
 class ConditionKind(StrEnum):
@@ -130,7 +129,8 @@ def _by_name(conditions: Conditions) -> dict[str, str]:
     return by_name
 
 
-_SLA = _all(is_one_of("measure", Measure), is_one_of("verdict", Verdict), is_one_of("severity", Severity))
+# The measure is a word of an open list.
+_SLA = _all(is_one_of("verdict", Verdict), is_one_of("severity", Severity))
 _OF_KIND = is_one_of("kind", KINDS)
 _SHARE = _fit(share_up_to_1="share is null or share between 0 and 1")
 _STATS = _all(

@@ -11,13 +11,13 @@ from pathlib import Path
 from tidemark.collecting import names_in
 from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument, TidemarkError, argument_type
-from tidemark.model import sla_spec
 from tidemark.model.project.connections import named_address
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.secrets import read_given
 from tidemark.model.settings.intervals import instant_ms
-from tidemark.model.sla_spec import SlaSpec, load_usable
+from tidemark.model.slas import sla_spec
+from tidemark.model.slas.sla_spec import SlaSpec, load_usable
 from tidemark.model.topology import Topology, load, load_each
 from tidemark.recorded.queries import recorded_topologies, recorded_topology
 from tidemark.storage.location import is_missing, location

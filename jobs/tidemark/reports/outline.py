@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidemark.kernels.reports.rollups import Outline
-from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.promises import promises
 from tidemark.semantics.critical_path import leaves

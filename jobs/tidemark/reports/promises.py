@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tidemark.graph import reached
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.sla_spec import QUANTILES, WORK_QUANTILES, ResultPlace, SlaSpec
+from tidemark.model.slas.sla_spec import QUANTILES, WORK_QUANTILES, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.buckets import quantile
 from tidemark.semantics.sla import BurnRate, Sla

@@ -47,6 +47,14 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Severity(StrEnum):
+    """Severity of a broken SLA; channels can filter by it."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sla:
     """Lengths of time from which on an SLA warns or errs.

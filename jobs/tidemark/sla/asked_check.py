@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tidemark.clock import wall_clock_ms
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import report_lock
 

@@ -27,7 +27,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.sla_event_rows import rows_of
 from tidemark.model.sla_events import SlaResult
-from tidemark.model.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
 from tidemark.model.tables.catalog import BATCHES, EXPECTATION_RESULTS, HEARTBEATS, LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN

@@ -24,11 +24,11 @@ import tidemark.allocator  # noqa: F401 - before others import Arrow
 from tidemark.bounded_http import NoAnswer, ask
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import log_to_stderr
-from tidemark.model.channel_spec import channels_of
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.project.spark_settings import WITHOUT_SPARK
-from tidemark.model.sla_spec import load_usable, recorded_topologies
+from tidemark.model.slas.channel_spec import channels_of
+from tidemark.model.slas.sla_spec import load_usable, recorded_topologies
 from tidemark.recorded.queries import recorded_topology
 from tidemark.reports.batch_job import topology
 from tidemark.sla.checker_lines import Asked, Looked, Settings

@@ -9,7 +9,7 @@ from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.sla_events import AlertCause, SlaResult, StaleGroup
-from tidemark.model.sla_spec import SHARES, Measure
+from tidemark.model.slas.sla_spec import SHARES, Measure
 from tidemark.semantics.sla import (
     BurnRate,
     ChangeMaximums,

@@ -22,7 +22,7 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people, rounded_up
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length_in_toml
-from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table
 from tidemark.semantics.buckets import quantile

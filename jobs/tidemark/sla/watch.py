@@ -31,11 +31,11 @@ from tidemark.control.liveness import liveness_of
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import newest_check
 from tidemark.facts.fact_tables import Stored
-from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.sla_events import SlaResult
-from tidemark.model.sla_spec import CONTRACTS_OVER_MS, QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.slas.channel_spec import Channel
+from tidemark.model.slas.sla_spec import CONTRACTS_OVER_MS, QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import CRITICAL_PATHS, EXPECTATION_RESULTS, LATENCY_ROLLUP
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import report_lock

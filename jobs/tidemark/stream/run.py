@@ -9,7 +9,7 @@ from tidemark.control.folder import KILLED, Control, LeaseLost, StreamState, Top
 from tidemark.errors import Contradiction, TidemarkError
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import slas_in
+from tidemark.model.slas.sla_spec import slas_in
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Time, load, on_processing_time
 from tidemark.storage.delta.format import refuse_other

@@ -7,7 +7,7 @@ from airflow.sdk import DAG, Param, chain
 
 from tidemark.airflow.tasks.sla import DeliverChanges, channels
 from tidemark.airflow.tasks.spark import BatchJob
-from tidemark.model.channel_spec import parse
+from tidemark.model.slas.channel_spec import parse
 from tidemark.model.topology import load
 
 NUMBERS = Path(os.environ["TIDEMARK_TEST_TOPOLOGIES"]) / "numbers.toml"

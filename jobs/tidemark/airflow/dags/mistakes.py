@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemark.airflow.dags import settings
 from tidemark.airflow.tasks import sla
 from tidemark.errors import InvalidSpec
-from tidemark.model import channel_spec, sla_spec
+from tidemark.model.slas import channel_spec, sla_spec
 from tidemark.model.topology import name_in
 
 

@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Param
 
 from tidemark.errors import InvalidSpec
 from tidemark.model.project.files import Project
-from tidemark.model.sla_spec import topologies_of_jobs
+from tidemark.model.slas.sla_spec import topologies_of_jobs
 from tidemark.model.topology import Topology, load_each
 
 TOPOLOGIES, SLAS = Project.here().topologies, Project.here().slas

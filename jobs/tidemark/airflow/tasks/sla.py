@@ -24,10 +24,10 @@ from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
-from tidemark.model.channel_spec import Channel, channels_of
 from tidemark.model.project.files import Project
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import Alert
+from tidemark.model.slas.channel_spec import Channel, channels_of
 from tidemark.model.topology import Topology, of_jobs
 from tidemark.model.topology import load as load_topology
 from tidemark.storage.location import is_missing

@@ -11,7 +11,7 @@ from tidemark.cli.shared.streams import valid_topologies
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import known_slas
+from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.topology import Topology
 
 METRICS, RULES = "text", "rules"

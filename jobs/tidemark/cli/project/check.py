@@ -25,7 +25,6 @@ from tidemark.collecting import in_order_of, index_by_name, names_in, omit, with
 from tidemark.errors import InvalidArgument, InvalidSpec, UnreadableFile
 from tidemark.escaping import one_line
 from tidemark.graph import reached
-from tidemark.model import channel_spec, sla_spec
 from tidemark.model.arrival_order import by_arrival
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import Operator
@@ -37,7 +36,8 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.project.registries import passwords_in_clear
 from tidemark.model.row_per_record import row_per_record
 from tidemark.model.schedules import too_many
-from tidemark.model.sla_spec import QUANTILES, Measure, SlaSpec
+from tidemark.model.slas import channel_spec, sla_spec
+from tidemark.model.slas.sla_spec import QUANTILES, Measure, SlaSpec
 from tidemark.model.tables.catalog import CHANGES, LATENCY_MINUTES
 from tidemark.model.topology import Topology, different_spark, load_each, load_part, name_in
 from tidemark.recorded.queries import recorded_topologies

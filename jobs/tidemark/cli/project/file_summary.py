@@ -8,7 +8,7 @@ from tidemark.cli.shared.local import dag_id, parts_of
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.project.connections import Clusters, topic_command
 from tidemark.model.project.extras import can_publish
-from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.sampling.topic_sample import SampledCluster
 

@@ -40,7 +40,7 @@ from tidemark.model.project.extras import require
 from tidemark.model.project.files import Project
 from tidemark.model.project.jars import require_jars
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import topologies_of_jobs
+from tidemark.model.slas.sla_spec import topologies_of_jobs
 from tidemark.model.topology import Topology, load_each
 from tidemark.recorded.queries import recorded_topology
 from tidemark.reports.documents.status import status_document

@@ -12,7 +12,7 @@ from tidemark.facts.answers import Tables
 from tidemark.facts.measures.batches import BEFORE_LATER, known_batches
 from tidemark.model.kinds.operator import PARTITION
 from tidemark.model.settings.intervals import is_text
-from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.sla import Sla
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tidemark.facts.measures.fact_kinds import Fact, FactKind
 from tidemark.facts.measures.newest_times import newest_ms
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import Measure, ResultPlace, SlaSpec
+from tidemark.model.slas.sla_spec import Measure, ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.merges import Merge, merges
 from tidemark.storage.warehouse import stream_tables

@@ -12,7 +12,7 @@ from tidemark.facts.answers import Row, Tables
 from tidemark.facts.measures.batches import DAY_MS, tables_of_batches
 from tidemark.facts.measures.fact_kinds import Fact, FactKind, facts_in
 from tidemark.model.settings.intervals import Grain, Interval, Scope, is_text, join_intervals
-from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 
 MINUTE_MS, HOUR_MS = Grain.MINUTE.length_ms, Grain.HOUR.length_ms

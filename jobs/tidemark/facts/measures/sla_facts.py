@@ -16,7 +16,7 @@ from tidemark.facts.measures.fact_kinds import Fact, FactKind, facts_in
 from tidemark.facts.measures.newest_times import oldest_ms
 from tidemark.facts.path_facts import FINISHED_MS
 from tidemark.model.settings.intervals import Interval, is_text, iso
-from tidemark.model.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
+from tidemark.model.slas.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
 from tidemark.semantics.buckets import bucket_sql

@@ -11,7 +11,7 @@ from tidemark.facts.path_facts import windows_with_paths
 from tidemark.facts.topology_changes import topology_changes, with_compared
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import known_slas
+from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.topology_state import TopologyState, explained_slas
 from tidemark.reports.paths.live_path import current_path, known_ms

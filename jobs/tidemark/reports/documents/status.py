@@ -12,7 +12,7 @@ from tidemark.errors import UnreadableFile
 from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import known_slas
+from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.topology import Topology
 from tidemark.recorded.queries import FILE, read_query
 from tidemark.reports.pages.topology_state import PageVerdict, TopologyState

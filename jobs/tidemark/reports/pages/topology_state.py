@@ -24,7 +24,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_event_rows import causes_of_row
 from tidemark.model.sla_events import AlertCause
-from tidemark.model.sla_spec import OF_LATENESS
+from tidemark.model.slas.sla_spec import OF_LATENESS
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.partitions import partitions
 from tidemark.semantics.incidents import BROKEN

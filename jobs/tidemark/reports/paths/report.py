@@ -23,7 +23,7 @@ from tidemark.kernels.reports.operator_tasks import NEEDED, measured_tasks, spar
 from tidemark.model.kinds.source import Source
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, Interval, iso, utc
-from tidemark.model.sla_spec import SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import (
     BATCHES,
     CRITICAL_PATH_STEPS,

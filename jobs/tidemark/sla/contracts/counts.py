@@ -38,7 +38,7 @@ from tidemark.model.kinds.repartition import Repartition
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.sla_spec import CLOCKS_APART_MS
+from tidemark.model.slas.sla_spec import CLOCKS_APART_MS
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, HOP, TABLES, Column, Table
 from tidemark.model.topology import Topology
 from tidemark.sla.contracts.contract_sql import (

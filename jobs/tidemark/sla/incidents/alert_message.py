@@ -9,8 +9,8 @@ from hashlib import sha256
 from tidemark.collecting import present
 from tidemark.escaping import one_line
 from tidemark.model.sla_events import AlertCause
-from tidemark.model.sla_spec import Severity
 from tidemark.semantics.incidents import Change
+from tidemark.semantics.sla import Severity
 from tidemark.sla.incidents.due import DueAlert
 
 MOST_CHARACTERS_OF_A_KEY = 255

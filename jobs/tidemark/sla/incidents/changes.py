@@ -14,7 +14,7 @@ from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResult, in_time, still_open
-from tidemark.model.sla_spec import Severity, SlaSpec, Thresholds
+from tidemark.model.slas.sla_spec import SlaSpec, Thresholds
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION
@@ -24,6 +24,7 @@ from tidemark.semantics.sla import (
     ContractRule,
     Deadline,
     RecordMinimums,
+    Severity,
     ShareMaximums,
     Sla,
     Unit,

@@ -19,7 +19,7 @@ from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_event_rows import events_of, row_of
 from tidemark.model.sla_events import Alert, AlertDecided
-from tidemark.model.sla_spec import known_slas
+from tidemark.model.slas.sla_spec import known_slas
 from tidemark.model.tables.catalog import DECISIONS as TABLE
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Decision, DecisionSubject

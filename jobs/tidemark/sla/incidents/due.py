@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from tidemark.collecting import present
-from tidemark.model.channel_spec import Channel
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_events import Alert, AlertDecided, Delivery, in_time, still_open
+from tidemark.model.slas.channel_spec import Channel
 from tidemark.semantics.incidents import Change, Decision, DecisionSubject
 from tidemark.sla.incidents.grouping import LISTS, precedes, severity_rank
 

@@ -14,10 +14,9 @@ from typing import Any
 
 from tidemark.collecting import in_order_of, outside, present
 from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResult, in_time, still_open
-from tidemark.model.sla_spec import Severity
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN, CHECKS, Change, next_changes, worst_first
-from tidemark.semantics.sla import Verdict
+from tidemark.semantics.sla import Severity, Verdict
 from tidemark.sla.incidents.changes import PAST, name_since
 from tidemark.sla.incidents.faults import AlertFault, Common, common_of, fault_of
 from tidemark.sla.incidents.impact import results_downstream

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from tidemark.model.settings.intervals import iso
-from tidemark.model.sla_spec import Severity
 from tidemark.semantics.incidents import Change
+from tidemark.semantics.sla import Severity
 from tidemark.sla.incidents.alert_message import AlertMessage
 
 SOURCE = "tidemark"

@@ -18,13 +18,13 @@ from tidemark.collecting import present
 from tidemark.facts.checks import Check, newest_check
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import lies_in, report_rows, rows_in
-from tidemark.model.channel_spec import Channel
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_event_rows import TABLE_OF, E, events_of, row_of, rows_of
 from tidemark.model.sla_events import Alert, AlertDecided, Delivery, IncidentChange, SlaResult, still_open
-from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.channel_spec import Channel
+from tidemark.model.slas.sla_spec import Measure, SlaSpec
 from tidemark.model.tables.catalog import ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.collecting import names_in
-from tidemark.model.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import Measure, SlaSpec
 from tidemark.semantics.incidents import BROKEN
 from tidemark.sla.measures.status import Status
 

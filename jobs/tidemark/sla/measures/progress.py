@@ -17,7 +17,7 @@ from tidemark.control.folder import BEATS_EVERY_MS, Control, beats_every_ms
 from tidemark.control.liveness import liveness_of
 from tidemark.facts.fact_tables import stored_in
 from tidemark.model.project.layout import Layout
-from tidemark.model.sla_spec import Measure
+from tidemark.model.slas.sla_spec import Measure
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.liveness import HAS_DRIVER

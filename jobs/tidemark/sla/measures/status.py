@@ -19,14 +19,13 @@ from tidemark.facts.measures.groups import GroupsSeen
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.sla_spec import (
+from tidemark.model.slas.sla_spec import (
     ALL_TABLES,
     QUANTILES,
     SHARES,
     WORK_QUANTILES,
     Measure,
     ResultPlace,
-    Severity,
     SlaSpec,
     WhileCatchingUp,
 )
@@ -43,6 +42,7 @@ from tidemark.semantics.sla import (
     ContractRule,
     Deadline,
     RecordMinimums,
+    Severity,
     ShareMaximums,
     Sla,
     Verdict,

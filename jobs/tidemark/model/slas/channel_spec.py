@@ -15,9 +15,10 @@ from tidemark.graph import inverted, reached
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, length_in_toml, read_tables, read_toml, suggestion_of
 from tidemark.model.sla_events import Alert
-from tidemark.model.sla_spec import Severity, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change
+from tidemark.semantics.sla import Severity
 
 LOG = "log"
 """The channel of every topology: the log of the task that delivers."""

@@ -48,6 +48,7 @@ from tidemark.semantics.sla import (
     Deadline,
     Objective,
     RecordMinimums,
+    Severity,
     ShareMaximums,
     Sla,
 )
@@ -113,14 +114,6 @@ class WhileCatchingUp(StrEnum):
     """The SLA breaks as at any other time."""
     EXCUSE = "excuse"
     """The SLA passes, and its result gives the reason."""
-
-
-class Severity(StrEnum):
-    """Severity of a broken SLA; channels can filter by it."""
-
-    CRITICAL = "critical"
-    WARNING = "warning"
-    INFO = "info"
 
 
 QUANTILES: Mapping[Measure, float] = MappingProxyType(

@@ -1,0 +1,1 @@
+"""What `slas.toml` and `channels.toml` say."""
