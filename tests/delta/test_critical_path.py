@@ -8,8 +8,10 @@ from deltalake import DeltaTable
 from support.latency_facts import minute_row
 from support.report_warehouse import WINDOW_MS, reading
 from tidemark.errors import InvalidArgument
+from tidemark.model.measures.latency import LATENCY_P99
+from tidemark.model.measures.operator_latency import OPERATOR_LATENCY_P50
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.slas.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import (
     CRITICAL_PATH_STEPS,
     CRITICAL_PATHS,
@@ -263,9 +265,9 @@ def judged(warehouse, *, latency_ms=None, work_ms=None):
 
     A verdict has the SLA, the quantile, the limit, the value (of records to 1 %), and if it is broken.
     """
-    promised = {Measure.LATENCY_P99: latency_ms, Measure.OPERATOR_LATENCY_P50: work_ms}
+    promised = {LATENCY_P99: latency_ms, OPERATOR_LATENCY_P50: work_ms}
     specs = [
-        SlaSpec(name=measure.value, subject="B", measure=measure, limits=Sla(error_after_ms=ms), owner="o",
+        SlaSpec(name=measure.name, subject="B", measure=measure, limits=Sla(error_after_ms=ms), owner="o",
                 over_ms=600_000, ignore_when_idle=False)
         for measure, ms in promised.items() if ms is not None
     ]  # fmt: skip

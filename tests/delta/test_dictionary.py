@@ -21,10 +21,6 @@ from tidemark.storage.delta.tables import create
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_data_dictionary_is_current():
-    assert (DOCS / "tables.md").read_text(encoding="utf-8") == dictionary(), "run `tidemark docs`"
-
-
 def test_the_data_dictionary_explains_each_column_and_is_short():
     text = dictionary()
     assert len(text.split()) <= 9_000

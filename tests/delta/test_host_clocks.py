@@ -16,9 +16,10 @@ from support.separate_executors import OneWorker
 from support.topologies import aggregate, sink, source, topology_of
 from tidemark.facts.measures import sla_facts
 from tidemark.kernels.columns.schemas import rows_of
+from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
-from tidemark.model.slas.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.documents.path import path_document
@@ -188,7 +189,7 @@ def test_an_sla_uses_the_clock_of_the_driver_not_of_tasks(play: Play) -> None:
     beats = [{"beat_at": T + 20_000, "clock_offsets": None}, {"beat_at": T + 35_000, "clock_offsets": offsets}]
     append(play.table(HEARTBEATS.name), rows_of(HEARTBEATS, beats, topology="play", sub_topology="events"))
     spec = SlaSpec(
-        name="s", subject="out", measure=Measure.STALENESS, limits=Sla(error_after_ms=1_000), owner="o", over_ms=1_000,
+        name="s", subject="out", measure=STALENESS, limits=Sla(error_after_ms=1_000), owner="o", over_ms=1_000,
         ignore_when_idle=False,
     )  # fmt: skip
     facts = sla_facts.facts(Warehouse(play.home), play.topology, [spec], {}, at_ms=T + 31_000)

@@ -38,10 +38,19 @@ from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import rows_in
 from tidemark.model.kinds.source import Source
+from tidemark.model.measures.burn_rate import BURN_RATE
+from tidemark.model.measures.completeness import COMPLETENESS
+from tidemark.model.measures.contract import CONTRACT
+from tidemark.model.measures.latency import LATENCY_P50, LATENCY_P90, LATENCY_P99
+from tidemark.model.measures.operator_latency import OPERATOR_LATENCY_P50
+from tidemark.model.measures.records import RECORDS
+from tidemark.model.measures.shares import LATE_SHARE, QUARANTINED_SHARE
+from tidemark.model.measures.staleness import STALENESS
+from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.sla_event_rows import event_of
 from tidemark.model.sla_events import AlertCause, SlaResult
-from tidemark.model.slas.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.documents.topology import topology_document
@@ -56,10 +65,10 @@ with warnings.catch_warnings():
     from tidemark.sla.check import run as run_check
     from tidemark.sla.incidents.tables import in_ms
 
-FOLLOWED = frozenset({*QUANTILES, Measure.BURN_RATE, Measure.STALENESS})
+FOLLOWED = frozenset({LATENCY_P50, LATENCY_P90, LATENCY_P99, BURN_RATE, STALENESS})
 """Measures of single records, which `excess` can follow."""
-OF_RECORDS = frozenset({Measure.RECORDS, *SHARES})
-OF_ROWS = frozenset({Measure.CONTRACT, Measure.COMPLETENESS})
+OF_RECORDS = frozenset({RECORDS, QUARANTINED_SHARE, LATE_SHARE})
+OF_ROWS = frozenset({CONTRACT, COMPLETENESS})
 CLOCKS_ERROR_MS = 6
 """Two hosts are measured to 3 ms each."""
 Play = tuple[Stage, tuple[Any, ...], float]
@@ -104,7 +113,7 @@ def played(
     for fault in faults:
         fault.end(world, at_s)
     specs = specs_of(stage, world, *dict.fromkeys(case.promise for case in cases))
-    if any(spec.measure in WORK_QUANTILES for spec in specs):
+    if any(spec.measure is OPERATOR_LATENCY_P50 for spec in specs):
         critical_path.run(world.layout, world.topology, specs, Interval(NOON, ms(at_s)))
     run_check(world.layout, world.topology, specs, at_ms=ms(at_s), run_id="r")
     rows = open_report(SLA_RESULTS, world.layout.report_table(world.topology.name, SLA_RESULTS.name))
@@ -232,7 +241,7 @@ def test_what_is_not_about_time_has_the_owners_of_the_table(played: Played) -> N
 def explained_without_time(world: AnyWorld, spec: SlaSpec, case: Case) -> Explanation | None:
     """Returns what explains the promise of *case*, if it is not time."""
     has_lengths = any(owned.amount_ms is not None for owned in case.owners)
-    is_of_records = spec.measure is Measure.STALENESS and case.owners and not has_lengths
+    is_of_records = spec.measure is STALENESS and case.owners and not has_lengths
     tables = AccountTables(world.layout, world.topology, Stored())
     if spec.measure in OF_RECORDS or is_of_records:
         return shares_of_records(tables, spec, at_ms=ms(case.at_s))
@@ -333,8 +342,8 @@ def can_why(world: AnyWorld, case: Case) -> bool:
     """
     (spec,) = specs_of(case.stage, world, case.promise)
     subjects = [each for each in world.topology.operators.values() if spec.subject in {each.name, each.result_table}]
-    is_about_time = spec.measure is Measure.WATERMARK_LAG and any(isinstance(each, Source) for each in subjects)
-    is_about_table = spec.measure is Measure.STALENESS and len(subjects) == 1
+    is_about_time = spec.measure is WATERMARK_LAG and any(isinstance(each, Source) for each in subjects)
+    is_about_table = spec.measure is STALENESS and len(subjects) == 1
     is_usual_for_why = case.name in {"slow partition", "partition ahead of one whose producer is late"}
     return (is_about_time or is_about_table) and not is_usual_for_why
 

@@ -57,6 +57,7 @@
 | `offset_log` | `write_checkpoint`: a checkpoint of the installed Spark, with a topic and a table |
 | `all_readers` | `by_all_readers`: rows of a Delta table, on which each library that users read it by agrees |
 | `both_engines` | `BothEngines`: one query, asked of Spark and of DuckDB, with equal results |
+| `made_up` | `installed`, `run_with`: packages of a user that add a kind to an open list |
 | `syntax` | `nodes`, `top_level`: syntax trees of the product's files, parsed once |
 | `airflow_checkout` | `own_checkout`: DAGs and plugins with a test's own topology |
 | `postgres` | `served`: an empty PostgreSQL on loopback, which can be killed |

@@ -414,5 +414,5 @@ def test_remedies_name_commands_that_exist():
 
 
 def test_two_owners_cannot_have_one_name():
-    with pytest.raises(ValueError, match="register broker"):
+    with pytest.raises(ValueError, match="register the owner broker"):
         register(OWNERS["broker"])

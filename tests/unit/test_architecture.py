@@ -43,7 +43,6 @@ IMPORTS = {
     ),
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
-    "account.owners": "semantics",
     "storage": "errors clock graph model.settings model.project",
     "storage.delta": (
         "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"
@@ -115,7 +114,10 @@ IMPORTS = {
     "dags": "airflow",
     "allocator": "model.project",
     "arrow": "allocator",
-    "model.slas": "collecting errors graph semantics model.tables model.settings model.project model.kinds model",
+    "extensions": "",
+    "account.owners": "semantics extensions",
+    "model.measures": "collecting errors semantics model.tables model.settings model.kinds model extensions",
+    "model.slas": "collecting errors graph semantics model.settings model.project model model.measures",
     "stream": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
         "model kernels.columns kernels.sql storage storage.delta control spark_session stream.journal "
@@ -125,19 +127,19 @@ IMPORTS = {
     "facts": (
         "collecting escaping errors graph semantics model.tables model.settings model.project model "
         "kernels.columns kernels.reports storage storage.delta control spark_session stream.journal "
-        "stream.startup query model.slas"
+        "stream.startup query model.measures"
     ),
     "facts.measures": (
         "semantics model.tables model.settings model.project model.kinds model storage storage.delta control "
-        "model.slas facts"
+        "model.measures model.slas facts"
     ),
     "account": (
-        "semantics model.tables model.settings model.project model.kinds model kernels.columns "
-        "account.owners control model.slas facts"
+        "semantics model.tables model.settings model.project model.kinds model kernels.columns control "
+        "account.owners model.measures model.slas facts"
     ),
     "reports": (
         "collecting errors graph semantics model.tables model.settings model.project model kernels.reports "
-        "storage storage.delta control recorded spark_session model.slas"
+        "storage storage.delta control recorded spark_session model.measures model.slas"
     ),
     "sla.contracts": (
         "collecting model.tables model.settings model.project model.kinds model kernels.columns storage "
@@ -161,7 +163,7 @@ IMPORTS = {
     ),
     "why": (
         "collecting errors semantics model.tables model.settings model.project model.kinds model "
-        "account.owners storage.delta facts account why.evidence why.causes"
+        "storage.delta account.owners facts account why.evidence why.causes"
     ),
     "trace": (
         "collecting errors kernels graph semantics model.tables model.settings model.project model.kinds "
@@ -169,15 +171,16 @@ IMPORTS = {
         "stream.kafka stream.state stream.updates stream.operate stream.read stream.startup facts"
     ),
     "sla.measures": (
-        "collecting clock semantics model.tables model.project model.kinds model control model.slas facts "
-        "facts.measures"
+        "collecting clock semantics model.tables model.project model.kinds model control model.measures "
+        "model.slas facts facts.measures"
     ),
     "sla.incidents": (
-        "collecting escaping errors graph semantics model.tables model.settings model.project model "
-        "account.owners storage storage.delta query model.slas facts account reports sla.measures"
+        "collecting escaping errors graph semantics model.tables model.settings model.project model storage "
+        "storage.delta query account.owners model.measures model.slas facts account reports sla.measures"
     ),
     "metrics": (
-        "collecting clock semantics model.tables model.settings model.project model model.slas facts why.evidence"
+        "collecting clock semantics model.tables model.settings model.project model model.measures "
+        "model.slas facts why.evidence"
     ),
     "cli.outside": (
         "collecting escaping errors clock semantics model.settings model.project model.kinds model "
@@ -189,9 +192,9 @@ IMPORTS = {
     ),
     "cli.project": (
         "collecting escaping errors clock graph semantics model.tables model.settings model.project "
-        "model.kinds model account.owners storage recorded stream.journal stream.kafka stream.operate "
-        "stream.read stream.write stream.startup stream.distributed query sampling model.slas facts reports "
-        "cli.shared why.causes"
+        "model.kinds model storage recorded stream.journal stream.kafka stream.operate stream.read "
+        "stream.write stream.startup stream.distributed query sampling account.owners model.measures "
+        "model.slas facts reports cli.shared why.causes"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "
@@ -201,29 +204,29 @@ IMPORTS = {
     ),
     "reports.paths": (
         "collecting errors graph semantics model.tables model.settings model.project model.kinds model "
-        "kernels.columns kernels.reports account.owners storage.delta spark_session model.slas facts account "
+        "kernels.columns kernels.reports storage.delta spark_session account.owners model.slas facts account "
         "reports"
     ),
     "reports.pages": (
         "collecting escaping graph semantics model.tables model.settings model.project model.kinds model "
-        "account.owners storage storage.delta model.slas facts account reports why.evidence why.causes why "
-        "reports.paths"
+        "storage storage.delta account.owners model.measures facts account reports why.evidence why.causes "
+        "why reports.paths"
     ),
     "sla": (
         "collecting escaping clock bounded_http semantics model.tables model.settings model.project "
-        "model.kinds model storage storage.delta control recorded stream.journal query allocator model.slas "
-        "facts facts.measures reports sla.contracts why.evidence sla.measures sla.incidents reports.paths "
-        "reports.pages"
+        "model.kinds model storage storage.delta control recorded stream.journal query allocator "
+        "model.measures model.slas facts facts.measures reports sla.contracts why.evidence sla.measures "
+        "sla.incidents reports.paths reports.pages"
     ),
     "airflow.tasks": (
         "collecting escaping errors clock bounded_http semantics model.tables model.settings model.project "
-        "model account.owners storage control query model.slas facts reports sla.incidents sla"
+        "model storage control query account.owners model.slas facts reports sla.incidents sla"
     ),
     "airflow.dags": "errors model.project model model.slas airflow.tasks",
     "plugins": "airflow.tasks",
     "reports.what_if": (
-        "collecting errors semantics model.settings model kernels.columns kernels.reports account.owners "
-        "query facts account reports.paths"
+        "collecting errors semantics model.settings model kernels.columns kernels.reports query "
+        "account.owners facts account reports.paths"
     ),
     "jobs": (
         "escaping errors clock model.tables model.settings model.project model kernels.columns "
@@ -236,9 +239,9 @@ IMPORTS = {
         "reports.what_if"
     ),
     "cli.explain": (
-        "collecting escaping errors clock semantics model.settings model.project model account.owners "
-        "storage storage.delta recorded query model.slas facts reports cli.shared why.evidence why.causes "
-        "why sla.incidents reports.paths reports.pages sla reports.what_if reports.documents"
+        "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
+        "recorded query account.owners model.slas facts reports cli.shared why.evidence why.causes why "
+        "sla.incidents reports.paths reports.pages sla reports.what_if reports.documents"
     ),
     "cli.stack": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model storage "

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidemark.model.slas.sla_spec import Measure, SlaSpec
+from tidemark.model.measures.latency import LATENCY_P99
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.semantics.sla import Sla, Verdict
 from tidemark.sla.measures.crossings import CheckBefore, with_crossings
 from tidemark.sla.measures.status import Status
 
 MINUTE, SECOND = 60_000, 1_000
 SPEC = SlaSpec(
-    name="in_time", subject="board", measure=Measure.LATENCY_P99, limits=Sla(error_after_ms=1), owner="desk",
+    name="in_time", subject="board", measure=LATENCY_P99, limits=Sla(error_after_ms=1), owner="desk",
     over_ms=10 * MINUTE, ignore_when_idle=False,
 )  # fmt: skip
 BROKE_MS = 5 * MINUTE + 30 * SECOND

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.causes import known_causes
-from tidemark.cli.project.docs import owners
+from tidemark.cli.project.docs import PAGES
 from tidemark.why.causes.registry import rules
 from tidemark.why.causes.windows import WINDOW_NOT_CLOSED
 from tidemark.why.evidence.findings import (
@@ -30,8 +30,9 @@ def test_the_document_has_each_remark_and_no_other() -> None:
     assert sorted(re.findall(r"^\| `(\w+)` \|", remarks, re.MULTILINE)) == sorted(known_causes())
 
 
-def test_the_page_of_owners_is_current() -> None:
-    assert (DOCS / "owners.md").read_text(encoding="utf-8") == owners(), "run `tidemark docs`"
+@pytest.mark.parametrize("name", PAGES)
+def test_each_page_that_follows_from_the_product_is_current(name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == PAGES[name](), "run `tidemark docs`"
 
 
 def test_each_cause_is_a_fault_or_usual_or_quiet() -> None:

@@ -13,14 +13,23 @@ from tidemark.account.configured import holding_setting
 from tidemark.account.contract import owner_of_culprit
 from tidemark.account.counts import DAY_MS, HOUR_MS, Span
 from tidemark.account.explanation import Answer
-from tidemark.account.moves import MADE_OF, can_move
+from tidemark.account.moves import can_move
 from tidemark.account.owners import OWNERS
-from tidemark.account.owners.registry import Moved
 from tidemark.account.usual_numbers import is_usual, numbers_before, usual_number
-from tidemark.model.slas.sla_spec import QUANTILES, Measure
+from tidemark.model.measures import MEASURES
+from tidemark.model.measures.completeness import COMPLETENESS
+from tidemark.model.measures.contract import CONTRACT
+from tidemark.model.measures.latency import LATENCY_P50, LATENCY_P90, LATENCY_P99
+from tidemark.model.measures.operator_latency import OPERATOR_LATENCY_P50
+from tidemark.model.measures.records import RECORDS
+from tidemark.model.measures.schema_changes import SCHEMA_CHANGES
+from tidemark.model.measures.shares import LATE_SHARE, QUARANTINED_SHARE
+from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.topology import parse
+from tidemark.semantics.moved import Moved
 
 MINUTE_MS = 60_000
+LATENCIES = (LATENCY_P50, LATENCY_P90, LATENCY_P99)
 SHOP = parse(
     tomllib.loads(
         topology_of(
@@ -101,7 +110,7 @@ def test_a_share_is_as_usual_within_three_standard_errors():
 
 
 def test_every_measure_is_made_of_something_that_owners_move():
-    assert {*MADE_OF} == {*Measure}
+    assert all(measure.moves for measure in MEASURES.values())
     moved = frozenset().union(*(owner.moves for owner in OWNERS.values()))
     assert moved == {*Moved}
 
@@ -109,13 +118,13 @@ def test_every_measure_is_made_of_something_that_owners_move():
 @pytest.mark.parametrize(
     ("owner", "moved", "not_moved"),
     [
-        ("producer", [*QUANTILES, Measure.RECORDS, Measure.LATE_SHARE], [Measure.OPERATOR_LATENCY_P50]),
-        ("operator", [Measure.OPERATOR_LATENCY_P50, Measure.RECORDS, Measure.CONTRACT], [Measure.LATE_SHARE]),
-        ("clock", [*QUANTILES], [Measure.RECORDS, Measure.QUARANTINED_SHARE]),
-        ("bound", [*QUANTILES, Measure.STALENESS], [Measure.LATE_SHARE, Measure.RECORDS]),
-        ("key", [Measure.LATE_SHARE], [Measure.CONTRACT, Measure.SCHEMA_CHANGES]),
-        ("topic_volume", [*QUANTILES, Measure.OPERATOR_LATENCY_P50], [Measure.RECORDS]),
-        ("absence", [Measure.STALENESS, Measure.RECORDS], [Measure.OPERATOR_LATENCY_P50, Measure.QUARANTINED_SHARE]),
+        ("producer", [*LATENCIES, RECORDS, LATE_SHARE], [OPERATOR_LATENCY_P50]),
+        ("operator", [OPERATOR_LATENCY_P50, RECORDS, CONTRACT], [LATE_SHARE]),
+        ("clock", [*LATENCIES], [RECORDS, QUARANTINED_SHARE]),
+        ("bound", [*LATENCIES, STALENESS], [LATE_SHARE, RECORDS]),
+        ("key", [LATE_SHARE], [CONTRACT, SCHEMA_CHANGES]),
+        ("topic_volume", [*LATENCIES, OPERATOR_LATENCY_P50], [RECORDS]),
+        ("absence", [STALENESS, RECORDS], [OPERATOR_LATENCY_P50, QUARANTINED_SHARE]),
     ],
 )  # fmt: skip
 def test_an_owner_moves_only_what_it_can(owner, moved, not_moved):
@@ -125,11 +134,11 @@ def test_an_owner_moves_only_what_it_can(owner, moved, not_moved):
 @pytest.mark.parametrize(
     ("measure", "culprit", "owner", "detail"),
     [
-        (Measure.COMPLETENESS, "newest", "operator", "newest"),
-        (Measure.CONTRACT, "sums", "operator", "sums"),
-        (Measure.CONTRACT, "reads", "driver", "play/reads"),
-        (Measure.CONTRACT, "incidents", "target", "incidents"),
-        (Measure.SCHEMA_CHANGES, "events", "topic", "events"),
+        (COMPLETENESS, "newest", "operator", "newest"),
+        (CONTRACT, "sums", "operator", "sums"),
+        (CONTRACT, "reads", "driver", "play/reads"),
+        (CONTRACT, "incidents", "target", "incidents"),
+        (SCHEMA_CHANGES, "events", "topic", "events"),
     ],
 )
 def test_a_culprit_is_an_owner_without_an_amount(measure, culprit, owner, detail):
@@ -143,5 +152,5 @@ def test_a_culprit_is_an_owner_without_an_amount(measure, culprit, owner, detail
 
 
 def test_a_broken_contract_without_a_culprit_names_nobody():
-    found = owner_of_culprit(SHOP, Measure.CONTRACT, None, broken=3)
+    found = owner_of_culprit(SHOP, CONTRACT, None, broken=3)
     assert (found.answer, found.leaves, found.broken) == (Answer.NOT_KNOWN, (), 3)

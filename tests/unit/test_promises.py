@@ -1,8 +1,13 @@
 import polars as pl
 import pytest
 
+from tidemark.model.measures.burn_rate import BURN_RATE
+from tidemark.model.measures.completeness import COMPLETENESS
+from tidemark.model.measures.latency import LATENCY_P50, LATENCY_P99
+from tidemark.model.measures.operator_latency import OPERATOR_LATENCY_P50
+from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.settings.intervals import utc
-from tidemark.model.slas.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.reports.paths.window_verdicts import judge_records
 from tidemark.reports.promises import Promise, Promises, promises
 from tidemark.semantics.buckets import bucket_of
@@ -24,9 +29,9 @@ def spec(subject, measure, **limits):
 def test_the_promise_is_the_error_or_the_warning_and_the_least():
     found = promises(
         [
-            spec("out", Measure.LATENCY_P99, warn_after_ms=30_000, error_after_ms=120_000),
-            spec("out", Measure.LATENCY_P50, warn_after_ms=60_000),
-            spec("state", Measure.OPERATOR_LATENCY_P50, warn_after_ms=150, error_after_ms=300),
+            spec("out", LATENCY_P99, warn_after_ms=30_000, error_after_ms=120_000),
+            spec("out", LATENCY_P50, warn_after_ms=60_000),
+            spec("state", OPERATOR_LATENCY_P50, warn_after_ms=150, error_after_ms=300),
         ]
     )
     records = {
@@ -40,8 +45,8 @@ def test_the_promise_is_the_error_or_the_warning_and_the_least():
 def test_staleness_and_completeness_promise_nothing_of_a_window():
     found = promises(
         [
-            spec("changes", Measure.STALENESS, error_after_ms=60_000),
-            spec("outcomes", Measure.COMPLETENESS, error_after_ms=1),
+            spec("changes", STALENESS, error_after_ms=60_000),
+            spec("outcomes", COMPLETENESS, error_after_ms=1),
         ]
     )
     assert found == Promises()
@@ -49,7 +54,7 @@ def test_staleness_and_completeness_promise_nothing_of_a_window():
 
 def test_an_error_budget_promises_its_threshold():
     budget = BurnRate(objective=Objective(threshold_ms=30_000, target=0.99), warn_at=1, error_at=14.4)
-    assert promises([spec("out", Measure.BURN_RATE, budget=budget)]) == Promises(
+    assert promises([spec("out", BURN_RATE, budget=budget)]) == Promises(
         records={"out": (Promise(sla="n", limit_ms=30_000, quantile=0.99, may_equal=True),)}
     )
 
@@ -58,7 +63,7 @@ def test_no_quantile_of_a_window_is_above_its_slowest_record():
     """The bucket of 18,151 ms stands for 18,254 ms; the window's records are in two rows."""
     row = {"operator": "out", "window_start": utc(0), "min_ms": 18_150, "max_ms": 18_151}
     rows = [{**row, "buckets": [{"bucket": bucket_of(18_151), "n": 3}]}, {**row, "max_ms": 18_150, "buckets": []}]
-    promised = promises([spec("out", Measure.LATENCY_P99, error_after_ms=18_200)])
+    promised = promises([spec("out", LATENCY_P99, error_after_ms=18_200)])
     ((verdict,),) = judge_records(pl.DataFrame(rows), promised).values()
     assert (verdict.value_ms, verdict.broken) == (18_151, False)
 
@@ -66,6 +71,6 @@ def test_no_quantile_of_a_window_is_above_its_slowest_record():
 @pytest.mark.parametrize(("worked_ms", "broken"), [(299, False), (300, True), (301, True)])
 def test_work_that_reaches_the_limit_breaks_a_window_as_it_breaks_a_check(worked_ms, broken):
     """`error_after` is the length from which a measurement is an error, see docs/alerts.md."""
-    (promise,) = promises([spec("state", Measure.OPERATOR_LATENCY_P50, error_after_ms=300)]).work["state"]
+    (promise,) = promises([spec("state", OPERATOR_LATENCY_P50, error_after_ms=300)]).work["state"]
     assert promise.judge("state", worked_ms).broken is broken
     assert (judge(worked_ms, Sla(error_after_ms=300)) is Verdict.ERROR) is broken

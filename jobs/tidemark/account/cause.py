@@ -39,18 +39,17 @@ from tidemark.account.windows import window_parts
 from tidemark.facts.fact_tables import Stored
 from tidemark.kernels.columns.quantiles import rank
 from tidemark.model.kinds.operator import Operator
+from tidemark.model.measures.registry import ExplainedBy
+from tidemark.model.measures.staleness import STALENESS
+from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.slas.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.completeness import Intervals
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import BurnRate, Deadline, Sla, longest_kept_ms
 
-OF_RECORDS = frozenset({*QUANTILES, Measure.BURN_RATE})
-OF_OPEN_RESULTS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG})
-OF_NUMBERS = frozenset({Measure.RECORDS, *SHARES})
-OF_ROWS = frozenset({Measure.COMPLETENESS, Measure.CONTRACT, Measure.SCHEMA_CHANGES})
 MOST_KEPT = 2_000
 """What is expected is read from at most this many results that kept the promise, the newest ones."""
 LOOKS_BACK_MS, HOUR_MS = 600_000, 3_600_000
@@ -73,17 +72,19 @@ def cause_of(
 def cause_in(known: Known, spec: SlaSpec) -> Explanation:
     """Returns why *spec* was broken, as `cause_of` does: what is *known* over its length serves several promises."""
     promise, tables, at_ms = JudgedPromise(known, spec), known.tables, known.at_ms
-    if spec.measure in OF_RECORDS:
-        return explain(promise.records())
-    if spec.measure is Measure.COMPLETE_BY:
-        return promise.of_open_interval() or explain(promise.intervals())
-    if spec.measure in WORK_QUANTILES:
-        return explain(promise.work())
-    if spec.measure in OF_OPEN_RESULTS:
-        return promise.of_open_result() or promise.of_silence()
-    if spec.measure in OF_NUMBERS:
-        return shares_of_records(tables, spec, at_ms=at_ms)
-    return owner_of_contract(tables, spec, at_ms=at_ms)
+    match spec.measure.explained:
+        case ExplainedBy.RECORDS:
+            return explain(promise.records())
+        case ExplainedBy.INTERVALS:
+            return promise.of_open_interval() or explain(promise.intervals())
+        case ExplainedBy.WORK:
+            return explain(promise.work())
+        case ExplainedBy.OPEN_RESULT:
+            return promise.of_open_result() or promise.of_silence()
+        case ExplainedBy.NUMBERS:
+            return shares_of_records(tables, spec, at_ms=at_ms)
+        case ExplainedBy.CULPRIT:
+            return owner_of_contract(tables, spec, at_ms=at_ms)
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ class JudgedPromise:
 
     def _measured_ms(self, results: pl.DataFrame) -> float:
         """Returns the quantile of the ages of *results* that the promise limits, ms; 0 without any."""
-        quantile = {**QUANTILES, **WORK_QUANTILES}.get(self.spec.measure, 1.0)
+        quantile = 1.0 if self.spec.measure.quantile is None else self.spec.measure.quantile
         ages = results.sort("age_ms").filter(pl.col("n").cum_sum() > rank(pl.sum("n"), quantile))["age_ms"]
         return float(ages[0]) if len(ages) else 0.0
 
@@ -289,7 +290,7 @@ class JudgedPromise:
     def of_silence(self) -> Explanation:
         """Returns what became of the records that should be on their way: most were not produced, or led nowhere."""
         tables, at_ms = self.known.tables, self.known.at_ms
-        if self.spec.measure is Measure.STALENESS:
+        if self.spec.measure is STALENESS:
             return shares_of_records(tables, self.spec, at_ms=at_ms)
         source = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
         shares = shares_since_newest_row(tables, [source], at_ms=at_ms)
@@ -311,7 +312,7 @@ class JudgedPromise:
     @property
     def newest_ms(self) -> int | None:
         """The event time of the newest record of the table, or the watermark, epoch ms; None: there is none."""
-        if self.spec.measure is Measure.STALENESS:
+        if self.spec.measure is STALENESS:
             rows = self.known.recorded.operator_batches.filter(pl.col("operator").is_in(self.places))
             newest_ms = rows.select(pl.max("newest_ms")).item()
         else:
@@ -343,7 +344,7 @@ class JudgedPromise:
     def open_result(self) -> OpenResult | None:
         """Returns the oldest result that is not visible yet; None: none is on its way."""
         now = self.now
-        if self.spec.measure is Measure.WATERMARK_LAG:
+        if self.spec.measure is WATERMARK_LAG:
             return OpenTime(now).where_it_stands(self.sub_topology)
         for place in self.places:
             found = OpenRecords(now).held_by_setting(place)
@@ -361,7 +362,7 @@ class JudgedPromise:
     @property
     def _is_of_time(self) -> bool:
         """Whether its results become visible when time has passed them."""
-        return self.spec.measure is Measure.WATERMARK_LAG or any(map(self._holder, self.places))
+        return self.spec.measure is WATERMARK_LAG or any(map(self._holder, self.places))
 
     def of_open_interval(self) -> Explanation | None:
         """Returns why the first interval that is not complete is late; None: its deadline is still to come, or no look

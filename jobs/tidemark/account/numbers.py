@@ -25,7 +25,11 @@ from tidemark.account.outcomes import Loss, OutcomesOf, as_one, large
 from tidemark.account.owners.topic import TOPIC
 from tidemark.account.usual_numbers import AS_USUAL, is_usual, numbers_before
 from tidemark.account.warehouse import AccountTables
-from tidemark.model.slas.sla_spec import SHARES, Measure, SlaSpec
+from tidemark.model.measures.records import RECORDS
+from tidemark.model.measures.registry import Measure
+from tidemark.model.measures.shares import LATE_SHARE
+from tidemark.model.measures.staleness import STALENESS
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
 from tidemark.semantics.sla import RecordMinimums, ShareMaximums, Verdict, judge_count, judge_share
@@ -39,9 +43,9 @@ def shares_of_records(tables: AccountTables, spec: SlaSpec, *, at_ms: int) -> Ex
     Of a staleness nothing may be on its way to the table: its newest row is that of the newest batch that gave it one,
     and what was read since then gave none.
     """
-    if spec.measure in SHARES:
+    if spec.measure.outcome is not None:
         return _of_share(tables, spec, at_ms)
-    if spec.measure is Measure.RECORDS:
+    if spec.measure is RECORDS:
         return _of_number(tables, spec, at_ms)
     return shares_since_newest_row(tables, _writers(tables.topology, spec.subject), at_ms=at_ms)
 
@@ -54,12 +58,13 @@ def shares_since_newest_row(tables: AccountTables, writers: Sequence[str], *, at
     topology = tables.topology
     lost = Lost(tables, _since_newest_row(tables, writers, at_ms), at_ms)
     found = Explanation(answer=Answer.NOT_KNOWN, has_history=lost.has_history)
-    return _explained(found, lost.on(topology.path_into(*writers)), Measure.STALENESS)
+    return _explained(found, lost.on(topology.path_into(*writers)), STALENESS)
 
 
 def _of_share(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
     assert isinstance(spec.limits, ShareMaximums)
-    span, outcome = _judged(spec, at_ms), SHARES[spec.measure]
+    span, outcome = _judged(spec, at_ms), spec.measure.outcome
+    assert outcome is not None
     counts = Counts(tables, since_ms=span.since_ms, at_ms=span.until_ms)
     outcomes = OutcomesOf(tables.topology, counts, tables.topology.operators[spec.subject], span)
     n, broken, usual = outcomes.now["records_in"], outcomes.now[outcome], outcomes.usual_share(outcome)
@@ -68,9 +73,7 @@ def _of_share(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:
         return found
     if usual is not None and is_usual(broken / n, usual, n, times=AS_USUAL):
         return replace(found, answer=Answer.AS_USUAL)
-    return _explained(
-        found, outcomes.late() if spec.measure is Measure.LATE_SHARE else outcomes.quarantined(), spec.measure
-    )
+    return _explained(found, outcomes.late() if spec.measure is LATE_SHARE else outcomes.quarantined(), spec.measure)
 
 
 def _of_number(tables: AccountTables, spec: SlaSpec, at_ms: int) -> Explanation:

@@ -24,8 +24,11 @@ from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
 from tidemark.kernels.columns.quantiles import quantile_of
+from tidemark.model.measures.registry import Measure
+from tidemark.model.measures.staleness import STALENESS
+from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.project.layout import Layout
-from tidemark.model.slas.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.skew import LEAST_CLOCK_ERROR_MS
 from tidemark.semantics.sla import Sla
@@ -106,14 +109,14 @@ class _Silence:
         subs = [each for each in now.topology.sub_topologies if each.name in self._streams]
         if any(now.nobody_looks(sub) and now.last_look_ms(now.name(sub)) is None for sub in subs):
             return Explanation(answer=Answer.NOT_KNOWN)
-        if self._measure is Measure.WATERMARK_LAG:
+        if self._measure is WATERMARK_LAG:
             return promise.of_silence()
         return shares_since_newest_row(self.known.tables, [self.operator], at_ms=self.known.at_ms)
 
     @property
     def _measure(self) -> Measure:
         is_source = self.known.tables.topology.operators[self.operator].reads_outside
-        return Measure.WATERMARK_LAG if is_source else Measure.STALENESS
+        return WATERMARK_LAG if is_source else STALENESS
 
     def _promise(self, limit_ms: float) -> JudgedPromise:
         """Returns a promise that results are not older than that."""
@@ -134,7 +137,7 @@ class _Silence:
     @property
     def _usual_age_ms(self) -> int:
         """How old results are at most when they become visible; of a source how far its watermark lags."""
-        if self._measure is Measure.WATERMARK_LAG:
+        if self._measure is WATERMARK_LAG:
             return self._usual_silence_ms
         visible = self._promise(0).visible
         return self._usual_ms(visible.get_column("age_ms"), known=int(visible["n"].sum()))
@@ -143,7 +146,7 @@ class _Silence:
     def _usual_silence_ms(self) -> int:
         """How old the newest record, or the watermark, was at most when the next one came."""
         promise, recorded = self._promise(0), self.known.recorded
-        if self._measure is Measure.WATERMARK_LAG:
+        if self._measure is WATERMARK_LAG:
             finished = recorded.batches.filter(pl.col("sub_topology") == promise.sub_topology.name)
             came = promise.watermarks.join(finished, on="batch_id").select(
                 "batch_id", at_ms=pl.col("finished_at").dt.epoch("ms"), newest_ms="watermark_ms"

@@ -39,7 +39,7 @@ examples:
   tidemark check jobs/topologies/flights.toml   validates a topology file
   tidemark check --live                         also validates it against topics and a sample of their records
   tidemark jars                                 downloads the JVM jars, if no `make setup` has done it
-  tidemark docs                                 for developers: writes docs/tables.md and docs/owners.md
+  tidemark docs                                 for developers: writes the references of docs/
   tidemark tables                               lists the tables and their sizes
   tidemark sql "select operator, max(max_ms) from operator_batches group by 1"
   tidemark sql --format csv "from batches"      prints a table; the dialect is DuckDB's
@@ -97,7 +97,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("complete", "audit.complete", "say if an hour or a day of a table is complete, since when, or why not"),
     ("bound", "explain.bound", "compare bounds of a source: share of late records, and delay of results"),
     ("jars", "project.jars", "download the locked JVM jars of Spark and Kafka, and check their hashes"),
-    ("docs", "project.docs", "write docs/tables.md, the reference of every table, view and column, and docs/owners.md"),
+    ("docs", "project.docs", "write the references of docs/: every table, view and column, owners of time, measures"),
     ("topology", "explain.topology", "show the operators of a topology and their state"),
     ("path", "explain.path", "show the critical path of a streaming window, and its culprit"),
     ("whatif", "explain.whatif", "estimate the latency of windows with a quicker operator, another bound or trigger"),

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.latency_places import ChartSpan, latencies_in_places
 from tidemark.facts.topology_changes import RecordedChange, topology_changes
+from tidemark.model.measures import MEASURES
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.slas.sla_spec import QUANTILES
 
 STALENESS = """
     SELECT sla AS name, epoch_ms(checked_at) // $4 * $4 AS at_ms, max(observed_ms) AS "value",
@@ -77,6 +77,7 @@ def history(
     # The axis ends with a whole place, so that the newest one is not cut.
     end_ms = -(-at_ms // span.place_ms) * span.place_ms
     interval = Interval(end_ms - span.length_ms, end_ms)
+    latencies = [name for name, measure in MEASURES.items() if measure.is_latency]
     of_interval, of_subjects = [topology, interval.start_ms, interval.end_ms], None if subjects is None else [*subjects]
     where = [*of_interval, span.place_ms, of_subjects]
     return PastMeasurements(
@@ -87,6 +88,13 @@ def history(
         ),
         staleness=tables.ask(STALENESS, where).objects,
         budgets=tables.ask(BUDGETS, where).objects,
-        without_chart=tables.ask(WITHOUT_CHART, [*of_interval, [*QUANTILES], of_subjects]).objects,
+        without_chart=tables.ask(
+            WITHOUT_CHART,
+            [
+                *of_interval,
+                latencies,
+                of_subjects,
+            ],
+        ).objects,
         changes=topology_changes(tables, topology, Interval(interval.start_ms, at_ms + 1)),
     )

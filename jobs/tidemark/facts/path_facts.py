@@ -15,14 +15,9 @@ from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
 from tidemark.model.settings.intervals import iso
-from tidemark.semantics.critical_path import STANDS_STILL, LatencyState, Path, PathStep, path_to
+from tidemark.semantics.critical_path import FINISHED_MS, STANDS_STILL, LatencyState, Path, PathStep, path_to
 from tidemark.semantics.segments import SegmentOwner
 
-FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"
-"""When a window came to the end of its path, epoch ms.
-
-The columns are those of critical_paths.
-"""
 UNFINISHED = "state IN ({})".format(", ".join(f"'{state}'" for state in sorted(STANDS_STILL)))
 """SQL: an operator stands still before the window of a row of critical_paths."""
 WINDOWS = f"""

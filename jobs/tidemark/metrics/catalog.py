@@ -110,6 +110,8 @@ _ALL = (
     ),
 )  # fmt: skip
 METRICS = index_by_name(_ALL)
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+"""The quantiles of tidemark_recent_latency_seconds."""
 """The metrics in order.
 
 If a topology has too many series, those of the last ones are left out.

@@ -36,7 +36,7 @@ from tidemark.facts.checks import of_newest
 from tidemark.facts.fact_tables import FactTables
 from tidemark.facts.kept_rows import TableRows, Version
 from tidemark.facts.stream_facts import StreamFacts
-from tidemark.metrics.catalog import METRICS, Metric, MetricType
+from tidemark.metrics.catalog import METRICS, PERCENTILES, Metric, MetricType
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Grain, utc
 from tidemark.model.sla_event_rows import causes_of_row
@@ -63,7 +63,6 @@ MOST_SERIES = 2_000
 """Most series of one topology."""
 RECENT_MS = 300_000
 """Quantiles are of the records of so many ms."""
-PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 EDGES = (0, *range(1, 842, 35))
 """Upper buckets of the histogram.
 

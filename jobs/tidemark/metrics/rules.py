@@ -10,8 +10,10 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tidemark.metrics.catalog import PERCENTILES
+from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.slas.sla_spec import QUANTILES, WORK_QUANTILES, Measure, ResultPlace, SlaSpec
+from tidemark.model.slas.sla_spec import ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.sla import BurnRate, ChangeMaximums, RecordMinimums, Severity, ShareMaximums, Sla
 
@@ -93,7 +95,7 @@ def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
     limits = spec.limits
     # Prometheus does not know what excuses a subject, when rows are merged, or how many records a percentile has.
     has_times = spec.calendar or spec.maintenance_windows
-    is_direct = spec.measure in {Measure.WATERMARK_LAG, *QUANTILES} and spec.place is ResultPlace.VIEW
+    is_direct = (spec.measure is WATERMARK_LAG or _percentile(spec) is not None) and spec.place is ResultPlace.VIEW
     if not isinstance(limits, Sla) or not is_direct or spec.may_be_excused or has_times or limits.min_records > 1:
         warns, errs = _verdicts(spec)
         if warns:
@@ -107,12 +109,18 @@ def _levels(spec: SlaSpec) -> Iterator[tuple[int, Severity, float | None]]:
         yield 2, spec.severity, limits.error_after_ms
 
 
+def _percentile(spec: SlaSpec) -> str | None:
+    """Returns the label of the latencies that *spec* limits; None: there are no such metrics."""
+    names = (name for name, quantile in PERCENTILES.items() if quantile == spec.measure.quantile)
+    return next(names, None) if spec.measure.is_latency else None
+
+
 def _verdicts(spec: SlaSpec) -> tuple[bool, bool]:
     """Returns if a check can warn of *spec*, and if it can find it broken."""
     match spec.limits:
         case Sla(warn_after_ms=warn, error_after_ms=error):
             # A table that was never loaded, and one that is ahead of the clock, break an SLA that has only a warning.
-            is_quantile = spec.measure in {*QUANTILES, *WORK_QUANTILES}
+            is_quantile = spec.measure.quantile is not None
             return warn is not None, error is not None or not is_quantile
         case RecordMinimums(warn_below=warn, error_below=error):
             return warn is not None, error is not None
@@ -125,12 +133,11 @@ def _verdicts(spec: SlaSpec) -> tuple[bool, bool]:
 
 def _value(topology: Topology, spec: SlaSpec) -> str:
     """Returns the expression of the length, s, that *spec* limits."""
-    if spec.measure is Measure.WATERMARK_LAG:
+    if spec.measure is WATERMARK_LAG:
         is_sub = spec.subject in {sub.name for sub in topology.sub_topologies}
         place = {"topology": topology.name, "sub_topology" if is_sub else "source": spec.subject}
         return f"max(tidemark_watermark_lag_seconds{{{_matchers(place)}}})"
-    percentile = spec.measure.value.rpartition("_")[2]
-    place = {"topology": topology.name, "operator": spec.subject, "percentile": percentile}
+    place = {"topology": topology.name, "operator": spec.subject, "percentile": str(_percentile(spec))}
     return f"tidemark_recent_latency_seconds{{{_matchers(place)}}}"
 
 

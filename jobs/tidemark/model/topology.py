@@ -250,6 +250,11 @@ class Topology:
         return tuple(chain.from_iterable(sub.sinks for sub in self.sub_topologies))
 
     @property
+    def result_tables(self) -> tuple[str, ...]:
+        """The Delta tables of its operators for readers outside."""
+        return tuple(o.result_table for o in self.operators.values() if o.result_table)
+
+    @property
     def upstreams(self) -> Mapping[str, tuple[str, ...]]:
         """The physical DAG by operator.
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tidemark.graph import reached
+from tidemark.model.measures.registry import ExplainedBy
 from tidemark.model.settings.lengths import for_people
-from tidemark.model.slas.sla_spec import QUANTILES, WORK_QUANTILES, ResultPlace, SlaSpec
+from tidemark.model.slas.sla_spec import ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.buckets import quantile
 from tidemark.semantics.sla import BurnRate, Sla
@@ -119,7 +120,7 @@ def promises(specs: Iterable[SlaSpec]) -> Promises:
         if (promise := record_promise(spec)) is not None:
             # All windows of an objective make one promise.
             records[spec.subject] = tuple(dict.fromkeys((*records.get(spec.subject, ()), promise)))
-        elif spec.measure in WORK_QUANTILES and isinstance(spec.limits, Sla):
+        elif spec.measure.explained is ExplainedBy.WORK and isinstance(spec.limits, Sla):
             limit = Promise(sla=spec.table, limit_ms=spec.limits.promised_ms)
             work[spec.subject] = (*work.get(spec.subject, ()), limit)
     return Promises(records=records, work=work)
@@ -131,8 +132,8 @@ def record_promise(spec: SlaSpec) -> Promise | None:
     The limit of a burn rate is its threshold.
     """
     match spec.limits:
-        case Sla() if spec.measure in QUANTILES:
-            return Promise(sla=spec.table, limit_ms=spec.limits.promised_ms, quantile=QUANTILES[spec.measure])
+        case Sla() if spec.measure.is_latency:
+            return Promise(sla=spec.table, limit_ms=spec.limits.promised_ms, quantile=spec.measure.quantile or 1.0)
         case BurnRate():
             objective = spec.limits.objective
             return Promise(sla=spec.table, limit_ms=objective.threshold_ms, quantile=objective.target, may_equal=True)

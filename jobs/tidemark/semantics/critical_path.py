@@ -51,6 +51,8 @@ class LatencyState(StrEnum):
     """
 
 
+FINISHED_MS = "epoch_ms(window_end) + before_source_ms + latency_ms"
+"""SQL: when a window came to the end of its path, epoch ms, by the columns of critical_paths."""
 STANDS_STILL = frozenset({LatencyState.STUCK, LatencyState.ESTIMATED})
 """States of an operator that has not finished the window, and whose latency so far is known."""
 

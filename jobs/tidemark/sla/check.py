@@ -16,9 +16,10 @@ from tidemark.facts.answers import Row
 from tidemark.facts.measures import sla_facts
 from tidemark.facts.report_rows import rows_in
 from tidemark.model.kinds.registry import KINDS
+from tidemark.model.measures.contract import CONTRACTS_OVER_MS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.slas.sla_spec import CONTRACTS_OVER_MS, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import EXPECTATION_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.sla.check_steps import (

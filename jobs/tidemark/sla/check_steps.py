@@ -23,11 +23,14 @@ from tidemark.facts.measures.merges import merged_facts
 from tidemark.facts.measures.newest_times import newest_ms
 from tidemark.facts.measures.objectives import objective_facts
 from tidemark.facts.report_rows import report_rows
+from tidemark.model.measures.completeness import COMPLETENESS
+from tidemark.model.measures.contract import CONTRACTS_OVER_MS
+from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text
 from tidemark.model.sla_event_rows import rows_of
 from tidemark.model.sla_events import SlaResult
-from tidemark.model.slas.sla_spec import CLOCKS_APART_MS, CONTRACTS_OVER_MS, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import CLOCKS_APART_MS, SlaSpec
 from tidemark.model.tables.catalog import BATCHES, EXPECTATION_RESULTS, HEARTBEATS, LATENCY_ROLLUP, SLA_RESULTS
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN
@@ -315,12 +318,12 @@ def _longest_ms(specs: Sequence[SlaSpec]) -> int:
     # An account that is open for so long has reached every limit.
     longest_ms: float = 0
     for spec in specs:
-        if spec.measure is Measure.COMPLETENESS and isinstance(spec.limits, Sla):
+        if spec.measure is COMPLETENESS and isinstance(spec.limits, Sla):
             longest_ms = max(longest_ms, spec.limits.warn_after_ms or 0, spec.limits.error_after_ms or 0)
     return round(longest_ms)
 
 
 def _staleness_tables(layout: Layout, topology: str, specs: Sequence[SlaSpec]) -> Iterator[tuple[str, Path]]:
     """Yields names and paths of the tables whose staleness *specs* limit."""
-    for name in sorted({spec.subject for spec in specs if spec.measure is Measure.STALENESS and not spec.by}):
+    for name in sorted({spec.subject for spec in specs if spec.measure is STALENESS and not spec.by}):
         yield from ((name, path) for path in stream_tables(layout, topology, name))

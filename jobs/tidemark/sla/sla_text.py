@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 
 from tidemark.escaping import one_line
+from tidemark.model.measures.registry import Need
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.sla_events import AlertCause, SlaResult, StaleGroup
-from tidemark.model.slas.sla_spec import SHARES, Measure
 from tidemark.semantics.sla import (
     BurnRate,
     ChangeMaximums,
@@ -54,7 +54,7 @@ def result_of(
         run_id=run_id,
         verdict=status.verdict,
         subject=spec.subject,
-        measure=spec.measure.value,
+        measure=spec.measure.name,
         severity=spec.severity.value,
         owner=spec.owner,
         runbook=spec.runbook,
@@ -102,7 +102,7 @@ def measurement_text(status: Status) -> str:
         case ChangeMaximums():
             limits = _limits({"warning": spec.limits.warn_above, "error": spec.limits.error_above}, "above {:,}")
             n = "not measured" if status.records is None else f"{status.records:,}"
-            return f"changes of fields of {spec.subject} in {for_people(spec.over_ms)}: {n}; {limits}"
+            return f"{spec.measure.counted} of {spec.subject} in {for_people(spec.over_ms)}: {n}; {limits}"
         case ShareMaximums():
             return _share_text(status, spec.limits)
         case BurnRate():
@@ -120,8 +120,8 @@ def measurement_text(status: Status) -> str:
             value = "not measured" if status.observed_ms is None else for_people(status.observed_ms)
             ahead = ", ahead of the clock" if status.verdict is Verdict.AHEAD_OF_CLOCK else ""
             by = f" by {', '.join(spec.by)}" if spec.by else ""
-            measure = spec.measure.replace("_", " ")
-            if spec.measure is Measure.COMPLETENESS and status.observed_ms is not None:
+            measure = spec.measure.name.replace("_", " ")
+            if Need.ACCOUNTS in spec.measure.needs and status.observed_ms is not None:
                 adds_up = f"have not added up for {value}" if status.observed_ms else "add up"
                 return f"{spec.subject} {adds_up}{ahead}; {_limits(after_ms, 'if they have not for {}', for_people)}"
             is_few = status.records is not None and 0 < status.records < spec.limits.min_records
@@ -135,7 +135,7 @@ def _share_text(status: Status, at_most: ShareMaximums) -> str:
     limits = _limits({"warning": at_most.warn_above, "error": at_most.error_above}, "above {}", "{:.4g}".format)
     few = "" if n >= at_most.min_records else f", too few to judge, {at_most.min_records:,} are needed"
     share = "" if status.share is None else f" ({status.share:.2%})"
-    were = f"{'was' if part == 1 else 'were'} {SHARES[spec.measure]}"
+    were = f"{'was' if part == 1 else 'were'} {spec.measure.outcome}"
     of_all = f"{part:,} of {counted(n, 'record')} of {spec.subject} in {for_people(spec.over_ms)} {were}"
     return f"{of_all}{share}{few}; {limits}"
 

@@ -18,11 +18,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidemark.facts.answers import Row, Tables
+from tidemark.model.measures.completeness import COMPLETENESS
+from tidemark.model.measures.latency import LATENCY_P99
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people, rounded_up
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import length_in_toml
-from tidemark.model.slas.sla_spec import QUANTILES, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table
 from tidemark.semantics.buckets import quantile
@@ -133,8 +135,8 @@ def suggest(tables: Tables, topology: Topology, specs: Sequence[SlaSpec], *, now
         specs: its SLAs.
         now_ms: the end of the seven days, epoch ms.
     """
-    of_time = [spec for spec in specs if isinstance(spec.limits, Sla) and spec.measure is not Measure.COMPLETENESS]
-    promised = {spec.subject: spec.name for spec in specs if spec.measure in QUANTILES}
+    of_time = [spec for spec in specs if isinstance(spec.limits, Sla) and spec.measure is not COMPLETENESS]
+    promised = {spec.subject: spec.name for spec in specs if spec.measure.is_latency}
     span = [topology.name, now_ms - SPAN_MS, now_ms]
     suggestions = []
     for spec, measured in zip(of_time, _checks(tables, of_time, span), strict=True):
@@ -154,7 +156,7 @@ def suggest(tables: Tables, topology: Topology, specs: Sequence[SlaSpec], *, now
 
 def _checks(tables: Tables, specs: Sequence[SlaSpec], span: Sequence[object]) -> list[Measurements]:
     """Returns the measurements of each of *specs*."""
-    columns = [[spec.name for spec in specs], [spec.subject for spec in specs], [spec.measure.value for spec in specs]]
+    columns = [[spec.name for spec in specs], [spec.subject for spec in specs], [spec.measure.name for spec in specs]]
     rows = tables.ask(CHECKS, [*span, *columns]).objects
     found = []
     for spec in specs:
@@ -211,7 +213,7 @@ def _lines_of_operator(operator: str, topology: Topology, limit_ms: int) -> tupl
         "As a new table:",
         f"[{topology.name}.{operator[:50]}_in_time]",
         f'subject = "{operator}"',
-        f'measure = "{Measure.LATENCY_P99}"',
+        f'measure = "{LATENCY_P99}"',
         'over = "1 h"',
         f'error_after = "{length_in_toml(limit_ms)}"',
         f"owner = {json.dumps(topology.owner, ensure_ascii=False)}",

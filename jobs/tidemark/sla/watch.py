@@ -31,11 +31,13 @@ from tidemark.control.liveness import liveness_of
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import newest_check
 from tidemark.facts.fact_tables import Stored
+from tidemark.model.measures.contract import CONTRACTS_OVER_MS
+from tidemark.model.measures.registry import Need
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.sla_events import SlaResult
 from tidemark.model.slas.channel_spec import Channel
-from tidemark.model.slas.sla_spec import CONTRACTS_OVER_MS, QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import CRITICAL_PATHS, EXPECTATION_RESULTS, LATENCY_ROLLUP
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import report_lock
@@ -71,9 +73,6 @@ BEHIND_AGAIN_MS = 60_000
 """A check that lacked facts is made again after this length."""
 OBJECTS_EVERY_MS = 60_000
 """In an object store drivers write facts once a minute, and each look at a log is a request."""
-OVER_INTERVALS = {Measure.RECORDS, Measure.BURN_RATE, Measure.SCHEMA_CHANGES, Measure.COMPLETE_BY}
-OVER_INTERVALS |= {*QUANTILES, *SHARES}
-"""Measures that change without news."""
 READ_REPORTS = (LATENCY_ROLLUP.name, CRITICAL_PATHS.name, EXPECTATION_RESULTS.name)
 """The reports whose rows SLAs are judged by."""
 HOUR_MS = 3_600_000
@@ -223,11 +222,11 @@ class SlaWatch:
         topology, specs = self._promised.topology, self._promised.specs
         news = news_of(self._layout, topology, at_ms)
         if not self._measured or news != self._news:
-            needs_accounts = any(spec.measure is Measure.COMPLETENESS for spec in specs)
+            needs_accounts = any(Need.ACCOUNTS in spec.measure.needs for spec in specs)
             self._measured = [self._measure(specs, self._look_at(at_ms), with_accounts=needs_accounts)]
             self._news = news
         newest_ms = self._measured[-1].time.at_ms
-        over_intervals = [spec for spec in specs if spec.measure in OVER_INTERVALS or spec.by]
+        over_intervals = [spec for spec in specs if spec.measure.changes_without_news or spec.by]
         if over_intervals and at_ms - newest_ms >= INTERVALS_ANEW_MS:
             anew = self._measure(over_intervals, self._look_at(at_ms), with_accounts=False)
             self._measured = [self._measured[0], anew]
@@ -261,7 +260,7 @@ class SlaWatch:
             at_ms = self._clock()
             run_id = f"check__{at_ms}"
             behind = wait_for_facts(layout, topology, at_ms=at_ms, clock=self._clock, sleep_s=self._sleep_s)
-            if any(spec.measure in WORK_QUANTILES for spec in promised.specs):
+            if any(Need.PATHS in spec.measure.needs for spec in promised.specs):
                 _find_paths(layout, topology, promised.specs, at_ms)
             moment = check_time(layout, topology.name, at_ms=at_ms, run_id=run_id)
             is_broken = self._count_contracts(moment)

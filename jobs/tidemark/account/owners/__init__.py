@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-
 from tidemark.account.owners.registry import registered
+from tidemark.extensions import import_all
 
-for _module in iter_modules(__path__):
-    import_module(f"{__name__}.{_module.name}")
+import_all(__name__, __path__, group="tidemark.owners")
 
 OWNERS = registered()
 """All owners by name."""

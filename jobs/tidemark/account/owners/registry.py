@@ -1,27 +1,13 @@
-"""Owners of time, an open list: a file of this folder that registers an Owner is all that a new one needs."""
+"""Owners of time, an open list: a file of this folder that registers an Owner is all that a new one needs.
+
+A package of a user registers others in a module that is an entry point of the group `tidemark.owners`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class Moved(StrEnum):
-    """What an owner can move, and measures are made of."""
-
-    AGE = "age"
-    """How old results are when they become visible, or while they are not."""
-    NUMBER = "number"
-    """How many records, or results, come through."""
-    WORK = "work"
-    """How long an operator works on a window."""
-    REFUSAL = "refusal"
-    """How many records are late or cannot be used."""
-    FIELDS = "fields"
-    """Which fields records have."""
-    ROWS = "rows"
-    """Whether rows are what they are declared to be, and outcomes add up."""
-
+from tidemark.semantics.moved import Moved
 
 OF_TIME = frozenset({Moved.AGE, Moved.NUMBER})
 """What an owner moves in whose time no result becomes visible: results are older, and until then fewer."""
@@ -74,7 +60,7 @@ def register(owner: Owner) -> str:
         ValueError: another owner has the name.
     """
     if owner.name in _OWNERS:
-        msg = f"two files of account/owners/ register {owner.name}: rename one"
+        msg = f"two modules register the owner {owner.name}: rename one"
         raise ValueError(msg)
     _OWNERS[owner.name] = owner
     return owner.name

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import OF_TIME, Moved, Owner, register
+from tidemark.account.owners.registry import OF_TIME, Owner, register
+from tidemark.semantics.moved import Moved
 from tidemark.semantics.segments import SegmentOwner
 
 TARGET = register(

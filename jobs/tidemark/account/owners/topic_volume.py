@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tidemark.account.owners.registry import Moved, Owner, register
+from tidemark.account.owners.registry import Owner, register
+from tidemark.semantics.moved import Moved
 
 TOPIC_VOLUME = register(
     Owner(

@@ -28,6 +28,8 @@ from tidemark.graph import reached
 from tidemark.model.arrival_order import by_arrival
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import Operator
+from tidemark.model.measures.registry import ExplainedBy
+from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.operator_graph import event_times, updates_tables
 from tidemark.model.project.connections import LOCAL, in_clear
 from tidemark.model.project.extras import untried
@@ -37,7 +39,7 @@ from tidemark.model.project.registries import passwords_in_clear
 from tidemark.model.row_per_record import row_per_record
 from tidemark.model.schedules import too_many
 from tidemark.model.slas import channel_spec, sla_spec
-from tidemark.model.slas.sla_spec import QUANTILES, Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import CHANGES, LATENCY_MINUTES
 from tidemark.model.topology import Topology, different_spark, load_each, load_part, name_in
 from tidemark.recorded.queries import recorded_topologies
@@ -195,9 +197,9 @@ def _not_measured(project: Project, topology: Topology, layout: Layout) -> Itera
     Spark reports neither results nor quantiles. Functions of `tidemark.api` in a job may write their tables.
     """
     for spec in sla_spec.load_usable(project.slas, topology).specs:
-        if spec.measure is Measure.STALENESS:
+        if spec.measure is STALENESS:
             table, function, subs = CHANGES, "changed", topology.sub_topologies
-        elif spec.measure in QUANTILES or spec.measure is Measure.BURN_RATE:
+        elif spec.measure.explained is ExplainedBy.RECORDS:
             subs = tuple(sub for sub in topology.sub_topologies if spec.subject in names_in(sub.operators))
             table, function = LATENCY_MINUTES, "measured"
         else:

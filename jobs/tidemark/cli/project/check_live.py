@@ -17,10 +17,12 @@ from tidemark.graph import reached
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
+from tidemark.model.measures.staleness import STALENESS
+from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.project.connections import topic_command
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.toml_keys import length_in_toml
-from tidemark.model.slas.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.promises import waits_for_windows
 from tidemark.sampling.disorder import covering_ms, late_share
@@ -204,16 +206,16 @@ def _silent(sample: TopicSample) -> Iterator[str]:
 def _against_slas(topology: Topology, specs: Sequence[SlaSpec], results: SampleResults) -> Iterator[str]:
     """Yields a warning for each SLA that the newest records already break."""
     for spec in specs:
-        if not isinstance(spec.limits, Sla) or spec.measure not in {Measure.STALENESS, Measure.WATERMARK_LAG}:
+        if not isinstance(spec.limits, Sla) or spec.measure not in {STALENESS, WATERMARK_LAG}:
             continue
         sources = [o for o in _sources(topology, spec.subject) if o.name in results.ages_ms]
         if not sources:
             continue
         oldest = max(sources, key=lambda o: results.ages_ms[o.name])
         newest = min(sources, key=lambda o: results.ages_ms[o.name])
-        judged = newest if spec.measure is Measure.STALENESS else oldest
+        judged = newest if spec.measure is STALENESS else oldest
         newest_age_ms = age_ms = results.ages_ms[judged.name]
-        waits = spec.measure is Measure.WATERMARK_LAG or _waits(topology, spec.subject)
+        waits = spec.measure is WATERMARK_LAG or _waits(topology, spec.subject)
         age_ms += judged.bound_ms if waits else 0
         limit_ms = spec.limits.promised_ms
         if age_ms >= limit_ms:

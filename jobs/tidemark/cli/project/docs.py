@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that follow from specs: the data dictionary, and the list of owners of time."""
+"""Writes the pages of docs/ that follow from specs: the data dictionary, and the lists of owners and measures."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 
 from tidemark.account.owners import OWNERS
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
+from tidemark.model.measures import MEASURES
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.query import kafka_metrics
@@ -58,6 +60,15 @@ are timestamps, even if a map renames them.
 """
 
 
+OF_MEASURES = """\
+# Measures of SLAs
+
+`tidemark docs` writes this page from `jobs/tidemark/model/measures/`. [alerts.md](alerts.md#keys-of-an-sla) has the
+keys of an SLA.
+
+| measure | subject | definition |
+|---|---|---|
+"""
 OF_OWNERS = """\
 # Owners of time and records
 
@@ -85,10 +96,16 @@ def command(_: argparse.Namespace) -> int:
     if not folder.is_dir():
         msg = "docs needs a checkout of Tidemark, whose pages it writes; run it in one"
         raise InvalidArgument(msg)
-    for name, text in (("tables.md", dictionary()), ("owners.md", owners())):
-        (folder / name).write_text(text, encoding="utf-8")
+    for name, text in PAGES.items():
+        (folder / name).write_text(text(), encoding="utf-8")
         say_inert(f"wrote {folder / name}")
     return 0
+
+
+def measures() -> str:
+    """Returns the text of docs/measures.md."""
+    rows = (f"| `{name}` | {measure.of} | {measure.definition} |\n" for name, measure in MEASURES.items())
+    return OF_MEASURES + "".join(rows)
 
 
 def owners() -> str:
@@ -209,3 +226,7 @@ def _word(kind: str) -> str:
     return {"VARCHAR": "string", "TIMESTAMP WITH TIME ZONE": "timestamp", "INTEGER": "int", "BLOB": "binary"}.get(
         kind, kind.lower()
     )
+
+
+PAGES = MappingProxyType({"tables.md": dictionary, "owners.md": owners, "measures.md": measures})
+"""The pages of docs/ that this command writes, with what returns their text."""

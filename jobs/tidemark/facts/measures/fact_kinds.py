@@ -9,7 +9,7 @@ from typing import Any
 
 
 class FactKind(StrEnum):
-    """The kinds of facts about a subject."""
+    """The kinds of facts about a subject that no measure counts."""
 
     NEWEST = "newest"
     """For a table: at_ms, its newest record time."""
@@ -22,26 +22,16 @@ class FactKind(StrEnum):
     """For a source: at_ms, its watermark; idle, true if it is idle."""
     SUB_TOPOLOGY = "sub_topology"
     """For a sub-topology: at_ms, its watermark."""
-    LATENCY = "latency"
-    """For an operator and bucket: n records with that end-to-end latency."""
     LATENCY_MERGED = "latency_merged"
     """For a sink with current rows and a bucket.
 
     n is the number of rows with that end-to-end latency to the files of its table.
     """
     OBJECTIVE = "objective"
-    """As LATENCY, of an operator with an objective.
+    """For an operator with an objective and a bucket: n records with that end-to-end latency.
 
     Its interval begins with a whole minute.
     """
-    RECORDS = "records"
-    """For an operator: n records that came in."""
-    SCHEMA_CHANGES = "schema_changes"
-    """For a source: n changes of its fields."""
-    QUARANTINED = "quarantined"
-    """For an operator: n records that it quarantined."""
-    LATE = "late"
-    """For an operator: n records that it found late."""
     CLOCK = "clock"
     """For a host: n, the possible error of its clock in ms."""
     BEGUN = "begun"
@@ -58,8 +48,6 @@ class FactKind(StrEnum):
     """
     COMPLETE = "complete"
     """For an operator: at_ms, end of a complete interval; n, since when."""
-    ADDED = "added"
-    """For an operator and bucket: n windows with that time of work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +55,7 @@ class Fact:
     """A measurement about a subject; what its fields mean depends on the kind.
 
     Attributes:
-        what: the kind.
+        what: a FactKind, or the name of what a measure counts (`model.measures.registry.Count`).
         subject: what it is about.
         over_ms: the length of the interval before the check that it covers; None: it covers none.
         bucket: of latencies or work; 0 for other kinds.
@@ -76,7 +64,7 @@ class Fact:
         idle: True if a source is idle.
     """
 
-    what: FactKind
+    what: str
     subject: str
     over_ms: int | None = None
     bucket: int = 0
@@ -90,5 +78,5 @@ def facts_in(rows: Iterable[Mapping[str, Any]]) -> list[Fact]:
     found = []
     for row in rows:
         values = {name: value for name, value in row.items() if value is not None}
-        found.append(Fact(**values | {"what": FactKind(row["what"])}))
+        found.append(Fact(**values))
     return found

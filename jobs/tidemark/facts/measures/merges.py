@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tidemark.facts.measures.fact_kinds import Fact, FactKind
 from tidemark.facts.measures.newest_times import newest_ms
+from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.project.layout import Layout
-from tidemark.model.slas.sla_spec import Measure, ResultPlace, SlaSpec
+from tidemark.model.slas.sla_spec import ResultPlace, SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.merges import Merge, merges
 from tidemark.storage.warehouse import stream_tables
@@ -39,7 +40,7 @@ def merged_facts(
 
 def _facts(path: Path, spec: SlaSpec, at_ms: int) -> Iterator[Fact]:
     shown = [merge for merge in merges(path) if merge.shown_at_ms <= at_ms]
-    if spec.measure is Measure.STALENESS:
+    if spec.measure is STALENESS:
         yield Fact(what=FactKind.NEWEST_MERGED, subject=spec.subject, at_ms=_newest_ms(path, shown))
         return
     counts: Counter[int] = Counter()
@@ -51,7 +52,7 @@ def _facts(path: Path, spec: SlaSpec, at_ms: int) -> Iterator[Fact]:
 
 
 def _tables(layout: Layout, topology: Topology, spec: SlaSpec) -> list[Path]:
-    if spec.measure is Measure.STALENESS:
+    if spec.measure is STALENESS:
         return stream_tables(layout, topology.name, spec.subject)
     sink = topology.operators[spec.subject]
     sub = topology.sub_topology_of(sink.name)

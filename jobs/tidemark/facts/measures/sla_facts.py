@@ -14,17 +14,14 @@ from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.measures.batches import BEFORE_LATER, DAY_MS, known_batches, tables_of_batches
 from tidemark.facts.measures.fact_kinds import Fact, FactKind, facts_in
 from tidemark.facts.measures.newest_times import oldest_ms
-from tidemark.facts.path_facts import FINISHED_MS
+from tidemark.model.measures.registry import OUTCOMES, Count, Need
 from tidemark.model.settings.intervals import Interval, is_text, iso
-from tidemark.model.slas.sla_spec import QUANTILES, SHARES, WORK_QUANTILES, Measure, SlaSpec, WhileCatchingUp
+from tidemark.model.slas.sla_spec import SlaSpec, WhileCatchingUp
 from tidemark.model.tables.catalog import BECAME, BROKERS, CAME_IN
 from tidemark.model.topology import Topology
-from tidemark.semantics.buckets import bucket_sql
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
-from tidemark.semantics.critical_path import LatencyState
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.liveness import ENDED_WELL, Liveness
-from tidemark.semantics.schema_watch import OF_RECORDS
 
 SHAPE = {"what": "varchar", "subject": "varchar", "over_ms": "bigint", "bucket": "int", "n": "bigint"}
 SHAPE |= {"at_ms": "bigint", "idle": "boolean"}
@@ -33,18 +30,6 @@ REACHED_WITHIN_MS = DAY_MS
 
 Only its table has the newest record time of a sink that wrote nothing for longer.
 """
-JUDGED_BY_CLOCKS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.COMPLETENESS, Measure.COMPLETE_BY})
-"""Measures that may lie ahead of the clock.
-
-They do where a producer's clock is wrong.
-"""
-COUNTED_RECORDS = frozenset({Measure.RECORDS, *SHARES})
-"""Measures that count the records of an operator."""
-JUDGED_BY_START = JUDGED_BY_CLOCKS | {Measure.RECORDS}
-"""Measures for which it counts since when the topology runs."""
-MEASURED = ", ".join(
-    f"'{state}'" for state in (LatencyState.INPUT, LatencyState.MEASURED, LatencyState.CLAMPED_NEGATIVE)
-)
 ACCOUNTS = f"""
     WITH {{known}},
     counted AS (
@@ -95,18 +80,20 @@ def facts(
     has `at_ms` too; the others have `n`.
     """
     specs = list(specs)
-    over_ms = (spec.over_ms for spec in specs if spec.measure in COUNTED_RECORDS)
-    since_ms = at_ms - max([DAY_MS, *over_ms])
+    counts_outcomes = [spec for spec in specs if any(count.rows == OUTCOMES for count in spec.measure.counts)]
+    since_ms = at_ms - max([DAY_MS, *(spec.over_ms for spec in counts_outcomes)])
     batches = known_batches(tables, topology.name, at_ms=at_ms, since_ms=since_ms)
-    is_start_needed = any(spec.measure in JUDGED_BY_START for spec in specs)
+    is_start_needed = any(Need.START in spec.measure.needs for spec in specs)
     begun_ms = oldest_ms(tables_of_batches(tables, topology.name)) if is_start_needed else None
     working = (
         [name for name, driver in drivers.items() if driver.works] if any(map(_asks_for_idle_sources, specs)) else []
     )
-    outcomes = batches.outcomes(topology)
-    parts = list(measurements(specs, at_ms, outcomes=outcomes, begun_ms=begun_ms, working=working))
+    joined = f"JOIN finished AS f USING (sub_topology, batch_id) {BEFORE_LATER}"
+    finished = f"SELECT t.*, f.finished_at AS batch_finished_at FROM ({batches.outcomes(topology)}) AS t {joined}"
+    parts = list(measurements(specs, at_ms, begun_ms=begun_ms, working=working))
     # Without parts there would be no valid query.
-    measured = f"WITH {batches.sql} {' UNION ALL '.join(parts)}" if parts else None
+    tables_of_parts = f"{batches.sql}, {OUTCOMES} AS ({finished})" if counts_outcomes else batches.sql
+    measured = f"WITH {tables_of_parts} {' UNION ALL '.join(parts)}" if parts else None
     rows = [] if measured is None else tables.ask(measured, [topology.name, at_ms]).objects
     return [*facts_in(rows), *_catching_up(specs, drivers)]
 
@@ -136,49 +123,41 @@ def newest_fact(table: str, newest_ms: int | None) -> Fact:
 
 
 def measurements(
-    specs: list[SlaSpec], at_ms: int, *, outcomes: str, begun_ms: int | None = None, working: Collection[str] = ()
+    specs: list[SlaSpec], at_ms: int, *, begun_ms: int | None = None, working: Collection[str] = ()
 ) -> Iterator[str]:
     """Yields a SELECT for each measurement that *specs* need.
 
     Args:
         specs: the SLAs.
         at_ms: the instant of the check, epoch ms.
-        outcomes: a SELECT of the outcomes from which records are counted.
         begun_ms: when the oldest batch in the log of `batches` was finished, epoch ms; None: it is not known.
         working: the streams whose drivers work.
     """
-
-    def overs(*measures: Measure) -> Iterator[Interval]:
-        # One query for all SLAs over the same interval.
-        lengths: set[int] = set()
-        for spec in specs:
-            if spec.measure in measures and not spec.compliance:
-                lengths.update(spec.lengths_ms)
-        for over_ms in sorted(lengths):
-            yield Interval(at_ms - over_ms, at_ms)
-
-    used = {spec.measure for spec in specs}
+    needs = {need for spec in specs for need in spec.measure.needs}
     if any(map(_asks_for_idle_sources, specs)):
         yield from _watermarks(working)
-    if not used.isdisjoint(JUDGED_BY_START):
+    if Need.CLOCKS in needs:
         yield _clocks(at_ms)
+    if Need.START in needs:
         yield _first_start_select(begun_ms)
     yield from _starting(specs, at_ms)
-    yield from _completions(specs, at_ms)
-    for over in overs(*COUNTED_RECORDS):
-        yield _records(FactKind.RECORDS, "records_in", over, outcomes)
-    for measure, outcome in SHARES.items():
-        for over in overs(measure):
-            yield _records(FactKind(outcome), outcome, over, outcomes)
-    yield from map(_schema_changes, overs(Measure.SCHEMA_CHANGES))
-    yield from map(_latencies, overs(*QUANTILES, Measure.BURN_RATE))
-    yield from map(_buckets_select, overs(*WORK_QUANTILES))
+    if Need.COMPLETIONS in needs:
+        yield _completions(specs, at_ms)
+    # An objective is counted by `objectives`. SLAs that count the same over the same time have one query.
+    counted = {
+        (count, over_ms)
+        for spec in specs
+        if not spec.compliance
+        for count in spec.measure.counts
+        for over_ms in spec.lengths_ms
+    }
+    for count, over_ms in sorted(counted, key=lambda each: (each[0].what, each[1])):
+        yield _counted(count, Interval(at_ms - over_ms, at_ms))
 
 
 def _asks_for_idle_sources(spec: SlaSpec) -> bool:
     # Their watermarks tell them.
-    by_watermarks = {Measure.WATERMARK_LAG, Measure.COMPLETENESS, Measure.SCHEMA_CHANGES}
-    return spec.ignore_when_idle or spec.measure in by_watermarks
+    return spec.ignore_when_idle or Need.WATERMARKS in spec.measure.needs
 
 
 def _watermarks(working: Iterable[str]) -> Iterator[str]:
@@ -254,15 +233,13 @@ def _starting(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     yield f"{starting} FROM ({of_topology}) WHERE start_ms >= {at_ms - HANGS_AFTER_MS} AND {rests}"
 
 
-def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
-    """Yields a SELECT of complete intervals by operator, if *specs* need it.
+def _completions(specs: Iterable[SlaSpec], at_ms: int) -> str:
+    """Returns a SELECT of complete intervals by operator.
 
-    They are the newest at *at_ms*, and those that were complete since the longest `over` of the SLAs. A late record
-    before a table's first interval adds earlier ones, after those that follow them: these have no deadline.
+    They are the newest at *at_ms*, and those that were complete since the longest `over` of the SLAs that need them. A
+    late record before a table's first interval adds earlier ones, after those that follow them: these have no deadline.
     """
-    lengths_ms = [spec.over_ms for spec in specs if spec.measure is Measure.COMPLETE_BY]
-    if not lengths_ms:
-        return
+    lengths_ms = [spec.over_ms for spec in specs if Need.COMPLETIONS in spec.measure.needs]
     since_ms = at_ms - max(lengths_ms)
     ended = _row(FactKind.COMPLETE, "operator", at_ms="epoch_ms(interval_end)", n="epoch_ms(decided_at)")
     newest = "interval_end = max(interval_end) OVER (PARTITION BY operator)"
@@ -270,7 +247,7 @@ def _completions(specs: Iterable[SlaSpec], at_ms: int) -> Iterator[str]:
     in_order = f"coalesce(decided_at <= min(decided_at) OVER ({after}), true)"
     first = f"topology = $1 AND reopened_at IS NULL AND epoch_ms(decided_at) <= {at_ms}"
     lately = f"epoch_ms(decided_at) > {since_ms} AND {in_order}"
-    yield f"{ended} FROM completeness WHERE {first} QUALIFY {newest} OR ({lately})"
+    return f"{ended} FROM completeness WHERE {first} QUALIFY {newest} OR ({lately})"
 
 
 def _first_start_select(begun_ms: int | None) -> str:
@@ -288,53 +265,18 @@ def _first_start_select(begun_ms: int | None) -> str:
     return f"{at_ms} FROM ({started} UNION ALL {finished})"
 
 
-def _records(what: FactKind, column: str, over: Interval, outcomes: str) -> str:
-    """Returns a SELECT of records by operator, from a *column* of `operator_batches`.
-
-    It counts the batches that were finished in the interval *over*.
-    """
-    counted = _row(what, "t.operator", over, n=f"sum(t.{column})")
-    finished = f"JOIN finished AS f USING (sub_topology, batch_id) {BEFORE_LATER} AND {over.holds('f.finished_at')}"
-    return f"{counted} FROM ({outcomes}) AS t {finished} GROUP BY t.operator"
-
-
-def _schema_changes(over: Interval) -> str:
-    """Returns a SELECT of the changes of fields, by source.
-
-    It counts those that were found in the interval *over*, each once.
-    """
-    changes = _row(FactKind.SCHEMA_CHANGES, "source", over, n="count(DISTINCT (field, change, found_at))")
-    counted = ", ".join(f"'{change}'" for change in OF_RECORDS)
-    of_records = f"topology = $1 AND {over.holds('found_at')} AND change IN ({counted})"
-    return f"{changes} FROM schema_changes WHERE {of_records} GROUP BY source"
+def _counted(count: Count, over: Interval) -> str:
+    """Returns a SELECT of what a measure counts in the interval *over*, by subject and bucket."""
+    ends = {"start": f"'{iso(over.start_ms)}'", "end": f"'{iso(over.end_ms)}'"}
+    rows = count.rows.format(**ends, start_ms=over.start_ms, end_ms=over.end_ms)
+    within = "" if count.at is None else f" WHERE {over.holds(count.at)}"
+    grouped, values = count.subject, {"n": count.n}
+    if count.bucket is not None:
+        grouped, values = f"{count.subject}, {count.bucket}", {"bucket": count.bucket, "n": count.n}
+    return f"{_row(count.what, count.subject, over, **values)} FROM {rows}{within} GROUP BY {grouped}"
 
 
-def _latencies(over: Interval) -> str:
-    """Returns a SELECT of records by operator and latency bucket.
-
-    The latency is end to end. It counts the records that finished in the interval *over*.
-    """
-    counted = _row(FactKind.LATENCY, "operator", over, bucket="b.bucket", n="sum(b.n)")
-    finished = f"topology = $1 AND {over.holds('finished_at')}"
-    buckets = f"SELECT operator, explode(buckets) AS b FROM latency_minutes WHERE {finished}"
-    return f"{counted} FROM ({buckets}) GROUP BY operator, b.bucket"
-
-
-def _buckets_select(over: Interval) -> str:
-    """Returns a SELECT of windows by operator and bucket of its work.
-
-    The work is the time that the operator worked on the window. It counts the windows whose path was finished in the
-    interval *over*.
-    """
-    bucket = bucket_sql("worked_ms")
-    added = _row(FactKind.ADDED, "operator", over, bucket=bucket, n="count(*)")
-    finished = f"{FINISHED_MS} >= {over.start_ms} AND {FINISHED_MS} < {over.end_ms}"
-    windows = f"SELECT window_start, window_end FROM critical_paths WHERE topology = $1 AND {finished}"
-    of_windows = f"FROM critical_path_steps WHERE topology = $1 AND (window_start, window_end) IN ({windows})"
-    return f"{added} {of_windows} AND state IN ({MEASURED}) AND worked_ms IS NOT NULL GROUP BY operator, {bucket}"
-
-
-def _row(what: FactKind, subject: str, over: Interval | None = None, **values: str) -> str:
+def _row(what: str, subject: str, over: Interval | None = None, **values: str) -> str:
     """Returns a SELECT in the common SHAPE; columns without value are null."""
     expressions = {"what": f"'{what}'", "subject": subject, **values}
     expressions |= {"over_ms": str(over.length_ms)} if over else {}

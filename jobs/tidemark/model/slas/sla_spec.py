@@ -9,12 +9,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any
 
 from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.model.kinds.operator import Operator
+from tidemark.model.measures import MEASURES
+from tidemark.model.measures.burn_rate import BURN_RATE
+from tidemark.model.measures.complete_by import COMPLETE_BY
+from tidemark.model.measures.completeness import COMPLETENESS, OUTCOMES
+from tidemark.model.measures.registry import Measure, Thresholds
+from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.project.files import Project
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.maintenance_windows import (
@@ -22,8 +26,6 @@ from tidemark.model.settings.maintenance_windows import (
     WeeklyHours,
     calendar,
     maintenance_windows,
-    minute_of_day,
-    zone_named,
 )
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import (
@@ -37,65 +39,15 @@ from tidemark.model.settings.toml_keys import (
     read_whole,
     suggestion_of,
 )
-from tidemark.model.tables.catalog import CHANGES, TABLES
 from tidemark.model.topology import Topology, name_in, of_jobs
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import (
     BurnRate,
-    ChangeMaximums,
-    ContractRule,
-    Deadline,
     Objective,
-    RecordMinimums,
     Severity,
-    ShareMaximums,
     Sla,
 )
-
-
-class Measure(StrEnum):
-    """Measures of a subject, in ms unless stated otherwise."""
-
-    STALENESS = "staleness"
-    """Age of a table: check's instant − newest visible record time."""
-    LATENCY_P50 = "latency_p50"
-    """End-to-end latency of an operator's records, from buckets."""
-    LATENCY_P90 = "latency_p90"
-    LATENCY_P99 = "latency_p99"
-    OPERATOR_LATENCY_P50 = "operator_latency_p50"
-    """Work of an operator on a streaming window, ms.
-
-    It does not include the time that it waited or was queued.
-    """
-    COMPLETENESS = "completeness"
-    """Age of a finished batch whose outcomes do not add up.
-
-    0 while the outcomes of all batches add up.
-    """
-    WATERMARK_LAG = "watermark_lag"
-    """Lag of a source or sub-topology: the check's instant − its watermark."""
-    RECORDS = "records"
-    """Number of records that an operator read; at least a limit."""
-    BURN_RATE = "burn_rate"
-    """Rate at which slow records use up the error budget.
-
-    A slow record takes longer than the threshold. At 1 the budget is used up exactly at its end. The burn rate over a
-    twelfth of the time must also reach a limit, so that an ended problem does not break the SLA.
-    """
-    COMPLETE_BY = "complete_by"
-    """Time from the end of an interval until it was complete.
-
-    While it is not complete, until the check's instant.
-    """
-    CONTRACT = "contract"
-    """Number of rows that break a contract of tables."""
-    SCHEMA_CHANGES = "schema_changes"
-    """Number of new, vanished and retyped fields of a source's topic."""
-    QUARANTINED_SHARE = "quarantined_share"
-    """Share of the records that an operator read and quarantined."""
-    LATE_SHARE = "late_share"
-    """Share of the records that an operator read and found late."""
 
 
 class ResultPlace(StrEnum):
@@ -116,30 +68,6 @@ class WhileCatchingUp(StrEnum):
     """The SLA passes, and its result gives the reason."""
 
 
-QUANTILES: Mapping[Measure, float] = MappingProxyType(
-    {
-        Measure.LATENCY_P50: 0.5,
-        Measure.LATENCY_P90: 0.9,
-        Measure.LATENCY_P99: 0.99,
-    }
-)
-"""The quantile of each measure that is read from buckets."""
-WORK_QUANTILES: Mapping[Measure, float] = MappingProxyType({Measure.OPERATOR_LATENCY_P50: 0.5})
-"""The quantile of each measure of an operator's own work on windows."""
-SHARES: Mapping[Measure, str] = MappingProxyType({Measure.QUARANTINED_SHARE: "quarantined", Measure.LATE_SHARE: "late"})
-"""By measure of a share of the records that an operator read, the outcome whose records it counts."""
-OF_LATENESS = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.BURN_RATE, Measure.COMPLETE_BY, *QUANTILES})
-"""The measures that say whether results come in time; the work of an operator does not."""
-OF_OPERATORS = frozenset(
-    {Measure.WATERMARK_LAG, Measure.RECORDS, Measure.BURN_RATE, *SHARES, *QUANTILES, *WORK_QUANTILES}
-)
-"""The measures that every operator, source or sub-topology may have."""
-EXCUSED_WHILE_CATCHING_UP = (Measure.STALENESS, Measure.WATERMARK_LAG, *QUANTILES, Measure.BURN_RATE)
-"""The measures that `while_catching_up` may excuse: late records."""
-Thresholds: TypeAlias = Sla | RecordMinimums | BurnRate | ContractRule | Deadline | ChangeMaximums | ShareMaximums
-"""Thresholds of lengths, records, burn rates, contracts, intervals, changes or shares."""
-ALL_TABLES = "tables"
-"""The subject of a contract about every table of the topology."""
 SHORT = 12
 """Divisor of `over`: a burn rate is also measured over that time."""
 
@@ -224,7 +152,7 @@ class SlaSpec:
     @property
     def lengths_ms(self) -> tuple[int, ...]:
         """Returns all times over which it is measured."""
-        return (self.over_ms, self.short_ms) if self.measure is Measure.BURN_RATE else (self.over_ms,)
+        return (self.over_ms, self.short_ms) if isinstance(self.limits, BurnRate) else (self.over_ms,)
 
     def is_in_maintenance(self, at_ms: int) -> bool:
         """Returns whether *at_ms* (epoch ms) is in a maintenance window."""
@@ -272,7 +200,7 @@ class Slas:
         limits_ms: list[float] = []
         for spec in self.specs:
             match spec.limits:
-                case Sla() if spec.measure in QUANTILES:
+                case Sla() if spec.measure.is_latency:
                     limits_ms.append(spec.limits.least_ms)
                 case BurnRate():
                     limits_ms.append(spec.limits.objective.threshold_ms)
@@ -307,24 +235,17 @@ MAINTENANCE = "maintenance"
 RECORDED = "recorded"
 """Key of a topology without a file, of queries of jobs."""
 RESOLVE_AFTER_MS = 600_000
-OVER_MS = 600_000
 GROUPS_OVER_MS = 86_400_000
 """Time after which an unseen group of rows counts no more."""
-CHANGES_OVER_MS = 86_400_000
-"""Time over which changes of fields are counted."""
-CONTRACTS_OVER_MS = 3_600_000
-"""Shortest time over which contracts are judged, all of them at once."""
 CLOCKS_APART_MS = 60_000
 """Largest lead of a check's instant over this clock.
 
 The scheduler that sets the instant has a clock of its own.
 """
-OUTCOMES = "outcomes"
-"""The subject of the measure completeness: the updates of all operators by outcome."""
 DEFAULT_SLAS: Mapping[str, Any] = {
     "nothing_gets_lost": {
         "subject": OUTCOMES,
-        "measure": Measure.COMPLETENESS,
+        "measure": COMPLETENESS.name,
         "error_after": "1 ms",
         "owner": "tidemark",
     }
@@ -498,7 +419,7 @@ def _is_setting(name: str, value: Any, settings: Collection[str]) -> bool:
 def _is_about_operators(mistake: InvalidSpec, table: Any) -> bool:
     """Returns True if *mistake* in the *table* of an SLA may be none with other operators."""
     key = mistake.key.rpartition(".")[2]
-    return key in {"subject", "by", "place"} or (key == "measure" and table.get(key) in {*Measure})
+    return key in {"subject", "by", "place"} or (key == "measure" and table.get(key) in MEASURES)
 
 
 def _specs(file: str, name: str, table: Any, topology: Topology) -> tuple[SlaSpec, ...]:
@@ -538,9 +459,10 @@ def _read_specs(
 def _spec(keys: Keys, name: str, topology: Topology) -> SlaSpec:
     # Only one measure has this key, so it need not be named.
     complete_by = keys.text("complete_by", "10 min", None, form=DEADLINE)
-    measure = keys.choice("measure", Measure, Measure.STALENESS if complete_by is None else Measure.COMPLETE_BY)
-    if complete_by is not None and measure is not Measure.COMPLETE_BY:
-        keys.fail("complete_by", f"is set, but measure is {measure.value!r}", "leave one of the two out")
+    usual = STALENESS if complete_by is None else COMPLETE_BY
+    measure = MEASURES[keys.word("measure", MEASURES, usual.name)]
+    if complete_by is not None and measure is not COMPLETE_BY:
+        keys.fail("complete_by", f"is set, but measure is {measure.name!r}", "leave one of the two out")
     by = keys.names("by", '["sensor"]', ())
     subject = _subject(keys, measure, topology, by)
     spec = SlaSpec(
@@ -549,7 +471,7 @@ def _spec(keys: Keys, name: str, topology: Topology) -> SlaSpec:
         place=_place(keys, measure, subject, topology),
         measure=measure,
         by=by,
-        limits=_limits(keys, measure),
+        limits=measure.limits(keys),
         over_ms=_over_ms(keys, measure, by),
         severity=Severity(keys.choice("severity", Severity, Severity.CRITICAL)),
         **_of_any(keys, measure),
@@ -584,7 +506,7 @@ def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]
     for key in keys.content:
         if key in OF_AN_OBJECTIVE:
             keys.fail(key, "is set, but an objective has its own", "leave it out")
-    subject = _subject(keys, Measure.BURN_RATE, topology, ())
+    subject = _subject(keys, BURN_RATE, topology, ())
 
     def read(of_objective: Keys) -> tuple[int, list[BurnRate]]:
         threshold_ms = of_objective.duration("latency", "30 s")
@@ -604,7 +526,7 @@ def _objective(keys: Keys, name: str, topology: Topology) -> tuple[SlaSpec, ...]
             of_objective.fail("target", f"is {target:g}, whose budget cannot burn at the rate {rate:g}", remedy)
 
     window_ms, limits = read_inner(keys, "objective", keys.get("objective", dict, OBJECTIVE_EXAMPLE), read)
-    shared = {"subject": subject, "measure": Measure.BURN_RATE, **_of_any(keys, Measure.BURN_RATE)}
+    shared = {"subject": subject, "measure": BURN_RATE, **_of_any(keys, BURN_RATE)}
     return tuple(
         SlaSpec(
             name=_window_name(name, window),
@@ -653,28 +575,21 @@ def _refuse_unseen_groups(keys: Keys, spec: SlaSpec) -> None:
 
 
 def _over_ms(keys: Keys, measure: Measure, by: Collection[str]) -> int:
-    if measure is Measure.CONTRACT:
-        return CONTRACTS_OVER_MS
-    usual_ms = CHANGES_OVER_MS if measure is Measure.SCHEMA_CHANGES else OVER_MS
-    over_ms: int = keys.duration("over", "10 min", GROUPS_OVER_MS if by else usual_ms)
+    if measure.fixed_over_ms is not None:
+        return measure.fixed_over_ms
+    over_ms: int = keys.duration("over", "10 min", GROUPS_OVER_MS if by else measure.usual_over_ms)
     return over_ms
 
 
 def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[str]) -> str:
     if by:
         return _subject_of_groups(keys, measure, topology, by)
-    allowed = subjects(measure, topology)
-    if not topology.outside_sources and measure in OF_OPERATORS:
+    allowed = measure.subjects(topology)
+    if not topology.outside_sources and measure.any_operator:
         return str(keys.text("subject", "orders"))  # nothing was recorded yet, so any query may come
-    if not allowed and measure is Measure.SCHEMA_CHANGES:
-        remedy = "watch a source of a topic whose records are in JSON, or name the schemas of a registry"
-        keys.fail("measure", f"is {measure.value!r}, but no source has such records", remedy)
-    if not allowed and measure is Measure.LATE_SHARE:
-        remedy = 'write allowed_lateness = "1 min" at a source, or measure quarantined_share'
-        keys.fail("measure", f"is {measure.value!r}, but no operator finds records late", remedy)
     if not allowed:
-        remedy = 'write complete = { every = "1 h" } at the operator of a table'
-        keys.fail("measure", f"is {measure.value!r}, but no operator has the key complete", remedy)
+        problem, remedy = measure.without_subjects
+        keys.fail("measure", f"is {measure.name!r}, but {problem}", remedy)
     subject = str(keys.text("subject", allowed[0]))
     if subject not in allowed:
         problem, remedy = f"is {subject!r}, which has no {measure}", f"use one of {', '.join(allowed)}"
@@ -684,7 +599,7 @@ def _subject(keys: Keys, measure: Measure, topology: Topology, by: Collection[st
 
 def _subject_of_groups(keys: Keys, measure: Measure, topology: Topology, by: Collection[str]) -> str:
     """Reads the operator whose staleness is judged for each group *by* columns."""
-    if measure is not Measure.STALENESS:
+    if measure is not STALENESS:
         remedy = 'leave it out, or measure = "staleness"'
         keys.fail("by", f"is set, but {measure} is not measured by groups", remedy, beside=DECIDING)
     grouped = {name: o.groups for name, o in topology.operators.items() if o.groups}
@@ -701,9 +616,9 @@ def _subject_of_groups(keys: Keys, measure: Measure, topology: Topology, by: Col
 
 def _while_catching_up(keys: Keys, measure: Measure) -> WhileCatchingUp:
     chosen = WhileCatchingUp(keys.choice("while_catching_up", WhileCatchingUp, WhileCatchingUp.COUNT))
-    if chosen is WhileCatchingUp.EXCUSE and measure not in EXCUSED_WHILE_CATCHING_UP:
+    if chosen is WhileCatchingUp.EXCUSE and not measure.is_excusable:
         problem = f"is {chosen.value!r}, but {measure} is not late while a stream catches up"
-        remedy = f"leave it out, or measure {', '.join(EXCUSED_WHILE_CATCHING_UP)}"
+        remedy = f"leave it out, or measure {', '.join(name for name, each in MEASURES.items() if each.is_excusable)}"
         keys.fail("while_catching_up", problem, remedy, beside=DECIDING)
     return chosen
 
@@ -714,130 +629,10 @@ def _place(keys: Keys, measure: Measure, subject: str, topology: Topology) -> Re
     if place is ResultPlace.VIEW:
         return place
     tables = [o for o in topology.operators.values() if o.result_table]
-    sinks = [o for o in tables if subject == (o.result_table if measure is Measure.STALENESS else o.name)]
-    if not sinks or not (measure is Measure.STALENESS or measure in QUANTILES):
+    sinks = [o for o in tables if subject == (o.result_table if measure is STALENESS else o.name)]
+    if not sinks or not (measure is STALENESS or (measure.is_latency)):
         problem = f"is {place.value!r}, but {measure} of {subject!r} is not measured in a sink's table"
         remedy = "leave it out, or measure staleness or a latency of a sink with a table"
         keys.fail("place", problem, remedy, beside=(*DECIDING, "subject"))
     # Both places of an append-only table are the same.
     return place if any(not sink.appends_each_record for sink in sinks) else ResultPlace.VIEW
-
-
-def subjects(measure: Measure, topology: Topology) -> tuple[str, ...]:
-    """Returns the subjects of *topology* that have *measure*."""
-    operators = topology.operators.values()
-    sinks = tuple(o.result_table for o in operators if o.result_table)
-    if measure is Measure.STALENESS:
-        return (*sinks, CHANGES.name)
-    if measure is Measure.CONTRACT:
-        # The other tables of operators are those of hops.
-        others = (o.output_table for o in operators if o.output_table and o.output_table not in sinks)
-        return (ALL_TABLES, *sinks, *others, *TABLES)
-    if measure is Measure.WATERMARK_LAG:
-        sources = (o.name for o in operators if o.is_source)
-        return (*sources, *names_in(topology.sub_topologies))
-    if measure is Measure.COMPLETE_BY:
-        return tuple(o.name for o in operators if o.complete)
-    if measure is Measure.LATE_SHARE and not topology.jobs:
-        return tuple(o.name for o in operators if _finds_late(o, topology))
-    if measure is Measure.SCHEMA_CHANGES:
-        return tuple(o.name for o in operators if o.is_watched)
-    return (OUTCOMES,) if measure is Measure.COMPLETENESS else tuple(topology.operators)
-
-
-def _finds_late(operator: Operator, topology: Topology) -> bool:
-    """Returns True if records may be late for *operator*: an aggregate, or a strict source or join."""
-    joined = topology.operators.get(operator.joined_table or "")
-    return operator.allowed_lateness_ms is not None or (joined is not None and joined.is_strict)
-
-
-def _limits(keys: Keys, measure: Measure) -> Thresholds:
-    match measure:
-        case Measure.RECORDS:
-            return _at_least(keys)
-        case Measure.BURN_RATE:
-            return _burn_rate(keys)
-        case Measure.CONTRACT:
-            return ContractRule()
-        case Measure.COMPLETE_BY:
-            return _deadline(keys)
-        case Measure.SCHEMA_CHANGES:
-            return _at_most(keys)
-        case share if share in SHARES:
-            return _shares_at_most(keys)
-        case _:
-            return _lengths(keys, measure)
-
-
-def _deadline(keys: Keys) -> Deadline:
-    """Reads `complete_by`: a length after the end, or a time of day."""
-    text = keys.text("complete_by", "10 min")
-    clock, _, zone = text.partition(" ")
-    if (minute := minute_of_day(clock)) is None:
-        return Deadline(after_ms=keys.duration("complete_by", "10 min"))
-    if zone and zone_named(zone) is None:
-        keys.fail("complete_by", f"is {text!r}, which names no time zone", 'write complete_by = "06:00 Europe/Berlin"')
-    return Deadline(minute=minute, timezone=zone or "UTC")
-
-
-def _at_least(keys: Keys) -> RecordMinimums:
-    warn, error = keys.count("warn_below", "100", None), keys.count("error_below", "100", None)
-    try:
-        return RecordMinimums(warn_below=warn, error_below=error)
-    except InvalidArgument:
-        remedy = "write one or both, error_below not above warn_below: warn_below = 100, error_below = 1"
-        _refuse_pair(keys, "warn_below", "error_below", remedy)
-
-
-def _at_most(keys: Keys) -> ChangeMaximums:
-    warn, error = (keys.count(key, "0", None, least=0) for key in ("warn_above", "error_above"))
-    try:
-        return ChangeMaximums(warn_above=warn, error_above=error)
-    except InvalidArgument:
-        remedy = "write one or both, warn_above not above error_above: warn_above = 0, error_above = 5"
-        _refuse_pair(keys, "warn_above", "error_above", remedy)
-
-
-def _shares_at_most(keys: Keys) -> ShareMaximums:
-    warn, error = (keys.number(key, "0.01", None) for key in ("warn_above", "error_above"))
-    try:
-        return ShareMaximums(warn_above=warn, error_above=error, min_records=keys.count("min_records", "100", 1))
-    except InvalidArgument:
-        remedy = "write one or both as shares from 0 to below 1, warn_above not above error_above: error_above = 0.05"
-        _refuse_pair(keys, "warn_above", "error_above", remedy)
-
-
-def _burn_rate(keys: Keys) -> BurnRate:
-    threshold_ms = keys.duration("threshold", "30 s")
-    target = keys.number("target", "0.99", ...)
-    # At a rate of 14.4 an hour uses up a fiftieth of a budget of 30 days.
-    warn, error = keys.number("warn_at", "1", 1), keys.number("error_at", "14.4", 14.4)
-    try:
-        objective = Objective(threshold_ms=threshold_ms, target=target)
-    except InvalidArgument:
-        keys.fail("target", f"is {target:g}", "write the share of records within the threshold: target = 0.99")
-    try:
-        return BurnRate(
-            objective=objective, warn_at=warn, error_at=error, min_records=keys.count("min_records", "100", 1)
-        )
-    except InvalidArgument:
-        highest = f"error_at at most {1 / (1 - target):g}, the rate at which all records are over the threshold"
-        keys.fail("warn_at", f"is {warn:g} and error_at is {error:g}", f"write warn_at below error_at, and {highest}")
-
-
-def _lengths(keys: Keys, measure: Measure) -> Sla:
-    warn_ms, error_ms = keys.duration("warn_after", "30 s", None), keys.duration("error_after", "30 s", None)
-    min_records = keys.count("min_records", "100", 1) if measure in QUANTILES else 1
-    try:
-        return Sla(warn_after_ms=warn_ms, error_after_ms=error_ms, min_records=min_records)
-    except InvalidArgument:
-        remedy = 'write one or both, warn_after below error_after: warn_after = "30 s", error_after = "2 min"'
-        _refuse_pair(keys, "warn_after", "error_after", remedy)
-
-
-def _refuse_pair(keys: Keys, warn: str, error: str, remedy: str) -> NoReturn:
-    """Refuses limits that are both missing, or in the wrong order."""
-    problem = f"and {error} are missing"
-    if warn in keys.content or error in keys.content:
-        problem = f"is {keys.content.get(warn, 'missing')!r} and {error} is {keys.content.get(error, 'missing')!r}"
-    keys.fail(warn, problem, remedy, beside=("measure", "objective", warn, error))

@@ -20,11 +20,11 @@ from tidemark.facts.answers import Row
 from tidemark.facts.checks import CAUSES, MEASURED, Check, newest_check
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.stream_facts import StreamFacts
+from tidemark.model.measures import MEASURES
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_event_rows import causes_of_row
 from tidemark.model.sla_events import AlertCause
-from tidemark.model.slas.sla_spec import OF_LATENESS
 from tidemark.model.topology import Topology
 from tidemark.reports.pages.partitions import partitions
 from tidemark.semantics.incidents import BROKEN
@@ -320,7 +320,8 @@ def counts_of(rows: Sequence[Row]) -> dict[str, int]:
 def verdict_of(streams: Sequence[Row], slas: Row, findings: Sequence[WhyFinding]) -> str:
     """Returns the verdict on a topology."""
     causes = {finding.cause for finding in findings}
-    ages = (row["verdict"] for row in slas["rows"] if row["measure"] in OF_LATENESS)
+    of_lateness = [name for name, measure in MEASURES.items() if measure.is_of_lateness]
+    ages = (row["verdict"] for row in slas["rows"] if row["measure"] in of_lateness)
     is_measured = not slas["is_overdue"] and any(verdict != Verdict.UNKNOWN for verdict in ages)
     # The worst verdict comes first, and the first that applies counts.
     rules = {

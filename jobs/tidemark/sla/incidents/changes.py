@@ -10,11 +10,12 @@ from itertools import pairwise
 
 from tidemark.collecting import names_in
 from tidemark.errors import InvalidArgument
+from tidemark.model.measures.registry import Thresholds
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.sla_events import Alert, AlertCause, IncidentChange, SlaResult, in_time, still_open
-from tidemark.model.slas.sla_spec import SlaSpec, Thresholds
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change, SlaState, follow, interrupted
 from tidemark.semantics.repairs import DECISION

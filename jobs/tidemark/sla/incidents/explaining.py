@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TypeAlias
 
-from tidemark.account.cause import OF_ROWS, Known, cause_in
+from tidemark.account.cause import Known, cause_in
 from tidemark.account.contract import owner_of_culprit
 from tidemark.account.excess import path_of
 from tidemark.account.explanation import Answer, CausingOwner, Explanation, Leaf
 from tidemark.account.text import told
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
+from tidemark.model.measures.registry import ExplainedBy
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import AlertCause
 from tidemark.model.topology import Topology
@@ -60,7 +61,7 @@ def explainer(topology: Topology, layout: Layout, stored: Stored, *, at_ms: int)
     def explain(status: Status) -> Explained:
         spec = status.spec
         try:
-            if spec.measure in OF_ROWS:
+            if spec.measure.explained is ExplainedBy.CULPRIT:
                 found = owner_of_culprit(topology, spec.measure, status.culprit, broken=status.records or 0)
             else:
                 found = cause_in(known(spec.over_ms), spec)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from tidemark.collecting import names_in
 from tidemark.graph import reached
-from tidemark.model.slas.sla_spec import ALL_TABLES, OUTCOMES
+from tidemark.model.measures.completeness import OUTCOMES
+from tidemark.model.measures.contract import ALL_TABLES
 from tidemark.model.tables.catalog import CHANGES
 from tidemark.model.topology import Topology
 

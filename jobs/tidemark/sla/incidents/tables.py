@@ -18,13 +18,14 @@ from tidemark.collecting import present
 from tidemark.facts.checks import Check, newest_check
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.report_rows import lies_in, report_rows, rows_in
+from tidemark.model.measures.completeness import COMPLETENESS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.sla_event_rows import TABLE_OF, E, events_of, row_of, rows_of
 from tidemark.model.sla_events import Alert, AlertDecided, Delivery, IncidentChange, SlaResult, still_open
 from tidemark.model.slas.channel_spec import Channel
-from tidemark.model.slas.sla_spec import Measure, SlaSpec
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.tables.catalog import ALERTS, DELIVERIES, INCIDENTS, SLA_RESULTS
 from tidemark.model.topology import Topology, load_each
 from tidemark.reports.batch_job import AT_MOST_S, report_lock
@@ -93,7 +94,7 @@ def open_account_before(layout: Layout, topology: str, at_ms: int, run_id: str) 
     That check is the last one by another run than *run_id* which measured completeness. It is epoch ms; None: it found
     no open account.
     """
-    is_measured = (pl.col("measure") == Measure.COMPLETENESS.value) & pl.col("observed_ms").is_not_null()
+    is_measured = (pl.col("measure") == COMPLETENESS.name) & pl.col("observed_ms").is_not_null()
     where = (_before(at_ms), _by_others(run_id), is_measured)
     check = _newest_check(layout, topology, *where, columns=["observed_ms"])
     # A closed account has been open for 0 ms.

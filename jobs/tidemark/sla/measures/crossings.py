@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.collecting import names_in
-from tidemark.model.slas.sla_spec import Measure, SlaSpec
+from tidemark.model.measures.contract import CONTRACT
+from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.semantics.incidents import BROKEN
 from tidemark.sla.measures.status import Status
 
@@ -58,7 +59,7 @@ def with_crossings(
 
 def _is_asked(status: Status) -> bool:
     # A contract judges the rows since the check before, whose instants are those of their batches.
-    is_contract = status.spec.measure is Measure.CONTRACT
+    is_contract = status.spec.measure is CONTRACT
     return status.verdict in BROKEN and status.crossed_ms is None and not is_contract
 
 

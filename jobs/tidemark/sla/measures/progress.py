@@ -16,8 +16,8 @@ from tidemark.collecting import names_in
 from tidemark.control.folder import BEATS_EVERY_MS, Control, beats_every_ms
 from tidemark.control.liveness import liveness_of
 from tidemark.facts.fact_tables import stored_in
+from tidemark.model.measures.contract import CONTRACT
 from tidemark.model.project.layout import Layout
-from tidemark.model.slas.sla_spec import Measure
 from tidemark.model.tables.catalog import BATCHES
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.liveness import HAS_DRIVER
@@ -66,7 +66,7 @@ def unknown_if_behind(status: Status, topology: Topology, names: Collection[str]
     contract.
     """
     # A contract covers only batches with facts.
-    if status.spec.measure is Measure.CONTRACT or not _subs_of(status.spec.subject, topology) & {*names}:
+    if status.spec.measure is CONTRACT or not _subs_of(status.spec.subject, topology) & {*names}:
         return status
     return replace(Status(status.spec, Verdict.UNKNOWN), idle=status.idle)
 

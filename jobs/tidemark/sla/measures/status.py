@@ -19,16 +19,9 @@ from tidemark.facts.measures.groups import GroupsSeen
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
-from tidemark.model.slas.sla_spec import (
-    ALL_TABLES,
-    QUANTILES,
-    SHARES,
-    WORK_QUANTILES,
-    Measure,
-    ResultPlace,
-    SlaSpec,
-    WhileCatchingUp,
-)
+from tidemark.model.measures.contract import ALL_TABLES
+from tidemark.model.measures.registry import Need
+from tidemark.model.slas.sla_spec import ResultPlace, SlaSpec, WhileCatchingUp
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.buckets import quantile, value_of
 from tidemark.semantics.catching_up import HANGS_AFTER_MS
@@ -63,8 +56,6 @@ from tidemark.semantics.sla import (
 )
 
 Rows = Sequence[Mapping[str, Any]]
-EXCUSED_WHEN_IDLE = frozenset({Measure.STALENESS, Measure.WATERMARK_LAG, Measure.RECORDS, Measure.COMPLETE_BY})
-"""Measures that pass while sources are idle, if an SLA says so."""
 MOST_SHOWN, LONGEST_KEY = 3, 200
 """Most broken contracts in a sentence, and characters of a row's key."""
 
@@ -168,12 +159,12 @@ class _SlaFacts:
 
     def __init__(self, facts: Iterable[Fact], groups: Mapping[str, GroupsSeen]) -> None:
         self.groups = groups
-        self._facts: dict[tuple[FactKind, int | None], dict[str, list[Fact]]] = {}
+        self._facts: dict[tuple[str, int | None], dict[str, list[Fact]]] = {}
         for fact in facts:
             by_subject = self._facts.setdefault((fact.what, fact.over_ms), {})
             by_subject.setdefault(fact.subject, []).append(fact)
 
-    def at_ms(self, what: FactKind, subject: str) -> int | None:
+    def at_ms(self, what: str, subject: str) -> int | None:
         """Returns the newest instant of facts, epoch ms; None: no fact."""
         return max((fact.at_ms for fact in self._of(what, subject) if fact.at_ms is not None), default=None)
 
@@ -214,19 +205,19 @@ class _SlaFacts:
         """Returns True if one of *subs* catches up."""
         return any(self._of(FactKind.CATCHING_UP, sub.name) for sub in subs)
 
-    def quantile_ms(self, what: FactKind, operator: str, over_ms: int, q: float) -> float | None:
+    def quantile_ms(self, what: str, operator: str, over_ms: int, q: float) -> float | None:
         """Returns the quantile *q* in ms; None: nothing was counted."""
         return quantile(((fact.bucket, fact.n) for fact in self._of(what, operator, over_ms)), q)
 
-    def count(self, what: FactKind, subject: str, over_ms: int) -> int:
+    def count(self, what: str, subject: str, over_ms: int) -> int:
         """Returns the number that facts give: of records, or of changes of fields."""
         return sum(fact.n for fact in self._of(what, subject, over_ms))
 
-    def is_known(self, what: FactKind, subject: str) -> bool:
+    def is_known(self, what: str, subject: str) -> bool:
         """Returns True if there is such a fact about *subject*."""
         return bool(self._of(what, subject))
 
-    def slow_records(self, what: FactKind, operator: str, over_ms: int, threshold_ms: int) -> tuple[int, int]:
+    def slow_records(self, what: str, operator: str, over_ms: int, threshold_ms: int) -> tuple[int, int]:
         """Returns the numbers of records, and of those over the threshold.
 
         A record is over the threshold if the value of its bucket is.
@@ -240,7 +231,7 @@ class _SlaFacts:
         complete = self._of(FactKind.COMPLETE, operator)
         return [(fact.at_ms, fact.n) for fact in complete if fact.at_ms is not None]
 
-    def _of(self, what: FactKind, subject: str, over_ms: int | None = None) -> list[Fact]:
+    def _of(self, what: str, subject: str, over_ms: int | None = None) -> list[Fact]:
         return self._facts.get((what, over_ms), {}).get(subject, [])
 
 
@@ -252,7 +243,7 @@ def _excused(status: Status, topology: Topology, facts: _SlaFacts, *, at_ms: int
     may_catch_up = spec.while_catching_up is WhileCatchingUp.EXCUSE
     if may_catch_up and facts.is_catching_up(_with_upstreams(_written_by(spec, topology), topology)):
         return replace(status, verdict=Verdict.PASS, is_catching_up=True, crossed_ms=None)
-    may_be_idle = spec.ignore_when_idle and spec.measure in EXCUSED_WHEN_IDLE
+    may_be_idle = spec.ignore_when_idle and spec.measure.passes_when_idle
     if may_be_idle and _is_idle(spec, topology, facts, starting_at_ms=at_ms):
         # Whether anything is on its way through the hop is known after the first batch of its reader.
         return replace(status, verdict=Verdict.UNKNOWN, is_starting=True, crossed_ms=None)
@@ -280,54 +271,66 @@ def _status(
 
 
 def _length(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accounts: Rows, *, at_ms: int) -> Status:
-    match spec.measure:
-        case Measure.STALENESS | Measure.WATERMARK_LAG:
-            idle = spec.ignore_when_idle and _is_idle(spec, topology, facts)
-            source = Activity.IDLE if idle else None
-            newest_ms = _newest_ms(spec, facts)
-            judged_since_ms = spec.judged_since_ms(at_ms, after_ms=0 if newest_ms is None else newest_ms)
-            judgement = judge_staleness(
-                newest_ms,
-                now_ms=at_ms,
-                sla=sla,
-                source=source,
-                clock_error_ms=facts.clock_error_ms,
-                begun_ms=facts.at_ms(FactKind.BEGUN, topology.name),
-                judged_since_ms=judged_since_ms,
-            )
-            groups = facts.groups.get(spec.name)
-            culprit = groups.oldest[0][0] if groups and groups.oldest and judgement.verdict in BROKEN else None
-            return Status(
-                spec,
-                judgement.verdict,
-                judgement.staleness_ms,
-                culprit,
-                idle=idle,
-                groups=groups,
-                judged_since_ms=judged_since_ms,
-                crossed_ms=judgement.crossed_ms,
-            )
-        case Measure.COMPLETENESS:
-            if not accounts:
-                begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
-                # Its limit is the time of a lost record. The first batch may take as long as any until it hangs.
-                return _nothing(spec, at_ms, begun_ms, within_ms=max(sla.promised_ms, HANGS_AFTER_MS))
-            if (ahead := facts.ahead(at_ms)) is not None:
-                return Status(spec, Verdict.AHEAD_OF_CLOCK, culprit=ahead)
-            # Closed accounts are 0 ms old, and have no culprit.
-            open_since_ms, operator = min(_open_accounts(accounts), default=(at_ms, None))
-            age_ms = at_ms - open_since_ms
-            crossed = crossed_ms(age_ms, sla, now_ms=at_ms)
-            return Status(spec, judge(age_ms, sla), age_ms, operator, crossed_ms=crossed)
-        case measure if measure in WORK_QUANTILES:
-            added_ms = facts.quantile_ms(FactKind.ADDED, spec.subject, spec.over_ms, WORK_QUANTILES[measure])
-            verdict = judge(added_ms, sla)
-            return Status(spec, verdict, added_ms, spec.subject if verdict in BROKEN else None)
-        case _:
-            what = FactKind.LATENCY_MERGED if spec.place is ResultPlace.TABLE else FactKind.LATENCY
-            latency_ms = facts.quantile_ms(what, spec.subject, spec.over_ms, QUANTILES[spec.measure])
-            n = facts.count(what, spec.subject, spec.over_ms)
-            return Status(spec, judge_quantile(latency_ms, sla, n=n), latency_ms, records=n)
+    """Judges a length: of those that were counted a quantile, else an age: of open accounts, or of a result."""
+    if spec.measure.quantile is not None:
+        return _quantile(spec, sla, spec.measure.quantile, facts)
+    if Need.ACCOUNTS in spec.measure.needs:
+        return _accounts(spec, sla, topology, facts, accounts, at_ms=at_ms)
+    return _age(spec, sla, topology, facts, at_ms=at_ms)
+
+
+def _quantile(spec: SlaSpec, sla: Sla, q: float, facts: _SlaFacts) -> Status:
+    (count,) = spec.measure.counts
+    what = FactKind.LATENCY_MERGED if spec.place is ResultPlace.TABLE else count.what
+    length_ms = facts.quantile_ms(what, spec.subject, spec.over_ms, q)
+    if not spec.measure.is_latency:
+        verdict = judge(length_ms, sla)
+        return Status(spec, verdict, length_ms, spec.subject if verdict in BROKEN else None)
+    n = facts.count(what, spec.subject, spec.over_ms)
+    return Status(spec, judge_quantile(length_ms, sla, n=n), length_ms, records=n)
+
+
+def _accounts(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, accounts: Rows, *, at_ms: int) -> Status:
+    """Judges how long outcomes have not added up."""
+    if not accounts:
+        begun_ms = facts.at_ms(FactKind.BEGUN, topology.name)
+        # Its limit is the time of a lost record. The first batch may take as long as any until it hangs.
+        return _nothing(spec, at_ms, begun_ms, within_ms=max(sla.promised_ms, HANGS_AFTER_MS))
+    if (ahead := facts.ahead(at_ms)) is not None:
+        return Status(spec, Verdict.AHEAD_OF_CLOCK, culprit=ahead)
+    # Closed accounts are 0 ms old, and have no culprit.
+    open_since_ms, operator = min(_open_accounts(accounts), default=(at_ms, None))
+    age_ms = at_ms - open_since_ms
+    crossed = crossed_ms(age_ms, sla, now_ms=at_ms)
+    return Status(spec, judge(age_ms, sla), age_ms, operator, crossed_ms=crossed)
+
+
+def _age(spec: SlaSpec, sla: Sla, topology: Topology, facts: _SlaFacts, *, at_ms: int) -> Status:
+    """Judges the age of the newest record, or of a watermark."""
+    idle = spec.ignore_when_idle and _is_idle(spec, topology, facts)
+    newest_ms = _newest_ms(spec, facts)
+    judged_since_ms = spec.judged_since_ms(at_ms, after_ms=0 if newest_ms is None else newest_ms)
+    judgement = judge_staleness(
+        newest_ms,
+        now_ms=at_ms,
+        sla=sla,
+        source=Activity.IDLE if idle else None,
+        clock_error_ms=facts.clock_error_ms,
+        begun_ms=facts.at_ms(FactKind.BEGUN, topology.name),
+        judged_since_ms=judged_since_ms,
+    )
+    groups = facts.groups.get(spec.name)
+    culprit = groups.oldest[0][0] if groups and groups.oldest and judgement.verdict in BROKEN else None
+    return Status(
+        spec,
+        judgement.verdict,
+        judgement.staleness_ms,
+        culprit,
+        idle=idle,
+        groups=groups,
+        judged_since_ms=judged_since_ms,
+        crossed_ms=judgement.crossed_ms,
+    )
 
 
 def _complete_by(spec: SlaSpec, deadline: Deadline, topology: Topology, facts: _SlaFacts, *, at_ms: int) -> Status:
@@ -401,7 +404,8 @@ def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts:
     No records are too few as well, unless the sources are idle and the SLA excuses that. Too few are UNKNOWN while the
     topology, or the time in which it is judged, began less than `over` ago.
     """
-    n = facts.count(FactKind.RECORDS, spec.subject, spec.over_ms)
+    (count,) = spec.measure.counts
+    n = facts.count(count.what, spec.subject, spec.over_ms)
     verdict = judge_count(n, at_least)
     start_ms = at_ms - spec.over_ms
     since_ms = spec.judged_since_ms(at_ms, after_ms=start_ms)
@@ -413,24 +417,26 @@ def _records(spec: SlaSpec, at_least: RecordMinimums, topology: Topology, facts:
 
 
 def _changes(spec: SlaSpec, at_most: ChangeMaximums, facts: _SlaFacts) -> Status:
-    """Judges changes of fields; UNKNOWN before the source's first batch."""
-    if not facts.is_known(FactKind.SOURCE, spec.subject):
+    """Judges changes, of fields for example. Those of a source are UNKNOWN before its first batch."""
+    if Need.WATERMARKS in spec.measure.needs and not facts.is_known(FactKind.SOURCE, spec.subject):
         return Status(spec, Verdict.UNKNOWN)
-    n = facts.count(FactKind.SCHEMA_CHANGES, spec.subject, spec.over_ms)
+    (count,) = spec.measure.counts
+    n = facts.count(count.what, spec.subject, spec.over_ms)
     verdict = judge_changes(n, at_most)
     return Status(spec, verdict, culprit=spec.subject if verdict in BROKEN else None, records=n)
 
 
 def _share(spec: SlaSpec, at_most: ShareMaximums, facts: _SlaFacts) -> Status:
-    """Judges the share of quarantined or late records; UNKNOWN with too few records."""
-    n = facts.count(FactKind.RECORDS, spec.subject, spec.over_ms)
-    part = facts.count(FactKind(SHARES[spec.measure]), spec.subject, spec.over_ms)
+    """Judges the share of records with an outcome, late ones for example; UNKNOWN with too few records."""
+    whole, of_outcome = spec.measure.counts
+    n = facts.count(whole.what, spec.subject, spec.over_ms)
+    part = facts.count(of_outcome.what, spec.subject, spec.over_ms)
     verdict = judge_share(part, n, at_most)
     return Status(spec, verdict, culprit=spec.subject if verdict in BROKEN else None, records=n, part=part)
 
 
 def _burn_rate(spec: SlaSpec, limits: BurnRate, facts: _SlaFacts) -> Status:
-    what = FactKind.OBJECTIVE if spec.compliance else FactKind.LATENCY
+    what = FactKind.OBJECTIVE if spec.compliance else spec.measure.counts[0].what
     objective = limits.objective
 
     n, slow = facts.slow_records(what, spec.subject, spec.over_ms, objective.threshold_ms)
@@ -463,7 +469,7 @@ def _newest_ms(spec: SlaSpec, facts: _SlaFacts) -> int | None:
     """
     if spec.by:
         return facts.groups[spec.name].oldest_ms
-    if spec.measure is Measure.STALENESS:
+    if Need.NEWEST in spec.measure.needs:
         return facts.at_ms(FactKind.NEWEST_MERGED if spec.place is ResultPlace.TABLE else FactKind.NEWEST, spec.subject)
     source_ms = facts.at_ms(FactKind.SOURCE, spec.subject)
     return facts.at_ms(FactKind.SUB_TOPOLOGY, spec.subject) if source_ms is None else source_ms
@@ -475,7 +481,7 @@ def _is_idle(spec: SlaSpec, topology: Topology, facts: _SlaFacts, *, starting_at
     Then every sub-topology that the subject of *spec* depends on is at rest. Hops whose readers start at
     *starting_at_ms*, epoch ms, are left out; None: none is.
     """
-    if spec.measure is Measure.STALENESS and not spec.by:
+    if Need.NEWEST in spec.measure.needs and not spec.by:
         return all(_is_at_rest(sub, topology, facts, starting_at_ms) for sub in _written_by(spec, topology))
     operator = topology.operators.get(spec.subject)
     if operator is not None and operator.reads_outside:
@@ -493,7 +499,7 @@ def _written_by(spec: SlaSpec, topology: Topology) -> list[SubTopology]:
 
     All of them write a table that no sink has.
     """
-    if spec.measure is not Measure.STALENESS or spec.by:
+    if Need.NEWEST not in spec.measure.needs or spec.by:
         return [sub_topology_of(spec, topology)]
     sinks = {o.name for o in topology.operators.values() if o.result_table == spec.subject}
     return [sub for sub in topology.sub_topologies if not sinks or not sinks.isdisjoint(names_in(sub.operators))]

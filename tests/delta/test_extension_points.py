@@ -1,0 +1,47 @@
+"""An SLA of a made-up measure has a verdict, an alert and a line on the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from support.made_up import MEASURE, installed, run_with
+
+CHECK = """
+import json, sys
+from pathlib import Path
+
+from support.play import Play, ms
+from support.topologies import NEWEST
+from tidemark.model.project.layout import Layout
+from tidemark.model.slas.sla_spec import parse
+from tidemark.query.sql import Warehouse
+from tidemark.reports.pages.page_model import page_model
+from tidemark.reports.promises import promises
+from tidemark.sla.check import run
+from tidemark.sla.page import sla_page
+
+play = Play(NEWEST, Path(sys.argv[1]))
+for second in (1, 2, 3):
+    play.batch([play.row("events", ms(second), key="a", id="a", v=7)], at_ms=ms(second))
+sla = {"subject": "newest", "measure": "unchanged_updates", "error_above": 1, "owner": "ann"}
+specs = parse({"play": {"is_calm": sla}}, play.topology, file="slas.toml")
+run(Layout(play.home), play.topology, specs, at_ms=ms(9), run_id="r")
+tables = Warehouse(play.home)
+(result,) = tables.ask("FROM sla_results").objects
+(alert,) = tables.ask("FROM alerts").objects
+model = page_model(tables, Layout(play.home), play.topology, promises(specs), at_ms=ms(9))
+found = {"verdict": result["verdict"], "message": result["message"]}
+found |= {"alert": alert["message"], "unit": alert["unit"], "observed": alert["observed"], "culprit": alert["culprit"]}
+print(json.dumps({**found, "page": sla_page(play.home, "play", model)}))
+"""
+
+
+def test_a_made_up_measure_is_judged_told_and_shown(tmp_path: Path) -> None:
+    (site := tmp_path / "site").mkdir()
+    found = json.loads(run_with(installed(site, {"measures": MEASURE}), CHECK, str(tmp_path / "play"), folder=tmp_path))
+    # Two of three equal updates change nothing.
+    said = "unchanged updates of newest in 10 min: 2; error above 1"
+    assert (found["verdict"], found["message"], found["alert"]) == ("error", said, said)
+    assert (found["unit"], found["observed"], found["culprit"]) == ("changes", 2, "newest")
+    assert f"U{said[1:]}" in found["page"]

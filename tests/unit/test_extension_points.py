@@ -1,0 +1,84 @@
+"""A kind of an open list is one module, also in a package of a user that an entry point names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.made_up import MEASURE, OWNER, installed, run_with
+from support.topologies import operators, source, table, topology_of
+from tidemark.account.owners import OWNERS
+from tidemark.account.owners.registry import Owner
+from tidemark.model.measures import MEASURES
+from tidemark.model.measures.registry import Measure
+
+COMMAND = "import sys; from tidemark.cli.main import main; sys.exit(main())"
+SLA = """
+[play.is_calm]
+subject = "newest"
+measure = "unchanged_updates"
+error_above = 0
+owner = "ann"
+"""
+KINDS = {Measure: MEASURES["records"], Owner: OWNERS["silence"]}
+"""A kind of each list, by its type."""
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("site"), {"measures": MEASURE, "owners": OWNER})
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with an SLA of the made-up measure."""
+    for name in ("topologies", "expectations"):
+        (tmp_path / name).mkdir()
+    newest = operators(newest=table(columns=["v"]))
+    (tmp_path / "topologies" / "play.toml").write_text(topology_of({"name": "play"}, events=source()) + newest)
+    (tmp_path / "expectations" / "slas.toml").write_text(SLA)
+    return tmp_path
+
+
+def test_a_made_up_measure_is_checked_and_in_the_schema(packages: Path, project: Path) -> None:
+    run_with(packages, COMMAND, "check", folder=project)
+    schema = json.loads(run_with(packages, COMMAND, "schema", "slas", folder=project))
+    assert "unchanged_updates" in json.dumps(schema)
+    with pytest.raises(AssertionError, match=r"measure: is 'unchanged_updates'; use one of burn_rate"):
+        run_with(project / "nothing", COMMAND, "check", folder=project)
+
+
+def test_made_up_kinds_are_in_the_documentation(packages: Path, tmp_path: Path) -> None:
+    said = run_with(
+        packages,
+        "from tidemark.cli.project.docs import measures, owners; print(measures(), owners())",
+        folder=tmp_path,
+    )
+    assert "| `unchanged_updates` | operator | number of updates that changed nothing |\n" in said
+    assert "| `approval` |  | the operator | DETAIL waited TIME for an approval |" in said
+
+
+def test_a_package_that_cannot_be_imported_stops_nothing(tmp_path: Path) -> None:
+    broken = installed(tmp_path, {"measures": "import no_such_module"})
+    count = "from tidemark.model.measures import MEASURES; print(len(MEASURES))"
+    assert run_with(broken, count, folder=tmp_path) == f"{len(MEASURES)}\n"
+
+
+def test_a_name_is_taken_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="two modules register the measure records: rename one"):
+        exec(MEASURE.replace("unchanged_updates", "records"), {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [(kind, field) for kind in KINDS for field in fields(kind) if field.default is field.default_factory is MISSING],
+    ids=lambda each: each.name if isinstance(each, Field) else each.__name__,
+)
+def test_each_part_of_a_kind_is_needed(kind: type[Any], field: Field[Any]) -> None:
+    parts = {each.name: getattr(KINDS[kind], each.name) for each in fields(kind) if each.name != field.name}
+    with pytest.raises(TypeError, match=field.name):
+        kind(**parts)
