@@ -1,40 +1,93 @@
-"""Imports what registers itself in an open list: the modules of a package, and entry points of other packages."""
+"""Open lists of kinds, each of which is one module: of Tidemark, or of another package with an entry point."""
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
+from typing import TYPE_CHECKING, TypeVar
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-def import_all(package: str, folders: Iterable[str], *, group: str) -> None:
-    """Imports each module of *package*, which lies in *folders*, and each module that is an entry point of *group*.
+class OpenList(Mapping[str, T]):
+    """Kinds by name, in the order of their names.
 
-    An entry point that cannot be imported is logged: what it would have registered is unknown, and is refused by its
-    name where it is used.
+    The first look at the list imports every module of *package* (None: its kinds are registered already), and every
+    module that an entry point of *group* names. These register their kinds. An entry point that cannot be imported is
+    logged: its kinds are unknown then, and refused by name where they are used.
+
+    Args:
+        what: a kind of the list, for errors.
+        group: of the entry points.
+        package: the full name of the package.
     """
-    for module in iter_modules(folders):
-        import_module(f"{package}.{module.name}")
-    if not _has_extensions():
-        return
+
+    def __init__(self, what: str, *, group: str, package: str | None = None) -> None:
+        self._what, self._group, self._package = what, group, package
+        self._kinds: dict[str, T] = {}
+        self._is_complete = False
+
+    def register(self, name: str, kind: T) -> T:
+        """Adds *kind* to the list, and returns it.
+
+        Raises:
+            ValueError: another kind has the name.
+        """
+        if name in self._kinds:
+            msg = f"two modules register the {self._what} {name}: rename one"
+            raise ValueError(msg)
+        self._kinds[name] = kind
+        return kind
+
+    def __getitem__(self, name: str) -> T:
+        return self._all()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> Mapping[str, T]:
+        if not self._is_complete:
+            self._is_complete = True
+            self._import()
+            self._kinds = dict(sorted(self._kinds.items()))
+        return self._kinds
+
+    def _import(self) -> None:
+        found = find_spec(self._package) if self._package else None
+        for module in iter_modules(found.submodule_search_locations if found else ()):
+            import_module(f"{self._package}.{module.name}")
+        for point in entry_points_of(self._group):
+            try:
+                point.load()
+            except Exception:
+                log.exception("the entry point %s of %s cannot be imported; repair or uninstall it", point, self._group)
+
+
+def entry_points_of(group: str) -> Collection[EntryPoint]:
+    """Returns the entry points of *group*, of all installed packages."""
+    if not _has_entry_points():
+        return ()
     from importlib.metadata import entry_points  # costs 0.1 s
 
-    for point in entry_points(group=group):
-        try:
-            point.load()
-        except Exception:
-            log.exception("the entry point %s of %s cannot be imported; repair or uninstall it", point.name, group)
+    return entry_points(group=group)
 
 
 @cache
-def _has_extensions() -> bool:
-    """Returns whether a package has entry points of Tidemark.
+def _has_entry_points() -> bool:
+    """Returns whether a package has entry points of Tidemark's open lists.
 
     To read all entry points takes ten times as long as to look for the word in their files.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.made_up import MEASURE, installed, run_with
+from support.made_up import FUNCTION, MEASURE, OPERATOR, installed, run_with
 
 CHECK = """
 import json, sys
@@ -45,3 +45,33 @@ def test_a_made_up_measure_is_judged_told_and_shown(tmp_path: Path) -> None:
     assert (found["verdict"], found["message"], found["alert"]) == ("error", said, said)
     assert (found["unit"], found["observed"], found["culprit"]) == ("changes", 2, "newest")
     assert f"U{said[1:]}" in found["page"]
+
+
+RUN = """
+import json, sys
+from pathlib import Path
+
+from support.play import Play, ms
+from support.topologies import EVENTS, operators
+
+play = Play(EVENTS + operators(
+    small={"kind": "cap", "input": "events", "column": "v", "at_most": 5},
+    products={"kind": "aggregate", "input": "small", "key": ["id"], "aggregates": {"p": "product(v)"}},
+    board={"kind": "sink", "input": "products", "table": "board"},
+), Path(sys.argv[1]))
+for second, values in ((1, [2, 3]), (2, [7, 5])):
+    rows = [play.row("events", ms(second), key="a", id="a", v=value) for value in values]
+    play.batch(rows, at_ms=ms(second))
+of_small = [row for row in play.rows("operator_batches") if row["operator"] == "small"]
+counts = [(row["records_in"], row["passed"], row["filtered"]) for row in of_small]
+print(json.dumps({"results": [row["p"] for row in play.rows("board")], "counts": counts}))
+"""
+
+
+def test_a_made_up_operator_and_a_made_up_function_run_and_are_accounted_for(tmp_path: Path) -> None:
+    (site := tmp_path / "site").mkdir()
+    packages = installed(site, {"operators": OPERATOR, "aggregate_functions": FUNCTION})
+    found = json.loads(run_with(packages, RUN, str(tmp_path / "play"), folder=tmp_path))
+    # 2 · 3 in the first batch; 7 is above the limit, so that 6 · 5 follows in the second.
+    assert found["results"][-1] == 30
+    assert found["counts"] == [[2, 2, 0], [2, 1, 1]]

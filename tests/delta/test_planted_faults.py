@@ -32,7 +32,7 @@ from tidemark.account.excess import path_of
 from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.ledger import Ledger
 from tidemark.account.numbers import shares_of_records
-from tidemark.account.owners import OWNERS
+from tidemark.account.owners.registry import OWNERS
 from tidemark.account.records import numbered, record_parts
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored

@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MEASURE = '''
-"""The number of updates that changed nothing."""
+PAGE = ROOT / "docs" / "extending.md"
 
-from tidemark.model.measures.limits import at_most
-from tidemark.model.measures.registry import OUTCOMES, Count, Measure, every_operator, register
-from tidemark.semantics.moved import Moved
 
-register(
-    Measure(
-        name="unchanged_updates",
-        definition="number of updates that changed nothing",
-        of="operator",
-        subjects=every_operator,
-        limits=at_most,
-        moves=frozenset({Moved.ROWS}),
-        counts=(Count(what="unchanged", rows=OUTCOMES, at="batch_finished_at", n="sum(suppressed)"),),
-        counted="unchanged updates",
-    )
+def example(group: str) -> str:
+    """Returns the module that the page shows under an entry point's *group*."""
+    _, _, section = PAGE.read_text(encoding="utf-8").partition(f"## `tidemark.{group}`")
+    return section.partition("```python\n")[2].partition("```")[0]
+
+
+MEASURE, OWNER, OPERATOR, FUNCTION, COMMAND = map(
+    example, ("measures", "owners", "operators", "aggregate_functions", "commands")
 )
-'''
-OWNER = '''
-"""The wait for a person who approves a batch."""
-
-from tidemark.account.owners.registry import Owner, register
-
-register(
-    Owner(
-        name="approval",
-        detail="the operator",
-        says="{detail} waited {amount} for an approval",
-        proof="the times of its approvals",
-        remedy="approve sooner",
-    )
-)
-'''
 
 
 def installed(folder: Path, modules: Mapping[str, str]) -> Path:
     """Returns *folder* with a package whose entry points are *modules*, texts by the name of their open list."""
     points = []
     for group, text in modules.items():
-        (folder / f"made_up_{group}.py").write_text(text)
+        # The page has a package of its own.
+        (folder / f"made_up_{group}.py").write_text(re.sub(r"my_package\.\w+", f"made_up_{group}", text))
         points.append(f"[tidemark.{group}]\nmade_up = made_up_{group}\n")
     about = folder / "made_up-1.0.dist-info"
     about.mkdir()

@@ -14,8 +14,7 @@ from tidemark.account.arrivals import Offset, stamped_offset, usual_delays, with
 from tidemark.account.debts import debts_of
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
-from tidemark.account.owners import OWNERS
-from tidemark.account.owners.registry import register
+from tidemark.account.owners.registry import OWNERS, register
 from tidemark.account.records import record_parts
 from tidemark.account.steps import by_owner
 from tidemark.account.timeline import TIMELINE

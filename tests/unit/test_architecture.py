@@ -30,9 +30,10 @@ IMPORTS = {
     "graph": "errors",
     "semantics": "collecting errors graph",
     "model.tables": "collecting semantics",
-    "model.settings": "collecting errors semantics model.tables",
+    "extensions": "",
+    "model.settings": "collecting errors semantics model.tables extensions",
     "model.project": "escaping errors model.settings",
-    "model.kinds": "semantics model.tables model.settings model.project",
+    "model.kinds": "semantics model.tables extensions model.settings model.project",
     "model": "collecting errors graph semantics model.tables model.settings model.project model.kinds",
     "kernels.columns": "collecting errors semantics model.tables model.settings",
     "kernels.aggregates": "collecting errors semantics model.settings model.kinds kernels.columns",
@@ -114,9 +115,8 @@ IMPORTS = {
     "dags": "airflow",
     "allocator": "model.project",
     "arrow": "allocator",
-    "extensions": "",
     "account.owners": "semantics extensions",
-    "model.measures": "collecting errors semantics model.tables model.settings model.kinds model extensions",
+    "model.measures": "collecting errors semantics model.tables extensions model.settings model.kinds model",
     "model.slas": "collecting errors graph semantics model.settings model.project model model.measures",
     "stream": (
         "collecting escaping errors clock semantics model.tables model.settings model.project model.kinds "
@@ -154,7 +154,7 @@ IMPORTS = {
         "collecting escaping errors clock semantics model.settings model.project model storage storage.delta "
         "control recorded stream.kafka stream.schemas stream.read embedded reports"
     ),
-    "cli": "escaping errors model.project storage storage.delta arrow cli.shared",
+    "cli": "escaping errors extensions model.project storage storage.delta arrow cli.shared",
     "why.evidence": "collecting escaping graph semantics model.settings model.kinds model facts",
     "why.causes": (
         "collecting errors graph semantics model.tables model.settings model.project model.kinds model "

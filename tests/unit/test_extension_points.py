@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.made_up import MEASURE, OWNER, installed, run_with
+from support.made_up import COMMAND, MEASURE, OWNER, installed, run_with
 from support.topologies import operators, source, table, topology_of
-from tidemark.account.owners import OWNERS
-from tidemark.account.owners.registry import Owner
-from tidemark.model.measures import MEASURES
-from tidemark.model.measures.registry import Measure
+from tidemark.account.owners.registry import OWNERS, Owner
+from tidemark.model.measures.registry import MEASURES, Measure
 
-COMMAND = "import sys; from tidemark.cli.main import main; sys.exit(main())"
+TIDEMARK = "import sys; from tidemark.cli.main import main; sys.exit(main())"
 SLA = """
 [play.is_calm]
 subject = "newest"
@@ -30,7 +29,7 @@ KINDS = {Measure: MEASURES["records"], Owner: OWNERS["silence"]}
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(tmp_path_factory.mktemp("site"), {"measures": MEASURE, "owners": OWNER})
+    return installed(tmp_path_factory.mktemp("site"), {"measures": MEASURE, "owners": OWNER, "commands": COMMAND})
 
 
 @pytest.fixture
@@ -45,11 +44,18 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_a_made_up_measure_is_checked_and_in_the_schema(packages: Path, project: Path) -> None:
-    run_with(packages, COMMAND, "check", folder=project)
-    schema = json.loads(run_with(packages, COMMAND, "schema", "slas", folder=project))
+    run_with(packages, TIDEMARK, "check", folder=project)
+    schema = json.loads(run_with(packages, TIDEMARK, "schema", "slas", folder=project))
     assert "unchanged_updates" in json.dumps(schema)
     with pytest.raises(AssertionError, match=r"measure: is 'unchanged_updates'; use one of burn_rate"):
-        run_with(project / "nothing", COMMAND, "check", folder=project)
+        run_with(project / "nothing", TIDEMARK, "check", folder=project)
+
+
+def test_a_made_up_command_is_listed_and_runs(packages: Path, tmp_path: Path) -> None:
+    assert run_with(packages, TIDEMARK, "made_up", "Ann", folder=tmp_path) == "hello Ann\n"
+    assert re.search(
+        "^ +made_up +added by made_up_commands$", run_with(packages, TIDEMARK, "--help", folder=tmp_path), re.M
+    )
 
 
 def test_made_up_kinds_are_in_the_documentation(packages: Path, tmp_path: Path) -> None:
@@ -64,7 +70,7 @@ def test_made_up_kinds_are_in_the_documentation(packages: Path, tmp_path: Path) 
 
 def test_a_package_that_cannot_be_imported_stops_nothing(tmp_path: Path) -> None:
     broken = installed(tmp_path, {"measures": "import no_such_module"})
-    count = "from tidemark.model.measures import MEASURES; print(len(MEASURES))"
+    count = "from tidemark.model.measures.registry import MEASURES; print(len(MEASURES))"
     assert run_with(broken, count, folder=tmp_path) == f"{len(MEASURES)}\n"
 
 

@@ -14,14 +14,14 @@ from tidemark.account.contract import owner_of_culprit
 from tidemark.account.counts import DAY_MS, HOUR_MS, Span
 from tidemark.account.explanation import Answer
 from tidemark.account.moves import can_move
-from tidemark.account.owners import OWNERS
+from tidemark.account.owners.registry import OWNERS
 from tidemark.account.usual_numbers import is_usual, numbers_before, usual_number
-from tidemark.model.measures import MEASURES
 from tidemark.model.measures.completeness import COMPLETENESS
 from tidemark.model.measures.contract import CONTRACT
 from tidemark.model.measures.latency import LATENCY_P50, LATENCY_P90, LATENCY_P99
 from tidemark.model.measures.operator_latency import OPERATOR_LATENCY_P50
 from tidemark.model.measures.records import RECORDS
+from tidemark.model.measures.registry import MEASURES
 from tidemark.model.measures.schema_changes import SCHEMA_CHANGES
 from tidemark.model.measures.shares import LATE_SHARE, QUARANTINED_SHARE
 from tidemark.model.measures.staleness import STALENESS

@@ -11,7 +11,6 @@ import pytest
 from tidemark.facts.measures.fact_kinds import facts_in
 from tidemark.facts.measures.sla_facts import measurements
 from tidemark.model import topology
-from tidemark.model.measures import MEASURES
 from tidemark.model.measures.burn_rate import BURN_RATE
 from tidemark.model.measures.complete_by import COMPLETE_BY
 from tidemark.model.measures.completeness import COMPLETENESS
@@ -19,6 +18,7 @@ from tidemark.model.measures.contract import CONTRACT
 from tidemark.model.measures.latency import LATENCY_P50, LATENCY_P90, LATENCY_P99
 from tidemark.model.measures.operator_latency import OPERATOR_LATENCY_P50
 from tidemark.model.measures.records import RECORDS
+from tidemark.model.measures.registry import MEASURES
 from tidemark.model.measures.schema_changes import SCHEMA_CHANGES
 from tidemark.model.measures.shares import LATE_SHARE, QUARANTINED_SHARE
 from tidemark.model.measures.staleness import STALENESS

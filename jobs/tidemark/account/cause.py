@@ -27,9 +27,9 @@ from tidemark.account.numbers import shares_of_records, shares_since_newest_row
 from tidemark.account.open_records import OpenRecords, OpenResult
 from tidemark.account.open_time import OpenTime, waits_for_time
 from tidemark.account.outcomes import place_of
-from tidemark.account.owners import OWNERS
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
+from tidemark.account.owners.registry import OWNERS
 from tidemark.account.owners.topic import TOPIC
 from tidemark.account.recorded import Recorded, since, with_usual
 from tidemark.account.records import in_order, numbered, record_parts, step

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from tidemark.account.facts import MS, TEXT, AccountFacts
-from tidemark.account.owners import WORK_ON_RECORDS
+from tidemark.account.owners.registry import work_on_records
 from tidemark.account.owners.topic_volume import TOPIC_VOLUME
 from tidemark.account.owners.unknown import UNKNOWN
 from tidemark.account.timeline import FIRST_MS, TIMELINE, overlay
@@ -221,7 +221,7 @@ def with_extra_time(
 
 def _is_work() -> pl.Expr:
     """Returns True for pieces of work on a batch's records, which begin with the look that found these."""
-    return pl.col("owner").is_in(WORK_ON_RECORDS) & (pl.col("began_ms") >= pl.col("looked_ms"))
+    return pl.col("owner").is_in(work_on_records()) & (pl.col("began_ms") >= pl.col("looked_ms"))
 
 
 def _usual(facts: AccountFacts) -> dict[str, _Usual]:
@@ -293,7 +293,7 @@ def _lengths(timeline: pl.DataFrame, batches: pl.DataFrame) -> dict[str, dict[in
     )
     pieces = overlay(spans, timeline).rename({"piece_began_ms": "_began_ms"})
     works = (
-        pl.col("owner").is_in(WORK_ON_RECORDS)
+        pl.col("owner").is_in(work_on_records())
         & (pl.col("batch_id") == pl.col("before_batch"))
         & (pl.col("_began_ms") >= pl.col("began_ms"))
     ).fill_null(value=False)

@@ -13,7 +13,7 @@ import polars as pl
 
 from tidemark.account.explanation import LEAST_SHARE, Answer, CausingOwner, Explanation, Leaf
 from tidemark.account.facts import COUNT, MS, TEXT
-from tidemark.account.owners import OWNERS, WORK_ON_RECORDS
+from tidemark.account.owners.registry import OWNERS
 from tidemark.account.owners.topic_volume import TOPIC_VOLUME
 from tidemark.account.usual_numbers import AS_USUAL, is_usual
 from tidemark.semantics.quantiles import MEDIAN, rank
@@ -224,7 +224,7 @@ def _excess(judged: Judged, sums: pl.DataFrame, expected: _Expected) -> pl.DataF
         owned = owner, detail, stream
         usual_ms, usual_records = expected.lengths_ms.get(owned, 0), expected.records.get(owned, 0)
         excess_ms, of_more_ms = max(0, ms - usual_ms), 0
-        if owner in WORK_ON_RECORDS and usual_records and records:
+        if OWNERS[owner].works_on_records and usual_records and records:
             more = max(0, records - usual_records)
             of_more_ms = min(excess_ms, round(expected.varying_ms[owned] * more / usual_records))
         volume = TOPIC_VOLUME, judged.volume_of.get(stream, stream), stream

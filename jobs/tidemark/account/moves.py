@@ -6,14 +6,14 @@ that it cannot move: a quiet producer moves no work, and a field that changed it
 
 from __future__ import annotations
 
-from tidemark.account.owners import OWNERS
+from tidemark.account.owners.registry import OWNERS
 from tidemark.model.measures.registry import Measure
 
 
 def can_move(owner: str, measure: Measure) -> bool:
     """Returns whether *owner*, a name of `account.owners`, can move *measure*.
 
-    >>> from tidemark.model.measures import MEASURES
+    >>> from tidemark.model.measures.registry import MEASURES
     >>> can_move("producer", MEASURES["records"]), can_move("producer", MEASURES["operator_latency_p50"])
     (True, False)
     """

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tidemark.account.excess import path_of
 from tidemark.account.explanation import Answer, Became, Explanation, Leaf
-from tidemark.account.owners import OWNERS
+from tidemark.account.owners.registry import OWNERS
 from tidemark.account.owners.topic import TOPIC
 from tidemark.model.settings.lengths import for_people
 

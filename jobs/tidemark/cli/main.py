@@ -18,6 +18,7 @@ import tidemark.arrow  # noqa: F401 - first, before others import pandas
 from tidemark.cli.shared.output import flush, say
 from tidemark.errors import TidemarkError, argument_type
 from tidemark.escaping import inert, is_text, one_message
+from tidemark.extensions import entry_points_of
 from tidemark.model.project.extras import EXTRAS, missing
 from tidemark.model.project.files import VARIABLE, Project
 from tidemark.storage.location import location
@@ -123,7 +124,8 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
 )
 """Names of commands, their modules of `tidemark.cli`, and their help.
 
-A module has `add_options(parser)`, and `command(options)`, which returns the exit code.
+A module has `add_options(parser)`, and `command(options)`, which returns the exit code. Other packages add commands by
+entry points of the group `tidemark.commands`, whose values are such modules.
 """
 
 
@@ -230,10 +232,12 @@ def _parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
     where = f"{place} (default: $TIDEMARK_WAREHOUSE, or `warehouse` in the state folder)"
     parser.add_argument("--warehouse", type=argument_type(location), default=warehouse, help=where)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module, text in COMMANDS:
+    own = ((name, f"tidemark.cli.{module}", text) for name, module, text in COMMANDS)
+    others = ((point.name, point.value, f"added by {point.value}") for point in entry_points_of("tidemark.commands"))
+    for name, module, text in (*own, *others):
         added = commands.add_parser(name, help=text, description=text, add_help=name != PASSED_ON)
         if words is None or name in words:
-            command = import_module(f"tidemark.cli.{module}")
+            command = import_module(module)
             command.add_options(added)
             added.set_defaults(run=command.command, parser=added)
     return parser

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidemark.facts.answers import Row, Tables
 from tidemark.facts.latency_places import ChartSpan, latencies_in_places
 from tidemark.facts.topology_changes import RecordedChange, topology_changes
-from tidemark.model.measures import MEASURES
+from tidemark.model.measures.registry import MEASURES
 from tidemark.model.settings.intervals import Interval
 
 STALENESS = """

@@ -16,7 +16,6 @@ from functools import reduce
 from types import MappingProxyType
 
 from tidemark.model.kinds.operator import Level
-from tidemark.model.kinds.registry import KINDS
 from tidemark.model.settings.intervals import Grain, Scope
 from tidemark.model.tables.catalog import (
     ALERTS,
@@ -129,16 +128,14 @@ def _by_name(conditions: Conditions) -> dict[str, str]:
     return by_name
 
 
-# The measure is a word of an open list.
+# Measures and kinds of operators are words of open lists.
 _SLA = _all(is_one_of("verdict", Verdict), is_one_of("severity", Severity))
-_OF_KIND = is_one_of("kind", KINDS)
 _SHARE = _fit(share_up_to_1="share is null or share between 0 and 1")
 _STATS = _all(
     _not_negative("n", "negative_n"), _fit(min_up_to_max="min_ms is null or max_ms is null or min_ms <= max_ms")
 )
 _ROLLUP = _all(
     is_one_of("scope", Scope),
-    _OF_KIND,
     is_one_of("grain", Grain),
     _before("interval_start", "interval_end"),
 )
@@ -167,7 +164,6 @@ _OF_REPORTS: Mapping[str, Conditions] = {
 _OF_STREAMS: Mapping[str, Conditions] = {
     BATCHES.name: _all(is_one_of("level", Level), _not_negative("batch_id", "records_in")),
     OPERATOR_BATCHES.name: _all(
-        _OF_KIND,
         is_one_of("level", Level),
         _STATS,
         _not_negative("queued_ms"),
@@ -177,8 +173,8 @@ _OF_STREAMS: Mapping[str, Conditions] = {
         _fields_not_negative("tasks", "n", "negative_n", "idempotent_update_skip_total", "idempotent_update_skip_rate"),
         _fields_not_negative("disorder", "n"),
     ),
-    LATENCY_MINUTES.name: _all(_OF_KIND, _STATS),
-    OPERATOR_WINDOWS.name: _all(_OF_KIND, _ORDERED, _not_negative("queued_ms", "records", "skew_error_ms")),
+    LATENCY_MINUTES.name: _STATS,
+    OPERATOR_WINDOWS.name: _all(_ORDERED, _not_negative("queued_ms", "records", "skew_error_ms")),
     PARTITION_BATCHES.name: _all(
         is_one_of("activity", Activity),
         _not_negative("from_offset", "until_offset", "latest_offset", "lost_from_offset", "lost_until_offset"),

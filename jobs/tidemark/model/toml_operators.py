@@ -23,8 +23,6 @@ RESERVED = frozenset(
     }
 )
 """Names of columns between a source and an operator."""
-SHAPING = frozenset({"kind"}).union(*(kind.shaping for kind in KINDS.values()))
-"""Keys that decide an operator's inputs and output columns."""
 
 
 def read_operator(
@@ -58,8 +56,9 @@ def mistakes_of(name: str, mistakes: Iterable[InvalidSpec]) -> list[InvalidSpec]
 
 def misshapen(mistakes: Iterable[InvalidSpec]) -> bool:
     """Returns True if a mistake leaves inputs or output columns open."""
+    shaping = {"kind"}.union(*(kind.shaping for kind in KINDS.values()))
     keys = (mistake.key.split(".")[2:3] for mistake in mistakes)
-    return any(not key or difflib.get_close_matches(key[0], SHAPING) for key in keys)
+    return any(not key or difflib.get_close_matches(key[0], shaping) for key in keys)
 
 
 def name_mistake(name: str) -> tuple[str, str] | None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 from tidemark.account.explanation import Explanation
-from tidemark.account.owners import OWNERS
 from tidemark.account.owners.absence import ABSENCE
+from tidemark.account.owners.registry import OWNERS
 from tidemark.account.silence import causes_of_silence
 from tidemark.account.text import NO_HISTORY, did, remedy_of
 from tidemark.errors import UnreadableFile

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidemark.extensions import OpenList
 from tidemark.semantics.moved import Moved
 
 OF_TIME = frozenset({Moved.AGE, Moved.NUMBER})
@@ -50,22 +51,24 @@ class Owner:
         return named in {"the operator", "the source", "the sink", "SOURCE/PARTITION"}
 
 
-_OWNERS: dict[str, Owner] = {}
+OWNERS: OpenList[Owner] = OpenList("owner", group="tidemark.owners", package="tidemark.account.owners")
+"""All owners by name."""
 
 
 def register(owner: Owner) -> str:
-    """Adds *owner* to the list, and returns its name.
+    """Adds *owner* to the list, and returns its name; ValueError if another has it."""
+    return OWNERS.register(owner.name, owner).name
 
-    Raises:
-        ValueError: another owner has the name.
+
+def is_at_operator(cause: str | None) -> bool:
+    """Returns whether the detail of a *cause* is an operator of its topology, which has a page.
+
+    >>> [is_at_operator(cause) for cause in ("operator", "next_record", "target", "absence", None)]
+    [True, True, False, False, False]
     """
-    if owner.name in _OWNERS:
-        msg = f"two modules register the owner {owner.name}: rename one"
-        raise ValueError(msg)
-    _OWNERS[owner.name] = owner
-    return owner.name
+    return cause is not None and cause in OWNERS and OWNERS[cause].is_at_operator
 
 
-def registered() -> dict[str, Owner]:
-    """Returns the owners by name."""
-    return dict(sorted(_OWNERS.items()))
+def work_on_records() -> list[str]:
+    """Returns the owners whose time grows with the number of records."""
+    return [name for name, owner in OWNERS.items() if owner.works_on_records]

@@ -284,7 +284,7 @@ def notify(
         page: path of the page to look at; None: that of its incident.
         dags: the DAGs that wait for the late streams.
     """
-    from tidemark.account.owners import is_at_operator
+    from tidemark.account.owners.registry import is_at_operator
     from tidemark.sla.incidents.alert_message import message_of
     from tidemark.sla.incidents.alert_text import alert_texts
 

@@ -9,8 +9,8 @@ import argparse
 from operator import itemgetter
 from pathlib import Path
 
-from tidemark.account.owners import OWNERS
 from tidemark.account.owners.driver import DRIVER
+from tidemark.account.owners.registry import OWNERS
 from tidemark.cli.explain.path import FORMATS
 from tidemark.cli.shared.options import add_format, add_topology, span_ms
 from tidemark.cli.shared.output import say_inert

@@ -11,12 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from tidemark.account.owners import OWNERS
+from tidemark.account.owners.registry import OWNERS
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
-from tidemark.model.measures import MEASURES
+from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.query import kafka_metrics

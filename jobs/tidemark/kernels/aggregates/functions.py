@@ -8,8 +8,8 @@ order: of values from one instant `first` and `last` use the record's partition 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
+from pkgutil import resolve_name
 
 import polars as pl
 from typing_extensions import override
@@ -341,12 +341,6 @@ class ApproxDistinct(AggregateFunction):
         return pl.when((raw <= 2.5 * m) & (empty > 0)).then(counted).otherwise(raw).round().cast(pl.Int64)
 
 
-FUNCTIONS: Mapping[str, Callable[[str, str, pl.DataType], AggregateFunction]] = MappingProxyType(
-    {name: globals()[facts.calculation] for name, facts in AGGREGATE_FUNCTIONS.items()}
-)
-"""By name, the calculation that the facts of the function name."""
-
-
 def aggregate_functions(
     calls: Mapping[str, tuple[str, str]], schema: Mapping[str, pl.DataType]
 ) -> tuple[AggregateFunction, ...]:
@@ -360,5 +354,6 @@ def aggregate_functions(
         if column != "*" and column not in schema:
             msg = f"{name} = {function}({column}): there is no column {column}"
             raise InvalidArgument(msg)
-        functions.append(FUNCTIONS[function](name, column, schema.get(column, pl.Int64())))
+        calculation = resolve_name(AGGREGATE_FUNCTIONS[function].calculation)
+        functions.append(calculation(name, column, schema.get(column, pl.Int64())))
     return tuple(functions)

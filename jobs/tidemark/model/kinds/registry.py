@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TypeAlias
 
+from tidemark.extensions import OpenList
 from tidemark.model.kinds.aggregate import Aggregate
 from tidemark.model.kinds.join import Join
 from tidemark.model.kinds.map import Map
@@ -15,8 +14,6 @@ from tidemark.model.kinds.sink import Sink
 from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.kinds.union import Union
-
-_ALL: tuple[type[DeclaredOperator], ...] = (Source, Map, KeyedTable, Join, Union, Repartition, Aggregate, Sink)
 
 Reading: TypeAlias = Source | HopSource
 """The operators with `is_source`, for exhaustive matches.
@@ -28,4 +25,23 @@ HandingOut: TypeAlias = Repartition | Sink
 
 These end with `assert_never`.
 """
-KINDS: Mapping[str, type[DeclaredOperator]] = MappingProxyType({kind.kind: kind for kind in _ALL})
+KINDS: OpenList[type[DeclaredOperator]] = OpenList("operator kind", group="tidemark.operators")
+"""The kinds by their word in a topology file."""
+
+
+def register(kind: type[DeclaredOperator]) -> type[DeclaredOperator]:
+    """Adds the class of a *kind* to the list, and returns it.
+
+    The module of another package has its step (`stream.updates.step.OperatorStep`) beside it.
+
+    Raises:
+        ValueError: another kind has the word, or it reads or writes what lies outside of its sub-topology.
+    """
+    if kind.is_source or kind.hands_out:
+        msg = f"the operator kind {kind.kind} reads or writes outside of its sub-topology, which no added kind can"
+        raise ValueError(msg)
+    return KINDS.register(kind.kind, kind)
+
+
+for _kind in (Source, Map, KeyedTable, Join, Union, Repartition, Aggregate, Sink):
+    KINDS.register(_kind.kind, _kind)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from tidemark.extensions import OpenList
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.topology import Topology
@@ -147,25 +148,13 @@ class Measure:
         return self.name
 
 
-_MEASURES: dict[str, Measure] = {}
+MEASURES: OpenList[Measure] = OpenList("measure", group="tidemark.measures", package="tidemark.model.measures")
+"""All measures by name."""
 
 
 def register(measure: Measure) -> Measure:
-    """Adds *measure* to the list, and returns it.
-
-    Raises:
-        ValueError: another measure has the name.
-    """
-    if measure.name in _MEASURES:
-        msg = f"two modules register the measure {measure.name}: rename one"
-        raise ValueError(msg)
-    _MEASURES[measure.name] = measure
-    return measure
-
-
-def registered() -> dict[str, Measure]:
-    """Returns the measures by name."""
-    return dict(sorted(_MEASURES.items()))
+    """Adds *measure* to the list, and returns it; ValueError if another has its name."""
+    return MEASURES.register(measure.name, measure)
 
 
 def every_operator(topology: Topology) -> tuple[str, ...]:

@@ -1,15 +1,17 @@
 """The aggregate functions by name, with facts that need no data.
 
-This list is the only one: `kernels/aggregates/functions.py` has the calculations that it names.
+This list is the only one: `kernels/aggregates/functions.py` has the calculations that it names. A module of another
+package adds one by `AGGREGATE_FUNCTIONS.register`, as an entry point of the group `tidemark.aggregate_functions`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
+from tidemark.extensions import OpenList
+
+_OWN = "tidemark.kernels.aggregates.functions"
 _CALL = re.compile(r"(\w+)\(\s*(\w+|\*)\s*\)")
 
 
@@ -18,7 +20,8 @@ class FunctionFacts:
     """Facts of an aggregate function for the checks of a topology file.
 
     Attributes:
-        calculation: the name of its class, or of a function that chooses one, in `kernels/aggregates/functions.py`.
+        calculation: the place, `module:name`, of its class, an `AggregateFunction`, or of a function that chooses one.
+            It is imported when a stream runs.
         counts_rows: it accepts `*`.
         retracts: it can retract a value that it added.
         changes_often: nearly every record changes its result.
@@ -32,18 +35,20 @@ class FunctionFacts:
     is_a_value: bool = False
 
 
-AGGREGATE_FUNCTIONS: Mapping[str, FunctionFacts] = MappingProxyType(
-    {
-        "count": FunctionFacts(calculation="Count", counts_rows=True, retracts=True, changes_often=True),
-        "sum": FunctionFacts(calculation="exact_sum", retracts=True, changes_often=True),
-        "avg": FunctionFacts(calculation="average", retracts=True, changes_often=True),
-        "min": FunctionFacts(calculation="Minimum", is_a_value=True),
-        "max": FunctionFacts(calculation="Maximum", is_a_value=True),
-        "first": FunctionFacts(calculation="First", is_a_value=True),
-        "last": FunctionFacts(calculation="Last", is_a_value=True),
-        "approx_distinct": FunctionFacts(calculation="ApproxDistinct"),
-    }
-)
+AGGREGATE_FUNCTIONS: OpenList[FunctionFacts] = OpenList("aggregate function", group="tidemark.aggregate_functions")
+"""The functions by name."""
+_BUILT_IN = {
+    "count": FunctionFacts(calculation=f"{_OWN}:Count", counts_rows=True, retracts=True, changes_often=True),
+    "sum": FunctionFacts(calculation=f"{_OWN}:exact_sum", retracts=True, changes_often=True),
+    "avg": FunctionFacts(calculation=f"{_OWN}:average", retracts=True, changes_often=True),
+    "min": FunctionFacts(calculation=f"{_OWN}:Minimum", is_a_value=True),
+    "max": FunctionFacts(calculation=f"{_OWN}:Maximum", is_a_value=True),
+    "first": FunctionFacts(calculation=f"{_OWN}:First", is_a_value=True),
+    "last": FunctionFacts(calculation=f"{_OWN}:Last", is_a_value=True),
+    "approx_distinct": FunctionFacts(calculation=f"{_OWN}:ApproxDistinct"),
+}
+for _name, _facts in _BUILT_IN.items():
+    AGGREGATE_FUNCTIONS.register(_name, _facts)
 
 
 def parsed_call(text: str) -> tuple[str, str] | None:

@@ -13,11 +13,10 @@ from typing import Any
 
 from tidemark.collecting import names_in, outside, present
 from tidemark.errors import InvalidArgument, InvalidSpec
-from tidemark.model.measures import MEASURES
 from tidemark.model.measures.burn_rate import BURN_RATE
 from tidemark.model.measures.complete_by import COMPLETE_BY
 from tidemark.model.measures.completeness import COMPLETENESS, OUTCOMES
-from tidemark.model.measures.registry import Measure, Thresholds
+from tidemark.model.measures.registry import MEASURES, Measure, Thresholds
 from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.project.files import Project
 from tidemark.model.settings.lengths import for_people

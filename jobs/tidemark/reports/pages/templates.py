@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, Stric
 from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
-from tidemark.account.owners import is_at_operator
+from tidemark.account.owners.registry import is_at_operator
 from tidemark.escaping import inert
 from tidemark.facts.incidents import state_in_words
 from tidemark.model.settings.intervals import utc

@@ -14,13 +14,13 @@ from operator import itemgetter
 
 import polars as pl
 
-from tidemark.account.owners import OWNERS
+from tidemark.account.owners.registry import OWNERS
 from tidemark.collecting import omit, present
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import CAUSES, MEASURED, Check, newest_check
 from tidemark.facts.fact_tables import Stored
 from tidemark.facts.stream_facts import StreamFacts
-from tidemark.model.measures import MEASURES
+from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.sla_event_rows import causes_of_row

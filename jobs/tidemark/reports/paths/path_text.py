@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidemark.account.explanation import Leaf
-from tidemark.account.owners import OWNERS
+from tidemark.account.owners.registry import OWNERS
 from tidemark.account.text import NO_HISTORY, did, place_of
 from tidemark.facts.path_facts import physical_name
 from tidemark.model.settings.lengths import counted, for_people

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 
 import polars as pl
 
-from tidemark.account.owners import OWNERS
 from tidemark.account.owners.bound import BOUND
 from tidemark.account.owners.driver import DRIVER
 from tidemark.account.owners.operator import OPERATOR
+from tidemark.account.owners.registry import OWNERS
 from tidemark.account.owners.trigger import TRIGGER
 from tidemark.account.warehouse import AccountTables
 from tidemark.errors import InvalidArgument

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from tidemark.account.owners import OWNERS
 from tidemark.account.owners.partition import PARTITION
+from tidemark.account.owners.registry import OWNERS
 from tidemark.model.sla_events import AlertCause
 
 

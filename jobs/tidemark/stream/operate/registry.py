@@ -1,7 +1,7 @@
 """Maps each class of operator to its step.
 
 The class is the one that the topology file is read into. The steps of a kind are in the module of this folder that has
-its word as a name.
+its word as a name, or beside the class if another package adds it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from tidemark.stream.updates.step import OperatorStep
 
 def _steps() -> Iterator[tuple[type[Operator], type[OperatorStep[Any]]]]:
     """Yields each class of operator with its step."""
-    for word in KINDS:
-        module = import_module(f"tidemark.stream.operate.{word}")
+    for kind in KINDS.values():
+        module = import_module(kind.__module__.replace("tidemark.model.kinds.", "tidemark.stream.operate."))
         for step in vars(module).values():
             is_step = isinstance(step, type) and issubclass(step, OperatorStep)
             if is_step and step.__module__ == module.__name__:
