@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from support.made_up import FUNCTION, MEASURE, OPERATOR, installed, run_with
+from support.made_up import FUNCTION, MEASURE, METRIC, OPERATOR, installed, run_with
 
 CHECK = """
 import json, sys
@@ -53,6 +53,8 @@ from pathlib import Path
 
 from support.play import Play, ms
 from support.topologies import EVENTS, operators
+from tidemark.metrics.exporter import Exporter
+from tidemark.model.project.layout import Layout
 
 play = Play(EVENTS + operators(
     small={"kind": "cap", "input": "events", "column": "v", "at_most": 5},
@@ -64,14 +66,18 @@ for second, values in ((1, [2, 3]), (2, [7, 5])):
     play.batch(rows, at_ms=ms(second))
 of_small = [row for row in play.rows("operator_batches") if row["operator"] == "small"]
 counts = [(row["records_in"], row["passed"], row["filtered"]) for row in of_small]
-print(json.dumps({"results": [row["p"] for row in play.rows("board")], "counts": counts}))
+exporter = Exporter(Layout(play.home), lambda: [play.topology], clock=lambda: ms(9))
+sent = [sample.value for sample in exporter.samples() if sample.metric == "tidemark_kept_updates"]
+print(json.dumps({"results": [row["p"] for row in play.rows("board")], "counts": counts, "sent": sent}))
 """
 
 
-def test_a_made_up_operator_and_a_made_up_function_run_and_are_accounted_for(tmp_path: Path) -> None:
+def test_a_made_up_operator_function_and_metric_work_on_the_same_records(tmp_path: Path) -> None:
     (site := tmp_path / "site").mkdir()
-    packages = installed(site, {"operators": OPERATOR, "aggregate_functions": FUNCTION})
+    packages = installed(site, {"operators": OPERATOR, "aggregate_functions": FUNCTION, "metrics": METRIC})
     found = json.loads(run_with(packages, RUN, str(tmp_path / "play"), folder=tmp_path))
     # 2 · 3 in the first batch; 7 is above the limit, so that 6 · 5 follows in the second.
     assert found["results"][-1] == 30
     assert found["counts"] == [[2, 2, 0], [2, 1, 1]]
+    # The product is sent on once in each batch, or with each record: 2, 6, 30.
+    assert found["sent"] == [len(found["results"])]

@@ -42,8 +42,8 @@ from tidemark.facts import kept_rows
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.kernels.reports.rollups import NO_OUTLINE
 from tidemark.metrics import exporter as exporter_module
-from tidemark.metrics.catalog import METRICS, MetricType
-from tidemark.metrics.exporter import Exporter, Sample
+from tidemark.metrics.catalog import PERCENTILES, MetricType, Sample, metrics
+from tidemark.metrics.exporter import Exporter
 from tidemark.metrics.otlp import OtlpExporter
 from tidemark.metrics.rules import rules_file
 from tidemark.model.project.files import CHECKOUT, Project
@@ -141,7 +141,7 @@ def test_counters_begin_with_the_hour(exporter: Exporter) -> None:
     }  # fmt: skip
     by_edge, _ = values(exporter, "tidemark_latency_seconds")["flight_board",]
     assert by_edge[-1] == ("+Inf", 180 * 1_000)
-    since = {sample.since_s for sample in exporter.samples() if METRICS[sample.metric].type is MetricType.COUNTER}
+    since = {sample.since_s for sample in exporter.samples() if metrics()[sample.metric].type is MetricType.COUNTER}
     assert since == {NOON / 1_000}
 
 
@@ -154,7 +154,7 @@ def test_percentiles_are_those_of_the_rollup(tmp_path: Path) -> None:
     exporter = Exporter(tables.layout, lambda: [reading({"o": ()})], clock=lambda: NOON + 61_000)
     recent = values(exporter, "tidemark_recent_latency_seconds")
     ordered = sorted(latencies)
-    for name, q in exporter_module.PERCENTILES.items():
+    for name, q in PERCENTILES.items():
         exact_s = ordered[math.ceil(q * len(ordered)) - 1] / 1_000
         assert recent["o", name] == pytest.approx(exact_s, rel=0.01)
         assert recent["o", name] == pytest.approx(hour[f"{name}_ms"] / 1_000, rel=1e-9)
@@ -303,12 +303,12 @@ def test_the_exposition_is_openmetrics_as_documented(exporter: Exporter) -> None
         family.name: family for family in text_string_to_metric_families(open_metrics(registry_of(exporter)).decode())
     }
     assert {name: (family.type, family.unit) for name, family in families.items()} == {
-        metric.name: (metric.type.value, metric.unit) for metric in METRICS.values()
+        metric.name: (metric.type.value, metric.unit) for metric in metrics().values()
     }
     documented = re.findall(
         r"^\| `(tidemark_\w+)` \| (\w+) \| (\w+) \| (.*?) \| (.*?) \| (.*) \|$", page(), re.MULTILINE
     )
-    for (name, kind, unit, labels, source, meaning), metric in zip(documented, METRICS.values(), strict=True):
+    for (name, kind, unit, labels, source, meaning), metric in zip(documented, metrics().values(), strict=True):
         assert (name.removesuffix("_total"), kind, source, meaning) == (
             metric.name, metric.type, metric.source, metric.meaning,
         )  # fmt: skip
@@ -665,7 +665,7 @@ def test_a_refusal_is_said_once_and_so_is_its_end(capfd: pytest.CaptureFixture[s
 def test_a_collector_gets_the_same_values(exporter: Exporter) -> None:
     with OtlpReceiver() as receiver:
         assert OtlpExporter(exporter, receiver.url).push()
-    assert {*receiver.metrics} == {*METRICS}
+    assert {*receiver.metrics} == {*metrics()}
     (readable,) = receiver.metrics["tidemark_readable"].gauge.data_points
     assert readable.as_double == 1
     (board,) = receiver.metrics["tidemark_latency_seconds"].histogram.data_points

@@ -179,8 +179,8 @@ IMPORTS = {
         "storage.delta query account.owners model.measures model.slas facts account reports sla.measures"
     ),
     "metrics": (
-        "collecting clock semantics model.tables model.settings model.project model model.measures "
-        "model.slas facts why.evidence"
+        "collecting clock semantics model.tables extensions model.settings model.project model "
+        "model.measures model.slas facts why.evidence"
     ),
     "cli.outside": (
         "collecting escaping errors clock semantics model.settings model.project model.kinds model "
@@ -253,6 +253,7 @@ IMPORTS = {
         "model storage storage.delta recorded query facts sla.incidents metrics reports.pages sla "
         "airflow.tasks airflow.dags reports.what_if reports.documents"
     ),
+    "metrics.groups": "collecting semantics model.tables model.settings model facts why.evidence metrics",
 }
 """Maps each room to all rooms that it imports.
 

@@ -1,14 +1,25 @@
-"""Defines the metrics: names, types, units, labels and source tables.
+"""Defines what a metric is: name, type, unit, labels and source tables; and the open list of their groups.
 
-docs/metrics.md, the Grafana dashboard and the rules have only these names.
+A file of `metrics/groups` that registers a MetricGroup is all that new metrics need, also one of another package, as an
+entry point of the group `tidemark.metrics`. docs/metrics.md and the Grafana dashboard have only these names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tidemark.collecting import index_by_name
+from tidemark.extensions import OpenList
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tidemark.model.tables.catalog import Table
+    from tidemark.why.evidence.snapshot import Scene
 
 
 class MetricType(StrEnum):
@@ -20,11 +31,17 @@ class MetricType(StrEnum):
     STATESET = "stateset"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric: its name, type, labels, source and meaning.
+    """A metric.
 
-    The name ends with the unit. All metrics have the label `topology`, except those about the exporter.
+    Attributes:
+        name: it ends with the unit.
+        type: gauge, counter, histogram or state set.
+        labels: the first is `topology`.
+        source: the tables that it comes from, for docs/metrics.md.
+        meaning: what it says.
+        rank: metrics come in this order. If a topology has too many series, those of the last ones are left out.
     """
 
     name: str
@@ -32,6 +49,7 @@ class Metric:
     labels: tuple[str, ...]
     source: str
     meaning: str
+    rank: int
 
     @property
     def unit(self) -> str:
@@ -43,76 +61,93 @@ class Metric:
 PARTITION = ("topology", "sub_topology", "source", "partition")
 STREAM = ("topology", "sub_topology")
 SLA = ("topology", "sla", "subject", "measure")
-G, C, H, S = MetricType.GAUGE, MetricType.COUNTER, MetricType.HISTOGRAM, MetricType.STATESET
-_ALL = (
-    Metric("tidemark_readable", G, ("topology",), "all", "1: the tables of the topology could be read; 0: not"),
-    Metric(
-        "tidemark_stream_state", S, STREAM, "heartbeats, control folder",
-        "state of a stream, in the label of the same name: 1 for the present state, 0 for the others",
-    ),
-    Metric("tidemark_heartbeat_age_seconds", G, STREAM, "heartbeats, control folder", "age of the newest heartbeat"),
-    Metric(
-        "tidemark_behind_records", G, STREAM, "heartbeats", "unread records of the stream's topics after its last batch"
-    ),
-    Metric(
-        "tidemark_catch_up_seconds", G, STREAM, "heartbeats",
-        "estimated time until the stream has read all; no series unless it catches up",
-    ),
-    Metric(
-        "tidemark_open_incidents", G, ("topology", "severity"), "incidents", "open incidents by their worst severity"
-    ),
-    Metric(
-        "tidemark_sla_level", G, SLA, "sla_results",
-        "newest check of an SLA: 0 holds, 1 warning, 2 broken; no series while it is unknown or excluded",
-    ),
-    Metric("tidemark_sla_observed_seconds", G, SLA, "sla_results", "length that the newest check measured"),
-    Metric(
-        "tidemark_sla_cause_ratio", G, ("topology", "sla", "owner", "detail"), "sla_results",
-        "share of a cause in what broke an SLA, by the newest check, 0 to 1; no series while no cause is known",
-    ),
-    Metric("tidemark_check_age_seconds", G, ("topology",), "sla_results", "age of the newest check of SLAs"),
-    Metric(
-        "tidemark_budget_left_ratio", G, ("topology", "objective", "subject"), "sla_results",
-        "unused share of the error budget of an objective; below 0: exceeded",
-    ),
-    Metric(
-        "tidemark_complete_lag_seconds", G, ("topology", "operator", "table"), "completeness",
-        "distance from the end of the newest complete interval to now",
-    ),
-    Metric(
-        "tidemark_reopened_intervals", G, ("topology", "operator", "table"), "completeness",
-        "intervals that got results after they were complete, of those that the table has",
-    ),
-    Metric(
-        "tidemark_recent_latency_seconds", G, ("topology", "operator", "percentile"), "latency_minutes",
-        "p50, p90 or p99 of the end-to-end latency of the five minutes before the newest result, at most 1 % off; no "
-        "series if these results are older than five minutes",
-    ),
-    Metric(
-        "tidemark_updates", C, ("topology", "operator", "outcome"), "operator_batches, batches",
-        "updates of an operator by outcome, since the hour of the newest batch began",
-    ),
-    Metric(
-        "tidemark_latency_seconds", H, ("topology", "operator"), "latency_minutes",
-        "end-to-end latency of the records of an operator, since the hour of the newest result began",
-    ),
-    Metric(
-        "tidemark_watermark_lag_seconds", G, PARTITION, "partition_batches",
-        "distance from the watermark of an input partition to now; of a query of a job that of the query, with an "
-        "empty partition",
-    ),
-    Metric(
-        "tidemark_unread_records", G, PARTITION, "partition_batches",
-        "records of a partition that the last batch left unread",
-    ),
-    Metric(
-        "tidemark_dropped_series", G, ("topology",), "all", "series that were left out as the topology has too many"
-    ),
-)  # fmt: skip
-METRICS = index_by_name(_ALL)
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 """The quantiles of tidemark_recent_latency_seconds."""
-"""The metrics in order.
 
-If a topology has too many series, those of the last ones are left out.
-"""
+
+class Sample(NamedTuple):
+    """A value of a metric with the values of its labels.
+
+    A state set has a dictionary of states as its value, and a histogram counts by upper edge (s) with the sum (s). An
+    age is counted from *age_of_ms*, and a value is left out after *until_ms*, epoch ms. *since_s* is when a counter
+    began, epoch s.
+    """
+
+    metric: str
+    labels: tuple[str, ...]
+    value: Any = None
+    since_s: float | None = None
+    age_of_ms: int | None = None
+    until_ms: int | None = None
+
+    def at(self, now_ms: int) -> Sample:
+        """Returns the sample with its age at *now_ms*."""
+        return self if self.age_of_ms is None else self._replace(value=(now_ms - self.age_of_ms) / 1000)
+
+    @property
+    def series(self) -> int:
+        """The number of series in OpenMetrics, with those of the beginning."""
+        match metrics()[self.metric].type:
+            case MetricType.STATESET:
+                return len(self.value)
+            case MetricType.HISTOGRAM:
+                return len(self.value[0]) + 3
+            case MetricType.COUNTER:
+                return 2
+        return 1
+
+
+Rows: TypeAlias = "Callable[[Table], pl.DataFrame]"
+"""Returns the rows of a table that metrics need, of all streams."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricGroup:
+    """Metrics that come from the same tables.
+
+    Attributes:
+        name: of the group.
+        metrics: their declarations.
+        needs: the tables. The samples are kept until one of them changes.
+        samples: yields the values for a topology.
+        every_scrape: True if they also follow from what is in no table, such as a silence.
+    """
+
+    name: str
+    metrics: tuple[Metric, ...]
+    needs: tuple[Table, ...]
+    samples: Callable[[Scene, Rows], Iterator[Sample]]
+    every_scrape: bool = False
+
+
+GROUPS: OpenList[MetricGroup] = OpenList(
+    "group of metrics", group="tidemark.metrics", package="tidemark.metrics.groups"
+)
+READABLE = Metric(
+    name="tidemark_readable",
+    rank=10,
+    type=MetricType.GAUGE,
+    labels=("topology",),
+    source="all",
+    meaning="1: the tables of the topology could be read; 0: not",
+)
+DROPPED = Metric(
+    name="tidemark_dropped_series",
+    rank=1_000_000,
+    type=MetricType.GAUGE,
+    labels=("topology",),
+    source="all",
+    meaning="series that were left out as the topology has too many",
+)
+
+
+def register(group: MetricGroup) -> MetricGroup:
+    """Adds *group* to the list, and returns it; ValueError if another has its name."""
+    return GROUPS.register(group.name, group)
+
+
+@cache
+def metrics() -> Mapping[str, Metric]:
+    """Returns all metrics by name, in the order of their ranks."""
+    known = [READABLE, *(metric for group in GROUPS.values() for metric in group.metrics), DROPPED]
+    return index_by_name(sorted(known, key=lambda metric: (metric.rank, metric.name)))

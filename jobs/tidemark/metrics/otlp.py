@@ -23,8 +23,8 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from tidemark.metrics.catalog import METRICS, MetricType
-from tidemark.metrics.exporter import Exporter, Sample
+from tidemark.metrics.catalog import MetricType, Sample, metrics
+from tidemark.metrics.exporter import Exporter
 
 NS = 1_000_000_000
 
@@ -40,8 +40,8 @@ class OtlpExporter:
 
     def push(self) -> bool:
         """Pushes all samples once; returns False if they were refused."""
-        metrics = [*otlp_metrics(self._exporter.samples(), time.time_ns())]
-        scope = ScopeMetrics(scope=InstrumentationScope("tidemark"), metrics=metrics, schema_url="")
+        pushed = [*otlp_metrics(self._exporter.samples(), time.time_ns())]
+        scope = ScopeMetrics(scope=InstrumentationScope("tidemark"), metrics=pushed, schema_url="")
         resource = Resource.create({"service.name": "tidemark"})
         whole = ResourceMetrics(resource=resource, scope_metrics=[scope], schema_url="")
         return self._otlp.export(MetricsData(resource_metrics=[whole])) is MetricExportResult.SUCCESS
@@ -53,7 +53,7 @@ def otlp_metrics(samples: Iterable[Sample], now_ns: int) -> Iterator[Metric]:
     for sample in samples:
         by_metric.setdefault(sample.metric, []).append(sample)
     for name, of_metric in by_metric.items():
-        metric = METRICS[name]
+        metric = metrics()[name]
         data: Gauge | Sum | Histogram
         match metric.type:
             case MetricType.HISTOGRAM:
@@ -93,4 +93,4 @@ def _histogram_point(sample: Sample, now_ns: int) -> HistogramDataPoint:
 
 
 def _attributes(sample: Sample) -> dict[str, str]:
-    return dict(zip(METRICS[sample.metric].labels, sample.labels, strict=True))
+    return dict(zip(metrics()[sample.metric].labels, sample.labels, strict=True))

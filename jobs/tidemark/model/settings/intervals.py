@@ -166,6 +166,15 @@ def iso(at_ms: int) -> str:
     return utc(at_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def epoch_ms(instant: datetime) -> int:
+    """Returns *instant* in epoch ms.
+
+    >>> epoch_ms(utc(1_500))
+    1500
+    """
+    return round(instant.timestamp() * 1000)
+
+
 def utc(at_ms: int) -> datetime:
     """Returns the instant of epoch ms, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC)

@@ -1,0 +1,1 @@
+"""The metrics of topologies, each group in a file of this folder."""
