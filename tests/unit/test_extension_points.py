@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.made_up import COMMAND, MEASURE, OWNER, installed, run_with
+from support.made_up import COMMAND, FORMAT, MEASURE, OWNER, installed, run_with
 from support.topologies import operators, source, table, topology_of
 from tidemark.account.owners.registry import OWNERS, Owner
 from tidemark.model.measures.registry import MEASURES, Measure
@@ -29,7 +29,9 @@ KINDS = {Measure: MEASURES["records"], Owner: OWNERS["silence"]}
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(tmp_path_factory.mktemp("site"), {"measures": MEASURE, "owners": OWNER, "commands": COMMAND})
+    return installed(
+        tmp_path_factory.mktemp("site"), {"measures": MEASURE, "owners": OWNER, "commands": COMMAND, "formats": FORMAT}
+    )
 
 
 @pytest.fixture
@@ -56,6 +58,29 @@ def test_a_made_up_command_is_listed_and_runs(packages: Path, tmp_path: Path) ->
     assert re.search(
         "^ +made_up +added by made_up_commands$", run_with(packages, TIDEMARK, "--help", folder=tmp_path), re.M
     )
+
+
+PARSE = """
+import json, tomllib
+import polars as pl
+from support.topologies import source, topology_of
+from tidemark.model.topology import parse
+from tidemark.stream.read.parsing import parsed
+
+events = parse(tomllib.loads(topology_of(events=source(format="pairs"))), file="play.toml").operators["events"]
+values = [b"id=a;v=7;event_time=1767268800000", b"nonsense", None]
+raw = pl.DataFrame({"source": "events", "partition": 0, "offset": [0, 1, 2], "key": [b"k"] * 3, "value": values})
+raw = raw.with_columns(headers=pl.lit(None), clock_ms=pl.lit(9, pl.Int64))
+rows = parsed(events, raw)
+print(json.dumps([rows["events"].to_list(), rows["reason"].to_list(), rows["detail"].to_list()]))
+"""
+
+
+def test_a_made_up_format_is_read_and_quarantines_what_it_cannot_read(packages: Path, tmp_path: Path) -> None:
+    fields, reasons, details = json.loads(run_with(packages, PARSE, folder=tmp_path))
+    assert fields[0] == {"id": "a", "v": 7, "event_time": 1_767_268_800_000}
+    assert reasons == [None, "unreadable", "null_value"]
+    assert details[1].startswith("ValueError: ")
 
 
 def test_made_up_kinds_are_in_the_documentation(packages: Path, tmp_path: Path) -> None:

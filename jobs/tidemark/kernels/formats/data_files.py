@@ -92,7 +92,7 @@ def file_rows(content: bytes, name: str, source: Source) -> pl.DataFrame:
     except (FileUnreadable, MemoryError):
         raise
     except Exception as error:  # whatever a library raises over the bytes of a file is a reason to set it aside
-        msg = f"cannot be read as {source.format.value}: {_first_line(error)}"
+        msg = f"cannot be read as {source.format}: {_first_line(error)}"
         raise FileUnreadable(msg) from error
 
 

@@ -28,7 +28,7 @@ from tidemark.model.kinds.source import Source
 NO_SCHEMA_ID, UNKNOWN_SCHEMA, INCOMPATIBLE_SCHEMA = "no_schema_id", "unknown_schema", "incompatible_schema"
 HEAD = 5
 """Bytes of the magic byte and the id."""
-_KINDS = {Format.AVRO: SchemaKind.AVRO, Format.PROTOBUF: SchemaKind.PROTOBUF}
+_KINDS: Mapping[str, SchemaKind] = {Format.AVRO: SchemaKind.AVRO, Format.PROTOBUF: SchemaKind.PROTOBUF}
 _INDEXES_AT_MOST = 32
 """Longest accepted place of a message; messages are not nested as deep."""
 FIRST_MESSAGE = (0,)

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from tidemark.extensions import OpenList
 from tidemark.model.kinds.operator import DeclaredOperator
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.settings.toml_keys import Keys
@@ -24,6 +25,20 @@ class Format(StrEnum):
     PARQUET = "parquet"
 
 
+@dataclass(frozen=True, kw_only=True)
+class TopicFormat:
+    """A format of records in topics that another package adds.
+
+    Attributes:
+        as_json: the place, `module:name`, of a function that takes the bytes of a record's value and returns those of a
+            JSON object with its fields. A record for which it raises an error is quarantined as `unreadable`.
+    """
+
+    as_json: str
+
+
+TOPIC_FORMATS: OpenList[TopicFormat] = OpenList("format", group="tidemark.formats")
+"""The added formats by their word."""
 READ_FORMATS: Mapping[str, tuple[Format, ...]] = {
     "topic": (Format.JSON, Format.AVRO, Format.PROTOBUF),
     "files": (Format.JSON, Format.CSV, Format.PARQUET),
@@ -42,14 +57,14 @@ SCHEMA = "schema"
 class KafkaEnd(DeclaredOperator, ABC):
     """Reads or writes a *topic* of the cluster *kafka*, or another place.
 
-    Clusters are in model/project/connections.py. With another place *topic* is None. *avro_schema* is the text of the
-    file that the key `schema` names. With *traces* a source notes the headers `traceparent` of its records, and the
-    records of a sink have that of the batch.
+    The *format* is one of Format, or of TOPIC_FORMATS. Clusters are in model/project/connections.py. With another place
+    *topic* is None. *avro_schema* is the text of the file that the key `schema` names. With *traces* a source notes the
+    headers `traceparent` of its records, and the records of a sink have that of the batch.
     """
 
     topic: str | None = None
     kafka: str = DEFAULT
-    format: Format = Format.JSON
+    format: str = Format.JSON
     avro_schema: str | None = None
     traces: bool = False
 
@@ -84,10 +99,12 @@ def read_format(keys: Keys, place: Mapping[str, str], formats: Mapping[str, tupl
     (kind,) = place
     if kind not in formats:
         return {"format": Format.JSON}
-    chosen = keys.choice("format", Format, Format.JSON)
-    if chosen not in formats[kind]:
-        keys.fail("format", f"is {chosen.value!r}", f"use one of {', '.join(formats[kind])} for {kind}")
-    return {"format": chosen}
+    added = TOPIC_FORMATS if formats is READ_FORMATS and kind == "topic" else ()
+    chosen = keys.word("format", [*Format, *added], Format.JSON)
+    allowed = (*formats[kind], *added)
+    if chosen not in allowed:
+        keys.fail("format", f"is {chosen!r}", f"use one of {', '.join(allowed)} for {kind}")
+    return {"format": chosen if chosen in added else Format(chosen)}
 
 
 def read_schema_text(keys: Keys, folder: Path | None, example: str) -> dict[str, Any]:

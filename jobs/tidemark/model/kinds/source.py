@@ -412,7 +412,7 @@ def _timestamp_unit(keys: Keys, timestamp: str | None, fields: Mapping[str, str]
     return unit
 
 
-def _refuse_objects(keys: Keys, form: Format, named: Mapping[str, str]) -> None:
+def _refuse_objects(keys: Keys, form: str, named: Mapping[str, str]) -> None:
     """Fails where `fields` names a field inside an object and records in *form* have no objects."""
     inner = [path for path in named.values() if len(steps(path)) > 1]
     if inner and form is Format.CSV:

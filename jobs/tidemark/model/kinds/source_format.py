@@ -22,7 +22,7 @@ from tidemark.model.kinds.kafka_end import (
 from tidemark.model.settings.record_limits import read_record_limits
 from tidemark.model.settings.toml_keys import Keys
 
-_EXAMPLES = {Format.AVRO: "readings.avsc", Format.PROTOBUF: "readings.desc"}
+_EXAMPLES: Mapping[str, str] = {Format.AVRO: "readings.avsc", Format.PROTOBUF: "readings.desc"}
 _MESSAGE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
@@ -34,7 +34,7 @@ def read_source_format(keys: Keys, place: Mapping[str, str], folder: Path | None
     return {**place, **read_topic_keys(keys, place), **chosen, **schema, "record_limits": limits}
 
 
-def _schema(keys: Keys, place: Mapping[str, str], format_: Format, folder: Path | None) -> dict[str, Any]:
+def _schema(keys: Keys, place: Mapping[str, str], format_: str, folder: Path | None) -> dict[str, Any]:
     """Reads the place of the schema of records in *format_*."""
     registry: str | None = keys.name("registry", "main", None)
     if registry is not None:
@@ -48,7 +48,7 @@ def _schema(keys: Keys, place: Mapping[str, str], format_: Format, folder: Path 
     if SCHEMA not in keys.content:
         remedy = f'write {SCHEMA} = "{_EXAMPLES[format_]}", a file beside this one, or registry = "main"'
         keys.get(SCHEMA, str, f'"{_EXAMPLES[format_]}"', None)
-        keys.fail(SCHEMA, f"is missing, and format is {format_.value!r}", remedy, beside=("format", "registry"))
+        keys.fail(SCHEMA, f"is missing, and format is {str(format_)!r}", remedy, beside=("format", "registry"))
     if format_ is Format.AVRO:
         return read_schema_text(keys, folder, _EXAMPLES[format_])
     descriptors = read_schema_file(keys, folder, _EXAMPLES[format_])

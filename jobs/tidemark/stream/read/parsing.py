@@ -22,6 +22,8 @@ the columns of a table, which read/table_rows.py has typed. One function parses 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pkgutil import resolve_name
 from typing import Any
 
 import msgspec
@@ -40,7 +42,7 @@ from tidemark.kernels.records.headers import INVALID_KEY
 from tidemark.kernels.records.iso_times import instants_of
 from tidemark.kernels.records.json_fields import json_fields, json_of
 from tidemark.kernels.records.numbers import numbers_of
-from tidemark.model.kinds.kafka_end import Format
+from tidemark.model.kinds.kafka_end import TOPIC_FORMATS, Format
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.source import NanPolicy, Source
 from tidemark.model.settings.declared_fields import MOST_DIGITS
@@ -155,10 +157,32 @@ def _fields(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> Fields:
     elif source.format is Format.AVRO:
         schema = source.avro_schema or ""
         parsed_fields = avro_fields(raw["value"], words, schema, time=time, others=others, limits=limits)
+    elif source.format in TOPIC_FORMATS:
+        as_json = resolve_name(TOPIC_FORMATS[source.format].as_json)
+        values, errors = _converted(raw["value"], as_json)
+        parsed_fields = json_fields(values, words, time=time, others=others, limits=limits)
+        is_error = errors.is_not_null()
+        reasons = pl.repeat(UNREADABLE, raw.height, eager=True).zip_with(is_error, parsed_fields.reasons)
+        details = errors.zip_with(is_error, parsed_fields.details)
+        parsed_fields = replace(parsed_fields, reasons=reasons, details=details)
     else:
         parsed_fields = json_fields(raw["value"], words, time=time, others=others, limits=limits)
     named = {name: parsed_fields.columns[field] for name, field in source.field_of.items()}
     return Fields(named, parsed_fields.others, parsed_fields.reasons, parsed_fields.details)
+
+
+def _converted(values: pl.Series, as_json: Callable[[bytes], bytes]) -> tuple[pl.Series, pl.Series]:
+    """Returns *values* as *as_json* converts them, null where it fails, and the error of each; null without one."""
+    converted: list[bytes | None] = []
+    errors: list[str | None] = []
+    for value in values:
+        try:
+            converted.append(None if value is None else as_json(value))
+            errors.append(None)
+        except ERRORS_OF_RECORDS as error:
+            converted.append(None)
+            errors.append(described(error))
+    return pl.Series(values.name, converted, dtype=pl.Binary), pl.Series(errors, dtype=pl.String)
 
 
 def _with_times(source: Source, rows: pl.DataFrame) -> pl.DataFrame:
