@@ -184,6 +184,27 @@ def test_an_operator_begins_with_the_sums_behind_it_and_the_others_go_on(
         assert came == sum(row[word] for word in became) + row["held_after"], row
 
 
+def test_a_renamed_stream_is_refused_with_those_that_read_it(
+    tmp_path: Path, played: Callable[[Path, int], Play]
+) -> None:
+    """A driver behind it would begin with the hop of the new name, and under the old one read all of that again."""
+    of_other_name = TOML.replace("[operators.events]", '[operators.events]\nsub_topology = "other"')
+    play = continued(played(tmp_path / "w", 1), of_other_name)
+    changes = changes_of_topology(play.topology, Layout(play.home))
+    assert lines_of("play", changes) == [
+        "play: 1 goes on, 2 are refused",
+        "  refused: other/events: its sources were read by the stream events",
+        '    write sub_topology = "events" below [operators.events]',
+        "  refused: dealt/dealt_source: it reads the stream other, whose sources were read by the stream events",
+        '    write sub_topology = "events" below [operators.events]',
+    ]
+    for sub in ("other", "dealt"):
+        (finding,) = [each for each in findings(evidence(play.stream(sub))) if each.fault is Fault.STREAM_RENAMED]
+        assert finding.ways[0] == (
+            'write sub_topology = "events" below [operators.events], to continue under the old name'
+        )
+
+
 def test_a_begin_that_is_interrupted_is_done_again(
     tmp_path: Path, played: Callable[[Path, int], Play], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +338,9 @@ def test_the_commands_show_the_plan_and_record_the_decision(
     told = json.loads(text)
     assert (code, told["status"]) == (4, 4)
     assert [each["operator"] for each in told["operators"] if each["fate"] == "needs consent"] == ["totals"]
+    code, text = command("check", "play.toml")
+    of_plan = "plan of play: 7 go on, 1 needs consent: tidemark begin play totals (tidemark plan play)"
+    assert (code, text.splitlines()[-1]) == (0, of_plan)
     code, text = command("begin", "play.toml", "totals", "--dry-run")
     assert code == 0
     shown = text.rpartition("--plan ")[2].strip()

@@ -31,9 +31,8 @@ from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets
 from tidemark.semantics.progress import Place
 from tidemark.storage.warehouse import is_table
-from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.kafka.client import KafkaBroker
-from tidemark.stream.startup.changes import OperatorChange, changes_of, former_streams, streams_of
+from tidemark.stream.startup.changes import OperatorChange, changes_of, streams_of
 from tidemark.stream.startup.source_list import Fate
 
 RECENT = 50
@@ -66,12 +65,11 @@ def command(options: argparse.Namespace) -> int:
 
 def changes_of_topology(topology: Topology, layout: Layout) -> list[OperatorChange]:
     """Returns what becomes of each operator of *topology*, whose streams have written to *layout*."""
-    own = [Stream(topology, sub, layout) for sub in topology.sub_topologies]
-    found = [change for stream in own for change in changes_of(stream)]
-    # One of these goes on once the file has its name again.
-    awaited = {former for stream in own if newest_entry(stream.control) is None for former, _ in former_streams(stream)}
+    found = [change for sub in topology.sub_topologies for change in changes_of(Stream(topology, sub, layout))]
+    # A former stream goes on once the file has its name again.
+    known = {*names_in(topology.sub_topologies), *(change.former_stream for change in found)}
     for home in streams_of(layout, topology):
-        if home.name not in {*names_in(topology.sub_topologies), *awaited}:
+        if home.name not in known:
             why = "the stream is not in the file any more; its tables stay"
             found.append(OperatorChange(sub_topology=home.name, operator="*", fate=Fate.ENDS, why=why))
     return found
