@@ -27,7 +27,7 @@ from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.facts.history import history
 from tidemark.facts.latency_places import ChartSpan
-from tidemark.facts.topology_changes import RecordedChange, changes_by_operator, topology_changes
+from tidemark.facts.topology_changes import DECIDED, RecordedChange, changes_by_operator, topology_changes
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
 from tidemark.model.tables.catalog import DECISIONS
@@ -328,12 +328,15 @@ def test_the_commands_show_the_plan_and_record_the_decision(
 ) -> None:
     play = played(tmp_path / "w", 1)
     (tmp_path / "play.toml").write_text(OF_MAXIMUM)
+    decisions = Layout(play.home).report_table("play", DECISIONS.name)
 
     def command(*words: str) -> tuple[int, str]:
         code, out, err = tidemark(tmp_path, "--warehouse", str(play.home), *words)
         return code, out + err
 
-    assert command("plan", "play.toml")[0] == 4
+    shown_at_first = command("plan", "play.toml")[1]
+    assert not decisions.exists()
+    assert command("plan", "play.toml", "--by", "Bea", "--note", "review 7") == (4, shown_at_first)
     code, text = command("plan", "play.toml", "--json")
     told = json.loads(text)
     assert (code, told["status"]) == (4, 4)
@@ -347,9 +350,13 @@ def test_the_commands_show_the_plan_and_record_the_decision(
     assert command("begin", "play.toml", "totals", "--plan", "000000000000")[0] == 4
     code, text = command("begin", "play.toml", "totals", "--plan", shown, "--by", "Ann", "--note", "the maximum")
     assert code == 0, text
-    assert command("plan", "play.toml") == (0, "play: 8 go on\n")
-    (decision,) = scan(Layout(play.home).report_table("play", DECISIONS.name)).collect().to_dicts()
-    assert (decision["decision"], decision["decided_by"], decision["note"]) == ("begin", "Ann", "the maximum")
+    assert command("plan", "play.toml", "--by", "Bea") == (0, "play: 8 go on\n")
+    of_plan, of_begin = scan(decisions).sort("decided_at").collect().to_dicts()
+    assert (of_begin["decision"], of_begin["decided_by"], of_begin["note"]) == ("begin", "Ann", "the maximum")
+    assert (of_plan["decision"], of_plan["decided_by"], of_plan["note"]) == ("plan", "Bea", "review 7")
+    assert (of_plan["outcome"], of_plan["effect"], of_plan["result"]) == ("shown", shown_at_first.strip(), None)
+    on_page = Warehouse(play.home, topology="play").ask(DECIDED, ["play", 0, 2**45]).objects
+    assert [(row["decision"], row["decided_by"]) for row in on_page] == [("begin", "Ann"), ("plan", "Bea")]
 
 
 def test_whoever_reads_numbers_sees_where_the_new_meaning_begins(

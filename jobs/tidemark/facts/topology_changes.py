@@ -30,11 +30,11 @@ CHANGES = """
 """
 DECIDED = """
     SELECT decided_at, decision, subject, decided_by, note, effect FROM decisions
-    WHERE topology = $1 AND outcome = 'applied' AND decided_at >= make_timestamptz($2 * 1000)
+    WHERE topology = $1 AND outcome IN ('applied', 'shown') AND decided_at >= make_timestamptz($2 * 1000)
           AND decided_at < make_timestamptz($3 * 1000)
     ORDER BY decided_at DESC, subject, decision
 """
-"""Selects the repairs, begins and fresh starts that people decided and that were carried out."""
+"""Selects the repairs, begins and fresh starts that people decided and that were carried out, and plans by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
