@@ -382,7 +382,8 @@ def test_whoever_reads_numbers_sees_where_the_new_meaning_begins(
     assert changes == [
         RecordedChange(at_ms=ms(2.1), sub_topology="events", operator="dealt", batch_id=2,
                        told="dealt begins anew with totals"),
-        RecordedChange(at_ms=ms(2.1), sub_topology="events", operator="totals", batch_id=2, told=of_totals),
+        RecordedChange(at_ms=ms(2.1), sub_topology="events", operator="totals", batch_id=2, told=of_totals,
+                       read_by=("board", "dealt")),
         RecordedChange(at_ms=ms(2.2), sub_topology="dealt", operator="sums", batch_id=2,
                        told="sums begins anew with totals"),
         RecordedChange(at_ms=ms(40), sub_topology=None, operator=None, batch_id=None, told="the topology starts over"),

@@ -25,9 +25,11 @@ from support.topologies import aggregate, current, map_of, repartition, sink, so
 from tidemark.cli.project.plan import changes_of_topology
 from tidemark.cli.repair.begin import begin_plan
 from tidemark.errors import InvalidArgument
+from tidemark.facts.topology_changes import changes_by_operator, topology_changes
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.tables.catalog import BECAME, CAME_IN
+from tidemark.query.sql import Warehouse
 from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.startup.soundness import Unsound
 from tidemark.stream.startup.source_list import Fate
@@ -582,6 +584,20 @@ def test_a_batch_that_was_decided_counts_the_records_of_a_source_that_has_ended_
     play = stream.run(small())
     rows = play.rows("operator_batches")
     assert [(row["records_in"], row["passed"]) for row in rows if row["operator"] == "b"] == [(2, 2)]
+
+
+def test_the_end_of_a_source_concerns_the_operators_that_read_it(tmp_path: Path) -> None:
+    stream = Small(tmp_path)
+    stream.send("b", 1)
+    stream.run(small(copied=sink("a", table="copied")))
+    stream.run(small(**BESIDE, copied=sink("united", table="copied")))
+    stream.send("a", 2)
+    play = stream.run(small(copied=sink("a", table="copied")))
+    changes = topology_changes(Warehouse(tmp_path), "play", Interval(NOON, stream.at_ms + 1))
+    assert [each.told for each in changes] == ["the source b begins with topic b", "the source b ends"]
+    assert {name: len(of) for name, of in changes_by_operator(changes, play.topology).items()} == {
+        "a": 0, "kept": 0, "copied": 2,
+    }  # fmt: skip
 
 
 def test_sums_begin_only_when_all_that_was_decided_before_them_is_read(tmp_path: Path) -> None:

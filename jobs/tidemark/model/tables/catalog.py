@@ -674,6 +674,11 @@ TOPOLOGY_CHANGES = Table(
         *_columns(
             ("operator", "string", "operator that begins anew, or source that begins, ends or goes on in another way"),
             ("told", "string", "the change, for people"),
+            (
+                "read_by",
+                "array<string>",
+                "operators of the stream that read it, directly or not; of a source that ends, until then",
+            ),
         ),
     ),
     key=("batch_id", "operator", "told"),
