@@ -184,7 +184,7 @@ IMPORTS = {
     ),
     "cli.project": (
         "collecting escaping errors clock graph semantics model.tables model.settings model.project "
-        "model.kinds model account.owners storage recorded stream.journal stream.kafka stream.operate "
+        "model.kinds model account.owners storage recorded stream.kafka stream.operate "
         "stream.read stream.write stream.startup stream.distributed query facts sampling reports cli.shared "
         "why.causes"
     ),

@@ -35,7 +35,7 @@ from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.warehouse import is_table
 from tidemark.stream.kafka.client import KafkaBroker
 from tidemark.stream.startup.changes import OperatorChange, changes_of, streams_of
-from tidemark.stream.startup.source_list import Fate
+from tidemark.stream.startup.source_list import Fate, dropped_text
 
 RECENT = 50
 """So many batches tell how fast a stream is."""
@@ -163,7 +163,7 @@ def lines_of(topology: str, changes: Sequence[OperatorChange], per_s: float | No
                 left = counted(change.unread, "record") if change.unread else "nothing"
                 more.append(f"its newest batch left {left} unread, and what is unread now is left out")
             if change.held:
-                more.append(f"{counted(change.held, 'waiting record is', 'waiting records are')} dropped")
+                more.append(dropped_text(change.held))
             text = "; ".join([*filter(None, [change.why]), *more]) or "its newest batch does not say what is unread"
             lines.append(f"  {change.fate}: {change.sub_topology}/{change.operator}: {text}")
             lines += [f"    {change.way}"] if change.way else []

@@ -26,6 +26,7 @@ from tidemark.model.topology import Topology
 from tidemark.storage.delta.datasets import open_to_read, schema_of
 from tidemark.storage.delta.types import ChangedMeaning, type_changes
 from tidemark.stream.journal.entries import Entry, newest_entry
+from tidemark.stream.journal.place import batches_in
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
@@ -176,14 +177,13 @@ def returning(stream: Stream, newest: Entry | None) -> list[str]:
 
 def _half_returning(stream: Stream, newest: Entry | None, now: Mapping[str, str]) -> Iterator[ChangedMeaning]:
     """Yields each operator that returns while what adds up its updates kept them: sums would have them twice."""
-    topology = stream.topology
-    for name in returning(stream, newest):
-        kept_on: list[str] = []
-        for sub in topology.sub_topologies:
-            entry = _readable(stream.layout.control(topology.name, sub.name))
-            ran = within(names_in(sub.operators), entry.notes.decision.operators) if entry else []
-            kept_on += within(ran, begins_with(topology, name)[1:])
-        if kept_on:
+    topology, names = stream.topology, returning(stream, newest)
+    ran: set[str] = set()
+    for sub in topology.sub_topologies if names else ():
+        entry = _readable(stream.layout.control(topology.name, sub.name))
+        ran.update(within(names_in(sub.operators), entry.notes.decision.operators) if entry else ())
+    for name in names:
+        if kept_on := within(begins_with(topology, name)[1:], ran):
             was = f"left out of the file, and {', '.join(kept_on)} kept what it had sent"
             yield ChangedMeaning(f"operators.{name}", was, now.get(f"operators.{name}", "in it again"))
 
@@ -218,7 +218,7 @@ def former_streams(stream: Stream, *, is_new: bool) -> Iterator[FormerStream]:
         yield from _former_streams(stream)
     for hop in stream.sub.hops_read:
         upstream = Stream(stream.topology, stream.topology.sub_topology(hop.upstream), stream.layout)
-        for former in _former_streams(upstream) if _readable(upstream.control) is None else ():
+        for former in () if batches_in(upstream.control / "journal", "data") else _former_streams(upstream):
             why = f"it reads the stream {hop.upstream}, whose sources were read by the stream {former.name}"
             yield replace(former, operator=hop.name, why=why)
 

@@ -114,9 +114,7 @@ class SourceChange:
         """The change in words."""
         if self.fate is Fate.REFUSED:
             return f"the source {self.name}: {self.why}"
-        dropped = (
-            f"; {counted(self.waiting, 'waiting record is', 'waiting records are')} dropped" if self.waiting else ""
-        )
+        dropped = f"; {dropped_text(self.waiting)}" if self.waiting else ""
         return f"the source {self.name} {self.fate} {self.why}".rstrip() + dropped
 
     @property
@@ -142,6 +140,11 @@ class SourceChange:
                 raise AssertionError(self.name)  # a source keeps nothing that could mean something else
             case _:
                 assert_never(self.fate)
+
+
+def dropped_text(waiting: int) -> str:
+    """Says that so many *waiting* records of a source that ends, or begins elsewhere, are given up."""
+    return f"{counted(waiting, 'waiting record is', 'waiting records are')} dropped"
 
 
 def place_of(source: Reading) -> str:
