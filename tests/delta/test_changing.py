@@ -63,6 +63,7 @@ class Walk:
         self.sources = [Reading(self.new_name(), self.new_topic()) for _ in range(2)]
         self.listed: dict[str, str] = {}
         self.dropped: dict[str, int] = {}
+        self.given_up: list[tuple[int, str, int]] = []
 
     def new_name(self) -> str:
         self.names += 1
@@ -257,6 +258,7 @@ class Walk:
             return None
         gone = self.sources.pop(self.chance.randrange(len(self.sources)))
         self.dropped[gone.name] = gone.waiting
+        self.give_up(gone.name, gone.waiting)
         return f"{gone.name}, of which {gone.waiting} wait"
 
     def reorder(self) -> str:
@@ -286,6 +288,7 @@ class Walk:
     def other_topic(self) -> str:
         chosen = self.chance.choice(self.sources)
         waiting = chosen.waiting
+        self.give_up(chosen.name, waiting)
         chosen.begin(self.new_topic(), None)
         if chosen.listed_as is not None:
             self.refuses()
@@ -322,6 +325,7 @@ class Walk:
         self.results.window_ms = 5_000 if self.results.window_ms == 10_000 else 10_000
         self.refuses()
         self.begin("windows")
+        self.give_up("windows", len(self.results.open_windows))
         self.results.open_windows.clear()
         return f"{self.results.window_ms}"
 
@@ -361,6 +365,10 @@ class Walk:
     def note_begin(self, sub: str, operator: str) -> None:
         newest = newest_entry(self.play(sub).stream(sub).control)
         self.begun_behind[operator] = newest.batch_id if newest else -1
+
+    def give_up(self, name: str, waiting: int) -> None:
+        """Notes that so many updates wait of what ends or begins anew; the next batch counts them as dropped."""
+        self.given_up.append((self.results.done, name, waiting))
 
     def refuses(self) -> None:
         """Checks that a driver refuses to start with the present file."""
@@ -414,9 +422,17 @@ class Walk:
             assert moved == sorted(moved), sub
             self.check_accounting(each.rows("operator_batches", sub))
         outcomes = {(row["batch_id"], row["operator"]): row for row in play.rows("operator_batches")}
+        given_up, dropped = Counter[str](), Counter[str]()
+        for after, name, waiting in self.given_up:
+            given_up[name] += waiting if max(batches) > after else 0
+        for row in outcomes.values():
+            dropped[row["operator"]] += row["dropped"]
+        assert +dropped == +given_up
         for place, count in results.outcomes.items():
             if place in outcomes:
-                assert {word: outcomes[place][word] for word in (*CAME_IN, *BECAME)} == {
+                row = outcomes[place]
+                found = {**row, "held_before": row["held_before"] - row["dropped"], "dropped": 0}
+                assert {word: found[word] for word in (*CAME_IN, *BECAME)} == {
                     word: count[word] for word in (*CAME_IN, *BECAME)
                 }, place
             else:
@@ -424,8 +440,12 @@ class Walk:
 
     def check_accounting(self, rows: list[dict[str, Any]]) -> None:
         assert max(Counter((row["batch_id"], row["operator"]) for row in rows).values()) == 1
-        for row in rows:
+        held = Counter[str]()
+        for row in sorted(rows, key=lambda row: row["batch_id"]):
             assert sum(row[word] for word in CAME_IN) == sum(row[word] for word in BECAME), row
+            # What waits after a batch is what waited before the next one, also if the file has changed in between.
+            assert row["held_before"] == held[row["operator"]], row
+            held[row["operator"]] = row["held_after"]
 
     def check_newest(
         self, play: Play, sub: str, operator: str, key: str | None, column: str, expected: dict[str, int]
@@ -530,6 +550,24 @@ def test_records_that_wait_stay_when_an_operator_begins(tmp_path: Path) -> None:
     assert [row["held_after"] for row in play.rows("operator_batches") if row["operator"] == "a"] == [0, 3, 2, 3]
     play = stream.run(waiting({"c": "sum(n)"}, max_drift=None))
     assert [(row["event_time"] - NOON) // 1_000 for row in play.rows("kept")] == [1, 10, 20, 30, 40, 50]
+
+
+def test_what_waits_of_a_source_that_ends_is_counted_as_dropped(tmp_path: Path) -> None:
+    stream = Small(tmp_path)
+    both = small(max_drift="1 s", **BESIDE, copied=sink("united", table="copied"))
+    for of_a, of_b in (([1], [1]), ([10], [10, 20, 30, 40])):
+        stream.send("a", *of_a)
+        stream.send("b", *of_b)
+        stream.run(both)
+    stream.run(small(), batches=0)
+    stream.send("a", 11)
+    stream.run(small(), kill_at="decided")
+    stream.send("a", 12)
+    play = stream.run(small())
+    counted = ("batch_id", "records_in", "held_before", "passed", "dropped", "held_after")
+    of_b = [[row[word] for word in counted] for row in play.rows("operator_batches") if row["operator"] == "b"]
+    # In batch 1 a had come to 1 s, so that what follows the record of 10 s of b waits.
+    assert sorted(of_b) == [[0, 1, 0, 1, 0, 0], [1, 4, 0, 1, 0, 3], [2, 0, 3, 0, 3, 0]]
 
 
 def test_an_operator_that_comes_back_does_not_have_what_it_had(tmp_path: Path) -> None:

@@ -80,7 +80,8 @@ FAMILIES: Mapping[MetricType, Callable[..., Any]] = MappingProxyType(
         MetricType.STATESET: StateSetMetricFamily,
     }
 )
-WORDS = outside(BECAME, ("held_after",))
+# What a person's change of a topology drops is told once, and is no rate.
+WORDS = outside(BECAME, ("dropped", "held_after"))
 """Outcomes of updates; updates that are still held have none."""
 HOUR_MS = Grain.HOUR.length_ms
 

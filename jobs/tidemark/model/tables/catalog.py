@@ -292,6 +292,12 @@ OPERATOR_BATCHES = Table(
                 "bigint",
                 "updates replaced by a newer one: while held, or in a table ordered by record time",
             ),
+            (
+                "dropped",
+                "bigint",
+                "updates that waited when the topology file ended their source or operator, or let it begin anew; "
+                "counted in the first batch behind the change",
+            ),
             ("held_after", "bigint", "updates that wait for a later batch"),
             ("fan_out", "bigint", "of a repartition: records sent to the next sub-topology for the emitted updates"),
             ("repeated", "bigint", "results that a periodic operator repeated; not an outcome of an update"),
@@ -1181,8 +1187,8 @@ DECISIONS = Table(
         (
             "outcome",
             "string",
-            "applied | rejected | timed_out | changed | failed: end of a repair; shown: a plan; null: a decision about "
-            "alerts",
+            "applied | rejected | timed_out | changed | failed | shown: end of a repair, or a plan that was shown; null: "
+            "a decision about alerts",
         ),
         ("result", "string", "of a repair: what the command printed, or its error; null: it was not run"),
         (

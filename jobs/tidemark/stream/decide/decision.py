@@ -221,6 +221,7 @@ class Decider:
         changes: Sequence[TopologyChange],
     ) -> None:
         self._timeline, self._changes = timeline, changes
+        self._given_up, self._given_up_after = dict[str, int](), -1
         self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
         self.reopenings = reopenings
         self.window_ms = topology.window_ms
@@ -421,6 +422,17 @@ class Decider:
         self._timeline.begin(SegmentOwner.ENGINE)
         return intakes
 
+    def give_up(self, newest: Entry, begun: Container[str]) -> None:
+        """Has the batch behind *newest* count as dropped what waited of sources and operators after *newest*.
+
+        They are those that the file does not have any more, and those that have *begun* anew.
+        """
+        own, operators = names_in(self._sub.operators), newest.notes.decision.operators
+        gone = [name for name in operators if name in begun or name not in own]
+        waiting = {name: operators[name].counts.get("held_after", 0) for name in gone}
+        self._given_up = {name: n for name, n in waiting.items() if n}
+        self._given_up_after = newest.batch_id
+
     def is_news(self, was: StreamProgress, now: StreamProgress, batch: MicroBatch, records: int) -> bool:
         """Returns True if *batch* with so many *records* changes anything."""
         is_requested = batch.batch_id in {*was.resets.values(), *was.reopened.values()}
@@ -552,6 +564,7 @@ class Decider:
             closed=tuple(closed),
             sources=tuple(sources),
             operators={name: tally.notes for name, tally in tallies.items()},
+            dropped=self._given_up if was.batch_id == self._given_up_after else {},
         )
 
 
