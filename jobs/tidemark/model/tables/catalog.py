@@ -1187,8 +1187,8 @@ DECISIONS = Table(
         (
             "outcome",
             "string",
-            "applied | rejected | timed_out | changed | failed | shown: end of a repair, or a plan that was shown; null: "
-            "a decision about alerts",
+            "applied | rejected | timed_out | changed | failed | shown: end of a repair, or shown of a plan; null: a "
+            "decision about alerts",
         ),
         ("result", "string", "of a repair: what the command printed, or its error; null: it was not run"),
         (
