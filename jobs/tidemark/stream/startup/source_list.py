@@ -249,6 +249,7 @@ def follow(
     now = [_listed(change, topics.get(change.name), reached, sub) for change in found if change.place is not None]
     if now == [replace(each, read_by=sub.behind(each.name)) for each in listed]:
         if now != listed:
+            check_lease()
             control.keep_sources(now)
         return []
     if not listed:
