@@ -27,10 +27,10 @@ from tidemark.control.folder import Control
 from tidemark.errors import InvalidArgument
 from tidemark.facts.history import history
 from tidemark.facts.latency_places import ChartSpan
-from tidemark.facts.topology_changes import RecordedChange, changes_by_operator, topology_changes
+from tidemark.facts.topology_changes import DECIDED, RecordedChange, changes_by_operator, topology_changes
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.tables.catalog import DECISIONS
+from tidemark.model.tables.catalog import BECAME, CAME_IN, DECISIONS
 from tidemark.query.sql import Warehouse
 from tidemark.reports.documents.path import path_document
 from tidemark.reports.pages.interval_page import write_pages
@@ -179,9 +179,28 @@ def test_an_operator_begins_with_the_sums_behind_it_and_the_others_go_on(
         ("counts", 1, None, 6), ("sums", 1, None, 3), ("sums", 2, 2, 2), ("totals", 1, None, 3), ("totals", 2, 2, 3),
     )  # fmt: skip
     for row in play.rows("operator_batches"):
-        came = row["records_in"] + row["held_before"]
-        became = ("emitted", "suppressed", "late", "quarantined", "duplicate", "filtered", "passed", "superseded")
-        assert came == sum(row[word] for word in became) + row["held_after"], row
+        assert sum(row[word] for word in CAME_IN) == sum(row[word] for word in BECAME), row
+
+
+def test_a_renamed_stream_is_refused_with_those_that_read_it(
+    tmp_path: Path, played: Callable[[Path, int], Play]
+) -> None:
+    """A driver behind it would begin with the hop of the new name, and under the old one read all of that again."""
+    of_other_name = TOML.replace("[operators.events]", '[operators.events]\nsub_topology = "other"')
+    play = continued(played(tmp_path / "w", 1), of_other_name)
+    changes = changes_of_topology(play.topology, Layout(play.home))
+    assert lines_of("play", changes) == [
+        "play: 1 goes on, 2 are refused",
+        "  refused: other/events: its sources were read by the stream events",
+        '    write sub_topology = "events" below [operators.events]',
+        "  refused: dealt/dealt_source: it reads the stream other, whose sources were read by the stream events",
+        '    write sub_topology = "events" below [operators.events]',
+    ]
+    for sub in ("other", "dealt"):
+        (finding,) = [each for each in findings(evidence(play.stream(sub))) if each.fault is Fault.STREAM_RENAMED]
+        assert finding.ways[0] == (
+            'write sub_topology = "events" below [operators.events], to continue under the old name'
+        )
 
 
 def test_a_begin_that_is_interrupted_is_done_again(
@@ -307,25 +326,35 @@ def test_the_commands_show_the_plan_and_record_the_decision(
 ) -> None:
     play = played(tmp_path / "w", 1)
     (tmp_path / "play.toml").write_text(OF_MAXIMUM)
+    decisions = Layout(play.home).report_table("play", DECISIONS.name)
 
     def command(*words: str) -> tuple[int, str]:
         code, out, err = tidemark(tmp_path, "--warehouse", str(play.home), *words)
         return code, out + err
 
-    assert command("plan", "play.toml")[0] == 4
+    shown_at_first = command("plan", "play.toml")[1]
+    assert not decisions.exists()
+    assert command("plan", "play.toml", "--by", "Bea", "--note", "review 7") == (4, shown_at_first)
     code, text = command("plan", "play.toml", "--json")
     told = json.loads(text)
     assert (code, told["status"]) == (4, 4)
     assert [each["operator"] for each in told["operators"] if each["fate"] == "needs consent"] == ["totals"]
+    code, text = command("check", "play.toml")
+    of_plan = "plan of play: 7 go on, 1 needs consent: tidemark begin play totals (tidemark plan play)"
+    assert (code, text.splitlines()[-1]) == (0, of_plan)
     code, text = command("begin", "play.toml", "totals", "--dry-run")
     assert code == 0
     shown = text.rpartition("--plan ")[2].strip()
     assert command("begin", "play.toml", "totals", "--plan", "000000000000")[0] == 4
     code, text = command("begin", "play.toml", "totals", "--plan", shown, "--by", "Ann", "--note", "the maximum")
     assert code == 0, text
-    assert command("plan", "play.toml") == (0, "play: 8 go on\n")
-    (decision,) = scan(Layout(play.home).report_table("play", DECISIONS.name)).collect().to_dicts()
-    assert (decision["decision"], decision["decided_by"], decision["note"]) == ("begin", "Ann", "the maximum")
+    assert command("plan", "play.toml", "--by", "Bea") == (0, "play: 8 go on\n")
+    of_plan, of_begin = scan(decisions).sort("decided_at").collect().to_dicts()
+    assert (of_begin["decision"], of_begin["decided_by"], of_begin["note"]) == ("begin", "Ann", "the maximum")
+    assert (of_plan["decision"], of_plan["decided_by"], of_plan["note"]) == ("plan", "Bea", "review 7")
+    assert (of_plan["outcome"], of_plan["effect"], of_plan["result"]) == ("shown", shown_at_first.strip(), None)
+    on_page = Warehouse(play.home, topology="play").ask(DECIDED, ["play", 0, 2**45]).objects
+    assert [(row["decision"], row["decided_by"]) for row in on_page] == [("begin", "Ann"), ("plan", "Bea")]
 
 
 def test_whoever_reads_numbers_sees_where_the_new_meaning_begins(
@@ -351,7 +380,8 @@ def test_whoever_reads_numbers_sees_where_the_new_meaning_begins(
     assert changes == [
         RecordedChange(at_ms=ms(2.1), sub_topology="events", operator="dealt", batch_id=2,
                        told="dealt begins anew with totals"),
-        RecordedChange(at_ms=ms(2.1), sub_topology="events", operator="totals", batch_id=2, told=of_totals),
+        RecordedChange(at_ms=ms(2.1), sub_topology="events", operator="totals", batch_id=2, told=of_totals,
+                       read_by=("board", "dealt")),
         RecordedChange(at_ms=ms(2.2), sub_topology="dealt", operator="sums", batch_id=2,
                        told="sums begins anew with totals"),
         RecordedChange(at_ms=ms(40), sub_topology=None, operator=None, batch_id=None, told="the topology starts over"),

@@ -25,9 +25,11 @@ from support.topologies import aggregate, current, map_of, repartition, sink, so
 from tidemark.cli.project.plan import changes_of_topology
 from tidemark.cli.repair.begin import begin_plan
 from tidemark.errors import InvalidArgument
+from tidemark.facts.topology_changes import changes_by_operator, topology_changes
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.intervals import Interval, iso
 from tidemark.model.tables.catalog import BECAME, CAME_IN
+from tidemark.query.sql import Warehouse
 from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.startup.soundness import Unsound
 from tidemark.stream.startup.source_list import Fate
@@ -61,6 +63,7 @@ class Walk:
         self.sources = [Reading(self.new_name(), self.new_topic()) for _ in range(2)]
         self.listed: dict[str, str] = {}
         self.dropped: dict[str, int] = {}
+        self.given_up: list[tuple[int, str, int]] = []
 
     def new_name(self) -> str:
         self.names += 1
@@ -255,6 +258,7 @@ class Walk:
             return None
         gone = self.sources.pop(self.chance.randrange(len(self.sources)))
         self.dropped[gone.name] = gone.waiting
+        self.give_up(gone.name, gone.waiting)
         return f"{gone.name}, of which {gone.waiting} wait"
 
     def reorder(self) -> str:
@@ -284,6 +288,7 @@ class Walk:
     def other_topic(self) -> str:
         chosen = self.chance.choice(self.sources)
         waiting = chosen.waiting
+        self.give_up(chosen.name, waiting)
         chosen.begin(self.new_topic(), None)
         if chosen.listed_as is not None:
             self.refuses()
@@ -320,6 +325,7 @@ class Walk:
         self.results.window_ms = 5_000 if self.results.window_ms == 10_000 else 10_000
         self.refuses()
         self.begin("windows")
+        self.give_up("windows", len(self.results.open_windows))
         self.results.open_windows.clear()
         return f"{self.results.window_ms}"
 
@@ -359,6 +365,10 @@ class Walk:
     def note_begin(self, sub: str, operator: str) -> None:
         newest = newest_entry(self.play(sub).stream(sub).control)
         self.begun_behind[operator] = newest.batch_id if newest else -1
+
+    def give_up(self, name: str, waiting: int) -> None:
+        """Notes that so many updates wait of what ends or begins anew; the next batch counts them as dropped."""
+        self.given_up.append((self.results.done, name, waiting))
 
     def refuses(self) -> None:
         """Checks that a driver refuses to start with the present file."""
@@ -412,9 +422,17 @@ class Walk:
             assert moved == sorted(moved), sub
             self.check_accounting(each.rows("operator_batches", sub))
         outcomes = {(row["batch_id"], row["operator"]): row for row in play.rows("operator_batches")}
+        given_up, dropped = Counter[str](), Counter[str]()
+        for after, name, waiting in self.given_up:
+            given_up[name] += waiting if max(batches) > after else 0
+        for row in outcomes.values():
+            dropped[row["operator"]] += row["dropped"]
+        assert +dropped == +given_up
         for place, count in results.outcomes.items():
             if place in outcomes:
-                assert {word: outcomes[place][word] for word in (*CAME_IN, *BECAME)} == {
+                row = outcomes[place]
+                found = {**row, "held_before": row["held_before"] - row["dropped"], "dropped": 0}
+                assert {word: found[word] for word in (*CAME_IN, *BECAME)} == {
                     word: count[word] for word in (*CAME_IN, *BECAME)
                 }, place
             else:
@@ -422,8 +440,12 @@ class Walk:
 
     def check_accounting(self, rows: list[dict[str, Any]]) -> None:
         assert max(Counter((row["batch_id"], row["operator"]) for row in rows).values()) == 1
-        for row in rows:
+        held = Counter[str]()
+        for row in sorted(rows, key=lambda row: row["batch_id"]):
             assert sum(row[word] for word in CAME_IN) == sum(row[word] for word in BECAME), row
+            # What waits after a batch is what waited before the next one, also if the file has changed in between.
+            assert row["held_before"] == held[row["operator"]], row
+            held[row["operator"]] = row["held_after"]
 
     def check_newest(
         self, play: Play, sub: str, operator: str, key: str | None, column: str, expected: dict[str, int]
@@ -530,6 +552,24 @@ def test_records_that_wait_stay_when_an_operator_begins(tmp_path: Path) -> None:
     assert [(row["event_time"] - NOON) // 1_000 for row in play.rows("kept")] == [1, 10, 20, 30, 40, 50]
 
 
+def test_what_waits_of_a_source_that_ends_is_counted_as_dropped(tmp_path: Path) -> None:
+    stream = Small(tmp_path)
+    both = small(max_drift="1 s", **BESIDE, copied=sink("united", table="copied"))
+    for of_a, of_b in (([1], [1]), ([10], [10, 20, 30, 40])):
+        stream.send("a", *of_a)
+        stream.send("b", *of_b)
+        stream.run(both)
+    stream.run(small(), batches=0)
+    stream.send("a", 11)
+    stream.run(small(), kill_at="decided")
+    stream.send("a", 12)
+    play = stream.run(small())
+    counted = ("batch_id", "records_in", "held_before", "passed", "dropped", "held_after")
+    of_b = [[row[word] for word in counted] for row in play.rows("operator_batches") if row["operator"] == "b"]
+    # In batch 1 a had come to 1 s, so that what follows the record of 10 s of b waits.
+    assert sorted(of_b) == [[0, 1, 0, 1, 0, 0], [1, 4, 0, 1, 0, 3], [2, 0, 3, 0, 3, 0]]
+
+
 def test_an_operator_that_comes_back_does_not_have_what_it_had(tmp_path: Path) -> None:
     """Its counts would lack what came while the file was without it."""
     stream = Small(tmp_path)
@@ -582,6 +622,20 @@ def test_a_batch_that_was_decided_counts_the_records_of_a_source_that_has_ended_
     play = stream.run(small())
     rows = play.rows("operator_batches")
     assert [(row["records_in"], row["passed"]) for row in rows if row["operator"] == "b"] == [(2, 2)]
+
+
+def test_the_end_of_a_source_concerns_the_operators_that_read_it(tmp_path: Path) -> None:
+    stream = Small(tmp_path)
+    stream.send("b", 1)
+    stream.run(small(copied=sink("a", table="copied")))
+    stream.run(small(**BESIDE, copied=sink("united", table="copied")))
+    stream.send("a", 2)
+    play = stream.run(small(copied=sink("a", table="copied")))
+    changes = topology_changes(Warehouse(tmp_path), "play", Interval(NOON, stream.at_ms + 1))
+    assert [each.told for each in changes] == ["the source b begins with topic b", "the source b ends"]
+    assert {name: len(of) for name, of in changes_by_operator(changes, play.topology).items()} == {
+        "a": 0, "kept": 0, "copied": 2,
+    }  # fmt: skip
 
 
 def test_sums_begin_only_when_all_that_was_decided_before_them_is_read(tmp_path: Path) -> None:

@@ -424,6 +424,9 @@ def test_the_job_exits_1_before_a_batch_and_heartbeats_say_why(stream: Checkpoin
     assert heartbeat is not None
     assert heartbeat.reason is not None
     assert heartbeat.reason.startswith("Unsound: checkpoint, journal and tables are inconsistent")
+    seen = tidemark(tmp_path, "--warehouse", str(stream.play.home), "why", str(file)).stdout
+    assert "checkpoint_gone: " in seen
+    assert r"\n" not in seen
     assert not stream.checkpoint.exists()
 
 

@@ -100,10 +100,10 @@ def test_a_checkpoint_follows_the_names_of_its_sources(tmp_path: Path) -> None:
     assert now["checkpoint/sources/3/1"] == 'v1\n{"path":"file:///srv/in/x"}'
     assert "checkpoint/sources/2/1" not in now
     assert control.sources() == [
-        ListedSource(name="c", place="topic c", topic="c", after=7),
-        ListedSource(name="renamed", place="topic b", topic="b", formerly=("b",)),
-        ListedSource(name="files", place="folder /srv/in"),
-        ListedSource(name="a", place="topic z", topic="z", after=7),
+        ListedSource(name="c", place="topic c", topic="c", after=7, read_by=("both", "mapped")),
+        ListedSource(name="renamed", place="topic b", topic="b", formerly=("b",), read_by=("both", "mapped")),
+        ListedSource(name="files", place="folder /srv/in", read_by=("both", "mapped")),
+        ListedSource(name="a", place="topic z", topic="z", after=7, read_by=("both", "mapped")),
     ]
     assert [(each.name, each.after) for each in control.source_changes()] == [("c", 7), ("renamed", 7), ("a", 7)]
     # What batch 7 knows of a is of the former topic; batch 8 may have read the new one.

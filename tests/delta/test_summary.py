@@ -19,7 +19,9 @@ AT_MS = 1_767_268_800_000  # 2026-01-01 12:00 UTC
 STREAM = {"topology": "flights", "sub_topology": "status", "batch_id": 3}
 STATUS = {**STREAM, "operator": "flight_status", "kind": "table", "task_id": "status_0"}
 ROW_OF_OUTCOMES = {
-    **dict.fromkeys(("held_before", "late", "duplicate", "filtered", "passed", "superseded", "held_after"), 0),
+    **dict.fromkeys(
+        ("held_before", "late", "duplicate", "filtered", "passed", "superseded", "dropped", "held_after"), 0
+    ),
     **{**STREAM, "operator": "flight_status", "kind": "table"},
     **{"records_in": 10, "emitted": 7, "suppressed": 2, "quarantined": 1},
 }

@@ -11,6 +11,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from tidemark.errors import Contradiction
 from tidemark.stream.driver.reason import MOST_OF_A_REASON, as_reason, in_short
+from tidemark.stream.startup.soundness import Unsound
 
 
 def ended(rows: DataFrame, folder: Path, each_batch=None) -> Exception:
@@ -73,7 +74,11 @@ def test_an_error_inside_a_batch_comes_first(lines, tmp_path):
         (ValueError(), "ValueError: "),
         (
             Contradiction("the table was replaced; restart\nCaused by: x"),
-            "Contradiction: the table was replaced; restart\nCaused by: x",
+            "Contradiction: the table was replaced; restart; Caused by: x",
+        ),
+        (
+            Unsound("two things (tidemark plan shop):\ngone: a\n  remedy: restore a\n  remedy: or b\nnew: c"),
+            "Unsound: two things (tidemark plan shop): gone: a; remedy: restore a; remedy: or b; new: c",
         ),
     ],
 )

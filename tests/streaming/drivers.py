@@ -46,6 +46,7 @@ BECAME = (  # what an update that came in, or waited, can have become
     "filtered",
     "passed",
     "superseded",
+    "dropped",
     "held_after",
 )
 

@@ -160,7 +160,7 @@ def _batch(
         named = {"batch_id": batch_id, "operator": operator.name, "kind": operator.kind}
         passed = {"records_in": 900, "emitted": 640, "suppressed": 240, "newest_ms": at_ms}
         passed |= {"late": set_aside * 2 // 3, "quarantined": set_aside // 3}
-        zeros = ("held_before", "duplicate", "filtered", "passed", "superseded", "held_after")
+        zeros = ("held_before", "duplicate", "filtered", "passed", "superseded", "dropped", "held_after")
         row = {**named, **passed, **dict.fromkeys(zeros, 0), "decided_at": at_ms - 900}
         if batch_id == 0 and operator.name == "flight_events":
             row["disorder"] = DISORDER

@@ -192,9 +192,9 @@ IMPORTS = {
     ),
     "cli.project": (
         "collecting escaping errors clock graph semantics model.tables model.settings model.project "
-        "model.kinds model storage recorded stream.journal stream.kafka stream.operate stream.read "
-        "stream.write stream.startup stream.distributed query sampling account.owners model.measures "
-        "model.slas facts reports cli.shared why.causes"
+        "model.kinds model storage recorded stream.kafka stream.operate stream.read stream.write "
+        "stream.startup stream.distributed query sampling account.owners model.measures model.slas facts "
+        "reports cli.shared why.causes"
     ),
     "cli.repair": (
         "collecting errors clock semantics model.tables model.settings model.project model.kinds model "

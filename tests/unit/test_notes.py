@@ -154,6 +154,7 @@ DECIDED = {
             "counts": {"records_in": 1, "passed": 1},
         }
     },
+    "dropped": {"ended": 3},
     "states": [RUNS, {"batch_id": -1, "runs": [], "held": {}}],
     "tasks": [TASK],
     "segments": [["trigger", "", 0, 6_900, 7_880], ["operator", "events", 0, 7_880, 8_100]],
@@ -236,6 +237,7 @@ NOTES = EntryNotes(
                 counts={"records_in": 1, "passed": 1},
             )
         },
+        dropped={"ended": 3},
         states=(StateRuns(0, (StateRun("0-ab.run", 2),), {"newest": 0}), StateRuns()),
         tasks=(
             TaskRun(

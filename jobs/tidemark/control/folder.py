@@ -197,10 +197,12 @@ class Begun:
 class TopologyChange(Begun):
     """The operator *name* has another meaning, or the source another place or name, behind the batch `after`.
 
-    `line` says in words what the topology file has changed.
+    `line` says in words what the topology file has changed. `read_by` are the operators of the stream that read it,
+    directly or not; of a source that ends, until then.
     """
 
     line: str
+    read_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +217,7 @@ class ListedSource(Begun):
         starts: of a source that begins at other offsets than the earliest: topic, partition and the offset at which
             each begins. None: at the earliest, or it is not asked yet.
         formerly: the names that it had, the newest first; the newest batch may know it by any of them.
+        read_by: the operators of the stream that read it, directly or not.
     """
 
     place: str
@@ -222,6 +225,7 @@ class ListedSource(Begun):
     told: str | None = None
     starts: tuple[tuple[str, int, int], ...] | None = None
     formerly: tuple[str, ...] = ()
+    read_by: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

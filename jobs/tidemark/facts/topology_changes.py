@@ -19,22 +19,22 @@ from tidemark.model.topology import Topology
 COMPARED_MS = WEEK_MS
 """What is usual is looked for in the week before, at most, so a change of that time concerns a report."""
 CHANGES = """
-    SELECT at_ms, sub_topology, operator, batch_id, told FROM (
-        SELECT epoch_ms(decided_at) AS at_ms, sub_topology, operator, batch_id, told
+    SELECT at_ms, sub_topology, operator, batch_id, told, read_by FROM (
+        SELECT epoch_ms(decided_at) AS at_ms, sub_topology, operator, batch_id, told, read_by
         FROM topology_changes WHERE topology = $1
         UNION ALL
-        SELECT epoch_ms(decided_at), NULL, NULL, NULL, 'the topology starts over'
+        SELECT epoch_ms(decided_at), NULL, NULL, NULL, 'the topology starts over', []
         FROM decisions WHERE topology = $1 AND decision = 'start-over' AND outcome = 'applied'
     ) WHERE at_ms >= $2 AND at_ms < $3
     ORDER BY at_ms, sub_topology, operator, told
 """
 DECIDED = """
     SELECT decided_at, decision, subject, decided_by, note, effect FROM decisions
-    WHERE topology = $1 AND outcome = 'applied' AND decided_at >= make_timestamptz($2 * 1000)
+    WHERE topology = $1 AND outcome IN ('applied', 'shown') AND decided_at >= make_timestamptz($2 * 1000)
           AND decided_at < make_timestamptz($3 * 1000)
     ORDER BY decided_at DESC, subject, decision
 """
-"""Selects the repairs, begins and fresh starts that people decided and that were carried out."""
+"""Selects the repairs, begins and fresh starts that people decided and that were carried out, and plans by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,7 @@ class RecordedChange:
         operator: the operator that begins anew, or the source that begins, ends or goes on in another way; None: all.
         batch_id: that first batch of the stream; None: of each stream its batch 0.
         told: the change, for people.
+        read_by: the operators of the stream that read it, directly or not; of a source that ends, until then.
     """
 
     at_ms: int
@@ -54,11 +55,12 @@ class RecordedChange:
     operator: str | None
     batch_id: int | None
     told: str
+    read_by: tuple[str, ...] = ()
 
     @property
     def row(self) -> Row:
         """Its fields in documents for programs; `at` is a timestamp."""
-        return {"at": utc(self.at_ms), **omit(asdict(self), ("at_ms",))}
+        return {"at": utc(self.at_ms), **omit(asdict(self), ("at_ms", "read_by"))}
 
     @property
     def line(self) -> str:
@@ -80,22 +82,21 @@ def with_compared(over: Interval) -> Interval:
 def topology_changes(tables: Tables, topology: str, over: Interval) -> list[RecordedChange]:
     """Returns the changes of *topology* that lie in *over*, oldest first."""
     rows = tables.ask(CHANGES, [topology, over.start_ms, over.end_ms]).objects
-    return [RecordedChange(**row) for row in rows]
+    return [RecordedChange(**{**row, "read_by": (*row["read_by"],)}) for row in rows]
 
 
 def concerning(changes: Iterable[RecordedChange], topology: Topology, operator: str) -> list[RecordedChange]:
     """Returns those of *changes* after which numbers of *operator* mean something else.
 
-    They are its own, and those of the operators that it reads, directly or not. A source that the file does not have
-    any more was read by any operator of its stream.
+    They are its own, and those of the operators that it reads, directly or not. What the file does not have any more
+    concerns those that have read it.
     """
     upstream = {*reached([operator], topology.upstreams)}
-    streams = {topology.sub_topology_of(name).name for name in upstream}
 
     def concerns(change: RecordedChange) -> bool:
-        if change.operator in topology.operators:
-            return change.operator in upstream
-        return change.sub_topology is None or change.sub_topology in streams
+        if change.operator is None or change.operator in upstream:
+            return True
+        return change.operator not in topology.operators and not upstream.isdisjoint(change.read_by)
 
     return [change for change in changes if concerns(change)]
 

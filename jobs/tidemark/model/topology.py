@@ -111,6 +111,10 @@ class SubTopology:
         """The operators whose rows leave the topology."""
         return [operator for operator in self.handing_out if not isinstance(operator, Repartition)]
 
+    def behind(self, operator: str) -> tuple[str, ...]:
+        """Returns the operators of it that read *operator*, directly or not."""
+        return tuple(reached([operator], inverted({o.name: o.inputs for o in self.operators}))[1:])
+
     def terminals(self) -> frozenset[str]:
         """Returns the operators that no other in this sub-topology reads."""
         read = {*chain.from_iterable(operator.inputs for operator in self.operators)}

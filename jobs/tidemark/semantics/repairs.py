@@ -21,6 +21,8 @@ class RepairOutcome(StrEnum):
     """
     FAILED = "failed"
     """It was approved, and ended with an error."""
+    SHOWN = "shown"
+    """A person has put their name to the plan of a topology file, which changed nothing."""
 
 
 DECISION = "decision"

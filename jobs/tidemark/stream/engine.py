@@ -452,6 +452,7 @@ class Engine:
         self._flushing.flush()
         self._goes_on = not newest.notes.is_last
         begun = begun_behind(self._stream, newest)
+        self._decider.give_up(newest, begun)
         return continued(progress, self._listed, self._stream.sub).without_operators(begun)
 
     def _done_at_ms(self, planned_id: int) -> int:

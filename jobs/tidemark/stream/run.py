@@ -102,7 +102,8 @@ def follow_file(stream_of: Stream, control: Control, epoch: int) -> None:
         forget(control.home)
         of_returning = "{} begins anew: it was left out of the file before"
         control.begin_anew(
-            TopologyChange(name=name, after=reached, line=of_returning.format(name)) for name in found.returning
+            TopologyChange(name=name, after=reached, line=of_returning.format(name), read_by=stream_of.sub.behind(name))
+            for name in found.returning
         )
     # The next start compares the file with these meanings, so those of a stream that is not sound stay.
     control.keep_meanings(meanings(stream_of.sub))

@@ -723,7 +723,8 @@ def _by_counts(counts: Mapping[str, int], otherwise: str) -> tuple[RecordOutcome
 
     With none or several it is unknown, for the reason *otherwise*.
     """
-    words = [word for word in counts if word != "held_after"]
+    # What waits, or waited of something that began anew, is no outcome of a record that the batch read.
+    words = [word for word in counts if word not in {"held_after", "dropped"}]
     if not counts:
         return RecordOutcome.UNKNOWN, "its facts are no longer kept"
     if len(words) == 1 and words[0] in {*RecordOutcome}:

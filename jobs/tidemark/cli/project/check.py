@@ -156,12 +156,13 @@ def check(
 
 
 def _plan_of(topology: Topology, layout: Layout) -> Iterator[str]:
-    """Yields what the file would do to its streams, in a line, if one of them has run."""
+    """Yields what the file would do to its streams, in a line with the ways on, if one of them has run."""
     with suppress(UnreadableFile):  # `tidemark doctor` tells of damage
         if streams_of(layout, topology):
             changes = changes_of_topology(topology, layout)
+            ways = "; ".join(dict.fromkeys(change.way for change in changes if change.way))
             more = f" (tidemark plan {topology.name})" if status_of(changes) else ""
-            yield f"plan of {summary(topology.name, changes)}{more}"
+            yield f"plan of {summary(topology.name, changes)}{': ' if ways else ''}{ways}{more}"
 
 
 def runnable(file: Path, warehouse: Path) -> Topology:

@@ -29,12 +29,13 @@ from tidemark.model.settings.lengths import counted, for_people
 from tidemark.model.stream import Stream
 from tidemark.model.topology import Topology
 from tidemark.reports.batch_job import add_bootstrap, given_secrets
+from tidemark.reports.repairs import RepairDecision, record_repair
 from tidemark.semantics.progress import Place
+from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.warehouse import is_table
-from tidemark.stream.journal.entries import newest_entry
 from tidemark.stream.kafka.client import KafkaBroker
-from tidemark.stream.startup.changes import OperatorChange, changes_of, former_streams, streams_of
-from tidemark.stream.startup.source_list import Fate
+from tidemark.stream.startup.changes import OperatorChange, changes_of, streams_of
+from tidemark.stream.startup.source_list import Fate, dropped_text
 
 RECENT = 50
 """So many batches tell how fast a stream is."""
@@ -47,6 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topology", help="name of the topology, or its TOML file")
     add_bootstrap(parser, LOCAL)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--by", metavar="NAME", help="record the plan in `decisions`, if it has a change, under NAME")
+    parser.add_argument("--note", metavar="TEXT", help="the reason, with --by")
 
 
 def command(options: argparse.Namespace) -> int:
@@ -55,23 +58,35 @@ def command(options: argparse.Namespace) -> int:
     brokers = Brokers(options.bootstrap, running_broker(options.home), given_secrets(options))
     changes = with_amounts(changes_of_topology(topology, layout), topology, layout, brokers.of(topology))
     status, per_s = status_of(changes), read_per_s(topology, layout)
+    lines = "\n".join(lines_of(topology.name, changes, per_s))
     if options.json:
         rows = [{**asdict(change), "fate": change.fate.value} for change in changes]
         told = {"topology": topology.name, "status": status, "read_per_s": per_s, "operators": rows}
         say_inert(json.dumps(told, indent=2))
     else:
-        say_inert("\n".join(lines_of(topology.name, changes, per_s)))
+        say_inert(lines)
+    # A look changes nothing, also in CI: who decides about the change says so.
+    if options.by and status != UNCHANGED:
+        made = RepairDecision(
+            topology=topology.name,
+            sub_topology=None,
+            command=options.command,
+            effect=lines,
+            outcome=RepairOutcome.SHOWN,
+            by=options.by,
+            note=options.note or "",
+        )
+        record_repair(layout, made, at_ms=wall_clock_ms())
     return status
 
 
 def changes_of_topology(topology: Topology, layout: Layout) -> list[OperatorChange]:
     """Returns what becomes of each operator of *topology*, whose streams have written to *layout*."""
-    own = [Stream(topology, sub, layout) for sub in topology.sub_topologies]
-    found = [change for stream in own for change in changes_of(stream)]
-    # One of these goes on once the file has its name again.
-    awaited = {former for stream in own if newest_entry(stream.control) is None for former, _ in former_streams(stream)}
+    found = [change for sub in topology.sub_topologies for change in changes_of(Stream(topology, sub, layout))]
+    # A former stream goes on once the file has its name again.
+    known = {*names_in(topology.sub_topologies), *(change.former_stream for change in found)}
     for home in streams_of(layout, topology):
-        if home.name not in {*names_in(topology.sub_topologies), *awaited}:
+        if home.name not in known:
             why = "the stream is not in the file any more; its tables stay"
             found.append(OperatorChange(sub_topology=home.name, operator="*", fate=Fate.ENDS, why=why))
     return found
@@ -148,7 +163,7 @@ def lines_of(topology: str, changes: Sequence[OperatorChange], per_s: float | No
                 left = counted(change.unread, "record") if change.unread else "nothing"
                 more.append(f"its newest batch left {left} unread, and what is unread now is left out")
             if change.held:
-                more.append(f"{counted(change.held, 'waiting record is', 'waiting records are')} dropped")
+                more.append(dropped_text(change.held))
             text = "; ".join([*filter(None, [change.why]), *more]) or "its newest batch does not say what is unread"
             lines.append(f"  {change.fate}: {change.sub_topology}/{change.operator}: {text}")
             lines += [f"    {change.way}"] if change.way else []

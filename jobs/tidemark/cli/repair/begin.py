@@ -182,7 +182,8 @@ class _Part:
         for name in self.operators:
             own = [change.of_owner for change in all_changed if change.operator == name]
             why = f": {'; '.join(own)}" if own else f" with {self._first}" if name != self._first else ""
-            found.append(TopologyChange(name=name, after=after, line=f"{name} begins anew{why}"))
+            line, read_by = f"{name} begins anew{why}", self.stream.sub.behind(name)
+            found.append(TopologyChange(name=name, after=after, line=line, read_by=read_by))
         return found
 
     def _meanings(self, kept: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:

@@ -197,5 +197,5 @@ def _accounting(warehouse: Tables) -> str:
         f"SELECT count(*), (SELECT count(*) FROM ({UNBALANCED})) FROM operator_batches"
     ).rows
     closes = "all close" if unbalanced == 0 else f"{unbalanced} do not close"
-    equation = f"in + held before = {' + '.join(BECAME).replace('_', ' ')}"
+    equation = f"in + held before =\n  {' + '.join(BECAME).replace('_', ' ')}"
     return f"{equation}\n{rows:,} rows of operator_batches, one per batch and operator: {closes}"

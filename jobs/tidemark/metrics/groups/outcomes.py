@@ -12,7 +12,8 @@ from tidemark.model.settings.intervals import Grain
 from tidemark.model.tables.catalog import BATCHES, BECAME, OPERATOR_BATCHES
 from tidemark.why.evidence.snapshot import Scene
 
-WORDS = outside(BECAME, ("held_after",))
+# What a person's change of a topology drops is told once, and is no rate.
+WORDS = outside(BECAME, ("dropped", "held_after"))
 """Outcomes of updates; updates that are still held have none."""
 HOUR_MS = Grain.HOUR.length_ms
 

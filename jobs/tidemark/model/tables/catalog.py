@@ -292,6 +292,12 @@ OPERATOR_BATCHES = Table(
                 "bigint",
                 "updates replaced by a newer one: while held, or in a table ordered by record time",
             ),
+            (
+                "dropped",
+                "bigint",
+                "updates that waited when the topology file ended their source or operator, or let it begin anew; "
+                "counted in the first batch behind the change",
+            ),
             ("held_after", "bigint", "updates that wait for a later batch"),
             ("fan_out", "bigint", "of a repartition: records sent to the next sub-topology for the emitted updates"),
             ("repeated", "bigint", "results that a periodic operator repeated; not an outcome of an update"),
@@ -674,6 +680,11 @@ TOPOLOGY_CHANGES = Table(
         *_columns(
             ("operator", "string", "operator that begins anew, or source that begins, ends or goes on in another way"),
             ("told", "string", "the change, for people"),
+            (
+                "read_by",
+                "array<string>",
+                "operators of the stream that read it, directly or not; of a source that ends, until then",
+            ),
         ),
     ),
     key=("batch_id", "operator", "told"),
@@ -1152,14 +1163,14 @@ PUBLISHED_INTERVALS = Table(
 )
 DECISIONS = Table(
     "decisions",
-    "decision of a person, about alerts or about a repair of streams",
+    "decision of a person, about alerts, a repair of streams or a changed topology file",
     _columns(
         ("topology", "string", "name of the topology"),
         (
             "decision",
             "string",
             "acknowledge | silence | snooze | unsilence; of a repair its command: accept-loss | requeue | reset-time | "
-            "doctor | reshard | begin | start-over",
+            "doctor | reshard | begin | start-over; plan: of a changed topology file",
         ),
         ("subject_kind", "string", "incident | sla | topology | sub_topology (of a repair)"),
         ("subject", "string", "name of the incident, SLA, topology or sub-topology"),
@@ -1172,11 +1183,12 @@ DECISIONS = Table(
         ("decided_by", "string", "name of the person; null: there was no answer in time"),
         ("note", "string", "reason that the person gave; null: none"),
         ("ends_at", "timestamp", "end of the silence or snooze, exclusive; null: the decision has none"),
-        ("effect", "string", "of a repair: what the command changes, as its dry run shows it"),
+        ("effect", "string", "of a repair: what the command changes, as its dry run shows it; of a plan its lines"),
         (
             "outcome",
             "string",
-            "applied | rejected | timed_out | changed | failed: end of a repair; null: a decision about alerts",
+            "applied | rejected | timed_out | changed | failed | shown: end of a repair, or shown of a plan; null: a "
+            "decision about alerts",
         ),
         ("result", "string", "of a repair: what the command printed, or its error; null: it was not run"),
         (

@@ -221,6 +221,7 @@ class Decider:
         changes: Sequence[TopologyChange],
     ) -> None:
         self._timeline, self._changes = timeline, changes
+        self._given_up, self._given_up_after = dict[str, int](), -1
         self._sub, self.reader, self.pipeline, self._steps = sub, reader, pipeline, steps
         self.reopenings = reopenings
         self.window_ms = topology.window_ms
@@ -374,7 +375,7 @@ class Decider:
             rows = self.for_tables.rows_of(SCHEMA_CHANGES, changes, batch)
             tables = {**tables, SCHEMA_CHANGES.name: rows}
         if begun := [each for each in self._changes if each.begins_behind(was.batch_id)]:
-            told = [{"operator": each.name, "told": each.line} for each in begun]
+            told = [{"operator": each.name, "told": each.line, "read_by": list(each.read_by)} for each in begun]
             tables = {**tables, TOPOLOGY_CHANGES.name: self.for_tables.rows_of(TOPOLOGY_CHANGES, told, batch)}
         marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
         now = replace(now, marks={**was.marks, **marks})
@@ -420,6 +421,17 @@ class Decider:
             turn_ms = intake.run.finished_at_ms
         self._timeline.begin(SegmentOwner.ENGINE)
         return intakes
+
+    def give_up(self, newest: Entry, begun: Container[str]) -> None:
+        """Has the batch behind *newest* count as dropped what waited of sources and operators after *newest*.
+
+        They are those that the file does not have any more, and those that have *begun* anew.
+        """
+        own, operators = names_in(self._sub.operators), newest.notes.decision.operators
+        gone = [name for name in operators if name in begun or name not in own]
+        waiting = {name: operators[name].counts.get("held_after", 0) for name in gone}
+        self._given_up = {name: n for name, n in waiting.items() if n}
+        self._given_up_after = newest.batch_id
 
     def is_news(self, was: StreamProgress, now: StreamProgress, batch: MicroBatch, records: int) -> bool:
         """Returns True if *batch* with so many *records* changes anything."""
@@ -552,6 +564,7 @@ class Decider:
             closed=tuple(closed),
             sources=tuple(sources),
             operators={name: tally.notes for name, tally in tallies.items()},
+            dropped=self._given_up if was.batch_id == self._given_up_after else {},
         )
 
 

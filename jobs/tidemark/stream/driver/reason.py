@@ -27,17 +27,20 @@ def as_reason(error: Exception) -> str:
     """Returns the reason for a heartbeat: the cause, what the notes of *error* add, other messages, and frames.
 
     The notes name the record (topic, partition, offset) or the file, and the remedy. An error of Tidemark itself says
-    what was found and what to do, and needs no order.
+    what was found and what to do, and needs no order: it is one line, as status, findings and tasks show it.
     """
     opening, notes = f"{type(error).__name__}: {error}", getattr(error, "__notes__", ())
     if isinstance(error, TidemarkError):
-        lines = [opening, *notes]
-    else:
-        text = f"{opening}\n{_frames_of_the_jvm(error)}"
-        cause, messages = _cause_and_messages(text)
-        lines = [*cause, *notes, *messages, *_frames(text)]
+        return _in_one_line(without_secrets("\n".join([opening, *notes])))[:MOST_OF_A_REASON]
+    text = f"{opening}\n{_frames_of_the_jvm(error)}"
+    cause, messages = _cause_and_messages(text)
     # Plans in Spark's errors have the options of sources.
-    return without_secrets("\n".join(lines))[:MOST_OF_A_REASON]
+    return without_secrets("\n".join([*cause, *notes, *messages, *_frames(text)]))[:MOST_OF_A_REASON]
+
+
+def _in_one_line(text: str) -> str:
+    """Returns the lines of *text* as one, with a semicolon between two unless the first announces the second."""
+    return re.sub(r"\s*\n\s*", "; ", re.sub(r":\s*\n\s*", ": ", text.strip()))
 
 
 def cause_line(error: BaseException) -> str:

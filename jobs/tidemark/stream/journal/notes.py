@@ -75,6 +75,7 @@ class DecisionNotes:
         closed: the streaming windows that the batch closes.
         sources: the partitions that the batch read.
         operators: clocks and counts by operator.
+        dropped: how many updates waited of sources and operators that have ended or begun anew since, by name.
         states: the files with the state of each shard. Empty until the batch is written down.
         tasks: the work of each task. None: the stream is not in shards.
         segments: what the driver did since the entry before. Empty until the batch is written down.
@@ -87,6 +88,7 @@ class DecisionNotes:
     closed: tuple[ClosedWindow, ...] = ()
     sources: tuple[PartitionNotes, ...] = ()
     operators: Mapping[str, OperatorNotes] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
     states: tuple[StateRuns, ...] = ()
     tasks: tuple[TaskRun, ...] | None = None
     segments: tuple[Segment, ...] = ()

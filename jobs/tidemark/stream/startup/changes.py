@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from tidemark.collecting import names_in, within
@@ -25,6 +26,7 @@ from tidemark.model.topology import Topology
 from tidemark.storage.delta.datasets import open_to_read, schema_of
 from tidemark.storage.delta.types import ChangedMeaning, type_changes
 from tidemark.stream.journal.entries import Entry, newest_entry
+from tidemark.stream.journal.place import batches_in
 from tidemark.stream.operate.registry import step_of
 from tidemark.stream.operate.steps import Steps
 from tidemark.stream.read.joined_tables import Reference
@@ -49,6 +51,7 @@ class OperatorChange:
         to_read: of a source that begins, the records that are there to be read; None: not known.
         closed_up_to_ms: of a source that begins, by aggregate behind it, the latest end of a closed window (epoch ms):
             records of these are late.
+        former_stream: where the stream is refused because it has another name, the one that it had.
     """
 
     sub_topology: str
@@ -60,6 +63,20 @@ class OperatorChange:
     held: int = 0
     to_read: int | None = None
     closed_up_to_ms: Mapping[str, int] = field(default_factory=dict)
+    former_stream: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormerStream:
+    """The stream *name*, which the topology no longer has, has read what would be read again from the start.
+
+    `operator` gives the stream its other name, or reads the hop of that stream. `why` says which, `way` what to write.
+    """
+
+    name: str
+    operator: str
+    why: str
+    way: str
 
 
 def changes_of(stream: Stream) -> list[OperatorChange]:
@@ -69,21 +86,22 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
         UnreadableFile: what the stream has left is damaged.
         InvalidSpec: the file has a mistake.
     """
+    becomes = partial(OperatorChange, sub_topology=stream.sub.name)
     control = Control(stream.control)
     newest = newest_entry(stream.control)
     ran = {*newest.notes.decision.operators} if newest else set[str]()
     listed = control.sources()
     of_sources = with_waiting(changes(listed, stream.sub) if listed or not newest else [], newest)
     sources = {change.name: change for change in of_sources}
+    found = [*_of_former(stream, is_new=newest is None)]
+    if newest is None and found:
+        return found  # of the others there is nothing to say before
     other = [*changed_meanings(stream, newest)]
-    if newest is None and (renamed := [*_of_former(stream)]):
-        return renamed  # of the others there is nothing to say before
-    found: list[OperatorChange] = []
     writer = {sink.table: sink.name for sink in stream.sub.sinks if sink.table}
     for change in other:
         if change.table is not None:
             way, name = "give the table another name in the file", writer.get(change.table, change.table)
-            found.append(_change(stream, name, Fate.REFUSED, why=str(change), way=way))
+            found.append(becomes(operator=name, fate=Fate.REFUSED, why=str(change), way=way))
     told = {change.operator for change in found}
     for operator in stream.sub.operators:
         name = operator.name
@@ -94,25 +112,30 @@ def changes_of(stream: Stream) -> list[OperatorChange]:
             found.append(_of_source(stream, source, newest))
         elif own:
             way, why = begin_command(stream.topology.name, name), "; ".join(own)
-            found.append(_change(stream, name, Fate.NEEDS_CONSENT, why=why, way=way))
+            found.append(becomes(operator=name, fate=Fate.NEEDS_CONSENT, why=why, way=way))
         elif name in ran:
-            found.append(_change(stream, name, Fate.GOES_ON))
+            found.append(becomes(operator=name, fate=Fate.GOES_ON))
         else:
-            found.append(_change(stream, name, Fate.BEGINS, why="with the next record"))
+            found.append(becomes(operator=name, fate=Fate.BEGINS, why="with the next record"))
     found += [_of_source(stream, change, newest) for change in sources.values() if change.fate is Fate.ENDS]
     known = {change.operator for change in found} | {each.former.name for each in sources.values() if each.former}
     if newest is not None:
         # Until the next batch it is of the former file, also if a driver has followed the list of sources.
         known |= {part.source for part in newest.notes.decision.sources}
-    gone = [_change(stream, name, Fate.ENDS, why="its rows stay") for name in sorted(ran - known)]
+    gone = [becomes(operator=name, fate=Fate.ENDS, why="its rows stay") for name in sorted(ran - known)]
     return [*found, *gone]
 
 
-def _of_former(stream: Stream) -> Iterator[OperatorChange]:
-    """Yields that *stream* is refused for each former stream that it could be."""
-    for former, naming in former_streams(stream):
-        why = f"its sources were read by the stream {former}"
-        yield _change(stream, naming[0], Fate.REFUSED, why=why, way=to_continue(stream, former, naming))
+def _of_former(stream: Stream, *, is_new: bool) -> Iterator[OperatorChange]:
+    for former in former_streams(stream, is_new=is_new):
+        yield OperatorChange(
+            sub_topology=stream.sub.name,
+            operator=former.operator,
+            fate=Fate.REFUSED,
+            why=former.why,
+            way=former.way,
+            former_stream=former.name,
+        )
 
 
 def changed_meanings(stream: Stream, newest: Entry | None) -> Iterator[ChangedMeaning]:
@@ -154,14 +177,13 @@ def returning(stream: Stream, newest: Entry | None) -> list[str]:
 
 def _half_returning(stream: Stream, newest: Entry | None, now: Mapping[str, str]) -> Iterator[ChangedMeaning]:
     """Yields each operator that returns while what adds up its updates kept them: sums would have them twice."""
-    topology = stream.topology
-    for name in returning(stream, newest):
-        kept_on: list[str] = []
-        for sub in topology.sub_topologies:
-            entry = _readable(stream.layout.control(topology.name, sub.name))
-            ran = within(names_in(sub.operators), entry.notes.decision.operators) if entry else []
-            kept_on += within(ran, begins_with(topology, name)[1:])
-        if kept_on:
+    topology, names = stream.topology, returning(stream, newest)
+    ran: set[str] = set()
+    for sub in topology.sub_topologies if names else ():
+        entry = _readable(stream.layout.control(topology.name, sub.name))
+        ran.update(within(names_in(sub.operators), entry.notes.decision.operators) if entry else ())
+    for name in names:
+        if kept_on := within(begins_with(topology, name)[1:], ran):
             was = f"left out of the file, and {', '.join(kept_on)} kept what it had sent"
             yield ChangedMeaning(f"operators.{name}", was, now.get(f"operators.{name}", "in it again"))
 
@@ -187,18 +209,29 @@ def streams_of(layout: Layout, topology: Topology) -> list[Path]:
     return [home for home in sorted(homes.iterdir()) if (home / "journal").is_dir()] if homes.is_dir() else []
 
 
-def former_streams(stream: Stream) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yields former streams that have read a source of *stream*, with the operators that could name them.
+def former_streams(stream: Stream, *, is_new: bool) -> Iterator[FormerStream]:
+    """Yields former streams as which *stream*, or one whose hop it reads, could go on under its former name.
 
-    These are streams that the topology no longer has.
+    *is_new* says that *stream* has decided no batch.
     """
+    if is_new:
+        yield from _former_streams(stream)
+    for hop in stream.sub.hops_read:
+        upstream = Stream(stream.topology, stream.topology.sub_topology(hop.upstream), stream.layout)
+        for former in () if batches_in(upstream.control / "journal", "data") else _former_streams(upstream):
+            why = f"it reads the stream {hop.upstream}, whose sources were read by the stream {former.name}"
+            yield replace(former, operator=hop.name, why=why)
+
+
+def _former_streams(stream: Stream) -> Iterator[FormerStream]:
     current = {*names_in(stream.topology.sub_topologies)}
     operators = [o for o in stream.sub.operators if not o.hop_of]
     # Without an operator that sets the name, the first one could set it.
-    naming = tuple(o.name for o in operators if o.sub_topology) or (operators[0].name,)
+    naming = [o.name for o in operators if o.sub_topology] or [operators[0].name]
     for home in streams_of(stream.layout, stream.topology):
         if home.name not in current and _has_read(home, stream):
-            yield home.name, naming
+            why, way = f"its sources were read by the stream {home.name}", _to_continue(stream, home, naming)
+            yield FormerStream(name=home.name, operator=naming[0], why=why, way=way)
 
 
 def _has_read(home: Path, stream: Stream) -> bool:
@@ -221,13 +254,16 @@ def listed_sources(control: Path) -> list[ListedSource]:
         return []
 
 
-def to_continue(stream: Stream, former: str, naming: Sequence[str]) -> str:
-    """Says what to write so that *stream* goes on as the stream *former*; operators *naming* it set its name."""
-    was = {each.place: each.name for each in listed_sources(stream.control.parent / former)}
+def _to_continue(stream: Stream, former: Path, naming: Sequence[str]) -> str:
+    """Says what to write so that *stream* goes on as the former stream of a control folder.
+
+    The operators *naming* it set its name.
+    """
+    was = {each.place: each.name for each in listed_sources(former)}
     names = {source.name: was.get(place_of(source), source.name) for source in stream.sub.outside_sources}
     renamed = [f'was = "{old}" below [operators.{name}]' for name, old in names.items() if old != name]
     places = " and ".join(f"[operators.{name}]" for name in naming)
-    return " and ".join([f'write sub_topology = "{former}" below {places}', *renamed])
+    return " and ".join([f'write sub_topology = "{former.name}" below {places}', *renamed])
 
 
 def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> OperatorChange:
@@ -235,10 +271,16 @@ def _of_source(stream: Stream, change: SourceChange, newest: Entry | None) -> Op
     if change.fate is Fate.BEGINS and newest is not None:
         closed = _closed_up_to(stream, change.name, newest.notes.progress.watermark_ms)
     gives_up = change.former if change.fate in {Fate.BEGINS, Fate.ENDS} else None
-    unread = _unread(gives_up, newest) if gives_up and newest else None
-    way, held = (change.ways[0], 0) if is_refused else ("", change.waiting)
-    found = _change(stream, change.name, change.fate, why=change.why, way=way, unread=unread, held=held)
-    return replace(found, closed_up_to_ms=closed)
+    return OperatorChange(
+        sub_topology=stream.sub.name,
+        operator=change.name,
+        fate=change.fate,
+        why=change.why,
+        way=change.ways[0] if is_refused else "",
+        unread=_unread(gives_up, newest) if gives_up and newest else None,
+        held=0 if is_refused else change.waiting,
+        closed_up_to_ms=closed,
+    )
 
 
 def _unread(former: ListedSource, newest: Entry) -> int | None:
@@ -259,13 +301,6 @@ def _closed_up_to(stream: Stream, source: str, watermark_ms: int | None) -> dict
     own = within(_behind(stream.topology, source), names_in(stream.sub.operators))
     aggregates = windowed(stream.topology, own)
     return {each.name: each.windows.closed_up_to_ms(watermark_ms) for each in aggregates if each.windows}
-
-
-def _change(
-    stream: Stream, operator: str, fate: Fate, *, why: str = "", way: str = "", unread: int | None = None, held: int = 0
-) -> OperatorChange:
-    sub = stream.sub.name
-    return OperatorChange(sub_topology=sub, operator=operator, fate=fate, why=why, way=way, unread=unread, held=held)
 
 
 def begin_command(topology: str, operator: str) -> str:

@@ -35,7 +35,7 @@ from tidemark.stream.journal.checkpoint import Ends, newest_commit, plans, witho
 from tidemark.stream.journal.entries import Entry
 from tidemark.stream.journal.place import COMMITTED_WITH_BATCH, OpenTable, table_of, transactions_of
 from tidemark.stream.kafka.numbering import number_partitions
-from tidemark.stream.startup.changes import changed_meanings, former_streams, listed_sources, returning, to_continue
+from tidemark.stream.startup.changes import changed_meanings, former_streams, listed_sources, returning
 from tidemark.stream.startup.damage import of_checkpoint, of_requests, of_states, of_table, read_journal
 from tidemark.stream.startup.soundness import StartEvidence, TableCommit, loss_of
 from tidemark.stream.startup.source_list import Fate, changes, continued, with_waiting
@@ -100,12 +100,8 @@ def evidence(stream: Stream, *, look: Look | None = None) -> StartEvidence:
         changed=tuple(changed_meanings(stream, entry)),
         refused=tuple(change for change in with_waiting(sources, entry) if change.fate is Fate.REFUSED),
         returning=tuple(returning(stream, entry)),
-        former={} if decided is not None or committed is not None else _former(stream),
+        former=tuple(former_streams(stream, is_new=decided is None and committed is None)),
     )
-
-
-def _former(stream: Stream) -> dict[str, str]:
-    return {former: to_continue(stream, former, naming) for former, naming in former_streams(stream)}
 
 
 def lost_commits(control: Path, home: Path, app_id: str) -> Iterator[UnreadableFile]:

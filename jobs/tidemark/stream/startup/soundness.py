@@ -26,7 +26,7 @@ from tidemark.storage.delta.requirements import Refusal
 from tidemark.storage.delta.types import ChangedMeaning
 from tidemark.stream.journal.checkpoint import Ends
 from tidemark.stream.journal.place import transactions_of
-from tidemark.stream.startup.changes import begin_command
+from tidemark.stream.startup.changes import FormerStream, begin_command
 from tidemark.stream.startup.source_list import SourceChange
 
 
@@ -158,9 +158,8 @@ class StartEvidence:
     `decided_as`, or, if it `is_part`, a part of that batch which other parts follow. `newest_batches` are the newest
     batches that the tables must have, by table. `data_files` are damaged data files of tables, and what is wrong with
     each, if they were looked at. `changed` are things that mean something else now, and `refused` are sources
-    that cannot go on. `returning` are operators that were removed from the file and are in it again. `former` has
-    what to write in the file to go on, by the name of each stream that the topology does not have any more and that has
-    read a source of this one, which has read nothing.
+    that cannot go on. `returning` are operators that were removed from the file and are in it again. `former` are
+    streams that the topology does not have any more, and as which this one, or one whose hop it reads, could go on.
     """
 
     name: str
@@ -181,7 +180,7 @@ class StartEvidence:
     changed: tuple[ChangedMeaning, ...] = ()
     refused: tuple[SourceChange, ...] = ()
     returning: tuple[str, ...] = ()
-    former: Mapping[str, str] = field(default_factory=dict)
+    former: tuple[FormerStream, ...] = ()
 
     @property
     def topology(self) -> str:
@@ -263,13 +262,11 @@ def _of_topology(evidence: StartEvidence) -> Iterator[Inconsistency]:
         yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=str(change), ways=ways)
     for source in evidence.refused:
         yield Inconsistency(fault=Fault.TOPOLOGY_CHANGED, seen=source.line, ways=source.ways)
-    for former, to_continue in evidence.former.items():
-        again = (
-            f"its sources were read by the stream {former}; under another name it would read them again from the start"
-        )
+    for former in evidence.former:
+        again = f"{former.why}; under another name they would be read again from the start"
         # With the old name in the file, the operators keep their progress, states and tables.
-        way = f"{to_continue}, to continue under the old name"
-        forget = f"to read its sources from the start, move {evidence.control.parent / former} elsewhere"
+        way = f"{former.way}, to continue under the old name"
+        forget = f"to read its sources from the start, move {evidence.control.parent / former.name} elsewhere"
         yield Inconsistency(fault=Fault.STREAM_RENAMED, seen=again, ways=(way, forget))
 
 

@@ -114,9 +114,7 @@ class SourceChange:
         """The change in words."""
         if self.fate is Fate.REFUSED:
             return f"the source {self.name}: {self.why}"
-        dropped = (
-            f"; {counted(self.waiting, 'waiting record is', 'waiting records are')} dropped" if self.waiting else ""
-        )
+        dropped = f"; {dropped_text(self.waiting)}" if self.waiting else ""
         return f"the source {self.name} {self.fate} {self.why}".rstrip() + dropped
 
     @property
@@ -142,6 +140,11 @@ class SourceChange:
                 raise AssertionError(self.name)  # a source keeps nothing that could mean something else
             case _:
                 assert_never(self.fate)
+
+
+def dropped_text(waiting: int) -> str:
+    """Says that so many *waiting* records of a source that ends, or begins elsewhere, are given up."""
+    return f"{counted(waiting, 'waiting record is', 'waiting records are')} dropped"
 
 
 def place_of(source: Reading) -> str:
@@ -243,8 +246,11 @@ def follow(
     listed = control.sources()
     found = changes(listed, sub)
     topics = {o.name: None if o.reads_several else o.topic for o in sub.outside_sources}
-    now = [_listed(change, topics.get(change.name), reached) for change in found if change.place is not None]
-    if now == listed:
+    now = [_listed(change, topics.get(change.name), reached, sub) for change in found if change.place is not None]
+    if now == [replace(each, read_by=sub.behind(each.name)) for each in listed]:
+        if now != listed:
+            check_lease()
+            control.keep_sources(now)
         return []
     if not listed:
         control.keep_sources([replace(each, after=-1) for each in now])
@@ -266,26 +272,31 @@ def follow(
         for name, file in rearranged(control.home / "checkpoint", former, reads).items():
             archive.writestr(f"checkpoint/{name}", file)
         archive.writestr(SOURCES, json.dumps([asdict(each) for each in now]))
-        archive.writestr(SOURCE_CHANGES, json.dumps([asdict(each) for each in _to_record(control, news, reached)]))
+        archive.writestr(SOURCE_CHANGES, json.dumps([asdict(each) for each in _to_record(control, sub, news, reached)]))
     put_once(control.home / NEXT, content.getvalue(), check=check_lease)
     settle(control, check_lease)
     return news
 
 
-def _to_record(control: Control, news: Sequence[SourceChange], reached: int) -> list[TopologyChange]:
+def _to_record(control: Control, sub: SubTopology, news: Sequence[SourceChange], reached: int) -> list[TopologyChange]:
     """Returns the changes that the batch behind *reached* records: *news*, and those of drivers without a batch."""
     waiting = [each for each in control.source_changes() if each.begins_behind(reached)]
-    now = [TopologyChange(name=change.name, after=reached, line=change.line) for change in news]
+    now: list[TopologyChange] = []
+    for change in news:
+        former = change.former if change.place is None else None
+        read_by = former.read_by if former else sub.behind(change.name)
+        now.append(TopologyChange(name=change.name, after=reached, line=change.line, read_by=read_by))
     # Before its first batch a stream has no rows that could mean something else.
     return [*dict.fromkeys([*waiting, *now])] if reached >= 0 else []
 
 
-def _listed(change: SourceChange, topic: str | None, reached: int) -> ListedSource:
+def _listed(change: SourceChange, topic: str | None, reached: int, sub: SubTopology) -> ListedSource:
     assert change.place is not None
+    read_by = sub.behind(change.name)
     if change.goes_on and change.former is not None:
         formerly = (change.former.name, *change.former.formerly) if change.is_renamed else change.former.formerly
-        return replace(change.former, name=change.name, place=change.place, formerly=formerly)
-    return ListedSource(name=change.name, place=change.place, topic=topic, after=reached)
+        return replace(change.former, name=change.name, place=change.place, formerly=formerly, read_by=read_by)
+    return ListedSource(name=change.name, place=change.place, topic=topic, after=reached, read_by=read_by)
 
 
 def ask_for_starts(control: Control, sub: SubTopology, starts: Callable[[Source], Mapping[Place, int]]) -> None:

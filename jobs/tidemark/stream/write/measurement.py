@@ -152,8 +152,10 @@ class Measurer:
         skips, runs = self._skips(notes), self._runs(notes)
         rows: list[dict[str, Any]] = []
         # The file may not have an operator of the batch any more, and the progress keeps those that may have skips.
-        for name in dict.fromkeys((*notes.operators, *skips)):
+        for name in dict.fromkeys((*notes.operators, *skips, *notes.dropped)):
             counts = notes.operators[name].counts if name in notes.operators else {}
+            if dropped := notes.dropped.get(name):
+                counts = {**counts, "held_before": counts.get("held_before", 0) + dropped, "dropped": dropped}
             tasks = self._tasks(latencies.get(name, {}), skips.get(name, {}), runs.get(name, ()))
             if not tasks and not any(counts.values()):
                 continue
