@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from tidemark.model.settings.toml_keys import length_in_toml
+from tidemark.model.settings.lengths import length_in_toml
 from tidemark.model.topology import Topology
 
 CHECK_CPU_S = 1.5

@@ -18,10 +18,9 @@ import polars as pl
 from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.records.json_fields import json_object
-from tidemark.model.settings.lengths import for_people, rounded_down, rounded_up
+from tidemark.model.settings.lengths import for_people, length_in_toml, rounded_down, rounded_up
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.toml_operators import name_mistake
 from tidemark.sampling.disorder import covering_ms
 from tidemark.sampling.event_times import EventTime, TimeReader, time_fields

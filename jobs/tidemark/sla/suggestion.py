@@ -21,9 +21,8 @@ from tidemark.facts.answers import Row, Tables
 from tidemark.model.measures.completeness import COMPLETENESS
 from tidemark.model.measures.latency import LATENCY_P99
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import counted, for_people, rounded_up
+from tidemark.model.settings.lengths import counted, for_people, length_in_toml, rounded_up
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import length_in_toml
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import format_table

@@ -17,8 +17,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import Interval, iso
-from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length_in_toml
+from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.topology import SubTopology, Topology
 from tidemark.semantics.completeness import needed_ms, reached_at_ms
 from tidemark.semantics.liveness import RUNS

@@ -64,7 +64,7 @@ from tidemark.facts.versions import newest_version
 from tidemark.metrics.exporter import Exporter
 from tidemark.model.project.layout import NAME, Layout
 from tidemark.model.settings.intervals import Grain, instant_ms, instants_ms, utc
-from tidemark.model.settings.toml_keys import duration_ms
+from tidemark.model.settings.lengths import duration_ms
 from tidemark.model.tables.catalog import ALERTS, INCIDENTS
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document

@@ -31,7 +31,7 @@ from asgiref.sync import sync_to_async
 
 from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.control.process import without_airflow
-from tidemark.model.settings.toml_keys import duration_ms
+from tidemark.model.settings.lengths import duration_ms
 
 if TYPE_CHECKING:
     from tidemark.sla.checker_lines import Asked, Settings

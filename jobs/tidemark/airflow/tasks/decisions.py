@@ -49,7 +49,7 @@ from tidemark.escaping import backticks_for, one_message
 from tidemark.model.project.connections import flags
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.toml_keys import duration_ms
+from tidemark.model.settings.lengths import duration_ms
 from tidemark.model.topology import Topology
 from tidemark.semantics.repairs import RepairOutcome
 from tidemark.storage.location import location

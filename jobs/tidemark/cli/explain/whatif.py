@@ -17,8 +17,7 @@ from tidemark.cli.shared.output import say_inert
 from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row
-from tidemark.model.settings.lengths import counted
-from tidemark.model.settings.toml_keys import duration_ms
+from tidemark.model.settings.lengths import counted, duration_ms
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.documents.whatif import whatif_document

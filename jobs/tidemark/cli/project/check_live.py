@@ -20,8 +20,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.project.connections import topic_command
-from tidemark.model.settings.lengths import for_people
-from tidemark.model.settings.toml_keys import length_in_toml
+from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.promises import waits_for_windows

@@ -1,8 +1,9 @@
-"""Lengths of time, and counts, for people."""
+"""Lengths of time, as files and as people have them, and counts."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
@@ -23,12 +24,42 @@ _PAIRS = (
     _Pair(_HOUR_MS, "h", _MINUTE_MS, "min", _DAY_MS),
     _Pair(_DAY_MS, "d", _HOUR_MS, "h", math.inf),
 )
+DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
+"""The form of a length in a file."""
+_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 ROUND_MS = (
     10, 20, 50, 100, 200, 500, 1_000, 2_000, 3_000, 5_000, 10_000, 15_000, 20_000, 30_000,
     60_000, 120_000, 180_000, 300_000, 600_000, 900_000, 1_200_000, 1_800_000,
     3_600_000, 7_200_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000,
 )  # fmt: skip
 """Lengths that are proposed in files."""
+
+
+def duration_ms(text: str) -> int | None:
+    """Returns whole ms of a length such as `1.5 s`.
+
+    None when *text* is not a length.
+
+    >>> duration_ms("1.5 s")
+    1500
+    """
+    match = DURATION.fullmatch(text.strip())
+    length_ms = float(match[1]) * _MS[match[2]] if match else math.inf
+    return round(length_ms) if length_ms < math.inf else None
+
+
+def length_in_toml(ms: int) -> str:
+    """Returns a length of time as files have it: the inverse of `duration_ms`.
+
+    A sentence has `for_people` instead.
+
+    >>> length_in_toml(90_000), length_in_toml(600_000), length_in_toml(1_500)
+    ('90 s', '10 min', '1500 ms')
+    """
+    for unit, size_ms in reversed(_MS.items()):
+        if ms >= size_ms and ms % size_ms == 0:
+            return f"{ms // size_ms} {unit}"
+    return f"{ms} ms"
 
 
 def for_people(ms: float) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
 import tomllib
 from collections import Counter
@@ -24,18 +23,17 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from tidemark.collecting import omit
 from tidemark.errors import InvalidSpec
+from tidemark.model.settings.lengths import DURATION, duration_ms
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
 Form = Mapping[str, Any]
 """The form of a key's values, as a JSON Schema."""
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|h|d)")
-_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 TEXT: Form = {"type": "string", "minLength": 1}
 TEXTS: Form = {"type": "array", "items": {"type": "string"}, "minItems": 1}
 COUNT: Form = {"type": "integer", "minimum": 1}
-LENGTH: Form = {"type": "string", "pattern": rf"^\s*{_DURATION.pattern}\s*$"}
+LENGTH: Form = {"type": "string", "pattern": rf"^\s*{DURATION.pattern}\s*$"}
 LENGTH_ABOVE_0: Form = {**LENGTH, "not": {"pattern": r"^\s*0+(\.0+)?\s*[a-z]"}}
 TYPES: Mapping[type, str] = {
     str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"
@@ -51,19 +49,6 @@ ASKING = ("kind", "format", "mode", "strategy", "measure")
 IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
-def duration_ms(text: str) -> int | None:
-    """Returns whole ms of a length such as `1.5 s`.
-
-    None when *text* is not a length.
-
-    >>> duration_ms("1.5 s")
-    1500
-    """
-    match = _DURATION.fullmatch(text.strip())
-    length_ms = float(match[1]) * _MS[match[2]] if match else math.inf
-    return round(length_ms) if length_ms < math.inf else None
-
-
 def read_toml(path: Path) -> dict[str, Any]:
     """Reads the TOML file at *path*.
 
@@ -76,20 +61,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InvalidSpec.at(
             path.name, "file", f"is not valid TOML: {error}", "correct the line that it names"
         ) from error
-
-
-def length_in_toml(ms: int) -> str:
-    """Returns a length of time as files have it: the inverse of `duration_ms`.
-
-    A sentence has `lengths.for_people` instead.
-
-    >>> length_in_toml(90_000), length_in_toml(600_000), length_in_toml(1_500)
-    ('90 s', '10 min', '1500 ms')
-    """
-    for unit, size_ms in reversed(_MS.items()):
-        if ms >= size_ms and ms % size_ms == 0:
-            return f"{ms // size_ms} {unit}"
-    return f"{ms} ms"
 
 
 def suggestion_of(word: str, words: Collection[str], what: str) -> str:

@@ -8,9 +8,9 @@ from enum import StrEnum
 from functools import cache
 from zoneinfo import available_timezones
 
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import Keys, length_in_toml, read_inner
+from tidemark.model.settings.toml_keys import Keys, read_inner
 from tidemark.semantics.completeness import Intervals
 
 LEAST_LOCAL_HOP_MS = 7_200_000

@@ -19,7 +19,7 @@ from tidemark.model.measures.completeness import COMPLETENESS, OUTCOMES
 from tidemark.model.measures.registry import MEASURES, Measure, Thresholds
 from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.project.files import Project
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.settings.maintenance_windows import (
     MaintenanceWindow,
     WeeklyHours,
@@ -32,7 +32,6 @@ from tidemark.model.settings.toml_keys import (
     LENGTH_ABOVE_0,
     Form,
     Keys,
-    length_in_toml,
     read_inner,
     read_toml,
     read_whole,

@@ -15,8 +15,8 @@ from tidemark.facts.checks import Check, newest_check
 from tidemark.facts.incidents import open_incidents
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import instant_ms, iso, utc
+from tidemark.model.settings.lengths import duration_ms
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import duration_ms
 from tidemark.model.sla_event_rows import events_of, row_of
 from tidemark.model.sla_events import Alert, AlertDecided
 from tidemark.model.slas.sla_spec import known_slas

@@ -21,7 +21,7 @@ from tidemark.kernels.aggregates.windows import WINDOW
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.proofs import as_late, late_rows
 from tidemark.model.kinds.aggregate import Aggregate
-from tidemark.model.settings.toml_keys import length_in_toml
+from tidemark.model.settings.lengths import length_in_toml
 from tidemark.model.settings.windows import Shape, Windows
 from tidemark.model.tables.catalog import DEAD_LETTERS
 from tidemark.stream.journal.batch import Moment

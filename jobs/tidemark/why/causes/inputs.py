@@ -20,8 +20,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import counted, for_people
-from tidemark.model.settings.toml_keys import length_in_toml
+from tidemark.model.settings.lengths import counted, for_people, length_in_toml
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.liveness import HAS_DRIVER, Liveness
