@@ -17,6 +17,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.spark_settings import read_spark
 from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.value_types import ValueType
 from tidemark.model.topology import parse
 
 TEXT = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
@@ -120,21 +121,20 @@ def settings(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     As reading a table that has the key asks for them.
     """
     asked: dict[str, tuple[str, str]] = {}
-    get = Keys.get
+    read_key = Keys.read
 
-    def recorded(keys: Keys, key: str, expected: Any, example: str, default: Any = ..., *, form: Any = None) -> Any:
+    def recorded(keys: Keys, key: str, of_type: ValueType[Any], example: str, default: Any = ...) -> Any:
         if keys.at == "operators.x":
-            asked[key] = (TYPES[expected], _default(default))
-        return get(keys, key, expected, example, default, form=form)
+            asked[key] = (of_type.word, _default(default))
+        return read_key(keys, key, of_type, example, default)
 
     found = {}
     for key, example in keys_in(section(kind).split("A window is one of these")[0]).items():
         table = example_of(kind) | NOT_TOGETHER.get((kind, key), {}) | tomllib.loads(f"{key} = {example}")
-        monkeypatch.setattr(Keys, "get", recorded)
+        monkeypatch.setattr(Keys, "read", recorded)
         toml_operators.read_operator("x.toml", "x", {k: v for k, v in table.items() if v is not None}, folder=folder)
         monkeypatch.undo()
         of_type, default = asked[key]
-        of_type = "length of time" if re.fullmatch(r'"-?[\d.]+ (ms|s|min|h|d)"', example) else of_type
         found[key] = (of_type, DEPENDS.get((kind, key), default))
     return found
 
@@ -163,7 +163,6 @@ DEPENDS = {  # defaults that follow from other keys, or that are written in anot
     ("sink", "key"): "required with `current`",
     ("sink", "refresh"): '`"1 min"`',
 }
-TYPES = {str: "string", int: "integer", bool: "boolean", list: "list", dict: "table", (str, list): "string or list"}
 
 
 def _default(default: Any) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import KINDS
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, mistakes_with_each, read_whole
+from tidemark.model.settings.toml_keys import Keys, mistakes_with_each, read_whole
+from tidemark.model.settings.value_types import IDENTIFIER
 from tidemark.model.tables.catalog import TABLES
 
 RESERVED = frozenset(

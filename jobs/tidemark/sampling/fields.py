@@ -11,7 +11,7 @@ from typing import Any
 
 from tidemark.collecting import within
 from tidemark.model.settings.declared_fields import path_of
-from tidemark.model.settings.toml_keys import IDENTIFIER
+from tidemark.model.settings.value_types import IDENTIFIER
 from tidemark.sampling.parsed import is_read, source_of
 from tidemark.sampling.topic_sample import SampledRecord
 from tidemark.stream.write.sink_columns import TIDEMARKS_OWN

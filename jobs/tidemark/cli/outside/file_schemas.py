@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.kinds.registry import KINDS
-from tidemark.model.settings.toml_keys import ASKING, IDENTIFIER, Declaration, Form, Keys, Reading, observed
+from tidemark.model.settings.toml_keys import ASKING, Declaration, Keys, Reading, observed
+from tidemark.model.settings.value_types import IDENTIFIER, Form
 from tidemark.model.slas import channel_spec, sla_spec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 from tidemark.model.kinds.kafka_end import KafkaEnd, read_kafka_end
 from tidemark.model.kinds.operator import ArrivalOrder, Mistake, Operator
 from tidemark.model.project.layout import CHANGES_OF
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys
+from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.value_types import IDENTIFIER
 from tidemark.model.settings.window_columns import SinkWindow, WindowColumns, sink_window
 from tidemark.model.settings.windows import read_complete
 from tidemark.model.tables.catalog import TABLES

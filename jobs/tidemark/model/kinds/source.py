@@ -16,7 +16,8 @@ from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, PARTITION
 from tidemark.model.kinds.source_format import read_source_format
 from tidemark.model.settings.declared_fields import PATH, decimal_word, digits_of, path_of, split_fields, steps
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
-from tidemark.model.settings.toml_keys import IDENTIFIER, LENGTH, Keys
+from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.value_types import IDENTIFIER, LENGTH
 from tidemark.semantics.progress import Place
 
 HOUR_MS = 3_600_000

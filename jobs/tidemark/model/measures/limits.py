@@ -64,7 +64,7 @@ def burn_rate(keys: Keys) -> BurnRate:
     threshold_ms = keys.duration("threshold", "30 s")
     target = keys.number("target", "0.99", ...)
     # At a rate of 14.4 an hour uses up a fiftieth of a budget of 30 days.
-    warn, error = keys.number("warn_at", "1", 1), keys.number("error_at", "14.4", 14.4)
+    warn, error = keys.number("warn_at", "1", 1.0), keys.number("error_at", "14.4", 14.4)
     try:
         objective = Objective(threshold_ms=threshold_ms, target=target)
     except InvalidArgument:

@@ -30,7 +30,8 @@ from tidemark.model.project.kafka_security import (
     unusable,
 )
 from tidemark.model.project.secrets import EMPTY_VAULT, SecretPlace, Value, Vault
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_tables, read_toml, read_whole
+from tidemark.model.settings.toml_keys import Keys, read_tables, read_toml, read_whole
+from tidemark.model.settings.value_types import IDENTIFIER
 
 T = TypeVar("T")
 

@@ -19,7 +19,8 @@ from tidemark.escaping import hide
 from tidemark.model.project.connections import shared_tables
 from tidemark.model.project.kafka_security import unusable
 from tidemark.model.project.secrets import EMPTY_VAULT, PlaceKind, SecretPlace, Value, Vault, read_value
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_tables
+from tidemark.model.settings.toml_keys import Keys, read_tables
+from tidemark.model.settings.value_types import IDENTIFIER
 
 EXAMPLE = "https://registry.example.org"
 TABLE = "registry"

@@ -13,7 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from tidemark.errors import InvalidArgument
-from tidemark.model.settings.toml_keys import TEXT, Form, Keys
+from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.value_types import TEXT, Form
 
 KAFKA = "kafka"
 """The table of clusters; `--secrets` names its keys without it."""

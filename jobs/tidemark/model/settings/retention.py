@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tidemark.model.settings.toml_keys import LENGTH_ABOVE_0, Keys
+from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.value_types import LENGTH_ABOVE_0
 from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, DEAD_LETTERS, STATE_CHANGES, TOPOLOGY_CHANGES
 
 FOR_EVER = "for ever"

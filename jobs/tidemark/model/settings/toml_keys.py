@@ -6,7 +6,6 @@ A mistake names the file, the key and the remedy.
 from __future__ import annotations
 
 import difflib
-import json
 import re
 import tomllib
 from collections import Counter
@@ -23,21 +22,11 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from tidemark.collecting import omit
 from tidemark.errors import InvalidSpec
-from tidemark.model.settings.lengths import DURATION, duration_ms
+from tidemark.model.settings import value_types
+from tidemark.model.settings.value_types import IDENTIFIER, TEXT, Form, UnfitValue, ValueType
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
-Form = Mapping[str, Any]
-"""The form of a key's values, as a JSON Schema."""
-
-TEXT: Form = {"type": "string", "minLength": 1}
-TEXTS: Form = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-COUNT: Form = {"type": "integer", "minimum": 1}
-LENGTH: Form = {"type": "string", "pattern": rf"^\s*{DURATION.pattern}\s*$"}
-LENGTH_ABOVE_0: Form = {**LENGTH, "not": {"pattern": r"^\s*0+(\.0+)?\s*[a-z]"}}
-TYPES: Mapping[type, str] = {
-    str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"
-}  # fmt: skip
 MOST_TRIES = 2
 """A table is read again so often because of one key.
 
@@ -46,7 +35,6 @@ Once without a part of the key, and once without the whole.
 
 ASKING = ("kind", "format", "mode", "strategy", "measure")
 """Keys that decide which other keys exist."""
-IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -288,6 +276,20 @@ class Keys:
             reading.mistakes.append(error)
         raise error
 
+    def read(self, key: str, of_type: ValueType[Any], example: str, default: Any = ...) -> Any:
+        """Returns the value of *key* as its type reads it, or *default*; *example* is TOML."""
+        # A key is asked for again where its first value decides how it is read.
+        first = self.asked.get(key)
+        self.asked[key] = Declaration(example, default is not ..., first.form if first else of_type.form, default)
+        if key not in self.content:
+            if default is ...:
+                self.fail(key, "is missing", f"write {key} = {example}")
+            return default
+        try:
+            return of_type.read(self.content[key], key, example)
+        except UnfitValue as unfit:
+            self.fail(f"{key}.{unfit.part}" if unfit.part else key, unfit.problem, unfit.remedy)
+
     def get(
         self,
         key: str,
@@ -302,102 +304,46 @@ class Keys:
         *form* says more of its values than their type; its mistakes are refused by the caller.
         """
         types = expected if isinstance(expected, tuple) else (expected,)
-        form = form or {"type": [TYPES[each] for each in types]}
-        # A key is asked for again where its first value decides how it is read.
-        first = self.asked.get(key)
-        self.asked[key] = Declaration(example, default is not ..., first.form if first else form, default)
-        if key not in self.content:
-            if default is ...:
-                self.fail(key, "is missing", f"write {key} = {example}")
-            return default
-        value = self.content[key]
-        # For Python a bool is an int.
-        if not isinstance(value, expected) or (isinstance(value, bool) and expected is int):
-            self.fail(key, f"is {value!r}", f"write {key} = {example}")
-        return value
+        return self.read(key, value_types.plain(*types, form=form), example, default)
 
-    def text(self, key: str, example: str, default: Any = ..., *, form: Form | None = None) -> Any:
+    def text(self, key: str, example: str, default: Any = ..., *, form: Form = TEXT) -> Any:
         """Returns a string that is not empty, or *default*."""
-        value = self.get(key, str, f'"{example}"', default, form=form or TEXT)
-        if value == "":
-            self.fail(key, "is empty", f'write {key} = "{example}"')
-        return value
+        return self.read(key, value_types.text(form), f'"{example}"', default)
 
     def name(self, key: str, example: str, default: Any = ..., *, form: re.Pattern[str] = IDENTIFIER) -> Any:
         """Returns an identifier (lower case, digits, `_`), or *default*.
 
         Another *form* may be given.
         """
-        pattern = "|".join(f"^{branch}$" for branch in form.pattern.split("|"))
-        value = self.text(key, example, default, form={"type": "string", "pattern": pattern})
-        if isinstance(value, str) and not form.fullmatch(value):
-            self.fail(key, f"is {value!r}", "use a lower-case letter, then lower-case letters, digits and _")
-        return value
+        return self.read(key, value_types.name(form), f'"{example}"', default)
 
     def names(self, key: str, example: str, default: Any = ...) -> Any:
         """Returns a list of strings as a tuple, or *default*."""
-        if (written := self.content.get(key)) and isinstance(written, str):
-            example = json.dumps([written], ensure_ascii=False)
-        value = self.get(key, list, example, default, form=TEXTS)
-        if isinstance(value, list):
-            if not value or not all(isinstance(item, str) for item in value):
-                self.fail(key, f"is {value!r}", f"write {key} = {example}")
-            return tuple(value)
-        return value
+        return self.read(key, value_types.texts(), example, default)
 
     def one_or_more(self, key: str, example: str, default: tuple[str, ...]) -> tuple[str, ...]:
         """Returns one string or a list as a tuple, or *default*."""
-        form = {"anyOf": [TEXT, {**TEXTS, "items": TEXT}]}
-        value = self.get(key, (str, list), example, default, form=form)
-        texts = (value,) if isinstance(value, str) else tuple(value)
-        if key in self.content and not (texts and all(isinstance(text, str) and text for text in texts)):
-            self.fail(key, f"is {value!r}", f"write {key} = {example}, or a list of such values")
-        return texts
+        several: tuple[str, ...] = self.read(key, value_types.one_or_more(), example, default)
+        return several
 
     def mapping(self, key: str, example: str, default: Any = ..., *, names: re.Pattern[str] | None = None) -> Any:
         """Returns a table whose values are strings, or *default*.
 
         *names* is the form of its keys, which the caller checks.
         """
-        form = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string"}}
-        if names:
-            form["propertyNames"] = {"pattern": f"^{names.pattern}$"}
-        value = self.get(key, dict, example, default, form=form)
-        if isinstance(value, dict) and (not value or not all(isinstance(item, str) for item in value.values())):
-            self.fail(key, f"is {value!r}", f"write {key} = {example}")
-        return value
+        return self.read(key, value_types.mapping(names), example, default)
 
     def columns(self, key: str, example: str, default: Any = ...) -> Any:
         """Returns a table of columns by name, as `mapping` does."""
-        value = self.mapping(key, example, default, names=IDENTIFIER)
-        for name in value:
-            if not IDENTIFIER.fullmatch(name):
-                self.fail(
-                    f"{key}.{name}",
-                    "is not a valid column name",
-                    "use a lower-case letter, then lower-case letters, digits and _",
-                )
-        return value
+        return self.read(key, value_types.columns(), example, default)
 
     def duration(self, key: str, example: str, default: Any = ..., *, zero: bool = False) -> Any:
         """Returns a time in ms, above 0 unless *zero*, or *default*."""
-        value = self.text(key, example, default, form=LENGTH if zero else LENGTH_ABOVE_0)
-        if not isinstance(value, str):
-            return value
-        length_ms = duration_ms(value.strip().removeprefix("-"))
-        if length_ms is None:
-            self.fail(key, f"is {value!r}, which has no known unit", f'write {key} = "{example}" (ms, s, min, h, d)')
-        if value.strip().startswith("-") or (length_ms == 0 and not zero):
-            least = "of 0 or more" if zero else "above 0"
-            self.fail(key, f"is {value!r}", f'write a length {least}, such as {key} = "{example}"')
-        return length_ms
+        return self.read(key, value_types.length(zero=zero), f'"{example}"', default)
 
     def count(self, key: str, example: str, default: Any, *, least: int = 1) -> Any:
         """Returns a whole number of *least* or more, or *default*."""
-        value = self.get(key, int, example, default, form={**COUNT, "minimum": least})
-        if isinstance(value, int) and value < least:
-            self.fail(key, f"is {value}", f"write {least} or more, such as {key} = {example}")
-        return value
+        return self.read(key, value_types.count(least), example, default)
 
     def counts(self, key: str, example: str) -> dict[str, int]:
         """Returns a number for all, or one for each name.
@@ -406,26 +352,17 @@ class Keys:
 
         Numbers are 1 or more; by default there are none.
         """
-        form = {"anyOf": [COUNT, {"type": "object", "additionalProperties": COUNT}]}
-        value = self.get(key, (int, dict), example, {}, form=form)
-        numbers = value if isinstance(value, dict) else {"": value}
-        if not all(isinstance(n, int) and n >= 1 for n in numbers.values()):
-            self.fail(key, f"is {value!r}", f"write {key} = {example}, or {key} = {{ NAME = {example} }}")
+        numbers: dict[str, int] = self.read(key, value_types.counts(), example, {})
         return numbers
 
     def number(self, key: str, example: str, default: Any) -> Any:
         """Returns a number (float), or *default*."""
-        value = self.get(key, (int, float), example, default, form={"type": "number"})
-        if isinstance(value, bool):
-            self.fail(key, f"is {value!r}", f"write {key} = {example}")
-        return None if value is None else float(value)
+        return self.read(key, value_types.number(), example, default)
 
     def word(self, key: str, words: Collection[str], default: str | None = None) -> str:
         """Returns one of *words*; without a *default* the key is required."""
-        form = {"enum": [*map(str, words)]}
-        value: str = self.text(key, default or next(iter(words)), ... if default is None else default, form=form)
-        if value not in words:
-            self.fail(key, f"is {value!r}", f"use one of {', '.join(words)}")
+        example = f'"{default or next(iter(words))}"'
+        value: str = self.read(key, value_types.word(words), example, ... if default is None else default)
         return value
 
     def choice(self, key: str, among: type[E], default: E | None) -> E:
@@ -434,8 +371,8 @@ class Keys:
 
     def choice_if_set(self, key: str, among: type[E]) -> E | None:
         """Returns a word of *among*; None without the key."""
-        written = self.text(key, next(iter(among)), None, form={"enum": [*among]})
-        return None if written is None else self.choice(key, among, None)
+        word: E | None = self.read(key, value_types.choice(among), f'"{next(iter(among))}"', None)
+        return word
 
     def one_of(self, examples: Mapping[str, str]) -> dict[str, Any]:
         """Returns the only key of *examples* that is present, with its text."""
@@ -458,10 +395,8 @@ class Keys:
 
     def pair(self, key: str, example: str, default: tuple[str, str]) -> tuple[str, str]:
         """Returns a list of two strings, or *default*."""
-        value = self.get(key, list, example, default, form={**TEXTS, "minItems": 2, "maxItems": 2})
-        if len(value) != 2 or not all(isinstance(text, str) for text in value):
-            self.fail(key, f"is {list(value)!r}", f"write {key} = {example}")
-        return value[0], value[1]
+        both: tuple[str, str] = self.read(key, value_types.pair(), example, default)
+        return both
 
     def instant_ms(self, text: str, key: str) -> int:
         """Returns epoch ms of an ISO date or instant, by default UTC."""

@@ -13,7 +13,8 @@ from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.graph import inverted, reached
 from tidemark.model.settings.lengths import for_people, length_in_toml
-from tidemark.model.settings.toml_keys import IDENTIFIER, Keys, read_tables, read_toml, suggestion_of
+from tidemark.model.settings.toml_keys import Keys, read_tables, read_toml, suggestion_of
+from tidemark.model.settings.value_types import IDENTIFIER
 from tidemark.model.sla_events import Alert
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology

@@ -27,16 +27,8 @@ from tidemark.model.settings.maintenance_windows import (
     maintenance_windows,
 )
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import (
-    IDENTIFIER,
-    LENGTH_ABOVE_0,
-    Form,
-    Keys,
-    read_inner,
-    read_toml,
-    read_whole,
-    suggestion_of,
-)
+from tidemark.model.settings.toml_keys import Keys, read_inner, read_toml, read_whole, suggestion_of
+from tidemark.model.settings.value_types import IDENTIFIER, LENGTH_ABOVE_0, Form
 from tidemark.model.topology import Topology, name_in, of_jobs
 from tidemark.semantics.incidents import CHECKS, Damping
 from tidemark.semantics.repairs import DECISION

@@ -1,0 +1,253 @@
+"""The types of values in files: text, lengths of time, counts, words and tables.
+
+A type reads a value of a TOML file, or refuses it with what was seen and what to write. It also has its word for the
+reference pages and its form for JSON Schemas, so that parser, pages and editors agree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
+
+from tidemark.collecting import outside
+from tidemark.model.settings.lengths import DURATION, duration_ms
+
+E = TypeVar("E", bound=StrEnum)
+T = TypeVar("T")
+Form: TypeAlias = Mapping[str, Any]
+"""The form of a key's values, as a JSON Schema."""
+
+TEXT: Form = {"type": "string", "minLength": 1}
+TEXTS: Form = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+COUNT: Form = {"type": "integer", "minimum": 1}
+LENGTH: Form = {"type": "string", "pattern": rf"^\s*{DURATION.pattern}\s*$"}
+LENGTH_ABOVE_0: Form = {**LENGTH, "not": {"pattern": r"^\s*0+(\.0+)?\s*[a-z]"}}
+IDENTIFIER = re.compile(r"[a-z][a-z0-9_]{0,62}")
+HOW_TO_NAME = "use a lower-case letter, then lower-case letters, digits and _"
+"""The remedy for what is no IDENTIFIER."""
+JSON_TYPES: Mapping[type, str] = {
+    str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"
+}  # fmt: skip
+WORDS: Mapping[type, str] = {
+    str: "string", int: "integer", float: "number", bool: "boolean", list: "list", dict: "table"
+}  # fmt: skip
+
+
+class UnfitValue(Exception):  # what reads a table tells it as a mistake
+    """Raised for a value that is not of its type, with the *problem* and the *remedy*.
+
+    *part* names what is wrong inside of a table; empty: the whole value.
+    """
+
+    def __init__(self, problem: str, remedy: str, *, part: str = "") -> None:
+        super().__init__(problem, remedy)
+        self.problem, self.remedy, self.part = problem, remedy, part
+
+
+@dataclass(frozen=True)
+class ValueType(Generic[T]):
+    """A type of values.
+
+    Attributes:
+        word: its name in reference pages.
+        types: the types of TOML that a value may have.
+        form: the JSON Schema of its values.
+        judge: returns a value of one of *types* as Tidemark has it, or raises UnfitValue. It gets the value, and for
+            the remedy the name of the key and a right value in TOML.
+    """
+
+    word: str
+    types: tuple[type, ...]
+    form: Form
+    judge: Callable[[Any, str, str], T]
+
+    def read(self, value: object, key: str, example: str) -> T:
+        """Returns the *value* of *key* as Tidemark has it.
+
+        Raises UnfitValue if it is not of this type; *example* is a right value in TOML.
+        """
+        # For Python a bool is an int.
+        if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
+            _refuse_value(value, key, example)
+        return self.judge(value, key, example)
+
+
+def refuse(problem: str, remedy: str, *, part: str = "") -> NoReturn:
+    """Raises UnfitValue."""
+    raise UnfitValue(problem, remedy, part=part)
+
+
+def _refuse_value(value: object, key: str, example: str) -> NoReturn:
+    refuse(f"is {value!r}", f"write {key} = {example}")
+
+
+def _filled(value: str, key: str, example: str) -> str:
+    if not value:
+        refuse("is empty", f"write {key} = {example}")
+    return value
+
+
+def plain(*types: type, form: Form | None = None) -> ValueType[Any]:
+    """The type of values that are used as they are; *form* may say more of them."""
+    word = " or ".join(WORDS[each] for each in types)
+    return ValueType(word, types, form or {"type": [JSON_TYPES[each] for each in types]}, lambda value, *_: value)
+
+
+def text(form: Form = TEXT) -> ValueType[str]:
+    """The type of strings that are not empty; *form* may say more of them."""
+    return ValueType("string", (str,), form, _filled)
+
+
+def name(pattern: re.Pattern[str] = IDENTIFIER) -> ValueType[str]:
+    """The type of names that match *pattern* as a whole."""
+    whole = "|".join(f"^{branch}$" for branch in pattern.pattern.split("|"))
+
+    def judge(value: str, key: str, example: str) -> str:
+        if not pattern.fullmatch(_filled(value, key, example)):
+            refuse(f"is {value!r}", HOW_TO_NAME)
+        return value
+
+    return ValueType("string", (str,), {"type": "string", "pattern": whole}, judge)
+
+
+def texts() -> ValueType[tuple[str, ...]]:
+    """The type of lists of strings that are not empty."""
+
+    def judge(value: list[object] | str, key: str, example: str) -> tuple[str, ...]:
+        if isinstance(value, str):
+            _refuse_value(value, key, json.dumps([value], ensure_ascii=False) if value else example)
+        if not value or not all(isinstance(item, str) for item in value):
+            _refuse_value(value, key, example)
+        return tuple(map(str, value))
+
+    return ValueType("list", (list, str), TEXTS, judge)
+
+
+def pair() -> ValueType[tuple[str, str]]:
+    """The type of lists of two strings."""
+
+    def judge(value: list[object], key: str, example: str) -> tuple[str, str]:
+        match value:
+            case [str() as one, str() as other]:
+                return one, other
+            case _:
+                _refuse_value(value, key, example)
+
+    return ValueType("list", (list,), {**TEXTS, "minItems": 2, "maxItems": 2}, judge)
+
+
+def one_or_more() -> ValueType[tuple[str, ...]]:
+    """The type of a string, or a list of strings."""
+
+    def judge(value: list[object] | str, key: str, example: str) -> tuple[str, ...]:
+        written = [value] if isinstance(value, str) else value
+        if not written or not all(isinstance(item, str) and item for item in written):
+            _refuse_value(value, key, f"{example}, or a list of such values")
+        return tuple(map(str, written))
+
+    return ValueType("string or list", (str, list), {"anyOf": [TEXT, {**TEXTS, "items": TEXT}]}, judge)
+
+
+def mapping(names: re.Pattern[str] | None = None) -> ValueType[Mapping[str, str]]:
+    """The type of tables of strings; *names* is the form of their keys, which the caller judges."""
+    form = {"type": "object", "minProperties": 1, "additionalProperties": {"type": "string"}}
+    if names:
+        form["propertyNames"] = {"pattern": f"^{names.pattern}$"}
+
+    def judge(value: dict[str, Any], key: str, example: str) -> Mapping[str, str]:
+        if not value or not all(isinstance(item, str) for item in value.values()):
+            _refuse_value(value, key, example)
+        return value
+
+    return ValueType("table", (dict,), form, judge)
+
+
+def columns() -> ValueType[Mapping[str, str]]:
+    """The type of tables of strings by the names of columns."""
+    strings = mapping(IDENTIFIER)
+
+    def judge(value: dict[str, Any], key: str, example: str) -> Mapping[str, str]:
+        for column in strings.judge(value, key, example):
+            if not IDENTIFIER.fullmatch(column):
+                refuse("is not a valid column name", HOW_TO_NAME, part=column)
+        return value
+
+    return ValueType(strings.word, strings.types, strings.form, judge)
+
+
+def length(*, zero: bool = False) -> ValueType[int]:
+    """The type of lengths of time, whole ms: above 0, or of 0 or more."""
+
+    def judge(value: str, key: str, example: str) -> int:
+        length_ms = duration_ms(_filled(value, key, example).strip().removeprefix("-"))
+        if length_ms is None:
+            refuse(f"is {value!r}, which has no known unit", f"write {key} = {example} (ms, s, min, h, d)")
+        if value.strip().startswith("-") or (length_ms == 0 and not zero):
+            least = "of 0 or more" if zero else "above 0"
+            refuse(f"is {value!r}", f"write a length {least}, such as {key} = {example}")
+        return length_ms
+
+    return ValueType("length of time", (str,), LENGTH if zero else LENGTH_ABOVE_0, judge)
+
+
+def count(least: int = 1) -> ValueType[int]:
+    """The type of whole numbers of *least* or more."""
+
+    def judge(value: int, key: str, example: str) -> int:
+        if value < least:
+            refuse(f"is {value}", f"write {least} or more, such as {key} = {example}")
+        return value
+
+    return ValueType("integer", (int,), {**COUNT, "minimum": least}, judge)
+
+
+def counts() -> ValueType[dict[str, int]]:
+    """The type of a number for all, which gets the name "", or one for each name; numbers are 1 or more."""
+
+    def judge(value: int | dict[str, Any], key: str, example: str) -> dict[str, int]:
+        numbers = value if isinstance(value, dict) else {"": value}
+        if not all(isinstance(n, int) and n >= 1 for n in numbers.values()):
+            _refuse_value(value, key, f"{example}, or {key} = {{ NAME = {example} }}")
+        return numbers
+
+    form = {"anyOf": [COUNT, {"type": "object", "additionalProperties": COUNT}]}
+    return ValueType("integer or table", (int, dict), form, judge)
+
+
+def number() -> ValueType[float]:
+    """The type of numbers."""
+    return ValueType("number", (int, float), {"type": "number"}, lambda value, *_: float(value))
+
+
+def word(words: Collection[str]) -> ValueType[str]:
+    """The type of one of *words*."""
+
+    def judge(value: str, key: str, example: str) -> str:
+        if _filled(value, key, example) not in words:
+            refuse(f"is {value!r}", f"use one of {', '.join(words)}")
+        return value
+
+    return ValueType("string", (str,), {"enum": [*map(str, words)]}, judge)
+
+
+def choice(among: type[E]) -> ValueType[E]:
+    """The type of one of the words *among*."""
+    one = word([*among])
+    return ValueType(one.word, one.types, one.form, lambda *value: among(one.judge(*value)))
+
+
+def several(among: type[E]) -> ValueType[tuple[E, ...]]:
+    """The type of lists of the words *among*."""
+    strings = texts()
+
+    def judge(value: Any, key: str, example: str) -> tuple[E, ...]:
+        written = strings.judge(value, key, example)
+        if unknown := outside(written, [*among]):
+            refuse(f"has {unknown[0]!r}", f"use any of {', '.join(among)}")
+        return tuple(map(among, written))
+
+    return ValueType(strings.word, strings.types, {**TEXTS, "items": {"enum": [*map(str, among)]}}, judge)
