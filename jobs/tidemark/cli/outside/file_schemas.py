@@ -1,8 +1,9 @@
-"""Derives JSON Schemas of files from the declarations that their parser makes.
+"""Derives JSON Schemas of files from the declarations of their keys.
 
-The parser itself reads small files: each key that it asks for is written with its example, and with each of its words,
-until no file shows a new key. So a new key is in the schema without a second place. A schema does not compare values of
-several keys, or names with other tables: `tidemark check` does.
+Channels are declared as data (settings/declared_tables.py). Topologies and SLAs are not: there the parser itself reads
+small files, in which each key that it asks for is written with its example, and with each of its words, until none
+shows a new key. So a new key is in the schema without a second place. A schema does not compare values of several
+keys, or names with other tables: `tidemark check` does.
 """
 
 from __future__ import annotations
@@ -134,10 +135,8 @@ def _sla_file() -> Form:
 
 def _channel_file() -> Form:
     """Returns the form of a file with a table for each channel."""
-    starts: list[Content] = [{NAME: {}, "lead": {KIND: "slack"}}]
-    trials = _trials(lambda content: channel_spec.parse(content, file=NAME), starts)
     names = {"pattern": f"^{IDENTIFIER.pattern}$", "not": {"const": channel_spec.LOG}}
-    return {"type": "object", "propertyNames": names, "additionalProperties": _table(trials, NAME)}
+    return {"type": "object", "propertyNames": names, "additionalProperties": channel_spec.FORM.schema}
 
 
 FORMS: Mapping[str, Callable[[], Form]] = {

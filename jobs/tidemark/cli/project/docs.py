@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
+from typing import Any
 
 from tidemark.account.owners.registry import OWNERS
 from tidemark.cli.shared.output import say_inert
@@ -18,6 +19,8 @@ from tidemark.facts.answers import Tables, answers_over
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project.files import CHECKOUT
+from tidemark.model.settings.declared_tables import Key
+from tidemark.model.slas import channel_spec
 from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.query import kafka_metrics
 from tidemark.storage.warehouse import View, views
@@ -80,6 +83,12 @@ a cause is looked for. Without the facts under *known from*, its time is `unknow
 | owner | part of | detail | what is said of it | known from | remedy |
 |---|---|---|---|---|---|
 """
+OF_KEYS = """\
+| key | example | type | required / default | meaning |
+|---|---|---|---|---|
+"""
+EVERY = "every kind"
+"""The mark in a page for keys of tables of every kind."""
 
 
 def add_options(_: argparse.ArgumentParser) -> None:
@@ -117,6 +126,37 @@ def owners() -> str:
         said = owner.says.format(**places)
         rows.append(f"| `{owner.name}` | {parent} | {owner.detail} | {said} | {owner.proof} | {owner.remedy} |\n")
     return OF_OWNERS + "".join(rows)
+
+
+def channels() -> str:
+    """Returns the text of docs/channels.md, with the keys as they are declared."""
+    form = channel_spec.FORM
+    return _with_keys("channels.md", {EVERY: form.keys, **{kind.name: kind.keys for kind in form.kinds}})
+
+
+def _with_keys(name: str, tables: Mapping[str, Iterable[Key[Any]]]) -> str:
+    """Returns the text of the page *name* with the *tables* of keys between their marks."""
+    page = (CHECKOUT / "docs" / name).read_text(encoding="utf-8")
+    for mark, keys in tables.items():
+        begin, end = f"<!-- keys of {mark}: begin -->\n", f"<!-- keys of {mark}: end -->\n"
+        head, begins, rest = page.partition(begin)
+        _, ends, tail = rest.partition(end)
+        if not (begins and ends):
+            msg = f"{name} has no place for the keys of {mark}; write the lines {begin.strip()} and {end.strip()}"
+            raise InvalidArgument(msg)
+        page = f"{head}{begin}{OF_KEYS}{''.join(map(_row, keys))}{end}{tail}"
+    return page
+
+
+def _row(key: Key[Any]) -> str:
+    return f"| `{key.name}` | `{key.example}` | {key.of_type.word} | {_without(key)} | {key.meaning} |\n"
+
+
+def _without(key: Key[Any]) -> str:
+    """Returns what a table without *key* means."""
+    if key.is_required:
+        return "required"
+    return f"`{key.default_text}`" if key.default_text else key.without
 
 
 def dictionary() -> str:
@@ -228,5 +268,7 @@ def _word(kind: str) -> str:
     )
 
 
-PAGES = MappingProxyType({"tables.md": dictionary, "owners.md": owners, "measures.md": measures})
+PAGES = MappingProxyType(
+    {"tables.md": dictionary, "owners.md": owners, "measures.md": measures, "channels.md": channels}
+)
 """The pages of docs/ that this command writes, with what returns their text."""

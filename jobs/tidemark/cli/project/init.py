@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from shlex import quote
+from textwrap import wrap
 
 from tidemark.cli.project import from_topic
 from tidemark.cli.shared.output import say_inert
 from tidemark.errors import InvalidArgument
 from tidemark.model.project.files import Project, is_project
+from tidemark.model.settings.declared_tables import TableForm
+from tidemark.model.slas import channel_spec
 from tidemark.sampling.proposal import slug
 
 TOPOLOGIES = """\
@@ -78,13 +81,15 @@ CHANNELS = """\
 # Channels for alerts: a table [NAME] each. The log of the task check_sla always receives them.
 # To acknowledge, silence or snooze an incident: tidemark incidents TOPOLOGY --help.
 #
+{keys}
+#
 # [sensor_team]
-# kind = "mail"                    # or slack, pagerduty, alertmanager, webhook, or notifier: any of Airflow's
+# kind = "mail"
 # to = ["sensors@example.org"]
 # from = "tidemark@example.org"
-# owners = ["sensor team"]         # only SLAs of these owners; other filters: topologies, severities, changes
-# renotify_after = "30 min"        # an open alert is sent again until a person acknowledges it
-# escalate_after = "15 min"        # an alert that no person acknowledges also goes to other channels
+# owners = ["sensor team"]
+# renotify_after = "30 min"
+# escalate_after = "15 min"
 # escalate_to = ["lead"]
 #
 # [lead]
@@ -127,6 +132,19 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
+def explained(form: TableForm) -> str:
+    """Returns the keys of *form* as comments of a file, each with what it does."""
+    lines = []
+    of_kinds = ((f"Keys of {kind.key} {kind.name}:", kind.keys) for kind in form.kinds)
+    for head, keys in (("Keys:", form.keys), *of_kinds):
+        lines.append(head)
+        for key in keys:
+            first = "required: " if key.is_required else ""
+            default = f" (default {key.default_text})" if key.default_text else ""
+            lines += wrap(f"  {key.name:16}{first}{key.meaning}{default}", 118, subsequent_indent=" " * 18)
+    return "\n".join(f"# {line}" for line in lines)
+
+
 def _from_topic(options: argparse.Namespace) -> int:
     """Writes a topology for a topic; changes nothing if that is impossible."""
     project = Project(options.folder.resolve())
@@ -151,7 +169,7 @@ def init(folder: Path) -> Project:
     files = {
         project.topologies / "README.md": TOPOLOGIES,
         project.slas: SLAS,
-        project.channels: CHANNELS,
+        project.channels: CHANNELS.format(keys=explained(channel_spec.FORM)),
         project.connections: CONNECTIONS,
     }
     _refuse_what_is_there(project)

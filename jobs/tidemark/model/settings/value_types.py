@@ -6,10 +6,11 @@ reference pages and its form for JSON Schemas, so that parser, pages and editors
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
 
@@ -18,6 +19,7 @@ from tidemark.model.settings.lengths import DURATION, duration_ms
 
 E = TypeVar("E", bound=StrEnum)
 T = TypeVar("T")
+U = TypeVar("U")
 Form: TypeAlias = Mapping[str, Any]
 """The form of a key's values, as a JSON Schema."""
 
@@ -75,6 +77,12 @@ class ValueType(Generic[T]):
             _refuse_value(value, key, example)
         return self.judge(value, key, example)
 
+    def then(self, judge: Callable[[T, str, str], U], form: Form | None = None) -> ValueType[U]:
+        """Returns the type of those of its values that *judge* accepts, too; *form* says more of them."""
+        return ValueType(
+            self.word, self.types, form or self.form, lambda value, *told: judge(self.judge(value, *told), *told)
+        )
+
 
 def refuse(problem: str, remedy: str, *, part: str = "") -> NoReturn:
     """Raises UnfitValue."""
@@ -97,6 +105,11 @@ def plain(*types: type, form: Form | None = None) -> ValueType[Any]:
     return ValueType(word, types, form or {"type": [JSON_TYPES[each] for each in types]}, lambda value, *_: value)
 
 
+def flag() -> ValueType[bool]:
+    """The type of true and false."""
+    return plain(bool)
+
+
 def text(form: Form = TEXT) -> ValueType[str]:
     """The type of strings that are not empty; *form* may say more of them."""
     return ValueType("string", (str,), form, _filled)
@@ -104,14 +117,14 @@ def text(form: Form = TEXT) -> ValueType[str]:
 
 def name(pattern: re.Pattern[str] = IDENTIFIER) -> ValueType[str]:
     """The type of names that match *pattern* as a whole."""
-    whole = "|".join(f"^{branch}$" for branch in pattern.pattern.split("|"))
 
-    def judge(value: str, key: str, example: str) -> str:
-        if not pattern.fullmatch(_filled(value, key, example)):
+    def judge(value: str, *_: str) -> str:
+        if not pattern.fullmatch(value):
             refuse(f"is {value!r}", HOW_TO_NAME)
         return value
 
-    return ValueType("string", (str,), {"type": "string", "pattern": whole}, judge)
+    whole = "|".join(f"^{branch}$" for branch in pattern.pattern.split("|"))
+    return text({"type": "string", "pattern": whole}).then(judge)
 
 
 def texts() -> ValueType[tuple[str, ...]]:
@@ -168,22 +181,21 @@ def mapping(names: re.Pattern[str] | None = None) -> ValueType[Mapping[str, str]
 
 def columns() -> ValueType[Mapping[str, str]]:
     """The type of tables of strings by the names of columns."""
-    strings = mapping(IDENTIFIER)
 
-    def judge(value: dict[str, Any], key: str, example: str) -> Mapping[str, str]:
-        for column in strings.judge(value, key, example):
+    def judge(value: Mapping[str, str], *_: str) -> Mapping[str, str]:
+        for column in value:
             if not IDENTIFIER.fullmatch(column):
                 refuse("is not a valid column name", HOW_TO_NAME, part=column)
         return value
 
-    return ValueType(strings.word, strings.types, strings.form, judge)
+    return mapping(IDENTIFIER).then(judge)
 
 
 def length(*, zero: bool = False) -> ValueType[int]:
     """The type of lengths of time, whole ms: above 0, or of 0 or more."""
 
     def judge(value: str, key: str, example: str) -> int:
-        length_ms = duration_ms(_filled(value, key, example).strip().removeprefix("-"))
+        length_ms = duration_ms(value.strip().removeprefix("-"))
         if length_ms is None:
             refuse(f"is {value!r}, which has no known unit", f"write {key} = {example} (ms, s, min, h, d)")
         if value.strip().startswith("-") or (length_ms == 0 and not zero):
@@ -191,7 +203,7 @@ def length(*, zero: bool = False) -> ValueType[int]:
             refuse(f"is {value!r}", f"write a length {least}, such as {key} = {example}")
         return length_ms
 
-    return ValueType("length of time", (str,), LENGTH if zero else LENGTH_ABOVE_0, judge)
+    return replace(text(LENGTH if zero else LENGTH_ABOVE_0).then(judge), word="length of time")
 
 
 def count(least: int = 1) -> ValueType[int]:
@@ -223,31 +235,33 @@ def number() -> ValueType[float]:
     return ValueType("number", (int, float), {"type": "number"}, lambda value, *_: float(value))
 
 
-def word(words: Collection[str]) -> ValueType[str]:
-    """The type of one of *words*."""
+def _all_and_nearest(written: str, among: Collection[str]) -> str:
+    near = difflib.get_close_matches(written, among, n=1)
+    return ", ".join(among) + (f"; did you mean {near[0]}?" if near else "")
 
-    def judge(value: str, key: str, example: str) -> str:
-        if _filled(value, key, example) not in words:
-            refuse(f"is {value!r}", f"use one of {', '.join(words)}")
+
+def word(among: Collection[str]) -> ValueType[str]:
+    """The type of one of the words *among* some."""
+
+    def judge(value: str, *_: str) -> str:
+        if value not in among:
+            refuse(f"is {value!r}", f"use one of {_all_and_nearest(value, among)}")
         return value
 
-    return ValueType("string", (str,), {"enum": [*map(str, words)]}, judge)
+    return text({"enum": [*map(str, among)]}).then(judge)
 
 
 def choice(among: type[E]) -> ValueType[E]:
-    """The type of one of the words *among*."""
-    one = word([*among])
-    return ValueType(one.word, one.types, one.form, lambda *value: among(one.judge(*value)))
+    """The type of one of the words *among* some."""
+    return word([*among]).then(lambda value, *_: among(value))
 
 
-def several(among: type[E]) -> ValueType[tuple[E, ...]]:
-    """The type of lists of the words *among*."""
-    strings = texts()
+def words(among: Collection[str]) -> ValueType[tuple[str, ...]]:
+    """The type of lists of words *among* some."""
 
-    def judge(value: Any, key: str, example: str) -> tuple[E, ...]:
-        written = strings.judge(value, key, example)
-        if unknown := outside(written, [*among]):
-            refuse(f"has {unknown[0]!r}", f"use any of {', '.join(among)}")
-        return tuple(map(among, written))
+    def judge(value: tuple[str, ...], *_: str) -> tuple[str, ...]:
+        if unknown := outside(value, among):
+            refuse(f"has {unknown[0]!r}", f"use any of {_all_and_nearest(unknown[0], among)}")
+        return value
 
-    return ValueType(strings.word, strings.types, {**TEXTS, "items": {"enum": [*map(str, among)]}}, judge)
+    return texts().then(judge, {**TEXTS, "items": {"enum": [*map(str, among)]}})

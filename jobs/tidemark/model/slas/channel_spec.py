@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.graph import inverted, reached
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import TableForm, TableKind, Values, optional, refuse_mistakes, required
 from tidemark.model.settings.lengths import for_people, length_in_toml
-from tidemark.model.settings.toml_keys import Keys, read_tables, read_toml, suggestion_of
+from tidemark.model.settings.toml_keys import read_toml, suggestion_of
 from tidemark.model.settings.value_types import IDENTIFIER
 from tidemark.model.sla_events import Alert
+from tidemark.model.slas.channel_kinds import KINDS
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import CHECKS, Change
@@ -26,26 +29,69 @@ LOG = "log"
 LOG_NOTIFIER = "tidemark.airflow.tasks.sla.LogNotifier"
 
 
-class ChannelKind(StrEnum):
-    """The kind of a channel."""
-
-    MAIL = "mail"
-    """E-mail over SMTP."""
-    SLACK = "slack"
-    """A webhook with Slack's interface."""
-    PAGERDUTY = "pagerduty"
-    """PagerDuty's Events API v2."""
-    ALERTMANAGER = "alertmanager"
-    """Version 2 of the API of Prometheus' Alertmanager."""
-    WEBHOOK = "webhook"
-    """Signed JSON: see docs/alert.schema.json."""
-    NOTIFIER = "notifier"
-    """Any notifier of Airflow."""
-
-
-KEEPS_STATE = frozenset({ChannelKind.PAGERDUTY, ChannelKind.ALERTMANAGER, ChannelKind.WEBHOOK})
-"""Kinds whose receivers keep an alert open until they get its end."""
-VALID_FOR_MS = 3_600_000
+KIND = required(
+    "kind",
+    value_types.word([*KINDS]),
+    example='"mail"',
+    meaning=f"one of {', '.join(f'`{name}`' for name in KINDS)}; each kind has keys of its own",
+)
+TOPOLOGIES = optional(
+    "topologies", value_types.texts(), example='["flights"]', without="all", meaning="filter: topologies"
+)
+OWNERS = optional(
+    "owners", value_types.texts(), example='["orders team"]', without="all", meaning="filter: owners of SLAs"
+)
+SEVERITIES = optional(
+    "severities",
+    value_types.words([*Severity]),
+    example='["critical"]',
+    without="all",
+    meaning="filter: severities of SLAs",
+)
+CHANGES = optional(
+    "changes",
+    value_types.words([*Change]),
+    example='["opened", "resolved"]',
+    without="all",
+    meaning=(
+        f"filter: {', '.join(f'`{change}`' for change in Change)}. Receivers that keep an alert open "
+        f"({', '.join(f'`{kind.name}`' for kind in KINDS.values() if kind.keeps_state)}) need `resolved`"
+    ),
+)
+RENOTIFY_AFTER = optional(
+    "renotify_after",
+    value_types.length(),
+    example='"30 min"',
+    without="never",
+    meaning=(
+        "an open alert that is not acknowledged is sent again by the first check that is so long after its last "
+        "message; not with `alertmanager`, to which each check sends it"
+    ),
+)
+ESCALATE_AFTER = optional(
+    "escalate_after",
+    value_types.length(),
+    example='"15 min"',
+    without="never",
+    meaning=(
+        "an alert that this channel got so long ago, and that is not acknowledged, goes to the channels of "
+        "`escalate_to`"
+    ),
+)
+ESCALATE_TO = optional(
+    "escalate_to",
+    value_types.texts(),
+    example='["lead"]',
+    meaning=(
+        "required with `escalate_after`: other channels of this file. They get only alerts that are escalated to them"
+    ),
+)
+FORM = TableForm(
+    keys=(KIND, TOPOLOGIES, OWNERS, SEVERITIES, CHANGES, RENOTIFY_AFTER, ESCALATE_AFTER, ESCALATE_TO),
+    kinds=tuple(TableKind(name=name, key=KIND.name, word=name, keys=kind.keys) for name, kind in KINDS.items()),
+    together=((ESCALATE_AFTER, ESCALATE_TO),),
+)
+"""The table of a channel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,32 +245,53 @@ def parse(content: Mapping[str, Any], *, file: str) -> tuple[Channel, ...]:
     Raises:
         InvalidSpec: with a line for each mistake, which names *file*.
     """
-    escalated_by: dict[str, dict[str, int]] = defaultdict(dict)
-
-    def read(name: str, keys: Keys) -> Channel:
-        for other, after_ms in _escalations(keys, content):
-            escalated_by[other][name] = after_ms
-        return _channel(keys)
-
-    channels = read_tables(file, "", content, read)
-    _refuse_circles(escalated_by, content, file)
-    return tuple(replace(channel, escalated_by=dict(escalated_by[name])) for name, channel in channels.items())
-
-
-def _escalations(keys: Keys, content: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yields the channels to which it escalates, and after how many ms."""
-    after_ms = keys.duration("escalate_after", "15 min", None)
-    others = keys.names("escalate_to", '["lead"]', ())
-    if (after_ms is None) != (not others):
-        missing, example = ("escalate_to", '["lead"]') if others == () else ("escalate_after", '"15 min"')
-        keys.fail(
-            missing, "is missing", f"write {missing} = {example}, or leave out both escalate_after and escalate_to"
+    tables = [FORM.read(file, name, table) for name, table in content.items()]
+    for values in tables:
+        others = outside(content, [values.at])
+        values.judge(
+            _refuse_name, _refuse_reminders, _refuse_open_for_ever, partial(_refuse_unknown_channels, others=others)
         )
-    channels = [name for name in content if name != keys.at]
-    if unknown := outside(others, channels):
-        remedy = f"use other channels of this file: {', '.join(channels) or 'there are none'}"
-        keys.fail("escalate_to", f"has {unknown[0]!r}", remedy)
-    yield from ((other, after_ms) for other in others)
+    refuse_mistakes(tables)
+    escalated_by: dict[str, dict[str, int]] = defaultdict(dict)
+    for values in tables:
+        if (after_ms := values[ESCALATE_AFTER]) is not None:
+            for other in values[ESCALATE_TO] or ():
+                escalated_by[other][values.at] = after_ms
+    _refuse_circles(escalated_by, content, file)
+    return tuple(_channel(values, escalated_by[values.at]) for values in tables)
+
+
+def _refuse_name(values: Values) -> None:
+    """Refuses a name of a channel that cannot be used."""
+    name = values.at
+    if name == LOG or not IDENTIFIER.fullmatch(name):
+        problem = "is the built-in channel" if name == LOG else "is not a valid channel name"
+        raise InvalidSpec.at(values.file, name, problem, "use another name: lower-case letters, digits and _")
+
+
+def _refuse_reminders(values: Values) -> None:
+    """Refuses reminders of alerts that each check sends again."""
+    kind = KINDS[values[KIND]]
+    if kind.sends_again and values[RENOTIFY_AFTER] is not None:
+        problem = f"is set, but each check sends open alerts to an {kind.name} again"
+        remedy = "leave it out; repeat_interval of its route decides when it tells again"
+        values.fail(RENOTIFY_AFTER, problem, remedy)
+
+
+def _refuse_open_for_ever(values: Values) -> None:
+    """Refuses changes without the end of alerts, where a receiver waits for it."""
+    kind, changes = KINDS[values[KIND]], values[CHANGES]
+    if kind.keeps_state and changes is not None and Change.RESOLVED not in changes:
+        problem = f"leaves out 'resolved', so that alerts of kind {kind.name} would stay open for ever"
+        values.fail(CHANGES, problem, 'write changes = ["opened", "resolved"], or leave it out')
+
+
+def _refuse_unknown_channels(values: Values, others: Collection[str]) -> None:
+    """Refuses an escalation to what is none of the *others* of the file."""
+    escalated_to = values[ESCALATE_TO] or ()
+    if unknown := outside(escalated_to, others):
+        remedy = f"use other channels of this file: {', '.join(others) or 'there are none'}"
+        values.fail(ESCALATE_TO, f"has {unknown[0]!r}", remedy)
 
 
 def _refuse_circles(escalated_by: Mapping[str, Mapping[str, int]], names: Collection[str], file: str) -> None:
@@ -236,71 +303,19 @@ def _refuse_circles(escalated_by: Mapping[str, Mapping[str, int]], names: Collec
         raise InvalidSpec.at(file, f"{silent[0]}.escalate_to", problem, remedy)
 
 
-def _channel(keys: Keys) -> Channel:
-    name = keys.at
-    if name == LOG or not IDENTIFIER.fullmatch(name):
-        problem = "is the built-in channel" if name == LOG else "is not a valid channel name"
-        raise InvalidSpec.at(keys.file, name, problem, "use another name: lower-case letters, digits and _")
-    kind = keys.choice("kind", ChannelKind, None)
-    notifier, arguments = _notifier(kind, keys)
-    channel = Channel(
-        name=name,
+def _channel(values: Values, escalated_by: Mapping[str, int]) -> Channel:
+    kind = KINDS[values[KIND]]
+    notifier, arguments = kind.notifier(values)
+    return Channel(
+        name=values.at,
         notifier=notifier,
         arguments=arguments,
-        topologies=keys.names("topologies", '["flights"]', None),
-        owners=keys.names("owners", '["orders team"]', None),
-        severities=_words(keys, "severities", Severity),
-        changes=_words(keys, "changes", Change),
-        keeps_state=kind in KEEPS_STATE,
-        sends_again=kind is ChannelKind.ALERTMANAGER,
-        renotify_after_ms=keys.duration("renotify_after", "30 min", None),
+        topologies=values[TOPOLOGIES],
+        owners=values[OWNERS],
+        severities=values[SEVERITIES],
+        changes=values[CHANGES],
+        keeps_state=kind.keeps_state,
+        sends_again=kind.sends_again,
+        renotify_after_ms=values[RENOTIFY_AFTER],
+        escalated_by=escalated_by,
     )
-    if channel.sends_again and channel.renotify_after_ms is not None:
-        problem = f"is set, but each check sends open alerts to an {kind} again"
-        keys.fail("renotify_after", problem, "leave it out; repeat_interval of its route decides when it tells again")
-    if channel.keeps_state and channel.changes is not None and Change.RESOLVED not in channel.changes:
-        problem = f"leaves out 'resolved', so that alerts of kind {kind} would stay open for ever"
-        keys.fail("changes", problem, 'write changes = ["opened", "resolved"], or leave it out')
-    return channel
-
-
-def _notifier(kind: ChannelKind, keys: Keys) -> tuple[str, dict[str, Any]]:
-    match kind:
-        case ChannelKind.MAIL:
-            return "tidemark.airflow.tasks.mail.MailNotifier", {
-                "to": list(keys.names("to", '["desk@example.org"]')),
-                "from_email": keys.text("from", "tidemark@example.org", None),
-                "smtp_conn_id": keys.text("connection", "smtp_default", "smtp_default"),
-                "subject": "{{ alert.subject }}",
-                "html_content": "{{ alert.html }}",
-                "text": "{{ alert.text }}",
-                "custom_headers": {"Message-ID": "{{ alert.message_id }}"},
-            }
-        case ChannelKind.SLACK:
-            return "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier", {
-                "slack_webhook_conn_id": keys.text("connection", "slack_default", "slack_default"),
-                "text": "{{ alert.slack }}",
-                "retry_handlers": [],  # Slack's own log the URL, which is the secret; tasks are tried again
-            }
-        case ChannelKind.PAGERDUTY:
-            # The default name of the connection of Airflow's provider.
-            return _receiver("PagerDutyNotifier", keys, "pagerduty_events_default")
-        case ChannelKind.ALERTMANAGER:
-            notifier, arguments = _receiver("AlertmanagerNotifier", keys, "alertmanager_default")
-            return notifier, {**arguments, "valid_for_ms": keys.duration("valid_for", "1 h", VALID_FOR_MS)}
-        case ChannelKind.WEBHOOK:
-            return _receiver("WebhookNotifier", keys, "webhook_default")
-        case ChannelKind.NOTIFIER:
-            arguments = keys.get("arguments", dict, '{ text = "{{ alert.text }}" }', {})
-            return str(keys.text("class", "airflow.providers.smtp.notifications.smtp.SmtpNotifier")), dict(arguments)
-
-
-def _receiver(name: str, keys: Keys, connection: str) -> tuple[str, dict[str, Any]]:
-    return f"tidemark.airflow.tasks.receivers.{name}", {"connection": keys.text("connection", connection, connection)}
-
-
-def _words(keys: Keys, key: str, among: type[StrEnum]) -> tuple[str, ...] | None:
-    words: tuple[str, ...] | None = keys.names(key, f'["{next(iter(among))}"]', None)
-    if words and (unknown := outside(words, list(among))):
-        keys.fail(key, f"has {unknown[0]!r}", f"use any of {', '.join(among)}")
-    return words
