@@ -19,8 +19,8 @@ def example(group: str) -> str:
     return section.partition("```python\n")[2].partition("```")[0]
 
 
-MEASURE, OWNER, OPERATOR, FUNCTION, FORMAT, METRIC, COMMAND = map(
-    example, ("measures", "owners", "operators", "aggregate_functions", "formats", "metrics", "commands")
+MEASURE, OWNER, OPERATOR, FUNCTION, FORMAT, METRIC, CHANNEL, COMMAND = map(
+    example, ("measures", "owners", "operators", "aggregate_functions", "formats", "metrics", "channels", "commands")
 )
 
 

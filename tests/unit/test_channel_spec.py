@@ -19,7 +19,7 @@ from tidemark.model.slas.sla_spec import parse as parse_slas
 from tidemark.model.topology import load as load_topology
 
 PROJECT = Path(__file__).parents[2]
-KINDS = "mail, slack, pagerduty, alertmanager, webhook, notifier"
+KINDS = "alertmanager, mail, notifier, pagerduty, slack, webhook"
 
 
 def test_the_projects_own_file_can_be_read() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.made_up import COMMAND, FORMAT, MEASURE, OWNER, installed, run_with
+from support.made_up import CHANNEL, COMMAND, FORMAT, MEASURE, OWNER, installed, run_with
 from support.topologies import operators, source, table, topology_of
 from tidemark.account.owners.registry import OWNERS, Owner
 from tidemark.model.measures.registry import MEASURES, Measure
@@ -30,7 +30,10 @@ KINDS = {Measure: MEASURES["records"], Owner: OWNERS["silence"]}
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(
-        tmp_path_factory.mktemp("site"), {"measures": MEASURE, "owners": OWNER, "commands": COMMAND, "formats": FORMAT}
+        tmp_path_factory.mktemp("site"),
+    modules = {"measures": MEASURE, "owners": OWNER, "commands": COMMAND}
+    more = {"formats": FORMAT, "channels": CHANNEL}
+    return installed(tmp_path_factory.mktemp("site"), modules | more)
     )
 
 
@@ -81,6 +84,22 @@ def test_a_made_up_format_is_read_and_quarantines_what_it_cannot_read(packages: 
     assert fields[0] == {"id": "a", "v": 7, "event_time": 1_767_268_800_000}
     assert reasons == [None, "unreadable", "null_value"]
     assert details[1].startswith("ValueError: ")
+
+
+CHANNELS = """
+import json
+from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.model.slas.channel_spec import parse
+
+(desk,) = parse({"desk": {"kind": "phone", "phones": ["1"]}}, file="channels.toml")
+print(json.dumps([desk.notifier, desk.arguments, "phone" in json.dumps(schema_of("channels"))]))
+"""
+
+
+def test_a_made_up_channel_is_read_and_in_the_schema(packages: Path, tmp_path: Path) -> None:
+    notifier, arguments, is_in_schema = json.loads(run_with(packages, CHANNELS, folder=tmp_path))
+    assert notifier.endswith(".PhoneNotifier")
+    assert (arguments, is_in_schema) == ({"to": ["1"], "text": "{{ alert.text }}"}, True)
 
 
 def test_made_up_kinds_are_in_the_documentation(packages: Path, tmp_path: Path) -> None:

@@ -1,16 +1,16 @@
 """The kinds of channels for alerts: the keys of each, and the notifier of Airflow that sends.
 
-A kind is one declaration here, and a section with an example in docs/channels.md.
+A kind is one declaration here, and a section with an example in docs/channels.md. Another package adds one in a module
+that is an entry point of the group `tidemark.channels`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tidemark.collecting import index_by_name
+from tidemark.extensions import OpenList
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import Key, Values, defaulted, optional, required
 
@@ -40,6 +40,15 @@ class ChannelKind:
     sends_again: bool = False
 
 
+KINDS: OpenList[ChannelKind] = OpenList("kind of channel", group="tidemark.channels")
+"""The kinds by their words."""
+
+
+def register(kind: ChannelKind) -> ChannelKind:
+    """Adds *kind* to the list, and returns it; ValueError if another has its name."""
+    return KINDS.register(kind.name, kind)
+
+
 def _connection(default: str, content: str) -> Key[str]:
     meaning = f"the connection of Airflow: {content}"
     return defaulted("connection", value_types.text(), example=f'"{default}"', default=default, meaning=meaning)
@@ -64,7 +73,7 @@ def _mail(values: Values) -> Notifier:
     }
 
 
-MAIL = ChannelKind(name="mail", keys=(TO, FROM, SMTP), notifier=_mail)
+register(ChannelKind(name="mail", keys=(TO, FROM, SMTP), notifier=_mail))
 
 SLACK_WEBHOOK = _connection("slack_default", "its password is the URL of the webhook")
 
@@ -77,7 +86,7 @@ def _slack(values: Values) -> Notifier:
     }
 
 
-SLACK = ChannelKind(name="slack", keys=(SLACK_WEBHOOK,), notifier=_slack)
+register(ChannelKind(name="slack", keys=(SLACK_WEBHOOK,), notifier=_slack))
 
 # The default name of the connection of Airflow's provider.
 PAGERDUTY_EVENTS = _connection("pagerduty_events_default", "its password is the integration key of a service")
@@ -87,7 +96,7 @@ def _pagerduty(values: Values) -> Notifier:
     return "tidemark.airflow.tasks.receivers.PagerDutyNotifier", {"connection": values[PAGERDUTY_EVENTS]}
 
 
-PAGERDUTY = ChannelKind(name="pagerduty", keys=(PAGERDUTY_EVENTS,), notifier=_pagerduty, keeps_state=True)
+register(ChannelKind(name="pagerduty", keys=(PAGERDUTY_EVENTS,), notifier=_pagerduty, keeps_state=True))
 
 ALERTMANAGER_HOST = _connection("alertmanager_default", "its host is the URL; login and password are optional")
 VALID_FOR = defaulted(
@@ -104,12 +113,14 @@ def _alertmanager(values: Values) -> Notifier:
     return "tidemark.airflow.tasks.receivers.AlertmanagerNotifier", arguments
 
 
-ALERTMANAGER = ChannelKind(
-    name="alertmanager",
-    keys=(ALERTMANAGER_HOST, VALID_FOR),
-    notifier=_alertmanager,
-    keeps_state=True,
-    sends_again=True,
+register(
+    ChannelKind(
+        name="alertmanager",
+        keys=(ALERTMANAGER_HOST, VALID_FOR),
+        notifier=_alertmanager,
+        keeps_state=True,
+        sends_again=True,
+    )
 )
 
 WEBHOOK_HOST = _connection("webhook_default", "its host is the URL, and its password the key of the signature")
@@ -119,7 +130,7 @@ def _webhook(values: Values) -> Notifier:
     return "tidemark.airflow.tasks.receivers.WebhookNotifier", {"connection": values[WEBHOOK_HOST]}
 
 
-WEBHOOK = ChannelKind(name="webhook", keys=(WEBHOOK_HOST,), notifier=_webhook, keeps_state=True)
+register(ChannelKind(name="webhook", keys=(WEBHOOK_HOST,), notifier=_webhook, keeps_state=True))
 
 CLASS = required(
     "class",
@@ -136,9 +147,4 @@ def _notifier(values: Values) -> Notifier:
     return values[CLASS], dict(values[ARGUMENTS] or {})
 
 
-NOTIFIER = ChannelKind(name="notifier", keys=(CLASS, ARGUMENTS), notifier=_notifier)
-
-KINDS: Mapping[str, ChannelKind] = MappingProxyType(
-    index_by_name((MAIL, SLACK, PAGERDUTY, ALERTMANAGER, WEBHOOK, NOTIFIER))
-)
-"""The kinds by their words."""
+register(ChannelKind(name="notifier", keys=(CLASS, ARGUMENTS), notifier=_notifier))
