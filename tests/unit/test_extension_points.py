@@ -29,12 +29,9 @@ KINDS = {Measure: MEASURES["records"], Owner: OWNERS["silence"]}
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(
-        tmp_path_factory.mktemp("site"),
     modules = {"measures": MEASURE, "owners": OWNER, "commands": COMMAND}
     more = {"formats": FORMAT, "channels": CHANNEL}
     return installed(tmp_path_factory.mktemp("site"), modules | more)
-    )
 
 
 @pytest.fixture
