@@ -108,9 +108,11 @@ class Recorded:
             .filter(pl.col("told_until_ms").is_null() | (pl.col("ended_ms") > pl.col("told_until_ms")))
             .with_columns(began_ms=pl.max_horizontal("began_ms", "told_until_ms"))
         )
-        decided = self.batches.group_by(STREAM).agg(after_newest=pl.max("batch_id") + 1)
-        waits = newest.join(decided, on="stream", how="left").with_columns(
-            batch_id=pl.when(pl.col("batch_id") == NEXT).then("after_newest").otherwise("batch_id")
+        decided = self.batches.group_by(STREAM, driver="epoch").agg(after_newest=pl.max("batch_id") + 1)
+        waits = (
+            newest.sort("driver")
+            .join_asof(decided.sort("driver"), on="driver", by="stream", check_sortedness=False)
+            .with_columns(batch_id=pl.when(pl.col("batch_id") == NEXT).then("after_newest").otherwise("batch_id"))
         )
         return pl.concat([_as(phases, facts.SEGMENTS), _as(waits, facts.SEGMENTS)])
 

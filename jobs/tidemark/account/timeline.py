@@ -83,6 +83,11 @@ def _lives(segments: pl.DataFrame, beats: pl.DataFrame, batches: pl.DataFrame, c
     undecided = segments.join(decided, on=DRIVER, how="left").filter(
         pl.col("newest_batch").is_null() | (pl.col("batch_id") > pl.col("newest_batch"))
     )
+    # A batch that changed nothing leaves no entry: what comes before the driver's last wait is not lost.
+    waited = undecided.filter(pl.col("owner") == TRIGGER).group_by(DRIVER).agg(waited_ms=pl.max("ended_ms"))
+    undecided = undecided.join(waited, on=DRIVER, how="left").filter(
+        pl.col("waited_ms").is_null() | (pl.col("began_ms") >= pl.col("waited_ms"))
+    )
     # A batch begins with the look that found its records; looks that found nothing may come right before it.
     is_work = ~pl.col("owner").is_in([TRIGGER, BROKER])
     worked_ms = pl.col("began_ms").filter(is_work).min()
