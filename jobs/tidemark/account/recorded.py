@@ -29,7 +29,6 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.quantiles import MEDIAN
 from tidemark.semantics.segments import NEXT
 from tidemark.semantics.strategy import interval_end_ms
@@ -55,11 +54,12 @@ class Recorded:
         batches = self._batches()
         inputs = _inputs(topology)
         plans, silences = self._plans(inputs), self._silences(inputs, batches)
+        segments = self._segments()
         known = AccountFacts(
-            segments=self._segments(),
+            segments=segments,
             tasks=self._tasks(),
             batches=batches,
-            heartbeats=self._heartbeats(),
+            heartbeats=self._heartbeats(segments),
             clocks=self._clocks(),
             plans=plans,
             windows=self._windows(),
@@ -112,6 +112,7 @@ class Recorded:
         waits = (
             newest.sort("driver")
             .join_asof(decided.sort("driver"), on="driver", by="stream", check_sortedness=False)
+            .with_columns(pl.col("after_newest").fill_null(0))
             .with_columns(batch_id=pl.when(pl.col("batch_id") == NEXT).then("after_newest").otherwise("batch_id"))
         )
         return pl.concat([_as(phases, facts.SEGMENTS), _as(waits, facts.SEGMENTS)])
@@ -153,20 +154,15 @@ class Recorded:
             facts.BATCHES,
         ).sort("stream", "batch_id")
 
-    def _heartbeats(self) -> pl.DataFrame:
-        """Returns the heartbeats of drivers that look for records: one that starts does not look yet."""
+    def _heartbeats(self, segments: pl.DataFrame) -> pl.DataFrame:
+        """Returns the heartbeats since the first look of their driver, which is where its *segments* begin."""
+        looks = segments.group_by(DRIVER).agg(first_ms=pl.min("began_ms"))
         beats = self.heartbeats.drop_nulls("pulse_boot_ms").unique(["sub_topology", "epoch", "pulse_boot_ms"])
-        is_start = pl.col("state") == Liveness.STARTING.value
-        is_first = is_start.shift(fill_value=False).over("sub_topology", "epoch", order_by="pulse_boot_ms")
         return _as(
-            beats.with_columns(
-                STREAM,
-                driver="epoch",
-                # The first one after the start vouches for a part of the start.
-                began_ms=pl.when(is_first).then("pulse_boot_ms").otherwise("pulse_from_boot_ms"),
-                ended_ms="pulse_boot_ms",
-                wall_ms=_ms("beat_at"),
-            ).filter(~is_start),
+            beats.with_columns(STREAM, driver="epoch", ended_ms="pulse_boot_ms", wall_ms=_ms("beat_at"))
+            .join(looks, on=DRIVER)
+            .filter(pl.col("ended_ms") >= pl.col("first_ms"))
+            .with_columns(began_ms=pl.max_horizontal("pulse_from_boot_ms", "first_ms")),
             facts.HEARTBEATS,
         ).sort("stream", "driver", "ended_ms")
 
