@@ -6,6 +6,7 @@ The clock of these plays stands still but for writes, which take 10 ms each, and
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -25,9 +26,9 @@ from tidemark.account.records import record_parts
 from tidemark.account.steps import by_owner
 from tidemark.account.windows import window_parts
 from tidemark.control.folder import Heartbeat, StreamState, TimeTold
-from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.facts.fact_tables import nothing_in
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import HEARTBEATS, TABLES
+from tidemark.model.tables.catalog import HEARTBEATS, TABLES, TOPOLOGY_CHANGES
 from tidemark.recorded.queries import recorded_topology
 from tidemark.semantics.segments import NEXT, Segment
 from tidemark.storage.delta.tables import scan
@@ -333,8 +334,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> AccountFacts:
     topology = recorded_topology(Layout(home), "shop")
     assert topology is not None
     tables = {name: scan(Layout(home).stream_table("shop", "clean", name)).collect() for name in TABLES_OF_JOBS}
-    beats = pl.DataFrame(arrow_schema(HEARTBEATS).empty_table())
-    return with_usual(Recorded(**tables, heartbeats=beats).facts(topology))
+    beats, changes = (nothing_in(table).collect() for table in (HEARTBEATS, TOPOLOGY_CHANGES))
+    return with_usual(Recorded(**tables, heartbeats=beats, topology_changes=changes).facts(topology))
 
 
 def accounts(facts: AccountFacts, batch_id: int) -> list[dict[str, int]]:
@@ -372,6 +373,5 @@ def test_records_of_one_of_several_sources_have_an_account_without_it(job: Accou
 
 
 def test_a_stream_without_rows_has_no_facts(play: Play) -> None:
-    names = (*TABLES_OF_JOBS, "heartbeats")
-    empty = {name: pl.DataFrame(arrow_schema(TABLES.get(name, HEARTBEATS)).empty_table()) for name in names}
+    empty = {each.name: nothing_in(TABLES.get(each.name, HEARTBEATS)).collect() for each in fields(Recorded)}
     assert record_parts(Recorded(**empty).ledger(play.topology)).is_empty()

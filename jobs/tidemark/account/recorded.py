@@ -18,7 +18,7 @@ import polars as pl
 from tidemark.account import facts
 from tidemark.account.clocks import DRIVER
 from tidemark.account.facts import AccountFacts
-from tidemark.account.ledger import Ledger, batches_of
+from tidemark.account.ledger import Ledger, batches_of, begun_of
 from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.window import WINDOW
@@ -48,12 +48,13 @@ class Recorded:
     partition_batches: pl.DataFrame
     operator_windows: pl.DataFrame
     heartbeats: pl.DataFrame
+    topology_changes: pl.DataFrame
 
     def facts(self, topology: Topology) -> AccountFacts:
         """Returns the facts of the streams of *topology*, without what is usual (`with_usual`)."""
         batches = self._batches()
         inputs = _inputs(topology)
-        plans, silences = self._plans(inputs), self._silences(inputs, batches)
+        plans, silences, begins = self._plans(inputs), self._silences(inputs, batches), self._begins(inputs)
         segments = self._segments()
         known = AccountFacts(
             segments=segments,
@@ -66,10 +67,11 @@ class Recorded:
             marks=self._marks(topology),
             bounds=_as(inputs.drop_nulls("bound_ms"), facts.BOUNDS),
             drifts=self._drifts(topology.max_drift_ms),
+            begins=begins,
             silences=silences,
         )
         stored, transactions = self._stored_reads(inputs), self._transactions()
-        read, first = reads_of(stored, batches_of(known))
+        read, first = reads_of(stored, batches_of(known), begun_of(known))
         reads, firsts = (_with_transactions(rows, transactions, known) for rows in (read, first))
         holders = _holders(topology)
         dues = _dues(self.batches.with_columns(STREAM), batches, holders)
@@ -254,6 +256,12 @@ class Recorded:
         worked = self.operator_batches.join(sources, on=["sub_topology", "operator"], how="semi")
         of_source = {"input": "operator", "from_ms": "finished_boot_ms"}
         return _as(worked.with_columns(STREAM, max_drift_ms=max_drift_ms, **of_source), facts.DRIFTS)
+
+    def _begins(self, inputs: pl.DataFrame) -> pl.DataFrame:
+        changes = self.topology_changes.filter("begins").with_columns(STREAM)
+        return _as(
+            changes.join(inputs.select("stream", "input", operator="source"), on=["stream", "operator"]), facts.BEGINS
+        )
 
     def _marks(self, topology: Topology) -> pl.DataFrame:
         """Returns how far each hop was complete with each batch, which was when the batch had its rows there.

@@ -1,8 +1,8 @@
 """The life of a stream as a row of pieces without a gap, each with one owner.
 
-Layers lie over each other: absences of a driver on top, also before the first one, then pauses of the process, then time for which no heartbeat
-vouches, then the work of the slowest task, and at the bottom the segments that the main thread recorded. What no layer
-covers is `unknown`.
+Layers lie over each other: absences of a driver on top, also before the first one, then pauses of the process, then
+time for which no heartbeat vouches, then the work of the slowest task, and at the bottom the segments that the main
+thread recorded. What no layer covers is `unknown`.
 """
 
 from __future__ import annotations

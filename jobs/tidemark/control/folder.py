@@ -197,10 +197,13 @@ class Begun:
 class TopologyChange(Begun):
     """The operator *name* has another meaning, or the source another place or name, behind the batch `after`.
 
-    `line` says in words what the topology file has changed.
+    Attributes:
+        line: what the topology file has changed, in words.
+        begins: whether it begins, or begins anew; False: the source ends, or goes on in another way.
     """
 
     line: str
+    begins: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,8 +54,8 @@ class Planning:
     def waits(self) -> None:
         """Ends Spark's commit of the newest batch in the timeline, if it is over: the stream waits from then on.
 
-        Without it a driver that is killed in a silence would leave word that Spark had committed all the time. It may be
-        called in another thread.
+        Without it a driver that is killed in a silence would leave word that Spark had committed all the time. Another
+        thread may call it.
         """
         with self._lock:
             if self._committing is None or self._returned_ms is None:

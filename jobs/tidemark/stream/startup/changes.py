@@ -154,8 +154,10 @@ def returning(stream: Stream, newest: Entry | None) -> list[str]:
 
 def _half_returning(stream: Stream, newest: Entry | None, now: Mapping[str, str]) -> Iterator[ChangedMeaning]:
     """Yields each operator that returns while what adds up its updates kept them: sums would have them twice."""
-    topology = stream.topology
+    topology, sources = stream.topology, {*names_in(stream.sub.sources)}
     for name in returning(stream, newest):
+        if name in sources:
+            continue  # it reads again what it has read, which the plan says
         kept_on: list[str] = []
         for sub in topology.sub_topologies:
             entry = _readable(stream.layout.control(topology.name, sub.name))

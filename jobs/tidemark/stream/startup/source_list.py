@@ -275,7 +275,10 @@ def follow(
 def _to_record(control: Control, news: Sequence[SourceChange], reached: int) -> list[TopologyChange]:
     """Returns the changes that the batch behind *reached* records: *news*, and those of drivers without a batch."""
     waiting = [each for each in control.source_changes() if each.begins_behind(reached)]
-    now = [TopologyChange(name=change.name, after=reached, line=change.line) for change in news]
+    now = [
+        TopologyChange(name=change.name, after=reached, line=change.line, begins=change.fate is Fate.BEGINS)
+        for change in news
+    ]
     # Before its first batch a stream has no rows that could mean something else.
     return [*dict.fromkeys([*waiting, *now])] if reached >= 0 else []
 
