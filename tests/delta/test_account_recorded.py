@@ -33,6 +33,7 @@ from tidemark.recorded.queries import recorded_topology
 from tidemark.semantics.segments import NEXT, Segment
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.startup.source_list import follow
 
 TOML = NEWEST + operators(
     by_id=repartition("events", key=["id"], columns=["v"]),
@@ -276,6 +277,40 @@ def test_a_driver_is_absent_from_the_work_that_it_did_not_decide_until_the_next_
     unknown = pieces.filter(pl.col("owner") == "unknown", pl.col("began_ms") > ms(10))
     # Nobody knows yet what came after the last sign.
     assert unknown["began_ms"].to_list() == [ms(50 if looks else 20)]
+
+
+def test_what_came_before_the_file_had_its_source_belongs_to_the_change(tmp_path: Path) -> None:
+    """Without `more` the driver ends at 20 s. The next one looks at 30 s, and reads the record of `more` of 12 s.
+
+    The record of 39.5 s is seen at 40 s, so the usual delay is 500 ms.
+    """
+
+    def file(**sources: dict[str, object]) -> str:
+        both = {"kind": "union", "inputs": [*sources]}
+        return topology_of(**sources, both=both, log=sink("both", table="log"))
+
+    events, more = (source(topic=name, sub_topology="all") for name in ("events", "more"))
+    play = Play(file(events=events), tmp_path)
+    play.start()
+    follow(play.control, play.topology.sub_topologies[0], -1)
+    play.batch([play.row("events", ms(9.5), id="a", v=1)], at_ms=ms(10))
+    history = Heartbeats(play.table("heartbeats").parent, topology="play", sub_topology="all")
+    waited = Segment("trigger", "", NEXT, ms(10) - BOOTED_MS, ms(20) - BOOTED_MS)
+    told = TimeTold(ms(10) - BOOTED_MS, ms(20) - BOOTED_MS, (), (waited,))
+    beat = Heartbeat(state=StreamState.DRAINED, epoch=1, launch_id="", at_ms=ms(20), pid=1, host="h", told=told)
+    history.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
+
+    later = Play(file(events=events, more=more), tmp_path)
+    follow(later.control, later.topology.sub_topologies[0], 0)
+    later.resume({"all": 1}, {("events", 0): 1})
+    later.start(epoch=2)
+    later.batch([later.row("more", ms(12), id="b", v=2)], at_ms=ms(30))
+    later.batch([later.row("more", ms(39.5), id="b", v=3)], at_ms=ms(40))
+    facts = recorded_facts(tmp_path, later.topology)
+    assert account(record_parts(Ledger.of(facts)), facts.results, "log", 1) == {
+        "producer more/0": 500, "topology_change more": 7_500, "absence play/all": 10_000,
+    }  # fmt: skip
+    assert account(record_parts(Ledger.of(facts)), facts.results, "log", 2) == {"producer more/0": 500}
 
 
 def test_records_that_nobody_stamped_arrived_between_looks(tmp_path: Path) -> None:
