@@ -54,6 +54,11 @@ def test_a_silent_stream_turns_idle_and_closes_without_batches(
         *_, read, idle = driver.wait_for("batches", 3)
         moved_ms = idle["finished_at"] + 2_000  # a driver that waits for nothing due is not stuck, and says so
         driver.wait(lambda: (beat := driver.control.heartbeat()) and beat.since_ms > moved_ms, "a beat that waits")
+        # Whoever asks after a kill finds that it waited, and not that Spark was still committing the last batch.
+        beat = driver.control.heartbeat()
+        assert beat is not None
+        assert beat.told is not None
+        assert beat.told.segments[-1][0] == "trigger"
         assert driver.drain() == 0
     assert (read["records_in"], idle["records_in"]) == (1, 0)
     # A window of 4 s that a record is in is over by the record's time + 6 s - 1 s: as soon as the stream is idle.

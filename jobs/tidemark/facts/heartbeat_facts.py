@@ -130,16 +130,16 @@ class HeartbeatFacts:
 
         A driver looks from its first batch on. Without heartbeats nothing says that it stopped.
         """
-        live, newest = self._live, self.evidence.newest
-        looking = self._beats.filter(pl.col("batch_id") >= 0)
+        live, newest, batches = self._live, self.evidence.newest, self._tables.batches
         if newest is None:
             return self._tables.at_ms
-        of_newest = [*looking.filter(pl.col("epoch") == newest.epoch)["beat_at"]]
-        if live is not None and live.epoch == newest.epoch and live.batch_id >= 0:
-            of_newest.append(live.at_ms)
-        if of_newest and self.liveness in WORKS:
+        looking = self._beats.filter(pl.col("batch_id") >= 0).select("epoch", at_ms="beat_at")
+        looking = pl.concat([looking, batches.select("epoch", at_ms="finished_at")], how="vertical_relaxed")
+        looked_ms, epochs = [*looking["at_ms"]], {*looking["epoch"]}
+        if live is not None and live.batch_id >= 0:
+            looked_ms, epochs = [*looked_ms, live.at_ms], {*epochs, live.epoch}
+        if newest.epoch in epochs and self.liveness in WORKS:
             return self._tables.at_ms
-        looked_ms = [*of_newest, *looking["beat_at"].tail(1), *self._tables.batches["finished_at"].tail(1)]
         return max(looked_ms, default=self._tables.at_ms)
 
     @property
