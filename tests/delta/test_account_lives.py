@@ -26,7 +26,7 @@ from support.world_drivers import BEAT_MS
 from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.records import numbered, record_parts
-from tidemark.account.timeline import timeline_of
+from tidemark.account.timeline import FIRST_MS, timeline_of
 from tidemark.account.windows import window_parts
 
 EXAMPLES = 6 if settings().max_examples < 100 else 100
@@ -85,8 +85,8 @@ def check_lives(world: World, ledger: Ledger) -> None:
         told = Counter[str]()
         of_stream = timeline_of(ledger.facts).filter(pl.col("stream") == f"{world.topology.name}/{name}")
         for piece in of_stream.iter_rows(named=True):
-            # Before the first look and after the last sign nobody knows.
-            if piece["owner"] != "unknown":
+            # Before the first look nobody ran, and after the last sign nobody knows.
+            if piece["owner"] != "unknown" and piece["began_ms"] > FIRST_MS:
                 told[piece["owner"]] += piece["ended_ms"] - piece["began_ms"]
         happened = Counter[str]()
         for stretch in driver.life:

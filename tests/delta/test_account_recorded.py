@@ -6,7 +6,9 @@ The clock of these plays stands still but for writes, which take 10 ms each, and
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import fields
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -24,12 +26,14 @@ from tidemark.account.records import record_parts
 from tidemark.account.steps import by_owner
 from tidemark.account.windows import window_parts
 from tidemark.control.folder import Heartbeat, StreamState, TimeTold
-from tidemark.kernels.columns.schemas import arrow_schema
+from tidemark.facts.fact_tables import nothing_in
 from tidemark.model.project.layout import Layout
-from tidemark.model.tables.catalog import HEARTBEATS, TABLES
+from tidemark.model.tables.catalog import HEARTBEATS, TABLES, TOPOLOGY_CHANGES
 from tidemark.recorded.queries import recorded_topology
+from tidemark.semantics.segments import NEXT, Segment
 from tidemark.storage.delta.tables import scan
 from tidemark.stream.driver.heartbeats import Heartbeats
+from tidemark.stream.startup.source_list import follow
 
 TOML = NEWEST + operators(
     by_id=repartition("events", key=["id"], columns=["v"]),
@@ -229,33 +233,84 @@ def test_a_window_is_accounted_for_from_its_end(facts: AccountFacts) -> None:
     } | PRODUCED | WAITED | {"target hop_by_id": 10, "target changes_of_board": 10}  # fmt: skip
 
 
-def test_nothing_is_unknown_but_the_time_before_the_first_batch(facts: AccountFacts) -> None:
+def test_before_its_first_batch_nobody_ran_a_stream_and_nothing_is_unknown(facts: AccountFacts) -> None:
+    """The record of the first batch had arrived 1 s before its look, and 20 ms later the driver had it."""
     ledger = Ledger.of(facts)
     assert window_parts(ledger).filter(pl.col("owner") == "unknown").is_empty()
-    unknown = record_parts(ledger).filter(pl.col("owner") == "unknown")
-    results = facts.results.with_row_index("result").cast({"result": pl.Int64})
-    assert {*unknown.join(results, on="result")["read_batch"]} == {0}
+    assert record_parts(ledger).filter(pl.col("owner") == "unknown").is_empty()
+    assert account(record_parts(ledger), facts.results, "by_id", 0)["absence play/events"] == 1_020
 
 
-def test_a_driver_is_absent_until_the_next_one_has_started(tmp_path: Path) -> None:
-    """The last heartbeat of the first one is of 20 s; the next one starts from 25 s to 50 s."""
+@pytest.mark.parametrize(
+    ("told", "absent_s"),
+    [
+        ([("trigger", "", 20)], 20),
+        ([("broker", "events", 12), ("spark", "commit", 13), ("trigger", "", 20)], 20),  # a batch that changed nothing
+        ([("spark", "commit", 13), ("trigger", "", 18), ("broker", "events", 19), ("spark", "planning", 20)], 18),
+    ],
+)
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_driver_is_absent_from_the_work_that_it_did_not_decide_until_the_next_one_looks(
+    tmp_path: Path, told: list[tuple[str, str, int]], absent_s: int, *, looks: bool
+) -> None:
+    """The last heartbeat of the first one is of 20 s; the next one starts from 25 s to 41 s, and looks at 43 s."""
     play = Play(NEWEST, tmp_path)
     play.batch([play.row("events", ms(9), key="a", id="a", v=1)], at_ms=ms(10))
     (sub,) = play.topology.sub_topologies
     history = Heartbeats(play.table("heartbeats").parent, topology="play", sub_topology=sub.name)
     running, starting = StreamState.RUNNING, StreamState.STARTING
-    for state, epoch, from_s, at_s in (
-        (running, 1, 10, 20),
-        (starting, 2, 25, 25),
-        (starting, 2, 25, 41),
-        (running, 2, 41, 50),
+    looked = [("broker", "events", 43, 50)] if looks else []
+    lived = [(owner, detail, began, until) for (*_, began), (owner, detail, until) in pairwise([("", "", 10), *told])]
+    for state, epoch, from_s, at_s, segments in (
+        (running, 1, 10, 20, lived),
+        (starting, 2, 25, 25, []),
+        (starting, 2, 25, 41, []),
+        (running, 2, 41, 50, looked),
     ):
-        told = TimeTold(ms(from_s) - BOOTED_MS, ms(at_s) - BOOTED_MS, (), ())
-        beat = Heartbeat(state=state, epoch=epoch, launch_id="", at_ms=ms(at_s), pid=1, host="h", told=told)
+        spent = [Segment(*of, NEXT, ms(began) - BOOTED_MS, ms(until) - BOOTED_MS) for *of, began, until in segments]
+        of_time = TimeTold(ms(from_s) - BOOTED_MS, ms(at_s) - BOOTED_MS, (), tuple(spent))
+        beat = Heartbeat(state=state, epoch=epoch, launch_id="", at_ms=ms(at_s), pid=1, host="h", told=of_time)
         history.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
     pieces = Ledger.of(recorded_facts(tmp_path, play.topology)).timeline
     absences = pieces.filter(pl.col("owner") == "absence").select("began_ms", "ended_ms")
-    assert absences.rows() == [(ms(20), ms(50))]
+    assert absences.rows() == [(ms(absent_s), ms(43))] * looks
+    unknown = pieces.filter(pl.col("owner") == "unknown", pl.col("began_ms") > ms(10))
+    # Nobody knows yet what came after the last sign.
+    assert unknown["began_ms"].to_list() == [ms(50 if looks else 20)]
+
+
+def test_what_came_before_the_file_had_its_source_belongs_to_the_change(tmp_path: Path) -> None:
+    """Without `more` the driver ends at 20 s. The next one looks at 30 s, and reads the record of `more` of 12 s.
+
+    The record of 39.5 s is seen at 40 s, so the usual delay is 500 ms.
+    """
+
+    def file(**sources: dict[str, object]) -> str:
+        both = {"kind": "union", "inputs": [*sources]}
+        return topology_of(**sources, both=both, log=sink("both", table="log"))
+
+    events, more = (source(topic=name, sub_topology="all") for name in ("events", "more"))
+    play = Play(file(events=events), tmp_path)
+    play.start()
+    follow(play.control, play.topology.sub_topologies[0], -1)
+    play.batch([play.row("events", ms(9.5), id="a", v=1)], at_ms=ms(10))
+    history = Heartbeats(play.table("heartbeats").parent, topology="play", sub_topology="all")
+    waited = Segment("trigger", "", NEXT, ms(10) - BOOTED_MS, ms(20) - BOOTED_MS)
+    told = TimeTold(ms(10) - BOOTED_MS, ms(20) - BOOTED_MS, (), (waited,))
+    beat = Heartbeat(state=StreamState.DRAINED, epoch=1, launch_id="", at_ms=ms(20), pid=1, host="h", told=told)
+    history.write_if_due(beat, thread_id=None, batch_started_at_ms=None)
+
+    later = Play(file(events=events, more=more), tmp_path)
+    follow(later.control, later.topology.sub_topologies[0], 0)
+    later.resume({"all": 1}, {("events", 0): 1})
+    later.start(epoch=2)
+    later.batch([later.row("more", ms(12), id="b", v=2)], at_ms=ms(30))
+    later.batch([later.row("more", ms(39.5), id="b", v=3)], at_ms=ms(40))
+    facts = recorded_facts(tmp_path, later.topology)
+    assert account(record_parts(Ledger.of(facts)), facts.results, "log", 1) == {
+        "producer more/0": 500, "topology_change more": 7_500, "absence play/all": 10_000,
+    }  # fmt: skip
+    assert account(record_parts(Ledger.of(facts)), facts.results, "log", 2) == {"producer more/0": 500}
 
 
 def test_records_that_nobody_stamped_arrived_between_looks(tmp_path: Path) -> None:
@@ -314,8 +369,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> AccountFacts:
     topology = recorded_topology(Layout(home), "shop")
     assert topology is not None
     tables = {name: scan(Layout(home).stream_table("shop", "clean", name)).collect() for name in TABLES_OF_JOBS}
-    beats = pl.DataFrame(arrow_schema(HEARTBEATS).empty_table())
-    return with_usual(Recorded(**tables, heartbeats=beats).facts(topology))
+    beats, changes = (nothing_in(table).collect() for table in (HEARTBEATS, TOPOLOGY_CHANGES))
+    return with_usual(Recorded(**tables, heartbeats=beats, topology_changes=changes).facts(topology))
 
 
 def accounts(facts: AccountFacts, batch_id: int) -> list[dict[str, int]]:
@@ -353,6 +408,5 @@ def test_records_of_one_of_several_sources_have_an_account_without_it(job: Accou
 
 
 def test_a_stream_without_rows_has_no_facts(play: Play) -> None:
-    names = (*TABLES_OF_JOBS, "heartbeats")
-    empty = {name: pl.DataFrame(arrow_schema(TABLES.get(name, HEARTBEATS)).empty_table()) for name in names}
+    empty = {each.name: nothing_in(TABLES.get(each.name, HEARTBEATS)).collect() for each in fields(Recorded)}
     assert record_parts(Recorded(**empty).ledger(play.topology)).is_empty()

@@ -297,6 +297,22 @@ def test_sums_begin_with_a_repartition_that_returns(tmp_path: Path) -> None:
     assert [value["together"] for _, _, value in values(play, "sums", "dealt")] == [1, 7]
 
 
+def test_a_source_that_returns_is_read_again_without_consent(tmp_path: Path) -> None:
+    """It keeps nothing that could begin anew, though sums behind it went on."""
+
+    def file(*names: str) -> str:
+        sources = {name: source(topic=name) for name in names}
+        sums = aggregate("all", key=["id"], aggregates={"n": "count(*)"})
+        return topology_of(**sources, all={"kind": "union", "inputs": [*names]}, sums=sums)
+
+    play = start(Play(file("events", "more"), tmp_path / "w"))
+    play.batch([play.row(name, ms(0), id="a", v=1) for name in ("events", "more")], at_ms=ms(0.1))
+    play = Play(file("events"), play.home)
+    play.resume({"events": 1}, {("events", 0): 1})
+    start(play).batch([play.row("events", ms(1), id="a", v=2)], at_ms=ms(1.1))
+    assert refused(Play(file("events", "more"), play.home)) == []
+
+
 def test_former_rows_can_be_dropped(tmp_path: Path, played: Callable[[Path, int], Play]) -> None:
     play = played(tmp_path / "w", 1)
     done = begin_plan(play.topology, play.home, "totals", drop_rows=True).apply()

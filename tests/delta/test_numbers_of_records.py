@@ -17,14 +17,17 @@ from deltalake import DeltaTable, write_deltalake
 from support.fault_table import SHELVES, SHOP, THREE, Owned, Stage, enough, fresh, share
 from support.healthy import Healthy
 from support.planted import Fields, Killed, More, Repeated, Silent, Slow, Unusable, WrongClock
-from support.play import ms
+from support.play import Play, ms
+from support.topologies import aggregate, source, topology_of
 from support.world import Fault, Traffic
 from tidemark.account.cause import cause_of
 from tidemark.account.explanation import Answer, Became
 from tidemark.account.numbers import shares_of_records
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.fact_tables import Stored
+from tidemark.model.project.layout import Layout
 from tidemark.model.slas.sla_spec import parse
+from tidemark.stream.startup.source_list import follow
 
 ALWAYS = replace(SHOP, since_s=0)
 """What is planted was there from the beginning."""
@@ -135,6 +138,34 @@ def test_records_that_do_not_come_through_have_an_owner(case: Case, healthy: Hea
     named = [(Owned(leaf.owner, leaf.detail, records=leaf.records), leaf.became) for leaf in found.leaves]
     assert named == [*case.owners]
     assert sum(leaf.usual_records or 0 for leaf in found.leaves) == case.usual_records
+
+
+def test_late_records_that_were_there_before_their_source_began_are_late_because_of_the_file(tmp_path: Path) -> None:
+    """Windows of 5 s until 15 s are closed when `more` begins with records of 3, 4 and 18 s; one of 2 s comes later."""
+
+    def file(*names: str) -> str:
+        sources = {name: source(topic=name, sub_topology="all") for name in names}
+        sums = aggregate("both", key=["id"], window={"tumbling": "5 s"}, aggregates={"n": "count(*)"})
+        return topology_of(**sources, both={"kind": "union", "inputs": [*names]}, sums=sums)
+
+    play = Play(file("events"), tmp_path)
+    play.start()
+    follow(play.control, play.topology.sub_topologies[0], -1)
+    for n in range(4):
+        play.batch([play.row("events", ms(5 * n), id="a", v=n)], at_ms=ms(5 * n))
+
+    later = Play(file("events", "more"), tmp_path)
+    follow(later.control, later.topology.sub_topologies[0], 3)
+    later.resume({"all": 4}, {("events", 0): 4})
+    later.start(epoch=2)
+    later.batch([later.row("more", ms(at), id="b", v=at) for at in (3, 4, 18)], at_ms=ms(30))
+    later.batch([later.row("more", ms(2), id="b", v=2), later.row("events", ms(31), id="a", v=9)], at_ms=ms(31))
+    promise = share("sums", "late_share", 0.02)
+    (spec,) = parse({"play": {"promise": {**promise, "owner": "o"}}}, later.topology, file="slas.toml")
+    found = shares_of_records(AccountTables(Layout(tmp_path), later.topology, Stored()), spec, at_ms=ms(32))
+    assert [(leaf.owner, leaf.detail, leaf.partition, leaf.records, leaf.became) for leaf in found.leaves] == [
+        ("topology_change", "more", "more/0", 2, Became.LATE), ("key", "k", "more/0", 1, Became.LATE),
+    ]  # fmt: skip
 
 
 def test_numbers_are_those_of_the_tables_as_others_have_read_them(healthy: Healthy, tmp_path: Path) -> None:

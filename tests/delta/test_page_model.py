@@ -680,7 +680,7 @@ def test_a_topology_is_told_by_one_reading_of_each_log_and_entry_and_its_text_wi
     assert names < {path.name for path in opened}
     assert names <= {
         "batches", "heartbeats", "operator_batches", "partition_batches", "dead_letters", "operator_windows",
-        "schema_changes", "state_changes", "sla_results",
+        "schema_changes", "state_changes", "sla_results", "topology_changes",
     }  # fmt: skip
     assert len(asked) == len({*asked}) <= 20
     # A later reading of this process looks at the logs again, and reads no entry again.

@@ -187,10 +187,11 @@ def test_the_first_batch_behind_changes_of_sources_records_each_once(tmp_path: P
     later.start(epoch=2)
     later.process(1, rows, at_ms=ms(1.1), now_ms=ms(1.5))
     later.batch([later.row("renamed", ms(2), id="x", v=2)], at_ms=ms(2.1))
-    assert [(row["batch_id"], row["operator"], row["told"]) for row in later.rows("topology_changes")] == [
-        (1, "c", "the source c begins with topic c"),
-        (1, "b", "the source b ends"),
-        (1, "renamed", "the source renamed goes on where a was"),
+    columns = ("batch_id", "operator", "begins", "told")
+    assert [tuple(row[name] for name in columns) for row in later.rows("topology_changes")] == [
+        (1, "c", True, "the source c begins with topic c"),
+        (1, "b", False, "the source b ends"),
+        (1, "renamed", False, "the source renamed goes on where a was"),
     ]
     # The next driver finds nothing to record.
     last = Play(later.toml, tmp_path)

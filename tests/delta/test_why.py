@@ -656,6 +656,17 @@ def test_the_last_window_of_the_evening(tmp_path: Path) -> None:
     assert finding.remedy.endswith("`tidemark run play --time processing`")
 
 
+def test_what_came_after_a_driver_had_ended_is_not_known_to_be_silence(tmp_path: Path) -> None:
+    """It was drained at 20 s; the next one runs from 90 s on, and has not looked yet."""
+    play = windows(tmp_path, partitions=1)
+    play.batch(10, record(5))
+    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+    tell(history, 20, StreamState.DRAINED)
+    assert [finding.cause for finding in play.why(81)] == ["drained"]
+    tell(history, 90, StreamState.RUNNING, epoch=2)
+    assert "time_stands_still" not in {finding.cause for finding in play.why(91)}
+
+
 def test_the_remedy_for_the_last_window_works(tmp_path: Path) -> None:
     play = windows(tmp_path, source='idle_after = "30 s"\nidle_advances = true', partitions=1)
     play.batch(10, record(5))

@@ -219,6 +219,7 @@ class Stream:
 
     def __post_init__(self) -> None:
         self.labels = np.zeros(BEFORE_MS + AFTER_MS, np.int32)
+        self._label(BASE_MS - BEFORE_MS, self.now_ms, ("absence", self.name))
         self.inputs = [source.copy() for source in self.inputs]
         self.segments: list[Row] = []
         self.taken: dict[tuple[str, int | None], int] = {}

@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from streaming.drivers import OnlyDriver, SharedDriver
 
 from tidemark.embedded import broker as embedded
+from tidemark.semantics.segments import Segment
 
 TOPIC = "falls_silent"
 TRIGGER_MS, IDLE_AFTER_MS = 500, 6_000
@@ -41,6 +42,15 @@ table = "counts_board"
 """
 
 
+def waited_ms(driver: OnlyDriver) -> int:
+    """Returns how long it has waited for its trigger, by its newest heartbeat; 0: it does something else."""
+    beat = driver.control.heartbeat()
+    assert beat is not None
+    assert beat.told is not None
+    running = Segment(*beat.told.segments[-1])
+    return running.ended_ms - running.began_ms if running.owner == "trigger" else 0
+
+
 def test_a_silent_stream_turns_idle_and_closes_without_batches(
     tmp_path: Path, broker: str, shared: SharedDriver
 ) -> None:
@@ -54,6 +64,8 @@ def test_a_silent_stream_turns_idle_and_closes_without_batches(
         *_, read, idle = driver.wait_for("batches", 3)
         moved_ms = idle["finished_at"] + 2_000  # a driver that waits for nothing due is not stuck, and says so
         driver.wait(lambda: (beat := driver.control.heartbeat()) and beat.since_ms > moved_ms, "a beat that waits")
+        # Whoever asks after a kill finds that it waited, and not that Spark was still committing the last batch.
+        driver.wait(lambda: waited_ms(driver) > 4 * TRIGGER_MS, "a wait that is told")
         assert driver.drain() == 0
     assert (read["records_in"], idle["records_in"]) == (1, 0)
     # A window of 4 s that a record is in is over by the record's time + 6 s - 1 s: as soon as the stream is idle.

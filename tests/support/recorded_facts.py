@@ -11,9 +11,12 @@ from tidemark.account.facts import AccountFacts
 from tidemark.account.ledger import Ledger
 from tidemark.account.recorded import Recorded, with_usual
 from tidemark.account.windows import window_parts
+from tidemark.facts.fact_tables import nothing_in
 from tidemark.model.project.layout import Layout
+from tidemark.model.tables.catalog import TABLES
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.tables import scan
+from tidemark.storage.warehouse import is_table
 
 TABLES_READ = [field.name for field in fields(Recorded)]
 
@@ -23,7 +26,9 @@ def recorded_facts(warehouse: Path, topology: Topology) -> AccountFacts:
     streams = [sub.name for sub in topology.sub_topologies]
     tables = {
         name: pl.concat(
-            scan(Layout(warehouse).stream_table(topology.name, stream, name)).collect() for stream in streams
+            scan(path).collect() if is_table(path) else nothing_in(TABLES[name]).collect()
+            for stream in streams
+            for path in [Layout(warehouse).stream_table(topology.name, stream, name)]
         )
         for name in TABLES_READ
     }

@@ -13,7 +13,7 @@ from reference.lives import BASE_MS, Life, Row
 
 from tidemark.account import facts as frames
 from tidemark.account.facts import AccountFacts
-from tidemark.account.ledger import batches_of
+from tidemark.account.ledger import batches_of, begun_of
 from tidemark.account.stored import STORED_READS, STORED_RESULTS, reads_of, results_of
 from tidemark.kernels.records.read_ages import (
     FIRSTS,
@@ -54,7 +54,7 @@ def stored_facts(life: Life) -> tuple[AccountFacts, list[list[int]]]:
         stored.count(batch)
     facts = facts_of({name: rows for name, rows in life.rows.items() if name not in COUNTED})
     stored_reads = _stored(stored.reads, STORED_READS, reads=READS, firsts=FIRSTS)
-    reads, firsts = reads_of(stored_reads, batches_of(facts))
+    reads, firsts = reads_of(stored_reads, batches_of(facts), begun_of(facts))
     results = results_of(_stored(stored.results, STORED_RESULTS, results=RESULTS), stored_reads)
     kinds = {name: frames.RESULTS[name] for name in HOLD}
     holds = pl.DataFrame(

@@ -131,6 +131,26 @@ def test_what_follows_a_batch_without_news_belongs_to_the_next() -> None:
     assert {segment.batch_id for segment in timeline.open()} == {4}
 
 
+def test_a_batch_without_news_takes_nothing_from_the_batch_before_it() -> None:
+    """Batch 3 writes after its entry; then batch 4 changes nothing, and the stream waits."""
+    timeline, clock = lived()
+    timeline.work_on(3)
+    timeline.begin(TARGET, "board")
+    clock.now_ms = 300
+    timeline.begin(TRIGGER, batch_id=NEXT)
+    clock.now_ms = 60_300
+    timeline.begin(BROKER, "orders", batch_id=NEXT)
+    timeline.work_on(4)
+    clock.now_ms = 60_390
+    timeline.begin(TRIGGER, batch_id=NEXT)
+    timeline.changed_nothing()
+    clock.now_ms = 70_000
+    assert timeline.open() == (
+        Segment("target", "board", 3, 0, 300), Segment("trigger", "", NEXT, 300, 60_390),
+        Segment("trigger", "", NEXT, 60_390, 70_000),
+    )  # fmt: skip
+
+
 def test_a_batch_without_news_that_hung_is_told() -> None:
     timeline, clock = lived((TRIGGER, "", 60_000), (BROKER, "orders", 72_000))
     clock.now_ms = 72_100

@@ -61,6 +61,23 @@ def with_created_arrivals(reads: pl.DataFrame, usual: pl.DataFrame) -> pl.DataFr
     )
 
 
+def begun_before(rows: pl.DataFrame, begun: pl.DataFrame, batch_id: pl.Expr) -> pl.DataFrame:
+    """Returns, in the order of *rows*, the other columns of *begun* of the newest begin of their input up to the batch.
+
+    *begun* has `stream`, `input` and `batch_id`; an input that has always been there has nulls.
+    """
+    asked = rows.select("stream", "input", batch_id=batch_id).with_row_index("nth").sort("batch_id", nulls_last=True)
+    found = asked.join_asof(
+        begun.sort("batch_id"), on="batch_id", by=["stream", "input"], check_sortedness=False, coalesce=True
+    )
+    return found.sort("nth").drop("nth", "stream", "input", "batch_id")
+
+
+def at_source(looked_ms: str, begun_ms: pl.Series) -> pl.Expr:
+    """Returns a look, or null if it was before the source began: it was not at that source."""
+    return pl.when(begun_ms.is_null() | (pl.col(looked_ms) >= begun_ms)).then(looked_ms)
+
+
 def stamped_offset(stamps: Iterable[tuple[int, int, int]]) -> Offset | None:
     """Returns by how much a broker's clock is ahead of the one that looked; None: no offset agrees with all looks.
 

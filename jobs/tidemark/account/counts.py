@@ -25,6 +25,7 @@ from tidemark.model.tables.catalog import (
     HEARTBEATS,
     OPERATOR_BATCHES,
     PARTITION_BATCHES,
+    TOPOLOGY_CHANGES,
     Table,
 )
 
@@ -117,8 +118,27 @@ class Counts:
     @cached_property
     def dead_letters(self) -> pl.DataFrame:
         """The records that operators did not send on, without their values."""
-        columns = ("kind", "operator", "partition", "key", "timestamp", "reason", "detail")
+        columns = ("kind", "operator", "partition", "offset", "key", "timestamp", "reason", "detail")
         return self._rows(DEAD_LETTERS, self._since_ms - DAY_MS, columns=columns)
+
+    @cached_property
+    def begun(self) -> pl.DataFrame:
+        """The ends, `begun_offset`, of partitions when a change of the topology file began to read their source.
+
+        `begun_batch` is the first batch of the driver that began, which may have been planned without the source.
+        """
+        of_source = ["sub_topology", "source"]
+        changes = self._scan(TOPOLOGY_CHANGES, where=[pl.col("begins")]).select(
+            "sub_topology", source="operator", begun_batch="batch_id"
+        )
+        later = self.reads.join(changes.unique().collect(), on=of_source).filter(
+            pl.col("batch_id") >= pl.col("begun_batch")
+        )
+        return (
+            later.sort("batch_id")
+            .group_by(*of_source, "partition", "begun_batch", maintain_order=True)
+            .agg(begun_offset=pl.coalesce("left_offset", "latest_offset", "until_offset").first())
+        )
 
     def newest_batch(self, sub_topology: str) -> tuple[int, int] | None:
         """Returns number and `finished_ms` of the newest batch of a stream; None: none has finished."""

@@ -1,9 +1,9 @@
 """What made records wait unread: the debts of a stream.
 
 An owner that has more time than usual lets records pile up: its debt is its excess time × the usual number of
-arrivals, in records. More arrivals than usual are the debt of their topic. A batch that reads more than a usual one
-pays debts off, and the time that it takes for that belongs to those whose debts it pays. A plan that leaves nothing
-behind ends all debts.
+arrivals, in records. More arrivals than usual are the debt of their topic, and what a source has already when it begins
+is that of the change of the topology file. A batch that reads more than a usual one pays debts off, and the time that
+it takes for that belongs to those whose debts it pays. A plan that leaves nothing behind ends all debts.
 
 So a catch-up after an absence is the absence's, however many batches it takes. (With the debts of the moment alone, a
 slow one would be blamed on the volume or on `max_records`.) Records that a plan left behind wait for the next look,
@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from tidemark.account.arrivals import begun_before
 from tidemark.account.facts import MS, TEXT, AccountFacts
 from tidemark.account.owners.registry import work_on_records
 from tidemark.account.owners.topic_volume import TOPIC_VOLUME
+from tidemark.account.owners.topology_change import TOPOLOGY_CHANGE
 from tidemark.account.owners.unknown import UNKNOWN
 from tidemark.account.timeline import FIRST_MS, TIMELINE, overlay
 
@@ -61,8 +63,8 @@ class Debts:
 class _Plan:
     """A batch's plan: when, what records it read and left behind, and arrivals since the plan before by input.
 
-    `taken` has from which offset until which it took each partition, by input and partition. `found_nothing_before`: a
-    look after the plan before found no records.
+    `taken` has from which offset until which it took each partition, by input and partition. `begun` are the records of
+    inputs that began with it. `found_nothing_before`: a look after the plan before found no records.
     """
 
     batch_id: int
@@ -70,6 +72,7 @@ class _Plan:
     read: int
     left: int
     arrivals: Mapping[str, int]
+    begun: Mapping[str, int]
     taken: Mapping[tuple[str, int | None], tuple[int | None, int]]
     found_nothing_before: bool
 
@@ -103,7 +106,7 @@ def debts_of(facts: AccountFacts, timeline: pl.DataFrame, batches: pl.DataFrame)
     extra: list[tuple[object, ...]] = []
     usual = _usual(facts)
     lengths = _lengths(timeline, batches)
-    for stream, plans in _plans(facts.plans, batches).items():
+    for stream, plans in _plans(facts, batches).items():
         if stream not in usual:
             waiting += [(stream, plan.batch_id, UNKNOWN, "usual", 0.0, 1.0) for plan in plans]
             continue
@@ -149,6 +152,8 @@ def _grown(
     for owned, ms in took_ms.items():
         excess_ms = max(0, ms - usual.lengths_ms.get(owned, 0))
         grown[owned] = grown.get(owned, 0) + excess_ms * rate
+    for source, found in plan.begun.items():
+        grown[TOPOLOGY_CHANGE, source] = max(0, found - usual.per_ms.get(source, 0) * since_ms)
     for source, arrived in plan.arrivals.items():
         volume = TOPIC_VOLUME, source
         grown[volume] = max(0, grown.get(volume, 0) + arrived - usual.per_ms.get(source, 0) * since_ms)
@@ -237,38 +242,59 @@ def _usual(facts: AccountFacts) -> dict[str, _Usual]:
     return found
 
 
-def _plans(plans: pl.DataFrame, batches: pl.DataFrame) -> dict[str, list[_Plan]]:
+def _plans(facts: AccountFacts, batches: pl.DataFrame) -> dict[str, list[_Plan]]:
     """Returns the plans of each stream, in order."""
     before_ms = pl.col("looked_ms").shift().over("stream").fill_null(FIRST_MS)
     looked = batches.sort("stream", "batch_id").select(
         "stream", "batch_id", "looked_ms", nothing=(pl.col("excluded_ms") > before_ms).fill_null(value=False)
     )
-    placed = plans.join(looked, on=["stream", "batch_id"]).sort("batch_id")
+    placed = facts.plans.join(looked, on=["stream", "batch_id"]).sort("batch_id")
+    begins = facts.begins.unique().with_columns(begun_with="batch_id")
+    placed = placed.with_columns(begun_before(placed, begins, pl.col("batch_id")))
+    # The first plan that looked at it may be later.
+    first = pl.col("batch_id").min().over("stream", "input", "begun_with")
+    placed = placed.with_columns(begins=pl.col("begun_with").is_not_null() & (pl.col("batch_id") == first))
     more = pl.col("latest_offset") - pl.col("latest_offset").shift().over("stream", "input", "partition")
-    # The offsets of a hop are batches. Their records count as arrived when they are read.
-    arrived = pl.when(pl.col("writer").is_null()).then(more).otherwise("n")
+    # What an input has when it begins did not arrive since the plan before. The offsets of a hop are batches: their
+    # records count as arrived when they are read.
+    arrived = pl.when("begins").then(0).when(pl.col("writer").is_null()).then(more).otherwise("n")
+    waits = pl.when("begins").then(pl.col("n") + pl.col("latest_offset") - pl.col("until_offset"))
     of_plan = ["stream", "batch_id", "looked_ms", "nothing"]
     by_input = (
-        placed.with_columns(arrived=arrived.fill_null(0))
+        placed.with_columns(arrived=arrived.fill_null(0), begun=waits)
         .group_by(*of_plan, "input", maintain_order=True)
         .agg(
             pl.sum("arrived"),
             pl.col("partition", "from_offset", "until_offset"),
+            begun=pl.when(pl.col("begun").is_not_null().any()).then(pl.sum("begun")),
             read=pl.sum("n"),
             left=(pl.col("latest_offset") - pl.col("until_offset")).sum(),
         )
     )
-    lists = ("input", "arrived", "partition", "from_offset", "until_offset")
+    lists = ("input", "arrived", "begun", "partition", "from_offset", "until_offset")
     by_plan = by_input.group_by(of_plan, maintain_order=True).agg(*lists, pl.sum("read", "left"))
     found: dict[str, list[_Plan]] = {}
-    for stream, batch_id, looked_ms, nothing, inputs, arrived_of, *of_places, read, left in by_plan.iter_rows():
+    for (
+        stream,
+        batch_id,
+        looked_ms,
+        nothing,
+        inputs,
+        arrived_of,
+        begun_of,
+        *of_places,
+        read,
+        left,
+    ) in by_plan.iter_rows():
         taken = {
             (name, number): (since, until)
             for name, *places in zip(inputs, *of_places, strict=True)
             for number, since, until in zip(*places, strict=True)
         }
         arrivals = dict(zip(inputs, arrived_of, strict=True))
-        found.setdefault(stream, []).append(_Plan(batch_id, looked_ms, read, left, arrivals, taken, nothing))
+        begun = {name: n for name, n in zip(inputs, begun_of, strict=True) if n is not None}
+        plan = _Plan(batch_id, looked_ms, read, left, arrivals, begun, taken, nothing)
+        found.setdefault(stream, []).append(plan)
     return found
 
 

@@ -239,6 +239,12 @@ DRIFTS = pl.Schema({"stream": TEXT, "batch_id": COUNT, "input": TEXT, "from_ms":
 
 Records further ahead wait from then on, until a later batch sends them on.
 """
+BEGINS = pl.Schema({"stream": TEXT, "input": TEXT, "batch_id": COUNT})
+"""The first batch of a driver that reads a source which began, or began anew, because the topology file was changed.
+
+What it found there had come while the file was without the source, or is read again. A source that the stream has had
+from the beginning has no row. The batch itself may have been planned by the driver before, without the source.
+"""
 SILENCES = pl.Schema(
     {"stream": TEXT, "batch_id": COUNT, "input": TEXT, "partition": COUNT, "setting": TEXT, "due_ms": MS}
 )
@@ -275,6 +281,7 @@ class AccountFacts:
     marks: pl.DataFrame = field(default_factory=MARKS.to_frame)
     bounds: pl.DataFrame = field(default_factory=BOUNDS.to_frame)
     drifts: pl.DataFrame = field(default_factory=DRIFTS.to_frame)
+    begins: pl.DataFrame = field(default_factory=BEGINS.to_frame)
     silences: pl.DataFrame = field(default_factory=SILENCES.to_frame)
     usual_lengths: pl.DataFrame = field(default_factory=USUAL_LENGTHS.to_frame)
     usual_arrivals: pl.DataFrame = field(default_factory=USUAL_ARRIVALS.to_frame)

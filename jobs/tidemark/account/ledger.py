@@ -8,7 +8,8 @@ import polars as pl
 
 from tidemark.account.clocks import DRIVER, driver_clocks
 from tidemark.account.debts import debts_of, with_extra_time
-from tidemark.account.facts import AccountFacts
+from tidemark.account.facts import BEGINS, AccountFacts
+from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.timeline import timeline_of
 
 
@@ -21,6 +22,8 @@ class Ledger:
         timeline: TIMELINE of all streams.
         batches: `excluded_ms` and `looked_ms` by the reference, with their `driver` and its clock, of each `stream` and
             `batch_id`.
+        begun: BEGINS with the first look at the source, `begun_ms`, and the end of the last driver without it,
+            `without_ms`, reference.
         waiting: SHARES of the time for which records waited that a plan left behind.
         clocks: of drivers, by `driver_clocks`.
     """
@@ -28,6 +31,7 @@ class Ledger:
     facts: AccountFacts
     timeline: pl.DataFrame
     batches: pl.DataFrame
+    begun: pl.DataFrame
     waiting: pl.DataFrame
     clocks: pl.DataFrame
 
@@ -40,6 +44,7 @@ class Ledger:
             facts=facts,
             timeline=with_extra_time(lives, batches, debts.extra, facts.usual_lengths),
             batches=batches,
+            begun=_without(begun_of(facts), lives),
             waiting=debts.waiting,
             clocks=driver_clocks(facts),
         )
@@ -57,6 +62,24 @@ class Ledger:
             .with_columns(until_ms=until_ms, ahead_ms=pl.col("visible_ms") - until_ms)
             .drop("to_reference_ms")
         )
+
+
+def begun_of(facts: AccountFacts) -> pl.DataFrame:
+    """Returns BEGINS with the first look of the driver that began to read the source, `begun_ms`, reference."""
+    looks = facts.segments.group_by(DRIVER).agg(pl.min("began_ms"))
+    looked = looks.join(driver_clocks(facts), on=DRIVER).with_columns(
+        begun_ms=pl.col("began_ms") + pl.col("to_reference_ms")
+    )
+    batches = facts.batches.select(*DRIVER, "batch_id").join(looked, on=DRIVER)
+    return facts.begins.unique().join(batches, on=["stream", "batch_id"]).select(*BEGINS, "begun_ms").sort(*BEGINS)
+
+
+def _without(begun: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
+    """Returns *begun* with `without_ms`, when the driver before, which did not read the source, had ended."""
+    absences = lives.filter(pl.col("owner") == ABSENCE).select("stream", "ended_ms", without_ms="began_ms")
+    return begun.sort("begun_ms").join_asof(
+        absences.sort("ended_ms"), left_on="begun_ms", right_on="ended_ms", by="stream", check_sortedness=False
+    )
 
 
 def batches_of(facts: AccountFacts) -> pl.DataFrame:

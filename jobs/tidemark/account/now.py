@@ -91,8 +91,11 @@ class StreamsNow:
         if driver.stood_still or has_missed_beats(driver, self.at_ms):
             return (PAUSE if driver.evidence.is_held else ABSENCE), stream
         segments = self.ledger.facts.segments.filter(pl.col("stream") == stream).sort("driver", "ended_ms")
-        newest = segments.tail(1).select("owner", "detail").rows()
-        return newest[0] if newest else (ABSENCE, stream)
+        newest, sign = segments.tail(1).select("owner", "detail", "driver").rows(), driver.evidence.newest
+        # A driver that has told nothing of its time has not looked yet.
+        if not newest or (sign is not None and sign.epoch > newest[0][-1]):
+            return ABSENCE, stream
+        return newest[0][:2]
 
     def nobody_looks(self, sub: SubTopology) -> bool:
         """Returns True if no driver of *sub* looks for records now."""

@@ -20,6 +20,7 @@ from tidemark.account.owners.max_drift import MAX_DRIFT
 from tidemark.account.owners.operator import OPERATOR
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
+from tidemark.account.owners.topology_change import TOPOLOGY_CHANGE
 from tidemark.account.usual_numbers import is_usual
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.settings.retention import DAY_MS
@@ -95,23 +96,56 @@ class OutcomesOf:
         yield from self._held()
 
     def late(self) -> Iterator[Loss]:
-        """Yields late records: those of a key that has most of them, and of the partitions of the others."""
+        """Yields late records: those that were there before their source began, those of a key that has most of the
+        others, and of the partitions of the rest.
+        """
         if not self._beyond("late"):
             return
-        now, before = self._refused(DeadLetterKind.LATE)
-        by_key = _sizes(now.drop_nulls("key"), "key", "partition")
+        now, before = (self._with_place(rows) for rows in self._refused(DeadLetterKind.LATE))
+        for place, _ in _sizes(now.filter("was_there"), "place"):
+            yield self._begun(place, now.filter("was_there", pl.col("place") == place))
+        now = now.filter(~pl.col("was_there"))
+        by_key = _sizes(now.drop_nulls("key"), "key", "place")
         if by_key and 2 * by_key[0][-1] > now.height:
-            key, partition, _ = by_key[0]
-            is_its = (pl.col("key") == key) & pl.col("partition").eq_missing(partition)
-            yield self._late(now.filter(is_its), before.filter(is_its), partition, _text(key))
+            key, place, _ = by_key[0]
+            is_its = (pl.col("key") == key) & (pl.col("place") == place)
+            yield self._late(now.filter(is_its), before.filter(is_its), place, _text(key))
             is_other = ~is_its.fill_null(value=False)
             now, before = now.filter(is_other), before.filter(is_other)
-        for partition, _ in _sizes(now, "partition"):
-            is_its = pl.col("partition").eq_missing(partition)
-            yield self._late(now.filter(is_its), before.filter(is_its), partition, None)
+        for place, _ in _sizes(now, "place"):
+            is_its = pl.col("place") == place
+            yield self._late(now.filter(is_its), before.filter(is_its), place, None)
 
-    def _late(self, now: pl.DataFrame, before: pl.DataFrame, partition: int | None, key: str | None) -> Loss:
-        place = self._place(partition)
+    def _with_place(self, late: pl.DataFrame) -> pl.DataFrame:
+        """Returns late records with `place`, SOURCE/PARTITION, and whether each was there when that source began.
+
+        Several sources may have a partition of the same number. The record is of the one that its batch read it from.
+        """
+        before = [each.name for each in self._topology.path_into(self._operator.name) if each.reads_outside]
+        reads = self._counts.reads.filter(pl.col("source").is_in(before))
+        rows = late.with_row_index("letter")
+        is_of = pl.col("offset").is_between("from_offset", "until_offset", closed="left")
+        read = rows.join(reads.drop("finished_ms"), on=[*BATCH, "partition"]).filter(is_of).unique("letter")
+        is_after = (pl.col("batch_id") >= pl.col("begun_batch")) & (pl.col("offset") < pl.col("begun_offset"))
+        begun = read.join(self._counts.begun, on=["sub_topology", "source", "partition"]).filter(is_after)
+        partitions = rows["partition"].unique().to_list()
+        of_partition = pl.DataFrame(
+            {"partition": partitions, "known": [self._place(partition) for partition in partitions]},
+            schema_overrides={"partition": rows.schema["partition"]},
+        )
+        named = rows.join(read.select("letter", "source"), on="letter", how="left", maintain_order="left").join(
+            of_partition, on="partition", how="left", maintain_order="left", nulls_equal=True
+        )
+        place = pl.coalesce(pl.concat_str("source", "partition", separator="/"), "known")
+        return named.with_columns(place=place, was_there=pl.col("letter").is_in(begun["letter"].implode()))
+
+    def _begun(self, place: str, now: pl.DataFrame) -> Loss:
+        """Returns the loss of late records that had come before a change of the topology file began to read them."""
+        source = place.rpartition("/")[0]
+        leaf = Leaf(owner=TOPOLOGY_CHANGE, detail=source, became=Became.LATE, partition=place)
+        return self._refusal(leaf, now, 0)
+
+    def _late(self, now: pl.DataFrame, before: pl.DataFrame, place: str, key: str | None) -> Loss:
         leaf = Leaf(
             owner=PRODUCER if key is None else KEY,
             detail=place if key is None else key,

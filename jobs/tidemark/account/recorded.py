@@ -18,7 +18,7 @@ import polars as pl
 from tidemark.account import facts
 from tidemark.account.clocks import DRIVER
 from tidemark.account.facts import AccountFacts
-from tidemark.account.ledger import Ledger, batches_of
+from tidemark.account.ledger import Ledger, batches_of, begun_of
 from tidemark.account.owners.interval import INTERVAL
 from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.window import WINDOW
@@ -29,7 +29,6 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.topology import Topology
 from tidemark.semantics.idleness import Activity
-from tidemark.semantics.liveness import Liveness
 from tidemark.semantics.quantiles import MEDIAN
 from tidemark.semantics.segments import NEXT
 from tidemark.semantics.strategy import interval_end_ms
@@ -49,27 +48,30 @@ class Recorded:
     partition_batches: pl.DataFrame
     operator_windows: pl.DataFrame
     heartbeats: pl.DataFrame
+    topology_changes: pl.DataFrame
 
     def facts(self, topology: Topology) -> AccountFacts:
         """Returns the facts of the streams of *topology*, without what is usual (`with_usual`)."""
         batches = self._batches()
         inputs = _inputs(topology)
-        plans, silences = self._plans(inputs), self._silences(inputs, batches)
+        plans, silences, begins = self._plans(inputs), self._silences(inputs, batches), self._begins(inputs)
+        segments = self._segments()
         known = AccountFacts(
-            segments=self._segments(),
+            segments=segments,
             tasks=self._tasks(),
             batches=batches,
-            heartbeats=self._heartbeats(),
+            heartbeats=self._heartbeats(segments),
             clocks=self._clocks(),
             plans=plans,
             windows=self._windows(),
             marks=self._marks(topology),
             bounds=_as(inputs.drop_nulls("bound_ms"), facts.BOUNDS),
             drifts=self._drifts(topology.max_drift_ms),
+            begins=begins,
             silences=silences,
         )
         stored, transactions = self._stored_reads(inputs), self._transactions()
-        read, first = reads_of(stored, batches_of(known))
+        read, first = reads_of(stored, batches_of(known), begun_of(known))
         reads, firsts = (_with_transactions(rows, transactions, known) for rows in (read, first))
         holders = _holders(topology)
         dues = _dues(self.batches.with_columns(STREAM), batches, holders)
@@ -108,9 +110,12 @@ class Recorded:
             .filter(pl.col("told_until_ms").is_null() | (pl.col("ended_ms") > pl.col("told_until_ms")))
             .with_columns(began_ms=pl.max_horizontal("began_ms", "told_until_ms"))
         )
-        decided = self.batches.group_by(STREAM).agg(after_newest=pl.max("batch_id") + 1)
-        waits = newest.join(decided, on="stream", how="left").with_columns(
-            batch_id=pl.when(pl.col("batch_id") == NEXT).then("after_newest").otherwise("batch_id")
+        decided = self.batches.group_by(STREAM, driver="epoch").agg(after_newest=pl.max("batch_id") + 1)
+        waits = (
+            newest.sort("driver")
+            .join_asof(decided.sort("driver"), on="driver", by="stream", check_sortedness=False)
+            .with_columns(pl.col("after_newest").fill_null(0))
+            .with_columns(batch_id=pl.when(pl.col("batch_id") == NEXT).then("after_newest").otherwise("batch_id"))
         )
         return pl.concat([_as(phases, facts.SEGMENTS), _as(waits, facts.SEGMENTS)])
 
@@ -151,20 +156,15 @@ class Recorded:
             facts.BATCHES,
         ).sort("stream", "batch_id")
 
-    def _heartbeats(self) -> pl.DataFrame:
-        """Returns the heartbeats of drivers that look for records: one that starts does not look yet."""
+    def _heartbeats(self, segments: pl.DataFrame) -> pl.DataFrame:
+        """Returns the heartbeats since the first look of their driver, which is where its *segments* begin."""
+        looks = segments.group_by(DRIVER).agg(first_ms=pl.min("began_ms"))
         beats = self.heartbeats.drop_nulls("pulse_boot_ms").unique(["sub_topology", "epoch", "pulse_boot_ms"])
-        is_start = pl.col("state") == Liveness.STARTING.value
-        is_first = is_start.shift(fill_value=False).over("sub_topology", "epoch", order_by="pulse_boot_ms")
         return _as(
-            beats.with_columns(
-                STREAM,
-                driver="epoch",
-                # The first one after the start vouches for a part of the start.
-                began_ms=pl.when(is_first).then("pulse_boot_ms").otherwise("pulse_from_boot_ms"),
-                ended_ms="pulse_boot_ms",
-                wall_ms=_ms("beat_at"),
-            ).filter(~is_start),
+            beats.with_columns(STREAM, driver="epoch", ended_ms="pulse_boot_ms", wall_ms=_ms("beat_at"))
+            .join(looks, on=DRIVER)
+            .filter(pl.col("ended_ms") >= pl.col("first_ms"))
+            .with_columns(began_ms=pl.max_horizontal("pulse_from_boot_ms", "first_ms")),
             facts.HEARTBEATS,
         ).sort("stream", "driver", "ended_ms")
 
@@ -256,6 +256,12 @@ class Recorded:
         worked = self.operator_batches.join(sources, on=["sub_topology", "operator"], how="semi")
         of_source = {"input": "operator", "from_ms": "finished_boot_ms"}
         return _as(worked.with_columns(STREAM, max_drift_ms=max_drift_ms, **of_source), facts.DRIFTS)
+
+    def _begins(self, inputs: pl.DataFrame) -> pl.DataFrame:
+        changes = self.topology_changes.filter("begins").with_columns(STREAM)
+        return _as(
+            changes.join(inputs.select("stream", "input", operator="source"), on=["stream", "operator"]), facts.BEGINS
+        )
 
     def _marks(self, topology: Topology) -> pl.DataFrame:
         """Returns how far each hop was complete with each batch, which was when the batch had its rows there.

@@ -1,9 +1,10 @@
 """The account of a record's age, from its event time to the instant at which its row is visible.
 
-The instants in order: the record arrived; a transaction ended; the first plan that saw it, which may have left it
-behind; the look whose plan took it; and for a held result the end of the operator that held it and the instant at
-which it was due. Between them the time belongs to the producer, the transaction, the stream's timeline, what made the
-record wait unread, and the setting that held it. A record that is ahead of another partition waits for a record of
+The instants in order: the record arrived; the last driver without its source ended, if the topology file was changed; a
+transaction ended; the first plan that saw the record, which may have left it behind; the look whose plan took it; and
+for a held result the end of the operator that held it and the instant at which it was due. Between them the time
+belongs to the producer, the change of the file, the transaction, the stream's timeline, what made the record wait
+unread, and the setting that held it. A record that is ahead of another partition waits for a record of
 that one: until its event time that is because of `max_drift`, and then its own account goes on.
 """
 
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 import polars as pl
 
+from tidemark.account.arrivals import at_source, begun_before
 from tidemark.account.ledger import Ledger
 from tidemark.account.owners.capacity import CAPACITY
 from tidemark.account.owners.max_drift import MAX_DRIFT
 from tidemark.account.owners.open_transaction import OPEN_TRANSACTION
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.silence import SILENCE
+from tidemark.account.owners.topology_change import TOPOLOGY_CHANGE
 from tidemark.account.owners.unknown import UNKNOWN
 from tidemark.account.passing import let_go
 from tidemark.account.steps import AGES, STEPS, input_partition, parts_of
@@ -110,7 +113,8 @@ def placed_reads(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
 def placed(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
     """Returns *rows*, which have `stream`, `read_batch` and `left_by`, with the instants of the batch that read them.
 
-    `excluded_ms` is the last look that did not see the records, and `seen_ms` the first plan that did.
+    `excluded_ms` is the last look at their input that did not see the records (null: there was none), and `seen_ms` the
+    first plan that did.
     """
     of_read = {"driver": "read_driver", "clock_error_ms": "read_error_ms", "to_reference_ms": "read_to_reference_ms"}
     batches = ledger.batches.rename({"batch_id": "read_batch", **of_read})
@@ -123,6 +127,7 @@ def placed(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
         left_error_ms="clock_error_ms",
     )
     was_left = pl.col("left_by").is_not_null()
+    begun_ms = begun_before(rows, ledger.begun, pl.col("read_batch"))["begun_ms"]
     return (
         rows.join(batches, on=["stream", "read_batch"], how="left", maintain_order="left")
         .join(seen, on=["stream", "left_by"], how="left", maintain_order="left")
@@ -132,6 +137,7 @@ def placed(ledger: Ledger, rows: pl.DataFrame) -> pl.DataFrame:
             read_driver=pl.coalesce("read_driver", "driver"),
             read_error_ms=pl.when(pl.col("read_driver").is_null()).then("clock_error_ms").otherwise("read_error_ms"),
         )
+        .with_columns(excluded_ms=at_source("excluded_ms", begun_ms))
     )
 
 
@@ -151,12 +157,22 @@ def reading_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFram
             step(arrived, depth, 1, "arrived_ms", owner=producer, detail=whose, error_ms=error_ms),
             step(excluded, depth, 1, "excluded_ms", owner=producer, detail=whose, error_ms="read_error_ms"),
             step(not_known, depth, 2, "seen_ms", owner=_UNKNOWN, detail=pl.lit("arrival")),
+            _begin_step(ledger, of_source, depth),
             step(waited, depth, 3, "seen_ms", owner=pl.lit(OPEN_TRANSACTION), detail=whose),
             step(unseen, depth, 3, pl.coalesce("looked_ms", "until_ms"), owner=_UNKNOWN, detail=pl.lit("look")),
             *unread_steps(ledger, rows, depth),
             *_hop_steps(ledger, rows.filter(pl.col("writer").is_not_null()), depth),
         ]
     )
+
+
+def _begin_step(ledger: Ledger, rows: pl.DataFrame, depth: int) -> pl.DataFrame:
+    """Returns the step of those of *rows* whose source a change of the topology file began to read, until the last
+    driver without it had ended.
+    """
+    found = rows.with_columns(begun_before(rows, ledger.begun, pl.col("read_batch"))["without_ms"])
+    owner, nth = pl.lit(TOPOLOGY_CHANGE), pl.lit(-1, pl.Int64())
+    return step(found, depth, 3, "without_ms", owner=owner, detail=pl.col("input"), stream="stream", nth=nth)
 
 
 def ahead_steps(ledger: Ledger, rows: pl.DataFrame, depth: int) -> list[pl.DataFrame]:

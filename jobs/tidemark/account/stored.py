@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from tidemark.account.arrivals import usual_delays, with_created_arrivals
+from tidemark.account.arrivals import at_source, begun_before, usual_delays, with_created_arrivals
 from tidemark.account.facts import FIRSTS, MS, READS, RESULTS, TEXT
 
 STORED_READS = pl.Schema(
@@ -42,14 +42,16 @@ STORED_RESULTS = pl.Schema(
 """Rows of `operator_batches`, with their list `results`; `visible_ms` and `visible_boot_ms` are as in RESULTS."""
 
 
-def reads_of(stored: pl.DataFrame, batches: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def reads_of(stored: pl.DataFrame, batches: pl.DataFrame, begun: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Returns READS and FIRSTS of STORED_READS.
 
-    *batches* are those of a Ledger: arrivals that nobody stamped are between looks.
+    *batches* and *begun* are those of a Ledger: arrivals that nobody stamped are between looks at their source.
     """
     reads, firsts = (_in_rows(stored, STORED_READS, name).rename({"number": "row"}) for name in ("reads", "firsts"))
     means = {"event_ms": _before_decision("age_ms"), "arrived_ms": _before_decision("wait_ms")}
-    reads = _placed(reads.with_columns(**means, newest_ms=pl.col("decided_at_ms") - pl.col("min_age_ms")), batches)
+    reads = _placed(
+        reads.with_columns(**means, newest_ms=pl.col("decided_at_ms") - pl.col("min_age_ms")), batches, begun
+    )
     firsts = _placed(
         firsts.with_columns(
             n=pl.lit(1, pl.Int64()),
@@ -58,6 +60,7 @@ def reads_of(stored: pl.DataFrame, batches: pl.DataFrame) -> tuple[pl.DataFrame,
             arrived_ms=pl.col("decided_at_ms") - pl.col("wait_ms"),
         ),
         batches,
+        begun,
     )
     # Records that were there before anybody looked had waited for that look: how late is not their producer's doing.
     usual = usual_delays(reads.filter(_is_created(), pl.col("excluded_ms").is_not_null()))
@@ -101,16 +104,16 @@ def _is_created() -> pl.Expr:
     return pl.col("arrived_ms").is_null() & pl.col("writer").is_null()
 
 
-def _placed(rows: pl.DataFrame, batches: pl.DataFrame) -> pl.DataFrame:
+def _placed(rows: pl.DataFrame, batches: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
     """Returns *rows* with the looks around their arrival, by the reference clock.
 
     The driver looked while it worked, and with the first plan that saw the records: the nearest looks count.
     """
     looks = batches.select("stream", "batch_id", "looked_ms", first_excluded_ms="excluded_ms")
     first = looks.select("stream", left_by="batch_id", first_ms="looked_ms", first_excluded_ms="first_excluded_ms")
-    own = rows.with_columns(left_by=pl.coalesce("left_by", "batch_id"))
-    first_looks = own.select("stream", "left_by").join(
-        first, on=["stream", "left_by"], how="left", maintain_order="left"
+    own = rows.select("stream", "input", "batch_id", left_by=pl.coalesce("left_by", "batch_id"))
+    first_looks = own.join(first, on=["stream", "left_by"], how="left", maintain_order="left").with_columns(
+        first_excluded_ms=at_source("first_excluded_ms", begun_before(own, begun, pl.col("batch_id"))["begun_ms"])
     )
     looked_ms = rows.select("stream", "batch_id").join(
         looks, on=["stream", "batch_id"], how="left", maintain_order="left"

@@ -86,6 +86,8 @@ def _did_to_records(leaf: Leaf, became: Became) -> str:
     'the records of `orders`, not produced'
     >>> did(Leaf(owner="absence", detail="shop/sums", became=Became.UNREAD, partition="orders/0", records=6))
     '6 records of `orders` partition 0, unread: absence of `shop/sums`'
+    >>> did(Leaf(owner="topology_change", detail="more", became=Became.LATE, partition="more/0", records=6))
+    '6 records of `more` partition 0, late: topology change of `more`'
     """
     is_of_topic = path_of((leaf.owner, leaf.detail, leaf.stream))[0][0] == TOPIC
     records = "the records" if leaf.records is None else f"{leaf.records:,} record{'s' * (leaf.records != 1)}"

@@ -1,8 +1,8 @@
 """The life of a stream as a row of pieces without a gap, each with one owner.
 
-Layers lie over each other: absences of a driver on top, then pauses of the process, then time for which no heartbeat
-vouches, then the work of the slowest task, and at the bottom the segments that the main thread recorded. What no layer
-covers is `unknown`.
+Layers lie over each other: absences of a driver on top, also before the first one, then pauses of the process, then
+time for which no heartbeat vouches, then the work of the slowest task, and at the bottom the segments that the main
+thread recorded. What no layer covers is `unknown`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def timeline_of(facts: AccountFacts) -> pl.DataFrame:
     tasks, segments = _slowest_tasks(facts, segments, clocks)
     layers = [
         piece.select(_PIECE + [name for name in piece.columns if name == "error_ms"])
-        for piece in (_absences(lives), pauses, _not_vouched(beats, lives), tasks, segments)
+        for piece in (_absences(lives, segments), pauses, _not_vouched(beats, lives), tasks, segments)
     ]
     return _painted(layers, _near_pauses(pauses), _overlaps(lives))
 
@@ -83,6 +83,11 @@ def _lives(segments: pl.DataFrame, beats: pl.DataFrame, batches: pl.DataFrame, c
     undecided = segments.join(decided, on=DRIVER, how="left").filter(
         pl.col("newest_batch").is_null() | (pl.col("batch_id") > pl.col("newest_batch"))
     )
+    # A batch that changed nothing leaves no entry: what comes before the driver's last wait is not lost.
+    waited = undecided.filter(pl.col("owner") == TRIGGER).group_by(DRIVER).agg(waited_ms=pl.max("ended_ms"))
+    undecided = undecided.join(waited, on=DRIVER, how="left").filter(
+        pl.col("waited_ms").is_null() | (pl.col("began_ms") >= pl.col("waited_ms"))
+    )
     # A batch begins with the look that found its records; looks that found nothing may come right before it.
     is_work = ~pl.col("owner").is_in([TRIGGER, BROKER])
     worked_ms = pl.col("began_ms").filter(is_work).min()
@@ -102,15 +107,18 @@ def _lives(segments: pl.DataFrame, beats: pl.DataFrame, batches: pl.DataFrame, c
     )
 
 
-def _absences(lives: pl.DataFrame) -> pl.DataFrame:
-    return lives.filter(pl.col("absent_ms") < pl.col("next_ms")).select(
-        "stream",
-        began_ms="absent_ms",
-        ended_ms="next_ms",
-        owner=pl.lit(ABSENCE),
-        detail="stream",
-        batch_id=pl.lit(None, pl.Int64()),
-        error_ms=pl.col("clock_error_ms") + pl.col("next_error_ms"),
+def _absences(lives: pl.DataFrame, segments: pl.DataFrame) -> pl.DataFrame:
+    """Returns the time between drivers, and that before the first one of a stream: of it no fact is missing if the
+    segments go back to batch 0.
+    """
+    begun = segments.filter(pl.col("batch_id") == 0).select("stream").unique()
+    first = lives.group_by("stream", maintain_order=True).first().join(begun, on="stream", how="semi")
+    before = first.select("stream", began_ms=pl.lit(FIRST_MS), ended_ms="began_ms", error_ms="clock_error_ms")
+    between = lives.filter(pl.col("absent_ms") < pl.col("next_ms")).select(
+        "stream", began_ms="absent_ms", ended_ms="next_ms", error_ms=pl.col("clock_error_ms") + pl.col("next_error_ms")
+    )
+    return pl.concat([before, between]).with_columns(
+        owner=pl.lit(ABSENCE), detail="stream", batch_id=pl.lit(None, pl.Int64())
     )
 
 

@@ -18,6 +18,7 @@ from tidemark.model.tables.catalog import (
     OPERATOR_BATCHES,
     OPERATOR_WINDOWS,
     PARTITION_BATCHES,
+    TOPOLOGY_CHANGES,
     Table,
 )
 from tidemark.model.topology import Topology
@@ -43,9 +44,9 @@ class AccountTables:
         """Returns the rows of batches that had finished by *at_ms*, epoch ms.
 
         They are those from *since_ms* on, and if it *has_before* of each stream the newest one before that, which may
-        be old.
+        be old. Changes of the topology file are all there.
         """
-        rows = {table.name: list[pl.DataFrame]() for table in (BATCHES, HEARTBEATS, *OF_BATCHES)}
+        rows = {table.name: list[pl.DataFrame]() for table in (BATCHES, HEARTBEATS, TOPOLOGY_CHANGES, *OF_BATCHES)}
         for sub in self.topology.sub_topologies:
             finished = self._scan(sub.name, BATCHES).filter(pl.col("finished_at") <= utc(at_ms))
             is_before = pl.col("finished_at") < utc(since_ms)
@@ -60,6 +61,9 @@ class AccountTables:
                 pl.col("beat_at").is_between(utc(since_ms - HEARTBEATS_APART_MS), utc(at_ms))
             )
             rows[HEARTBEATS.name].append(beats.collect())
+            # A source that began long ago may still be behind.
+            changes = self._scan(sub.name, TOPOLOGY_CHANGES).filter(pl.col("decided_at") <= utc(at_ms))
+            rows[TOPOLOGY_CHANGES.name].append(changes.collect())
         return Recorded(**{name: pl.concat(frames, how="diagonal") for name, frames in rows.items()})
 
     def _scan(self, stream: str, table: Table) -> pl.LazyFrame:

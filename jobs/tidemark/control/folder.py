@@ -197,11 +197,14 @@ class Begun:
 class TopologyChange(Begun):
     """The operator *name* has another meaning, or the source another place or name, behind the batch `after`.
 
-    `line` says in words what the topology file has changed. `read_by` are the operators of the stream that read it,
-    directly or not; of a source that ends, until then.
+    Attributes:
+        line: what the topology file has changed, in words.
+        begins: whether it begins, or begins anew; False: the source ends, or goes on in another way.
+        read_by: the operators of the stream that read it, directly or not; of a source that ends, until then.
     """
 
     line: str
+    begins: bool = True
     read_by: tuple[str, ...] = ()
 
 

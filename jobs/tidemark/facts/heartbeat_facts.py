@@ -26,6 +26,7 @@ from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, PARTITION_BATCHES
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.liveness import (
     WITHOUT_BEATS_MS,
+    WORKS,
     DriverEvidence,
     EvidenceKind,
     Liveness,
@@ -122,6 +123,29 @@ class HeartbeatFacts:
             return knows_sources(self.liveness, self._tables.at_ms - self.beat.at_ms)
         finished_ms = self._finished_ms
         return finished_ms is not None and finished_ms >= self._tables.at_ms - WITHOUT_BEATS_MS
+
+    @cached_property
+    def looked_ms(self) -> int:
+        """Until when somebody has looked for records, epoch ms: what came later is not known to be silence.
+
+        A driver looks from its first batch on. Without heartbeats nothing says that it stopped.
+        """
+        live, newest, batches = self._live, self.evidence.newest, self._tables.batches
+        if newest is None:
+            return self._tables.at_ms
+        looking = self._beats.filter(pl.col("batch_id") >= 0).select("epoch", at_ms="beat_at")
+        looking = pl.concat([looking, batches.select("epoch", at_ms="finished_at")], how="vertical_relaxed")
+        looked_ms, epochs = [*looking["at_ms"]], {*looking["epoch"]}
+        if live is not None and live.batch_id >= 0:
+            looked_ms, epochs = [*looked_ms, live.at_ms], {*epochs, live.epoch}
+        if newest.epoch in epochs and self.liveness in WORKS:
+            return self._tables.at_ms
+        return max(looked_ms, default=self._tables.at_ms)
+
+    @property
+    def looks(self) -> bool:
+        """Whether somebody looks for records at the instant."""
+        return self.looked_ms == self._tables.at_ms
 
     @cached_property
     def evidence(self) -> DriverEvidence:

@@ -306,7 +306,7 @@ class StreamQuery:
         self._waking = Waker(
             self._due_at_ms,
             partial(control.request_names, pulse.epoch),
-            pulse.waits,
+            self._waits,
             wall_clock_ms,
             every_s=BEAT_S,
             sign_every_ms=SELDOM_SIGN_EVERY_MS if asks_seldom else SIGN_EVERY_MS,
@@ -438,7 +438,7 @@ class StreamQuery:
             # Spark records the batch as done only when this returns; after a crash it is found in the journal.
             self._pulse.timeline.begin(SegmentOwner.TRIGGER, batch_id=NEXT)
             self._waking.finish(has_changed=has_changed, has_read=has_read)
-            self._planning.returned()
+            self._planning.returned(batch_id)
         except Exception as error:
             self._errors.append(error)
             raise
@@ -512,6 +512,10 @@ class StreamQuery:
         read_to = offsets_read(self._engine.progress).get(source.name, {})
         latest = self._broker.latest(source, [*read_to])
         return sum(max(0, latest[partition] - offset) for partition, offset in read_to.items())
+
+    def _waits(self, now_ms: int) -> None:
+        self._pulse.waits(now_ms)
+        self._planning.waits()
 
     def _due_at_ms(self) -> int | None:
         is_due = is_due_to_rotate(self._pulse.batches, self._options.rotate_after) or self._source_tables.is_replaced

@@ -679,6 +679,11 @@ TOPOLOGY_CHANGES = Table(
         *_DECIDED,
         *_columns(
             ("operator", "string", "operator that begins anew, or source that begins, ends or goes on in another way"),
+            (
+                "begins",
+                "boolean",
+                "true: it begins, or begins anew; false: a source that ends or goes on in another way",
+            ),
             ("told", "string", "the change, for people"),
             (
                 "read_by",

@@ -375,7 +375,10 @@ class Decider:
             rows = self.for_tables.rows_of(SCHEMA_CHANGES, changes, batch)
             tables = {**tables, SCHEMA_CHANGES.name: rows}
         if begun := [each for each in self._changes if each.begins_behind(was.batch_id)]:
-            told = [{"operator": each.name, "told": each.line, "read_by": list(each.read_by)} for each in begun]
+            told = [
+                {"operator": each.name, "begins": each.begins, "told": each.line, "read_by": list(each.read_by)}
+                for each in begun
+            ]
             tables = {**tables, TOPOLOGY_CHANGES.name: self.for_tables.rows_of(TOPOLOGY_CHANGES, told, batch)}
         marks = self.marks(was, now, {name for name, rows in tables.items() if rows.num_rows})
         now = replace(now, marks={**was.marks, **marks})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from threading import Lock
 
 from py4j.protocol import Py4JError
 from pyspark.sql.streaming.query import StreamingQuery
@@ -37,15 +38,35 @@ class Planning:
         self._plan_every_ms, self._clock = plan_every_ms, clock
         self._query: StreamingQuery | None = None
         self._returned_ms: int | None = None
+        self._committing: int | None = None
+        self._lock = Lock()
 
     def started(self, query: StreamingQuery) -> None:
         """Asks *query* from now on, which has just been started."""
         self._query, self._returned_ms = query, None
 
-    def returned(self) -> None:
-        """Marks the end of a batch in this process: Spark records it as done, and plans the next one."""
-        self._timeline.begin(SegmentOwner.SPARK, "commit")
-        self._returned_ms = self._timeline.clock()
+    def returned(self, batch_id: int) -> None:
+        """Marks the end of *batch_id* in this process: Spark records it as done, and plans the next one."""
+        with self._lock:
+            self._timeline.begin(SegmentOwner.SPARK, "commit")
+            self._returned_ms, self._committing = self._timeline.clock(), batch_id
+
+    def waits(self) -> None:
+        """Ends Spark's commit of the newest batch in the timeline, if it is over: the stream waits from then on.
+
+        Without it a driver that is killed in a silence would leave word that Spark had committed all the time. Another
+        thread may call it.
+        """
+        with self._lock:
+            if self._committing is None or self._returned_ms is None:
+                return
+            now_ms = self._timeline.clock()
+            done_ms = self._committed_ms(self._committing, now_ms - self._clock())
+            if done_ms is None and self._is_seldom_asked and now_ms - self._returned_ms > self._plan_every_ms:
+                done_ms = self._returned_ms
+            if done_ms is not None:
+                self._timeline.begin(SegmentOwner.TRIGGER, at_ms=min(done_ms, now_ms), batch_id=NEXT)
+                self._committing = None
 
     def book(self, batch_id: int, planned_at_ms: int) -> int | None:
         """Books what Spark did before *batch_id*, which it planned at *planned_at_ms* and hands over now.
@@ -54,6 +75,11 @@ class Planning:
             The instant (boot) of the look before, if that found nothing; None: it found the batch before, or nobody
             knows.
         """
+        with self._lock:
+            self._committing = None
+            return self._booked(batch_id, planned_at_ms)
+
+    def _booked(self, batch_id: int, planned_at_ms: int) -> int | None:
         timeline, now_ms = self._timeline, self._timeline.clock()
         to_boot_ms = now_ms - self._clock()
         planned_ms = planned_at_ms + to_boot_ms
@@ -77,11 +103,21 @@ class Planning:
 
     def _done_ms(self, batch_id: int, returned_ms: int, looking_ms: int, to_boot_ms: int) -> int:
         """Returns when Spark had recorded *batch_id* as done (boot)."""
-        if isinstance(self._checkpoint, ObjectPath):
-            # The time of an object costs a request. Without a wait for the trigger Spark looks at once.
+        if self._is_seldom_asked:
+            # Without a wait for the trigger Spark looks at once.
             return looking_ms if looking_ms - returned_ms < self._plan_every_ms else returned_ms
-        at_ms = committed_at_ms(self._checkpoint, batch_id)
-        return returned_ms if at_ms is None else at_ms + to_boot_ms
+        done_ms = self._committed_ms(batch_id, to_boot_ms)
+        return returned_ms if done_ms is None else done_ms
+
+    @property
+    def _is_seldom_asked(self) -> bool:
+        """Whether the time of a file of the checkpoint costs a request, and is not asked for."""
+        return isinstance(self._checkpoint, ObjectPath)
+
+    def _committed_ms(self, batch_id: int, to_boot_ms: int) -> int | None:
+        """Returns by the checkpoint when Spark had recorded *batch_id* as done (boot); None: it does not say so."""
+        at_ms = None if self._is_seldom_asked else committed_at_ms(self._checkpoint, batch_id)
+        return None if at_ms is None else at_ms + to_boot_ms
 
     def _look_began_ms(self) -> int | None:
         """Returns when Spark began to look for the records of the current batch, epoch ms; None: it does not tell."""

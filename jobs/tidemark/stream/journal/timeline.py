@@ -78,11 +78,17 @@ class Timeline:
             del self._ended[: len(segments)]
 
     def changed_nothing(self) -> None:
-        """Ends a batch that leaves no entry, whose short segments become part of those before them."""
+        """Ends a batch that leaves no entry, whose short segments become part of those before them.
+
+        What was done for the batch before it, such as its writes after its entry, stays so.
+        """
         with self._lock:
             kept: list[Segment] = []
             for segment in self._ended:
-                before = kept[-1] if kept else None
+                if segment.batch_id not in {self._batch_id, NEXT}:
+                    kept.append(segment)
+                    continue
+                before = kept[-1] if kept and kept[-1].batch_id == NEXT else None
                 is_short = segment.ended_ms - segment.began_ms < SHORT_MS
                 if before is not None and (is_short or before[:2] == segment[:2]):
                     kept[-1] = before._replace(ended_ms=segment.ended_ms)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from tidemark.collecting import names_in, within
+from tidemark.collecting import names_in, outside, within
 from tidemark.control.folder import Control, ListedSource
 from tidemark.errors import UnreadableFile
 from tidemark.graph import reached
@@ -177,7 +177,9 @@ def returning(stream: Stream, newest: Entry | None) -> list[str]:
 
 def _half_returning(stream: Stream, newest: Entry | None, now: Mapping[str, str]) -> Iterator[ChangedMeaning]:
     """Yields each operator that returns while what adds up its updates kept them: sums would have them twice."""
-    topology, names = stream.topology, returning(stream, newest)
+    topology = stream.topology
+    # A source reads again what it has read, which the plan says.
+    names = outside(returning(stream, newest), names_in(stream.sub.sources))
     ran: set[str] = set()
     for sub in topology.sub_topologies if names else ():
         entry = _readable(stream.layout.control(topology.name, sub.name))

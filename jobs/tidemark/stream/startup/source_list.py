@@ -285,7 +285,8 @@ def _to_record(control: Control, sub: SubTopology, news: Sequence[SourceChange],
     for change in news:
         former = change.former if change.place is None else None
         read_by = former.read_by if former else sub.behind(change.name)
-        now.append(TopologyChange(name=change.name, after=reached, line=change.line, read_by=read_by))
+        begins = change.fate is Fate.BEGINS
+        now.append(TopologyChange(name=change.name, after=reached, line=change.line, begins=begins, read_by=read_by))
     # Before its first batch a stream has no rows that could mean something else.
     return [*dict.fromkeys([*waiting, *now])] if reached >= 0 else []
 

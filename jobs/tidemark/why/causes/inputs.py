@@ -89,9 +89,9 @@ class Inputs:
         return finished_ms if isinstance(finished_ms, int) else None
 
     def silent_ms(self, source: Source) -> int:
-        """Returns how long *source* has been silent, ms; 0 for one that was never read."""
+        """Returns how long *source* is known to have been silent, ms; 0 for one that was never read."""
         read_ms = self.last_read_ms(source)
-        return 0 if read_ms is None else self._scene.at_ms - read_ms
+        return 0 if read_ms is None else max(0, self._scene.of(source.name).driver.looked_ms - read_ms)
 
     def quiet_ms(self, source: Source) -> int:
         """Returns how long *source* has been silent beyond its limit, ms.

@@ -60,6 +60,8 @@ class HeldWindows:
         needed_ms = end_ms - 1 + windows.allowed_lateness_ms
         blocked = list(self._watermarks.holding(sub, needed_ms))
         yield from blocked
+        if not blocked and not self._scene.of(operator.name).driver.looks:
+            return  # what they wait for may be there: they wait for a driver
         observation = self._seen(sub, open_windows.height, end_ms, needed_ms)
         if blocked:
             yield self._not_closed(operator, sub, observation, needed_ms, since_ms)
@@ -107,7 +109,7 @@ class HeldWindows:
         if read_ms is None or newest.idle_advances:
             return None
         # Record time stands still then, as with the last window of the evening.
-        silence_ms = self._scene.at_ms - read_ms
+        silence_ms = self._inputs.silent_ms(newest)
         if silence_ms <= (newest.idle_after_ms or QUIET_AFTER_MS):
             return None
         switch = "idle_advances = true" if newest.idle_after_ms else "idle_after and idle_advances = true"
