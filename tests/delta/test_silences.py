@@ -15,10 +15,11 @@ from support.fault_table import EMPTY, SAME, SHELVES, SHOP, Owned, Stage
 from support.healthy import AnyWorld, Healthy
 from support.planted import Silent, Slow, Told
 from support.play import ms
-from support.world import Fault
+from support.world import Fault, Traffic
 from tidemark.account.cause import cause_of
 from tidemark.account.explanation import Answer, Became, Explanation
 from tidemark.account.silence import causes_of_silence
+from tidemark.account.text import told
 from tidemark.control.folder import Control, StreamState
 from tidemark.model.settings.intervals import iso
 from tidemark.model.slas.sla_spec import parse
@@ -103,6 +104,23 @@ def test_a_silence_before_a_driver_ended_is_nobodys_lateness(healthy: Healthy, t
     assert [(leaf.owner, leaf.detail, leaf.amount_ms) for leaf in found.leaves] == [("absence", "play/reads", 19_900)]
 
 
+def test_a_source_beside_the_leading_one_is_missing_its_own_records(healthy: Healthy, tmp_path: Path) -> None:
+    """Two partitions of `rates` have sent three records each every five seconds; after 125 s they send none.
+
+    Until 200 s, 14 rounds are missing. Before, there were several times of 75 s, and none of 135 s.
+    """
+    stage = replace(EMPTY, since_s=125, traffic=(Traffic(), Traffic(source="rates", value="rate", every_s=5)))
+    world = healthy.copy(stage, tmp_path / "warehouse")
+    world.traffic = (Traffic(),)
+    world.run(200)
+    found = causes_of_silence(world.topology, world.layout, ("rates", "events"), at_ms=ms(200))
+    assert told(found["rates"]) == "about 84 records of `rates` that usually come were not produced"
+    assert (found["rates"].has_history, found["events"].answer) == (True, Answer.KEPT)
+    world.run(260)
+    (later,) = causes_of_silence(world.topology, world.layout, ("rates",), at_ms=ms(260)).values()
+    assert told(later).endswith(" were not produced; there is no history that says what is usual")
+
+
 @pytest.mark.parametrize(
     ("promise", "limit_ms"),
     [
@@ -174,9 +192,7 @@ def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path:
     """Of 4,102 ms beyond what is usual `newest` has 3,900. The rest was before the record arrived, whose partition is
     not known."""
     world = played(healthy, tmp_path, SHOP, HANGS, 255)
-    first, *remarks = why_document(
-        world.layout.warehouse, world.topology, at_ms=ms(255), operator="board"
-    ).findings
+    first, *remarks = why_document(world.layout.warehouse, world.topology, at_ms=ms(255), operator="board").findings
     assert first.line.startswith(
         f"operator (95 %): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
         "usually 10 ms; compare "

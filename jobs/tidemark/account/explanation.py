@@ -55,6 +55,7 @@ class Leaf:
         largest_ms: the largest excess in one result, ms; of late records the age of the oldest one when it arrived.
         usual_ms: what was expected of it in a result, ms.
         records: how many records it kept from being counted. None: it is not about numbers of records.
+        is_estimate: nobody counted *records*: so many usually come in such a time.
         usual_records: how many that usually are.
         share: of the whole excess, 0 to 1.
         touched: results that broke the promise, and of whose excess it has a part.
@@ -72,6 +73,7 @@ class Leaf:
     largest_ms: int | None = None
     usual_ms: int | None = None
     records: int | None = None
+    is_estimate: bool = False
     usual_records: int | None = None
     share: float = 1.0
     touched: int = 0

@@ -24,7 +24,7 @@ from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.pause import PAUSE
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
-from tidemark.account.usual_numbers import usual_number
+from tidemark.account.usual_numbers import numbers_before, usual_number
 from tidemark.account.warehouse import AccountTables
 from tidemark.control.folder import StreamState
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
@@ -53,8 +53,12 @@ class Lost:
 
     @property
     def has_history(self) -> bool:
-        """Whether anything was read before."""
-        return self.counts.reads.filter(pl.col("finished_ms") <= self._since_ms, pl.col("n") > 0).height > 0
+        """Whether what came in several times as long as those that are judged says what is usual."""
+        return any(self._has_history(name, span) for name, span in self._spans.items())
+
+    def _has_history(self, stream: str, span: Span) -> bool:
+        read = self.counts.reads.filter(pl.col("sub_topology") == stream)
+        return len(numbers_before(read["finished_ms"].to_numpy(), read["n"].to_numpy(), span)) > 0
 
     def before(self, operator: str) -> Iterator[Loss]:
         """Yields what *operator* did not get."""
@@ -220,7 +224,7 @@ class _Usual:
     def _loss(self, leaf: Leaf, missing: Callable[[int], float]) -> Iterator[Loss]:
         excess, records = missing(self._span.since_ms), round(missing(self.since_ms))
         if excess > 0:
-            yield Loss(replace(leaf, records=records, usual_records=0), excess)
+            yield Loss(replace(leaf, records=records, is_estimate=True, usual_records=0), excess)
 
     def _usual(self, length_ms: int) -> float:
         if length_ms <= 0:
