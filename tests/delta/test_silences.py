@@ -9,21 +9,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
+from deltalake import write_deltalake
 
 from support.fault_table import EMPTY, SAME, SHELVES, SHOP, Owned, Stage
 from support.healthy import AnyWorld, Healthy
 from support.planted import Silent, Slow, Told
 from support.play import ms
 from support.world import Fault, Traffic
-from tidemark.account.cause import cause_of
+from tidemark.account.cause import Known, cause_of
 from tidemark.account.explanation import Answer, Became, Explanation
 from tidemark.account.silence import causes_of_silence
 from tidemark.account.text import told
-from tidemark.control.folder import Control, StreamState
+from tidemark.account.warehouse import AccountTables
+from tidemark.control.folder import Control, Heartbeat, StreamState, TimeTold
+from tidemark.facts.fact_tables import Stored
 from tidemark.model.settings.intervals import iso
 from tidemark.model.slas.sla_spec import parse
 from tidemark.reports.documents.why import why_document
+from tidemark.semantics.segments import Segment
 
 NEW = replace(SHOP, since_s=0)
 HANGS = Slow("operator", "newest", 10**6, 250, times=1)
@@ -140,6 +145,50 @@ def test_a_value_at_its_limit_breaks_the_promise(
         (spec,) = parse({world.topology.name: {"promise": keys}}, world.topology, file="slas.toml")
         found = cause_of(world.topology, world.layout, spec, at_ms=ms(280))
         assert (found.answer is Answer.KEPT) is is_kept
+
+
+def test_the_time_of_a_running_batch_is_that_of_the_segment_that_its_driver_tells(
+    healthy: Healthy, tmp_path: Path
+) -> None:
+    """A row of `heartbeats` is written every 15 s, so that the newest one is from before the batch, which hangs from
+    251.09 s on; its control folder has a heartbeat of 255 s. Without that one nobody knows whose the time is.
+    """
+    world = played(healthy, tmp_path, SHOP, HANGS, 255)
+    path = world.layout.stream_table("play", "reads", "heartbeats")
+    rows = pl.read_delta(str(path)).sort("beat_at")
+    newest = rows.row(-1, named=True)
+    kept = rows.filter(pl.col("segments").is_null())
+    write_deltalake(path, kept.to_arrow(), mode="overwrite")
+
+    def runs() -> tuple[str, str]:
+        known = Known(AccountTables(world.layout, world.topology, Stored()), ms(255))
+        return known.now(None).owner(world.topology.sub_topology("reads"))
+
+    assert runs() == ("unknown", "segment")
+    segments = tuple(Segment(**each) for each in newest["segments"])
+    Control(world.layout.control("play", "reads")).beat(
+        Heartbeat(
+            state=StreamState.RUNNING,
+            epoch=1,
+            launch_id="",
+            at_ms=ms(255),
+            pid=1,
+            doing="batch 26",
+            since_ms=ms(251.02),
+            host=newest["host"],
+            told=TimeTold(kept["pulse_boot_ms"][-1], newest["pulse_boot_ms"], (), segments),
+        )
+    )
+    assert runs() == ("operator", "newest")
+    found = causes_of_silence(world.topology, world.layout, ("board",), at_ms=ms(255))["board"]
+    assert [(leaf.owner, leaf.detail, leaf.amount_ms) for leaf in found.leaves] == [("operator", "newest", 3_900)]
+
+
+def test_of_an_instant_in_the_past_later_batches_tell_what_was_done_then(healthy: Healthy, tmp_path: Path) -> None:
+    """The batch that hung at 255 s has finished at 261 s, and the heartbeats until 255 s do not know of it."""
+    world = played(healthy, tmp_path, SHOP, replace(HANGS, by_ms=10_000), 300)
+    found = causes_of_silence(world.topology, world.layout, ("board",), at_ms=ms(255))["board"]
+    assert [(leaf.owner, leaf.detail, leaf.amount_ms) for leaf in found.leaves] == [("operator", "newest", 3_900)]
 
 
 def test_a_driver_that_holds_its_lease_and_beats_no_more_stands_still(healthy: Healthy, tmp_path: Path) -> None:

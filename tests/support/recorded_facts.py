@@ -15,7 +15,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.tables import scan
 
-TABLES_READ = [field.name for field in fields(Recorded)]
+TABLES_READ = [field.name for field in fields(Recorded) if field.name != "told_later"]
 
 
 def recorded_facts(warehouse: Path, topology: Topology) -> AccountFacts:

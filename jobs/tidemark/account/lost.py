@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Self, assert_never
+from typing import Any, Self, assert_never
 
 import polars as pl
 
@@ -147,7 +147,7 @@ class Lost:
         if beat is None or sign is None:
             # Queries that a job only measures have no heartbeats.
             return _Stopped.by(ABSENCE, name, self._since_ms) if newest is None else None
-        row = self.counts.newest_beat(stream, at_ms=self._at_ms)
+        row = self._newest_beat(stream)
         number, finished_ms = newest or (-1, self._since_ms)
         told_ms = max(beat.at_ms, finished_ms)
         # Of a batch without facts it is seldom known what it read.
@@ -164,6 +164,10 @@ class Lost:
         owner, detail = (segments[-1]["owner"], segments[-1]["detail"]) if segments else (DRIVER, name)
         leaf = Leaf(owner=owner, detail=detail, became=UNREAD, stream=name, since_ms=began_ms)
         return _Stopped(began_ms if is_known else finished_ms, leaf)
+
+    def _newest_beat(self, stream: str) -> Mapping[str, Any] | None:
+        told = self._tables.newest_heartbeat(stream, self._at_ms)
+        return told.row(0, named=True) if told.height else self.counts.newest_beat(stream, at_ms=self._at_ms)
 
     def _has_no_news(self, stream: str) -> bool:
         sub, tables = self._topology.sub_topology(stream), self._tables
