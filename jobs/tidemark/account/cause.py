@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import polars as pl
@@ -78,7 +78,7 @@ def cause_in(known: Known, spec: SlaSpec) -> Explanation:
     if spec.measure is Measure.COMPLETE_BY:
         return promise.of_open_interval() or explain(promise.intervals())
     if spec.measure in WORK_QUANTILES:
-        return explain(promise.work())
+        return replace(explain(promise.work()), is_of_batches=True)
     if spec.measure in OF_OPEN_RESULTS:
         return promise.of_open_result() or promise.of_silence()
     if spec.measure in OF_NUMBERS:

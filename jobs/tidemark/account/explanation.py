@@ -109,6 +109,7 @@ class Explanation:
         leaves: at least a tenth of the whole excess each, the largest first.
         explained: the share of *broken* that would be kept with the causes back at what is expected of them, 0 to 1.
         broken: results that broke the promise; for a number of records, the records that are missing or too many.
+        is_of_batches: the results are batches in which an operator worked. The promise is judged by windows.
         results: all results that were judged with them.
         usual_share: of results that broke it in the history, 0 to 1; None: there is no history.
         has_history: False: what is expected is what the file says, or 0.
@@ -122,3 +123,4 @@ class Explanation:
     results: int = 0
     usual_share: float | None = None
     has_history: bool = True
+    is_of_batches: bool = False

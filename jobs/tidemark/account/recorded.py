@@ -126,7 +126,7 @@ class Recorded:
         return pl.concat([_as(phases, facts.SEGMENTS), _as(waits, facts.SEGMENTS)])
 
     def running(self, sub_topology: str) -> tuple[str, str] | None:
-        """Returns owner and detail of what a stream does by its newest heartbeat; None: its row of a batch is newer, and
+        """Returns owner and detail of what a stream does by its newest heartbeat; None: a row of a batch is newer, and
         tells what was done until then.
         """
         is_its = pl.col("sub_topology") == sub_topology

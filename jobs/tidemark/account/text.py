@@ -26,11 +26,13 @@ def told(explanation: Explanation) -> str:
     'about 36 records of `orders` that usually come were not produced; this explains 100 % of 36 records'
     >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(Leaf(owner="operator", detail="top"),), broken=3))
     'rows of `top` are not as they are declared'
+    >>> worked = Leaf(owner="operator", detail="top", amount_ms=479)
+    >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(worked,), explained=1.0, broken=9, is_of_batches=True))
+    'the operator `top` worked for 479 ms; this explains 100 % of 9 batches over the limit, which is one for windows'
     """
     match explanation.answer:
         case Answer.EXPLAINED:
-            what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
-            whole = f"this explains {explanation.explained:.0%} of {explanation.broken:,} {what}".replace("%", " %")
+            whole = f"this explains {explanation.explained:.0%} of {_judged(explanation)}".replace("%", " %")
             known = [] if explanation.has_history else [NO_HISTORY]
             # Of a broken contract it is not counted which of the rows are whose.
             is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
@@ -49,6 +51,14 @@ def told(explanation: Explanation) -> str:
             return "the promise is kept"
         case Answer.NOT_KNOWN:
             return "no cause is known"
+
+
+def _judged(explanation: Explanation) -> str:
+    """Returns how many results broke the promise, and what they are."""
+    if explanation.is_of_batches:
+        return f"{explanation.broken:,} batches over the limit, which is one for windows"
+    what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
+    return f"{explanation.broken:,} {what}"
 
 
 def did(leaf: Leaf) -> str:

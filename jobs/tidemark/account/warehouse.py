@@ -47,7 +47,8 @@ class AccountTables:
 
         They are those from *since_ms* on, and if it *has_before* of each stream the newest one before that, which may
         be old. The newest heartbeat of each stream is that of its control folder, which is written more often than rows
-        are. Of an instant in the past, what the streams did until then is told by the batches that finished later.
+        are. Of an instant in the past, what the streams did until then is told by the batches that finished later, and
+        by the heartbeat that came next.
         """
         rows = {table.name: list[pl.DataFrame]() for table in (BATCHES, HEARTBEATS, *OF_BATCHES)}
         later = list[pl.DataFrame]()
@@ -64,7 +65,8 @@ class AccountTables:
             beats = self._scan(sub.name, HEARTBEATS).filter(
                 pl.col("beat_at").is_between(utc(since_ms - HEARTBEATS_APART_MS), utc(at_ms))
             )
-            rows[HEARTBEATS.name].append(self._with_newest(beats.collect(), sub.name, at_ms))
+            of_stream = self._with_newest(beats.collect(), sub.name, at_ms)
+            rows[HEARTBEATS.name] += [of_stream, self._next_beat(sub.name, of_stream["epoch"].max(), at_ms)]
             later.append(self._told_later(sub.name, batches["batch_id"].max(), at_ms))
         frames_of = {name: pl.concat(frames, how="diagonal") for name, frames in rows.items()}
         return Recorded(**frames_of, told_later=pl.concat(later, how="diagonal"))
@@ -91,6 +93,11 @@ class AccountTables:
         is_next = rows.filter(pl.col("told_ms").is_null() | (pl.col("told_ms") == pl.col("pulse_from_boot_ms"))).height
         return pl.concat([beats, newest], how="diagonal_relaxed") if is_next else beats
 
+    def _next_beat(self, stream: str, epoch: object, at_ms: int) -> pl.DataFrame:
+        """Returns the pulse of the driver *epoch* until its first heartbeat after *at_ms*, epoch ms: gaps and clock."""
+        is_its = (pl.col("epoch") == pl.lit(epoch, pl.Int64)) & (pl.col("beat_at") > utc(at_ms))
+        return self._scan(stream, HEARTBEATS).filter(is_its).sort("beat_at").head(1).select(OF_PULSE).collect()
+
     def _told_later(self, stream: str, newest_batch: object, at_ms: int) -> pl.DataFrame:
         """Returns the batches that ran at *at_ms*, with `until_ms`, that instant by the boot clock of their driver."""
         after = newest_batch + 1 if isinstance(newest_batch, int) else 0
@@ -105,5 +112,10 @@ class AccountTables:
         return nothing_in(table) if rows is None else rows
 
 
+OF_PULSE = (
+    *("topology", "sub_topology", "beat_at", "epoch", "state", "host"),
+    *("pulse_from_boot_ms", "pulse_boot_ms", "gaps"),
+)
+"""Columns of `heartbeats` that tell of the time until a heartbeat."""
 HEARTBEATS_APART_MS = 60_000
 """A heartbeat vouches for the time since the one before it. Tables have one at least this often."""
