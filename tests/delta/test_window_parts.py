@@ -105,6 +105,15 @@ def test_a_window_waits_for_the_bound_and_then_for_the_first_record_beyond_it(tm
     }
 
 
+def test_parts_add_up_where_two_readings_of_a_clock_differ(tmp_path, monkeypatch):
+    """The wall clock, by which the window's age is told, is 2 ms further than the boot clock when the window closes."""
+    flow = Played(beginning(BOARD, tmp_path), monkeypatch)
+    flow.goes_on(1, 13, 0, 1)
+    flow.play.set_ms = 2
+    flow.goes_on(13, 15, 0, 1)
+    assert sum(flow.reported("board")[10].values()) == 4_002
+
+
 def test_the_work_of_an_operator_is_a_part(tmp_path, monkeypatch, board_until):
     flow = Played(board_until(12).copied_to(tmp_path / "play"), monkeypatch)
     flow.play.slow_ms = {"newest": 4_500}

@@ -23,8 +23,8 @@ from tidemark.model.topology import SubTopology
 
 LOOKS_BACK_MS = 3_600_000
 """Facts are read from so long before the end of the first window: a silence or an absence may have begun then."""
-AGED = ["window_start", "window_end", "leaf", "over_sla"]
-"""Columns of critical_paths by which a window is aged."""
+AGED = ["window_start", "window_end", "leaf", "over_sla", "age_ms"]
+"""Columns of critical_paths by which a window is aged; `age_ms` is its age there, null where the leaf is another one."""
 PARTS = pl.Schema(
     {
         "window_start": pl.Datetime("us", "UTC"),
@@ -42,14 +42,24 @@ PARTS = pl.Schema(
 def window_ages(ledger: Ledger, aged: pl.DataFrame) -> pl.DataFrame:
     """Returns the PARTS of the windows *aged*, which have AGED: those of a window add up to its age.
 
-    The age is by the reference clock, as instants of several hosts are compared in critical paths.
+    The age is by the reference clock, as instants of several hosts are compared in critical paths. That clock is read in
+    two ways, which may differ by some ms: the last part ends where the age of critical paths does.
     """
     ends = aged.select(*AGED, end_ms=pl.col("window_end").dt.epoch("ms"), place="leaf")
     first = ledger.facts.windows.unique(["place", "end_ms"], keep="first", maintain_order=True)
     windows = first.join(ends, on=["place", "end_ms"], maintain_order="left")
     whose = windows.with_row_index("result").select(pl.col("result").cast(pl.Int64), *AGED)
     parts = window_parts(ledger, windows.select(ledger.facts.windows.columns)).filter(pl.col("owner") != CLOCK)
-    return _summed(parts.join(whose, on="result", maintain_order="left"))
+    return _summed(_reaching(parts.join(whose, on="result", maintain_order="left")))
+
+
+def _reaching(parts: pl.DataFrame) -> pl.DataFrame:
+    """Returns *parts*, of which the last one of each `result` that stays above 0 ends with its `age_ms`."""
+    lacking_ms = (pl.col("age_ms").first() - pl.col("ms").sum()).fill_null(0)
+    ended_ms = pl.when(pl.col("ms") > -lacking_ms).then(pl.col("ended_ms"))
+    is_last = pl.int_range(pl.len()) == pl.coalesce(ended_ms.arg_max(), 0)
+    more_ms = pl.when(is_last).then(lacking_ms).otherwise(0)
+    return parts.with_columns(ms=pl.col("ms") + more_ms.over("result"))
 
 
 def unfinished_age(now: StreamsNow, reached: pl.DataFrame, behind: SubTopology) -> pl.DataFrame:
@@ -58,7 +68,7 @@ def unfinished_age(now: StreamsNow, reached: pl.DataFrame, behind: SubTopology) 
     *reached* is a row with AGED, whose leaf is the operator before it: since that one finished the window, the time is
     that of the driver.
     """
-    ledger = Ledger.of(now.facts)
+    ledger, reached = Ledger.of(now.facts), reached.with_columns(age_ms=pl.lit(None, pl.Int64))
     parts, end_ms = window_ages(ledger, reached), reached["window_end"].dt.epoch("ms").item()
     since_ms = end_ms + int(parts["ms"].sum())
     span = {"stream": [now.name(behind)], "began_ms": [since_ms], "ended_ms": [now.at_ms], "error_ms": [0]}
