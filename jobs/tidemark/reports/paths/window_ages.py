@@ -24,7 +24,7 @@ from tidemark.model.topology import SubTopology
 LOOKS_BACK_MS = 3_600_000
 """Facts are read from so long before the end of the first window: a silence or an absence may have begun then."""
 AGED = ["window_start", "window_end", "leaf", "over_sla", "age_ms"]
-"""Columns of critical_paths by which a window is aged; `age_ms` is its age there, null where the leaf is another one."""
+"""Columns of critical_paths by which a window is aged; `age_ms` is its age there, null: it has another leaf."""
 PARTS = pl.Schema(
     {
         "window_start": pl.Datetime("us", "UTC"),
@@ -42,8 +42,8 @@ PARTS = pl.Schema(
 def window_ages(ledger: Ledger, aged: pl.DataFrame) -> pl.DataFrame:
     """Returns the PARTS of the windows *aged*, which have AGED: those of a window add up to its age.
 
-    The age is by the reference clock, as instants of several hosts are compared in critical paths. That clock is read in
-    two ways, which may differ by some ms: the last part ends where the age of critical paths does.
+    The age is by the reference clock, as instants of several hosts are compared in critical paths. That clock is read
+    in two ways, which may differ by some ms: the last part ends where the age of critical paths does.
     """
     ends = aged.select(*AGED, end_ms=pl.col("window_end").dt.epoch("ms"), place="leaf")
     first = ledger.facts.windows.unique(["place", "end_ms"], keep="first", maintain_order=True)
