@@ -200,6 +200,17 @@ def test_the_absence_of_a_driver_that_was_drained_is_told_with_how_it_ended(heal
     assert first.remedy.startswith("restart the driver of reads: ")
 
 
+def test_work_that_windows_judge_is_explained_by_batches(healthy: Healthy, tmp_path: Path) -> None:
+    """Of six rounds in a minute the five since 250 s took `newest` 510 ms; a window is judged by another sum."""
+    world = played(healthy, tmp_path, SHOP, Slow("operator", "newest", 500, 250), 299)
+    keys = {"subject": "newest", "measure": "operator_latency_p50", "over": "1 min", "error_after": "300 ms"}
+    (spec,) = parse({world.topology.name: {"promise": {**keys, "owner": "o"}}}, world.topology, file="slas.toml")
+    assert told(cause_of(world.topology, world.layout, spec, at_ms=ms(299))) == (
+        "the operator `newest` worked for 510 ms, usually 10 ms; "
+        "this explains 100 % of 5 batches over the limit, which is one for windows"
+    )
+
+
 def test_a_driver_that_holds_its_lease_and_beats_no_more_stands_still(healthy: Healthy, tmp_path: Path) -> None:
     """The same driver, which was not killed at 250.1 s but stopped."""
     stopped = replace(STOPPED, state=StreamState.RUNNING, reason=None)
