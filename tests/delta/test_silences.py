@@ -151,9 +151,9 @@ def test_the_time_of_a_running_batch_is_that_of_the_segment_that_its_driver_tell
     healthy: Healthy, tmp_path: Path
 ) -> None:
     """A row of `heartbeats` is written every 15 s, so that the newest one is from before the batch, which hangs from
-    251.09 s on; its control folder has a heartbeat of 255 s. Without that one nobody knows whose the time is.
+    251.09 s on; its control folder has a heartbeat of 257 s. Without that one nobody knows whose the time is.
     """
-    world = played(healthy, tmp_path, SHOP, HANGS, 255)
+    world = played(healthy, tmp_path, SHOP, HANGS, 257)
     path = world.layout.stream_table("play", "reads", "heartbeats")
     rows = pl.read_delta(str(path)).sort("beat_at")
     newest = rows.row(-1, named=True)
@@ -171,12 +171,12 @@ def test_the_time_of_a_running_batch_is_that_of_the_segment_that_its_driver_tell
             state=StreamState.RUNNING,
             epoch=1,
             launch_id="",
-            at_ms=ms(255),
+            at_ms=ms(257),
             pid=1,
             doing="batch 26",
             since_ms=ms(251.02),
             host=newest["host"],
-            told=TimeTold(kept["pulse_boot_ms"][-1], newest["pulse_boot_ms"], (), segments),
+            told=TimeTold(newest["pulse_from_boot_ms"], newest["pulse_boot_ms"], (), segments),
         )
     )
     assert runs() == ("operator", "newest")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any, Self, assert_never
+from typing import Self, assert_never
 
 import polars as pl
 
@@ -27,6 +27,7 @@ from tidemark.account.owners.topic import TOPIC
 from tidemark.account.usual_numbers import numbers_before, usual_number
 from tidemark.account.warehouse import AccountTables
 from tidemark.control.folder import StreamState
+from tidemark.facts.fact_tables import nothing_in
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
 from tidemark.facts.planned_facts import has_no_news
@@ -34,6 +35,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
+from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.model.topology import SubTopology
 
 ALIVE = frozenset({StreamState.STARTING, StreamState.RUNNING})
@@ -147,7 +149,7 @@ class Lost:
         if beat is None or sign is None:
             # Queries that a job only measures have no heartbeats.
             return _Stopped.by(ABSENCE, name, self._since_ms) if newest is None else None
-        row = self._newest_beat(stream)
+        row = self.counts.newest_beat(stream, at_ms=self._at_ms)
         number, finished_ms = newest or (-1, self._since_ms)
         told_ms = max(beat.at_ms, finished_ms)
         # Of a batch without facts it is seldom known what it read.
@@ -160,14 +162,11 @@ class Lost:
         began_ms = beat.batch_started_at_ms
         if began_ms is None or finished_ms > beat.at_ms:
             return None
-        segments = row["segments"] if row else None
-        owner, detail = (segments[-1]["owner"], segments[-1]["detail"]) if segments else (DRIVER, name)
+        told = self._tables.told_until(stream, nothing_in(HEARTBEATS).collect(), self._at_ms)
+        segments = told["segments"][0] if told.height else row and row["segments"]
+        owner, detail = (segments[-1]["owner"], segments[-1]["detail"]) if segments is not None else (DRIVER, name)
         leaf = Leaf(owner=owner, detail=detail, became=UNREAD, stream=name, since_ms=began_ms)
         return _Stopped(began_ms if is_known else finished_ms, leaf)
-
-    def _newest_beat(self, stream: str) -> Mapping[str, Any] | None:
-        told = self._tables.newest_heartbeat(stream, self._at_ms)
-        return told.row(0, named=True) if told.height else self.counts.newest_beat(stream, at_ms=self._at_ms)
 
     def _has_no_news(self, stream: str) -> bool:
         sub, tables = self._topology.sub_topology(stream), self._tables

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 
@@ -65,38 +67,33 @@ class AccountTables:
             beats = self._scan(sub.name, HEARTBEATS).filter(
                 pl.col("beat_at").is_between(utc(since_ms - HEARTBEATS_APART_MS), utc(at_ms))
             )
-            of_stream = self._with_newest(beats.collect(), sub.name, at_ms)
-            rows[HEARTBEATS.name] += [of_stream, self._next_beat(sub.name, of_stream["epoch"].max(), at_ms)]
+            of_stream = beats.collect()
+            rows[HEARTBEATS.name] += [of_stream, self.told_until(sub.name, of_stream, at_ms)]
             later.append(self._told_later(sub.name, batches["batch_id"].max(), at_ms))
         frames_of = {name: pl.concat(frames, how="diagonal") for name, frames in rows.items()}
         return Recorded(**frames_of, told_later=pl.concat(later, how="diagonal"))
 
-    def newest_heartbeat(self, stream: str, at_ms: int) -> pl.DataFrame:
-        """Returns the heartbeat of *stream* in its control folder as a row of `heartbeats`; empty if it is later than
-        *at_ms*, epoch ms, tells nothing of its time, or may not be read.
+    def told_until(self, stream: str, beats: pl.DataFrame, at_ms: int) -> pl.DataFrame:
+        """Returns what heartbeats of *stream* tell of the time from the newest of its *beats* until *at_ms*, epoch ms.
+
+        They are the next row, and the one in the control folder, if this user may read it; both may be later. Rows
+        between them may still be to be written: until then nobody knows of a pause in their time.
         """
+        epoch, is_its = beats["epoch"].max(), pl.col("beat_at") > utc(at_ms)
+        is_its = is_its if epoch is None else is_its & (pl.col("epoch") == epoch)
+        found = [self._scan(stream, HEARTBEATS).filter(is_its).sort("beat_at").head(1).collect()]
         with suppress(PermissionError):
             beat = Control(self.layout.control(self.topology.name, stream)).heartbeat()
-            if beat is not None and beat.told is not None and beat.at_ms <= at_ms:
+            if beat is not None and beat.told is not None:
                 same = {"topology": self.topology.name, "sub_topology": stream}
-                return pl.DataFrame(rows_of(HEARTBEATS, [beat.columns], **same))
-        return nothing_in(HEARTBEATS).collect()
-
-    def _with_newest(self, beats: pl.DataFrame, stream: str, at_ms: int) -> pl.DataFrame:
-        """Returns *beats* with the newest heartbeat, unless it comes after rows that are still to be written: its time
-        begins with the newest row.
-        """
-        newest = self.newest_heartbeat(stream, at_ms)
-        rows = newest.select("epoch", "pulse_from_boot_ms").join(
-            beats.group_by("epoch").agg(told_ms=pl.max("pulse_boot_ms")), on="epoch", how="left"
+                found.append(pl.DataFrame(rows_of(HEARTBEATS, [beat.columns], **same)))
+        told = _until(pl.concat(found, how="diagonal_relaxed"), at_ms)
+        known = beats.group_by("epoch").agg(told_ms=pl.max("pulse_boot_ms"))
+        newer = told.join(known, on="epoch", how="left", maintain_order="left").filter(
+            pl.col("told_ms").is_null() | (pl.col("told_ms") < pl.col("pulse_boot_ms"))
         )
-        is_next = rows.filter(pl.col("told_ms").is_null() | (pl.col("told_ms") == pl.col("pulse_from_boot_ms"))).height
-        return pl.concat([beats, newest], how="diagonal_relaxed") if is_next else beats
-
-    def _next_beat(self, stream: str, epoch: object, at_ms: int) -> pl.DataFrame:
-        """Returns the pulse of the driver *epoch* until its first heartbeat after *at_ms*, epoch ms: gaps and clock."""
-        is_its = (pl.col("epoch") == pl.lit(epoch, pl.Int64)) & (pl.col("beat_at") > utc(at_ms))
-        return self._scan(stream, HEARTBEATS).filter(is_its).sort("beat_at").head(1).select(OF_PULSE).collect()
+        from_ms = pl.min_horizontal("told_ms", "pulse_from_boot_ms")
+        return newer.with_columns(pulse_from_boot_ms=from_ms).drop("told_ms").tail(1)
 
     def _told_later(self, stream: str, newest_batch: object, at_ms: int) -> pl.DataFrame:
         """Returns the batches that ran at *at_ms*, with `until_ms`, that instant by the boot clock of their driver."""
@@ -112,10 +109,23 @@ class AccountTables:
         return nothing_in(table) if rows is None else rows
 
 
-OF_PULSE = (
-    *("topology", "sub_topology", "beat_at", "epoch", "state", "host"),
-    *("pulse_from_boot_ms", "pulse_boot_ms", "gaps"),
-)
-"""Columns of `heartbeats` that tell of the time until a heartbeat."""
+def _until(beats: pl.DataFrame, at_ms: int) -> pl.DataFrame:
+    """Returns what *beats* tell of the time until *at_ms*, epoch ms, as heartbeats of then."""
+    rows: list[dict[str, Any]] = []
+    for row in beats.drop_nulls("pulse_boot_ms").iter_rows(named=True):
+        later_ms = max(0, round(row["beat_at"].timestamp() * 1_000) - at_ms)
+        until_ms = row["pulse_boot_ms"] - later_ms
+        if until_ms <= row["pulse_from_boot_ms"]:
+            continue
+        segments = [
+            {**segment, "ended_ms": min(segment["ended_ms"], until_ms)}
+            for segment in row["segments"] or ()
+            if segment["began_ms"] < until_ms
+        ]
+        beat_at = row["beat_at"] - timedelta(milliseconds=later_ms)
+        rows.append({**row, "beat_at": beat_at, "pulse_boot_ms": until_ms, "segments": segments or None})
+    return pl.DataFrame(rows, schema=beats.schema)
+
+
 HEARTBEATS_APART_MS = 60_000
 """A heartbeat vouches for the time since the one before it. Tables have one at least this often."""
