@@ -163,8 +163,9 @@ class Lost:
         if began_ms is None or finished_ms > beat.at_ms:
             return None
         told = self._tables.told_until(stream, nothing_in(HEARTBEATS).collect(), self._at_ms)
-        segments = told["segments"][0] if told.height else row and row["segments"]
-        owner, detail = (segments[-1]["owner"], segments[-1]["detail"]) if segments is not None else (DRIVER, name)
+        beats = [*told.rows(named=True), *([] if row is None else [row])]
+        segments = beats[0]["segments"] if beats else None
+        owner, detail = (segments[-1]["owner"], segments[-1]["detail"]) if segments else (DRIVER, name)
         leaf = Leaf(owner=owner, detail=detail, became=UNREAD, stream=name, since_ms=began_ms)
         return _Stopped(began_ms if is_known else finished_ms, leaf)
 
