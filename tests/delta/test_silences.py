@@ -258,14 +258,15 @@ def test_a_topology_that_has_never_run_has_no_account(healthy: Healthy, tmp_path
 
 
 def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path: Path) -> None:
-    """The record that waits is taken to have been written as usual, so that all that is unusual is the work."""
+    """Of 4,102 ms beyond what is usual `newest` has 3,900. The rest was before the record arrived, whose partition is
+    not known."""
     world = played(healthy, tmp_path, SHOP, HANGS, 255)
     first, *remarks = why_document(world.layout.warehouse, world.topology, at_ms=ms(255), operator="board").findings
     assert first.line.startswith(
-        f"operator: board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
+        f"operator (95 %): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
         "usually 10 ms; `tidemark path` shows "
     )
     assert remarks == []  # such as that nothing is wrong with `board`
     told = {"owner": "operator", "detail": "newest", "amount_ms": 3_900, "records": None}
     assert told.items() <= first.row.items()
-    assert first.share == pytest.approx(1)
+    assert first.share == pytest.approx(3_900 / 4_102)

@@ -8,17 +8,16 @@ yet; where nothing is open, shares of records explain them, as they do numbers o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
 
 import polars as pl
 
 from tidemark.account.clocks import driver_clocks
 from tidemark.account.configured import configured_lengths, source_of_volume
 from tidemark.account.contract import owner_of_contract
-from tidemark.account.excess import Judged, Owned, explain
+from tidemark.account.excess import Judged, explain
 from tidemark.account.explanation import Answer, Became, CausingOwner, Explanation, Leaf
 from tidemark.account.facts import MS, AccountFacts
 from tidemark.account.ledger import Ledger
@@ -260,7 +259,6 @@ class JudgedPromise:
         usual_share: float | None = None,
         judged: int = 1,
         is_open: bool = False,
-        assumed: Mapping[Owned, int] = MappingProxyType({}),
     ) -> Judged:
         movers = [name for name in OWNERS if can_move(name, self.spec.measure)]
         return Judged(
@@ -272,7 +270,6 @@ class JudgedPromise:
             usual_share=usual_share,
             judged=judged,
             is_open=is_open,
-            assumed=assumed,
         )
 
     # The oldest result that is not visible yet
@@ -424,7 +421,6 @@ class JudgedPromise:
             results=pl.concat([known, pl.DataFrame([row], schema=known.schema)]),
             parts=pl.concat([parts, found.parts.with_columns(result=pl.lit(-1, pl.Int64()))]),
             is_open=True,
-            assumed=found.assumed,
         )
 
 

@@ -62,7 +62,6 @@ class Judged:
         usual_share: of the results before that broke the promise, 0 to 1; None: there are none.
         judged: how many results were judged with the broken ones.
         is_open: the broken result is not visible yet.
-        assumed: lengths, ms, of parts of the broken result that nobody measured, and that are taken to be as usual.
     """
 
     results: pl.DataFrame
@@ -73,7 +72,6 @@ class Judged:
     usual_share: float | None = None
     judged: int = 0
     is_open: bool = False
-    assumed: Mapping[Owned, int] = field(default_factory=dict)
 
     def sums(self, results: pl.DataFrame) -> pl.DataFrame:
         """Returns the SUMS of *results*."""
@@ -155,26 +153,15 @@ def _expected(judged: Judged) -> _Expected:
             (owner, detail, stream): judged.configured.get((owner, detail), judged.configured.get((owner, None), 0))
             for owner, detail, stream in broken.select(OWNED).unique().rows()
         }
-        lengths_ms = {owned: ms for owned, ms in configured.items() if ms}
-        return _Expected(_with_assumed(lengths_ms, judged.assumed), {}, {}, has_history=False)
-    lengths_ms, records, varying_ms = {}, dict[Owned, int](), dict[Owned, float]()
+        return _Expected({owned: ms for owned, ms in configured.items() if ms}, {}, {}, has_history=False)
+    lengths_ms, records, varying_ms = dict[Owned, int](), dict[Owned, int](), dict[Owned, float]()
     for owned, rows in _by_owner(judged.sums(kept)):
         lengths_ms[owned] = median_of_all(rows["ms"], rows["n"], whole)
         of_batches = rows.drop_nulls("records")
         if of_batches.height:
             records[owned] = median_of_all(of_batches["records"], of_batches["n"], int(of_batches["n"].sum()))
             varying_ms[owned] = _varying_ms(of_batches, records[owned], lengths_ms[owned])
-    return _Expected(_with_assumed(lengths_ms, judged.assumed), records, varying_ms, has_history=True)
-
-
-def _with_assumed(lengths_ms: Mapping[Owned, int], assumed: Mapping[Owned, int]) -> Mapping[Owned, int]:
-    """Returns *lengths_ms* with what is *assumed* of a source in place of what is expected of its partitions."""
-
-    def of_source(owned: Owned) -> Node:
-        return owned[0], owned[1].split("/")[0]
-
-    sources = {of_source(owned) for owned in assumed}
-    return {owned: ms for owned, ms in lengths_ms.items() if of_source(owned) not in sources} | dict(assumed)
+    return _Expected(lengths_ms, records, varying_ms, has_history=True)
 
 
 def _varying_ms(rows: pl.DataFrame, usual_records: int, usual_ms: int) -> float:

@@ -8,19 +8,17 @@ has a row that its reader lacks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
 
 from tidemark.account.configured import holding_setting, hop_into
-from tidemark.account.excess import OWNED, Owned
 from tidemark.account.facts import BATCHES, READS, RESULTS
 from tidemark.account.ledger import Ledger
 from tidemark.account.now import StreamsNow
 from tidemark.account.owners.allowed_lateness import ALLOWED_LATENESS
 from tidemark.account.owners.max_drift import MAX_DRIFT
-from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.window import WINDOW
 from tidemark.account.records import record_parts
 from tidemark.account.steps import PARTS
@@ -35,15 +33,10 @@ Read = dict[str, Any]
 
 @dataclass(frozen=True)
 class OpenResult:
-    """A result that is not visible yet: its PARTS until now, and its age, ms.
-
-    `assumed` are the lengths, ms, of parts that nobody measured and that are taken to be as usual, by owner, detail and
-    stream.
-    """
+    """A result that is not visible yet: its PARTS until now, and its age, ms."""
 
     parts: pl.DataFrame
     age_ms: int
-    assumed: Mapping[Owned, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,12 +60,9 @@ class OpenRecords:
                 return self._walked(stream, place, read)
             writer = self.now.topology.sub_topology(hop.upstream)
             return self._in_stream(writer, hop.repartition, shown_at=shown_at)
-        found, left = self._drifting(sub, place), self._left(stream)
-        if found is not None or left is not None:
-            return found or self._walked(stream, place, left or {})
-        read = self._unfinished(sub, shown_at)
-        walked = None if read is None else self._walked(stream, place, read)
-        return walked and replace(walked, assumed=_as_written(walked.parts))
+        found = self._drifting(sub, place)
+        read = self._left(stream) or self._unfinished(sub, shown_at)
+        return found or (None if read is None else self._walked(stream, place, read))
 
     def _unread_row(self, stream: str, hop: HopSource) -> Read | None:
         """Returns the first row that the writer of *hop* has shown and *stream* has not; None: there is none."""
@@ -253,12 +243,6 @@ class OpenRecords:
         }
         parts = record_parts(Ledger.of(facts), pl.DataFrame([result], schema=RESULTS))
         return OpenResult(parts, at_ms - int(row["event_ms"]))
-
-
-def _as_written(parts: pl.DataFrame) -> Mapping[Owned, int]:
-    """Returns how long it took to write a record, by *parts* of its age."""
-    written = parts.filter(pl.col("owner") == PRODUCER).group_by(OWNED).agg(pl.sum("ms"))
-    return {(owner, detail, stream): ms for owner, detail, stream, ms in written.rows()}
 
 
 def first_end_ms(windows: Windows, event_ms: int) -> int:
