@@ -633,7 +633,7 @@ def test_an_incident_opens_once_and_resolves_after_some_time(warehouse, own_proj
     assert incident["incident"] == "fresh-20260202T024020"  # NOW is 2026-02-02T02:40:00Z
     assert (incident["verdict"], incident["severity"], incident["culprit"]) == ("error", "critical", "events")
     assert incident["message"] == "staleness of changes is 20.5 s; warning from 1 s on, error from 10 s on"
-    assert incident["blocked_by"].startswith("the records of `events`, not produced; ")
+    assert incident["blocked_by"].startswith("the records of `events` were not produced; ")
     (alert,) = (row for row in warehouse.report(ALERTS) if row["change"] == "opened" and row["sla"] == "fresh")
     assert (alert["topics"], alert["tables"]) == (["alarms"], ["reader/copy"])
     quiet = {row["run_id"]: row["excluded_because"] for row in warehouse.report(SLA_RESULTS)}

@@ -83,7 +83,9 @@ def test_a_silent_partition_is_one_page_beside_a_promise_about_numbers(healthy: 
     assert page == ("producer", "events/1", "opened")
     (alert,) = stored(world.layout, "play", ALERTS)
     assert alert["slas"] == ["enough_records", "time_goes_on"]
-    assert alert["blocked_by"].startswith("18 records of `events` partition 1, not produced")
+    assert alert["blocked_by"].startswith(
+        "about 18 records of `events` partition 1 that usually come were not produced"
+    )
 
 
 def test_two_faults_are_two_pages_and_each_ends_by_itself(healthy: Healthy, tmp_path: Path) -> None:

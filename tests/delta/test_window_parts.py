@@ -105,6 +105,18 @@ def test_a_window_waits_for_the_bound_and_then_for_the_first_record_beyond_it(tm
     }
 
 
+@pytest.mark.parametrize(("set_ms", "of_clock"), [(2, []), (500, [500])])
+def test_parts_add_up_where_two_readings_of_a_clock_differ(tmp_path, monkeypatch, set_ms, of_clock):
+    """The wall clock, by which the window's age is told, is further than the boot clock when the window closes."""
+    flow = Played(beginning(BOARD, tmp_path), monkeypatch)
+    flow.goes_on(1, 13, 0, 1)
+    flow.play.set_ms = set_ms
+    flow.goes_on(13, 15, 0, 1)
+    parts = flow.reported("board")[10]
+    assert sum(parts.values()) == 4_000 + set_ms
+    assert [ms for (owner, _), ms in parts.items() if owner == "clock"] == of_clock
+
+
 def test_the_work_of_an_operator_is_a_part(tmp_path, monkeypatch, board_until):
     flow = Played(board_until(12).copied_to(tmp_path / "play"), monkeypatch)
     flow.play.slow_ms = {"newest": 4_500}

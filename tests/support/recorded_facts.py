@@ -18,7 +18,7 @@ from tidemark.model.topology import Topology
 from tidemark.storage.delta.tables import scan
 from tidemark.storage.warehouse import is_table
 
-TABLES_READ = [field.name for field in fields(Recorded)]
+TABLES_READ = [field.name for field in fields(Recorded) if field.name != "told_later"]
 
 
 def recorded_facts(warehouse: Path, topology: Topology) -> AccountFacts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import polars as pl
@@ -78,7 +78,7 @@ def cause_in(known: Known, spec: SlaSpec) -> Explanation:
         case ExplainedBy.INTERVALS:
             return promise.of_open_interval() or explain(promise.intervals())
         case ExplainedBy.WORK:
-            return explain(promise.work())
+            return replace(explain(promise.work()), is_of_batches=True)
         case ExplainedBy.OPEN_RESULT:
             return promise.of_open_result() or promise.of_silence()
         case ExplainedBy.NUMBERS:
@@ -292,7 +292,9 @@ class JudgedPromise:
         tables, at_ms = self.known.tables, self.known.at_ms
         if self.spec.measure is STALENESS:
             return shares_of_records(tables, self.spec, at_ms=at_ms)
-        source = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
+        of_stream = source_of_volume(self.topology)[f"{self.topology.name}/{self.sub_topology.name}"]
+        is_of_source = any(each.name == self.spec.subject for each in self.topology.outside_sources)
+        source = self.spec.subject if is_of_source else of_stream
         shares = shares_since_newest_row(tables, [source], at_ms=at_ms)
         # Where no record is known to be missing, time stands still all the same.
         return shares if shares.leaves else _of_one(Leaf(owner=TOPIC, detail=source, became=Became.NOT_PRODUCED))

@@ -55,6 +55,7 @@ class Leaf:
         largest_ms: the largest excess in one result, ms; of late records the age of the oldest one when it arrived.
         usual_ms: what was expected of it in a result, ms.
         records: how many records it kept from being counted. None: it is not about numbers of records.
+        is_estimate: nobody counted *records*: so many usually come in such a time.
         usual_records: how many that usually are.
         share: of the whole excess, 0 to 1.
         touched: results that broke the promise, and of whose excess it has a part.
@@ -72,6 +73,7 @@ class Leaf:
     largest_ms: int | None = None
     usual_ms: int | None = None
     records: int | None = None
+    is_estimate: bool = False
     usual_records: int | None = None
     share: float = 1.0
     touched: int = 0
@@ -107,6 +109,7 @@ class Explanation:
         leaves: at least a tenth of the whole excess each, the largest first.
         explained: the share of *broken* that would be kept with the causes back at what is expected of them, 0 to 1.
         broken: results that broke the promise; for a number of records, the records that are missing or too many.
+        is_of_batches: the results are batches in which an operator worked. The promise is judged by windows.
         results: all results that were judged with them.
         usual_share: of results that broke it in the history, 0 to 1; None: there is no history.
         has_history: False: what is expected is what the file says, or 0.
@@ -120,3 +123,4 @@ class Explanation:
     results: int = 0
     usual_share: float | None = None
     has_history: bool = True
+    is_of_batches: bool = False

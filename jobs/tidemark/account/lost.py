@@ -24,9 +24,10 @@ from tidemark.account.owners.max_records import MAX_RECORDS
 from tidemark.account.owners.pause import PAUSE
 from tidemark.account.owners.producer import PRODUCER
 from tidemark.account.owners.topic import TOPIC
-from tidemark.account.usual_numbers import usual_number
+from tidemark.account.usual_numbers import numbers_before, usual_number
 from tidemark.account.warehouse import AccountTables
 from tidemark.control.folder import StreamState
+from tidemark.facts.fact_tables import nothing_in
 from tidemark.facts.heartbeat_facts import HeartbeatFacts
 from tidemark.facts.liveness import drivers_of
 from tidemark.facts.planned_facts import has_no_news
@@ -34,6 +35,7 @@ from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
+from tidemark.model.tables.catalog import HEARTBEATS
 from tidemark.model.topology import SubTopology
 
 ALIVE = frozenset({StreamState.STARTING, StreamState.RUNNING})
@@ -53,8 +55,12 @@ class Lost:
 
     @property
     def has_history(self) -> bool:
-        """Whether anything was read before."""
-        return self.counts.reads.filter(pl.col("finished_ms") <= self._since_ms, pl.col("n") > 0).height > 0
+        """Whether what came in several times as long as those that are judged says what is usual."""
+        return any(self._has_history(name, span) for name, span in self._spans.items())
+
+    def _has_history(self, stream: str, span: Span) -> bool:
+        read = self.counts.reads.filter(pl.col("sub_topology") == stream)
+        return len(numbers_before(read["finished_ms"].to_numpy(), read["n"].to_numpy(), span)) > 0
 
     def before(self, operator: str) -> Iterator[Loss]:
         """Yields what *operator* did not get."""
@@ -156,7 +162,9 @@ class Lost:
         began_ms = beat.batch_started_at_ms
         if began_ms is None or finished_ms > beat.at_ms:
             return None
-        segments = row["segments"] if row else None
+        told = self._tables.told_until(stream, nothing_in(HEARTBEATS).collect(), self._at_ms)
+        beats = [*told.rows(named=True), *([] if row is None else [row])]
+        segments = beats[0]["segments"] if beats else None
         owner, detail = (segments[-1]["owner"], segments[-1]["detail"]) if segments else (DRIVER, name)
         leaf = Leaf(owner=owner, detail=detail, became=UNREAD, stream=name, since_ms=began_ms)
         return _Stopped(began_ms if is_known else finished_ms, leaf)
@@ -220,7 +228,7 @@ class _Usual:
     def _loss(self, leaf: Leaf, missing: Callable[[int], float]) -> Iterator[Loss]:
         excess, records = missing(self._span.since_ms), round(missing(self.since_ms))
         if excess > 0:
-            yield Loss(replace(leaf, records=records, usual_records=0), excess)
+            yield Loss(replace(leaf, records=records, is_estimate=True, usual_records=0), excess)
 
     def _usual(self, length_ms: int) -> float:
         if length_ms <= 0:

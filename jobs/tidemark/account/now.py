@@ -15,6 +15,7 @@ from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.owners.broker import BROKER
 from tidemark.account.owners.pause import PAUSE
 from tidemark.account.owners.trigger import TRIGGER
+from tidemark.account.owners.unknown import UNKNOWN
 from tidemark.account.recorded import Recorded
 from tidemark.account.unfinished import OPEN, RUNNING, open_parts, until_now
 from tidemark.account.warehouse import AccountTables
@@ -82,20 +83,21 @@ class StreamsNow:
     def owner(self, sub: SubTopology) -> tuple[str, str]:
         """Returns whose the time of *sub* is now: the segment that its newest heartbeat names, unless it is gone.
 
-        A driver that holds its lease and beats no more stands still. Of an instant in the past the heartbeat after it
-        tells whether it was so.
+        Where it names none that began after its newest batch, nobody knows. A driver that holds its lease and beats no
+        more stands still. Of an instant in the past the heartbeat after it tells whether it was so.
         """
         stream, driver = self.name(sub), self._drivers[sub.name]
         if driver.liveness not in HAS_DRIVER or driver.liveness is Liveness.STARTING or driver.was_replaced:
             return ABSENCE, stream
         if driver.stood_still or has_missed_beats(driver, self.at_ms):
             return (PAUSE if driver.evidence.is_held else ABSENCE), stream
-        segments = self.ledger.facts.segments.filter(pl.col("stream") == stream).sort("driver", "ended_ms")
-        newest, sign = segments.tail(1).select("owner", "detail", "driver").rows(), driver.evidence.newest
+        newest = self.ledger.facts.segments.filter(pl.col("stream") == stream)["driver"].max()
+        sign = driver.evidence.newest
         # A driver that has told nothing of its time has not looked yet.
-        if not newest or (sign is not None and sign.epoch > newest[0][-1]):
+        if not isinstance(newest, int) or (sign is not None and sign.epoch > newest):
             return ABSENCE, stream
-        return newest[0][:2]
+        # What was done last is not what is done since.
+        return self.recorded.running(sub.name) or (UNKNOWN, "segment")
 
     def nobody_looks(self, sub: SubTopology) -> bool:
         """Returns True if no driver of *sub* looks for records now."""

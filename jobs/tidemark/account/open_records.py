@@ -108,16 +108,15 @@ class OpenRecords:
         has_found = found_ms is not None and not self.now.has_no_news(sub)
         if not has_found and not self.now.nobody_looks(sub):
             return None
-        looked_ms = found_ms if has_found else self.now.last_look_ms(stream)
-        if looked_ms is None:
+        looked_ms = self.now.last_look_ms(stream, before_ms=found_ms if has_found else None)
+        until_ms = found_ms if has_found and found_ms is not None else self.now.at_ms
+        if looked_ms is None and not has_found:
             return None
-        event_ms, delay_ms = self._next_record(stream, shown_at, looked_ms)
-        if has_found:
-            # The look before this one did not see it.
-            excluded_ms = self.now.last_look_ms(stream, before_ms=looked_ms) or event_ms
-            arrived_ms, event_ms = looked_ms, max(event_ms, excluded_ms - delay_ms)
-        else:
-            arrived_ms = min(self.now.at_ms, max(looked_ms, event_ms + delay_ms))
+        event_ms, delay_ms = self._next_record(stream, shown_at, until_ms if looked_ms is None else looked_ms)
+        if looked_ms is not None:
+            # That look did not see it: in a silence before, there was no record that anybody could have made wait.
+            event_ms = max(event_ms, looked_ms - delay_ms)
+        arrived_ms = min(event_ms + delay_ms, until_ms)
         source = next(o for o in sub.sources if o.name not in sub.table_inputs())
         return {"input": source.name, "event_ms": min(event_ms, arrived_ms), "arrived_ms": arrived_ms}
 

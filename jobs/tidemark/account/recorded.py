@@ -10,7 +10,7 @@ table does not say is missing, and the account calls its time `unknown`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import assert_never
 
 import polars as pl
@@ -41,7 +41,11 @@ ENOUGH = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """Rows of tables of all streams of a topology, each with `sub_topology`."""
+    """Rows of tables of all streams of a topology, each with `sub_topology`.
+
+    `told_later` are rows of `batches` that finished after the instant that is asked about, and tell what was done until
+    then: `until_ms`, boot.
+    """
 
     batches: pl.DataFrame
     operator_batches: pl.DataFrame
@@ -49,6 +53,7 @@ class Recorded:
     operator_windows: pl.DataFrame
     heartbeats: pl.DataFrame
     topology_changes: pl.DataFrame
+    told_later: pl.DataFrame = field(default_factory=pl.DataFrame)
 
     def facts(self, topology: Topology) -> AccountFacts:
         """Returns the facts of the streams of *topology*, without what is usual (`with_usual`)."""
@@ -87,7 +92,12 @@ class Recorded:
 
     def _segments(self) -> pl.DataFrame:
         """Returns the phases of batches, and what the newest heartbeat of each driver adds to them."""
-        told = self.batches.select(STREAM, "phases", "phases_boot_ms", driver="epoch").drop_nulls("phases")
+        finished = self.batches.with_columns(until_ms="phases_boot_ms")
+        told = (
+            pl.concat([finished, self.told_later], how="diagonal_relaxed")
+            .select(STREAM, "phases", "phases_boot_ms", "until_ms", driver="epoch")
+            .drop_nulls("phases")
+        )
         phases = (
             told.with_row_index("told")
             .explode("phases")
@@ -95,9 +105,10 @@ class Recorded:
             # Phases have lengths, and end at an instant.
             .with_columns(after_ms=pl.col("ms").reverse().cum_sum().reverse().over("told"))
             .with_columns(began_ms=pl.col("phases_boot_ms") - pl.col("after_ms"))
-            .with_columns(ended_ms=pl.col("began_ms") + pl.col("ms"))
+            .with_columns(ended_ms=pl.min_horizontal(pl.col("began_ms") + pl.col("ms"), "until_ms"))
+            .filter(pl.col("began_ms") <= pl.col("ended_ms"))
         )
-        ends = told.group_by(DRIVER).agg(told_until_ms=pl.max("phases_boot_ms"))
+        ends = told.group_by(DRIVER).agg(told_until_ms=pl.max("until_ms"))
         newest = (
             self.heartbeats.select(STREAM, "segments", "pulse_boot_ms", driver="epoch")
             .drop_nulls("segments")
@@ -118,6 +129,19 @@ class Recorded:
             .with_columns(batch_id=pl.when(pl.col("batch_id") == NEXT).then("after_newest").otherwise("batch_id"))
         )
         return pl.concat([_as(phases, facts.SEGMENTS), _as(waits, facts.SEGMENTS)])
+
+    def running(self, sub_topology: str) -> tuple[str, str] | None:
+        """Returns owner and detail of what a stream does by its newest heartbeat; None: a row of a batch is newer, and
+        tells what was done until then.
+        """
+        is_its = pl.col("sub_topology") == sub_topology
+        beats = self.heartbeats.filter(is_its).drop_nulls("segments").sort("epoch", "pulse_boot_ms").tail(1)
+        if beats.is_empty():
+            return None
+        segment, epoch = beats["segments"][0][-1], beats["epoch"][0]
+        told_ms = self.batches.filter(is_its, pl.col("epoch") == epoch)["phases_boot_ms"].max()
+        is_newer = isinstance(told_ms, int) and segment["ended_ms"] <= told_ms
+        return None if is_newer else (segment["owner"], segment["detail"])
 
     def _tasks(self) -> pl.DataFrame:
         epochs = self.batches.select("sub_topology", "batch_id", driver="epoch")

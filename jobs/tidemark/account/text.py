@@ -21,16 +21,18 @@ def told(explanation: Explanation) -> str:
     '`orders` partition 0 was written 9.1 s late, usually 300 ms; this explains 93 % of 41 late results'
     >>> told(Explanation(answer=Answer.AS_USUAL, usual_share=0.12))
     'as usual: 12 % of the results before were late, too'
-    >>> unread = Leaf(owner="topic", detail="orders", records=36, became=Became.NOT_PRODUCED)
+    >>> unread = Leaf(owner="topic", detail="orders", records=36, is_estimate=True, became=Became.NOT_PRODUCED)
     >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(unread,), explained=1.0, broken=36))
-    '36 records of `orders`, not produced; this explains 100 % of 36 records'
+    'about 36 records of `orders` that usually come were not produced; this explains 100 % of 36 records'
     >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(Leaf(owner="operator", detail="top"),), broken=3))
     'rows of `top` are not as they are declared'
+    >>> worked = Leaf(owner="operator", detail="top", amount_ms=479)
+    >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(worked,), explained=1.0, broken=9, is_of_batches=True))
+    'the operator `top` worked for 479 ms; this explains 100 % of 9 batches over the limit, which is one for windows'
     """
     match explanation.answer:
         case Answer.EXPLAINED:
-            what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
-            whole = f"this explains {explanation.explained:.0%} of {explanation.broken:,} {what}".replace("%", " %")
+            whole = f"this explains {explanation.explained:.0%} of {_judged(explanation)}".replace("%", " %")
             known = [] if explanation.has_history else [NO_HISTORY]
             # Of a broken contract it is not counted which of the rows are whose.
             is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
@@ -51,6 +53,14 @@ def told(explanation: Explanation) -> str:
             return "no cause is known"
 
 
+def _judged(explanation: Explanation) -> str:
+    """Returns how many results broke the promise, and what they are."""
+    if explanation.is_of_batches:
+        return f"{explanation.broken:,} batches over the limit, which is one for windows"
+    what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
+    return f"{explanation.broken:,} {what}"
+
+
 def did(leaf: Leaf) -> str:
     """Returns what the owner of *leaf* did, with its whole length and what is usual of it.
 
@@ -58,6 +68,8 @@ def did(leaf: Leaf) -> str:
     'the process of `shop/revenue` stood still for 12 s'
     >>> did(Leaf(owner="producer", detail="orders/0", amount_ms=-3_000_000))
     'records of `orders` partition 0 are 50 min ahead of the clock'
+    >>> did(Leaf(owner="spark", detail="commit", stream="shop/top", amount_ms=2_430, usual_ms=1))
+    "Spark's own work for `shop/top`, `commit`, took 2.43 s, usually 1 ms"
     >>> did(Leaf(owner="operator", detail="top"))
     'rows of `top` are not as they are declared'
     """
@@ -83,11 +95,13 @@ def _did_to_records(leaf: Leaf, became: Became) -> str:
     >>> did(Leaf(owner="producer", detail="orders/1", records=1, **refused))
     '1 record of `orders` partition 1, quarantined: wrong_type amount'
     >>> did(Leaf(owner="topic", detail="orders", became=Became.NOT_PRODUCED))
-    'the records of `orders`, not produced'
+    'the records of `orders` were not produced'
     >>> did(Leaf(owner="absence", detail="shop/sums", became=Became.UNREAD, partition="orders/0", records=6))
     '6 records of `orders` partition 0, unread: absence of `shop/sums`'
     >>> did(Leaf(owner="topology_change", detail="more", became=Became.LATE, partition="more/0", records=6))
     '6 records of `more` partition 0, late: topology change of `more`'
+    >>> did(Leaf(owner="absence", detail="shop/sums", became=Became.UNREAD, records=24, is_estimate=True))
+    'about 24 records usually come in the time in which nobody looked for any: absence of `shop/sums`'
     """
     is_of_topic = path_of((leaf.owner, leaf.detail, leaf.stream))[0][0] == TOPIC
     records = "the records" if leaf.records is None else f"{leaf.records:,} record{'s' * (leaf.records != 1)}"
@@ -95,10 +109,17 @@ def _did_to_records(leaf: Leaf, became: Became) -> str:
     source, _, partition = of.partition("/")
     if of:
         records += f" of `{source}`" + (f" partition {partition}" if leaf.partition and partition else "")
+    records = f"about {records}" if leaf.is_estimate else records
+    whose = f"{leaf.owner.replace('_', ' ')} of {place_of(leaf)}"
+    come, were = ("comes", "was") if leaf.records == 1 else ("come", "were")
+    if became is Became.NOT_PRODUCED:
+        return f"{records}{f' that usually {come}' if leaf.is_estimate else ''} {were} not produced"
+    if became is Became.UNREAD and leaf.is_estimate:
+        return f"{records} usually {come} in the time in which nobody looked for any: {whose}"
     parts = [records]
     parts += [f"key `{leaf.key}`"] if leaf.key is not None else []
     parts += [became] if leaf.largest_ms is None else [f"up to {leaf.largest_ms // 1_000:,} s old"]
-    why = leaf.reason if is_of_topic else f"{leaf.owner.replace('_', ' ')} of {place_of(leaf)}"
+    why = leaf.reason if is_of_topic else whose
     return ", ".join(parts) + (f": {why}" if why else "")
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
+from typing import Any
 
 import polars as pl
 
 from tidemark.account.recorded import Recorded
+from tidemark.control.folder import Control
 from tidemark.facts.fact_tables import Stored, nothing_in
 from tidemark.facts.topology_tables import Scan, tables_of
+from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
@@ -44,9 +49,12 @@ class AccountTables:
         """Returns the rows of batches that had finished by *at_ms*, epoch ms.
 
         They are those from *since_ms* on, and if it *has_before* of each stream the newest one before that, which may
-        be old. Changes of the topology file are all there.
+        be old. Changes of the topology file are all there. The newest heartbeat of each stream is that of its control
+        folder, which is written more often than rows are. Of an instant in the past, what the streams did until then is
+        told by the batches that finished later, and by the heartbeat that came next.
         """
         rows = {table.name: list[pl.DataFrame]() for table in (BATCHES, HEARTBEATS, TOPOLOGY_CHANGES, *OF_BATCHES)}
+        later = list[pl.DataFrame]()
         for sub in self.topology.sub_topologies:
             finished = self._scan(sub.name, BATCHES).filter(pl.col("finished_at") <= utc(at_ms))
             is_before = pl.col("finished_at") < utc(since_ms)
@@ -60,15 +68,67 @@ class AccountTables:
             beats = self._scan(sub.name, HEARTBEATS).filter(
                 pl.col("beat_at").is_between(utc(since_ms - HEARTBEATS_APART_MS), utc(at_ms))
             )
-            rows[HEARTBEATS.name].append(beats.collect())
+            of_stream = beats.collect()
+            rows[HEARTBEATS.name] += [of_stream, self.told_until(sub.name, of_stream, at_ms)]
             # A source that began long ago may still be behind.
             changes = self._scan(sub.name, TOPOLOGY_CHANGES).filter(pl.col("decided_at") <= utc(at_ms))
             rows[TOPOLOGY_CHANGES.name].append(changes.collect())
-        return Recorded(**{name: pl.concat(frames, how="diagonal") for name, frames in rows.items()})
+            later.append(self._told_later(sub.name, batches["batch_id"].max(), at_ms))
+        frames_of = {name: pl.concat(frames, how="diagonal") for name, frames in rows.items()}
+        return Recorded(**frames_of, told_later=pl.concat(later, how="diagonal"))
+
+    def told_until(self, stream: str, beats: pl.DataFrame, at_ms: int) -> pl.DataFrame:
+        """Returns what heartbeats of *stream* tell of the time from the newest of its *beats* until *at_ms*, epoch ms.
+
+        They are the next row, and the one in the control folder, if this user may read it; both may be later. Rows
+        between them may still be to be written: until then nobody knows of a pause in their time.
+        """
+        epoch, is_its = beats["epoch"].max(), pl.col("beat_at") > utc(at_ms)
+        is_its = is_its if epoch is None else is_its & (pl.col("epoch") == epoch)
+        found = [self._scan(stream, HEARTBEATS).filter(is_its).sort("beat_at").head(1).collect()]
+        with suppress(PermissionError):
+            beat = Control(self.layout.control(self.topology.name, stream)).heartbeat()
+            if beat is not None and beat.told is not None:
+                same = {"topology": self.topology.name, "sub_topology": stream}
+                found.append(pl.DataFrame(rows_of(HEARTBEATS, [beat.columns], **same)))
+        told = _until(pl.concat(found, how="diagonal_relaxed"), at_ms)
+        known = beats.group_by("epoch").agg(told_ms=pl.max("pulse_boot_ms"))
+        newer = told.join(known, on="epoch", how="left", maintain_order="left").filter(
+            pl.col("told_ms").is_null() | (pl.col("told_ms") < pl.col("pulse_boot_ms"))
+        )
+        from_ms = pl.min_horizontal("told_ms", "pulse_from_boot_ms")
+        return newer.with_columns(pulse_from_boot_ms=from_ms).drop("told_ms").tail(1)
+
+    def _told_later(self, stream: str, newest_batch: object, at_ms: int) -> pl.DataFrame:
+        """Returns the batches that ran at *at_ms*, with `until_ms`, that instant by the boot clock of their driver."""
+        after = newest_batch + 1 if isinstance(newest_batch, int) else 0
+        # What a batch does after its entry is in the row of the next one.
+        is_next = pl.col("batch_id").is_between(after, after + 1) & (pl.col("finished_at") > utc(at_ms))
+        at_boot_ms = pl.col("started_boot_ms") + at_ms - pl.col("started_at").dt.epoch("ms")
+        until_ms = pl.min_horizontal("phases_boot_ms", at_boot_ms)
+        return self._scan(stream, BATCHES).filter(is_next).collect().with_columns(until_ms=until_ms)
 
     def _scan(self, stream: str, table: Table) -> pl.LazyFrame:
         rows = self.stored.scan(self.layout.stream_table(self.topology.name, stream, table.name))
         return nothing_in(table) if rows is None else rows
+
+
+def _until(beats: pl.DataFrame, at_ms: int) -> pl.DataFrame:
+    """Returns what *beats* tell of the time until *at_ms*, epoch ms, as heartbeats of then."""
+    rows: list[dict[str, Any]] = []
+    for row in beats.drop_nulls("pulse_boot_ms").iter_rows(named=True):
+        later_ms = max(0, round(row["beat_at"].timestamp() * 1_000) - at_ms)
+        until_ms = row["pulse_boot_ms"] - later_ms
+        if until_ms <= row["pulse_from_boot_ms"]:
+            continue
+        segments = [
+            {**segment, "ended_ms": min(segment["ended_ms"], until_ms)}
+            for segment in row["segments"] or ()
+            if segment["began_ms"] < until_ms
+        ]
+        beat_at = row["beat_at"] - timedelta(milliseconds=later_ms)
+        rows.append({**row, "beat_at": beat_at, "pulse_boot_ms": until_ms, "segments": segments or None})
+    return pl.DataFrame(rows, schema=beats.schema)
 
 
 HEARTBEATS_APART_MS = 60_000

@@ -141,6 +141,29 @@ class Heartbeat:
         """True if the driver works on a batch, which began at `since_ms`."""
         return self.doing.startswith("batch")
 
+    @property
+    def columns(self) -> dict[str, object]:
+        """What a row of `heartbeats` has of it, instants in epoch ms."""
+        told = self.told
+        return {
+            "beat_at": self.at_ms,
+            "state": self.state.value,
+            "epoch": self.epoch,
+            "batch_id": self.batch_id,
+            "step_began_at": self.since_ms,
+            "reason": self.reason,
+            "host": self.host or None,
+            "file_digest": self.digest or None,
+            "launched_by": self.launched_by or None,
+            "drained_by": self.drained_by,
+            "adopted_by": self.adopted_by,
+            "predecessor_killed_by": self.predecessor_killed_by,
+            "pulse_from_boot_ms": told and told.from_ms,
+            "pulse_boot_ms": told and told.until_ms,
+            "gaps": [gap._asdict() for gap in told.gaps] or None if told else None,
+            "segments": [segment._asdict() for segment in told.segments] or None if told else None,
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptedLoss:

@@ -22,7 +22,8 @@ class AlertCause:
         detail: which one: an operator, a source, SOURCE/PARTITION, a host, …; None: the stream says it.
         stream: whose time it was, TOPOLOGY/STREAM; None: it was spent outside of streams, or no stream is known.
         amount_ms: time beyond what is expected of it, ms; None: it is not about time, or not measured.
-        records: how many records it kept from being counted; None: it is not about numbers of records.
+        records: how many records it kept from being counted; where nobody counted any, how many usually come. None:
+            it is not about numbers of records.
         share: its share of the whole excess, 0 to 1; None: not measured.
         results: how many of the results that broke the SLA it explains; None: they were not counted.
         broken: how many results broke the SLA; None: they were not counted.

@@ -19,7 +19,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import AlertCause
 from tidemark.model.topology import Topology
 from tidemark.storage.delta.data_files import naming_damage
-from tidemark.why.causes.drivers import failed
+from tidemark.why.causes.drivers import ended
 from tidemark.why.causes.registry import rules
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding, declared
 from tidemark.why.evidence.snapshot import Scene
@@ -49,8 +49,8 @@ def accounted(scene: Scene, layout: Layout, operators: Sequence[str], *, stored:
 def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator[WhyFinding]:
     topology = scene.topology
     for leaf in explanation.leaves:
-        # Why nobody runs a stream whose driver has failed is known, and so is what to do.
-        why = failed(scene, leaf.detail) if leaf.owner == ABSENCE else None
+        # Why nobody runs a stream whose driver has failed, or was drained, is known, and so is what to do.
+        why = ended(scene, leaf.detail) if leaf.owner == ABSENCE else None
         said = [did(leaf), *([why.seen] if why else []), *([] if explanation.has_history else [NO_HISTORY])]
         name, partition = AlertCause(owner=leaf.owner, detail=leaf.detail).place
         yield WhyFinding(

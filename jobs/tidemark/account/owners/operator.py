@@ -14,8 +14,8 @@ OPERATOR = register(
         says="the operator {detail} worked for {amount}",
         proof="the stream's segments, and with shards the tasks",
         remedy=(
-            "compare its work with its usual work (`tidemark path`); `tidemark whatif` estimates what a "
-            "faster operator saves"
+            "`tidemark path` shows its work on each window, and what is usual once there is a history; "
+            "`tidemark whatif` estimates what a faster operator saves"
         ),
         moves=OF_TIME | {Moved.WORK, Moved.ROWS},
         works_on_records=True,

@@ -967,7 +967,11 @@ WINDOW_PARTS = Table(
 )
 _OF_CAUSE = (
     ("cause_amount_ms", "bigint", "its ms beyond what is expected; null: not about time"),
-    ("cause_records", "bigint", "records that it kept back; null: not about records"),
+    (
+        "cause_records",
+        "bigint",
+        "records that it kept back; what usually comes where nobody counted them; null: not about records",
+    ),
     ("cause_share", "double", "its share of the excess, 0 to 1; null: not known"),
     ("cause_results", "bigint", "broken results that it explains; null: not counted"),
     ("cause_broken", "bigint", "results that broke it; null: not counted"),

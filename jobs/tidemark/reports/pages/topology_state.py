@@ -120,9 +120,13 @@ class TopologyState:
     def about(self, operator: str | None = None) -> list[WhyFinding]:
         """Returns who owns what is missing of *operator*, then remarks; None: of every terminal operator."""
         if operator is None:
-            return [*self.owners, *self.findings]
-        owners = accounted(self.scene, self.layout, [operator], stored=self.stored)
-        return [*owners, *self.walk.explain(operator)]
+            owners, findings = self.owners, self.findings
+        else:
+            owners = accounted(self.scene, self.layout, [operator], stored=self.stored)
+            findings = self.walk.explain(operator)
+        # An operator whose results somebody keeps waiting has something wrong.
+        late = {each.operator for each in owners}
+        return [*owners, *(each for each in findings if each.cause is not NOTHING_WRONG or each.operator not in late)]
 
     @cached_property
     def slas(self) -> Row:

@@ -125,7 +125,8 @@ def live_path(tables: Tables, of: AccountTables, at_ms: int, promised: Promises,
     finished = found.finished.filter(pl.col("window_end") == closed["window_end"].dt.epoch("ms").item())
     judged = _judged(tables, of.topology, promised, closed["window_start"].dt.epoch("ms").item(), at_ms)
     path = with_window_verdicts(closed, steps, judged, promised)
-    parts = _parts(of, path.select(AGED), steps, finished, at_ms) if has_parts else []
+    aged = path.with_columns(age_ms=pl.col("before_source_ms") + pl.col("latency_ms")).select(AGED)
+    parts = _parts(of, aged, steps, finished, at_ms) if has_parts else []
     return _described(path, steps, parts, at_ms)
 
 

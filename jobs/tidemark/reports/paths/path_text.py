@@ -41,11 +41,16 @@ def part_text(part: Mapping[str, Any]) -> str:
     'next record: `orders` partition 0'
     >>> part_text({"owner": "trigger", "detail": "", "stream": "shop/top"})
     'trigger: `shop/top`'
+    >>> part_text({"owner": "target", "detail": "journal", "stream": "shop/top"})
+    'target: `journal` of `shop/top`'
     """
     leaf = _leaf(part)
     # The page of an old interval may have an owner that is no longer one.
-    place = place_of(leaf) if leaf.owner in OWNERS else leaf.detail
-    return f"{leaf.owner.replace('_', ' ')}: {place}"
+    owner = OWNERS.get(leaf.owner)
+    place = place_of(leaf) if owner is not None else leaf.detail
+    # An operator is one of the topology, and each stream has a journal.
+    is_of_stream = owner is not None and not owner.is_at_operator and leaf.stream not in {None, leaf.detail}
+    return f"{leaf.owner.replace('_', ' ')}: {place}{f' of `{leaf.stream}`' if is_of_stream else ''}"
 
 
 def grown_text(window: Mapping[str, Any]) -> str | None:

@@ -233,6 +233,7 @@ def _with_verdicts(
     judged = judge_records(scan(LATENCY_MINUTES, where=judged_minutes).collect(), promises)
     paths = with_window_verdicts(paths, steps, judged, promises)
     aged = paths.filter(pl.col("latency_ms").is_not_null(), ~pl.col("state").is_in([*STANDS_STILL]))
+    aged = aged.with_columns(age_ms=pl.col("before_source_ms") + pl.col("latency_ms"))
     parts = window_ages(ledger_over(tables, paths["window_end"], at_ms=last_ms), aged)
     kept = pl.concat([kept_before(tables, interval.start_ms), parts.filter(kept_its_slas())])
     return {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from tidemark.account.clocks import DRIVER, JITTER_MS
 from tidemark.account.excess import ENOUGH, OWNED, median_of_all
 from tidemark.account.ledger import Ledger
 from tidemark.account.now import StreamsNow
@@ -23,8 +24,8 @@ from tidemark.model.topology import SubTopology
 
 LOOKS_BACK_MS = 3_600_000
 """Facts are read from so long before the end of the first window: a silence or an absence may have begun then."""
-AGED = ["window_start", "window_end", "leaf", "over_sla"]
-"""Columns of critical_paths by which a window is aged."""
+AGED = ["window_start", "window_end", "leaf", "over_sla", "age_ms"]
+"""Columns of critical_paths by which a window is aged; `age_ms` is its age there, null: it has another leaf."""
 PARTS = pl.Schema(
     {
         "window_start": pl.Datetime("us", "UTC"),
@@ -42,14 +43,33 @@ PARTS = pl.Schema(
 def window_ages(ledger: Ledger, aged: pl.DataFrame) -> pl.DataFrame:
     """Returns the PARTS of the windows *aged*, which have AGED: those of a window add up to its age.
 
-    The age is by the reference clock, as instants of several hosts are compared in critical paths.
+    The age is by the reference clock, as instants of several hosts are compared in critical paths. That clock is read
+    in two ways, which may differ by some ms: the last part ends where the age of critical paths does. What is more than
+    that is a part of the leaf's clock, whose offset was not known when the window was finished, or another one.
     """
     ends = aged.select(*AGED, end_ms=pl.col("window_end").dt.epoch("ms"), place="leaf")
     first = ledger.facts.windows.unique(["place", "end_ms"], keep="first", maintain_order=True)
     windows = first.join(ends, on=["place", "end_ms"], maintain_order="left")
-    whose = windows.with_row_index("result").select(pl.col("result").cast(pl.Int64), *AGED)
+    hosts = windows.join(ledger.clocks.select(*DRIVER, "host"), on=DRIVER, how="left", maintain_order="left")
+    whose = hosts.with_row_index("result").select(pl.col("result").cast(pl.Int64), "host", *AGED)
     parts = window_parts(ledger, windows.select(ledger.facts.windows.columns)).filter(pl.col("owner") != CLOCK)
-    return _summed(parts.join(whose, on="result", maintain_order="left"))
+    found = parts.join(whose, on="result", maintain_order="left").with_columns(_lacking().over("result"))
+    is_of_clock = pl.col("lacking_ms").abs() > JITTER_MS
+    of_clock = found.filter(is_of_clock).unique("result", keep="first", maintain_order=True)
+    of_clock = of_clock.select(*AGED, owner=pl.lit(CLOCK), detail="host", ms="lacking_ms")
+    reaching_ms = pl.col("ms") + pl.when(_is_last().over("result") & ~is_of_clock).then("lacking_ms").otherwise(0)
+    return _summed(pl.concat([found.with_columns(ms=reaching_ms), of_clock], how="diagonal"))
+
+
+def _lacking() -> pl.Expr:
+    """Returns by how much the parts of a window are shorter than its age, `lacking_ms`."""
+    return (pl.col("age_ms").first() - pl.col("ms").sum()).fill_null(0).alias("lacking_ms")
+
+
+def _is_last() -> pl.Expr:
+    """Returns True for the last of a window's parts that may lack `lacking_ms` and stays above 0."""
+    ended_ms = pl.when(pl.col("ms") > -pl.col("lacking_ms")).then(pl.col("ended_ms"))
+    return pl.int_range(pl.len()) == pl.coalesce(ended_ms.arg_max(), 0)
 
 
 def unfinished_age(now: StreamsNow, reached: pl.DataFrame, behind: SubTopology) -> pl.DataFrame:
@@ -58,7 +78,7 @@ def unfinished_age(now: StreamsNow, reached: pl.DataFrame, behind: SubTopology) 
     *reached* is a row with AGED, whose leaf is the operator before it: since that one finished the window, the time is
     that of the driver.
     """
-    ledger = Ledger.of(now.facts)
+    ledger, reached = Ledger.of(now.facts), reached.with_columns(age_ms=pl.lit(None, pl.Int64))
     parts, end_ms = window_ages(ledger, reached), reached["window_end"].dt.epoch("ms").item()
     since_ms = end_ms + int(parts["ms"].sum())
     span = {"stream": [now.name(behind)], "began_ms": [since_ms], "ended_ms": [now.at_ms], "error_ms": [0]}

@@ -111,7 +111,7 @@ class Heartbeats:
         is_news = self._kept is None or self._kept.state is not beat.state
         self._kept = beat
         columns = {"thread_id": thread_id, "batch_started_at": batch_started_at_ms, **usage()}
-        self._waiting.append(_row_of(beat) | columns)
+        self._waiting.append(beat.columns | columns)
         # Changes of state do not wait for other rows.
         if is_news or time.monotonic() - self._written_s >= self._together_s:
             self._write()
@@ -124,7 +124,7 @@ class Heartbeats:
 
     def write_for(self, last: Heartbeat) -> None:
         """Adds *last* to the next rows: the last beat of a driver that was killed before it could write this row."""
-        self._waiting.append(_row_of(last))
+        self._waiting.append(last.columns)
 
     def _write(self) -> None:
         """Writes the rows that wait."""
@@ -138,26 +138,3 @@ class Heartbeats:
             self._compactor.compact()
         except Exception:
             log.exception("%s: cannot write rows", self._path)
-
-
-def _row_of(beat: Heartbeat) -> dict[str, object]:
-    """Returns the columns of `heartbeats` that *beat* has."""
-    told = beat.told
-    return {
-        "beat_at": beat.at_ms,
-        "state": beat.state.value,
-        "epoch": beat.epoch,
-        "batch_id": beat.batch_id,
-        "step_began_at": beat.since_ms,
-        "reason": beat.reason,
-        "host": beat.host or None,
-        "file_digest": beat.digest or None,
-        "launched_by": beat.launched_by or None,
-        "drained_by": beat.drained_by,
-        "adopted_by": beat.adopted_by,
-        "predecessor_killed_by": beat.predecessor_killed_by,
-        "pulse_from_boot_ms": told and told.from_ms,
-        "pulse_boot_ms": told and told.until_ms,
-        "gaps": [gap._asdict() for gap in told.gaps] or None if told else None,
-        "segments": [segment._asdict() for segment in told.segments] or None if told else None,
-    }

@@ -65,6 +65,8 @@ WAITS_FOR_KAFKA = re.compile(r"waits for Kafka: .* since (\S+)")
 FREE_SPACE = "free space (`tidemark tables` shows large tables), or make the disk writable"
 ENDS = {Liveness.DRAINED: DRAINED, Liveness.FINISHED: FINISHED, Liveness.ROTATED: DRIVER_STARTING}
 """Causes of drivers that ended as they should."""
+TOLD_ENDS = frozenset({Liveness.FAILED, Liveness.DRAINED, Liveness.FINISHED})
+"""Ends of drivers whose last heartbeat says why they ended; another driver is not on its way."""
 RESTARTED_WITHIN_MS = 60_000
 """For so long after a restart's first batch, it explains results."""
 
@@ -91,11 +93,11 @@ def drained(scene: Scene) -> Iterator[WhyFinding]:
             yield finding
 
 
-def failed(scene: Scene, stream: str) -> WhyFinding | None:
-    """Returns the finding about the driver of *stream* (as the CLI takes it) if it has failed; None: it has not."""
+def ended(scene: Scene, stream: str) -> WhyFinding | None:
+    """Returns the finding about the driver of *stream*, as the CLI takes it; None: it has not told why it ended."""
     for sub in scene.topology.sub_topologies:
         name = sub.operators[-1].name
-        if stream == f"{scene.topology.name}/{sub.name}" and scene.of(name).driver.liveness is Liveness.FAILED:
+        if stream == f"{scene.topology.name}/{sub.name}" and scene.of(name).driver.liveness in TOLD_ENDS:
             return _driver(scene, name)
     return None
 

@@ -127,7 +127,8 @@ class WhyFinding:
             has no share of them either.
         detail: which one of these owners.
         amount_ms: time beyond what is usual, ms; None: it is not about time.
-        records: how many records it kept from being counted; None: it is not about numbers of records.
+        records: how many records it kept from being counted; where nobody counted any, how many usually come. None:
+            it is not about numbers of records.
         share: of all that is missing, 0 to 1.
     """
 
