@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemark.errors import TidemarkError
 from tidemark.facts.answers import answers_over
 
 FINDINGS = (
@@ -98,13 +99,20 @@ class Story:
     def new(self) -> Iterator[str]:
         """Yields the sentences of findings that occurred since the last call.
 
-        If all were reported no table is read.
+        If all were reported no table is read. A finding that cannot be read is told with the reason, and not asked for
+        again.
         """
         if not self.left:
             return
         warehouse = answers_over(self.home)
         for finding in list(self.left):
             table, text = finding
-            if table in warehouse.tables and (rows := warehouse.ask(text).rows):
+            if table not in warehouse.tables:
+                continue
+            try:
+                rows = warehouse.ask(text).rows
+            except TidemarkError as error:
+                rows = ((f"nothing can be said of {table}: {error}",),)
+            if rows:
                 self.left.remove(finding)
                 yield str(rows[0][0])
