@@ -31,7 +31,9 @@ OPEN = """
     ORDER BY opened_at, incident
 """
 NAMED = "AND coalesce(list_contains($3::VARCHAR[], incident), true) ORDER BY opened_at, incident"
-NEWEST = "ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT $3"
+NEWEST = (
+    "AND coalesce(epoch_ms(opened_at) <= $2, true) ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT $3"
+)
 _STATE_WORDS = {
     "error": "is broken",
     "warn": "has a warning",
@@ -57,9 +59,12 @@ def open_incidents(tables: Tables, topology: str, *, at_ms: int | None = None) -
     return tables.ask(INCIDENTS + OPEN, [topology, at_ms]).objects
 
 
-def newest_incidents(tables: Tables, topology: str, most: int) -> list[Row]:
-    """Returns at most so many rows of INCIDENTS, open ones first, then the newest."""
-    return tables.ask(INCIDENTS + NEWEST, [topology, None, most]).objects
+def newest_incidents(tables: Tables, topology: str, most: int, *, at_ms: int | None = None) -> list[Row]:
+    """Returns at most so many rows of INCIDENTS opened until *at_ms* (epoch ms), open ones first, then the newest.
+
+    None: by all that is known.
+    """
+    return tables.ask(INCIDENTS + NEWEST, [topology, at_ms, most]).objects
 
 
 def state_in_words(state: str) -> str:

@@ -588,8 +588,11 @@ def show_report(name: str, interval: str) -> Response:
 @shared
 def show_slas(name: str) -> Response:
     """Returns the page of SLAs, incidents and contracts."""
-    topology = name if name in _broken() else _named(name).name
-    return HTMLResponse(sla_page(_warehouse(), topology, _model(topology)), headers=HEADERS)
+    if (invalid := _invalid(name)) is not None:
+        return HTMLResponse(sla_page(_warehouse(), name, invalid), headers=HEADERS)
+    topology, tables = _named(name), answers_over(_warehouse(), name)
+    model = page_document(tables, _state(topology, tables))
+    return HTMLResponse(sla_page(_warehouse(), topology.name, model, stored=tables.stored), headers=HEADERS)
 
 
 @lru_cache(maxsize=1)
