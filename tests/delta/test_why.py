@@ -1312,6 +1312,28 @@ def test_a_source_that_stopped_sending_is_named(tmp_path: Path) -> None:
     assert place(first(play, 71)) == ("source_quiet", "board", "events", None, ms(10))
 
 
+def test_a_source_whose_records_wait_is_not_quiet(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.broker.ends[0] = 100
+    play.batch(10, record(5))
+    planned(play, 1, 20, events=100)
+    finding = first(play, 81)
+    assert place(finding) == ("being_read", "events", "events", 0, ms(10))
+    assert finding.seen == "99 records of it waited unread, and the newest batch that was planned reads them"
+
+
+def test_silence_is_known_until_the_batch_that_runs_began(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+    tell(history, 75, batch_s=70)
+    assert first(play, 76).cause == "nothing_wrong"
+    tell(history, 95, batch_s=80)
+    finding = first(play, 96)
+    assert place(finding) == ("source_quiet", "board", "events", None, ms(10))
+    assert finding.seen.startswith("it has been silent for 1 min 10 s; ")
+
+
 UNION = topology_of(
     limits=source("id string, v int", topic="limits"),
     payments=source("id string, v int", topic="payments", bound="5 s"),
