@@ -38,6 +38,7 @@ from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import operator_page, start_page, topology_page
 from tidemark.reports.pages.topology_state import TopologyState
 from tidemark.reports.promises import Promises, promises
+from tidemark.sla.page import sla_page
 from tidemark.storage.delta import datasets
 from tidemark.storage.delta.snapshots import ReadLog
 from tidemark.stream.driver.heartbeats import Heartbeats
@@ -191,6 +192,11 @@ def test_an_overdue_check_does_not_describe_the_present(tmp_path: Path) -> None:
     tell(beats(play), overdue_s)
     found = model(play, overdue_s)
     assert (found["slas"]["is_overdue"], found["verdict"]) == (True, "quiet")
+    told = "ts SLAs were not checked lately: the DAG tidemark_play_sla_check does so, unless it is paused."
+    tables = Warehouse(tmp_path, topology="play")
+    facts = topology_facts(tables, scene(play.topology, Layout(tmp_path), ms(overdue_s), stored=tables.stored))
+    assert f"<p>I{told}</p>" in topology_page(found, facts, play.topology)
+    assert f" I{told}</p>" in sla_page(tmp_path, "play", found)
 
 
 def test_the_cause_of_no_new_records_is_not_what_becomes_of_records(tmp_path: Path) -> None:

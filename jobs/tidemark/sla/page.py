@@ -24,7 +24,7 @@ from tidemark.model.tables.catalog import ALERTS, DECISIONS, EXPECTATION_RESULTS
 from tidemark.query.stored_tables import StoredTables
 from tidemark.reports.pages.charts import share_lines
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
-from tidemark.reports.pages.topology_state import VERDICT_WORDS
+from tidemark.reports.pages.topology_state import VERDICT_WORDS, unchecked_text
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.tables import worst_text
@@ -93,6 +93,7 @@ def _page(tables: Tables, layout: Layout, topology: str, model: Row | None) -> s
         topology=topology,
         model={"cause": None, **model} if model else None,
         words=VERDICT_WORDS,
+        unchecked=unchecked_text(model) if model and run else None,
         refresh_s=REFRESH_S if model else None,
         policy=Markup(POLICY),
         run=run,

@@ -28,6 +28,7 @@ from tidemark.cli.shared.local import (
     addresses,
     guard,
     process,
+    program,
     stack,
     writable_home,
 )
@@ -67,6 +68,10 @@ AT_REST = """
         WHERE source IS NOT NULL AND "partition" IS NULL GROUP BY sub_topology, source
     )
 """
+AT_REST_NOW = (
+    "the streams are drained, and the DAGs that report, check SLAs and send alerts are paused: pages show the end of "
+    "the demo, and what you decide about an alert reaches no channel until `{program} up flights` starts all of them"
+)
 STORY_EVERY_S = 2.0
 SUMMARY = "replay.json"
 COUNTED = "flight_board"
@@ -125,12 +130,14 @@ def command(options: argparse.Namespace) -> int:
         speed=options.speed,
         keep=options.keep,
     )
-    problems_of_run = run(writable_home(options.home).path, settings, say_inert)
+    home = writable_home(options.home)
+    problems_of_run = run(home.path, settings, say_inert)
     for problem in problems_of_run:
         say(f"tidemark demo: {problem}", sys.stderr)
     if options.keep:
-        say_inert(addresses(Home(options.home.resolve())))
-    say_inert('query the tables: tidemark sql "from critical_paths"')
+        say_inert(AT_REST_NOW.format(program=program(home)))
+        say_inert(addresses(home))
+    say_inert(f"query the tables: `{program(home)} sql 'from critical_paths'`")
     return 1 if problems_of_run else 0
 
 
@@ -159,7 +166,8 @@ def run(home: Path, settings: DemoSettings, say: Say) -> list[str]:
 def _prepare(home: Home) -> None:
     """Removes the last run's state from *home*, and no other files."""
     if running := home.running():
-        msg = f"a demo needs an unused home, but {', '.join(running)} runs in {home.path}; run `tidemark down` first"
+        unused = f"a demo needs an unused home, but {', '.join(running)} runs in {home.path}"
+        msg = f"{unused}; run `{program(home)} down` first"
         raise TidemarkError(msg)
     for folder in (home.warehouse, home.airflow, home.broker):
         shutil.rmtree(folder, ignore_errors=True)

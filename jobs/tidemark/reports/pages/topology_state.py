@@ -278,6 +278,16 @@ def explained_text(row: Row) -> str:
     return "; ".join(present([f"{row['sla']} {broken}: {row['message']}", row["explained"], row["remedy"]]))
 
 
+def unchecked_text(model: Row) -> str | None:
+    """Returns that no check of the page *model* describes the present, and what checks; None: the newest one does."""
+    if not (model.get("slas") or {}).get("is_overdue"):
+        return None
+    when = "yet" if model["slas"]["checked_at"] is None else "lately"
+    return (
+        f"its SLAs were not checked {when}: the DAG tidemark_{model['topology']}_sla_check does so, unless it is paused"
+    )
+
+
 def told_cause(model: Row) -> Row | None:
     """Returns the cause that is told beside the verdict of the page *model*; None: none is.
 
