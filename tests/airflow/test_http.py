@@ -277,7 +277,7 @@ def test_the_price_of_bounds_is_that_of_the_command_line(client: Client, warehou
         ("/dags/tidemark_late_daily_reports", "../pages/late_daily"),
         ("/dags/tidemark_flights_decisions?task=decide", "../pages/flights"),
         ("/pages/flights/streams/carriers", "../operators/carrier_delays"),
-        ("/pages/flights/streams/first_report", "../../flights#stream-first_report"),
+        ("/dags/tidemark_flights_streams?task=first_report", "../pages/flights"),
     ],
 )
 def test_a_tab_leads_to_the_page_of_its_task(client: Client, url: str, place: str) -> None:
@@ -384,6 +384,7 @@ def test_a_warehouse_of_an_older_format_is_refused(
         ("GET", "/pages/flights", 200),
         ("GET", "/topologies/nights", 404),
         ("GET", "/pages/nights", 404),
+        ("GET", "/pages/flights/streams/nope", 404),
         ("GET", "/no/such/place", 404),
         ("POST", "/topologies", 405),
         ("GET", "/topologies/", 307),

@@ -846,8 +846,8 @@ def test_a_right_that_the_cluster_does_not_grant(tmp_path: Path) -> None:
     ("beat_s", "at_s", "cause", "seen"),
     [
         (50, 50, "nothing_wrong", None),
-        (50.001, 51, "slow_batch", "one batch of events has been running for 30 s"),
-        (80.001, 81, "slow_batch", "one batch of events has been running for 1 min"),
+        (50.001, 51, "slow_batch", "one batch of events has been running for 31 s"),
+        (80.001, 81, "slow_batch", "one batch of events has been running for 1 min 1 s"),
         # Heartbeats of a driver that works come each second, also within a batch.
         (22, 52, "nothing_wrong", None),
         (22, 53, "backlog", "the driver of events stands still, and reads nothing: no batch and no heartbeat with"),
@@ -976,7 +976,7 @@ def test_the_first_batch_of_a_driver_is_being_read(tmp_path: Path) -> None:
     (finding,) = play.why(16)
     assert place(finding) == ("being_read", "board", "payments", None, ms(10))
     assert finding.seen == (
-        f"the first batch of {play.sub} has been running for 5 s; it reads up to 3,000,000 records of payments"
+        f"the first batch of {play.sub} has been running for 6 s; it reads up to 3,000,000 records of payments"
     )
     driver.beat(replace(running, at_ms=ms(41), since_ms=ms(10)))
     assert [finding.cause for finding in play.why(41)] == ["slow_batch"]

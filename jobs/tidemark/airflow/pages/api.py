@@ -548,9 +548,12 @@ def show_history(name: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
 def find_fault(name: str, stream: str) -> Response:
     """Redirects to the operator to blame for a fault of *stream*.
 
-    It redirects to the stream's row on the topology's page if no operator is to blame, and for any other task.
+    It redirects to the stream's row on the topology's page if no operator is to blame.
     """
     culprits = {row["sub_topology"]: row["culprit"] for row in _model(name)["streams"]}
+    if stream not in culprits:
+        msg = f"there is no stream {stream!r} of {name}; known: {', '.join(culprits)}"
+        raise UnknownName(msg)
     operator = culprits.get(stream)
     place = f"../operators/{quote(operator, safe='')}" if operator else f"../../{name}#stream-{quote(stream, safe='')}"
     return RedirectResponse(place, 307, headers=HEADERS)
@@ -567,7 +570,9 @@ def show_dag(dag: str, task: str | None = None) -> Response:
         msg = f"the DAG {dag!r} is not one of a topology; those are named tidemark_TOPOLOGY_PART"
         raise UnknownName(msg)
     name, part = match["topology"], match["part"]
-    place = "/slas" if part == "sla_check" else f"/streams/{quote(task, safe='')}" if task and part == "streams" else ""
+    known = _known()
+    streams = names_in(known[name].sub_topologies) if name in known and part == "streams" else ()
+    place = "/slas" if part == "sla_check" else f"/streams/{quote(task, safe='')}" if task and task in streams else ""
     return RedirectResponse(f"../pages/{name}{place}", 307, headers=HEADERS)
 
 
