@@ -130,13 +130,13 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
     day = {"interval_start": 1_372_305_600_000, "interval_end": 1_372_392_000_000, "waited_ms": 0}
     warehouse.write(COMPLETENESS, [{"batch_id": 4, "operator": "board", "table": "board", **day, "by_idleness": False}])
     assert list(story.new()) == [
-        "complete: the watermark has passed the interval from 2013-06-27 04:00:00+00 to 2013-06-28 04:00:00+00: "
+        "complete: the watermark has passed the interval from 2013-06-27T04:00:00Z to 2013-06-28T04:00:00Z: "
         "complete_flights will run for it"
     ]
     again = {"batch_id": 5, "reopened_at": 9, "cause": "late_record", "by_idleness": False}
     warehouse.write(COMPLETENESS, [{"operator": "board", "table": "board", **day, **again}])
     assert list(story.new()) == [
-        "reopened: a record came to the interval from 2013-06-27 04:00:00+00 to 2013-06-28 04:00:00+00 after the "
+        "reopened: a record came to the interval from 2013-06-27T04:00:00Z to 2013-06-28T04:00:00Z after the "
         "watermark had passed it, so the bound of its source is too short for it; results are not final while late "
         "records are accepted"
     ]

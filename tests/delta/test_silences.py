@@ -168,10 +168,10 @@ def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path:
         world.layout.warehouse, world.topology, at_ms=ms(255), operator="board"
     ).findings
     assert first.line.startswith(
-        f"operator (79 %): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
+        f"operator (79%): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
         "usually 10 ms; compare "
     )
-    assert second.line.startswith("producer (21 %): board ← events since ")
+    assert second.line.startswith("producer (21%): board ← events since ")
     assert {each.owner for each in remarks} == {None}
     told = {"owner": "operator", "detail": "newest", "amount_ms": 3_900, "records": None}
     assert told.items() <= first.row.items()

@@ -55,7 +55,8 @@ FINDINGS = (
         "completeness",
         """
         SELECT format('complete: the watermark has passed the interval from {} to {}: complete_flights will run for it',
-                      min(interval_start), min(interval_end))
+                      strftime(min(interval_start), '%Y-%m-%dT%H:%M:%SZ'),
+                      strftime(min(interval_end), '%Y-%m-%dT%H:%M:%SZ'))
         FROM completeness HAVING count(*) > 0
         """,
     ),
@@ -64,7 +65,8 @@ FINDINGS = (
         """
         SELECT format('reopened: a record came to the interval from {} to {} after the watermark had passed it, so {} '
                       'of its source is too short for it; results are not final while late records are accepted',
-                      interval_start, interval_end, if(by_idleness, 'idle_after or the bound', 'the bound'))
+                      strftime(interval_start, '%Y-%m-%dT%H:%M:%SZ'), strftime(interval_end, '%Y-%m-%dT%H:%M:%SZ'),
+                      if(by_idleness, 'idle_after or the bound', 'the bound'))
         FROM (
             SELECT interval_start, interval_end, batch_id, cause, first_value(by_idleness) OVER (
                 PARTITION BY topology, operator, interval_start ORDER BY batch_id
