@@ -817,6 +817,8 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
     assert "End silence" not in decided.get(f"{FORM}?subject={INCIDENT}").text
     unknown = decided.get(f"{FORM}?subject=nothing")
     assert (unknown.status_code, "no open incident, SLA or topology" in unknown.text) == (404, True)
+    missing = decided.get(FORM)
+    assert (missing.status_code, "The address has no subject; add subject=…" in missing.text) == (400, True)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from markupsafe import Markup
 from tidemark.facts.alerts import open_alerts
 from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.facts.checks import MEASURED, newest_check
+from tidemark.facts.fact_tables import Stored
 from tidemark.facts.incidents import newest_incidents
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
-from tidemark.query.stored_tables import StoredTables
 from tidemark.reports.pages.charts import share_lines
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
 from tidemark.reports.pages.topology_state import VERDICT_WORDS, unchecked_text
@@ -59,7 +59,7 @@ DECISIONS_OF = f"""
 WORST_FIRST = {"error": 0, "ahead_of_clock": 1, "never_loaded": 2, "warn": 3, "unknown": 4, "pass": 5}
 
 
-def sla_page(warehouse: Path, topology: str, model: Row | None = None, *, stored: StoredTables | None = None) -> str:
+def sla_page(warehouse: Path, topology: str, model: Row | None = None, *, stored: Stored | None = None) -> str:
     """Returns the page of *topology* as HTML, from the tables in *warehouse*.
 
     With a page *model* it has links to the other pages, refreshes itself, and is about the instant of the model, by the

@@ -233,6 +233,10 @@ def invalid(request: Request, error: RequestValidationError) -> Response:
     """Answers an argument of the wrong type as any other invalid argument."""
     mistakes = []
     for mistake in error.errors():
+        if mistake["type"] == "missing":
+            name = mistake["loc"][-1]
+            mistakes.append(f"the address has no {name}; add {name}=… to it, or come from a link of a page")
+            continue
         mistakes.append(f"{mistake['loc'][-1]}: {mistake['msg']}, got {mistake.get('input')!r}; correct it")
     return problem(request, InvalidArgument(" and ".join(mistakes)))
 

@@ -77,10 +77,10 @@ FINDINGS = (
     (
         "sla_results",
         """
-        SELECT format('SLAs: in the first check by Airflow, for {} UTC, {} of {} are broken, '
-                      'and {} are not measured yet',
+        SELECT format('SLAs: in the first check by Airflow, for {} UTC, of {} are '
+                      '{} broken and {} not measured yet',
                       strftime(min(checked_at), '%H:%M:%S'),
-                      count_if(verdict NOT IN ('pass', 'unknown')), count(*), count_if(verdict = 'unknown'))
+                      count(*), count_if(verdict NOT IN ('pass', 'unknown')), count_if(verdict = 'unknown'))
         FROM sla_results HAVING count(*) > 0
         """,
     ),

@@ -193,11 +193,11 @@ def ago(ms: float | None) -> str:
     """Formats an age for people, without parts of a second: pages are refreshed less often.
 
     >>> ago(400), ago(59_900), ago(150_000), ago(9_000_000), ago(None)
-    ('now', '59 s ago', '2 min 30 s ago', '2 h 30 min ago', 'never')
+    ('just now', '59 s ago', '2 min 30 s ago', '2 h 30 min ago', 'never')
     """
     if ms is None:
         return "never"
-    return f"{for_people(ms // 1_000 * 1_000)} ago" if ms >= 1_000 else "now"
+    return f"{for_people(ms // 1_000 * 1_000)} ago" if ms >= 1_000 else "just now"
 
 
 def percent(share: float | None) -> str:
