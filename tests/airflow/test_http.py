@@ -277,7 +277,7 @@ def test_the_price_of_bounds_is_that_of_the_command_line(client: Client, warehou
         ("/dags/tidemark_late_daily_reports", "../pages/late_daily"),
         ("/dags/tidemark_flights_decisions?task=decide", "../pages/flights"),
         ("/pages/flights/streams/carriers", "../operators/carrier_delays"),
-        ("/pages/flights/streams/first_report", "../../flights#stream-first_report"),
+        ("/dags/tidemark_flights_streams?task=first_report", "../pages/flights"),
     ],
 )
 def test_a_tab_leads_to_the_page_of_its_task(client: Client, url: str, place: str) -> None:
@@ -384,6 +384,7 @@ def test_a_warehouse_of_an_older_format_is_refused(
         ("GET", "/pages/flights", 200),
         ("GET", "/topologies/nights", 404),
         ("GET", "/pages/nights", 404),
+        ("GET", "/pages/flights/streams/nope", 404),
         ("GET", "/no/such/place", 404),
         ("POST", "/topologies", 405),
         ("GET", "/topologies/", 307),
@@ -816,6 +817,8 @@ def test_the_form_says_what_is_broken_and_what_is_silenced_until_when(
     assert "End silence" not in decided.get(f"{FORM}?subject={INCIDENT}").text
     unknown = decided.get(f"{FORM}?subject=nothing")
     assert (unknown.status_code, "no open incident, SLA or topology" in unknown.text) == (404, True)
+    missing = decided.get(FORM)
+    assert (missing.status_code, "The address has no subject; add subject=…" in missing.text) == (400, True)
 
 
 @pytest.mark.parametrize(

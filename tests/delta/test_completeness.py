@@ -213,6 +213,26 @@ def test_an_open_interval_names_the_partition_that_holds_it_back(tmp_path):
     )
 
 
+def test_an_open_interval_says_that_silence_has_moved_the_watermark(tmp_path):
+    """Record time goes on with the clock, 5 s and the bound behind it, and the estimate with the newest batch."""
+    toml = BOARD.replace('idle_after = "30 s"', 'idle_after = "5 s"\nidle_advances = true')
+    play = play_of(toml, tmp_path, partitions=1)
+    send(play, 12, (0, 11))
+    send(play, 40)
+    tell(Heartbeats(Layout(tmp_path).stream("play", "events"), topology="play", sub_topology="events"), 40.5)
+    combined = [row for row in play.rows("partition_batches") if row["source"] is None]
+    watermark_ms = max(row["watermark"] for row in combined)
+    asked = [
+        interval_state(scene(play.topology, Layout(tmp_path), ms(at)), play.topology.operators["board"], ms(45))
+        for at in (41, 43, 90)
+    ]
+    assert asked[0].reason.endswith(
+        "the newest record is of 2014-05-13T12:00:11.000Z, and silence has moved it (idle_advances of events)"
+    )
+    expected_s = 40 + 49.999 - seconds(watermark_ms)
+    assert [seconds(state.expected_at_ms) for state in asked] == [expected_s, expected_s, None]
+
+
 SUMS = aggregate(
     "records", key=["id"], window={"tumbling": "10 s"}, aggregates={"n": "count(*)"}, strategy="on_window_close"
 )
@@ -282,7 +302,7 @@ def test_an_open_interval_has_an_estimate(tmp_path):
     assert expected_s() is None, "no driver has a heartbeat"
     tell(history, 30)
     # The watermark is 30.999 s, and 39.999 s is needed: 9 s more.
-    assert expected_s() == 63 + 9
+    assert expected_s() == 60 + 9
     load = {"arrival_per_s": 1.0, "working_per_s": 2.0, "records_behind": 9}
     tell(history, 46, eta_at=ms(90), **load)
     assert expected_s() == 90, "it has read everything by then"

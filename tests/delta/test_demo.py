@@ -9,13 +9,16 @@ from tidemark.cli.stack.demo import SENT, Demo, DemoSettings
 from tidemark.cli.stack.story import Story
 from tidemark.embedded.conductor import Conductor
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
     ALERTS,
+    BATCHES,
     COMPLETENESS,
     DEAD_LETTERS,
     DELIVERIES,
     OPERATOR_BATCHES,
     PARTITION_BATCHES,
+    PUBLISHED_INTERVALS,
     SLA_RESULTS,
 )
 from tidemark.query.sql import Warehouse
@@ -39,6 +42,26 @@ def test_streams_are_at_rest_when_every_source_is_idle(tmp_path: Path) -> None:
     assert not at(4, events="active")
 
 
+def test_an_interval_is_counted_when_a_run_that_its_newest_event_has_started_has_succeeded(tmp_path: Path) -> None:
+    warehouse, demo = TestWarehouse(Layout(tmp_path / "warehouse")), Demo(Conductor.of(tmp_path, print), FLIGHTS)
+    of_board = {"topology": "flights", "sub_topology": "status", "table": "flight_board"}
+    key, start = utc(60_000).isoformat(), {"interval_start": 60_000, "interval_end": 75_000}
+    assert demo.uncounted({}) == []
+    # The second row reopens the interval before the first one was published.
+    complete = [{"batch_id": 1}, {"batch_id": 2, "reopened_at": 80_000, "cause": "late_record"}]
+    warehouse.write(
+        COMPLETENESS,
+        [{**of_board, "operator": "flight_board", **start, **row} for row in complete],
+        "status",
+        "flights",
+    )
+    assert demo.uncounted({}) == [key]
+    row = {**of_board, "interval_start": 60_000, "reopenings": 1, "published_at": 90_000}
+    warehouse.write(PUBLISHED_INTERVALS, [row, {**row, "table": "other", "published_at": 95_000}], topology="flights")
+    assert demo.uncounted({}) == demo.uncounted({key: utc(89_999)}) == [key]
+    assert demo.uncounted({key: utc(90_000)}) == []
+
+
 def test_the_run_that_sent_the_alert_of_a_slow_operator_is_found(warehouse: TestWarehouse) -> None:
     alert = {"alert": "slow", "change": "opened", "cause": "operator", "cause_operator": "totals"}
     others = [
@@ -54,6 +77,16 @@ def test_the_run_that_sent_the_alert_of_a_slow_operator_is_found(warehouse: Test
     warehouse.write(DELIVERIES, [sent, *({**sent, **other} for other in elsewhere)])
     warehouse.write(SLA_RESULTS, [{"sla": "quick", "verdict": "error", "run_id": "scheduled"}])
     assert Warehouse(warehouse.layout.warehouse).ask(SENT, ["totals"]).rows == (("scheduled", "quick-1"),)
+
+
+def test_a_finding_that_cannot_be_read_is_told_once_and_the_others_are_still_told(warehouse: TestWarehouse) -> None:
+    unreadable = ("batches", "SELECT time_bucket(INTERVAL '1 month 1 day', DATE '2020-01-01') FROM batches")
+    story = Story(warehouse.layout.warehouse, [unreadable, ("batches", "SELECT 'second' FROM batches")])
+    warehouse.write(BATCHES, [{"batch_id": 1}])
+    first, second = story.new()
+    assert first.startswith("nothing can be said of batches: DuckDB ")
+    assert unreadable[1] in first
+    assert (second, list(story.new())) == ("second", [])
 
 
 def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWarehouse) -> None:
@@ -97,13 +130,13 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
     day = {"interval_start": 1_372_305_600_000, "interval_end": 1_372_392_000_000, "waited_ms": 0}
     warehouse.write(COMPLETENESS, [{"batch_id": 4, "operator": "board", "table": "board", **day, "by_idleness": False}])
     assert list(story.new()) == [
-        "complete: the watermark has passed the interval from 2013-06-27 04:00:00+00 to 2013-06-28 04:00:00+00: "
+        "complete: the watermark has passed the interval from 2013-06-27T04:00:00Z to 2013-06-28T04:00:00Z: "
         "complete_flights will run for it"
     ]
     again = {"batch_id": 5, "reopened_at": 9, "cause": "late_record", "by_idleness": False}
     warehouse.write(COMPLETENESS, [{"operator": "board", "table": "board", **day, **again}])
     assert list(story.new()) == [
-        "reopened: a record came to the interval from 2013-06-27 04:00:00+00 to 2013-06-28 04:00:00+00 after the "
+        "reopened: a record came to the interval from 2013-06-27T04:00:00Z to 2013-06-28T04:00:00Z after the "
         "watermark had passed it, so the bound of its source is too short for it; results are not final while late "
         "records are accepted"
     ]
@@ -115,6 +148,6 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
         ],
     )
     assert list(story.new()) == [
-        "SLAs: in the first check by Airflow, for 12:34:56 UTC, 1 of 3 are broken, and 1 are not measured yet"
+        "SLAs: in the first check by Airflow, for 12:34:56 UTC, of 3 are 1 broken and 1 not measured yet"
     ]
     assert story.left == []

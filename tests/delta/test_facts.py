@@ -345,6 +345,16 @@ def test_readers_see_facts_that_only_the_journal_has(tmp_path):
     assert Warehouse(tmp_path).ask(asked).rows == tuple((number,) for number in range(12))
 
 
+def test_rows_of_files_and_of_the_journal_are_joined_by_one_query(tmp_path: Path) -> None:
+    """DuckDB filters the files by the other side of a join, which it cannot do with the rows of the journal."""
+    playing = play(tmp_path)
+    run(playing, range(24), {})
+    assert 0 < scan_of(playing, "batches").height < 23
+    even = "SELECT batch_id FROM batches WHERE batch_id % 2 = 0"
+    asked = f"SELECT count(DISTINCT batch_id) FROM operator_batches WHERE batch_id IN ({even})"
+    assert Warehouse(tmp_path).ask(asked).rows == ((12,),)
+
+
 def test_what_was_read_is_known_before_a_table_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables with batches are committed each ten seconds, `partition_batches` once a minute."""
     playing, batches = play(tmp_path), {}

@@ -16,10 +16,14 @@ from tidemark.cli.explain.incidents import incidents
 from tidemark.cli.main import _options
 from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument, InvalidRow
+from tidemark.facts.alerts import open_alerts
+from tidemark.facts.answers import answers_over
+from tidemark.facts.incidents import open_incidents
 from tidemark.facts.report_rows import report_rows, rows_in
 from tidemark.model import topology
 from tidemark.model.project.files import CHECKOUT, Project
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import utc
 from tidemark.model.slas.channel_spec import parse
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, DELIVERIES, INCIDENTS, Table
 from tidemark.reports.repairs import RepairDecision, record_repair
@@ -68,6 +72,31 @@ def test_open_incidents_are_listed_with_their_acknowledgement(home: Path) -> Non
     )
     (row,) = asked(home)
     assert (row["state"], row["acknowledged_by"]) == ("acknowledged", "Ann")
+
+
+def test_what_is_known_of_an_incident_later_is_not_told_of_an_instant_before(home: Path) -> None:
+    asked(home, acknowledge="board-1", by="Ann", note="on it")
+    told = [open_incidents(answers_over(home, "flights"), "flights", at_ms=NOON + ms) for ms in (59_999, 60_000)]
+    assert [(row["state"], row["acknowledged_by"], row["acknowledged_at"]) for (row,) in told] == [
+        ("open", None, None), ("acknowledged", "Ann", utc(NOON + 60_000)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("began", "since"), [(NOON, None), (NOON - 1, "2026-01-01T11:59:59.999Z")])
+def test_an_incident_is_broken_since_an_instant_only_where_that_is_known(
+    home: Path, began: int, since: str | None
+) -> None:
+    row = {**OPENED, "broken_since": began}
+    replace_rows([row], INCIDENTS, Layout(home).report_table("flights", INCIDENTS.name), where="true")
+    alert = {name: value for name, value in row.items() if name != "incident"} | {
+        "alert": "a",
+        "incidents": ["board-1"],
+    }
+    replace_rows([alert], ALERTS, Layout(home).report_table("flights", ALERTS.name), where="true")
+    (row,) = asked(home)
+    assert (row["broken_since"], row["opened_at"]) == (since, "2026-01-01T12:00:00.000Z")
+    (alert,) = open_alerts(answers_over(home, "flights"), "flights")
+    assert (alert["broken_since"], alert["opened_at"]) == (since and utc(began), utc(NOON))
 
 
 @pytest.mark.parametrize("has_incident", [False, True])

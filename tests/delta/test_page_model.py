@@ -38,6 +38,7 @@ from tidemark.reports.pages.topology_facts import topology_facts
 from tidemark.reports.pages.topology_page import operator_page, start_page, topology_page
 from tidemark.reports.pages.topology_state import TopologyState
 from tidemark.reports.promises import Promises, promises
+from tidemark.sla.page import sla_page
 from tidemark.storage.delta import datasets
 from tidemark.storage.delta.snapshots import ReadLog
 from tidemark.stream.driver.heartbeats import Heartbeats
@@ -191,6 +192,11 @@ def test_an_overdue_check_does_not_describe_the_present(tmp_path: Path) -> None:
     tell(beats(play), overdue_s)
     found = model(play, overdue_s)
     assert (found["slas"]["is_overdue"], found["verdict"]) == (True, "quiet")
+    told = "ts SLAs were not checked lately: the DAG tidemark_play_sla_check does so, unless it is paused."
+    tables = Warehouse(tmp_path, topology="play")
+    facts = topology_facts(tables, scene(play.topology, Layout(tmp_path), ms(overdue_s), stored=tables.stored))
+    assert f"<p>I{told}</p>" in topology_page(found, facts, play.topology)
+    assert f" I{told}</p>" in sla_page(tmp_path, "play", found)
 
 
 def test_the_cause_of_no_new_records_is_not_what_becomes_of_records(tmp_path: Path) -> None:
@@ -278,6 +284,38 @@ def test_a_drained_stream_is_told_everywhere_and_explains_no_sla_that_was_broken
         assert status.startswith(f"play: not_running: {told}")
         assert "red" not in re.findall(r'class="verdict-of-all (\w+)"', shown)
     assert f"T{DRAINED[0][1:]}. S{DRAINED[1][:26]}" in banner
+
+
+def test_a_topology_without_results_is_not_on_time_after_a_restart(tmp_path: Path) -> None:
+    """No SLA is broken: what the check measured are results from before the driver ended."""
+    play = Play(NEWEST, tmp_path)
+    for second in range(1, 40):
+        play.batch([play.row("events", ms(second), key="a", id="a", v=second)], at_ms=ms(second + 0.5))
+    tell(beats(play), 41)
+    checked(tmp_path, 640, measure="latency_p99", quick="pass")
+    tell(beats(play), 641, StreamState.STARTING, epoch=2)
+    assert standing(play, 642) == ("not_checked", "starting", "driver_starting")
+    play.batch([], at_ms=ms(643))
+    tell(beats(play), 644, epoch=2)
+    found = model(play, 645)
+    assert [(cause["cause"], cause["operator"]) for cause in found["causes"]] == [
+        ("topic", "board"),
+        ("source_quiet", "board"),
+    ]
+    assert found["verdict"] == "quiet"
+
+
+def test_a_table_whose_records_lead_nowhere_is_on_time(tmp_path: Path) -> None:
+    """A condition has left out all records of a minute, as that of a table of rare events does."""
+    toml = topology_of(events=source(), large=map_of(where="v > 9", select={"v": "v"}), board=sink("large", table="b"))
+    play = Play(toml, tmp_path)
+    for second in range(1, 110):
+        v = 10 if second < 45 else 0
+        play.batch([play.row("events", ms(second), key="a", id="a", v=v)], at_ms=ms(second + 0.5))
+    tell(beats(play), 110)
+    checked(tmp_path, 110, measure="latency_p99", quick="pass")
+    found = model(play, 111)
+    assert (found["verdict"], found["causes"][0]["owner"]) == ("on_time", "operator")
 
 
 def test_a_batch_of_more_than_five_minutes_hangs(tmp_path: Path) -> None:

@@ -70,6 +70,10 @@ def cells(page: str, table: str) -> list[list[str]]:
     return [[re.sub("<.*?>|\n", "", cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL)] for row in rows]
 
 
+def text_of(page: str) -> str:
+    return " ".join(re.sub("<.*?>", "", page).split())
+
+
 def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout) -> None:
     page = sla_page(layout.warehouse, "flights")
 
@@ -83,10 +87,8 @@ def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout)
         ["batches", "status", "19", "18", "1,234", "1 of 1 hold"],
     ]
     # The SLA that is broken breaks an expectation, and nothing is wrong with the check.
-    assert (
-        "0 of 1 expectations hold. Those of <code>sla_status</code> are about the SLAs above: one that is broken"
-        in page
-    )
+    told = "0 of 1 expectations hold by the check of 2026-01-01 12:00:00 UTC. Those of sla_status are about its SLAs"
+    assert f"{told}: one that is broken" in text_of(page)
     observed = "error after 5 min, observed 7 min 38 s; error after 1 min 30 s, observed 1 min 58 s"
     assert cells(page, "expectations") == [
         ["sla_status", "expect less", "error_after_ms, observed_ms", "warning", "no", observed]
@@ -96,10 +98,34 @@ def test_the_page_has_the_newest_check_with_what_is_broken_first(layout: Layout)
 def test_the_page_tells_the_instant_of_the_check_from_that_of_the_state(layout: Layout) -> None:
     seen = {"cause": "drained", "operator": "board", "input": None, "partition": None, "seen": "it was drained"}
     model = {"at": utc(NOON + 95_000), "verdict": "not_running", "state": "drained", "cause": seen}
-    page = " ".join(re.sub("<.*?>", "", sla_page(layout.warehouse, "flights", model)).split())
+    page = text_of(sla_page(layout.warehouse, "flights", model))
     assert "Badges and cause are of 2026-01-01 12:01:35 UTC." in page
     assert "The SLAs were checked at 2026-01-01 12:00:00 UTC, by run newest." in page
     assert "It was drained." in page
+
+
+def test_the_page_is_about_one_instant(layout: Layout) -> None:
+    """A check that is made while the page is read is not on it, nor the incident that it has opened."""
+    model = {"at": utc(NOON - 1), "verdict": "broken", "state": "running", "cause": None}
+    page = sla_page(layout.warehouse, "flights", model)
+    ((sla, verdict, measured, *_),) = cells(page, "slas")
+    assert (sla, verdict, measured) == ("quick silence", "error", "Slower still; error budget left: none")
+    assert "No incidents." in page
+
+
+def test_what_suites_have_found_stands_until_they_judge_again(layout: Layout) -> None:
+    """Suites judge what several checks have found, and contracts for the instant at which they judge."""
+    before, place = NOON - 300_000, layout.report_table("flights", EXPECTATION_RESULTS.name)
+    of_checks = {**OWN, "run_id": "before", "first_checked_at": before, "last_checked_at": before}
+    # What was judged of a table that is no more stands no longer.
+    gone = {**KEPT, "table": "gone", "first_checked_at": before, "last_checked_at": before}
+    later = {"run_id": "suites", "first_checked_at": before, "last_checked_at": NOON - 240_000}
+    replace_rows([of_checks, gone, {**KEPT, **later}], EXPECTATION_RESULTS, place, where="true")
+    page = sla_page(layout.warehouse, "flights")
+    assert [row[0] for row in cells(page, "contracts")] == ["batches"]
+    assert "the newest one was for 2026-01-01 11:56:00 UTC." in text_of(page)
+    assert [row[0] for row in cells(page, "expectations")] == ["sla_status"]
+    assert "0 of 1 expectations hold by the check of 2026-01-01 11:55:00 UTC." in text_of(page)
 
 
 def folds(page: str) -> list[str]:
@@ -115,9 +141,10 @@ def test_contracts_are_folded_behind_the_slas_unless_one_is_broken(layout: Layou
     page = sla_page(layout.warehouse, "flights")
     assert folds(page) == [("", "contracts")]
     judged = (
-        "Each check looks at the rows of batches of the last hour, or since the check before if that is longer ago."
+        "Each check looks at the rows of batches of the last hour, or since the check before if that is longer ago; "
+        "the newest one was for 2026-01-01 12:00:00 UTC."
     )
-    assert f"1 of 1 tables keep their contracts. {judged}" in page
+    assert f"1 of 1 tables keep their contracts. {judged}" in text_of(page)
     assert "No expectation was checked yet." in page
 
 

@@ -45,6 +45,19 @@ def test_sink_tables_and_empty_tables_can_be_queried(home: Path) -> None:
     assert warehouse.ask("select * from sla_results").rows == ()
 
 
+def test_what_duckdb_has_not_implemented_is_refused_with_the_query(home: Path) -> None:
+    asked = "SELECT time_bucket(INTERVAL '1 month 1 day', DATE '2020-01-01')"
+    with pytest.raises(InvalidArgument, match="cannot answer this query") as refused:
+        Warehouse(home).ask(asked)
+    assert asked in str(refused.value)
+
+
+def test_a_small_share_has_three_digits_as_any_other() -> None:
+    shares = [[6 / 6_860], [10 / 6_860], [0.05], [0.1], [2 / 3], [1_234.5678], [0.0], [float("nan")]]
+    shown = [line.strip() for line in format_table(["late"], shares).splitlines()[1:]]
+    assert shown == ["0.000875", "0.00146", "0.05", "0.1", "0.667", "1,234.568", "0", "nan"]
+
+
 def test_an_unknown_table_is_answered_with_the_known_ones(home: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"batches, .*flight_board, .*latest_state, .*sla_results"):
         Warehouse(home).ask("select * from flight_bored")

@@ -857,8 +857,8 @@ def test_a_right_that_the_cluster_does_not_grant(tmp_path: Path) -> None:
     ("beat_s", "at_s", "cause", "seen"),
     [
         (50, 50, "nothing_wrong", None),
-        (50.001, 51, "slow_batch", "one batch of events has been running for 30 s"),
-        (80.001, 81, "slow_batch", "one batch of events has been running for 1 min"),
+        (50.001, 51, "slow_batch", "one batch of events has been running for 31 s"),
+        (80.001, 81, "slow_batch", "one batch of events has been running for 1 min 1 s"),
         # Heartbeats of a driver that works come each second, also within a batch.
         (22, 52, "nothing_wrong", None),
         (22, 53, "backlog", "the driver of events stands still, and reads nothing: no batch and no heartbeat with"),
@@ -987,7 +987,7 @@ def test_the_first_batch_of_a_driver_is_being_read(tmp_path: Path) -> None:
     (finding,) = play.why(16)
     assert place(finding) == ("being_read", "board", "payments", None, ms(10))
     assert finding.seen == (
-        f"the first batch of {play.sub} has been running for 5 s; it reads up to 3,000,000 records of payments"
+        f"the first batch of {play.sub} has been running for 6 s; it reads up to 3,000,000 records of payments"
     )
     driver.beat(replace(running, at_ms=ms(41), since_ms=ms(10)))
     assert [finding.cause for finding in play.why(41)] == ["slow_batch"]
@@ -1321,6 +1321,28 @@ def test_a_source_that_stopped_sending_is_named(tmp_path: Path) -> None:
     play.batch(10, record(5))
     assert first(play, 70).cause == "nothing_wrong"
     assert place(first(play, 71)) == ("source_quiet", "board", "events", None, ms(10))
+
+
+def test_a_source_whose_records_wait_is_not_quiet(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.broker.ends[0] = 100
+    play.batch(10, record(5))
+    planned(play, 1, 20, events=100)
+    finding = first(play, 81)
+    assert place(finding) == ("being_read", "events", "events", 0, ms(10))
+    assert finding.seen == "99 records of it waited unread, and the newest batch that was planned reads them"
+
+
+def test_silence_is_known_until_the_batch_that_runs_began(tmp_path: Path) -> None:
+    play = newest(tmp_path)
+    play.batch(10, record(5))
+    history = Heartbeats(tmp_path / "streams" / "play" / "events", topology="play", sub_topology="events")
+    tell(history, 75, batch_s=70)
+    assert first(play, 76).cause == "nothing_wrong"
+    tell(history, 95, batch_s=80)
+    finding = first(play, 96)
+    assert place(finding) == ("source_quiet", "board", "events", None, ms(10))
+    assert finding.seen.startswith("it has been silent for 1 min 10 s; ")
 
 
 UNION = topology_of(

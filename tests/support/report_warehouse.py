@@ -37,11 +37,11 @@ class TestWarehouse:
     __test__ = False
     layout: Layout
 
-    def write(self, table: Table, rows: list[Mapping[str, Any]], sub_topology: str = "s") -> None:
-        path = self.layout.report_table("t", table.name)
+    def write(self, table: Table, rows: list[Mapping[str, Any]], sub_topology: str = "s", topology: str = "t") -> None:
+        path = self.layout.report_table(topology, table.name)
         if table.written_by == "stream":
-            path = self.layout.stream_table("t", sub_topology, table.name)
-            rows = [{"topology": "t", "sub_topology": sub_topology, **row} for row in rows]
+            path = self.layout.stream_table(topology, sub_topology, table.name)
+            rows = [{"topology": topology, "sub_topology": sub_topology, **row} for row in rows]
         create(path, arrow_schema(table))
         write_deltalake(path, rows_of(table, [dict(row) for row in rows]), mode="append")
 

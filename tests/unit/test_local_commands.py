@@ -22,7 +22,7 @@ from tidemark.cli.explain.status import as_text
 from tidemark.cli.project.init import init
 from tidemark.cli.repair import accept_loss, reset_time
 from tidemark.cli.repair.requeue import _chosen
-from tidemark.cli.shared.local import AirflowApi, Home, InstallationState, writable_home
+from tidemark.cli.shared.local import AirflowApi, Home, InstallationState, program, writable_home
 from tidemark.cli.stack import down, topic
 from tidemark.cli.stack import up as up_command
 from tidemark.cli.stack.up import StackStart
@@ -452,3 +452,14 @@ def test_a_present_record_is_named_alone(tmp_path: Path) -> None:
         )
         option = more.partition("=")[0]
         assert (told.returncode, f"{option}: does not go with --record" in told.stderr) == (1, True), told.stderr
+
+
+def test_a_command_line_that_is_printed_finds_the_home_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEMARK_HOME", raising=False)
+    assert program(Home(Project.here().state)) == "tidemark"
+    other = Home(tmp_path / "my demo")
+    assert program(other) == f"tidemark --home '{tmp_path}/my demo'"
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path / "my demo"))
+    assert program(other) == "tidemark"

@@ -8,6 +8,8 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import count
 from typing import Any
 
 from tidemark.bounded_http import WITHIN_S, NoAnswer, ask
@@ -20,6 +22,8 @@ REPEATABLE = frozenset({"GET", "PATCH"})
 Airflow's SQLite may be locked for longer than it waits for it, and then it answers with an error.
 """
 PAUSES_S = (0.5, 2.0)
+PAGE = 100
+"""Most runs that Airflow lists in one answer, unless its settings say otherwise."""
 SUCCESS = "success"
 ENDED = frozenset({SUCCESS, "failed"})
 """States of a DAG run that has ended."""
@@ -102,6 +106,18 @@ class AirflowApi:
         """Returns states of *dag_id*'s newest runs by run id, newest first."""
         runs = self._get(f"/api/v2/dags/{dag_id}/dagRuns?order_by=-run_after")["dag_runs"]
         return {run["dag_run_id"]: run["state"] for run in runs}
+
+    def succeeded_partitions(self, dag_id: str) -> dict[str, datetime]:
+        """Returns when the newest run of *dag_id* that succeeded was queued, by partition key."""
+        newest: dict[str, datetime] = {}
+        for offset in count(0, PAGE):
+            runs = self._get(f"/api/v2/dags/{dag_id}/dagRuns?state={SUCCESS}&limit={PAGE}&offset={offset}")["dag_runs"]
+            for run in runs:
+                key, queued_at = run["partition_key"], datetime.fromisoformat(run["queued_at"])
+                newest[key] = max(queued_at, newest.get(key, queued_at))
+            if len(runs) < PAGE:
+                break
+        return newest
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Returns `queued`, `running`, `success` or `failed`."""

@@ -11,27 +11,39 @@ from tidemark.facts.answers import Row, Tables
 from tidemark.semantics.incidents import CHECKS
 
 INCIDENTS = f"""
-    SELECT *, coalesce(broken_since, opened_at) AS since,
-           coalesce(broken_since = opened_at, true) AND sla <> '{CHECKS}' AS is_found,
+    SELECT * REPLACE (
+               CASE WHEN is_found THEN NULL ELSE broken_since END AS broken_since,
+               CASE WHEN is_acknowledged THEN acknowledged_at END AS acknowledged_at,
+               CASE WHEN is_acknowledged THEN acknowledged_by END AS acknowledged_by,
+               CASE WHEN state = 'acknowledged' AND NOT is_acknowledged THEN 'open' ELSE state END AS state
+           ),
+           coalesce(broken_since, opened_at) AS since,
            CASE WHEN epoch_ms(checked_at) > $2 THEN NULL
                 WHEN state = 'resolved' THEN state
                 WHEN verdict = 'pass' THEN 'passes since ' || strftime(passes_since, '%H:%M') || ', resolves at '
                                            || strftime(resolves_at, '%H:%M') || ' if it holds'
                 ELSE verdict END AS now
-    FROM incident_history WHERE topology = $1
+    FROM (
+        SELECT *, coalesce(broken_since = opened_at, true) AND sla <> '{CHECKS}' AS is_found,
+               acknowledged_at IS NOT NULL AND coalesce(epoch_ms(acknowledged_at) <= $2, true) AS is_acknowledged
+        FROM incident_history WHERE topology = $1
+    )
+    WHERE true
 """
-"""Selects the incidents of the topology $1.
+"""Selects the incidents of the topology $1, with what people had decided about them at $2 (epoch ms; null: until now).
 
-`since` is when the SLA broke; `is_found` is true where only the check that found it broken is known, and no crossing
-of a limit. That checks are missed is known to begin when one was due. `now` is the state by the newest check, and null
-where that is later than $2 (epoch ms).
+`is_found` is true where only the check that found the SLA broken is known, and no crossing of a limit: `broken_since`
+is null, and `since` the instant of that check. That checks are missed is known to begin when one was due. `now` is the
+state by the newest check, and null where that is later than $2.
 """
 OPEN = """
     AND coalesce(epoch_ms(opened_at) <= $2, true) AND coalesce(epoch_ms(resolved_at) > $2, resolved_at IS NULL)
     ORDER BY opened_at, incident
 """
 NAMED = "AND coalesce(list_contains($3::VARCHAR[], incident), true) ORDER BY opened_at, incident"
-NEWEST = "ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT $3"
+NEWEST = (
+    "AND coalesce(epoch_ms(opened_at) <= $2, true) ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT $3"
+)
 _STATE_WORDS = {
     "error": "is broken",
     "warn": "has a warning",
@@ -57,9 +69,12 @@ def open_incidents(tables: Tables, topology: str, *, at_ms: int | None = None) -
     return tables.ask(INCIDENTS + OPEN, [topology, at_ms]).objects
 
 
-def newest_incidents(tables: Tables, topology: str, most: int) -> list[Row]:
-    """Returns at most so many rows of INCIDENTS, open ones first, then the newest."""
-    return tables.ask(INCIDENTS + NEWEST, [topology, None, most]).objects
+def newest_incidents(tables: Tables, topology: str, most: int, *, at_ms: int | None = None) -> list[Row]:
+    """Returns at most so many rows of INCIDENTS opened until *at_ms* (epoch ms), open ones first, then the newest.
+
+    None: by all that is known.
+    """
+    return tables.ask(INCIDENTS + NEWEST, [topology, at_ms, most]).objects
 
 
 def state_in_words(state: str) -> str:

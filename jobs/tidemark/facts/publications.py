@@ -9,6 +9,7 @@ Instants are those of `completeness`; `published_at` is the clock of the caller.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from tidemark.facts.answers import answers_over
@@ -30,6 +31,10 @@ DUE = """
     QUALIFY row_number() OVER (PARTITION BY sub_topology, "table" ORDER BY interval_start) <= ?
     ORDER BY interval_start, sub_topology, "table"
 """
+PUBLISHED = """
+    SELECT interval_start, max(published_at) FROM published_intervals WHERE topology = ? AND "table" = ?
+    GROUP BY interval_start ORDER BY interval_start
+"""
 
 
 def completeness_versions(layout: Layout, topology: str, streams: Iterable[str]) -> dict[str, int]:
@@ -46,6 +51,11 @@ def due_intervals(layout: Layout, topology: str, *, most: int = MOST) -> list[di
     They are rows of `complete_intervals` as objects, at most *most* of each table.
     """
     return answers_over(layout.warehouse, topology).ask(DUE, [topology, most]).objects
+
+
+def published_at(layout: Layout, topology: str, table: str) -> dict[datetime, datetime]:
+    """Returns when the newest event of each interval of *table* was published, by the start of the interval."""
+    return dict(answers_over(layout.warehouse, topology).ask(PUBLISHED, [topology, table]).rows)
 
 
 def publishing_runs(layout: Layout, topology: str) -> list[str]:

@@ -30,6 +30,7 @@ from tidemark.model.tables.catalog import (
     SUPPRESSED,
     Table,
 )
+from tidemark.query.sql import NO_PUSHED_JOINS, UTC
 from tidemark.semantics.dead_letters import DeadLetterKind
 from tidemark.semantics.progress import InputProgress
 from tidemark.storage.delta.current_view import current_rows
@@ -221,7 +222,7 @@ def _current(path: Path, merged: DeltaTable, changes: Path) -> pl.LazyFrame:
     names = {path: "of_table", changes: "of_changes"}
     select = current_rows(path, changes, names.__getitem__, lambda column: '"' + column.replace('"', '""') + '"')
     connection = duckdb.connect()
-    connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
+    connection.execute(f"{UTC}; {NO_PUSHED_JOINS}; SET enable_progress_bar = false")
     connection.register(names[path], dataset_of(merged))
     connection.register(names[changes], dataset_of(appended))
     # Polars filters the rows itself: DuckDB reads a condition with NaN or infinity as one with a column `None`.

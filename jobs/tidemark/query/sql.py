@@ -53,6 +53,11 @@ LISTS = re.compile(r"\b(show|information_schema|pg_catalog|duckdb_\w+)\b", re.IG
 GLOB = re.compile(r"[*?\[]")
 """Characters that make a path of files a pattern for DuckDB."""
 UTC = "SET TimeZone = 'UTC'"
+NO_PUSHED_JOINS = "SET disabled_optimizers = 'join_filter_pushdown'"
+"""Keeps DuckDB from filtering a scan by the other side of a join.
+
+It would hand a scan of Arrow data a Bloom filter, which the scan does not implement: duckdb-python issue 463.
+"""
 NO_DAMAGE = (
     duckdb.CatalogException,
     duckdb.InterruptException,
@@ -175,6 +180,9 @@ class Warehouse:
             raise InvalidArgument(msg) from error
         except duckdb.InterruptException as error:
             msg = "the query was interrupted"
+            raise InvalidArgument(msg) from error
+        except (duckdb.InternalError, duckdb.NotSupportedError) as error:
+            msg = f"DuckDB {duckdb.__version__} cannot answer this query: {error}\n{text.strip()}"
             raise InvalidArgument(msg) from error
         except duckdb.Error as error:
             if self._by_name or isinstance(error, duckdb.ParserException):
@@ -414,6 +422,7 @@ def _database(home: Path, _: Path, memory: str, *, reads_logs: bool) -> duckdb.D
     # In a Python that does not run a file the progress bar would be part of the output.
     database.execute("SET enable_progress_bar = false")
     database.execute(UTC.replace("SET", "SET GLOBAL"))
+    database.execute(NO_PUSHED_JOINS.replace("SET", "SET GLOBAL"))
     database.execute(f"SET memory_limit = {_text(memory)}")
     # The operating system caches the files of this machine.
     database.execute("SET enable_external_file_cache = false")

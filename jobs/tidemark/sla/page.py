@@ -10,19 +10,21 @@ from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
 
+import polars as pl
 from markupsafe import Markup
 
 from tidemark.facts.alerts import open_alerts
 from tidemark.facts.answers import Row, Tables, answers_over
 from tidemark.facts.checks import MEASURED, newest_check
+from tidemark.facts.fact_tables import Stored
 from tidemark.facts.incidents import newest_incidents
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import Interval
+from tidemark.model.settings.intervals import Interval, utc
 from tidemark.model.settings.lengths import for_people
 from tidemark.model.tables.catalog import ALERTS, DECISIONS, EXPECTATION_RESULTS, INCIDENTS, SLA_RESULTS
 from tidemark.reports.pages.charts import share_lines
 from tidemark.reports.pages.templates import POLICY, REFRESH_S, template
-from tidemark.reports.pages.topology_state import VERDICT_WORDS
+from tidemark.reports.pages.topology_state import VERDICT_WORDS, unchecked_text
 from tidemark.semantics.incidents import BROKEN
 from tidemark.semantics.sla import Verdict
 from tidemark.sla.incidents.tables import worst_text
@@ -35,8 +37,14 @@ MOST_INCIDENTS = 50
 MOST_DECISIONS = 20
 OF_SLA = (*MEASURED, "owner", "runbook")
 EXPECTED = """
-    SELECT * FROM expectation_results WHERE topology = $1 AND last_checked_at = $2
+    SELECT * FROM expectation_results WHERE topology = $1
+    QUALIFY last_checked_at = max(last_checked_at) OVER (PARTITION BY "table" IS NULL)
     ORDER BY "table" IS NOT NULL, sub_topology NULLS LAST, "table", suite DESC, "column", severity
+"""
+"""Selects what the suites found last, of contracts and of checks.
+
+Suites judge later than the check that asks for them, and not after each one: what they found stands until the next
+time.
 """
 BUDGETS = """
     SELECT *, epoch_ms(checked_at) AS at_ms FROM error_budgets WHERE topology = $1
@@ -51,14 +59,15 @@ DECISIONS_OF = f"""
 WORST_FIRST = {"error": 0, "ahead_of_clock": 1, "never_loaded": 2, "warn": 3, "unknown": 4, "pass": 5}
 
 
-def sla_page(warehouse: Path, topology: str, model: Row | None = None) -> str:
+def sla_page(warehouse: Path, topology: str, model: Row | None = None, *, stored: Stored | None = None) -> str:
     """Returns the page of *topology* as HTML, from the tables in *warehouse*.
 
-    With a page *model* it has links to the other pages and refreshes itself. Without, it stands alone.
+    With a page *model* it has links to the other pages, refreshes itself, and is about the instant of the model, by the
+    tables that were *stored* when the model was made. Without, it stands alone, and is about all that is known.
     """
     layout = Layout(warehouse)
     only = {layout.report_table(topology, name) for name in READS}
-    return _page(answers_over(warehouse, topology, only=only), layout, topology, model)
+    return _page(answers_over(warehouse, topology, only=only, stored=stored), layout, topology, model)
 
 
 def write_sla_page(layout: Layout, topology: str) -> None:
@@ -69,18 +78,22 @@ def write_sla_page(layout: Layout, topology: str) -> None:
 
 
 def _page(tables: Tables, layout: Layout, topology: str, model: Row | None) -> str:
-    run = newest_check(tables.stored, layout, topology, columns=OF_SLA)
+    at_ms = round(model["at"].timestamp() * 1_000) if model else None
+    until = [] if at_ms is None else [pl.col("checked_at") <= utc(at_ms)]
+    run = newest_check(tables.stored, layout, topology, *until, columns=OF_SLA)
     slas = sorted(run.rows, key=lambda row: WORST_FIRST.get(row["verdict"], 0)) if run else []
     expectations: list[Row] = []
     on_tables: list[Row] = []
-    for row in tables.ask(EXPECTED, [topology, run.checked_at if run else None]).objects:
+    for row in tables.ask(EXPECTED, [topology]).objects:
         # Only contracts are about tables.
         (expectations if row["table"] is None else on_tables).append(row)
-    incidents = [row | {"worst": worst_text(row)} for row in newest_incidents(tables, topology, MOST_INCIDENTS)]
+    newest = newest_incidents(tables, topology, MOST_INCIDENTS, at_ms=at_ms)
+    incidents = [row | {"worst": worst_text(row)} for row in newest]
     return template("sla/page.html.j2").render(
         topology=topology,
         model={"cause": None, **model} if model else None,
         words=VERDICT_WORDS,
+        unchecked=unchecked_text(model) if model and run else None,
         refresh_s=REFRESH_S if model else None,
         policy=Markup(POLICY),
         run=run,
@@ -89,7 +102,7 @@ def _page(tables: Tables, layout: Layout, topology: str, model: Row | None) -> s
         warned=[row for row in slas if row["verdict"] == Verdict.WARN],
         unknown=[row for row in slas if row["verdict"] == "unknown"],
         budgets=_budgets(tables.ask(BUDGETS, [topology]).objects, {row["objective"] for row in slas}),
-        alerts=open_alerts(tables, topology),
+        alerts=open_alerts(tables, topology, at_ms=at_ms),
         incidents=incidents,
         # An incident stays open for a while after its SLA passes again.
         open_incidents={row["sla"]: row for row in incidents if row["resolved_at"] is None},

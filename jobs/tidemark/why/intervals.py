@@ -221,7 +221,7 @@ def _waits(of: Scene, operator: Operator, passed_at_ms: int) -> tuple[str, int |
     is_running = facts.driver.liveness in RUNS
     if not is_running:
         findings = [*drivers(of, operator.name), *findings]
-    come = f"records have come to {iso(newest_ms)}{_slowest(of, sub)}"
+    come = _come(of, sub, mark.watermark_ms)
     reason = f"{time}: {findings[0].line if findings else come}"
     beat = facts.driver.beat
     is_faulty = any(Trait.FAULT in finding.cause.traits for finding in findings)
@@ -229,10 +229,25 @@ def _waits(of: Scene, operator: Operator, passed_at_ms: int) -> tuple[str, int |
     if beat is None or not is_running or is_faulty or (beat.arrival_per_s is not None and beat.eta_at_ms is None):
         return reason, None
     bounds_ms = [source.bound_ms for source in sub.outside_sources]
-    return reason, reached_at_ms(
+    expected_at_ms = reached_at_ms(
         passed_at_ms,
         watermark_ms=mark.watermark_ms,
-        now_ms=of.at_ms,
+        now_ms=facts.tables.batches["decided_at"][-1],
         bound_ms=max(bounds_ms, default=0),
         eta_at_ms=beat.eta_at_ms,
     )
+    # A watermark that should have come by now does not advance as fast as the clock.
+    return reason, expected_at_ms if expected_at_ms >= of.at_ms else None
+
+
+def _come(of: Scene, sub: SubTopology, watermark_ms: int) -> str:
+    """Says to which record time records have come, or what has moved the watermark of *sub* beyond them."""
+    marks = of.of(sub.operators[0].name).marks.values()
+    newest_ms = max(present(mark.max_timestamp_ms for mark in marks), default=None)
+    if newest_ms is None or watermark_ms <= newest_ms:
+        return f"records have come to {iso(watermark_ms if newest_ms is None else newest_ms)}{_slowest(of, sub)}"
+    silent = [source.name for source in of.sources(sub.operators[-1].name).values() if source.idle_advances]
+    mover = (
+        f"silence has moved it (idle_advances of {', '.join(silent)})" if silent else "it has moved without a record"
+    )
+    return f"the newest record is of {iso(newest_ms)}, and {mover}"

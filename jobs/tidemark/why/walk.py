@@ -270,13 +270,16 @@ class Walk:
         came = f"{counted(rows['gave'].item(), 'result')} came, of the newest records that were read"
         aside = [each for before in self._scene.topology.path_into(name) for each in self._set_aside(before.name)]
         if silent_ms and len(silent_ms) == len(sources):
+            # Records that wait are no silence, however long none was read.
+            if waiting := [each for source in quiet for each in self._inputs.waiting(source)]:
+                return waiting[0]
             newest, newest_ms = min(silent_ms.items(), key=itemgetter(1))
             subject = "it has" if len(sources) == 1 else f"{', '.join(sources)} have"
             silence = f"{subject} been silent for {for_people(newest_ms)}; before, {came}"
             observation = "; ".join([silence, *(observation for observation, _ in aside)])
             check = f"{CHECK_PRODUCER}{f'; {LIVE}' if sources[newest].topic else ''}"
             remedy = "; ".join(dict.fromkeys([check, *(remedy for _, remedy in aside)]))
-            read_ms = self._scene.at_ms - newest_ms
+            read_ms = self._inputs.last_read_ms(sources[newest])
             return self._scene.finding(SOURCE_QUIET, name, observation, remedy, input=newest, since_ms=read_ms)
         for source, length_ms in silent_ms.items():
             aside.append((f"{source} has been silent for {for_people(length_ms)}", CHECK_PRODUCER))

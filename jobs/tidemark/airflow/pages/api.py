@@ -233,6 +233,10 @@ def invalid(request: Request, error: RequestValidationError) -> Response:
     """Answers an argument of the wrong type as any other invalid argument."""
     mistakes = []
     for mistake in error.errors():
+        if mistake["type"] == "missing":
+            name = mistake["loc"][-1]
+            mistakes.append(f"the address has no {name}; add {name}=… to it, or come from a link of a page")
+            continue
         mistakes.append(f"{mistake['loc'][-1]}: {mistake['msg']}, got {mistake.get('input')!r}; correct it")
     return problem(request, InvalidArgument(" and ".join(mistakes)))
 
@@ -548,9 +552,12 @@ def show_history(name: str, over: ChartSpan = ChartSpan.HOUR) -> Response:
 def find_fault(name: str, stream: str) -> Response:
     """Redirects to the operator to blame for a fault of *stream*.
 
-    It redirects to the stream's row on the topology's page if no operator is to blame, and for any other task.
+    It redirects to the stream's row on the topology's page if no operator is to blame.
     """
     culprits = {row["sub_topology"]: row["culprit"] for row in _model(name)["streams"]}
+    if stream not in culprits:
+        msg = f"there is no stream {stream!r} of {name}; known: {', '.join(culprits)}"
+        raise UnknownName(msg)
     operator = culprits.get(stream)
     place = f"../operators/{quote(operator, safe='')}" if operator else f"../../{name}#stream-{quote(stream, safe='')}"
     return RedirectResponse(place, 307, headers=HEADERS)
@@ -567,7 +574,9 @@ def show_dag(dag: str, task: str | None = None) -> Response:
         msg = f"the DAG {dag!r} is not one of a topology; those are named tidemark_TOPOLOGY_PART"
         raise UnknownName(msg)
     name, part = match["topology"], match["part"]
-    place = "/slas" if part == "sla_check" else f"/streams/{quote(task, safe='')}" if task and part == "streams" else ""
+    known = _known()
+    streams = names_in(known[name].sub_topologies) if name in known and part == "streams" else ()
+    place = "/slas" if part == "sla_check" else f"/streams/{quote(task, safe='')}" if task and task in streams else ""
     return RedirectResponse(f"../pages/{name}{place}", 307, headers=HEADERS)
 
 
@@ -588,8 +597,11 @@ def show_report(name: str, interval: str) -> Response:
 @shared
 def show_slas(name: str) -> Response:
     """Returns the page of SLAs, incidents and contracts."""
-    topology = name if name in _broken() else _named(name).name
-    return HTMLResponse(sla_page(_warehouse(), topology, _model(topology)), headers=HEADERS)
+    if (invalid := _invalid(name)) is not None:
+        return HTMLResponse(sla_page(_warehouse(), name, invalid), headers=HEADERS)
+    topology, tables = _named(name), answers_over(_warehouse(), name)
+    model = page_document(tables, _state(topology, tables))
+    return HTMLResponse(sla_page(_warehouse(), topology.name, model, stored=tables.stored), headers=HEADERS)
 
 
 @lru_cache(maxsize=1)

@@ -29,10 +29,10 @@ from tidemark.why.walk import scene
 
 SILENCED = "silenced_until"
 LISTED = (
-    *("incident", "state", "now", "verdict", "worst", "unit", "broke_again", "severity", "broken_since", "resolved_at"),
-    *("culprit", "owner", "acknowledged_by", SILENCED, "message", "blocked_by"),
+    *("incident", "state", "now", "verdict", "worst", "unit", "broke_again", "severity", "broken_since", "opened_at"),
+    *("resolved_at", "culprit", "owner", "acknowledged_by", SILENCED, "message", "blocked_by"),
 )
-"""Columns of the list; the verdict of an incident is its worst."""
+"""Columns of the list; the verdict of an incident is its worst, and `broken_since` is null where it is not known."""
 NOTIFIED = "notified"
 """Column of the answer: channels that got the change as a message."""
 HISTORY = f"""

@@ -27,7 +27,14 @@ from tidemark.model.topology import Topology, load_each, name_in
 from tidemark.query.text_table import as_document, format_table
 from tidemark.recorded.queries import load_each_recorded
 from tidemark.reports.documents.status import status_document, summary, whole
-from tidemark.reports.pages.topology_state import PageVerdict, TopologyState, broken_slas, told_cause
+from tidemark.reports.pages.topology_state import (
+    TO_START,
+    PageVerdict,
+    TopologyState,
+    broken_slas,
+    told_cause,
+    unchecked_text,
+)
 from tidemark.semantics.liveness import Liveness
 from tidemark.storage.delta.format import refuse_older
 from tidemark.storage.location import is_missing
@@ -131,11 +138,9 @@ def _condition_text(model: Row) -> str:
     reasons = [] if broken is None else [broken]
     reasons += [f"{_place(cause)}{cause['seen']}", cause["remedy"]] if cause else []
     if model["verdict"] == PageVerdict.NOT_CHECKED:
-        dag = f"tidemark_{model['topology']}_sla_check"
-        when = "yet" if model["slas"]["checked_at"] is None else "lately"
-        if model["slas"]["is_overdue"]:
-            reasons += [f"its SLAs were not checked {when}: the DAG {dag} does so, unless it is paused"]
-        else:
+        if unchecked := unchecked_text(model):
+            reasons.append(unchecked)
+        elif model["state"] not in TO_START:
             reasons += ["the newest check measured no SLA about the age of results"]
     return f"{model['verdict']}: {'; '.join(reasons)}" if reasons else str(model["verdict"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from tidemark.control import process
@@ -23,6 +24,7 @@ from tidemark.embedded.remembered import InstallationState
 from tidemark.embedded.stack import Home
 from tidemark.embedded.topics import topics_of
 from tidemark.errors import InvalidArgument
+from tidemark.model.project.files import Project
 
 __all__ = [
     "EXAMPLE",
@@ -41,6 +43,7 @@ __all__ = [
     "once_every",
     "parts_of",
     "process",
+    "program",
     "running_broker",
     "stack",
     "step",
@@ -88,5 +91,12 @@ def addresses(home: Home) -> str:
         f"login      {api.user}, password in {home.airflow / 'passwords.json'}\n"
         f"{kafka}"
         f"warehouse  {home.warehouse}\n"
-        "stop everything with `tidemark down`"
+        f"stop everything with `{program(home)} down`"
     )
+
+
+def program(home: Home) -> str:
+    """Returns the beginning of a command line that finds *home* from here: `tidemark`, with --home if it needs that."""
+    named = os.environ.get("TIDEMARK_HOME")
+    found = Path(named) if named else Project.here().state
+    return "tidemark" if found.resolve() == home.path.resolve() else f"tidemark --home {shlex.quote(str(home.path))}"

@@ -28,6 +28,7 @@ from tidemark.cli.shared.local import (
     addresses,
     guard,
     process,
+    program,
     stack,
     writable_home,
 )
@@ -36,6 +37,7 @@ from tidemark.cli.stack.story import Story
 from tidemark.cli.stack.summary import problems, summary, unread_hops
 from tidemark.errors import TidemarkError, argument_type
 from tidemark.facts.answers import answers_over
+from tidemark.facts.publications import due_intervals, published_at
 from tidemark.model.project.extras import can_publish, require
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.project.jars import require_jars
@@ -60,16 +62,20 @@ SENT = """
     ORDER BY a.changed_at LIMIT 1
 """
 """Selects the run that sent the alert about the operator $1, and its first incident."""
-RUNS_OF_EXAMPLE = "SELECT count(*) FROM completeness"
-"""Counts how often the example has to run: for each interval that was complete, and again when it was so again."""
 AT_REST = """
     SELECT bool_and(activity = 'idle') FROM (
         SELECT arg_max(activity, batch_id) AS activity FROM partition_batches
         WHERE source IS NOT NULL AND "partition" IS NULL GROUP BY sub_topology, source
     )
 """
+AT_REST_NOW = (
+    "the streams are drained, and the DAGs that report, check SLAs and send alerts are paused: pages show the end of "
+    "the demo, and what you decide about an alert reaches no channel until `{program} up flights` starts all of them"
+)
 STORY_EVERY_S = 2.0
 SUMMARY = "replay.json"
+COUNTED = "flight_board"
+"""The table whose complete intervals the example counts."""
 SLOWED = "carrier_state"
 """The operator that sleeps 400 ms after each batch, so that an SLA breaks."""
 
@@ -124,12 +130,14 @@ def command(options: argparse.Namespace) -> int:
         speed=options.speed,
         keep=options.keep,
     )
-    problems_of_run = run(writable_home(options.home).path, settings, say_inert)
+    home = writable_home(options.home)
+    problems_of_run = run(home.path, settings, say_inert)
     for problem in problems_of_run:
         say(f"tidemark demo: {problem}", sys.stderr)
     if options.keep:
-        say_inert(addresses(Home(options.home.resolve())))
-    say_inert('query the tables: tidemark sql "from critical_paths"')
+        say_inert(AT_REST_NOW.format(program=program(home)))
+        say_inert(addresses(home))
+    say_inert(f"query the tables: `{program(home)} sql 'from critical_paths'`")
     return 1 if problems_of_run else 0
 
 
@@ -158,7 +166,8 @@ def run(home: Path, settings: DemoSettings, say: Say) -> list[str]:
 def _prepare(home: Home) -> None:
     """Removes the last run's state from *home*, and no other files."""
     if running := home.running():
-        msg = f"a demo needs an unused home, but {', '.join(running)} runs in {home.path}; run `tidemark down` first"
+        unused = f"a demo needs an unused home, but {', '.join(running)} runs in {home.path}"
+        msg = f"{unused}; run `{program(home)} down` first"
         raise TidemarkError(msg)
     for folder in (home.warehouse, home.airflow, home.broker):
         shutil.rmtree(folder, ignore_errors=True)
@@ -259,16 +268,33 @@ class Demo:
 
     def _intervals_counted(self, airflow: AirflowApi) -> None:
         """Waits for the example of a consumer, and prints its log."""
-        complete = answers_over(self.conductor.home.warehouse).ask(RUNS_OF_EXAMPLE).rows[0][0]
-
-        def counted() -> list[str]:
-            return [run_id for run_id, state in airflow.runs(EXAMPLE).items() if state == SUCCESS]
-
-        self.conductor.wait(lambda: len(counted()) >= complete, f"{complete} runs of {EXAMPLE}", COUNTED_WITHIN_S)
-        for run_id in reversed(counted()):
+        self.conductor.wait(
+            lambda: not self.uncounted(airflow.succeeded_partitions(EXAMPLE)),
+            f"a run of {EXAMPLE} for each complete interval",
+            COUNTED_WITHIN_S,
+        )
+        counted = [run_id for run_id, state in airflow.runs(EXAMPLE).items() if state == SUCCESS]
+        for run_id in reversed(counted):
             for line in airflow.log(EXAMPLE, run_id, "count"):
                 if line.startswith("from "):
                     self.conductor.say(f"  {EXAMPLE}: {line}")
+
+    def uncounted(self, ran: Mapping[str, datetime]) -> list[str]:
+        """Returns the complete intervals that the example has yet to count, by partition key.
+
+        An interval that completes and is reopened between two publications is one event, and so one run.
+
+        Args:
+            ran: when the newest run that succeeded was queued, by partition key.
+        """
+        layout, name = Layout(self.conductor.home.warehouse), self.conductor.topology.name
+        due = {row["interval_start"].isoformat() for row in due_intervals(layout, name) if row["table"] == COUNTED}
+        published = published_at(layout, name, COUNTED)
+        for start, at in published.items():
+            key = start.isoformat()
+            if key not in ran or ran[key] < at:
+                due.add(key)
+        return sorted(due)
 
     def _report(self, airflow: AirflowApi, started_at: datetime) -> None:
         """Runs the reports since *started_at*, and checks the SLAs.

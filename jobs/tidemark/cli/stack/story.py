@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemark.errors import TidemarkError
 from tidemark.facts.answers import answers_over
 
 FINDINGS = (
@@ -54,7 +55,8 @@ FINDINGS = (
         "completeness",
         """
         SELECT format('complete: the watermark has passed the interval from {} to {}: complete_flights will run for it',
-                      min(interval_start), min(interval_end))
+                      strftime(min(interval_start), '%Y-%m-%dT%H:%M:%SZ'),
+                      strftime(min(interval_end), '%Y-%m-%dT%H:%M:%SZ'))
         FROM completeness HAVING count(*) > 0
         """,
     ),
@@ -63,7 +65,8 @@ FINDINGS = (
         """
         SELECT format('reopened: a record came to the interval from {} to {} after the watermark had passed it, so {} '
                       'of its source is too short for it; results are not final while late records are accepted',
-                      interval_start, interval_end, if(by_idleness, 'idle_after or the bound', 'the bound'))
+                      strftime(interval_start, '%Y-%m-%dT%H:%M:%SZ'), strftime(interval_end, '%Y-%m-%dT%H:%M:%SZ'),
+                      if(by_idleness, 'idle_after or the bound', 'the bound'))
         FROM (
             SELECT interval_start, interval_end, batch_id, cause, first_value(by_idleness) OVER (
                 PARTITION BY topology, operator, interval_start ORDER BY batch_id
@@ -74,10 +77,10 @@ FINDINGS = (
     (
         "sla_results",
         """
-        SELECT format('SLAs: in the first check by Airflow, for {} UTC, {} of {} are broken, '
-                      'and {} are not measured yet',
+        SELECT format('SLAs: in the first check by Airflow, for {} UTC, of {} are '
+                      '{} broken and {} not measured yet',
                       strftime(min(checked_at), '%H:%M:%S'),
-                      count_if(verdict NOT IN ('pass', 'unknown')), count(*), count_if(verdict = 'unknown'))
+                      count(*), count_if(verdict NOT IN ('pass', 'unknown')), count_if(verdict = 'unknown'))
         FROM sla_results HAVING count(*) > 0
         """,
     ),
@@ -98,13 +101,20 @@ class Story:
     def new(self) -> Iterator[str]:
         """Yields the sentences of findings that occurred since the last call.
 
-        If all were reported no table is read.
+        If all were reported no table is read. A finding that cannot be read is told with the reason, and not asked for
+        again.
         """
         if not self.left:
             return
         warehouse = answers_over(self.home)
         for finding in list(self.left):
             table, text = finding
-            if table in warehouse.tables and (rows := warehouse.ask(text).rows):
+            if table not in warehouse.tables:
+                continue
+            try:
+                rows = warehouse.ask(text).rows
+            except TidemarkError as error:
+                rows = ((f"nothing can be said of {table}: {error}",),)
+            if rows:
                 self.left.remove(finding)
                 yield str(rows[0][0])

@@ -23,6 +23,7 @@ from tidemark.cli.shared.local import (
     broker,
     once_every,
     parts_of,
+    program,
     stack,
     step,
     topics_of,
@@ -93,7 +94,7 @@ def command(options: argparse.Namespace) -> int:
         say_inert(f"{name}: no job of it has run yet; docs/any-stream.md shows how to launch one")
     say_inert("\n" + addresses(up.home))
     for dag_id in up.held:
-        again = f"`tidemark up {' '.join(topologies)} --unpause`"
+        again = f"`{program(up.home)} up {' '.join(topologies)} --unpause`"
         say_inert(f"{dag_id} stays paused because a person paused it; {again} unpauses it")
     for name, problem in up.problems.items():
         say(one_message(f"tidemark up: {name}: {problem}"), sys.stderr)

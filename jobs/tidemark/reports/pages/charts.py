@@ -130,7 +130,7 @@ def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Marku
         places = list(of_name)
         parts = [list(part) for is_known, part in groupby(places, key=_is_known) if is_known]
         is_exceeded = any(row["value"] < 0 for part in parts for row in part)
-        plot = Plot(interval, ValueAxis(-0.5 if is_exceeded else 0, 1, ((0, "0 %"), (0.5, "50 %"), (1, "100 %"))))
+        plot = Plot(interval, ValueAxis(-0.5 if is_exceeded else 0, 1, ((0, "0%"), (0.5, "50%"), (1, "100%"))))
         newest = places[-1]["value"]
         left = "unknown" if newest is None else f"{max(newest, 0):.0%} of the error budget is left"
         drawn = [plot.line([(row["at_ms"], row["value"]) for row in part], place_ms) for part in parts]

@@ -6,6 +6,7 @@ Jinja2 escapes everything. Lengths and instants are written for people.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
 from functools import cache
@@ -18,6 +19,7 @@ from jinja2.bccache import Bucket
 from markupsafe import Markup, escape
 
 from tidemark.account.owners.registry import is_at_operator
+from tidemark.collecting import present
 from tidemark.escaping import inert
 from tidemark.facts.incidents import state_in_words
 from tidemark.model.settings.intervals import utc
@@ -33,6 +35,8 @@ COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)
 
 Other text in backticks, such as that of a record, stays text.
 """
+INSTANTS = re.compile(r"(?P<day>\d{4}-\d\d-\d\d)T(?P<clock>\d\d:\d\d:\d\d)\.\d{3}Z")
+"""Matches instants in a sentence, as `iso` writes them."""
 REFRESH_S = 15
 """Interval after which a page about the present is loaded again, s."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -91,6 +95,7 @@ def _environment() -> Environment:
         "words": lambda name: str(name).replace("_", " "),
         "state_in_words": state_in_words,
         "code": code,
+        "sentence": sentence,
         "judged": lambda verdict: judged_text(verdict, length),
         "part": part_text,
         "judged_windows": lambda judged: judged_windows_text(judged, length),
@@ -115,6 +120,28 @@ def code(text: str) -> Markup:
     Markup('a &lt; b: <code>tidemark why flights</code>')
     """
     return Markup(COMMANDS.sub(r"<code>\g<command></code>", str(escape(text))))
+
+
+def sentence(text: str, names: Iterable[str | None] = ()) -> Markup:
+    """Marks up a sentence that commands print, too: commands and *names* in backticks as code, instants as `moment`.
+
+    Other text in backticks, such as that of a record, stays text.
+
+    >>> sentence("`a/b` was drained at 2026-01-31T12:00:00.000Z: `tidemark up a`", ["a/b"])
+    Markup('<code>a/b</code> was drained at 2026-01-31 12:00:00: <code>tidemark up a</code>')
+    """
+    parts, shown, begin = list[str](), str(escape(text)), 0
+    for command in COMMANDS.finditer(shown):
+        parts += [_told(shown[begin : command.start()], names), f"<code>{command['command']}</code>"]
+        begin = command.end()
+    return Markup("".join([*parts, _told(shown[begin:], names)]))
+
+
+def _told(shown: str, names: Iterable[str | None]) -> str:
+    told = INSTANTS.sub(r"\g<day> \g<clock>", shown)
+    for name in map(str, map(escape, present(names))):
+        told = told.replace(f"`{name}`", f"<code>{name}</code>")
+    return told
 
 
 def as_sentence(problem: str) -> str:
@@ -166,11 +193,11 @@ def ago(ms: float | None) -> str:
     """Formats an age for people, without parts of a second: pages are refreshed less often.
 
     >>> ago(400), ago(59_900), ago(150_000), ago(9_000_000), ago(None)
-    ('now', '59 s ago', '2 min 30 s ago', '2 h 30 min ago', 'never')
+    ('just now', '59 s ago', '2 min 30 s ago', '2 h 30 min ago', 'never')
     """
     if ms is None:
         return "never"
-    return f"{for_people(ms // 1_000 * 1_000)} ago" if ms >= 1_000 else "now"
+    return f"{for_people(ms // 1_000 * 1_000)} ago" if ms >= 1_000 else "just now"
 
 
 def percent(share: float | None) -> str:

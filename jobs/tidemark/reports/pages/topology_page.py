@@ -31,6 +31,7 @@ from tidemark.reports.pages.topology_state import (
     PageVerdict,
     broken_slas,
     told_cause,
+    unchecked_text,
 )
 from tidemark.semantics.bounds import COUNTED_AS_LATE
 from tidemark.semantics.critical_path import STANDS_STILL
@@ -118,6 +119,7 @@ def topology_page(model: Row, facts: Row | None, topology: Topology | None) -> s
         stands_still=STANDS_STILL,
         stuck=[name for name, row in model.get("operators", {}).items() if row["stuck_ms"] is not None],
         **_told(model),
+        unchecked=unchecked_text(model),
         budget=min(known_budgets, key=itemgetter("budget_left"), default=None),
         spent_ms=sum(part["ms"] for part in (model.get("path") or {}).get("spent", [])),
         checked_ago_ms=None if checked_at is None else (model["at"] - checked_at).total_seconds() * 1_000,

@@ -15,6 +15,7 @@ from operator import itemgetter
 import polars as pl
 
 from tidemark.account.owners.registry import OWNERS
+from tidemark.account.owners.topic import TOPIC
 from tidemark.collecting import omit, present
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import CAUSES, MEASURED, Check, newest_check
@@ -33,9 +34,12 @@ from tidemark.semantics.sla import Verdict
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.accounted import accounted, of_broken_sla
 from tidemark.why.causes.drivers import DRAINED, FINISHED
+from tidemark.why.causes.inputs import QUIET_AFTER_MS
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
 from tidemark.why.walk import Walk, is_harmless, scene
 
+TO_START = frozenset({Liveness.STARTING, Liveness.ROTATED})
+"""States of a stream whose next driver has read nothing yet."""
 CHECKS_MISSED = 2
 """An SLA check counts as overdue after so many intervals of `check_every`."""
 
@@ -60,11 +64,11 @@ class PageVerdict(StrEnum):
     LATE = "late"
     """Results are late for a cause that `why` names."""
     QUIET = "quiet"
-    """It keeps up, and no records come in."""
+    """It keeps up, and no records come in, or fewer than usual."""
     NOT_CHECKED = "not_checked"
-    """Nothing is known to be wrong, and no SLA about the age of results was measured lately."""
+    """Nothing is known to be wrong, and no SLA about the age of results was measured lately, by what a driver read."""
     ON_TIME = "on_time"
-    """It keeps up, and every SLA that was measured holds; one of them is about the age of results."""
+    """Results come as usual, and every SLA that was measured holds; one of them is about the age of results."""
 
 
 NEEDS_SOMEONE = frozenset(
@@ -153,7 +157,27 @@ class TopologyState:
     @cached_property
     def verdict(self) -> str:
         """The worst verdict that applies, of PageVerdict."""
-        return verdict_of(self.streams, self.slas, self.findings)
+        verdict = verdict_of(self.streams, self.slas, self.findings)
+        if verdict not in {PageVerdict.NOT_CHECKED, PageVerdict.ON_TIME}:
+            return verdict
+        # No SLA limits what is missing, and no rule of `why` calls it a fault; but results do not come as usual.
+        if any(each.amount_ms is not None for each in self._missing):
+            return PageVerdict.LATE.value
+        return PageVerdict.QUIET.value if any(each.owner == TOPIC for each in self._missing) else verdict
+
+    @cached_property
+    def _missing(self) -> list[WhyFinding]:
+        """Who owns most of what is missing, of each terminal operator without a result for over QUIET_AFTER_MS."""
+        since_ms = self.at_ms - QUIET_AFTER_MS
+        silent = [name for name in self.topology.terminals if not self._gave_after(name, since_ms)]
+        if not silent:
+            return []
+        return [*{each.operator: each for each in reversed(self.owners) if each.operator in silent}.values()]
+
+    def _gave_after(self, operator: str, since_ms: int) -> bool:
+        """Returns True if *operator* has given a result after *since_ms*, epoch ms."""
+        newest_ms = self.scene.of(operator).outcomes.newest(operator, pl.col("gave") > 0)["finished_at"].max()
+        return isinstance(newest_ms, int) and newest_ms > since_ms
 
     @cached_property
     def owners(self) -> list[WhyFinding]:
@@ -182,18 +206,23 @@ class TopologyState:
     def _of_late_results(self) -> WhyFinding | None:
         # That a stream does not run has a reason of its own, which is in the finding about its driver.
         is_late = self.verdict in NEEDS_SOMEONE and self.state in WORKS
+        is_late |= self.verdict == PageVerdict.QUIET and not self._quiet
         return max(self.owners, key=lambda each: each.amount_ms or 0, default=None) if is_late else None
 
     @property
     def _finding(self) -> WhyFinding | None:
         """The finding of `why` that explains the verdict; None: there is none."""
-        is_quiet = self.verdict == PageVerdict.QUIET
-        quiet = [each for each in self._reasons if is_quiet and Trait.QUIET in each.cause.traits]
+        quiet = self._quiet if self.verdict == PageVerdict.QUIET else []
         return next(iter(self._late or quiet or self._reasons), None)
 
     @property
     def _reasons(self) -> list[WhyFinding]:
         return [finding for finding in self.findings if finding.cause is not NOTHING_WRONG]
+
+    @property
+    def _quiet(self) -> list[WhyFinding]:
+        """The findings that no records come in."""
+        return [each for each in self._reasons if Trait.QUIET in each.cause.traits]
 
     @property
     def _late(self) -> list[WhyFinding]:
@@ -251,6 +280,16 @@ def explained_text(row: Row) -> str:
     """Returns one of `explained_slas` as a sentence."""
     broken = "has a warning" if row["verdict"] == Verdict.WARN else "is broken"
     return "; ".join(present([f"{row['sla']} {broken}: {row['message']}", row["explained"], row["remedy"]]))
+
+
+def unchecked_text(model: Row) -> str | None:
+    """Returns that no check of the page *model* describes the present, and what checks; None: the newest one does."""
+    if not (model.get("slas") or {}).get("is_overdue"):
+        return None
+    when = "yet" if model["slas"]["checked_at"] is None else "lately"
+    return (
+        f"its SLAs were not checked {when}: the DAG tidemark_{model['topology']}_sla_check does so, unless it is paused"
+    )
 
 
 def told_cause(model: Row) -> Row | None:
@@ -326,7 +365,9 @@ def verdict_of(streams: Sequence[Row], slas: Row, findings: Sequence[WhyFinding]
     causes = {finding.cause for finding in findings}
     of_lateness = [name for name, measure in MEASURES.items() if measure.is_of_lateness]
     ages = (row["verdict"] for row in slas["rows"] if row["measure"] in of_lateness)
-    is_measured = not slas["is_overdue"] and any(verdict != Verdict.UNKNOWN for verdict in ages)
+    # What a check measured of the results of an earlier driver says nothing about those of one that has read nothing.
+    reads = not any(stream["state"] in TO_START for stream in streams)
+    is_measured = reads and not slas["is_overdue"] and any(verdict != Verdict.UNKNOWN for verdict in ages)
     # The worst verdict comes first, and the first that applies counts.
     rules = {
         PageVerdict.BROKEN: slas["broken"] > 0,

@@ -257,15 +257,17 @@ def _explain_running(scene: Scene, name: str, beat: Beat) -> WhyFinding | None:
 
 
 def _in_batch(scene: Scene, name: str, began_ms: int, at_ms: int) -> WhyFinding | None:
-    """Returns that a batch has been running for long at *at_ms*, or is the first one; None: it is usual."""
+    """Returns that a batch has been running for long, or is the first one; None: it is usual.
+
+    It began at *began_ms*, and ran at *at_ms*, that of the newest heartbeat. No end of it is known.
+    """
     facts, sub = scene.of(name), scene.sub(name)
     being_read = facts.driver.being_read(sub)
     records = " and ".join(f"{counted(n, 'record')} of {source}" for source, n in being_read.items())
     reads = f"; it reads up to {records}" if records else ""
     # The clock of the driver may have gone back.
-    for_ms = max(0, at_ms - began_ms)
-    running = f"batch of {sub.name} has been running for {for_people(for_ms)}{reads}"
-    if for_ms > _still_after_ms(scene):
+    running = f"batch of {sub.name} has been running for {for_people(max(0, scene.at_ms - began_ms))}{reads}"
+    if at_ms - began_ms > _still_after_ms(scene):
         remedy = f"look for the slow operator: `tidemark topology {scene.topology.name}`, or at the driver's log: "
         remedy += logs(scene, name)
         return scene.finding(SLOW_BATCH, name, f"one {running}", remedy, since_ms=began_ms)

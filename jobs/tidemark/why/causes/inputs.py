@@ -89,9 +89,19 @@ class Inputs:
         return finished_ms if isinstance(finished_ms, int) else None
 
     def silent_ms(self, source: Source) -> int:
-        """Returns how long *source* is known to have been silent, ms; 0 for one that was never read."""
-        read_ms = self.last_read_ms(source)
-        return 0 if read_ms is None else max(0, self._scene.of(source.name).driver.looked_ms - read_ms)
+        """Returns how long *source* is known to have been silent, ms; 0 for one that was never read.
+
+        Its driver looks for records between batches: what came since the one that runs began is not known.
+        """
+        read_ms, driver = self.last_read_ms(source), self._scene.of(source.name).driver
+        beat, looked_ms = driver.beat, driver.looked_ms
+        if beat is not None and beat.batch_started_at_ms is not None and not driver.finished_after(beat.at_ms):
+            looked_ms = min(looked_ms, beat.batch_started_at_ms)
+        return 0 if read_ms is None else max(0, looked_ms - read_ms)
+
+    def waiting(self, source: Source) -> list[WhyFinding]:
+        """Returns a finding for each partition of *source* of which the newest look saw records that were not read."""
+        return [*present(self.coming(source, number) for number in self.partitions(source.name))]
 
     def quiet_ms(self, source: Source) -> int:
         """Returns how long *source* has been silent beyond its limit, ms.
@@ -120,7 +130,7 @@ class Inputs:
             )
             first_records = self._scene.finding(BEING_READ, source.name, observation, "wait", input=source.name)
             return [first_records]
-        if coming := [*present(self.coming(source, number) for number in self.partitions(source.name))]:
+        if coming := self.waiting(source):
             return coming
         observation = f"no batch has read a record of {place} yet"
         if looks.height and (looks["until_offset"] == 0).all() and looks["unread"].null_count() == 0:

@@ -110,6 +110,8 @@ class HeldWindows:
             return None
         # Record time stands still then, as with the last window of the evening.
         silence_ms = self._inputs.silent_ms(newest)
+        if any(map(self._inputs.waiting, self._leading(sub))):
+            return None
         if silence_ms <= (newest.idle_after_ms or QUIET_AFTER_MS):
             return None
         switch = "idle_advances = true" if newest.idle_after_ms else "idle_after and idle_advances = true"

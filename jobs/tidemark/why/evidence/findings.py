@@ -172,7 +172,7 @@ class WhyFinding:
         where = place if self.partition is None else f"{place} partition {self.partition}"
         since = "" if self.since_ms is None else f" since {iso(self.since_ms)}"
         # One owner that has all of what is missing needs no share.
-        part = "" if self.share is None or self.share > 0.995 else f" ({self.share:.0%})".replace("%", " %")
+        part = "" if self.share is None or self.share > 0.995 else f" ({self.share:.0%})"
         return f"{self.cause}{part}: {where}{since}: {self.seen}; {self.remedy}"
 
 
