@@ -270,8 +270,9 @@ def test_a_drained_stream_is_told_everywhere_and_explains_no_sla_that_was_broken
         start_page([found], folder=tmp_path),
         operator_page(found, facts, play.topology, "board", past, ()),
     ]
+    on_pages = DRAINED[0].replace("T12:01:20.000Z", " 12:01:20")
     for page in (shown, *others):
-        assert DRAINED[0][1:] in page
+        assert on_pages[1:] in page
         assert ('class="badge red"' in page) is broken
     stream = {**found["streams"][0], "first_latency_ms": None, "ambiguous_keys": None}
     status = as_text([{**found, "page": None, "streams": [stream]}]).splitlines()[-1]
@@ -283,7 +284,7 @@ def test_a_drained_stream_is_told_everywhere_and_explains_no_sla_that_was_broken
         assert banner.partition(">")[2].strip().startswith("Not running. There is no result yet.")
         assert status.startswith(f"play: not_running: {told}")
         assert "red" not in re.findall(r'class="verdict-of-all (\w+)"', shown)
-    assert f"T{DRAINED[0][1:]}. S{DRAINED[1][:26]}" in banner
+    assert f"T{on_pages[1:]}. S{DRAINED[1][:26]}" in banner
 
 
 def test_a_topology_without_results_is_not_on_time_after_a_restart(tmp_path: Path) -> None:
