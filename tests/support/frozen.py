@@ -87,27 +87,7 @@ class Changed:
 
 
 WAITED = "windows whose last records max_drift had held were `unknown`, and are told by what let these records go"
-USUALLY = (
-    "81 records that nobody produced were told as if they had been counted, and as if so long a time were known before"
-)
-SILENT = "what was silent for 3 min before its query ended was told as written so late"
-WHOSE = "each stream has a target of that name"
 CHANGED: Sequence[Changed] = (
-    Changed("kinds", "table alerts", "blocked_by", USUALLY),
-    Changed("kinds", "table sla_results", "blocked_by", USUALLY),
-    Changed("kinds", "command status", "topologies*.blocked_by", USUALLY),
-    Changed("kinds", "command status", "topologies*.cause.seen", USUALLY),
-    Changed("kinds", "command topology", "broken_slas*.explained", USUALLY),
-    Changed("kinds", "facts of the report", "causes*.explained", USUALLY),
-    Changed("kinds", "*", "*81 records of `events`*", USUALLY),
-    Changed("job", "page of the operator land:raw", ": the records of `land:raw`*", "the sentence had no verb"),
-    Changed("job", "command why", "[[][012]].*", SILENT),
-    Changed("job", "command status", "topologies*.causes*", SILENT),
-    Changed("job", "page of the topology", "([36]?%) at", SILENT),
-    Changed("job", "page of the topology", "12:0[69]:05", SILENT),
-    Changed("job", "page of the topology", ": `clean:orders` was written *", SILENT),
-    Changed("job", "page of the topology", "target: `commitOffsets`*", WHOSE),
-    Changed("job", "command status", "topologies*.path.spent*.part", WHOSE),
     Changed("drift", "table window_parts", "*", WAITED),
     Changed("drift", "command status", "topologies*.path.parts*", WAITED),
     Changed("drift", "command status", "topologies*.path.spent*", WAITED),

@@ -89,15 +89,20 @@ class Inputs:
         return finished_ms if isinstance(finished_ms, int) else None
 
     def silent_ms(self, source: Source) -> int:
-        """Returns how long *source* is known to have been silent, ms; 0 for one that was never read.
+        """Returns how long *source* is known to have been silent, ms; 0 for one that was never read."""
+        read_ms = self.last_read_ms(source)
+        return 0 if read_ms is None else max(0, self._looked_ms(source) - read_ms)
+
+    def _looked_ms(self, source: Source) -> int:
+        """Returns until when it is known what *source* has sent, epoch ms.
 
         Its driver looks for records between batches: what came since the one that runs began is not known.
         """
-        read_ms, driver = self.last_read_ms(source), self._scene.of(source.name).driver
-        beat, looked_ms = driver.beat, driver.looked_ms
+        driver = self._scene.of(source.name).driver
+        beat = driver.beat
         if beat is not None and beat.batch_started_at_ms is not None and not driver.finished_after(beat.at_ms):
-            looked_ms = min(looked_ms, beat.batch_started_at_ms)
-        return 0 if read_ms is None else max(0, looked_ms - read_ms)
+            return min(driver.looked_ms, beat.batch_started_at_ms)
+        return driver.looked_ms
 
     def waiting(self, source: Source) -> list[WhyFinding]:
         """Returns a finding for each partition of *source* of which the newest look saw records that were not read."""
@@ -171,14 +176,14 @@ class Inputs:
             return
         for number in self.partitions(source.name):
             newest_ms = facts.reads.of_partition(source.name, number).filter(pl.col("n") > 0)["finished_at"].max()
-            if not isinstance(newest_ms, int) or self._scene.at_ms - newest_ms <= limit_ms:
+            if not isinstance(newest_ms, int) or self._looked_ms(source) - newest_ms <= limit_ms:
                 continue
             # All reads: a partition may be silent each weekend.
             reads = facts.reads.of_source(source.name, lambda recent: False)
             read_ms = reads.filter(pl.col("partition") == number, pl.col("n") > 0)["finished_at"].sort()
             if read_ms.len() < LEAST_READS:
                 continue
-            silent_ms, longest_ms = self._scene.at_ms - read_ms[-1], read_ms.diff().max()
+            silent_ms, longest_ms = self._looked_ms(source) - read_ms[-1], read_ms.diff().max()
             assert isinstance(longest_ms, int)
             if silent_ms > max(limit_ms, UNUSUAL_TIMES * longest_ms):
                 observation = (
