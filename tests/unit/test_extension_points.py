@@ -106,7 +106,7 @@ def test_made_up_kinds_are_in_the_documentation(packages: Path, tmp_path: Path) 
         folder=tmp_path,
     )
     assert "| `unchanged_updates` | operator | number of updates that changed nothing |\n" in said
-    assert "| `approval` |  | the operator | DETAIL waited TIME for an approval |" in said
+    assert "| `legal_review` |  | the operator | DETAIL waited TIME for a legal review |" in said
 
 
 def test_a_package_that_cannot_be_imported_stops_nothing(tmp_path: Path) -> None:
@@ -118,6 +118,11 @@ def test_a_package_that_cannot_be_imported_stops_nothing(tmp_path: Path) -> None
 def test_a_name_is_taken_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two modules register the measure records: rename one"):
         exec(MEASURE.replace("unchanged_updates", "records"), {})
+
+
+def test_a_measure_says_whose_rows_or_fields_break_it() -> None:
+    with pytest.raises(ValueError, match="the culprit of unchanged_updates is found by a check, so it moves ROWS"):
+        exec(MEASURE.replace("Moved.ROWS", "Moved.REFUSAL"), {})
 
 
 @pytest.mark.parametrize(

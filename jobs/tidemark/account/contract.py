@@ -17,11 +17,11 @@ from tidemark.account.owners.topic import TOPIC
 from tidemark.account.warehouse import AccountTables
 from tidemark.facts.checks import newest_check
 from tidemark.model.measures.registry import Measure
-from tidemark.model.measures.schema_changes import SCHEMA_CHANGES
 from tidemark.model.settings.intervals import utc
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.semantics.incidents import BROKEN
+from tidemark.semantics.moved import Moved
 
 
 def owner_of_contract(tables: AccountTables, spec: SlaSpec, *, at_ms: int) -> Explanation:
@@ -48,7 +48,7 @@ def owner_of_culprit(topology: Topology, measure: Measure, culprit: str | None, 
     if culprit is None:
         return Explanation(answer=Answer.NOT_KNOWN, broken=broken)
     operator = topology.operators.get(culprit)
-    if measure is SCHEMA_CHANGES:
+    if Moved.FIELDS in measure.moves:
         leaf = Leaf(owner=TOPIC, detail=culprit)
     elif operator is not None:
         stream = f"{topology.name}/{topology.sub_topology_of(culprit).name}"

@@ -24,7 +24,8 @@ class Owner:
         name: its word in the column `owner`.
         parent: the owner that it is a part of, in the tree in which a cause is looked for; None for one that stands
             alone.
-        detail: what the column `detail` names.
+        detail: what the column `detail` names. "the operator", "the source", "the sink" and "SOURCE/PARTITION" have a
+            page.
         says: what it did, as the beginning of a sentence, with the places {detail}, {stream} and {amount}.
         proof: the facts without which its time is `unknown`.
         remedy: what shortens its time, with the setting or the command that does.

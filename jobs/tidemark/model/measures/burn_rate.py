@@ -21,6 +21,5 @@ BURN_RATE = register(
         counts=(LATENCIES,),
         is_of_lateness=True,
         is_excusable=True,
-        changes_without_news=True,
     )
 )

@@ -29,6 +29,5 @@ COMPLETE_BY = register(
         needs=frozenset({Need.COMPLETIONS, Need.CLOCKS, Need.START}),
         is_of_lateness=True,
         passes_when_idle=True,
-        changes_without_news=True,
     )
 )

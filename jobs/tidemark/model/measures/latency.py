@@ -34,7 +34,6 @@ def _latency(name: str, quantile: float) -> Measure:
         quantile=quantile,
         is_of_lateness=True,
         is_excusable=True,
-        changes_without_news=True,
     )
 
 

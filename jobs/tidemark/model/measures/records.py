@@ -21,6 +21,5 @@ RECORDS = register(
         needs=frozenset({Need.START}),
         counts=(READ,),
         passes_when_idle=True,
-        changes_without_news=True,
     )
 )

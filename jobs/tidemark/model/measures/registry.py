@@ -103,7 +103,8 @@ class Measure:
         without_subjects: the problem and the remedy of a topology that has none.
         any_operator: whether every operator may have it, also one that is not known yet.
         limits: reads the keys of its limits. Their form decides how it is judged.
-        moves: what it is made of, so which owners of time can move it.
+        moves: what it is made of, so which owners of time can move it: where a check finds the culprit, its ROWS, or
+            the FIELDS of a source.
         explained: how the account of time explains it.
         needs: the facts that it is judged by.
         counts: what it counts over the length of the SLA.
@@ -115,7 +116,6 @@ class Measure:
         is_of_lateness: whether it says that results come in time.
         is_excusable: whether `while_catching_up` may excuse it, because records are late then.
         passes_when_idle: whether `ignore_when_idle` may excuse it.
-        changes_without_news: whether it changes as time passes, without a new fact.
     """
 
     name: str
@@ -137,7 +137,11 @@ class Measure:
     is_of_lateness: bool = False
     is_excusable: bool = False
     passes_when_idle: bool = False
-    changes_without_news: bool = False
+
+    @property
+    def changes_without_news(self) -> bool:
+        """Whether it changes as time passes, without a new fact. Critical paths are found by the hour."""
+        return Need.COMPLETIONS in self.needs or (bool(self.counts) and Need.PATHS not in self.needs)
 
     @property
     def is_latency(self) -> bool:
@@ -153,7 +157,14 @@ MEASURES: OpenList[Measure] = OpenList("measure", group="tidemark.measures", pac
 
 
 def register(measure: Measure) -> Measure:
-    """Adds *measure* to the list, and returns it; ValueError if another has its name."""
+    """Adds *measure* to the list, and returns it.
+
+    Raises:
+        ValueError: another has its name, or nobody whom a check finds can move it.
+    """
+    if measure.explained is ExplainedBy.CULPRIT and measure.moves not in ({Moved.ROWS}, {Moved.FIELDS}):
+        msg = f"the culprit of {measure.name} is found by a check, so it moves ROWS, or the FIELDS of a source"
+        raise ValueError(msg)
     return MEASURES.register(measure.name, measure)
 
 

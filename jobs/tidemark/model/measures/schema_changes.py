@@ -40,6 +40,5 @@ SCHEMA_CHANGES = register(
         ),
         usual_over_ms=LONG_OVER_MS,
         counted="changes of fields",
-        changes_without_news=True,
     )
 )

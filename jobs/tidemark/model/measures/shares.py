@@ -25,7 +25,6 @@ def _share(outcome: str, of: str, subjects: Callable[[Topology], tuple[str, ...]
         explained=ExplainedBy.NUMBERS,
         counts=(READ, Count(what=outcome, rows=OUTCOMES, at="batch_finished_at", n=f"sum({outcome})")),
         outcome=outcome,
-        changes_without_news=True,
         **more,
     )
 
