@@ -10,6 +10,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
+from threading import RLock
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class OpenList(Mapping[str, T]):
     def __init__(self, what: str, *, group: str, package: str | None = None) -> None:
         self._what, self._group, self._package = what, group, package
         self._kinds: dict[str, T] = {}
-        self._is_complete = False
+        self._is_complete = self._is_importing = False
+        self._lock = RLock()
 
     def register(self, name: str, kind: T) -> T:
         """Adds *kind* to the list, and returns it.
@@ -60,9 +62,16 @@ class OpenList(Mapping[str, T]):
 
     def _all(self) -> Mapping[str, T]:
         if not self._is_complete:
-            self._is_complete = True
-            self._import()
-            self._kinds = dict(sorted(self._kinds.items()))
+            # Other threads wait; a module that is imported here may look at the list, as far as it is.
+            with self._lock:
+                if not (self._is_complete or self._is_importing):
+                    self._is_importing = True
+                    try:
+                        self._import()
+                    finally:
+                        self._is_importing = False
+                    self._kinds = dict(sorted(self._kinds.items()))
+                    self._is_complete = True
         return self._kinds
 
     def _import(self) -> None:

@@ -24,13 +24,13 @@ MEASURE, OWNER, OPERATOR, FUNCTION, FORMAT, METRIC, CHANNEL, COMMAND = map(
 )
 
 
-def installed(folder: Path, modules: Mapping[str, str]) -> Path:
+def installed(folder: Path, modules: Mapping[str, str], *, name: str = "made_up") -> Path:
     """Returns *folder* with a package whose entry points are *modules*, texts by the name of their open list."""
     points = []
     for group, text in modules.items():
         # The page has a package of its own.
         (folder / f"made_up_{group}.py").write_text(re.sub(r"my_package\.\w+", f"made_up_{group}", text))
-        points.append(f"[tidemark.{group}]\nmade_up = made_up_{group}\n")
+        points.append(f"[tidemark.{group}]\n{name} = made_up_{group}\n")
     about = folder / "made_up-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: made-up\nVersion: 1.0\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
@@ -30,7 +31,8 @@ KINDS = {Measure: MEASURES["records"], Owner: OWNERS["silence"]}
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = {"measures": MEASURE, "owners": OWNER, "commands": COMMAND}
-    more = {"formats": FORMAT, "channels": CHANNEL}
+    forgetful = FORMAT.replace("return json", "return value.decode() if b';' not in value and b'=' in value else json")
+    more = {"formats": forgetful, "channels": CHANNEL}
     return installed(tmp_path_factory.mktemp("site"), modules | more)
 
 
@@ -53,6 +55,11 @@ def test_a_made_up_measure_is_checked_and_in_the_schema(packages: Path, project:
         run_with(project / "nothing", TIDEMARK, "check", folder=project)
 
 
+def test_a_command_of_a_package_does_not_replace_ours(tmp_path: Path) -> None:
+    packages = installed(tmp_path, {"commands": COMMAND}, name="check")
+    assert "added by" not in run_with(packages, TIDEMARK, "--help", folder=tmp_path)
+
+
 def test_a_made_up_command_is_listed_and_runs(packages: Path, tmp_path: Path) -> None:
     assert run_with(packages, TIDEMARK, "made_up", "Ann", folder=tmp_path) == "hello Ann\n"
     assert re.search(
@@ -68,8 +75,8 @@ from tidemark.model.topology import parse
 from tidemark.stream.read.parsing import parsed
 
 events = parse(tomllib.loads(topology_of(events=source(format="pairs"))), file="play.toml").operators["events"]
-values = [b"id=a;v=7;event_time=1767268800000", b"nonsense", None]
-raw = pl.DataFrame({"source": "events", "partition": 0, "offset": [0, 1, 2], "key": [b"k"] * 3, "value": values})
+values = [b"id=a;v=7;event_time=1767268800000", b"nonsense", None, b"id=b"]
+raw = pl.DataFrame({"source": "events", "partition": 0, "offset": [0, 1, 2, 3], "key": [b"k"] * 4, "value": values})
 raw = raw.with_columns(headers=pl.lit(None), clock_ms=pl.lit(9, pl.Int64))
 rows = parsed(events, raw)
 print(json.dumps([rows["events"].to_list(), rows["reason"].to_list(), rows["detail"].to_list()]))
@@ -79,8 +86,8 @@ print(json.dumps([rows["events"].to_list(), rows["reason"].to_list(), rows["deta
 def test_a_made_up_format_is_read_and_quarantines_what_it_cannot_read(packages: Path, tmp_path: Path) -> None:
     fields, reasons, details = json.loads(run_with(packages, PARSE, folder=tmp_path))
     assert fields[0] == {"id": "a", "v": 7, "event_time": 1_767_268_800_000}
-    assert reasons == [None, "unreadable", "null_value"]
-    assert details[1].startswith("ValueError: ")
+    assert reasons == [None, "unreadable", "null_value", "unreadable"]
+    assert [details[row].partition(":")[0] for row in (1, 3)] == ["ValueError", "TypeError"]
 
 
 CHANNELS = """
@@ -118,6 +125,35 @@ def test_a_package_that_cannot_be_imported_stops_nothing(tmp_path: Path) -> None
 def test_a_name_is_taken_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two modules register the measure records: rename one"):
         exec(MEASURE.replace("unchanged_updates", "records"), {})
+
+
+@pytest.mark.parametrize("measure", MEASURES.values(), ids=str)
+def test_a_measure_is_the_same_in_another_process(measure: Measure) -> None:
+    """Processes that check share their work, and ask `spec.measure is STALENESS`."""
+    assert pickle.loads(pickle.dumps(measure)) is measure
+
+
+def test_what_measures_count_has_one_meaning() -> None:
+    with pytest.raises(ValueError, match="unchanged_updates counts records in another way than a measure before"):
+        exec(MEASURE.replace('what="unchanged"', 'what="records"'), {})
+
+
+LOOKED_AT_ONCE = """
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from tidemark.account.owners.registry import OWNERS
+
+barrier = Barrier(8)
+def look(_):
+    barrier.wait()
+    return len(OWNERS)
+with ThreadPoolExecutor(8) as pool:
+    print({*pool.map(look, range(8))})
+"""
+
+
+def test_threads_that_look_at_once_see_the_whole_list(tmp_path: Path) -> None:
+    assert run_with(tmp_path, LOOKED_AT_ONCE, folder=tmp_path) == f"{{{len(OWNERS)}}}\n"
 
 
 def test_a_measure_says_whose_rows_or_fields_break_it() -> None:

@@ -131,13 +131,17 @@ class Counts:
         changes = self._scan(TOPOLOGY_CHANGES, where=[pl.col("begins")]).select(
             "sub_topology", source="operator", begun_batch="batch_id"
         )
-        later = self.reads.join(changes.unique().collect(), on=of_source).filter(
-            pl.col("batch_id") >= pl.col("begun_batch")
-        )
-        return (
-            later.sort("batch_id")
-            .group_by(*of_source, "partition", "begun_batch", maintain_order=True)
-            .agg(begun_offset=pl.coalesce("left_offset", "latest_offset", "until_offset").first())
+        # The first batch of what began before the reads that are known is not among them.
+        oldest = self.reads.group_by("sub_topology").agg(oldest=pl.min("batch_id"))
+        known = changes.unique().collect().join(oldest, on="sub_topology")
+        began = known.filter(pl.col("begun_batch") >= pl.col("oldest")).drop("oldest")
+        later = self.reads.join(began, on=of_source).filter(pl.col("batch_id") >= pl.col("begun_batch"))
+        first = later.filter(pl.col("batch_id") == pl.col("batch_id").min().over(*of_source, "begun_batch"))
+        return first.select(
+            *of_source,
+            "partition",
+            "begun_batch",
+            begun_offset=pl.coalesce("left_offset", "latest_offset", "until_offset"),
         )
 
     def newest_batch(self, sub_topology: str) -> tuple[int, int] | None:

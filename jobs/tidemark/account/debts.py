@@ -249,7 +249,10 @@ def _plans(facts: AccountFacts, batches: pl.DataFrame) -> dict[str, list[_Plan]]
         "stream", "batch_id", "looked_ms", nothing=(pl.col("excluded_ms") > before_ms).fill_null(value=False)
     )
     placed = facts.plans.join(looked, on=["stream", "batch_id"]).sort("batch_id")
-    begins = facts.begins.unique().with_columns(begun_with="batch_id")
+    # What began before the batches that are known has its first plan before them, too.
+    oldest = looked.group_by("stream").agg(oldest=pl.min("batch_id"))
+    known = facts.begins.unique().join(oldest, on="stream").filter(pl.col("batch_id") >= pl.col("oldest"))
+    begins = known.drop("oldest").with_columns(begun_with="batch_id")
     placed = placed.with_columns(begun_before(placed, begins, pl.col("batch_id")))
     # The first plan that looked at it may be later.
     first = pl.col("batch_id").min().over("stream", "input", "begun_with")

@@ -227,7 +227,7 @@ class _Usual:
 
     def _loss(self, leaf: Leaf, missing: Callable[[int], float]) -> Iterator[Loss]:
         excess, records = missing(self._span.since_ms), round(missing(self.since_ms))
-        if excess > 0:
+        if excess > 0 and records:
             yield Loss(replace(leaf, records=records, is_estimate=True, usual_records=0), excess)
 
     def _usual(self, length_ms: int) -> float:

@@ -232,9 +232,10 @@ def _parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
     where = f"{place} (default: $TIDEMARK_WAREHOUSE, or `warehouse` in the state folder)"
     parser.add_argument("--warehouse", type=argument_type(location), default=warehouse, help=where)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    own = ((name, f"tidemark.cli.{module}", text) for name, module, text in COMMANDS)
-    others = ((point.name, point.value, f"added by {point.value}") for point in entry_points_of("tidemark.commands"))
-    for name, module, text in (*own, *others):
+    own = {name: (f"tidemark.cli.{module}", text) for name, module, text in COMMANDS}
+    points = entry_points_of("tidemark.commands")
+    others = {point.name: (point.value, f"added by {point.value}") for point in points if point.name not in own}
+    for name, (module, text) in (own | others).items():
         added = commands.add_parser(name, help=text, description=text, add_help=name != PASSED_ON)
         if words is None or name in words:
             command = import_module(module)

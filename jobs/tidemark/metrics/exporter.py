@@ -30,7 +30,7 @@ from tidemark.clock import Clock, wall_clock_ms
 from tidemark.facts.fact_tables import FactTables
 from tidemark.facts.kept_rows import TableRows, Version
 from tidemark.facts.stream_facts import StreamFacts
-from tidemark.metrics.catalog import DROPPED, GROUPS, READABLE, Metric, MetricType, Sample, metrics
+from tidemark.metrics.catalog import DROPPED, GROUPS, READABLE, Metric, MetricGroup, MetricType, Rows, Sample, metrics
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
 from tidemark.model.tables.catalog import (
@@ -128,11 +128,20 @@ class Exporter(Collector):
             versions = [snapshot.version(path) for table in group.needs for path in paths(table)]
             kept = self._kept.get((topology.name, name))
             if kept is None or kept[0] != versions or group.every_scrape:
-                kept = versions, [*group.samples(scene, rows)]
+                kept = versions, [*_samples(group, scene, rows)]
                 # A batch that a driver's clock puts later than ours counts when our clock is there.
                 if BATCHES not in group.needs or not (rows(BATCHES)["finished_at"] > utc(now_ms)).any():
                     self._kept[topology.name, name] = kept
             yield from (each.at(now_ms) for each in kept[1] if each.until_ms is None or now_ms <= each.until_ms)
+
+
+def _samples(group: MetricGroup, scene: Scene, rows: Rows) -> Iterator[Sample]:
+    """Yields the samples of *group* whose metrics are declared."""
+    for sample in group.samples(scene, rows):
+        if sample.metric in metrics():
+            yield sample
+        else:
+            log.error("the group %s declares no metric %s: it is left out", group.name, sample.metric)
 
 
 def families(samples: Iterable[Sample]) -> Iterator[Family]:

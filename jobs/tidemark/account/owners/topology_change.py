@@ -12,8 +12,8 @@ TOPOLOGY_CHANGE = register(
         says="a change of the topology file began to read {detail} {amount} after records of it had come",
         proof="the batch with which the source began (`topology_changes`), and the last sign of the driver before it",
         remedy=(
-            'give a source that begins `starting_offsets = "latest"`, or an instant, if what came before is not '
-            "wanted; `tidemark plan` says how many records it will read"
+            'give a topic that begins `starting_offsets = "latest"`, and a table an instant, if what came before is '
+            "not wanted; `tidemark plan` says how many records will be read"
         ),
         moves=OF_TIME | {Moved.REFUSAL},
     )

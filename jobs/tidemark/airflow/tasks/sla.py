@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 CHANNELS = Project.here().channels
+TOLD_WITHIN_S = 180.0
+"""Longer than the tries of Tidemark's own receivers take."""
 PAGE = "/tidemark/pages/{topology}/slas#{incident}"
 OPERATOR_PAGE = "/tidemark/pages/{topology}/operators/{operator}"
 """Pages of an incident and of an operator: see `tidemark.airflow.pages.api`."""
@@ -56,8 +58,9 @@ def channels(topology: str) -> list[Channel]:
 class CheckSlas(TopologyJob):
     """Checks SLAs, tells every channel, and skips following tasks that would find no work.
 
-    Each of them would cost a process, and a person the seconds until it starts: they are for channels that fail here.
-    In a run that the checker has asked for it checks nothing: the checker has stored its check.
+    Each of them would cost a process, and a person the seconds until it starts: the tasks `tell_CHANNEL` are for
+    channels that fail here. In a run that the checker has asked for it checks nothing, because the checker has stored
+    its check.
     """
 
     def __init__(self, *, topology: Topology, **kwargs: Any) -> None:
@@ -76,15 +79,15 @@ class CheckSlas(TopologyJob):
             super().execute(context)
         layout, run_ids = Layout(warehouse_at(self.warehouse)), _checks_of(context)
         following = self.get_direct_relatives(upstream=False)
-        channels = {task.task_id: task for task in following if isinstance(task, DeliverChanges)}
-        with_changes = {name: task.channel for name, task in channels.items() if task.has_work(layout)}
+        telling = {task.task_id: task for task in following if isinstance(task, DeliverChanges)}
+        with_changes = {name: task.channel for name, task in telling.items() if task.has_work(layout)}
         failed = _tell_at_once(with_changes, layout, self.topology, context)
         asset = sla_asset(self.topology)
         if changes := _changes(layout, self.topology, run_ids):
             self.outlets.append(asset)
             context["outlet_events"][asset].extra["changes"] = [*changes]
         suites = [task for task in following if isinstance(task, JudgeSuites)]
-        without = [*(channels.keys() - failed), *(task.task_id for task in suites if not task.has_work(layout))]
+        without = [*(telling.keys() - failed), *(task.task_id for task in suites if not task.has_work(layout))]
         if without:
             raise DownstreamTasksSkipped(tasks=without)  # type: ignore[no-untyped-call]
 
@@ -92,14 +95,20 @@ class CheckSlas(TopologyJob):
 def _tell_at_once(
     channels: Mapping[str, Channel], layout: Layout, topology: str, context: Mapping[str, Any]
 ) -> set[str]:
-    """Delivers to each of *channels* without waiting for another; returns the keys of those that failed."""
+    """Delivers to each of *channels* without waiting for another; returns the keys of those that failed.
+
+    One that takes longer than TOLD_WITHIN_S counts as failed. In an object store one tells after the other.
+    """
     if not channels:
         return set()
-    with ThreadPoolExecutor(max_workers=len(channels)) as pool:
-        attempts = {
-            task_id: pool.submit(_deliver, channel, layout, topology, context) for task_id, channel in channels.items()
-        }
-    errors = {task_id: error for task_id, attempt in attempts.items() if (error := attempt.exception()) is not None}
+    pool = ThreadPoolExecutor(max_workers=len(channels))
+    attempts = {
+        pool.submit(_deliver, channel, layout, topology, context): task_id for task_id, channel in channels.items()
+    }
+    told, unfinished = wait(attempts, timeout=TOLD_WITHIN_S)
+    pool.shutdown(wait=False)
+    errors = {attempts[each]: str(each.exception()) for each in told if each.exception() is not None}
+    errors |= {attempts[each]: f"no answer within {TOLD_WITHIN_S:g} s" for each in unfinished}
     for task_id, error in errors.items():
         log.warning("the channel of %s failed; that task tries it again: %s", task_id, error)
     return {*errors}

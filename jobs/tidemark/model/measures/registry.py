@@ -74,7 +74,7 @@ class Count:
     """What a measure counts in the time before a check, in DuckDB's SQL.
 
     Attributes:
-        what: its name; measures that count the same share it.
+        what: its name among all facts; measures that count the same share it.
         rows: what is counted: a table, or a query in brackets, in which $1 is the topology. {start} and {end} stand for
             the ends of the interval, {start_ms} and {end_ms} for the same in epoch ms. OUTCOMES is a table.
         at: the column with the instant of a row; None: *rows* is in the interval already.
@@ -151,17 +151,35 @@ class Measure:
     def __str__(self) -> str:
         return self.name
 
+    def __reduce__(self) -> tuple[Callable[[str], Measure], tuple[str]]:
+        """Returns how another process finds it: there is one of each name, and its functions have no names."""
+        return measure_named, (self.name,)
+
 
 MEASURES: OpenList[Measure] = OpenList("measure", group="tidemark.measures", package="tidemark.model.measures")
 """All measures by name."""
+
+
+_COUNTS: dict[str, Count] = {}
+
+
+def measure_named(name: str) -> Measure:
+    """Returns the measure *name*."""
+    return MEASURES[name]
 
 
 def register(measure: Measure) -> Measure:
     """Adds *measure* to the list, and returns it.
 
     Raises:
-        ValueError: another has its name, or nobody whom a check finds can move it.
+        ValueError: another has its name, nobody whom a check finds can move it, or it counts something else under a
+            name that others have.
     """
+    for count in measure.counts:
+        if count.what in _COUNTS and _COUNTS[count.what] != count:
+            msg = f"{measure.name} counts {count.what} in another way than a measure before: use another name"
+            raise ValueError(msg)
+        _COUNTS[count.what] = count
     if measure.explained is ExplainedBy.CULPRIT and measure.moves not in ({Moved.ROWS}, {Moved.FIELDS}):
         msg = f"the culprit of {measure.name} is found by a check, so it moves ROWS, or the FIELDS of a source"
         raise ValueError(msg)

@@ -177,7 +177,7 @@ def _converted(values: pl.Series, as_json: Callable[[bytes], bytes]) -> tuple[pl
     errors: list[str | None] = []
     for value in values:
         try:
-            converted.append(None if value is None else as_json(value))
+            converted.append(None if value is None else bytes(as_json(value)))
             errors.append(None)
         except ERRORS_OF_RECORDS as error:
             converted.append(None)
