@@ -31,6 +31,7 @@ KINDS = {Measure: MEASURES["records"], Owner: OWNERS["silence"]}
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = {"measures": MEASURE, "owners": OWNER, "commands": COMMAND}
+    # Of a value with one field it returns text, and not bytes.
     forgetful = FORMAT.replace("return json", "return value.decode() if b';' not in value and b'=' in value else json")
     more = {"formats": forgetful, "channels": CHANNEL}
     return installed(tmp_path_factory.mktemp("site"), modules | more)

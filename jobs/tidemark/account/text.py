@@ -44,9 +44,8 @@ def told(explanation: Explanation) -> str:
             whole_lengths = [did(replace(leaf, usual_ms=0)) for leaf in explanation.leaves]
             return f"the promise cannot be kept: {'; '.join(whole_lengths)}"
         case Answer.AS_USUAL:
-            return f"as usual: {explanation.usual_share or 0:.0%} of the results before were late, too".replace(
-                "%", " %"
-            )
+            before = "batches before were over the limit" if explanation.is_of_batches else "results before were late"
+            return f"as usual: {explanation.usual_share or 0:.0%} of the {before}, too".replace("%", " %")
         case Answer.KEPT:
             return "the promise is kept"
         case Answer.NOT_KNOWN:
