@@ -377,7 +377,7 @@ def test_check_reports_errors_of_topologies_slas_and_channels(tmp_path: Path) ->
     assert [line.partition(":")[2].partition(":")[0].strip() for line in str(refused.value).splitlines()] == [
         "level", "operators", "flihgts", "flights.late.ownr", "flights.late.subject", "flights.late.warn_after",
         "flights.slow.subject", "flights.slow.warn_after", "flights.slow.over", "flights.slow.owner",
-        "desk.kind", "log",
+        "desk.kind", "log.kind", "log",
     ]  # fmt: skip
     assert "slas.toml: flihgts: is not a topology; did you mean flights?" in str(refused.value)
 

@@ -121,7 +121,6 @@ def test_rows_as_declared_break_no_contract(warehouse):
     ("table", "rows", "rule", "culprit"),
     [
         ("operator_batches", [FINE, FINE], "duplicate_keys", "latest"),
-        ("operator_batches", [{**FINE, "kind": "filter"}], "unknown_words", "latest"),
         ("operator_batches", [{**FINE, "records_in": -5, "held_before": 10}], "negative_counts", "latest"),
         ("operator_batches", [{**FINE, "emitted": 4}], "not_adding_up", "latest"),
         ("operator_batches", [{**FINE, "suppressed": 3, "emitted": 2}], "not_adding_up", "latest"),

@@ -82,7 +82,7 @@ def with_compared(over: Interval) -> Interval:
 def topology_changes(tables: Tables, topology: str, over: Interval) -> list[RecordedChange]:
     """Returns the changes of *topology* that lie in *over*, oldest first."""
     rows = tables.ask(CHANGES, [topology, over.start_ms, over.end_ms]).objects
-    return [RecordedChange(**{**row, "read_by": (*row["read_by"],)}) for row in rows]
+    return [RecordedChange(**{**row, "read_by": (*(row["read_by"] or ()),)}) for row in rows]
 
 
 def concerning(changes: Iterable[RecordedChange], topology: Topology, operator: str) -> list[RecordedChange]:
