@@ -341,8 +341,8 @@ print(sorted(heavy & roots), len(set(sys.modules) - before))
     done = subprocess.run([sys.executable, "-c", code, str(DAGS)], capture_output=True, text=True, check=True)
     heavy, more = done.stdout.splitlines()[-1].rsplit(" ", 1)
     assert heavy == "[]"
-    # Each of these is small: an operator kind, a measure, a set of keys and a rule is a file. Joined into fewer files, they took
-    # no less CPU time. A module that is slow is named above.
+    # Each of these is small: an operator kind, a measure, a set of keys and a rule is a file. Joined into fewer files,
+    # they took no less CPU time. A module that is slow is named above.
     assert int(more) <= 152
 
 
