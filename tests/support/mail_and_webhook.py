@@ -55,7 +55,7 @@ class Inbox:
 class Receiver(HTTPServer):
     """A loopback webhook that answers *answers*, then 200.
 
-    Each request that it accepted is in `taken`, and sets `took`.
+    `taken` has the requests that it accepted, and `took` is set from the first of them on.
     """
 
     def __init__(self, answers: list[int]) -> None:

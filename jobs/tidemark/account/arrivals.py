@@ -74,7 +74,7 @@ def begun_before(rows: pl.DataFrame, begun: pl.DataFrame, batch_id: pl.Expr) -> 
 
 
 def at_source(looked_ms: str, begun_ms: pl.Series) -> pl.Expr:
-    """Returns a look, or null if it was before the source began: it was not at that source."""
+    """Returns the instant of a look; null if it was before the source began, since nobody looked at the source then."""
     return pl.when(begun_ms.is_null() | (pl.col(looked_ms) >= begun_ms)).then(looked_ms)
 
 

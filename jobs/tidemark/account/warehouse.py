@@ -16,7 +16,7 @@ from tidemark.facts.fact_tables import Stored, nothing_in
 from tidemark.facts.topology_tables import Scan, tables_of
 from tidemark.kernels.columns.schemas import rows_of
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import utc
+from tidemark.model.settings.intervals import epoch_ms, utc
 from tidemark.model.tables.catalog import (
     BATCHES,
     HEARTBEATS,
@@ -117,7 +117,7 @@ def _until(beats: pl.DataFrame, at_ms: int) -> pl.DataFrame:
     """Returns what *beats* tell of the time until *at_ms*, epoch ms, as heartbeats of then."""
     rows: list[dict[str, Any]] = []
     for row in beats.drop_nulls("pulse_boot_ms").iter_rows(named=True):
-        later_ms = max(0, round(row["beat_at"].timestamp() * 1_000) - at_ms)
+        later_ms = max(0, epoch_ms(row["beat_at"]) - at_ms)
         until_ms = row["pulse_boot_ms"] - later_ms
         if until_ms <= row["pulse_from_boot_ms"]:
             continue

@@ -10,6 +10,7 @@ import polars as pl
 
 from tidemark.facts.answers import Row
 from tidemark.model.project.layout import Layout
+from tidemark.model.settings.intervals import epoch_ms
 from tidemark.model.tables.catalog import SLA_RESULTS
 from tidemark.query.stored_tables import StoredTables
 
@@ -34,7 +35,7 @@ class Check:
     @property
     def at_ms(self) -> int:
         """Its instant, epoch ms."""
-        return round(self.checked_at.timestamp() * 1_000)
+        return epoch_ms(self.checked_at)
 
 
 def newest_check(

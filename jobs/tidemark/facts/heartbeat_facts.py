@@ -21,7 +21,7 @@ from tidemark.errors import UnreadableFile
 from tidemark.facts.fact_tables import FactTables
 from tidemark.kernels.reports.reads import partition_reads
 from tidemark.kernels.reports.restarts import Restart, restarts, with_unread
-from tidemark.model.settings.intervals import utc
+from tidemark.model.settings.intervals import epoch_ms, utc
 from tidemark.model.tables.catalog import BATCHES, HEARTBEATS, PARTITION_BATCHES
 from tidemark.model.topology import SubTopology
 from tidemark.semantics.liveness import (
@@ -413,7 +413,7 @@ def _open(beat: Mapping[str, Any]) -> tuple[OpenTransaction, ...]:
                 partition=row["partition"],
                 place=Place(topic, int(number)),
                 stable_offset=row["stable_offset"],
-                since_ms=round(row["found_at"].timestamp() * 1_000),
+                since_ms=epoch_ms(row["found_at"]),
             )
         )
     return tuple(found)

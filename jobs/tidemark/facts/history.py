@@ -88,13 +88,6 @@ def history(
         ),
         staleness=tables.ask(STALENESS, where).objects,
         budgets=tables.ask(BUDGETS, where).objects,
-        without_chart=tables.ask(
-            WITHOUT_CHART,
-            [
-                *of_interval,
-                latencies,
-                of_subjects,
-            ],
-        ).objects,
+        without_chart=tables.ask(WITHOUT_CHART, [*of_interval, latencies, of_subjects]).objects,
         changes=topology_changes(tables, topology, Interval(interval.start_ms, at_ms + 1)),
     )

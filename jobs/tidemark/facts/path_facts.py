@@ -14,7 +14,7 @@ from typing import Any
 from tidemark.collecting import omit
 from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Row, Tables
-from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.intervals import epoch_ms, iso
 from tidemark.semantics.critical_path import FINISHED_MS, STANDS_STILL, LatencyState, Path, PathStep, path_to
 from tidemark.semantics.segments import SegmentOwner
 
@@ -183,7 +183,7 @@ def _explain_no_path(tables: Tables, topology: str, at_ms: int | None) -> str:
     if not counts["closed"]:
         observation = f"reports have seen {counts['seen']:,}, of which none was finished by every operator"
         return _no_path(topology, observation, f"`tidemark why {topology}` shows what each operator waits for")
-    first, last = (iso(round(counts[name].timestamp() * 1000)) for name in ("first_at", "last_at"))
+    first, last = (iso(epoch_ms(counts[name])) for name in ("first_at", "last_at"))
     at = "that interval" if at_ms is None else iso(at_ms)
     return _no_path(topology, f"{at} has none; the closed ones lie between {first} and {last}", "ask for one of them")
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from tidemark.collecting import omit
 from tidemark.facts.answers import Row, Tables
 from tidemark.graph import reached
-from tidemark.model.settings.intervals import Interval, iso, utc
+from tidemark.model.settings.intervals import Interval, epoch_ms, iso, utc
 from tidemark.model.settings.retention import WEEK_MS
 from tidemark.model.topology import Topology
 
@@ -71,7 +71,7 @@ class RecordedChange:
 def change_line(row: Row) -> str:
     """Returns a *row* of a document as a line for people."""
     place = "" if row["sub_topology"] is None else f", batch {row['batch_id']} of {row['sub_topology']}"
-    return f"since {iso(round(row['at'].timestamp() * 1_000))}{place}: {row['told']}"
+    return f"since {iso(epoch_ms(row['at']))}{place}: {row['told']}"
 
 
 def with_compared(over: Interval) -> Interval:

@@ -12,6 +12,8 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from zoneinfo import ZoneInfo
 
+from tidemark.model.settings.intervals import epoch_ms
+
 NEW_YORK = ZoneInfo("America/New_York")
 MINUTE_MS = 60_000
 SCHEDULED_BEFORE_MS = 180 * MINUTE_MS
@@ -165,11 +167,6 @@ def midnight_ms(day: date) -> int:
     '2013-06-27T04:00:00.000Z'
     """
     return epoch_ms(datetime.combine(day, time(), NEW_YORK))
-
-
-def epoch_ms(instant: datetime) -> int:
-    """Returns whole epoch ms of an aware datetime."""
-    return round(instant.timestamp() * 1000)
 
 
 def utc_text(instant_ms: int) -> str:

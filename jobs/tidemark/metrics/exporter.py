@@ -33,10 +33,7 @@ from tidemark.facts.stream_facts import StreamFacts
 from tidemark.metrics.catalog import DROPPED, GROUPS, READABLE, Metric, MetricGroup, MetricType, Rows, Sample, metrics
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import utc
-from tidemark.model.tables.catalog import (
-    BATCHES,
-    Table,
-)
+from tidemark.model.tables.catalog import BATCHES, Table
 from tidemark.model.topology import Topology
 from tidemark.why.evidence.snapshot import Scene
 

@@ -78,7 +78,7 @@ def _is_number(value: Any) -> bool:
 
 def _cell_text(value: Any) -> str:
     if isinstance(value, float):
-        # Three digits of a small share, too: one of 6,860 is not as much as ten.
+        # A small share has three digits, too, so that 6 of 6,860 and 10 of 6,860 differ.
         shown = f"{Decimal(f'{value:.3g}'):f}" if 0 < abs(value) < 0.1 else f"{value:,.3f}"
         return shown.rstrip("0").rstrip(".") if "." in shown else shown
     return f"{value:,}" if _is_number(value) else one_line(_text(value))

@@ -82,10 +82,9 @@ class CheckSlas(TopologyJob):
         telling = {task.task_id: task for task in following if isinstance(task, DeliverChanges)}
         with_changes = {name: task.channel for name, task in telling.items() if task.has_work(layout)}
         failed = _tell_at_once(with_changes, layout, self.topology, context)
-        asset = sla_asset(self.topology)
         if changes := _changes(layout, self.topology, run_ids):
-            self.outlets.append(asset)
-            context["outlet_events"][asset].extra["changes"] = [*changes]
+            self.outlets.append(sla_asset(self.topology))
+            _publish(changes, self.topology, context)
         suites = [task for task in following if isinstance(task, JudgeSuites)]
         without = [*(telling.keys() - failed), *(task.task_id for task in suites if not task.has_work(layout))]
         if without:
@@ -170,6 +169,11 @@ def _changes(layout: Layout, topology: str, run_ids: Collection[str]) -> list[di
     return [change for run_id in sorted(run_ids) for change in made_by(layout, topology, run_id)]
 
 
+def _publish(changes: Sequence[dict[str, Any]], topology: str, context: Context) -> None:
+    """Writes *changes* into the event of the incidents' asset."""
+    context["outlet_events"][sla_asset(topology)].extra["changes"] = [*changes]
+
+
 class PublishChanges(BaseOperator):
     """Publishes the changes of incidents to the asset of *topology* where `check_sla` has failed, and cannot.
 
@@ -189,7 +193,7 @@ class PublishChanges(BaseOperator):
         if not changes:
             msg = "no incident changed"
             raise AirflowSkipException(msg)
-        context["outlet_events"][sla_asset(self.topology)].extra["changes"] = [*changes]
+        _publish(changes, self.topology, context)
 
 
 class DeliverChanges(BaseOperator):
