@@ -30,7 +30,6 @@ from deltalake import write_deltalake
 
 from support.airflow_checkout import own_checkout
 from support.topologies import source, table, topology_of
-from tidemark.airflow.tasks.driver import NAME, Driver
 from tidemark.clock import wall_clock_ms
 from tidemark.control import process
 from tidemark.control.folder import Control, StreamState
@@ -42,6 +41,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.tables.catalog import ALERTS, BATCHES, CHANGES, DELIVERIES
 from tidemark.semantics.liveness import RightToKill
 from tidemark.storage.delta.tables import scan
+from tidemark_airflow.tasks.driver import NAME, Driver
 
 TABLES = [f"table{number}" for number in range(int(os.environ.get("TABLES", "8")))]
 STREAMS = ["stream0", "stream1"]

@@ -16,11 +16,6 @@ from airflow.configuration import conf
 from airflow.sdk import Asset, BaseNotifier, BaseOperator, Context, Variable
 from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped
 
-from tidemark.airflow.tasks.assets import TopologyJob, waiting_dags
-from tidemark.airflow.tasks.checks import asked_asset
-from tidemark.airflow.tasks.receivers import ReceiverRefused
-from tidemark.airflow.tasks.spark import BatchJob
-from tidemark.airflow.tasks.store import warehouse_at
 from tidemark.clock import wall_clock_ms
 from tidemark.collecting import present
 from tidemark.errors import InvalidArgument
@@ -31,6 +26,11 @@ from tidemark.model.slas.channel_spec import Channel, channels_of
 from tidemark.model.topology import Topology, of_jobs
 from tidemark.model.topology import load as load_topology
 from tidemark.storage.location import is_missing
+from tidemark_airflow.tasks.assets import TopologyJob, waiting_dags
+from tidemark_airflow.tasks.checks import asked_asset
+from tidemark_airflow.tasks.receivers import ReceiverRefused
+from tidemark_airflow.tasks.spark import BatchJob
+from tidemark_airflow.tasks.store import warehouse_at
 
 if TYPE_CHECKING:
     from tidemark.sla.incidents.due import DueAlert
@@ -42,7 +42,7 @@ TOLD_WITHIN_S = 180.0
 """Longer than the tries of Tidemark's own receivers take."""
 PAGE = "/tidemark/pages/{topology}/slas#{incident}"
 OPERATOR_PAGE = "/tidemark/pages/{topology}/operators/{operator}"
-"""Pages of an incident and of an operator: see `tidemark.airflow.pages.api`."""
+"""Pages of an incident and of an operator: see `tidemark_airflow.pages.api`."""
 
 
 def sla_asset(topology: str) -> Asset:
