@@ -4,8 +4,8 @@
 each grows old until it breaks its limit, in every round. Beside them two real streams read a broker; they break their
 promise in the rounds in which it is their driver or the broker that is killed. The rounds: undisturbed, and while the
 drivers, the broker, the checker, the triggerer and the scheduler are killed with -9. The processes of Airflow are
-started again at once; a delay counts from when they are back. Airflow replaces drivers by itself, and each successor is killed once
-more while it starts. The broker is away for longer than the limit.
+started again at once; a delay counts from when they are back. Airflow replaces drivers by itself, and each successor
+is killed once more while it starts. The broker is away for longer than the limit.
 """
 
 from __future__ import annotations
