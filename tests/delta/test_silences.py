@@ -263,7 +263,7 @@ def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path:
     world = played(healthy, tmp_path, SHOP, HANGS, 255)
     first, *remarks = why_document(world.layout.warehouse, world.topology, at_ms=ms(255), operator="board").findings
     assert first.line.startswith(
-        f"operator (95%): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
+        f"operator (95 %): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
         "usually 10 ms; `tidemark path` shows "
     )
     assert remarks == []  # such as that nothing is wrong with `board`

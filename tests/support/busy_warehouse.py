@@ -286,7 +286,7 @@ def _checks(rows: Rows, now_ms: int) -> None:
             "objective": "board_budget", "target": 0.99, "threshold_ms": 30_000, "window_ms": 28 * DAY_MS,
             "over_ms": HOUR_MS, "burn_rate": 0.4, "window_records": 4_000_000, "window_slow": 15_000,
             "budget_left": 0.625, "owner": "flight desk",
-            "message": "0.40% of the records took longer than 30 s in 1 h",
+            "message": "0.40 % of the records took longer than 30 s in 1 h",
         },
     ]  # fmt: skip
     for back in range(240):

@@ -8,7 +8,7 @@ from tidemark.account.excess import path_of
 from tidemark.account.explanation import Answer, Became, Explanation, Leaf
 from tidemark.account.owners.registry import OWNERS
 from tidemark.account.owners.topic import TOPIC
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import for_people, percent
 
 NO_HISTORY = "there is no history that says what is usual"
 
@@ -32,7 +32,7 @@ def told(explanation: Explanation) -> str:
     """
     match explanation.answer:
         case Answer.EXPLAINED:
-            whole = f"this explains {explanation.explained:.0%} of {_judged(explanation)}".replace("%", " %")
+            whole = f"this explains {percent(explanation.explained)} of {_judged(explanation)}"
             known = [] if explanation.has_history else [NO_HISTORY]
             # Of a broken contract it is not counted which of the rows are whose.
             is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
@@ -45,7 +45,7 @@ def told(explanation: Explanation) -> str:
             return f"the promise cannot be kept: {'; '.join(whole_lengths)}"
         case Answer.AS_USUAL:
             before = "batches before were over the limit" if explanation.is_of_batches else "results before were late"
-            return f"as usual: {explanation.usual_share or 0:.0%} of the {before}, too".replace("%", " %")
+            return f"as usual: {percent(explanation.usual_share or 0)} of the {before}, too"
         case Answer.KEPT:
             return "the promise is kept"
         case Answer.NOT_KNOWN:

@@ -11,6 +11,7 @@ from enum import Flag, auto
 from typing import Self
 
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import percent
 
 
 class Trait(Flag):
@@ -172,7 +173,7 @@ class WhyFinding:
         where = place if self.partition is None else f"{place} partition {self.partition}"
         since = "" if self.since_ms is None else f" since {iso(self.since_ms)}"
         # One owner that has all of what is missing needs no share.
-        part = "" if self.share is None or self.share > 0.995 else f" ({self.share:.0%})"
+        part = "" if self.share is None or self.share > 0.995 else f" ({percent(self.share)})"
         return f"{self.cause}{part}: {where}{since}: {self.seen}; {self.remedy}"
 
 
