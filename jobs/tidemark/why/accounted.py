@@ -18,8 +18,10 @@ from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import AlertCause
 from tidemark.model.topology import Topology
+from tidemark.semantics.liveness import AT_REST
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import ended
+from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.registry import rules
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding, declared
 from tidemark.why.evidence.snapshot import Scene
@@ -43,7 +45,20 @@ def accounted(scene: Scene, layout: Layout, operators: Sequence[str], *, stored:
             found = causes_of_silence(topology, layout, tuple(operators), at_ms=scene.at_ms, stored=stored)
     except UnreadableFile:
         return []
-    return [each for name, explanation in found.items() for each in _findings(scene, name, explanation)]
+    explained = ((name, each) for name, each in found.items() if not _is_at_rest(scene, each))
+    return [each for name, explanation in explained for each in _findings(scene, name, explanation)]
+
+
+def _is_at_rest(scene: Scene, explanation: Explanation) -> bool:
+    """Returns True if a stream that *explanation* names as absent has ended as it should, and left nothing unread.
+
+    Nothing is known to be missing then: that records have come since is taken for granted by the account alone.
+    """
+    absent = {leaf.detail for leaf in explanation.leaves if leaf.owner == ABSENCE}
+    streams = [sub for sub in scene.topology.sub_topologies if f"{scene.topology.name}/{sub.name}" in absent]
+    return any(
+        scene.facts[sub.name].driver.liveness in AT_REST and not Inputs(scene).has_unread(sub) for sub in streams
+    )
 
 
 def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator[WhyFinding]:

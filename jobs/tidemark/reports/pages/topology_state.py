@@ -36,7 +36,7 @@ from tidemark.why.accounted import accounted, of_broken_sla
 from tidemark.why.causes.drivers import DRAINED, FINISHED
 from tidemark.why.causes.inputs import QUIET_AFTER_MS
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
-from tidemark.why.walk import Walk, is_harmless, scene
+from tidemark.why.walk import Walk, is_harmless, scene, told_once
 
 TO_START = frozenset({Liveness.STARTING, Liveness.ROTATED})
 """States of a stream whose next driver has read nothing yet."""
@@ -130,7 +130,8 @@ class TopologyState:
             findings = self.walk.explain(operator)
         # An operator whose results somebody keeps waiting has something wrong.
         late = {each.operator for each in owners}
-        return [*owners, *(each for each in findings if each.cause is not NOTHING_WRONG or each.operator not in late)]
+        remarks = (each for each in findings if each.cause is not NOTHING_WRONG or each.operator not in late)
+        return [*owners, *told_once(remarks)]
 
     @cached_property
     def slas(self) -> Row:
