@@ -334,7 +334,8 @@ def _checks(rows: Rows, now_ms: int) -> None:
     for alert, cause, incidents, severity in of_alerts:
         back = BROKE_BACK if cause is behind else 0
         at_ms = checked_ms - back * 10 * MINUTE_MS
-        opened = {"change": "opened", "changed_at": at_ms, "opened_at": at_ms, "broken_since": at_ms - MINUTE_MS}
+        opened = {"change": "opened", "changed_at": at_ms, "opened_at": at_ms}
+        opened |= dict.fromkeys(("broken_since", "crossed_at"), at_ms - MINUTE_MS)
         opened |= {"run_id": f"check-{back}", "severity": severity, "unit": "ms"}
         for sla, incident in incidents.items():
             row = {name: slas[sla].get(name) for name in shared}

@@ -127,7 +127,7 @@ def _began(alert: AlertMessage) -> tuple[str, str]:
     lasted = for_people(lasted_ms) if lasted_ms else ""
     if alert.sla == DECISION:
         name = "Asked"
-    elif alert.broken_ms == alert.opened_ms:
+    elif alert.crossed_ms is None:
         # It is not known when the SLA crossed its limit, only which check saw it.
         name = "Was found broken at" if alert.change is Change.RESOLVED else "Found broken at"
         lasted = f"at least {lasted}" if lasted else ""
