@@ -31,7 +31,7 @@ from tidemark.semantics.repairs import RepairOutcome
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts, pending_changes, record_delivery
 from tidemark.sla.page import sla_page
-from tidemark.storage.delta.report_tables import open_report, replace_rows
+from tidemark.storage.delta.report_tables import add_rows, open_report, replace_rows
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
@@ -82,8 +82,7 @@ def test_what_is_known_of_an_incident_later_is_not_told_of_an_instant_before(hom
     ]  # fmt: skip
     path = Layout(home).report_table("flights", INCIDENTS.name)
     later = [{"change": "escalated", "message": "later"}, {"change": "resolved", "message": "held"}]
-    for row in later:
-        replace_rows([{**OPENED, **row, "changed_at": NOON + 90_000}], INCIDENTS, path, where="false")
+    add_rows([{**OPENED, **row, "changed_at": NOON + 90_000} for row in later], INCIDENTS, path)
 
     def all_of(at_ms: int | None) -> list[tuple[Any, ...]]:
         rows = newest_incidents(answers_over(home, "flights"), "flights", 9, at_ms=at_ms)

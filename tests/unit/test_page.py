@@ -170,8 +170,8 @@ ALERT = {
     "alert": "a1", "severity": "critical", "cause": "next_record", "sub_topology": "s", "operator": "events",
     "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"],
     "topics": ["sums"], "owners": [],
-    "broken_since": utc(0), "since": utc(0), "opened_at": utc(60_000), "measurement": "too slow", "measured_at": utc(90_000),
-    "culprit": None, "runbook": None, "acknowledged_by": None,
+    "broken_since": utc(0), "since": utc(0), "opened_at": utc(60_000), "measurement": "too slow",
+    "measured_at": utc(90_000), "culprit": None, "runbook": None, "acknowledged_by": None,
     "states": {"fresh": "error", "quick": "passes since 21:44, resolves at 21:54 if it holds"},
 }  # fmt: skip
 

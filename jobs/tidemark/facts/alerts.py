@@ -49,8 +49,8 @@ OPEN_ALERTS = """
 """
 """Selects a row per open alert; lists of its opening grow.
 
-`broken_since` is null where only the check that found it broken is known, and `since` is that check then. Its `measurement` is that of a change of an
-incident, which the check for `measured_at` made.
+`broken_since` is null where only the check that found it broken is known; `since` is the instant of that check then.
+Its `measurement` is that of a change of an incident, which the check for `measured_at` made.
 """
 ACKNOWLEDGED = """
     SELECT incident, decided_by FROM incidents
