@@ -68,7 +68,7 @@ def did(leaf: Leaf) -> str:
     >>> did(Leaf(owner="producer", detail="orders/0", amount_ms=-3_000_000))
     'records of `orders` partition 0 are 50 min ahead of the clock'
     >>> did(Leaf(owner="spark", detail="commit", stream="shop/top", amount_ms=2_430, usual_ms=1))
-    "Spark's own work for `shop/top`, `commit`, took 2.43 s, usually 1 ms"
+    "Spark's own work for `shop/top`, `commit`, took 2.43 s of a result's age, usually 1 ms"
     >>> did(Leaf(owner="operator", detail="top"))
     'rows of `top` are not as they are declared'
     """
