@@ -37,12 +37,10 @@ def told(explanation: Explanation) -> str:
             # Of a broken contract it is not counted which of the rows are whose.
             is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
             has_several = explanation.broken > 1 and is_counted
-            parts = [*map(did, explanation.leaves), *([whole] if has_several else []), *known]
+            parts = [*each_did(explanation), *([whole] if has_several else []), *known]
             return "; ".join(parts)
         case Answer.CANNOT_BE_KEPT:
-            # What is expected of it is its whole length.
-            whole_lengths = [did(replace(leaf, usual_ms=0)) for leaf in explanation.leaves]
-            return f"the promise cannot be kept: {'; '.join(whole_lengths)}"
+            return f"the promise cannot be kept: {'; '.join(each_did(explanation))}"
         case Answer.AS_USUAL:
             before = "batches before were over the limit" if explanation.is_of_batches else "results before were late"
             return f"as usual: {percent(explanation.usual_share or 0)} of the {before}, too"
@@ -58,6 +56,19 @@ def _judged(explanation: Explanation) -> str:
         return f"{explanation.broken:,} batches over the limit, which is one for windows"
     what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
     return f"{explanation.broken:,} {what}"
+
+
+def each_did(explanation: Explanation) -> list[str]:
+    """Returns what each leaf did.
+
+    >>> waits = Leaf(owner="trigger", detail="", stream="shop/top", amount_ms=19, usual_ms=1_000)
+    >>> each_did(Explanation(answer=Answer.CANNOT_BE_KEPT, leaves=(waits,), has_history=False))
+    ['`shop/top` waited 19 ms until it looked again']
+    """
+    if explanation.answer is not Answer.CANNOT_BE_KEPT:
+        return [*map(did, explanation.leaves)]
+    # What is expected of it is its whole length.
+    return [did(replace(leaf, usual_ms=0)) for leaf in explanation.leaves]
 
 
 def did(leaf: Leaf) -> str:

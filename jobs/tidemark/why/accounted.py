@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from tidemark.account.explanation import Explanation
+from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.owners.registry import OWNERS
 from tidemark.account.silence import causes_of_silence
-from tidemark.account.text import NO_HISTORY, did, remedy_of
+from tidemark.account.text import NO_HISTORY, each_did, remedy_of
 from tidemark.errors import UnreadableFile
 from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
@@ -63,10 +63,12 @@ def _is_at_rest(scene: Scene, explanation: Explanation) -> bool:
 
 def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator[WhyFinding]:
     topology = scene.topology
-    for leaf in explanation.leaves:
+    # What settings take needs no history.
+    is_known = explanation.has_history or explanation.answer is Answer.CANNOT_BE_KEPT
+    for leaf, whose in zip(explanation.leaves, each_did(explanation), strict=True):
         # Why nobody runs a stream whose driver has failed, or was drained, is known, and so is what to do.
         why = ended(scene, leaf.detail) if leaf.owner == ABSENCE else None
-        said = [did(leaf), *([why.seen] if why else []), *([] if explanation.has_history else [NO_HISTORY])]
+        said = [whose, *([why.seen] if why else []), *([] if is_known else [NO_HISTORY])]
         name, partition = AlertCause(owner=leaf.owner, detail=leaf.detail).place
         yield WhyFinding(
             cause=cause_named(leaf.owner),
