@@ -211,7 +211,7 @@ def test_results_are_late_if_somebody_keeps_them_waiting_though_no_rule_calls_it
         play.batch([play.row("events", ms(second), key="a", id="a", v=second)], at_ms=ms(second + 0.5))
     tell(beats(play), 109, batch_s=40, batch_id=39)
     checked(tmp_path, 109, fresh="pass")
-    assert standing(play, 110) == ("late", "running", "unknown")
+    assert standing(play, 110) == ("late", "running", "driver")
 
 
 def test_an_overdue_check_does_not_describe_the_present(tmp_path: Path) -> None:

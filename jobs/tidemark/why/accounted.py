@@ -83,6 +83,7 @@ def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator
             detail=leaf.detail or None,
             amount_ms=leaf.amount_ms,
             records=leaf.records,
+            became=leaf.became,
             share=leaf.share,
         )
 

@@ -14,8 +14,8 @@ from operator import itemgetter
 
 import polars as pl
 
+from tidemark.account.explanation import Became
 from tidemark.account.owners.registry import OWNERS
-from tidemark.account.owners.topic import TOPIC
 from tidemark.collecting import omit, present
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import CAUSES, MEASURED, Check, newest_check
@@ -162,9 +162,10 @@ class TopologyState:
         if verdict not in {PageVerdict.NOT_CHECKED, PageVerdict.ON_TIME}:
             return verdict
         # No SLA limits what is missing, and no rule of `why` calls it a fault; but results do not come as usual.
-        if any(each.amount_ms is not None for each in self._missing):
+        if any(each.amount_ms is not None or each.became == Became.UNREAD for each in self._missing):
             return PageVerdict.LATE.value
-        return PageVerdict.QUIET.value if any(each.owner == TOPIC for each in self._missing) else verdict
+        is_quiet = any(each.became == Became.NOT_PRODUCED for each in self._missing)
+        return PageVerdict.QUIET.value if is_quiet else verdict
 
     @cached_property
     def _missing(self) -> list[WhyFinding]:

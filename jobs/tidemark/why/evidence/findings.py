@@ -130,6 +130,7 @@ class WhyFinding:
         amount_ms: time beyond what is usual, ms; None: it is not about time.
         records: how many records it kept from being counted; where nobody counted any, how many usually come. None:
             it is not about numbers of records.
+        became: what became of these records, of `account.explanation.Became`; None as for `records`.
         share: of all that is missing, 0 to 1.
     """
 
@@ -145,6 +146,7 @@ class WhyFinding:
     detail: str | None = None
     amount_ms: int | None = None
     records: int | None = None
+    became: str | None = None
     share: float | None = None
 
     @property
