@@ -45,7 +45,8 @@ PROGRAM = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager"
 FLIGHTS = topology.load(Path(__file__).resolve().parents[2] / "jobs" / "topologies" / "flights.toml")
 NOON, MINUTE, DAY = 1_767_268_800_000, 60_000, 86_400_000  # 2026-01-01T12:00Z
 OPENED = {
-    "topology": "flights", "change": "opened", "broken_since": NOON - MINUTE, "run_id": "r", "verdict": "error",
+    "topology": "flights", "change": "opened", "broken_since": NOON - MINUTE, "crossed_at": NOON - MINUTE,
+    "run_id": "r", "verdict": "error",
     "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
     "observed": 312_000.0, "threshold": 300_000.0, "unit": "ms", "culprit": "carrier_state",
     "message": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "opened_at": NOON,

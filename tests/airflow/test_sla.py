@@ -49,7 +49,8 @@ MAIL = {"kind": "mail", "to": ["desk@example.org", "ops@example.org"], "from": "
 NOW = wall_clock_ms() // 1_000 * 1_000
 OPENED = {
     "incident": "delays_in_time-20260101T120000", "topology": "flights", "sla": "delays_in_time", "change": "opened",
-    "changed_at": NOW - 60_000, "opened_at": NOW - 60_000, "broken_since": NOW - 180_000, "run_id": "run 1",
+    "changed_at": NOW - 60_000, "opened_at": NOW - 60_000, "broken_since": NOW - 180_000, "crossed_at": NOW - 180_000,
+    "run_id": "run 1",
     "verdict": "error",
     "severity": "critical", "subject": "carrier_delays", "measure": "latency_p99", "owner": "carrier relations",
     "message": "latency p99 of carrier_delays is 5 min 12 s; error from 5 min on", "culprit": "carrier_state",

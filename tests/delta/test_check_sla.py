@@ -301,7 +301,7 @@ def test_the_share_of_quarantined_records_breaks_an_sla(warehouse):
         == "5 records of `events` partition 1, quarantined: malformed_json; this explains 100 % of 5 records"
     )
     assert row["message"] == (
-        "5 of 10 records of events in 10 min were quarantined (50.00%); warning above 0.01, error above 0.3"
+        "5 of 10 records of events in 10 min were quarantined (50.00 %); warning above 1 %, error above 30 %"
     )
     (opened,) = (row for row in warehouse.report(INCIDENTS) if row["sla"] == "fresh")
     assert (opened["observed"], opened["threshold"], opened["unit"]) == (0.5, 0.3, "share")

@@ -18,7 +18,7 @@ from tidemark.control.folder import Control, Heartbeat, StreamState
 from tidemark.errors import InvalidArgument, InvalidRow
 from tidemark.facts.alerts import open_alerts
 from tidemark.facts.answers import answers_over
-from tidemark.facts.incidents import open_incidents
+from tidemark.facts.incidents import newest_incidents, open_incidents
 from tidemark.facts.report_rows import report_rows, rows_in
 from tidemark.model import topology
 from tidemark.model.project.files import CHECKOUT, Project
@@ -31,7 +31,7 @@ from tidemark.semantics.repairs import RepairOutcome
 from tidemark.sla.incidents import tables
 from tidemark.sla.incidents.tables import follow_alerts, pending_changes, record_delivery
 from tidemark.sla.page import sla_page
-from tidemark.storage.delta.report_tables import open_report, replace_rows
+from tidemark.storage.delta.report_tables import add_rows, open_report, replace_rows
 
 NOON = 1_767_268_800_000
 OPENED = {"topology": "flights", "sla": "board", "change": "opened", "verdict": "error", "severity": "critical"}
@@ -80,13 +80,26 @@ def test_what_is_known_of_an_incident_later_is_not_told_of_an_instant_before(hom
     assert [(row["state"], row["acknowledged_by"], row["acknowledged_at"]) for (row,) in told] == [
         ("open", None, None), ("acknowledged", "Ann", utc(NOON + 60_000)),
     ]  # fmt: skip
+    path = Layout(home).report_table("flights", INCIDENTS.name)
+    later = [{"change": "escalated", "message": "later"}, {"change": "resolved", "message": "held"}]
+    add_rows([{**OPENED, **row, "changed_at": NOON + 90_000} for row in later], INCIDENTS, path)
+
+    def all_of(at_ms: int | None) -> list[tuple[Any, ...]]:
+        rows = newest_incidents(answers_over(home, "flights"), "flights", 9, at_ms=at_ms)
+        return [(row["state"], row["resolved_at"], row["escalated_at"], row["message"]) for row in rows]
+
+    at = utc(NOON + 90_000)
+    assert all_of(NOON + 89_999) == [("acknowledged", None, None, "late")]
+    assert all_of(NOON + 90_000) == all_of(None) == [("resolved", at, at, "later")]
+    assert all_of(NOON - 1) == []
 
 
-@pytest.mark.parametrize(("began", "since"), [(NOON, None), (NOON - 1, "2026-01-01T11:59:59.999Z")])
+@pytest.mark.parametrize(("crossed", "since"), [(None, None), (NOON - 1, "2026-01-01T11:59:59.999Z")])
 def test_an_incident_is_broken_since_an_instant_only_where_that_is_known(
-    home: Path, began: int, since: str | None
+    home: Path, crossed: int | None, since: str | None
 ) -> None:
-    row = {**OPENED, "broken_since": began}
+    """The check a millisecond before the one that opened it found it broken, too."""
+    row = {**OPENED, "broken_since": NOON - 1, "crossed_at": crossed}
     replace_rows([row], INCIDENTS, Layout(home).report_table("flights", INCIDENTS.name), where="true")
     alert = {name: value for name, value in row.items() if name != "incident"} | {
         "alert": "a",
@@ -96,7 +109,9 @@ def test_an_incident_is_broken_since_an_instant_only_where_that_is_known(
     (row,) = asked(home)
     assert (row["broken_since"], row["opened_at"]) == (since, "2026-01-01T12:00:00.000Z")
     (alert,) = open_alerts(answers_over(home, "flights"), "flights")
-    assert (alert["broken_since"], alert["opened_at"]) == (since and utc(began), utc(NOON))
+    assert (alert["broken_since"], alert["opened_at"]) == (crossed and utc(crossed), utc(NOON))
+    (known,) = open_incidents(answers_over(home, "flights"), "flights")
+    assert known["since"] == alert["since"] == utc(NOON - 1)
 
 
 @pytest.mark.parametrize("has_incident", [False, True])

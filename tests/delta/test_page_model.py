@@ -184,6 +184,36 @@ def test_the_newest_check_decides_and_its_subject_shows_it(tmp_path: Path) -> No
     assert found["operators"]["board"]["slas"] == ["fresh", "small"]
 
 
+def test_results_that_are_ten_minutes_old_are_not_on_time_because_no_rule_limits_that(tmp_path: Path) -> None:
+    """A source that may be idle for long is not called quiet by any rule, but its topic usually has more records."""
+    toml = topology_of(
+        events=source(idle_after="20 min"), newest=table(columns=["v"]), board=sink("newest", table="board")
+    )
+    play = Play(toml, tmp_path)
+    for second in range(1, 40):
+        play.batch([play.row("events", ms(second), key="a", id="a", v=second)], at_ms=ms(second + 0.5))
+    tell(beats(play), 41)
+    checked(tmp_path, 40, fresh="pass")
+    assert standing(play, 41) == ("on_time", "running", None)
+    tell(beats(play), 639)
+    checked(tmp_path, 639, fresh="pass")
+    assert standing(play, 640) == ("quiet", "running", "topic")
+    assert {cause["cause"] for cause in model(play, 640)["causes"] if cause["owner"] is None} == set()
+
+
+def test_results_are_late_if_somebody_keeps_them_waiting_though_no_rule_calls_it_a_fault(tmp_path: Path) -> None:
+    """The batch has been running for 70 s, and with such a trigger only one of 100 s is a slow batch."""
+    toml = topology_of(
+        {"trigger": "50 s"}, events=source(), newest=table(columns=["v"]), board=sink("newest", table="board")
+    )
+    play = Play(toml, tmp_path)
+    for second in range(1, 40):
+        play.batch([play.row("events", ms(second), key="a", id="a", v=second)], at_ms=ms(second + 0.5))
+    tell(beats(play), 109, batch_s=40, batch_id=39)
+    checked(tmp_path, 109, fresh="pass")
+    assert standing(play, 110) == ("late", "running", "driver")
+
+
 def test_an_overdue_check_does_not_describe_the_present(tmp_path: Path) -> None:
     play = played(tmp_path)
     tell(beats(play), 12)

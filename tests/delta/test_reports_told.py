@@ -130,9 +130,9 @@ def test_a_path_is_printed_as_in_the_worked_example(tmp_path: Path) -> None:
     columns = ("operator", "kind", "sub_topology", "latency_ms", "waited_ms", "queued_ms", "worked_ms", "promised_ms")
     assert lines[2].split() == [*columns, "share", "state"]
     assert [line.split() for line in lines[3:6]] == [
-        ["A", "map", "status", "0", "0", "0", "40", "null", "0%", "input"],
-        ["C", "map", "status", "100", "0", "30", "70", "60", "83%", "measured"],
-        ["E", "map", "status", "20", "0", "0", "20", "null", "17%", "measured"],
+        ["A", "map", "status", "0", "0", "0", "40", "null", "0 %", "input"],
+        ["C", "map", "status", "100", "0", "30", "70", "60", "83 %", "measured"],
+        ["E", "map", "status", "20", "0", "0", "20", "null", "17 %", "measured"],
     ]
     assert lines[6:13] == [
         "20 + 100 + 0 = 120 ms from E, the critical path",

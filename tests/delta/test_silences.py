@@ -85,7 +85,13 @@ def explained(
 def test_a_table_is_late_when_it_is_older_than_usual(
     healthy: Healthy, tmp_path: Path, fault: Fault, at_s: float, owners: set[Owned]
 ) -> None:
-    assert asked(healthy, tmp_path, SHOP, fault, at_s, "board") == [owners]
+    # `out` is a topic, of which nobody knows its newest record but by the results that went into it.
+    assert asked(healthy, tmp_path, SHOP, fault, at_s, "board", "out") == [owners, owners]
+
+
+def test_of_an_operator_whose_results_are_not_accounted_for_nothing_is_told(healthy: Healthy, tmp_path: Path) -> None:
+    (found,) = explained(healthy, tmp_path, SHOP, HANGS, 255, "newest")
+    assert (found.answer, found.leaves) == (Answer.NOT_KNOWN, ())
 
 
 def test_a_batch_that_reads_no_record_holds_none(healthy: Healthy, tmp_path: Path) -> None:
@@ -191,13 +197,23 @@ def test_of_an_instant_in_the_past_later_batches_tell_what_was_done_then(healthy
     assert [(leaf.owner, leaf.detail, leaf.amount_ms) for leaf in found.leaves] == [("operator", "newest", 3_900)]
 
 
-def test_the_absence_of_a_driver_that_was_drained_is_told_with_how_it_ended(healthy: Healthy, tmp_path: Path) -> None:
-    drained = replace(STOPPED, state=StreamState.DRAINED, reason=None)
-    world = played(healthy, tmp_path, SHOP, drained, 280)
+def test_the_absence_of_a_driver_that_failed_is_told_with_how_it_ended(healthy: Healthy, tmp_path: Path) -> None:
+    world = played(healthy, tmp_path, SHOP, STOPPED, 280)
     first = why_document(world.layout.warehouse, world.topology, at_ms=ms(280), operator="board").findings[0]
     assert (first.owner, first.amount_ms) == ("absence", 29_800)
-    assert first.seen == f"nobody ran `play/reads` for 29.8 s; the driver of reads was drained at {iso(ms(250.1))}"
+    failed = "the driver of reads failed: OSError: no route to host"
+    assert first.seen == f"nobody ran `play/reads` for 29.8 s; {failed}"
+    assert first.remedy.startswith("correct that and restart the driver of reads: ")
+
+
+def test_a_stream_that_was_drained_with_nothing_unread_keeps_nothing_waiting(healthy: Healthy, tmp_path: Path) -> None:
+    """The round of 250 s came after the last look, of which the drained driver says nothing."""
+    drained = replace(STOPPED, state=StreamState.DRAINED, reason=None)
+    world = played(healthy, tmp_path, SHOP, drained, 280)
+    first, *remarks = why_document(world.layout.warehouse, world.topology, at_ms=ms(280), operator="board").findings
+    assert (first.owner, first.seen) == (None, f"the driver of reads was drained at {iso(ms(250.1))}")
     assert first.remedy.startswith("restart the driver of reads: ")
+    assert remarks == []
 
 
 def test_work_that_windows_judge_is_explained_by_batches(healthy: Healthy, tmp_path: Path) -> None:
@@ -263,7 +279,7 @@ def test_why_begins_with_the_owners_and_their_shares(healthy: Healthy, tmp_path:
     world = played(healthy, tmp_path, SHOP, HANGS, 255)
     first, *remarks = why_document(world.layout.warehouse, world.topology, at_ms=ms(255), operator="board").findings
     assert first.line.startswith(
-        f"operator (95%): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
+        f"operator (95 %): board ← newest since {iso(ms(251.09))}: the operator `newest` worked for 3.91 s, "
         "usually 10 ms; `tidemark path` shows "
     )
     assert remarks == []  # such as that nothing is wrong with `board`

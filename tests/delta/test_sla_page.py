@@ -258,11 +258,11 @@ def test_the_page_has_the_budget_of_an_objective_and_its_course(layout: Layout) 
     page = sla_page(layout.warehouse, "flights")
 
     assert cells(page, "budgets") == [
-        ["budget", "99.9% of sums within 30 s, in 10 d", "25", "50", "50,000", "50%", "0.25, 3, –"]
+        ["budget", "99.9 % of sums within 30 s, in 10 d", "25", "50", "50,000", "50 %", "0.25, 3, –"]
     ]
     # In 10 days that are 1,000 wide: 6, 5 and 0 days ago. From 100 % to 0 %: 1, 0.8, 0.6 and 0.5.
     assert re.findall(r'<polyline points="([^"]+)"', page) == ["400,0 500,20", "998,40 1000,50"]
-    assert "<strong>budget</strong>: 50% of the error budget is left" in page
+    assert "<strong>budget</strong>: 50 % of the error budget is left" in page
 
 
 def test_a_page_without_objectives_has_no_budgets(layout: Layout) -> None:

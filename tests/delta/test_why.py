@@ -31,6 +31,7 @@ from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso, utc
 from tidemark.model.topology import Topology, parse
 from tidemark.query.sql import Warehouse
+from tidemark.reports.documents.why import why_document
 from tidemark.reports.pages.page_model import page_model
 from tidemark.reports.promises import Promises
 from tidemark.stream.decide import decision
@@ -805,6 +806,22 @@ def test_an_upstream_that_is_dead(tmp_path: Path) -> None:
     assert finding.remedy == f"correct that and {RESTART.format(sub='reads')}"  # that of sums lives
     assert play.why(28, "board")[0].cause == "driver_dead"
     assert place(play.why(90, "totals")[0]) == ("driver_dead", "totals", None, None, ms(27))
+
+
+def test_that_a_stream_was_drained_is_told_once_though_two_tables_wait_for_it(tmp_path: Path) -> None:
+    play = ExplainedPlay(
+        tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS
+    )
+    play.batch(10, record(5), sub="reads")
+    play.batch(11, sub="sums")
+    for name in ("reads", "sums"):
+        beats = Heartbeats(tmp_path / "streams" / "play" / name, topology="play", sub_topology=name)
+        tell(beats, 12, StreamState.DRAINED)
+    findings = why_document(tmp_path, play.topology, at_ms=ms(80)).findings
+    assert [(each.cause, each.sub_topology, each.seen) for each in findings] == [
+        ("drained", "reads", f"the driver of reads was drained at {iso(ms(12))}"),
+        ("drained", "sums", f"the driver of sums was drained at {iso(ms(12))}"),
+    ]
 
 
 GROUPS = operators(

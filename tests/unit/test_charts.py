@@ -237,4 +237,4 @@ def test_a_budget_that_is_unknown_interrupts_its_line():
     drawn = share_lines(rows, Interval(0, 600_000), 60_000)
     # From 100 % down to -50 %: 0.5 is a third of the height, 0.25 the half, -0.25 five sixths.
     assert re.findall('<polyline points="(.*?)"', drawn) == ["50,0 150,33.33", "350,50 450,83.33"]
-    assert "o</strong>: 0% of the error budget is left" in drawn
+    assert "o</strong>: 0 % of the error budget is left" in drawn

@@ -187,8 +187,9 @@ def test_an_alert_lists_topics_and_what_reads_them(story: Story) -> None:
             f"Was broken since: {before}, 6 min",
         ),
     ):
-        for broken_ms, said in ((page.opened_ms, found), (page.opened_ms - MINUTE, since)):
-            dated = message_of(replace(row, alert=replace(row.alert, broken_since_ms=broken_ms)), link="")
+        crossed = {"broken_since_ms": page.opened_ms - MINUTE, "crossed_ms": page.opened_ms - MINUTE}
+        for began, said in (({}, found), (crossed, since)):
+            dated = message_of(replace(row, alert=replace(row.alert, **began)), link="")
             assert f"\n{said}\n" in alert_texts(dated, notified_ms=NOON)["text"]
     # Not so far upstream, the first stream is not affected.
     story.opens(1, "totals")

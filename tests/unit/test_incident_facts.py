@@ -73,6 +73,7 @@ def test_an_incident_is_broken_since_the_crossing_if_that_is_known(crossed_min: 
     crossed_ms = None if crossed_min is None else NOON + crossed_min * MINUTE
     (row,) = changed([check(10, "error", crossed_ms=crossed_ms)], [])
     assert (row.broken_since_ms, row.opened_ms) == (NOON + since_min * MINUTE, NOON + 10 * MINUTE)
+    assert row.crossed_ms == crossed_ms
 
 
 @pytest.mark.parametrize("before", [("pass", None), ("error", "maintenance")])
@@ -206,7 +207,8 @@ def test_slow_checks_open_an_incident_after_open_after() -> None:
     slow = replace(spec(), damping=Damping(open_after_ms=30 * MINUTE))
     rows = changed([check(minute, "error") for minute in (0, 25, 50)], [], slow)
     assert told(rows) == [("board-20260101T125000", "opened", 50)]
-    assert rows[0].broken_since_ms == NOON
+    # The first of these checks found it broken, and when it broke is not known.
+    assert (rows[0].broken_since_ms, rows[0].crossed_ms) == (NOON, None)
 
 
 def test_what_was_not_judged_has_not_lasted() -> None:

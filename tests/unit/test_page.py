@@ -170,8 +170,8 @@ ALERT = {
     "alert": "a1", "severity": "critical", "cause": "next_record", "sub_topology": "s", "operator": "events",
     "partition": 3, "incidents": ["fresh-1", "quick-1"], "slas": ["fresh", "quick"], "tables": ["board"],
     "topics": ["sums"], "owners": [],
-    "broken_since": utc(0), "opened_at": utc(60_000), "measurement": "too slow", "measured_at": utc(90_000),
-    "culprit": None, "runbook": None, "acknowledged_by": None,
+    "broken_since": utc(0), "since": utc(0), "opened_at": utc(60_000), "measurement": "too slow",
+    "measured_at": utc(90_000), "culprit": None, "runbook": None, "acknowledged_by": None,
     "states": {"fresh": "error", "quick": "passes since 21:44, resolves at 21:54 if it holds"},
 }  # fmt: skip
 
@@ -271,7 +271,7 @@ def test_the_start_page_leads_with_what_is_wrong():
 
 
 def test_an_alert_whose_crossing_is_not_known_was_found_at_its_check():
-    lines = [line_of("a", "broken", alerts=[ALERT | {"broken_since": None, "opened_at": utc(0)}])]
+    lines = [line_of("a", "broken", alerts=[ALERT | {"broken_since": None}])]
     assert "at events partition 3 found broken at 1970-01-01 00:00:00" in read(start_page(lines, folder="topologies"))
 
 

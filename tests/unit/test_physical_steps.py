@@ -212,7 +212,7 @@ def test_a_step_is_named_with_its_task() -> None:
     step = {"operator": "counts", "task": "shard 3", "behind_tasks_ms": 1_420, "hot_key": "d", "hot_share": 0.9}
     assert physical_name(step) == "counts[shard 3]"
     late = "counts[shard 3] finished 1.42 s after the median of its other tasks"
-    assert task_text(step) == f"{late}; 90% of its records are of d"
+    assert task_text(step) == f"{late}; 90 % of its records are of d"
     assert task_text({**step, "hot_key": None}) == late
     assert task_text({**step, "task": None}) is None
     assert physical_name({**step, "task": None}) == "counts"

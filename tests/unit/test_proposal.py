@@ -258,7 +258,7 @@ def test_each_of_three_bounds_has_its_share_of_the_sample() -> None:
         objects.append({"id": f"s{n % 2}", "at": NOON_MS + (60_000 if n % 2 else 0) - 1_000 * late_s})
     found = proposal_of(sample_of(objects))
     # 184 are not behind, 199 at most 3 s, and all at most 40 s, for which the next round length is 1 min.
-    shares = "10 ms 92 %, 3 s 99.5 %, 1 min 100 %"
+    shares = "10 ms 92.0 %, 3 s 99.5 %, 1 min 100 %"
     assert found.notes[-1] == f"bound 3 s; shares of the sample that bounds cover: {shares}"
     assert f'bound = "3 s"  # shares of the sample that bounds cover: {shares}; the furthest record is 40 s' in (
         found.topology

@@ -422,13 +422,13 @@ def test_fields_of_a_source_without_a_batch_are_unknown():
 @pytest.mark.parametrize(
     ("measure", "bad", "n", "verdict", "text"),
     [
-        ("quarantined", 0, 200, Verdict.PASS, "0 of 200 records of flight_events in 1 min were quarantined (0.00%)"),
-        ("quarantined", 2, 200, Verdict.PASS, "2 of 200 records of flight_events in 1 min were quarantined (1.00%)"),
-        ("quarantined", 3, 200, Verdict.WARN, "3 of 200 records of flight_events in 1 min were quarantined (1.50%)"),
-        ("late", 1_000, 2_000, Verdict.ERROR, "1,000 of 2,000 records of flight_events in 1 min were late (50.00%)"),
+        ("quarantined", 0, 200, Verdict.PASS, "0 of 200 records of flight_events in 1 min were quarantined (0 %)"),
+        ("quarantined", 2, 200, Verdict.PASS, "2 of 200 records of flight_events in 1 min were quarantined (1.00 %)"),
+        ("quarantined", 3, 200, Verdict.WARN, "3 of 200 records of flight_events in 1 min were quarantined (1.50 %)"),
+        ("late", 1_000, 2_000, Verdict.ERROR, "1,000 of 2,000 records of flight_events in 1 min were late (50.00 %)"),
         (
             "late", 9, 9, Verdict.UNKNOWN,
-            "9 of 9 records of flight_events in 1 min were late (100.00%), too few to judge, 10 are needed",
+            "9 of 9 records of flight_events in 1 min were late (100 %), too few to judge, 10 are needed",
         ),
         (
             "late", 0, 0, Verdict.UNKNOWN,
@@ -444,7 +444,7 @@ def test_a_share_of_bad_records_breaks_an_sla(measure, bad, n, verdict, text):
     found = status(MEASURES[f"{measure}_share"], "flight_events", facts, limits=limits)
     is_broken = verdict in {Verdict.WARN, Verdict.ERROR}
     assert (found.verdict, found.culprit) == (verdict, "flight_events" if is_broken else None)
-    assert measurement_text(found) == f"{text}; warning above 0.01, error above 0.3"
+    assert measurement_text(found) == f"{text}; warning above 1 %, error above 30 %"
 
 
 def burning(*, over, of, lately):
@@ -510,7 +510,7 @@ def test_what_was_found_is_said_in_words():
     )
     burnt = burning(over=50, of=100, lately=5)
     assert measurement_text(burnt) == (
-        "50.00% of the records of carrier_delays took longer than 100 ms in 1 min, 5 times 10.00%; warning from 1 on, "
+        "50.00 % of the records of carrier_delays took longer than 100 ms in 1 min, 5 times 10 %; warning from 1 on, "
         "error from 5 on"
     )
 

@@ -316,10 +316,12 @@ class JudgedPromise:
         """The event time of the newest record of the table, or the watermark, epoch ms; None: there is none."""
         if self.spec.measure is STALENESS:
             rows = self.known.recorded.operator_batches.filter(pl.col("operator").is_in(self.places))
-            newest_ms = rows.select(pl.max("newest_ms")).item()
+            # Of a topic the newest record is known by the results that went into it.
+            sent = self.known.facts.results.filter(pl.col("place").is_in(self.places))
+            newest_ms = rows["newest_ms"].max() or sent["event_ms"].max()
         else:
             newest_ms = self.watermarks.select(pl.max("watermark_ms")).item()
-        return None if newest_ms is None else int(newest_ms)
+        return newest_ms if isinstance(newest_ms, int) else None
 
     @property
     def _newest_age_ms(self) -> float:

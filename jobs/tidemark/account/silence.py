@@ -67,7 +67,8 @@ class _Silence:
     def explanation(self) -> Explanation:
         newest_ms = self._promise(0).newest_ms
         if newest_ms is None:
-            return self._of_first_result() if self._has_run else Explanation(answer=Answer.NOT_KNOWN)
+            waits = self._has_run and not self._has_given
+            return self._of_first_result() if waits else Explanation(answer=Answer.NOT_KNOWN)
         promise = self._promise(self._usual_age_ms)
         silent_ms = self.known.at_ms - newest_ms
         if silent_ms < -LEAST_CLOCK_ERROR_MS:
@@ -86,6 +87,16 @@ class _Silence:
         return not self.known.recorded.batches.filter(pl.col("sub_topology").is_in(self._streams)).is_empty()
 
     @property
+    def _has_given(self) -> bool:
+        """Whether the operator has given a result, though nothing tells of which records: its readers have the account.
+
+        Of a source the watermark is asked for instead.
+        """
+        rows = self.known.recorded.operator_batches.filter(pl.col("operator") == self.operator)
+        gave = rows.filter(pl.any_horizontal(pl.col("emitted", "passed", "repeated") > 0))
+        return self._measure is STALENESS and not gave.is_empty()
+
+    @property
     def _streams(self) -> set[str]:
         """The sub-topologies on the way to the operator."""
         topology = self.known.tables.topology
@@ -97,9 +108,13 @@ class _Silence:
         found = promise.open_result()
         if found is None:
             return self._of_records()
-        # Within the lengths that settings have, it waits for the longest of them.
-        is_late = found.age_ms > promise.kept_ms(0)
-        return explain((promise if is_late else self._promise(0)).judged_open(found))
+        if found.age_ms > promise.kept_ms(0):
+            return explain(promise.judged_open(found))
+        # Within the lengths that settings have nobody is late, but the longest of them may be what it waits for.
+        waits = explain(self._promise(0).judged_open(found))
+        longest_ms = found.parts.group_by("owner", "detail", "stream").agg(pl.sum("ms"))["ms"].max()
+        is_of_setting = waits.answer is Answer.CANNOT_BE_KEPT and waits.leaves[0].amount_ms == longest_ms
+        return waits if is_of_setting else Explanation(answer=Answer.KEPT)
 
     def _of_records(self) -> Explanation:
         """Returns what became of the records from which results should have come."""

@@ -8,7 +8,7 @@ from tidemark.account.excess import path_of
 from tidemark.account.explanation import Answer, Became, Explanation, Leaf
 from tidemark.account.owners.registry import OWNERS
 from tidemark.account.owners.topic import TOPIC
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import for_people, percent
 
 NO_HISTORY = "there is no history that says what is usual"
 
@@ -32,20 +32,18 @@ def told(explanation: Explanation) -> str:
     """
     match explanation.answer:
         case Answer.EXPLAINED:
-            whole = f"this explains {explanation.explained:.0%} of {_judged(explanation)}".replace("%", " %")
+            whole = f"this explains {percent(explanation.explained)} of {_judged(explanation)}"
             known = [] if explanation.has_history else [NO_HISTORY]
             # Of a broken contract it is not counted which of the rows are whose.
             is_counted = any(leaf.became or leaf.amount_ms is not None for leaf in explanation.leaves)
             has_several = explanation.broken > 1 and is_counted
-            parts = [*map(did, explanation.leaves), *([whole] if has_several else []), *known]
+            parts = [*each_did(explanation), *([whole] if has_several else []), *known]
             return "; ".join(parts)
         case Answer.CANNOT_BE_KEPT:
-            # What is expected of it is its whole length.
-            whole_lengths = [did(replace(leaf, usual_ms=0)) for leaf in explanation.leaves]
-            return f"the promise cannot be kept: {'; '.join(whole_lengths)}"
+            return f"the promise cannot be kept: {'; '.join(each_did(explanation))}"
         case Answer.AS_USUAL:
             before = "batches before were over the limit" if explanation.is_of_batches else "results before were late"
-            return f"as usual: {explanation.usual_share or 0:.0%} of the {before}, too".replace("%", " %")
+            return f"as usual: {percent(explanation.usual_share or 0)} of the {before}, too"
         case Answer.KEPT:
             return "the promise is kept"
         case Answer.NOT_KNOWN:
@@ -60,6 +58,19 @@ def _judged(explanation: Explanation) -> str:
     return f"{explanation.broken:,} {what}"
 
 
+def each_did(explanation: Explanation) -> list[str]:
+    """Returns what each leaf did.
+
+    >>> waits = Leaf(owner="trigger", detail="", stream="shop/top", amount_ms=19, usual_ms=1_000)
+    >>> each_did(Explanation(answer=Answer.CANNOT_BE_KEPT, leaves=(waits,), has_history=False))
+    ['`shop/top` waited 19 ms until it looked again']
+    """
+    if explanation.answer is not Answer.CANNOT_BE_KEPT:
+        return [*map(did, explanation.leaves)]
+    # What is expected of it is its whole length.
+    return [did(replace(leaf, usual_ms=0)) for leaf in explanation.leaves]
+
+
 def did(leaf: Leaf) -> str:
     """Returns what the owner of *leaf* did, with its whole length and what is usual of it.
 
@@ -68,7 +79,7 @@ def did(leaf: Leaf) -> str:
     >>> did(Leaf(owner="producer", detail="orders/0", amount_ms=-3_000_000))
     'records of `orders` partition 0 are 50 min ahead of the clock'
     >>> did(Leaf(owner="spark", detail="commit", stream="shop/top", amount_ms=2_430, usual_ms=1))
-    "Spark's own work for `shop/top`, `commit`, took 2.43 s, usually 1 ms"
+    "Spark's own work for `shop/top`, `commit`, took 2.43 s of a result's age, usually 1 ms"
     >>> did(Leaf(owner="operator", detail="top"))
     'rows of `top` are not as they are declared'
     """

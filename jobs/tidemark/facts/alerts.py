@@ -26,7 +26,8 @@ OPEN_ALERTS = """
                any_value(incidents) FILTER (is_opening) AS incidents, any_value(slas) FILTER (is_opening) AS slas,
                any_value("tables") FILTER (is_opening) AS "tables", any_value(topics) FILTER (is_opening) AS topics,
                any_value(owners) FILTER (is_opening) AS owners,
-               nullif(min(broken_since), min(opened_at)) AS broken_since, min(opened_at) AS opened_at,
+               min(crossed_at) AS broken_since, coalesce(min(broken_since), min(opened_at)) AS since,
+               min(opened_at) AS opened_at,
                arg_max(alerts.message, changed_at) FILTER (change IN ('opened', 'escalated')) AS measurement,
                arg_max(sla, changed_at) FILTER (change IN ('opened', 'escalated')) AS measured_sla,
                max(changed_at) FILTER (change IN ('opened', 'escalated')) AS changed_last_at,
@@ -48,8 +49,8 @@ OPEN_ALERTS = """
 """
 """Selects a row per open alert; lists of its opening grow.
 
-`broken_since` is null where only the check that opened it is known. Its `measurement` is that of a change of an
-incident, which the check for `measured_at` made.
+`broken_since` is null where only the check that found it broken is known; `since` is the instant of that check then.
+Its `measurement` is that of a change of an incident, which the check for `measured_at` made.
 """
 ACKNOWLEDGED = """
     SELECT incident, decided_by FROM incidents

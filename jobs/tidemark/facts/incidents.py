@@ -8,42 +8,31 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidemark.facts.answers import Row, Tables
-from tidemark.semantics.incidents import CHECKS
+from tidemark.storage.warehouse import views
 
+_KNOWN = "topology = $1 AND coalesce(epoch_ms({}) <= $2, true)"
+_HISTORY = next(view.select for view in views() if view.name == "incident_history")
 INCIDENTS = f"""
-    SELECT * REPLACE (
-               CASE WHEN is_found THEN NULL ELSE broken_since END AS broken_since,
-               CASE WHEN is_acknowledged THEN acknowledged_at END AS acknowledged_at,
-               CASE WHEN is_acknowledged THEN acknowledged_by END AS acknowledged_by,
-               CASE WHEN state = 'acknowledged' AND NOT is_acknowledged THEN 'open' ELSE state END AS state
-           ),
+    WITH incidents AS (SELECT * FROM incidents WHERE {_KNOWN.format("changed_at")}),
+         sla_results AS (SELECT * FROM sla_results WHERE {_KNOWN.format("checked_at")})
+    SELECT * REPLACE (crossed_at AS broken_since),
+           crossed_at IS NULL AS is_found,
            coalesce(broken_since, opened_at) AS since,
-           CASE WHEN epoch_ms(checked_at) > $2 THEN NULL
-                WHEN state = 'resolved' THEN state
+           CASE WHEN state = 'resolved' THEN state
                 WHEN verdict = 'pass' THEN 'passes since ' || strftime(passes_since, '%H:%M') || ', resolves at '
                                            || strftime(resolves_at, '%H:%M') || ' if it holds'
                 ELSE verdict END AS now
-    FROM (
-        SELECT *, coalesce(broken_since = opened_at, true) AND sla <> '{CHECKS}' AS is_found,
-               acknowledged_at IS NOT NULL AND coalesce(epoch_ms(acknowledged_at) <= $2, true) AS is_acknowledged
-        FROM incident_history WHERE topology = $1
-    )
+    FROM ({_HISTORY})
     WHERE true
 """
-"""Selects the incidents of the topology $1, with what people had decided about them at $2 (epoch ms; null: until now).
+"""Selects the incidents of the topology $1 by all that was known at $2 (epoch ms; null: until now).
 
 `is_found` is true where only the check that found the SLA broken is known, and no crossing of a limit: `broken_since`
-is null, and `since` the instant of that check. That checks are missed is known to begin when one was due. `now` is the
-state by the newest check, and null where that is later than $2.
+is null, and `since` the instant of that check. `now` is the state by the newest check until then, null without one.
 """
-OPEN = """
-    AND coalesce(epoch_ms(opened_at) <= $2, true) AND coalesce(epoch_ms(resolved_at) > $2, resolved_at IS NULL)
-    ORDER BY opened_at, incident
-"""
+OPEN = "AND resolved_at IS NULL ORDER BY opened_at, incident"
 NAMED = "AND coalesce(list_contains($3::VARCHAR[], incident), true) ORDER BY opened_at, incident"
-NEWEST = (
-    "AND coalesce(epoch_ms(opened_at) <= $2, true) ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT $3"
-)
+NEWEST = "ORDER BY resolved_at IS NOT NULL, opened_at DESC, incident LIMIT $3"
 _STATE_WORDS = {
     "error": "is broken",
     "warn": "has a warning",
@@ -59,7 +48,7 @@ def known_incidents(
 ) -> list[Row]:
     """Returns the rows of INCIDENTS, the oldest first; only those with these *names*, if any are given.
 
-    *at_ms* is epoch ms; None: whatever the newest check found is their state.
+    *at_ms* is epoch ms; None: by all that is known.
     """
     return tables.ask(INCIDENTS + NAMED, [topology, at_ms, None if names is None else [*names]]).objects
 
@@ -70,7 +59,7 @@ def open_incidents(tables: Tables, topology: str, *, at_ms: int | None = None) -
 
 
 def newest_incidents(tables: Tables, topology: str, most: int, *, at_ms: int | None = None) -> list[Row]:
-    """Returns at most so many rows of INCIDENTS opened until *at_ms* (epoch ms), open ones first, then the newest.
+    """Returns at most so many rows of INCIDENTS at *at_ms* (epoch ms), open ones first, then the newest.
 
     None: by all that is known.
     """

@@ -118,6 +118,7 @@ class BrokenSlaChange:
     severity: str
     opened_ms: int | None = None
     broken_since_ms: int | None = None
+    crossed_ms: int | None = None
     run_id: str | None = None
     subject: str | None = None
     measure: str | None = None

@@ -18,7 +18,7 @@ import polars as pl
 from tidemark.collecting import outside
 from tidemark.errors import InvalidArgument
 from tidemark.kernels.records.json_fields import json_object
-from tidemark.model.settings.lengths import for_people, length_in_toml, rounded_down, rounded_up
+from tidemark.model.settings.lengths import for_people, length_in_toml, percent, rounded_down, rounded_up
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS
 from tidemark.model.settings.retention import DAY_MS
 from tidemark.model.toml_operators import name_mistake
@@ -78,9 +78,8 @@ class SampleTimes:
         """The share of the sample that each of the three bounds covers."""
         shares: list[str] = []
         for bound_ms in self.bounds_ms:
-            # Rounded down: 99.96 % is not the whole sample.
-            per_mille = 1_000 * sum(lag_ms <= bound_ms for lag_ms in self.lags_ms) // len(self.lags_ms)
-            shares.append(f"{for_people(bound_ms)} {per_mille / 10:g} %")
+            covered = sum(lag_ms <= bound_ms for lag_ms in self.lags_ms)
+            shares.append(f"{for_people(bound_ms)} {percent(covered / len(self.lags_ms), 1)}")
         return f"shares of the sample that bounds cover: {', '.join(shares)}"
 
     @property

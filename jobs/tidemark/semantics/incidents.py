@@ -96,12 +96,15 @@ class SlaState:
         opened_at_ms: when its open incident opened; None: no incident is open.
         worst: the worst verdict of that incident.
         broken_since_ms: when it broke, according to the first of consecutive checks that found it broken.
+        crossed_ms: when it crossed its limit, which is then since when it is broken; None: only the check that found it
+            broken is known.
         held_since_ms: the first of consecutive checks that found it kept.
     """
 
     opened_at_ms: int | None = None
     worst: Verdict | None = None
     broken_since_ms: int | None = None
+    crossed_ms: int | None = None
     held_since_ms: int | None = None
 
 
@@ -151,7 +154,7 @@ def follow(
     if verdict is Verdict.UNKNOWN:
         return standing, None
     if verdict in BROKEN:
-        return _broken(standing, at_ms, verdict, damping, at_ms if crossed_ms is None else crossed_ms)
+        return _broken(standing, at_ms, verdict, damping, crossed_ms)
     # A check that passes forgets a breach that has not opened an incident yet.
     if standing.opened_at_ms is None:
         return SlaState(), None
@@ -163,10 +166,13 @@ def follow(
 
 
 def _broken(
-    standing: SlaState, at_ms: int, verdict: Verdict, damping: Damping, crossed_ms: int
+    standing: SlaState, at_ms: int, verdict: Verdict, damping: Damping, crossed_ms: int | None
 ) -> tuple[SlaState, Change | None]:
-    since_ms = crossed_ms if standing.broken_since_ms is None else standing.broken_since_ms
-    now = replace(standing, broken_since_ms=since_ms, held_since_ms=None)
+    now = replace(standing, held_since_ms=None)
+    if now.broken_since_ms is None:
+        now = replace(now, broken_since_ms=at_ms if crossed_ms is None else crossed_ms, crossed_ms=crossed_ms)
+    since_ms = now.broken_since_ms
+    assert since_ms is not None
     if now.opened_at_ms is None and at_ms - since_ms < damping.open_after_ms:
         return now, None
     before = set() if now.opened_at_ms is None else {Change.OPENED}

@@ -129,6 +129,8 @@ WORKS = GOES_ON - {Liveness.STUCK}
 """A driver does what it should, or the next one is about to start."""
 RUNS = frozenset({Liveness.RUNNING, Liveness.CATCHING_UP})
 """A driver lives, and reads."""
+AT_REST = frozenset({Liveness.DRAINED, Liveness.FINISHED})
+"""Its driver ended because somebody asked for that, or because its job was done: no other one is on its way."""
 ENDED_WELL = frozenset({Liveness.DRAINED, Liveness.ROTATED, Liveness.FINISHED})
 """The last heartbeat says that the driver ended as it should."""
 REPORTED_ALIVE = frozenset({Liveness.STARTING, Liveness.RUNNING})

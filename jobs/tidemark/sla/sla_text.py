@@ -8,7 +8,7 @@ from dataclasses import astuple
 from tidemark.escaping import one_line
 from tidemark.model.measures.registry import Need
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import counted, for_people
+from tidemark.model.settings.lengths import counted, exact_percent, for_people, percent
 from tidemark.model.sla_events import AlertCause, SlaResult, StaleGroup
 from tidemark.semantics.sla import (
     BurnRate,
@@ -132,9 +132,9 @@ def measurement_text(status: Status) -> str:
 
 def _share_text(status: Status, at_most: ShareMaximums) -> str:
     spec, n, part = status.spec, status.records or 0, status.part or 0
-    limits = _limits({"warning": at_most.warn_above, "error": at_most.error_above}, "above {}", "{:.4g}".format)
+    limits = _limits({"warning": at_most.warn_above, "error": at_most.error_above}, "above {}", exact_percent)
     few = "" if n >= at_most.min_records else f", too few to judge, {at_most.min_records:,} are needed"
-    share = "" if status.share is None else f" ({status.share:.2%})"
+    share = "" if status.share is None else f" ({percent(status.share, 2)})"
     were = f"{'was' if part == 1 else 'were'} {spec.measure.outcome}"
     of_all = f"{part:,} of {counted(n, 'record')} of {spec.subject} in {for_people(spec.over_ms)} {were}"
     return f"{of_all}{share}{few}; {limits}"
@@ -188,7 +188,7 @@ def _burning_text(status: Status, limits: BurnRate) -> str:
     # The windows of an objective have no warning.
     warn_at = None if limits.warn_at == limits.error_at else limits.warn_at
     rates = _limits({"warning": warn_at, "error": limits.error_at}, "from {:g} on")
-    share, allowed = f"{budget.share_over:.2%}", f"{1 - objective.target:.2%}"
+    share, allowed = percent(budget.share_over, 2), exact_percent(1 - objective.target)
     slow = f"{share} of the records of {status.spec.subject} took {over}"
     return f"{few}{slow}, {budget.burn_rate:,.4g} times {allowed}; {rates}"
 

@@ -21,6 +21,7 @@ lasted AS (
         max(i.owner) AS owner,
         max(i.unit) AS unit,
         min(i.broken_since) AS broken_since,
+        min(i.crossed_at) AS crossed_at,
         min(i.opened_at) AS opened_at,
         max(CASE WHEN i.change = 'escalated' THEN i.changed_at END) AS escalated_at,
         max(CASE WHEN i.change = 'acknowledged' THEN i.changed_at END) AS acknowledged_at,
@@ -70,7 +71,7 @@ SELECT
     l.topology, l.incident, l.sla, l.severity, l.subject, l.measure, l.owner,
     CASE WHEN l.resolved_at IS NOT NULL THEN 'resolved' WHEN l.acknowledged_at IS NOT NULL THEN 'acknowledged'
          ELSE 'open' END AS state,
-    l.broken_since, l.opened_at, l.escalated_at, l.acknowledged_at, l.acknowledged_by, l.resolved_at,
+    l.broken_since, l.crossed_at, l.opened_at, l.escalated_at, l.acknowledged_at, l.acknowledged_by, l.resolved_at,
     w.verdict AS worst_verdict, w.culprit, w.blocked_by, w.message, s.verdict, s.checked_at, s.passes_since,
     CASE WHEN l.resolved_at IS NULL THEN timestamp_millis(unix_millis(s.passes_since) + s.resolve_after_ms) END AS resolves_at,
     s.worst_observed, l.unit, CAST(s.broke_again AS BIGINT) AS broke_again

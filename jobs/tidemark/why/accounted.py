@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from tidemark.account.explanation import Explanation
+from tidemark.account.explanation import Answer, Explanation
 from tidemark.account.owners.absence import ABSENCE
 from tidemark.account.owners.registry import OWNERS
 from tidemark.account.silence import causes_of_silence
-from tidemark.account.text import NO_HISTORY, did, remedy_of
+from tidemark.account.text import NO_HISTORY, each_did, remedy_of
 from tidemark.errors import UnreadableFile
 from tidemark.facts.fact_tables import Stored
 from tidemark.model.project.layout import Layout
 from tidemark.model.sla_events import AlertCause
 from tidemark.model.topology import Topology
+from tidemark.semantics.liveness import AT_REST
 from tidemark.storage.delta.data_files import naming_damage
 from tidemark.why.causes.drivers import ended
+from tidemark.why.causes.inputs import Inputs
 from tidemark.why.causes.registry import rules
 from tidemark.why.evidence.findings import Cause, Trait, WhyFinding, declared
 from tidemark.why.evidence.snapshot import Scene
@@ -43,15 +45,30 @@ def accounted(scene: Scene, layout: Layout, operators: Sequence[str], *, stored:
             found = causes_of_silence(topology, layout, tuple(operators), at_ms=scene.at_ms, stored=stored)
     except UnreadableFile:
         return []
-    return [each for name, explanation in found.items() for each in _findings(scene, name, explanation)]
+    explained = ((name, each) for name, each in found.items() if not _is_at_rest(scene, each))
+    return [each for name, explanation in explained for each in _findings(scene, name, explanation)]
+
+
+def _is_at_rest(scene: Scene, explanation: Explanation) -> bool:
+    """Returns True if a stream that *explanation* names as absent has ended as it should, and left nothing unread.
+
+    Nothing is known to be missing then: that records have come since is taken for granted by the account alone.
+    """
+    absent = {leaf.detail for leaf in explanation.leaves if leaf.owner == ABSENCE}
+    streams = [sub for sub in scene.topology.sub_topologies if f"{scene.topology.name}/{sub.name}" in absent]
+    return any(
+        scene.facts[sub.name].driver.liveness in AT_REST and not Inputs(scene).has_unread(sub) for sub in streams
+    )
 
 
 def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator[WhyFinding]:
     topology = scene.topology
-    for leaf in explanation.leaves:
+    # What settings take needs no history.
+    is_known = explanation.has_history or explanation.answer is Answer.CANNOT_BE_KEPT
+    for leaf, whose in zip(explanation.leaves, each_did(explanation), strict=True):
         # Why nobody runs a stream whose driver has failed, or was drained, is known, and so is what to do.
         why = ended(scene, leaf.detail) if leaf.owner == ABSENCE else None
-        said = [did(leaf), *([why.seen] if why else []), *([] if explanation.has_history else [NO_HISTORY])]
+        said = [whose, *([why.seen] if why else []), *([] if is_known else [NO_HISTORY])]
         name, partition = AlertCause(owner=leaf.owner, detail=leaf.detail).place
         yield WhyFinding(
             cause=cause_named(leaf.owner),
@@ -66,6 +83,7 @@ def _findings(scene: Scene, operator: str, explanation: Explanation) -> Iterator
             detail=leaf.detail or None,
             amount_ms=leaf.amount_ms,
             records=leaf.records,
+            became=leaf.became,
             share=leaf.share,
         )
 

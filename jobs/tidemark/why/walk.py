@@ -8,7 +8,7 @@ to the partition that holds it back. The first finding explains most. Instants a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import assert_never
@@ -106,6 +106,14 @@ def known(topology: Topology, operator: str | None) -> str | None:
         msg = f"{topology.name} has no operator {operator!r}; known: {', '.join(topology.operators)}"
         raise InvalidArgument(msg)
     return operator
+
+
+def told_once(findings: Iterable[WhyFinding]) -> list[WhyFinding]:
+    """Returns *findings* without those that tell again, of another operator, how the driver of a stream is."""
+    once: dict[object, WhyFinding] = {}
+    for finding in findings:
+        once.setdefault((finding.cause, finding.seen) if finding.cause in OF_DRIVERS else finding, finding)
+    return [*once.values()]
 
 
 def is_harmless(word: str) -> bool:

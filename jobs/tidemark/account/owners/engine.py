@@ -10,7 +10,7 @@ ENGINE = register(
         name=SegmentOwner.ENGINE.value,
         parent="driver",
         detail="nothing",
-        says="Tidemark's own work on a batch of {stream} took {amount}",
+        says="Tidemark's own work for {stream} took {amount} of a result's age",
         proof="the stream's segments",
         remedy="give the driver more cores; `tidemark logs` shows what it did",
     )

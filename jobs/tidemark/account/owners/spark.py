@@ -10,7 +10,7 @@ SPARK = register(
         name=SegmentOwner.SPARK.value,
         parent="driver",
         detail="what it did: planning, tasks, commit",
-        says="Spark's own work for {stream}, {detail}, took {amount}",
+        says="Spark's own work for {stream}, {detail}, took {amount} of a result's age",
         proof="the stream's segments",
         remedy="give the driver more cores, or fewer streams; `tidemark logs` has Spark's messages",
     )

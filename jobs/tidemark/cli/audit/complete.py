@@ -24,7 +24,7 @@ from tidemark.facts.answers import answers_over
 from tidemark.facts.topology_changes import RecordedChange
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.project.layout import Layout
-from tidemark.model.settings.intervals import instant_ms, iso
+from tidemark.model.settings.intervals import instant_ms, iso, on_the_clock
 from tidemark.model.settings.lengths import counted
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document
@@ -102,11 +102,13 @@ def as_line(state: IntervalState, operator: Operator) -> str:
     start, end = (datetime.fromtimestamp(ms / 1_000, zone) for ms in (state.start_ms, state.end_ms))
     clock = "%H:%M:%S" if start.second or end.second else "%H:%M"
     # Where the clock is changed, one time of a day is two instants.
-    if len({each.utcoffset() for each in (start, end, start.replace(fold=1 - start.fold))}) > 1:
+    has_zone = len({each.utcoffset() for each in (start, end, start.replace(fold=1 - start.fold))}) > 1
+    if has_zone:
         clock += " %Z"
     until = f"{end:{clock}}" if end.date() == start.date() else f"{end:%Y-%m-%d {clock}}"
     what = f"{state.operator} {start:%Y-%m-%d {clock}}–{until} {zone.key}"
-    return one_line("; ".join([f"{what}: {_completeness(state)}", *(_told(change, state) for change in state.changes)]))
+    told = "; ".join([f"{what}: {_completeness(state)}", *(_told(change, state) for change in state.changes)])
+    return on_the_clock(one_line(told), zone, has_zone=has_zone)
 
 
 def _completeness(state: IntervalState) -> str:

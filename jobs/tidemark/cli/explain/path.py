@@ -22,6 +22,7 @@ from tidemark.facts.answers import Row
 from tidemark.facts.path_facts import physical_name
 from tidemark.facts.topology_changes import change_line
 from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.settings.lengths import percent
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.documents.path import path_document
@@ -140,7 +141,7 @@ def _milliseconds(ms: float) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.0%}"
+    return "" if share is None else percent(share)
 
 
 def _clock(at: datetime) -> str:

@@ -15,7 +15,7 @@ from tidemark.cli.shared.streams import warehouse_and_topology
 from tidemark.clock import wall_clock_ms
 from tidemark.escaping import one_line
 from tidemark.facts.answers import Row
-from tidemark.model.settings.intervals import instant_ms
+from tidemark.model.settings.intervals import epoch_ms, instant_ms, iso, on_the_clock
 from tidemark.model.topology import Topology
 from tidemark.query.text_table import as_document, format_table
 from tidemark.reports.documents.topology import topology_document
@@ -65,7 +65,7 @@ def as_text(facts: Row) -> str:
         when += "" if facts["state"] in STANDS_STILL else f", {facts['finished_ago_ms'] / 1000:,.0f} s ago"
     head = f"{facts['topology']} at {facts['at']}: level {facts['level']}, windows of {facts['window_ms']:,} ms"
     broken = (one_line(explained_text(row)) for row in facts["broken_slas"])
-    parts = ["\n".join([head, f"critical path{when}: {one_line(path)}", *broken])]
+    parts = [on_the_clock("\n".join([head, f"critical path{when}: {one_line(path)}", *broken]))]
     for driver in facts["sub_topologies"]:
         beat, batch_id = driver["last_heartbeat_at"], driver["last_batch_id"]
         batch = "no batch yet" if batch_id is None else f"batch {batch_id}"
@@ -73,7 +73,8 @@ def as_text(facts: Row) -> str:
         rows = []
         for row in facts["operators"]:
             if row["sub_topology"] == driver["sub_topology"]:
-                shown = {**row, "upstreams": ", ".join(row["upstreams"])}
+                watermark = row["watermark"] and on_the_clock(iso(epoch_ms(row["watermark"])))
+                shown = {**row, "upstreams": ", ".join(row["upstreams"]), "watermark": watermark}
                 # Most operators have no value in some of these columns.
                 rows.append(["-" if shown[name] is None else shown[name] for name in SHOWN_AS])
         parts.append(

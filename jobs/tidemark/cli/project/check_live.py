@@ -20,7 +20,7 @@ from tidemark.model.kinds.source import Source
 from tidemark.model.measures.staleness import STALENESS
 from tidemark.model.measures.watermark_lag import WATERMARK_LAG
 from tidemark.model.project.connections import topic_command
-from tidemark.model.settings.lengths import for_people, length_in_toml
+from tidemark.model.settings.lengths import for_people, length_in_toml, percent
 from tidemark.model.slas.sla_spec import SlaSpec
 from tidemark.model.topology import Topology
 from tidemark.reports.promises import waits_for_windows
@@ -155,7 +155,7 @@ def _quarantine_warnings(source: Source, rows: pl.DataFrame) -> str:
     bad = rows.filter(pl.col("reason").is_not_null())
     if not bad.height:
         return "all of which can be used"
-    share = percent(bad.height / rows.height)
+    share = percent(bad.height / rows.height, 1)
     return f"of which {bad.height} ({share}) would be quarantined: {reasons_of(source, bad)}"
 
 
@@ -188,10 +188,10 @@ def _bound(source: Source, rows: pl.DataFrame, now_ms: int) -> Iterator[str]:
     if not lags:
         return
     late = late_share(lags, source.bound_ms)
-    coverage = f"bound {for_people(source.bound_ms)} covers {percent(1 - late)} of them"
+    coverage = f"bound {for_people(source.bound_ms)} covers {percent(1 - late, 1)} of them"
     if late > TOLERATED:
         needed = length_in_toml(covering_ms(lags))
-        yield f'warning: {coverage}, and {percent(late)} would be late; 99 % need a bound of "{needed}"'
+        yield f'warning: {coverage}, and {percent(late, 1)} would be late; 99 % need a bound of "{needed}"'
     else:
         yield f"{coverage}; the furthest is {for_people(max(lags))} behind a newer one of its partition"
 
@@ -248,18 +248,6 @@ def _operators_of(topology: Topology, subject: str) -> list[str]:
 
 def _waits(topology: Topology, subject: str) -> bool:
     return any(waits_for_windows(name, topology) for name in _operators_of(topology, subject))
-
-
-def percent(share: float) -> str:
-    """Formats *share* for people.
-
-    >>> percent(1), percent(0.99996), percent(0.0213), percent(0)
-    ('100 %', '99.9 %', '2.1 %', '0 %')
-    """
-    if share in (0, 1):
-        return f"{100 * share:.0f} %"
-    # A share of 99.96 % is not all of the records, and one of 0.01 % is some of them.
-    return f"{min(99.9, max(0.1, 100 * share)):.1f} %"
 
 
 def length_of(age_ms: int) -> str:

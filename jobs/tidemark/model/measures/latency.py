@@ -6,6 +6,7 @@ from functools import partial
 
 from tidemark.model.measures.limits import lengths
 from tidemark.model.measures.registry import Count, ExplainedBy, Measure, every_operator, register
+from tidemark.model.settings.lengths import exact_percent
 from tidemark.semantics.moved import Moved
 
 LATENCIES = Count(
@@ -23,7 +24,7 @@ LATENCIES = Count(
 def _latency(name: str, quantile: float) -> Measure:
     return Measure(
         name=name,
-        definition=f"end-to-end latency: at least {quantile * 100:g} % of its records took no longer",
+        definition=f"end-to-end latency: at least {exact_percent(quantile)} of its records took no longer",
         of="operator; for a path its last one",
         subjects=every_operator,
         any_operator=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, tzinfo
 from enum import StrEnum
 
 from tidemark.errors import InvalidArgument
@@ -164,6 +164,28 @@ def iso(at_ms: int) -> str:
     '1970-01-01T00:00:00.001Z'
     """
     return utc(at_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+INSTANTS = re.compile(r"(?P<day>\d{4}-\d\d-\d\d)T(?P<clock>\d\d:\d\d:\d\d)\.(?P<ms>\d{3})Z")
+"""Instants as `iso` writes them."""
+
+
+def on_the_clock(text: str, zone: tzinfo = UTC, *, has_zone: bool = False) -> str:
+    """Returns *text* with its instants as pages have them, by the clock of *zone*.
+
+    Unlike on pages, milliseconds remain where they are not 0: a watermark of .998 does not look like the .999 that is
+    needed. *has_zone*: the name of the zone follows, since one time of the day is two instants there.
+
+    >>> on_the_clock("done since 2026-01-31T12:00:00.000Z: 2026-01-31T11:59:59.999Z has passed")
+    'done since 2026-01-31 12:00:00: 2026-01-31 11:59:59.999 has passed'
+    """
+
+    def shown(match: re.Match[str]) -> str:
+        at = datetime.fromisoformat(match[0]).astimezone(zone)
+        ms = "" if match["ms"] == "000" else f".{match['ms']}"
+        return f"{at:%Y-%m-%d %H:%M:%S}{ms}" + (f" {at:%Z}" if has_zone else "")
+
+    return INSTANTS.sub(shown, text)
 
 
 def epoch_ms(instant: datetime) -> int:

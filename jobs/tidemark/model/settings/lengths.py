@@ -1,4 +1,4 @@
-"""Lengths of time, as files and as people have them, and counts."""
+"""Lengths of time, as files and as people have them, counts and shares."""
 
 from __future__ import annotations
 
@@ -94,6 +94,35 @@ def counted(n: int, one: str, many: str | None = None) -> str:
     ('1 record', '1,200 records', '0 keys wait')
     """
     return f"{n:,} {one if n == 1 else many or f'{one}s'}"
+
+
+def percent(share: float, digits: int = 0) -> str:
+    """Returns a part of 1 for people, with *digits* behind the point.
+
+    A part that is not the whole never reads as the whole, and one that is not nothing never as nothing.
+
+    >>> percent(0.934), percent(0.0213, 1), percent(1), percent(0, 2), percent(-0.5)
+    ('93 %', '2.1 %', '100 %', '0 %', '-50 %')
+    >>> percent(0.996), percent(0.9996, 1), percent(0.0004), percent(0.00004, 2)
+    ('over 99 %', 'over 99.9 %', 'under 1 %', 'under 0.01 %')
+    """
+    if share in (0, 1):
+        return f"{100 * share:.0f} %"
+    shown, least = f"{100 * share:.{digits}f}", 10**-digits
+    if share > 0 and not float(shown):
+        return f"under {least:.{digits}f} %"
+    if share < 1 and float(shown) == 100:
+        return f"over {100 - least:.{digits}f} %"
+    return f"{shown} %"
+
+
+def exact_percent(share: float) -> str:
+    """Returns a part of 1 that a file has, such as a limit, with all its digits.
+
+    >>> exact_percent(0.999), exact_percent(0.01), exact_percent(1 - 0.999)
+    ('99.9 %', '1 %', '0.1 %')
+    """
+    return f"{100 * share:.10g} %"
 
 
 def rounded_up(length_ms: float) -> int:

@@ -1074,6 +1074,11 @@ INCIDENTS = Table(
             "crossed_at (else the instant of the check) of the first of the consecutive checks that found it broken, "
             "but not before the last check that found it kept or excused",
         ),
+        (
+            "crossed_at",
+            "timestamp",
+            "broken_since where that is the instant at which a limit was crossed; null: only that check is known",
+        ),
         ("run_id", "string", "Airflow run of the check; null: an acknowledgement, or a deadline passed"),
         ("verdict", "string", "as in sla_results, of that check; when acknowledged the worst so far"),
         ("severity", "string", "as in sla_results"),
@@ -1103,6 +1108,7 @@ ALERTS = Table(
         ("changed_at", "timestamp", "instant of the check or clock of the acknowledgement that changed it"),
         ("opened_at", "timestamp", "instant of the check that opened the incident or alert"),
         ("broken_since", "timestamp", "instant of the first breach of its SLAs, as in incidents"),
+        ("crossed_at", "timestamp", "as in incidents, of that breach"),
         ("run_id", "string", "Airflow run that wrote it; null: a deadline passed"),
         ("cause", "string", "as in sla_results; null: an incident without a cause"),
         ("cause_sub_topology", "string", "as in sla_results"),

@@ -17,7 +17,7 @@ from markupsafe import Markup
 from tidemark.facts.answers import Row
 from tidemark.facts.topology_changes import RecordedChange
 from tidemark.model.settings.intervals import Interval
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import for_people, percent
 from tidemark.reports.pages.plots import (
     MOST_TICKS_OF_LOW,
     Bar,
@@ -130,12 +130,14 @@ def share_lines(rows: Iterable[Row], interval: Interval, place_ms: int) -> Marku
         places = list(of_name)
         parts = [list(part) for is_known, part in groupby(places, key=_is_known) if is_known]
         is_exceeded = any(row["value"] < 0 for part in parts for row in part)
-        plot = Plot(interval, ValueAxis(-0.5 if is_exceeded else 0, 1, ((0, "0%"), (0.5, "50%"), (1, "100%"))))
+        plot = Plot(
+            interval, ValueAxis(-0.5 if is_exceeded else 0, 1, tuple((share, percent(share)) for share in (0, 0.5, 1)))
+        )
         newest = places[-1]["value"]
-        left = "unknown" if newest is None else f"{max(newest, 0):.0%} of the error budget is left"
+        left = "unknown" if newest is None else f"{percent(max(newest, 0))} of the error budget is left"
         drawn = [plot.line([(row["at_ms"], row["value"]) for row in part], place_ms) for part in parts]
         drawn.append(plot.limit(0 if is_exceeded else None))
-        numbers = [[clock(row["at_ms"]), f"{row['value']:.0%}" if _is_known(row) else "unknown"] for row in places]
+        numbers = [[clock(row["at_ms"]), percent(row["value"]) if _is_known(row) else "unknown"] for row in places]
         charts.append(plot.figure(name, left, drawn, Numbers(["at, UTC", "left"], numbers)))
     return Markup("").join(charts)
 

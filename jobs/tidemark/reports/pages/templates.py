@@ -22,8 +22,8 @@ from tidemark.account.owners.registry import is_at_operator
 from tidemark.collecting import present
 from tidemark.escaping import inert
 from tidemark.facts.incidents import state_in_words
-from tidemark.model.settings.intervals import utc
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.intervals import INSTANTS, utc
+from tidemark.model.settings.lengths import exact_percent, for_people, percent
 from tidemark.reports.paths.path_text import (
     judged_text,
     judged_windows_text,
@@ -35,8 +35,6 @@ COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)
 
 Other text in backticks, such as that of a record, stays text.
 """
-INSTANTS = re.compile(r"(?P<day>\d{4}-\d\d-\d\d)T(?P<clock>\d\d:\d\d:\d\d)\.\d{3}Z")
-"""Matches instants in a sentence, as `iso` writes them."""
 REFRESH_S = 15
 """Interval after which a page about the present is loaded again, s."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -91,7 +89,8 @@ def _environment() -> Environment:
         "at": utc,
         "moment": moment,
         "day_and_clock": "{:%Y-%m-%d %H:%M:%S}".format,
-        "percent": percent,
+        "percent": part_of_whole,
+        "exact_percent": exact_percent,
         "words": lambda name: str(name).replace("_", " "),
         "state_in_words": state_in_words,
         "code": code,
@@ -200,6 +199,6 @@ def ago(ms: float | None) -> str:
     return f"{for_people(ms // 1_000 * 1_000)} ago" if ms >= 1_000 else "just now"
 
 
-def percent(share: float | None) -> str:
+def part_of_whole(share: float | None) -> str:
     """Formats a part of 1 for people; None becomes a dash."""
-    return "–" if share is None else f"{share:.0%}"
+    return "–" if share is None else percent(share)

@@ -35,7 +35,7 @@ from tidemark.reports.pages.topology_state import (
 )
 from tidemark.semantics.bounds import COUNTED_AS_LATE
 from tidemark.semantics.critical_path import STANDS_STILL
-from tidemark.semantics.liveness import Liveness
+from tidemark.semantics.liveness import AT_REST, Liveness
 
 SOON_S = 3
 """Interval of loading the start page while a line is unknown, s."""
@@ -83,7 +83,7 @@ def _needs_someone(line: Row) -> bool:
 
     One that was drained stands still because somebody wanted it, and a job that finished because it was done.
     """
-    is_at_end = line["verdict"] == PageVerdict.NOT_RUNNING and line["state"] in {Liveness.DRAINED, Liveness.FINISHED}
+    is_at_end = line["verdict"] == PageVerdict.NOT_RUNNING and line["state"] in AT_REST
     return (line["verdict"] in NEEDS_SOMEONE and not is_at_end) or bool(line["alerts"])
 
 

@@ -14,8 +14,8 @@ from operator import itemgetter
 
 import polars as pl
 
+from tidemark.account.explanation import Became
 from tidemark.account.owners.registry import OWNERS
-from tidemark.account.owners.topic import TOPIC
 from tidemark.collecting import omit, present
 from tidemark.facts.answers import Row
 from tidemark.facts.checks import CAUSES, MEASURED, Check, newest_check
@@ -36,7 +36,7 @@ from tidemark.why.accounted import accounted, of_broken_sla
 from tidemark.why.causes.drivers import DRAINED, FINISHED
 from tidemark.why.causes.inputs import QUIET_AFTER_MS
 from tidemark.why.evidence.findings import HARMLESS, NEVER_STARTED, NOTHING_WRONG, Trait, WhyFinding
-from tidemark.why.walk import Walk, is_harmless, scene
+from tidemark.why.walk import Walk, is_harmless, scene, told_once
 
 TO_START = frozenset({Liveness.STARTING, Liveness.ROTATED})
 """States of a stream whose next driver has read nothing yet."""
@@ -130,7 +130,8 @@ class TopologyState:
             findings = self.walk.explain(operator)
         # An operator whose results somebody keeps waiting has something wrong.
         late = {each.operator for each in owners}
-        return [*owners, *(each for each in findings if each.cause is not NOTHING_WRONG or each.operator not in late)]
+        remarks = (each for each in findings if each.cause is not NOTHING_WRONG or each.operator not in late)
+        return [*owners, *told_once(remarks)]
 
     @cached_property
     def slas(self) -> Row:
@@ -161,9 +162,10 @@ class TopologyState:
         if verdict not in {PageVerdict.NOT_CHECKED, PageVerdict.ON_TIME}:
             return verdict
         # No SLA limits what is missing, and no rule of `why` calls it a fault; but results do not come as usual.
-        if any(each.amount_ms is not None for each in self._missing):
+        if any(each.amount_ms is not None or each.became == Became.UNREAD for each in self._missing):
             return PageVerdict.LATE.value
-        return PageVerdict.QUIET.value if any(each.owner == TOPIC for each in self._missing) else verdict
+        is_quiet = any(each.became == Became.NOT_PRODUCED for each in self._missing)
+        return PageVerdict.QUIET.value if is_quiet else verdict
 
     @cached_property
     def _missing(self) -> list[WhyFinding]:

@@ -12,7 +12,7 @@ from tidemark.account.explanation import Leaf
 from tidemark.account.owners.registry import OWNERS
 from tidemark.account.text import NO_HISTORY, did, place_of
 from tidemark.facts.path_facts import physical_name
-from tidemark.model.settings.lengths import counted, for_people
+from tidemark.model.settings.lengths import counted, for_people, percent
 from tidemark.semantics.critical_path import STANDS_STILL
 
 
@@ -24,7 +24,7 @@ def task_text(step: Mapping[str, Any]) -> str | None:
     if not step["task"]:
         return None
     late = f"{physical_name(step)} finished {for_people(step['behind_tasks_ms'])} after the median of its other tasks"
-    return f"{late}; {step['hot_share']:.0%} of its records are of {step['hot_key']}" if step["hot_key"] else late
+    return f"{late}; {percent(step['hot_share'])} of its records are of {step['hot_key']}" if step["hot_key"] else late
 
 
 def age_text(window: Mapping[str, Any]) -> str:

@@ -58,7 +58,8 @@ class AlertMessage:
         budget_left: unused share of the error budget.
         impact: everything that the cause affects.
         opened_ms: when the alert was opened.
-        broken_ms: when the SLA broke; equal to `opened_ms` if only the check that found it broken is known.
+        broken_ms: when the SLA broke, or the first check that found it broken.
+        crossed_ms: when the SLA broke; None: only the check that found it broken is known.
         owner: the responsible team or person.
         runbook: the remedy, a link or a text.
         link: the page of the incident.
@@ -91,6 +92,7 @@ class AlertMessage:
     impact: Impact
     opened_ms: int | None
     broken_ms: int | None
+    crossed_ms: int | None
     owner: str | None
     runbook: str | None
     link: str
@@ -148,6 +150,7 @@ def message_of(due: DueAlert, *, link: str, operator_link: str | None = None, da
         ),
         opened_ms=alert.opened_ms,
         broken_ms=alert.broken_since_ms,
+        crossed_ms=alert.crossed_ms,
         owner=_line(alert.owner),
         runbook=_line(alert.runbook),
         link=link,

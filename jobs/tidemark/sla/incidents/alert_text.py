@@ -11,7 +11,7 @@ from urllib.parse import quote
 from tidemark.account.owners.registry import OWNERS
 from tidemark.escaping import one_line
 from tidemark.model.settings.intervals import iso
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import for_people, percent
 from tidemark.semantics.incidents import Change
 from tidemark.semantics.repairs import DECISION
 from tidemark.semantics.sla import Verdict
@@ -127,7 +127,7 @@ def _began(alert: AlertMessage) -> tuple[str, str]:
     lasted = for_people(lasted_ms) if lasted_ms else ""
     if alert.sla == DECISION:
         name = "Asked"
-    elif alert.broken_ms == alert.opened_ms:
+    elif alert.crossed_ms is None:
         # It is not known when the SLA crossed its limit, only which check saw it.
         name = "Was found broken at" if alert.change is Change.RESOLVED else "Found broken at"
         lasted = f"at least {lasted}" if lasted else ""
@@ -141,7 +141,7 @@ def _remaining_text(budget: float) -> str:
 
     It is 1 at most; below 0 the budget is overspent.
     """
-    return f"{budget:.0%}" if budget >= 0 else f"none, {1 - budget:,.1f} times the budget was spent"
+    return percent(budget) if budget >= 0 else f"none, {1 - budget:,.1f} times the budget was spent"
 
 
 def _slack(text: str) -> str:

@@ -166,6 +166,7 @@ def missed_check(
         changed_ms=at_ms,
         opened_ms=since_ms,
         broken_since_ms=since_ms,
+        crossed_ms=since_ms,
         verdict=Verdict.ERROR,
         severity=Severity.CRITICAL.value,
         subject="sla_check",
@@ -287,7 +288,12 @@ def _changes_of_spec(
     last = history[-1] if history else None
     standing = SlaState()
     if last is not None and last.change is not Change.RESOLVED:
-        standing = SlaState(opened_at_ms=last.opened_ms, worst=last.verdict, broken_since_ms=last.broken_since_ms)
+        standing = SlaState(
+            opened_at_ms=last.opened_ms,
+            worst=last.verdict,
+            broken_since_ms=last.broken_since_ms,
+            crossed_ms=last.crossed_ms,
+        )
     forgotten_ms = 0
     for result in sorted(results, key=lambda each: (each.checked_ms, each.run_id)):
         # An earlier call followed these results.
@@ -331,6 +337,7 @@ def _changed(change: Change, standing: SlaState, result: SlaResult, limits: Thre
         changed_ms=result.checked_ms,
         opened_ms=opened_ms,
         broken_since_ms=standing.broken_since_ms,
+        crossed_ms=standing.crossed_ms,
         run_id=result.run_id,
         verdict=result.verdict,
         severity=result.severity,

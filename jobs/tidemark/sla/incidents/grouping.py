@@ -238,7 +238,7 @@ class _Grouping:
             change=Change.OPENED,
             changed_ms=opened_ms,
             opened_ms=opened_ms,
-            broken_since_ms=min(present(each.broken_since_ms for each in members), default=None),
+            **_began(members),
             cause=cause,
             fault=None if cause is None else fault_everywhere(cause, self._topology),
         )
@@ -409,6 +409,14 @@ def _badness(incident: IncidentChange) -> tuple[int, int, int]:
 
 def _worst_of(incidents: Iterable[IncidentChange]) -> IncidentChange:
     return min(incidents, key=_badness)
+
+
+def _began(members: Iterable[IncidentChange]) -> dict[str, int | None]:
+    """Returns since when the first of *members* is broken, and its crossing, if that is known of it."""
+    known = [each for each in members if each.broken_since_ms is not None]
+    broken_ms = min((each.broken_since_ms for each in known), default=None)
+    first = (each.crossed_ms for each in known if each.broken_since_ms == broken_ms)
+    return {"broken_since_ms": broken_ms, "crossed_ms": next(iter(present(first)), None)}
 
 
 def _described(incident: IncidentChange) -> dict[str, Any]:

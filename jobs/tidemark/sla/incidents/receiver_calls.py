@@ -65,7 +65,7 @@ def payload_of(alert: AlertMessage) -> dict[str, Any]:
         "culprit": alert.culprit,
         "blocked_by": alert.blocked_by,
         "impact": impact,
-        "broken_since": None if alert.broken_ms in {None, alert.opened_ms} else iso(alert.broken_ms or 0),
+        "broken_since": None if alert.crossed_ms is None else iso(alert.crossed_ms),
         "owner": alert.owner,
         "runbook": alert.runbook,
         "link": alert.link,

@@ -21,7 +21,7 @@ from tidemark.facts.report_rows import lies_in, report_rows, rows_in
 from tidemark.model.measures.completeness import COMPLETENESS
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import Interval, is_text, utc
-from tidemark.model.settings.lengths import for_people
+from tidemark.model.settings.lengths import for_people, percent
 from tidemark.model.sla_event_rows import TABLE_OF, E, events_of, row_of, rows_of
 from tidemark.model.sla_events import Alert, AlertDecided, Delivery, IncidentChange, SlaResult, still_open
 from tidemark.model.slas.channel_spec import Channel
@@ -61,7 +61,7 @@ def worst_text(row: Mapping[str, Any]) -> str | None:
     """Returns the worst value of a row of `incident_history`; None: none.
 
     >>> [worst_text({"worst_observed": 0.5, "unit": unit}) for unit in ("ms", "rows", "burn rate", "share")]
-    ['0 ms', '0.5 rows', '0.5 times the budget', '50.00% of the records']
+    ['0 ms', '0.5 rows', '0.5 times the budget', '50.00 % of the records']
     """
     value, unit = row["worst_observed"], row["unit"]
     if value is None or unit is None:
@@ -72,7 +72,7 @@ def worst_text(row: Mapping[str, Any]) -> str | None:
         case Unit.BURN_RATE:
             return f"{value:,g} times the budget"
         case Unit.SHARE:
-            return f"{value:.2%} of the records"
+            return f"{percent(value, 2)} of the records"
         case _:
             return f"{value:,g} {unit}"
 

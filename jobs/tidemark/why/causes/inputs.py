@@ -21,6 +21,7 @@ from tidemark.model.kinds.repartition import HopSource
 from tidemark.model.kinds.source import Source
 from tidemark.model.settings.intervals import iso
 from tidemark.model.settings.lengths import counted, for_people, length_in_toml
+from tidemark.model.topology import SubTopology
 from tidemark.semantics.alignment import lowest_reported, max_allowed_ms, must_wait
 from tidemark.semantics.idleness import Activity
 from tidemark.semantics.liveness import HAS_DRIVER, Liveness
@@ -107,6 +108,11 @@ class Inputs:
     def waiting(self, source: Source) -> list[WhyFinding]:
         """Returns a finding for each partition of *source* of which the newest look saw records that were not read."""
         return [*present(self.coming(source, number) for number in self.partitions(source.name))]
+
+    def has_unread(self, sub: SubTopology) -> bool:
+        """Returns True if the newest look of *sub* saw records that it has not read, or if a hop has such updates."""
+        marks = self._scene.facts[sub.name].marks.values()
+        return any(mark.unread for mark in marks) or any(not self._unread_of(hop).is_empty() for hop in sub.hops_read)
 
     def quiet_ms(self, source: Source) -> int:
         """Returns how long *source* has been silent beyond its limit, ms.
@@ -444,14 +450,7 @@ class Inputs:
 
         They were sent on more than UNREAD_AFTER_MS ago.
         """
-        writer = self._scene.of(source.repartition)
-        # The offsets of a hop are batches of its writer. The sum is 0 where the hop was never read.
-        until = int(self._scene.of(source.name).reads.of_partition(source.name, 0).tail(1)["until_offset"].sum())
-        sent = writer.sent_on(source.repartition, until)
-        if sent.len():
-            # What a batch reads that was planned does not wait.
-            sent = sent.filter(sent >= (self._planned_until(source, 0) or 0))
-        unread = writer.tables.batches_of(sent).filter(pl.col("batch_id").is_in(sent.implode()))
+        unread = self._unread_of(source)
         since_ms = unread["finished_at"].min()
         if not isinstance(since_ms, int) or self._scene.at_ms - since_ms <= UNREAD_AFTER_MS:
             return []
@@ -470,6 +469,17 @@ class Inputs:
                 since_ms=since_ms,
             )
         ]
+
+    def _unread_of(self, source: HopSource) -> pl.DataFrame:
+        """Returns the batches that were sent on to *source*, and that none of its batches has read or plans to read."""
+        writer = self._scene.of(source.repartition)
+        # The offsets of a hop are batches of its writer. The sum is 0 where the hop was never read.
+        until = int(self._scene.of(source.name).reads.of_partition(source.name, 0).tail(1)["until_offset"].sum())
+        sent = writer.sent_on(source.repartition, until)
+        if sent.len():
+            # What a batch reads that was planned does not wait.
+            sent = sent.filter(sent >= (self._planned_until(source, 0) or 0))
+        return writer.tables.batches_of(sent).filter(pl.col("batch_id").is_in(sent.implode()))
 
 
 def taken_in_again(rows: pl.DataFrame) -> str:

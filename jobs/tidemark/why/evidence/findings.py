@@ -11,6 +11,7 @@ from enum import Flag, auto
 from typing import Self
 
 from tidemark.model.settings.intervals import iso
+from tidemark.model.settings.lengths import percent
 
 
 class Trait(Flag):
@@ -129,6 +130,7 @@ class WhyFinding:
         amount_ms: time beyond what is usual, ms; None: it is not about time.
         records: how many records it kept from being counted; where nobody counted any, how many usually come. None:
             it is not about numbers of records.
+        became: what became of these records, of `account.explanation.Became`; None as for `records`.
         share: of all that is missing, 0 to 1.
     """
 
@@ -144,6 +146,7 @@ class WhyFinding:
     detail: str | None = None
     amount_ms: int | None = None
     records: int | None = None
+    became: str | None = None
     share: float | None = None
 
     @property
@@ -172,7 +175,7 @@ class WhyFinding:
         where = place if self.partition is None else f"{place} partition {self.partition}"
         since = "" if self.since_ms is None else f" since {iso(self.since_ms)}"
         # One owner that has all of what is missing needs no share.
-        part = "" if self.share is None or self.share > 0.995 else f" ({self.share:.0%})"
+        part = "" if self.share is None or self.share > 0.995 else f" ({percent(self.share)})"
         return f"{self.cause}{part}: {where}{since}: {self.seen}; {self.remedy}"
 
 
