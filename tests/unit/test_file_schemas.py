@@ -20,7 +20,7 @@ from tidemark.model.kinds.union import Union
 from tidemark.model.settings.declared_tables import TableForm
 from tidemark.model.settings.toml_keys import Keys, observed
 from tidemark.model.settings.value_types import LENGTH_ABOVE_0
-from tidemark.model.slas import channel_spec
+from tidemark.model.slas import channel_spec, sla_keys
 from tidemark.model.slas.channel_kinds import VALID_FOR
 
 PROJECT = Path(__file__).parents[2]
@@ -79,7 +79,9 @@ WRONG = (3, 1.5, True, "", "x", "0 s", "-1 s", [], [1], {}, {"zonee": "UTC"})
 """Values of which each key refuses some."""
 
 
-@pytest.mark.parametrize(("file", "form", "at"), [("channels", channel_spec.FORM, ["desk"])])
+@pytest.mark.parametrize(
+    ("file", "form", "at"), [("channels", channel_spec.FORM, ["desk"]), ("slas", sla_keys.form(), ["shop", "late"])]
+)
 @given(data=st.data())
 def test_schema_and_parser_agree_about_the_keys_of_every_table(
     file: str, form: TableForm, at: list[str], data: st.DataObject
@@ -96,7 +98,8 @@ def test_schema_and_parser_agree_about_the_keys_of_every_table(
         content = {name: content}
     mistakes = form.read(file, ".".join(at), table).mistakes
     refused = [error.message for error in validator(file).iter_errors(content)]
-    assert bool(refused) == bool(mistakes), (table, refused, mistakes)
+    beyond = [mistake for mistake in mistakes if "write hours" in str(mistake)]  # of lists of times a schema knows less
+    assert bool(refused) == (len(mistakes) > len(beyond)), (table, refused, mistakes)
 
 
 def test_the_schema_of_a_declared_key_says_what_it_does() -> None:

@@ -1,6 +1,6 @@
 """Derives JSON Schemas of files from the declarations of their keys.
 
-Channels are declared as data (settings/declared_tables.py). Topologies and SLAs are not: there the parser itself reads
+SLAs and channels are declared as data (settings/declared_tables.py). Topologies are not: there the parser itself reads
 small files, in which each key that it asks for is written with its example, and with each of its words, until none
 shows a new key. So a new key is in the schema without a second place. A schema does not compare values of several
 keys, or names with other tables: `tidemark check` does.
@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.kinds.registry import KINDS
+from tidemark.model.settings.declared_tables import Key
 from tidemark.model.settings.toml_keys import ASKING, Declaration, Keys, Reading, observed
 from tidemark.model.settings.value_types import IDENTIFIER, Form
-from tidemark.model.slas import channel_spec, sla_spec
+from tidemark.model.slas import channel_spec, sla_keys, sla_spec
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 KIND = "kind"
@@ -30,28 +31,6 @@ NAME = "example"
 """Name of the topology, operator, SLA or channel that is tried."""
 MOST_CORRECTIONS = 30
 """A file is corrected so often before it is given up."""
-EXAMPLE = """
-name = "example"
-[operators.events]
-kind = "source"
-topic = "events"
-fields = "id string, event_time bigint"
-timestamp = "event_time"
-bound = "3 s"
-[operators.per_id]
-kind = "aggregate"
-input = "events"
-key = ["id"]
-aggregates = { n = "count(*)" }
-window = { tumbling = "1 min" }
-complete = { every = "1 h" }
-[operators.alarms]
-kind = "sink"
-input = "per_id"
-table = "alarms"
-"""
-"""A topology that has a subject of every measure."""
-
 Content = dict[str, Any]
 
 
@@ -115,22 +94,21 @@ def _topology_file() -> Form:
 
 def _sla_file() -> Form:
     """Returns the form of a file of SLAs."""
-    example = topology.parse(tomllib.loads(EXAMPLE), file=NAME)
-    trials = _trials(lambda content: sla_spec.parse(content, example, file=NAME), [{NAME: {NAME: {}}}])
-    sla = _table(trials, f"{NAME}.{NAME}")
-    windows: Form = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    sla = sla_keys.form().schema
     one = {
         "type": "object",
         "minProperties": 1,
-        "properties": {
-            name: {"if": {"type": "object"}, "then": sla, "else": setting}
-            for name, setting in ((sla_spec.MAINTENANCE, windows), (sla_spec.RECORDED, {"const": True}))
-        },
+        "properties": {key.name: _table_or(sla, key) for key in sla_spec.OF_TOPOLOGIES},
         "additionalProperties": sla,
         "propertyNames": {"pattern": f"^{IDENTIFIER.pattern}$"},
     }
-    of_all = {"if": {"type": "object"}, "then": one, "else": windows}
-    return {"type": "object", "properties": {sla_spec.MAINTENANCE: of_all}, "additionalProperties": one}
+    of_all = sla_keys.MAINTENANCE
+    return {"type": "object", "properties": {of_all.name: _table_or(one, of_all)}, "additionalProperties": one}
+
+
+def _table_or(table: Form, key: Key[Any]) -> Form:
+    """Returns the form of a table of the name of *key*, or of its values."""
+    return {"if": {"type": "object"}, "then": table, "else": key.schema}
 
 
 def _channel_file() -> Form:

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,8 +20,8 @@ from tidemark.facts.answers import Tables, answers_over
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project.files import CHECKOUT
-from tidemark.model.settings.declared_tables import Key
-from tidemark.model.slas import channel_spec
+from tidemark.model.settings.declared_tables import Key, TableKind
+from tidemark.model.slas import channel_spec, sla_keys
 from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
 from tidemark.query import kafka_metrics
 from tidemark.storage.warehouse import View, views
@@ -132,6 +133,20 @@ def channels() -> str:
     """Returns the text of docs/channels.md, with the keys as they are declared."""
     form = channel_spec.FORM
     return _with_keys("channels.md", {EVERY: form.keys, **{kind.name: kind.keys for kind in form.kinds}})
+
+
+def slas() -> str:
+    """Returns the text of docs/alerts.md, with the keys of SLAs as they are declared."""
+    form = sla_keys.form()
+    of_measures = [_told_of(kinds, key) for key, kinds in form.kinds_by_key.items()]
+    inner = {key.name: key.inner.keys for key in (sla_keys.OBJECTIVE, sla_keys.HOURS) if key.inner}
+    return _with_keys("alerts.md", {EVERY: form.keys, "measures": of_measures, **inner})
+
+
+def _told_of(kinds: Iterable[TableKind], key: Key[Any]) -> Key[Any]:
+    """Returns *key* with the words of the *kinds* that have it."""
+    words = ", ".join(f"`{kind.word}`" for kind in kinds if kind.word)
+    return replace(key, meaning=f"for {words}: {key.meaning}") if words else key
 
 
 def _with_keys(name: str, tables: Mapping[str, Iterable[Key[Any]]]) -> str:
@@ -269,6 +284,12 @@ def _word(kind: str) -> str:
 
 
 PAGES = MappingProxyType(
-    {"tables.md": dictionary, "owners.md": owners, "measures.md": measures, "channels.md": channels}
+    {
+        "tables.md": dictionary,
+        "owners.md": owners,
+        "measures.md": measures,
+        "channels.md": channels,
+        "alerts.md": slas,
+    }
 )
 """The pages of docs/ that this command writes, with what returns their text."""

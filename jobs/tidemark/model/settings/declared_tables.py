@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tidemark.collecting import names_in
+from tidemark.collecting import names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.settings import value_types
 from tidemark.model.settings.toml_keys import suggestion_of
@@ -125,7 +125,7 @@ class Values:
 
     def fail(self, key: Key[Any], problem: str, remedy: str) -> NoReturn:
         """Raises InvalidSpec about *key*: for rules."""
-        raise InvalidSpec.at(self.file, f"{self.at}.{key.name}", problem, remedy)
+        raise InvalidSpec.at(self.file, _place(self.at, key.name), problem, remedy)
 
     def judge(self, *rules: Callable[[Values], object]) -> None:
         """Notes what is refused by *rules*, each of which compares several keys."""
@@ -153,7 +153,7 @@ class Values:
         """Returns the *value* of *key*; of a table its values, whose mistakes are noted here."""
         if key.inner is None:
             return value
-        inside = key.inner.read(self.file, f"{self.at}.{key.name}", value)
+        inside = key.inner.read(self.file, _place(self.at, key.name), value)
         self.mistakes += inside.mistakes
         return inside
 
@@ -174,7 +174,11 @@ class Values:
 
     def note(self, key: str, problem: str, remedy: str) -> None:
         """Notes a mistake of *key*."""
-        self.mistakes.append(InvalidSpec.at(self.file, f"{self.at}.{key}", problem, remedy))
+        self.mistakes.append(InvalidSpec.at(self.file, _place(self.at, key), problem, remedy))
+
+
+def _place(at: str, key: str) -> str:
+    return f"{at}.{key}" if at else key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +238,12 @@ class TableForm:
     rules: tuple[Callable[[Values], object], ...] = ()
 
     def kind_of(self, table: Mapping[str, Any]) -> TableKind | None:
-        """Returns the kind of *table*; None: it has none."""
+        """Returns the kind of *table*; None: it has none, or a misspelt key may say which."""
+        every_name = names_in(chain(self.keys, *(kind.keys for kind in self.kinds)))
+        deciding = {name for kind in self.kinds for name in (kind.key, kind.implied_by)} - {*table}
+        for name in outside(table, every_name):
+            if deciding.intersection(difflib.get_close_matches(name, every_name, n=1)):
+                return None
         return next((kind for kind in self.kinds if kind.has(table)), None)
 
     def keys_of(self, kind: TableKind | None) -> tuple[Key[Any], ...]:
@@ -242,6 +251,15 @@ class TableForm:
         if kind is None:
             return self.keys
         return (*(key for key in self.keys if key.name not in kind.refused), *kind.keys)
+
+    @property
+    def kinds_by_key(self) -> Mapping[Key[Any], Sequence[TableKind]]:
+        """The kinds that have each of the keys that not every kind has."""
+        kinds: dict[Key[Any], list[TableKind]] = {}
+        for kind in self.kinds:
+            for key in kind.keys:
+                kinds.setdefault(key, []).append(kind)
+        return kinds
 
     def _known(self, kind: TableKind | None) -> dict[str, list[Key[Any]]]:
         """Returns the keys that a table of *kind* may have, by name; None: those of all kinds may share one."""

@@ -33,7 +33,7 @@ MOST_TRIES = 2
 Once without a part of the key, and once without the whole.
 """
 
-ASKING = ("kind", "format", "mode", "strategy", "measure")
+ASKING = ("kind", "format", "mode", "strategy")
 """Keys that decide which other keys exist."""
 
 
@@ -354,10 +354,6 @@ class Keys:
         """
         numbers: dict[str, int] = self.read(key, value_types.counts(), example, {})
         return numbers
-
-    def number(self, key: str, example: str, default: Any) -> Any:
-        """Returns a number (float), or *default*."""
-        return self.read(key, value_types.number(), example, default)
 
     def word(self, key: str, words: Collection[str], default: str | None = None) -> str:
         """Returns one of *words*; without a *default* the key is required."""

@@ -110,6 +110,17 @@ def flag() -> ValueType[bool]:
     return plain(bool)
 
 
+def true() -> ValueType[bool]:
+    """The type of true, for keys that only say something where they are written."""
+
+    def judge(value: object, key: str, _: str) -> bool:
+        if value is not True:
+            refuse(f"is {value!r}", f"write {key} = true, or leave it out")
+        return True
+
+    return ValueType("boolean", (bool, object), {"const": True}, judge)
+
+
 def text(form: Form = TEXT) -> ValueType[str]:
     """The type of strings that are not empty; *form* may say more of them."""
     return ValueType("string", (str,), form, _filled)
