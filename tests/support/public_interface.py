@@ -26,7 +26,7 @@ from tidemark.model.tables.catalog import HOP, TABLES
 from tidemark.model.topology import load
 from tidemark.query import kafka_metrics
 from tidemark.query.sql import Warehouse
-from tidemark.storage.warehouse import views
+from tidemark.query.views import views
 from tidemark.stream.write.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
 
 FILE = CHECKOUT / "tests" / "delta" / "public_interface.json"

@@ -45,7 +45,7 @@ IMPORTS = {
     ),
     "kernels.records": "collecting semantics model.tables model.settings model.kinds kernels.columns kernels.updates",
     "kernels.formats": "collecting semantics model.settings model.kinds kernels.columns kernels.records",
-    "storage": "errors clock graph model.settings model.project",
+    "storage": "errors clock model.settings model.project",
     "storage.delta": (
         "collecting errors clock model.tables model.settings model kernels.columns kernels.sql kernels.updates storage"
     ),
@@ -101,7 +101,7 @@ IMPORTS = {
         "stream.journal stream.driver stream.kafka stream.state stream.updates stream.operate stream.schemas "
         "stream.read stream.decide stream.write stream.startup"
     ),
-    "query": "collecting escaping errors model.tables model.project storage storage.delta stream.journal",
+    "query": "collecting escaping errors graph model.tables model.project storage storage.delta stream.journal",
     "sampling": (
         "collecting errors semantics model.settings model.project model.kinds model kernels.columns "
         "kernels.records stream.kafka stream.read stream.write"

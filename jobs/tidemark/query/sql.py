@@ -1,6 +1,6 @@
 """Answers SQL over a warehouse with DuckDB.
 
-There is a view per table name, over all Delta tables of that name, and those of `warehouse.views` and `kafka_metrics`.
+There is a view per table name, over all Delta tables of that name, and those of `query.views` and `kafka_metrics`.
 
 Most queries need neither Arrow nor polars nor delta-rs, and to import them takes longer than to answer. So functions
 that need them import them.
@@ -27,10 +27,11 @@ from tidemark.model.project.layout import CHANGES_OF
 from tidemark.model.tables.catalog import TABLES
 from tidemark.query import kafka_metrics, read_only
 from tidemark.query.stored_tables import StoredTables
+from tidemark.query.views import View, named_in, views
 from tidemark.storage.delta.snapshots import MOST_FILES, Snapshot
 from tidemark.storage.object_path import ObjectPath
 from tidemark.storage.private_folder import private_folder
-from tidemark.storage.warehouse import View, changes_of, delta_tables, named_in, views
+from tidemark.storage.warehouse import changes_of, delta_tables
 from tidemark.stream.journal.place import not_waiting
 
 if TYPE_CHECKING:

@@ -352,7 +352,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
     from tidemark.reports.batch_job import missing_warehouse_message, report_lock
     from tidemark.sla.incidents.changes import alert_of, missed_check
     from tidemark.sla.incidents.due import DueAlert
-    from tidemark.sla.incidents.tables import miss
+    from tidemark.sla.incidents.tables import open_missed_checks
 
     file = Path(topology_file)
     topology = load_topology(file) if file.suffix else of_jobs(topology_file)
@@ -362,7 +362,7 @@ def tell_of_missed_checks(topology_file: str, context: Mapping[str, Any] | None 
         if not file.suffix and is_missing(layout.warehouse):
             raise InvalidArgument(missing_warehouse_message(layout.warehouse, topology.name))
         with report_lock(layout, topology.name):
-            miss(layout, topology, at_ms=wall_clock_ms())
+            open_missed_checks(layout, topology, at_ms=wall_clock_ms())
     except Exception as error:
         log.exception("it is unknown if the SLAs of %s are checked", topology.name)
         (missed,) = missed_check(topology, None, [], at_ms=wall_clock_ms(), is_due=True)
