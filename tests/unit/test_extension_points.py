@@ -114,7 +114,7 @@ from tidemark.model.toml_operators import read_operator
 
 table = {"kind": "cap", "input": "events", "column": "v", "at_most": 5}
 small, _ = read_operator("play.toml", "small", table, folder=None)
-_, mistakes = read_operator("play.toml", "small", {**table, "at_most": 0, "colum": "w"}, folder=None)
+_, mistakes = read_operator("play.toml", "small", {**table, "at_most": 0, "at_mosts": 5}, folder=None)
 _, known = read_operator("play.toml", "small", {**table, "kind": "capp"}, folder=None)
 said = json.dumps(schema_of("topology"))
 print(json.dumps([small.column, small.at_most, *map(str, [*mistakes, *known]), "the largest value" in said]))
@@ -126,7 +126,7 @@ def test_a_made_up_operator_is_read_refused_and_in_the_schema(packages: Path, tm
         "v",
         5,
         "play.toml: operators.small.at_most: is 0; write 1 or more, such as at_most = 100",
-        "play.toml: operators.small.colum: is not a valid key here; did you mean column?",
+        "play.toml: operators.small.at_mosts: is not a valid key here; did you mean at_most?",
         "play.toml: operators.small.kind: is 'capp'; use one of aggregate, cap, join, map, repartition, sink, source, "
         "table, union; did you mean cap?",
         True,
