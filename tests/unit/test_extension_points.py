@@ -91,6 +91,36 @@ def test_a_made_up_format_is_read_and_quarantines_what_it_cannot_read(packages: 
     assert [details[row].partition(":")[0] for row in (1, 3)] == ["ValueError", "TypeError"]
 
 
+SEND = """
+import json
+import polars as pl
+from support.topologies import EVENTS, operators
+from tidemark.kernels.columns.schemas import HEADERS
+from tidemark.model.topology import parse
+from tidemark.stream.kafka.encoding import encoded
+from tidemark.stream.kafka.limits import within_limits
+from tidemark.kernels.records.limits import TopicLimits
+import tomllib
+
+toml = EVENTS + operators(out={"kind": "sink", "input": "events", "topic": "out", "format": "pairs"})
+sink = parse(tomllib.loads(toml), file="play.toml").operators["out"]
+values = {"id": ["a", "b;c", "d"], "v": [7, 8, None], "_deleted": [False, False, True], "_key": ["a", "b", "d"]}
+rows = pl.DataFrame({**values, "_partition": 0, "_offset": [0, 1, 2], "_timestamp_ms": 9})
+rows = rows.with_columns(_headers=pl.lit(None, HEADERS))
+sent, set_aside = within_limits(sink, rows, TopicLimits(), now_ms=9)
+values = [value and value.decode() for value in encoded(sink, sent)]
+print(json.dumps([values, set_aside["detail"].to_list()]))
+"""
+
+
+def test_a_made_up_format_is_written_and_quarantines_what_it_cannot_write(packages: Path, tmp_path: Path) -> None:
+    values, details = json.loads(run_with(packages, SEND, folder=tmp_path))
+    # The third record deletes its key.
+    assert values == ["id=a;v=7", None]
+    (detail,) = details
+    assert detail.startswith("operators.out.format must fit its records: ValueError: a value has a semicolon in ")
+
+
 CHANNELS = """
 import json
 from tidemark.cli.outside.file_schemas import schema_of
