@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.made_up import CHANNEL, COMMAND, FORMAT, MEASURE, OWNER, installed, run_with
+from support.made_up import CHANNEL, COMMAND, FORMAT, MEASURE, OPERATOR, OWNER, installed, run_with
 from support.topologies import operators, source, table, topology_of
 from tidemark.account.owners.registry import OWNERS, Owner
 from tidemark.model.measures.registry import MEASURES, Measure
@@ -33,7 +33,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = {"measures": MEASURE, "owners": OWNER, "commands": COMMAND}
     # Of a value with one field it returns text, and not bytes.
     forgetful = FORMAT.replace("return json", "return value.decode() if b';' not in value and b'=' in value else json")
-    more = {"formats": forgetful, "channels": CHANNEL}
+    more = {"formats": forgetful, "channels": CHANNEL, "operators": OPERATOR}
     return installed(tmp_path_factory.mktemp("site"), modules | more)
 
 
@@ -137,6 +137,36 @@ def test_a_made_up_format_is_read_and_quarantines_what_it_cannot_read(packages: 
     assert [details[row].partition(":")[0] for row in (1, 3)] == ["ValueError", "TypeError"]
 
 
+SEND = """
+import json
+import polars as pl
+from support.topologies import EVENTS, operators
+from tidemark.kernels.columns.schemas import HEADERS
+from tidemark.model.topology import parse
+from tidemark.stream.kafka.encoding import encoded
+from tidemark.stream.kafka.limits import within_limits
+from tidemark.kernels.records.limits import TopicLimits
+import tomllib
+
+toml = EVENTS + operators(out={"kind": "sink", "input": "events", "topic": "out", "format": "pairs"})
+sink = parse(tomllib.loads(toml), file="play.toml").operators["out"]
+values = {"id": ["a", "b;c", "d"], "v": [7, 8, None], "_deleted": [False, False, True], "_key": ["a", "b", "d"]}
+rows = pl.DataFrame({**values, "_partition": 0, "_offset": [0, 1, 2], "_timestamp_ms": 9})
+rows = rows.with_columns(_headers=pl.lit(None, HEADERS))
+sent, set_aside = within_limits(sink, rows, TopicLimits(), now_ms=9)
+values = [value and value.decode() for value in encoded(sink, sent)]
+print(json.dumps([values, set_aside["detail"].to_list()]))
+"""
+
+
+def test_a_made_up_format_is_written_and_quarantines_what_it_cannot_write(packages: Path, tmp_path: Path) -> None:
+    values, details = json.loads(run_with(packages, SEND, folder=tmp_path))
+    # The third record deletes its key.
+    assert values == ["id=a;v=7", None]
+    (detail,) = details
+    assert detail.startswith("operators.out.format must fit its records: ValueError: a value has a semicolon in ")
+
+
 CHANNELS = """
 import json
 from tidemark.cli.outside.file_schemas import schema_of
@@ -151,6 +181,32 @@ def test_a_made_up_channel_is_read_and_in_the_schema(packages: Path, tmp_path: P
     notifier, arguments, is_in_schema = json.loads(run_with(packages, CHANNELS, folder=tmp_path))
     assert notifier.endswith(".PhoneNotifier")
     assert (arguments, is_in_schema) == ({"to": ["1"], "text": "{{ alert.text }}"}, True)
+
+
+OPERATORS = """
+import json
+from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.model.toml_operators import read_operator
+
+table = {"kind": "cap", "input": "events", "column": "v", "at_most": 5}
+small, _ = read_operator("play.toml", "small", table, folder=None)
+_, mistakes = read_operator("play.toml", "small", {**table, "at_most": 0, "at_mosts": 5}, folder=None)
+_, known = read_operator("play.toml", "small", {**table, "kind": "capp"}, folder=None)
+said = json.dumps(schema_of("topology"))
+print(json.dumps([small.column, small.at_most, *map(str, [*mistakes, *known]), "the largest value" in said]))
+"""
+
+
+def test_a_made_up_operator_is_read_refused_and_in_the_schema(packages: Path, tmp_path: Path) -> None:
+    assert json.loads(run_with(packages, OPERATORS, folder=tmp_path)) == [
+        "v",
+        5,
+        "play.toml: operators.small.at_most: is 0; write 1 or more, such as at_most = 100",
+        "play.toml: operators.small.at_mosts: is not a valid key here; did you mean at_most?",
+        "play.toml: operators.small.kind: is 'capp'; use one of aggregate, cap, join, map, repartition, sink, source, "
+        "table, union; did you mean cap?",
+        True,
+    ]
 
 
 def test_made_up_kinds_are_in_the_documentation(packages: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tidemark.facts.answers import Row, Tables
-from tidemark.storage.warehouse import views
+from tidemark.query.views import views
 
 _KNOWN = "topology = $1 AND coalesce(epoch_ms({}) <= $2, true)"
 _HISTORY = next(view.select for view in views() if view.name == "incident_history")

@@ -1,9 +1,9 @@
 """Derives JSON Schemas of files from the declarations of their keys.
 
-SLAs and channels are declared as data (settings/declared_tables.py). Topologies are not: there the parser itself reads
-small files, in which each key that it asks for is written with its example, and with each of its words, until none
-shows a new key. So a new key is in the schema without a second place. A schema does not compare values of several
-keys, or names with other tables: `tidemark check` does.
+Topologies, SLAs and channels are declared as data (settings/declared_tables.py). Spark's settings and connections are
+not: there the parser itself reads small files, in which each key that it asks for is written with its example, and with
+each of its words, until none shows a new key. So a new key is in the schema without a second place. A schema does not
+compare values of several keys, or names with other tables: `tidemark check` does.
 """
 
 from __future__ import annotations
@@ -17,16 +17,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tidemark.errors import InvalidSpec
-from tidemark.model import topology
-from tidemark.model.kinds.registry import KINDS
+from tidemark.model import topology_keys
+from tidemark.model.project.connections import read_clusters
+from tidemark.model.project.registries import read_registries
+from tidemark.model.project.spark_settings import read_spark
 from tidemark.model.settings.declared_tables import Key
 from tidemark.model.settings.toml_keys import ASKING, Declaration, Keys, Reading, observed
 from tidemark.model.settings.value_types import IDENTIFIER, Form
 from tidemark.model.slas import channel_spec, sla_keys, sla_spec
+from tidemark.model.toml_operators import operator_form
+from tidemark.model.topology_keys import KAFKA, OPERATORS, REGISTRY, SPARK
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-KIND = "kind"
-"""The key whose word decides the form of others."""
 NAME = "example"
 """Name of the topology, operator, SLA or channel that is tried."""
 MOST_CORRECTIONS = 30
@@ -42,7 +44,6 @@ class Trial(NamedTuple):
 
     content: Mapping[str, Any]
     asked: Mapping[str, Declaration]
-    alternatives: Sequence[tuple[str, ...]]
     is_whole: bool
 
 
@@ -88,8 +89,24 @@ def schema_of(file: str) -> Form:
 
 
 def _topology_file() -> Form:
-    starts = [{"name": NAME, "operators": {NAME: {KIND: kind}}} for kind in KINDS]
-    return _table(_trials(lambda content: topology.parse_part(content, file=NAME), starts), "")
+    """Returns the form of a file of a topology."""
+    form = topology_keys.FORM.schema
+    names = {"pattern": f"^{IDENTIFIER.pattern}$"}
+    operators = {"type": "object", "propertyNames": names, "additionalProperties": operator_form().schema}
+    inside: dict[str, Form] = {OPERATORS.name: operators}
+    starts: list[Content] = [{SPARK.name: {}}, {KAFKA.name: {NAME: {}}}, {REGISTRY.name: {NAME: {}}}]
+    trials = _trials(_read_connected, starts)
+    for key in (SPARK, KAFKA, REGISTRY):
+        inside[key.name] = _value(trials, key.name, [Declaration(key.example, is_optional=True, form=key.of_type.form)])
+    described = {name: {**form["properties"][name], **tables} for name, tables in inside.items()}
+    return {**form, "properties": {**form["properties"], **described}}
+
+
+def _read_connected(content: Content) -> None:
+    """Reads the tables of a topology that are not declared yet."""
+    read_spark(NAME, content.get(SPARK.name, {}))
+    read_clusters(NAME, content.get(KAFKA.name, {}))
+    read_registries(NAME, content.get(REGISTRY.name, {}))
 
 
 def _sla_file() -> Form:
@@ -132,7 +149,7 @@ def _trials(parse: Callable[[Content], object], starts: Iterable[Content]) -> Tr
     while waiting:
         content, tables, is_whole = _corrected(parse, waiting.pop())
         for at, keys in tables.items():
-            trial = Trial(keys.content, dict(keys.asked), tuple(keys.alternatives), is_whole)
+            trial = Trial(keys.content, dict(keys.asked), is_whole)
             # Most files differ in one table alone.
             context = f"{_context(content, at)} {at}"
             if (signature := f"{context} {keys.content} {is_whole}") in trials[at]:
@@ -142,8 +159,7 @@ def _trials(parse: Callable[[Content], object], starts: Iterable[Content]) -> Tr
                 candidate = f"{context} {key} {value!r}"
                 if candidate not in tried:
                     tried.add(candidate)
-                    others = {name for group in keys.alternatives if key in group for name in group}
-                    kept = {name: each for name, each in keys.content.items() if name not in {key, *others}}
+                    kept = {name: each for name, each in keys.content.items() if name != key}
                     waiting.append(_with(content, at, kept if value is None else {**kept, key: value}))
     return {at: [*each.values()] for at, each in trials.items()}
 
@@ -251,25 +267,13 @@ def _context(content: Any, at: str) -> list[Any]:
     for step in _steps(at):
         content = content[step] if isinstance(step, int) or step in content else {}
         if isinstance(content, dict):
-            words += [content.get(key) for key in (KIND, *ASKING)]
+            words += [content.get(key) for key in ASKING]
     return words
 
 
 def _table(trials: Trials, at: str) -> Form:
     """Returns the form of the table at the dotted place *at*."""
-    kinds = next((trial.asked[KIND].form.get("enum") for trial in trials[at] if KIND in trial.asked), None)
-    if kinds is None:
-        return _of_one_kind(trials, at, trials[at])
-    by_kind = []
-    for kind in kinds:
-        own = [trial for trial in trials[at] if trial.content.get(KIND) == kind]
-        condition = {"properties": {KIND: {"const": kind}}, "required": [KIND]}
-        by_kind.append({"if": condition, "then": _of_one_kind(trials, at, own)})
-    return {"type": "object", "properties": {KIND: {"enum": kinds}}, "required": [KIND], "allOf": by_kind}
-
-
-def _of_one_kind(trials: Trials, at: str, own: Sequence[Trial]) -> Form:
-    """Returns the form of the tables *own* at *at*."""
+    own = trials[at]
     declared: dict[str, list[Declaration]] = defaultdict(list)
     for trial in own:
         for key, each in trial.asked.items():
@@ -290,12 +294,8 @@ def _of_one_kind(trials: Trials, at: str, own: Sequence[Trial]) -> Form:
         unknown = [key not in trial.asked for trial in whole]
         if not all(unknown):
             rules += _rule(conditions, [key], unknown, {"not": {"required": [key]}})
-        if not any(key in group for trial in whole for group in trial.alternatives):
-            required = [key in trial.asked and not trial.asked[key].is_optional for trial in whole]
-            rules += _rule(conditions, [key], required, {"required": [key]})
-    for group in {group: None for trial in whole for group in trial.alternatives}:
-        one: Form = {"oneOf": [{"required": [key]} for key in group]}
-        rules += _rule(conditions, group, [group in trial.alternatives for trial in whole], one)
+        required = [key in trial.asked and not trial.asked[key].is_optional for trial in whole]
+        rules += _rule(conditions, [key], required, {"required": [key]})
     return {**form, "allOf": rules} if rules else form
 
 

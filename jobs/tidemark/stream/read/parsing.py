@@ -44,7 +44,8 @@ from tidemark.kernels.records.json_fields import json_fields, json_of
 from tidemark.kernels.records.numbers import numbers_of
 from tidemark.model.kinds.kafka_end import TOPIC_FORMATS, Format
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.source import NanPolicy, Source
+from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.source_fields import NanPolicy
 from tidemark.model.settings.declared_fields import MOST_DIGITS
 
 _DIGITS_OF_MS = {"s": 3, "ms": 0, "us": -3, "ns": -6}
@@ -158,7 +159,7 @@ def _fields(source: Source, raw: pl.DataFrame, schemas: KnownSchemas) -> Fields:
         schema = source.avro_schema or ""
         parsed_fields = avro_fields(raw["value"], words, schema, time=time, others=others, limits=limits)
     elif source.format in TOPIC_FORMATS:
-        as_json = resolve_name(TOPIC_FORMATS[source.format].as_json)
+        as_json = resolve_name(TOPIC_FORMATS[source.format].as_json or "")
         values, errors = _converted(raw["value"], as_json)
         parsed_fields = json_fields(values, words, time=time, others=others, limits=limits)
         is_error = errors.is_not_null()
