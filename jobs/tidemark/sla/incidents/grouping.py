@@ -231,6 +231,7 @@ class _Grouping:
             # It moves here from the alert of another cause.
             opened_ms = self._at_ms
         cause = self._cause(common, members)
+        broken_ms, crossed_ms = _began(members)
         return Alert(
             **self._worst(members, lists["owners"], common),
             **lists,
@@ -238,7 +239,8 @@ class _Grouping:
             change=Change.OPENED,
             changed_ms=opened_ms,
             opened_ms=opened_ms,
-            **_began(members),
+            broken_since_ms=broken_ms,
+            crossed_ms=crossed_ms,
             cause=cause,
             fault=None if cause is None else fault_everywhere(cause, self._topology),
         )
@@ -411,12 +413,11 @@ def _worst_of(incidents: Iterable[IncidentChange]) -> IncidentChange:
     return min(incidents, key=_badness)
 
 
-def _began(members: Iterable[IncidentChange]) -> dict[str, int | None]:
+def _began(members: Sequence[IncidentChange]) -> tuple[int | None, int | None]:
     """Returns since when the first of *members* is broken, and its crossing, if that is known of it."""
-    known = [each for each in members if each.broken_since_ms is not None]
-    broken_ms = min((each.broken_since_ms for each in known), default=None)
-    first = (each.crossed_ms for each in known if each.broken_since_ms == broken_ms)
-    return {"broken_since_ms": broken_ms, "crossed_ms": next(iter(present(first)), None)}
+    broken_ms = min(present(each.broken_since_ms for each in members), default=None)
+    crossed_ms = (each.crossed_ms for each in members if each.broken_since_ms == broken_ms)
+    return broken_ms, next(iter(present(crossed_ms)), None)
 
 
 def _described(incident: IncidentChange) -> dict[str, Any]:
