@@ -1026,6 +1026,11 @@ def test_the_first_batch_of_a_driver_is_being_read(tmp_path: Path) -> None:
     assert [finding.seen for finding in play.why(11)] == [
         f"the first batch of {play.sub} was planned, and has not finished"
     ]
+    (finding,) = play.why(45)
+    assert (finding.cause, finding.seen) == (
+        "slow_batch",
+        f"the first batch of {play.sub} was planned, and has not finished; the newest sign of work is 36 s old",
+    )  # fmt: skip
     driver.beat(replace(running, at_ms=ms(41), since_ms=ms(10)))
     assert [finding.cause for finding in play.why(41)] == ["slow_batch"]
 
