@@ -148,6 +148,6 @@ def test_each_finding_is_printed_once_when_its_table_has_it(warehouse: TestWareh
         ],
     )
     assert list(story.new()) == [
-        "SLAs: in the first check by Airflow, for 12:34:56 UTC, of 3 are 1 broken and 1 not measured yet"
+        "SLAs: the first check by Airflow, for 12:34:56 UTC, has found 1 of 3 broken, and could not measure 1 yet"
     ]
     assert story.left == []

@@ -223,7 +223,7 @@ def test_work_that_windows_judge_is_explained_by_batches(healthy: Healthy, tmp_p
     (spec,) = parse({world.topology.name: {"promise": {**keys, "owner": "o"}}}, world.topology, file="slas.toml")
     assert told(cause_of(world.topology, world.layout, spec, at_ms=ms(299))) == (
         "the operator `newest` worked for 510 ms, usually 10 ms; "
-        "this explains 100 % of 5 batches over the limit, which is one for windows"
+        "this explains 100 % of 5 batches, each longer than a window may take"
     )
 
 

@@ -808,6 +808,21 @@ def test_an_upstream_that_is_dead(tmp_path: Path) -> None:
     assert place(play.why(90, "totals")[0]) == ("driver_dead", "totals", None, None, ms(27))
 
 
+def test_a_table_whose_first_records_are_on_their_way_waits_for_these(tmp_path: Path) -> None:
+    play = ExplainedPlay(
+        tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS
+    )
+    play.batch(8, sub="reads")
+    play.batch(9, sub="sums")
+    play.batch(10, record(5), sub="reads")
+    for name in ("reads", "sums"):
+        tell(Heartbeats(tmp_path / "streams" / "play" / name, topology="play", sub_topology=name), 10.5)
+    seen = "no record has reached it yet, and the first ones wait unread or are being read on the way"
+    assert [(each.cause, each.seen) for each in play.why(11, "totals")] == [("being_read", seen)]
+    play.batch(11, sub="sums")
+    assert first(play, 12).cause == "nothing_wrong"
+
+
 def test_that_a_stream_was_drained_is_told_once_though_two_tables_wait_for_it(tmp_path: Path) -> None:
     play = ExplainedPlay(
         tmp_path, SOURCE.format(top="", source='sub_topology = "reads"') + NEWEST.format(table="") + GROUPS
@@ -1006,6 +1021,16 @@ def test_the_first_batch_of_a_driver_is_being_read(tmp_path: Path) -> None:
     assert finding.seen == (
         f"the first batch of {play.sub} has been running for 6 s; it reads up to 3,000,000 records of payments"
     )
+    # A heartbeat from before the batch does not know of it.
+    driver.beat(replace(running, at_ms=ms(9), doing="", since_ms=None))
+    assert [finding.seen for finding in play.why(11)] == [
+        f"the first batch of {play.sub} was planned, and has not finished"
+    ]
+    (finding,) = play.why(45)
+    assert (finding.cause, finding.seen) == (
+        "slow_batch",
+        f"the first batch of {play.sub} was planned, and has not finished; the newest sign of work is 36 s old",
+    )  # fmt: skip
     driver.beat(replace(running, at_ms=ms(41), since_ms=ms(10)))
     assert [finding.cause for finding in play.why(41)] == ["slow_batch"]
 

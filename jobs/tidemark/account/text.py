@@ -28,7 +28,7 @@ def told(explanation: Explanation) -> str:
     'rows of `top` are not as they are declared'
     >>> worked = Leaf(owner="operator", detail="top", amount_ms=479)
     >>> told(Explanation(answer=Answer.EXPLAINED, leaves=(worked,), explained=1.0, broken=9, is_of_batches=True))
-    'the operator `top` worked for 479 ms; this explains 100 % of 9 batches over the limit, which is one for windows'
+    'the operator `top` worked for 479 ms; this explains 100 % of 9 batches, each longer than a window may take'
     """
     match explanation.answer:
         case Answer.EXPLAINED:
@@ -53,7 +53,7 @@ def told(explanation: Explanation) -> str:
 def _judged(explanation: Explanation) -> str:
     """Returns how many results broke the promise, and what they are."""
     if explanation.is_of_batches:
-        return f"{explanation.broken:,} batches over the limit, which is one for windows"
+        return f"{explanation.broken:,} batches, each longer than a window may take"
     what = "records" if any(leaf.became for leaf in explanation.leaves) else "late results"
     return f"{explanation.broken:,} {what}"
 

@@ -93,6 +93,7 @@ def _page(tables: Tables, layout: Layout, topology: str, model: Row | None) -> s
         topology=topology,
         model={"cause": None, **model} if model else None,
         words=VERDICT_WORDS,
+        names=[*(row["culprit"] for row in slas), *(_names(topology, model) if model else ())],
         unchecked=unchecked_text(model) if model and run else None,
         refresh_s=REFRESH_S if model else None,
         policy=Markup(POLICY),
@@ -110,6 +111,14 @@ def _page(tables: Tables, layout: Layout, topology: str, model: Row | None) -> s
         expectations=[row | {"observed": observed_text(row["observed"], row["column"])} for row in expectations],
         contracts=_contracts(on_tables),
     )
+
+
+def _names(topology: str, model: Row) -> list[str]:
+    """Returns the names in sentences about *topology*: those of its operators and streams."""
+    return [
+        *model.get("operators", ()),
+        *(f"{topology}/{stream['sub_topology']}" for stream in model.get("streams", ())),
+    ]
 
 
 def _budgets(rows: Sequence[Row], objectives: Collection[str | None]) -> list[Row]:

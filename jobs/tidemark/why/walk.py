@@ -53,6 +53,7 @@ from tidemark.why.causes.windows import HeldWindows
 from tidemark.why.evidence.commands import LIVE, logs, quarantine_query, requeue, requeue_late
 from tidemark.why.evidence.findings import (
     ALL_FILTERED,
+    BEING_READ,
     HARMLESS,
     NEVER_STARTED,
     NOTHING_WRONG,
@@ -177,7 +178,9 @@ class Walk:
         findings = list(drivers(self._scene, name))
         # Without a batch there is no table to reason from.
         if not self._scene.of(name).tables.batches.height:
-            return findings
+            # A driver that has planned its first batch since its newest heartbeat has nothing wrong.
+            seen = f"the first batch of {self._scene.sub(name).name} was planned, and has not finished"
+            return findings or [self._scene.finding(BEING_READ, name, seen, "wait")]
         findings += self._walk(name)
         for rule in rules():
             findings += rule(self._scene, name)
@@ -268,6 +271,9 @@ class Walk:
     def _in_time(self, name: str) -> WhyFinding:
         """Returns a finding for *name* when no other one explains a silence."""
         rows = self._scene.of(name).outcomes.newest(name, pl.col("gave") > 0)
+        if not rows.height and self._has_first_records(name):
+            observation = "no record has reached it yet, and the first ones wait unread or are being read on the way"
+            return self._scene.finding(BEING_READ, name, observation, "wait")
         if not rows.height:
             observation = "it has no results yet, and no cause is known"
             remedy = f"look at the table {OPERATOR_BATCHES.name}, and at the driver's log: {logs(self._scene, name)}"
@@ -294,6 +300,14 @@ class Walk:
         observation = "; ".join([came, *(observation for observation, _ in aside)])
         remedy = "; ".join(dict.fromkeys(remedy for _, remedy in aside)) or "no action is needed"
         return self._scene.finding(NOTHING_WRONG, name, observation, remedy)
+
+    def _has_first_records(self, name: str) -> bool:
+        """Returns True if no record has reached *name*, and a stream on the way to it has some that it has not read."""
+        topology = self._scene.topology
+        if self._scene.of(name).outcomes.since_last_result(name)["records_in"].sum():
+            return False
+        on_the_way = {topology.sub_topology_of(each.name).name for each in topology.path_into(name)}
+        return any(self._inputs.has_unread(topology.sub_topology(each)) for each in on_the_way)
 
     def _find_set_aside(self, name: str) -> list[tuple[str, str]]:
         """Returns the records that operators set aside lately, with remedies.

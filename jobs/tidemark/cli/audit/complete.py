@@ -115,7 +115,9 @@ def _completeness(state: IntervalState) -> str:
     if state.is_complete is None:
         return f"not known; {state.reason}"
     if not state.is_complete:
-        expected = "no estimate" if state.expected_at_ms is None else f"expected about {iso(state.expected_at_ms)}"
+        # An estimate is no more exact than a second.
+        at_ms = state.expected_at_ms
+        expected = "no estimate" if at_ms is None else f"expected about {iso(at_ms // 1_000 * 1_000)}"
         return f"not complete, {expected}; {state.reason}"
     since = "" if state.complete_at_ms is None else f" since {iso(state.complete_at_ms)}"
     passed = f"the watermark has passed {iso(state.watermark_needed_ms)}"

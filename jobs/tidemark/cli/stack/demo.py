@@ -274,10 +274,10 @@ class Demo:
             COUNTED_WITHIN_S,
         )
         counted = [run_id for run_id, state in airflow.runs(EXAMPLE).items() if state == SUCCESS]
-        for run_id in reversed(counted):
-            for line in airflow.log(EXAMPLE, run_id, "count"):
-                if line.startswith("from "):
-                    self.conductor.say(f"  {EXAMPLE}: {line}")
+        logs = (airflow.log(EXAMPLE, run_id, "count") for run_id in counted)
+        # They run in any order.
+        for line in sorted(line for log in logs for line in log if line.startswith("from ")):
+            self.conductor.say(f"  {EXAMPLE}: {line.replace('+00:00', 'Z')}")
 
     def uncounted(self, ran: Mapping[str, datetime]) -> list[str]:
         """Returns the complete intervals that the example has yet to count, by partition key.

@@ -77,10 +77,11 @@ FINDINGS = (
     (
         "sla_results",
         """
-        SELECT format('SLAs: in the first check by Airflow, for {} UTC, of {} are '
-                      '{} broken and {} not measured yet',
+        SELECT format('SLAs: the first check by Airflow, for {} UTC, has found {} of {} broken{}',
                       strftime(min(checked_at), '%H:%M:%S'),
-                      count(*), count_if(verdict NOT IN ('pass', 'unknown')), count_if(verdict = 'unknown'))
+                      count_if(verdict NOT IN ('pass', 'unknown')), count(*),
+                      if(bool_or(verdict = 'unknown'),
+                         format(', and could not measure {} yet', count_if(verdict = 'unknown')), ''))
         FROM sla_results HAVING count(*) > 0
         """,
     ),

@@ -35,6 +35,10 @@ COMMANDS = re.compile(r"(?<!`)(?P<marks>`+)(?P<command>(?:tidemark|airflow) .+?)
 
 Other text in backticks, such as that of a record, stays text.
 """
+OF_PART = re.compile(r"[a-z ]+: `")
+"""Matches the beginning of a part of an age: its owner, and a name."""
+NAMES = re.compile(r"(?<!`)`(?P<name>[\w./-]+(?:, [\w./-]+)*)`(?!`)")
+"""Matches names in backticks: of operators, streams, tables and kinds of work."""
 REFRESH_S = 15
 """Interval after which a page about the present is loaded again, s."""
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -97,6 +101,7 @@ def _environment() -> Environment:
         "sentence": sentence,
         "judged": lambda verdict: judged_text(verdict, length),
         "part": part_text,
+        "named": named,
         "judged_windows": lambda judged: judged_windows_text(judged, length),
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
         "as_sentence": as_sentence,
@@ -141,6 +146,17 @@ def _told(shown: str, names: Iterable[str | None]) -> str:
     for name in map(str, map(escape, present(names))):
         told = told.replace(f"`{name}`", f"<code>{name}</code>")
     return told
+
+
+def named(part: str) -> Markup:
+    """Marks up names in backticks in *part*, as `part_text` writes it, as code; a text of another form stays text.
+
+    >>> named("target: `journal` of `shop/top`"), named("a `b`")
+    (Markup('target: <code>journal</code> of <code>shop/top</code>'), Markup('a `b`'))
+    """
+    if OF_PART.match(part) is None:
+        return escape(part)
+    return Markup(NAMES.sub(r"<code>\g<name></code>", str(escape(part))))
 
 
 def as_sentence(problem: str) -> str:
@@ -199,6 +215,6 @@ def ago(ms: float | None) -> str:
     return f"{for_people(ms // 1_000 * 1_000)} ago" if ms >= 1_000 else "just now"
 
 
-def part_of_whole(share: float | None) -> str:
+def part_of_whole(share: float | None, digits: int = 0) -> str:
     """Formats a part of 1 for people; None becomes a dash."""
-    return "–" if share is None else percent(share)
+    return "–" if share is None else percent(share, digits)

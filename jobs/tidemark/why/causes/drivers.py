@@ -325,6 +325,12 @@ def _standing_still(scene: Scene, name: str) -> WhyFinding | None:
     since_ms, sub = scene.of(name).driver.worked_ms, scene.sub(name).name
     if scene.at_ms - since_ms <= _still_after_ms(scene):
         return None
+    if not scene.of(name).has_finished:
+        # Spark may be planning it, or looking for records, of which heartbeats tell nothing.
+        observation = f"the first batch of {sub} was planned, and has not finished; the newest sign of work is "
+        observation += f"{for_people(scene.at_ms - since_ms)} old"
+        remedy = f"look at the driver's log: {logs(scene, name)}; or {start(scene, name)}"
+        return scene.finding(SLOW_BATCH, name, observation, remedy, since_ms=since_ms)
     observation = f"the driver of {sub} stands still, and reads nothing: no batch and no heartbeat with work for "
     observation += for_people(scene.at_ms - since_ms)
     remedy = f"{_why_still(scene, name)}; or {start(scene, name)}"
