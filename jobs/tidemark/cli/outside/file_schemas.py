@@ -1,9 +1,9 @@
 """Derives JSON Schemas of files from the declarations of their keys.
 
-SLAs and channels are declared as data (settings/declared_tables.py). Topologies are not: there the parser itself reads
-small files, in which each key that it asks for is written with its example, and with each of its words, until none
-shows a new key. So a new key is in the schema without a second place. A schema does not compare values of several
-keys, or names with other tables: `tidemark check` does.
+SLAs, channels and connections are declared as data (settings/declared_tables.py). What else a topology file has is not:
+there the parser itself reads small files, in which each key that it asks for is written with its example, and with each
+of its words, until none shows a new key. So a new key is in the schema without a second place. A schema does not
+compare values of several keys, or names with other tables: `tidemark check` does.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from tidemark.errors import InvalidSpec
 from tidemark.model import topology
 from tidemark.model.kinds.registry import KINDS
+from tidemark.model.project import connections, registries
 from tidemark.model.settings.declared_tables import Key
 from tidemark.model.settings.toml_keys import ASKING, Declaration, Keys, Reading, observed
 from tidemark.model.settings.value_types import IDENTIFIER, Form
@@ -82,14 +83,31 @@ class KeyCondition:
 def schema_of(file: str) -> Form:
     """Returns the JSON Schema of files of one kind.
 
-    It is `topology`, `slas` or `channels`.
+    It is one of FORMS.
     """
     return {"$schema": DIALECT, "title": f"Tidemark: {file}", **FORMS[file]()}
 
 
 def _topology_file() -> Form:
     starts = [{"name": NAME, "operators": {NAME: {KIND: kind}}} for kind in KINDS]
-    return _table(_trials(lambda content: topology.parse_part(content, file=NAME), starts), "")
+    form = _table(_trials(lambda content: topology.parse_part(content, file=NAME), starts), "")
+    return {**form, "properties": {**form["properties"], **_connections()}}
+
+
+def _connections() -> Mapping[str, Form]:
+    """Returns the forms of the tables of clusters and registries, by their keys."""
+    named = ((connections.KAFKA, connections.CLUSTER), (connections.REGISTRY, registries.FORM))
+    return {key.name: {**key.schema, **_tables(form.schema)} for key, form in named}
+
+
+def _tables(form: Form) -> Form:
+    """Returns the form of tables by names."""
+    return {"type": "object", "propertyNames": {"pattern": f"^{IDENTIFIER.pattern}$"}, "additionalProperties": form}
+
+
+def _connection_file() -> Form:
+    """Returns the form of a file with the clusters and registries of a project."""
+    return {"type": "object", "properties": _connections(), "additionalProperties": False}
 
 
 def _sla_file() -> Form:
@@ -121,6 +139,7 @@ FORMS: Mapping[str, Callable[[], Form]] = {
     "topology": _topology_file,
     "slas": _sla_file,
     "channels": _channel_file,
+    "connections": _connection_file,
 }
 
 

@@ -19,6 +19,7 @@ from tidemark.errors import InvalidArgument
 from tidemark.facts.answers import Tables, answers_over
 from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
+from tidemark.model.project import connections, registries
 from tidemark.model.project.files import CHECKOUT
 from tidemark.model.settings.declared_tables import Key, TableKind
 from tidemark.model.slas import channel_spec, sla_keys
@@ -141,6 +142,12 @@ def slas() -> str:
     of_measures = [_told_of(kinds, key) for key, kinds in form.kinds_by_key.items()]
     inner = {key.name: key.inner.keys for key in (sla_keys.OBJECTIVE, sla_keys.HOURS) if key.inner}
     return _with_keys("alerts.md", {EVERY: form.keys, "measures": of_measures, **inner})
+
+
+def connection_keys() -> str:
+    """Returns the text of docs/connections.md, with the keys of clusters and registries as they are declared."""
+    tables = {"a cluster": connections.CLUSTER.keys, "a registry": registries.FORM.keys}
+    return _with_keys("connections.md", tables)
 
 
 def _told_of(kinds: Iterable[TableKind], key: Key[Any]) -> Key[Any]:
@@ -290,6 +297,7 @@ PAGES = MappingProxyType(
         "measures.md": measures,
         "channels.md": channels,
         "alerts.md": slas,
+        "connections.md": connection_keys,
     }
 )
 """The pages of docs/ that this command writes, with what returns their text."""
