@@ -147,7 +147,7 @@ def test_a_delta_table_is_read_on_after_a_change_of_another_column_and_a_lost_fi
 def test_a_hop_has_the_limits_of_a_delta_table(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_FILES", 2)
+    monkeypatch.setattr(sources, "MAX_FILES_PER_BATCH", 2)
     topology = paced('topic = "lines"')
     path = Layout(tmp_path).hop(topology.name, "lines", "by_n")
     create(path, arrow_schema(HOP), description="a hop")

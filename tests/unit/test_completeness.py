@@ -9,10 +9,9 @@ import msgspec
 import polars as pl
 import pytest
 
-from tidemark.errors import InvalidSpec
 from tidemark.kernels.updates.facts import per_interval
-from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.windows import read_complete
+from tidemark.model.settings.declared_tables import TableForm, Values
+from tidemark.model.settings.windows import COMPLETE, intervals_of
 from tidemark.semantics import completeness
 from tidemark.semantics.completeness import IntervalCount, Intervals, PathTime, complete, newest_complete, path_time
 from tidemark.semantics.idleness import Activity
@@ -238,6 +237,10 @@ def test_the_journal_keeps_the_intervals():
     assert msgspec.json.decode(as_json(progress), type=StreamProgress) == progress
 
 
+def read(written: object) -> Values:
+    return TableForm(keys=(COMPLETE,)).read("play.toml", "operators.board", {"complete": written})
+
+
 @pytest.mark.parametrize(
     ("written", "intervals"),
     [
@@ -248,13 +251,14 @@ def test_the_journal_keeps_the_intervals():
     ],
 )
 def test_a_topology_names_the_length_and_the_zone(written, intervals):
-    assert read_complete(Keys("play.toml", "operators.board", {"complete": written})) == intervals
+    assert intervals_of(read(written)[COMPLETE]) == intervals
 
 
 @pytest.mark.parametrize(
     ("written", "mistake"),
     [
-        ({}, 'operators.board.complete: is {}; write complete = { every = "1 h" }'),
+        ("1 h", "operators.board.complete: is '1 h'; write complete = { every = \"1 h\", timezone = "),
+        ({}, 'operators.board.complete.every: is missing; write every = "1 h"'),
         ({"timezone": BERLIN}, 'operators.board.complete.every: is missing; write every = "1 h"'),
         ({"every": "1 hour"}, "operators.board.complete.every: is '1 hour', which has no known unit"),
         ({"every": "10 ms"}, 'operators.board.complete.every: is \'10 ms\'; write "1 s" or more, such as "1 h"'),
@@ -270,9 +274,8 @@ def test_a_topology_names_the_length_and_the_zone(written, intervals):
         ),
         ({"every": "1 h", "zone": BERLIN}, "operators.board.complete.zone: is not a valid key here"),
     ],
-    ids=["empty", "no length", "no unit", "short", "no zone", "no part of a day", "other key"],
+    ids=["no table", "empty", "no length", "no unit", "short", "no zone", "no part of a day", "other key"],
 )
 def test_a_mistake_names_key_value_and_remedy(written, mistake):
-    with pytest.raises(InvalidSpec) as refused:
-        read_complete(Keys("play.toml", "operators.board", {"complete": written}))
-    assert mistake in str(refused.value)
+    (told,) = read(written).mistakes
+    assert mistake in str(told)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.made_up import CHANNEL, COMMAND, FORMAT, MEASURE, OWNER, installed, run_with
+from support.made_up import CHANNEL, COMMAND, FORMAT, MEASURE, OPERATOR, OWNER, installed, run_with
 from support.topologies import operators, source, table, topology_of
 from tidemark.account.owners.registry import OWNERS, Owner
 from tidemark.model.measures.registry import MEASURES, Measure
@@ -33,7 +33,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = {"measures": MEASURE, "owners": OWNER, "commands": COMMAND}
     # Of a value with one field it returns text, and not bytes.
     forgetful = FORMAT.replace("return json", "return value.decode() if b';' not in value and b'=' in value else json")
-    more = {"formats": forgetful, "channels": CHANNEL}
+    more = {"formats": forgetful, "channels": CHANNEL, "operators": OPERATOR}
     return installed(tmp_path_factory.mktemp("site"), modules | more)
 
 
@@ -151,6 +151,32 @@ def test_a_made_up_channel_is_read_and_in_the_schema(packages: Path, tmp_path: P
     notifier, arguments, is_in_schema = json.loads(run_with(packages, CHANNELS, folder=tmp_path))
     assert notifier.endswith(".PhoneNotifier")
     assert (arguments, is_in_schema) == ({"to": ["1"], "text": "{{ alert.text }}"}, True)
+
+
+OPERATORS = """
+import json
+from tidemark.cli.outside.file_schemas import schema_of
+from tidemark.model.toml_operators import read_operator
+
+table = {"kind": "cap", "input": "events", "column": "v", "at_most": 5}
+small, _ = read_operator("play.toml", "small", table, folder=None)
+_, mistakes = read_operator("play.toml", "small", {**table, "at_most": 0, "at_mosts": 5}, folder=None)
+_, known = read_operator("play.toml", "small", {**table, "kind": "capp"}, folder=None)
+said = json.dumps(schema_of("topology"))
+print(json.dumps([small.column, small.at_most, *map(str, [*mistakes, *known]), "the largest value" in said]))
+"""
+
+
+def test_a_made_up_operator_is_read_refused_and_in_the_schema(packages: Path, tmp_path: Path) -> None:
+    assert json.loads(run_with(packages, OPERATORS, folder=tmp_path)) == [
+        "v",
+        5,
+        "play.toml: operators.small.at_most: is 0; write 1 or more, such as at_most = 100",
+        "play.toml: operators.small.at_mosts: is not a valid key here; did you mean at_most?",
+        "play.toml: operators.small.kind: is 'capp'; use one of aggregate, cap, join, map, repartition, sink, source, "
+        "table, union; did you mean cap?",
+        True,
+    ]
 
 
 def test_made_up_kinds_are_in_the_documentation(packages: Path, tmp_path: Path) -> None:

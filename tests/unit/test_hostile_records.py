@@ -465,7 +465,7 @@ def test_limits_are_keys_of_a_source() -> None:
     assert limits(**of_avro, **own) == LIMITED
     for keys, says in (
         ({"max_depth": 501}, "write 500 or less"),
-        ({"max_digits": 5}, "max_digits: is not a valid key"),
+        ({"max_digits": 5}, "max_digits: is 5, but format is 'json'"),
     ):
         with pytest.raises(InvalidSpec, match=says):
             limits(**keys)

@@ -39,6 +39,7 @@ TESTS_FOR_ONE_KIND = {
     "model/topology: HopSource": "the topology itself makes the ends of hops",
     "model/topology: Repartition": "the topology itself makes the ends of hops",
     "model/topology: Source": "it names a registry of the topology",
+    "sampling/parsed: Source": "samples are read by one",
     "stream/decide/waits: HopSource": "its records carry the batch that wrote them",
     "stream/decide/waits: Source": "its first record at or beyond a window's end let it pass",
     "stream/distributed/tasks: Aggregate": "only its late records are processed again, by its key",

@@ -23,7 +23,8 @@ from tidemark.errors import InvalidArgument
 from tidemark.kernels.columns.schemas import HEADERS
 from tidemark.kernels.formats.avro_fields import avro_types
 from tidemark.model.kinds.kafka_end import Format
-from tidemark.model.kinds.source import NanPolicy, Source
+from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.source_fields import NanPolicy
 from tidemark.model.settings.intervals import utc
 from tidemark.model.toml_operators import RESERVED
 from tidemark.stream.read.fitting import require_fitting

@@ -116,16 +116,16 @@ def test_a_source_names_a_registry_and_its_subject() -> None:
     ("keys", "mistake"),
     [
         ({"format": "avro"}, "schema: is missing, and format is 'avro'; write schema = \"readings.avsc\""),
-        ({"format": "protobuf"}, "schema: is missing, and format is 'protobuf'; write schema = \"readings.desc\""),
-        ({"format": "protobuf", "schema": "r.desc"}, "message: is missing; write message = "),
+        ({"format": "protobuf"}, "schema: is missing, and format is 'protobuf'; write schema = "),
+        ({"format": "protobuf", "schema": "r.desc"}, "message: is missing, and format is 'protobuf'; write message = "),
         ({"format": "protobuf", "schema": "r.desc", "message": "a b"}, "message: is 'a b', which is not the name"),
         ({"format": "avro", "schema": "gone.avsc"}, "schema: is 'gone.avsc': No such file"),
-        ({"format": "avro", "schema": "r.avsc", "registry": "main"}, "schema: is set together with registry"),
+        ({"format": "avro", "schema": "r.avsc", "registry": "main"}, "schema: is 'r.avsc', but registry is set"),
         ({"format": "avro", "schema": "r.desc"}, "schema: is 'r.desc', which is not UTF-8"),
         ({"format": "avro", "registry": "other"}, "registry: is 'other', which neither this file nor connections.toml"),
-        ({"schema": "r.avsc"}, "schema: is not a valid key here"),
-        ({"subject": "x"}, "subject: is set without registry"),
-        ({"format": "parquet"}, "format: is 'parquet'; use one of json, avro, protobuf for topic"),
+        ({"schema": "r.avsc"}, "schema: is 'r.avsc', but format is 'json'; leave it out, or write format = \"avro\""),
+        ({"subject": "x"}, "subject: is 'x', but there is no registry; leave it out, or write registry ="),
+        ({"format": "parquet"}, "format: is 'parquet'; use one of json, avro, protobuf for topics"),
         ({"topic": None, "files": "in", "registry": "main"}, "registry: is 'main', but there is no topic"),
     ],
 )
@@ -143,7 +143,7 @@ def test_a_mistake_in_a_format_names_its_key(tmp_path: Path, keys: dict[str, Any
 def test_a_sink_writes_no_protobuf(tmp_path: Path) -> None:
     readings = {"kind": "source", "topic": "r", "fields": "id string", "bound": "1 s"}
     out = {"kind": "sink", "input": "readings", "topic": "o", "format": "protobuf"}
-    with pytest.raises(InvalidSpec, match=r"operators.out.format: is 'protobuf'; use one of json, avro for topic"):
+    with pytest.raises(InvalidSpec, match=r"operators.out.format: is 'protobuf'; use one of json, avro"):
         parse({"name": "t", "operators": {"readings": readings, "out": out}}, file="t.toml", folder=tmp_path)
 
 

@@ -8,25 +8,32 @@ from pathlib import Path
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.model.settings.retention import Retention, read_retention
+from tidemark.model.settings.declared_tables import refuse_mistakes
+from tidemark.model.settings.retention import FORM, Retention, retention_of
 
 DAY_MS = 24 * 60 * 60 * 1_000
 TEXT = (Path(__file__).parents[2] / "docs" / "maintenance.md").read_text(encoding="utf-8")
 
 
+def read(content: dict[str, object]) -> Retention:
+    values = FORM.read("x.toml", "retention", content)
+    refuse_mistakes([values])
+    return retention_of(values)
+
+
 def test_what_is_documented_is_what_is_meant_without_it() -> None:
     documented = tomllib.loads(TEXT.split("```toml\n")[1].split("```")[0])["retention"]
-    assert read_retention("x.toml", documented) == read_retention("x.toml", {}) == Retention()
+    assert read(documented) == read({}) == Retention()
 
 
 def test_rows_of_each_table_are_kept_as_long_as_its_key_says() -> None:
-    kept = read_retention("x.toml", {"facts": "1 d", "set_aside": "2 d", "changes": "3 d", "state": "4 d"})
+    kept = read({"facts": "1 d", "set_aside": "2 d", "changes": "3 d", "state": "4 d"})
     tables = ("batches", "suppressed", "dead_letters", "changes", "state_changes")
     assert [kept.of_stream(table) for table in tables] == [days * DAY_MS for days in (1, 1, 2, 3, 4)]
 
 
 def test_for_ever_is_a_length() -> None:
-    assert read_retention("x.toml", {"facts": "for ever"}).facts_ms is None
+    assert read({"facts": "for ever"}).facts_ms is None
 
 
 @pytest.mark.parametrize(
@@ -40,5 +47,5 @@ def test_for_ever_is_a_length() -> None:
 )
 def test_what_cannot_be_meant_is_refused(said: dict[str, object], told: str) -> None:
     with pytest.raises(InvalidSpec) as refused:
-        read_retention("x.toml", said)
+        read(said)
     assert str(refused.value).startswith(told)

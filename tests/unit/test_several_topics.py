@@ -108,7 +108,7 @@ def test_a_pattern_matches_whole_names():
         ("'a{2}{2}'", "which is not a pattern that Spark and Python read alike"),
         ("'a-[b-\\d]'", "which is not a pattern that Spark and Python read alike"),
         ("'a\\p{L}'", "which is not a pattern that Spark and Python read alike"),
-        ("5", 'events.topics: is 5; write topics = ["orders", "returns"]'),
+        ("5", 'events.topics: is 5; write topics = ["readings", "alarms"]'),
     ],
 )
 def test_topics_that_cannot_be_read_are_mistakes(topics: str, problem: str):
@@ -116,9 +116,9 @@ def test_topics_that_cannot_be_read_are_mistakes(topics: str, problem: str):
 
 
 def test_topics_need_idle_after_and_no_topic():
-    with pytest.raises(InvalidSpec, match="idle_after: is not set, but the source reads several topics"):
+    with pytest.raises(InvalidSpec, match="idle_after: is missing, and topics is set; write idle_after = "):
         parse(tomllib.loads(TOML.replace("TOPICS", '["a"]').replace('idle_after = "30 s"', "")), file="shop.toml")
-    assert "events.topics: is set together with topic; keep one of the two" in mistakes('["a"]\ntopic = "b"')
+    assert "events.topic: is set together with topics; write exactly one of topic = " in mistakes('["a"]\ntopic = "b"')
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""docs/topologies.md has every key, and its examples are accepted unchanged."""
+"""The examples of docs/topologies.md, and of the declarations that it follows from, are accepted unchanged."""
 
 from __future__ import annotations
 
@@ -10,51 +10,25 @@ from typing import Any
 import pytest
 
 from tidemark.errors import InvalidSpec
-from tidemark.model import toml_operators
-from tidemark.model.kinds.aggregate import Aggregate
-from tidemark.model.kinds.registry import KINDS
+from tidemark.model import toml_operators, topology_keys
 from tidemark.model.kinds.source import Source
-from tidemark.model.kinds.table import KeyedTable
 from tidemark.model.project.spark_settings import read_spark
-from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.value_types import ValueType
+from tidemark.model.settings.declared_tables import Key, TableForm, TableKind
+from tidemark.model.settings.windows import WINDOW_FORM
 from tidemark.model.topology import parse
 
+KINDS = toml_operators.operator_form().kinds
 TEXT = (Path(__file__).parents[2] / "docs" / "topologies.md").read_text(encoding="utf-8")
-EMISSION = {"strategy", "rule", "decide", "interval"}
-NOT_TOGETHER = {  # what a key needs beside it, or instead of something, to be meant
-    ("source", "delta"): {"topic": None},
-    ("source", "files"): {"topic": None},
-    ("source", "topics"): {"topic": None, "idle_after": "30 s"},
-    ("source", "max_files"): {"topic": None, "delta": "reference/readings"},
-    ("source", "max_bytes"): {"topic": None, "delta": "reference/readings"},
-    ("source", "max_digits"): {"format": "avro", "schema": "readings.avsc"},
-    ("source", "max_empty_items"): {"format": "avro", "schema": "readings.avsc"},
-    ("source", "idle_advances"): {"idle_after": "30 s"},
-    ("source", "schema"): {"format": "avro"},
-    ("source", "message"): {"format": "protobuf", "schema": "readings.desc"},
-    ("source", "registry"): {"format": "avro"},
-    ("source", "subject"): {"format": "avro", "registry": "main"},
-    ("source", "tombstone_time"): {"key": "device"},
-    ("map", "key"): {"strategy": "on_change"},
-    ("map", "identity"): {"strategy": "on_change"},
-    ("aggregate", "allowed_lateness"): {"window": {"tumbling": "1 min"}},
-    ("aggregate", "reopen_for"): {"window": {"tumbling": "1 min"}},
-    ("aggregate", "strategy"): {"window": {"tumbling": "1 min"}},
-    ("join", "table"): {"delta": None},
-    ("sink", "topic"): {"table": None},
-    ("sink", "kafka"): {"table": None, "topic": "alerts"},
-    ("sink", "format"): {"table": None, "topic": "alerts"},
-    ("sink", "schema"): {"table": None, "topic": "alerts", "format": "avro"},
-    ("sink", "marks"): {"table": None, "topic": "alerts"},
-    ("sink", "partitioner"): {"table": None, "topic": "alerts"},
-    ("sink", "traces"): {"table": None, "topic": "alerts"},
-    ("sink", "mark_every"): {"table": None, "topic": "alerts", "marks": True},
-    ("sink", "mode"): {"key": ["device"]},
-    ("sink", "key"): {"mode": "current"},
-    ("sink", "refresh"): {"mode": "current", "key": ["device"]},
-    ("sink", "last_seen_at"): {"mode": "current", "key": ["device"]},
-}
+BESIDE = {("aggregate", "strategy"): {"window": {"tumbling": "1 min"}}}
+"""What the example of a key needs by a rule."""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """The folder of the files that examples name."""
+    for name in ("readings.avsc", "alerts.avsc"):
+        (tmp_path / name).write_text("{}")
+    return tmp_path
 
 
 def section(title: str) -> str:
@@ -72,16 +46,24 @@ def example_of(kind: str) -> dict[str, Any]:
     return dict(table)
 
 
-def read(table: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The keys that reading *table* asked for, at its own level."""
-    asked: set[str] = set()
-    done = Keys.done
-    monkeypatch.setattr(
-        Keys, "done", lambda keys: (asked.update(keys.asked if keys.at == "operators.x" else ()), done(keys))[1]
-    )
-    assert toml_operators.read_operator("x.toml", "x", table, folder=folder)[1] == []
-    monkeypatch.undo()
-    return asked
+def with_key(table: dict[str, Any], form: TableForm | TableKind, key: Key[Any], value: object) -> dict[str, Any]:
+    """Returns *table* with *value* as its *key*, with what that needs, and without what it excludes."""
+    others = {other.name for group in form.one_of if key in group for other in group}
+    table = {name: each for name, each in table.items() if name not in others} | {key.name: value}
+    for condition in (condition for need in key.needs for condition in need.conditions):
+        if not condition.holds(table):
+            needed, *_ = condition.keys
+            word = condition.words[0] if condition.words else needed.example_value
+            table = with_key(table, form, needed, word)
+    for other in form.keys:
+        if other.required_if and not other.required_if.unmet_in(table):
+            table.setdefault(other.name, other.example_value)
+    return table
+
+
+def with_example(kind: TableKind, key: Key[Any]) -> dict[str, Any]:
+    table = {"kind": kind.name, **example_of(kind.name), **BESIDE.get((kind.name, key.name), {})}
+    return with_key(table, kind, key, key.example_value)
 
 
 def test_the_first_example_is_a_topology() -> None:
@@ -89,124 +71,25 @@ def test_the_first_example_is_a_topology() -> None:
     assert list(topology.operators) == ["clicks", "per_page", "page_board"]
 
 
-def test_every_key_of_the_topology_has_an_accepted_example() -> None:
-    keys = keys_in(section("The topology"))
-    source = {"operators": {"readings": example_of(Source.kind)}}
-    for key, example in keys.items():
-        beside = {"max_drift": "1 min"} if key == "max_held" else {}
-        parse({"name": "x", **source, **beside, **tomllib.loads(f"{key} = {example}")}, file="x.toml")
-    with pytest.raises(InvalidSpec, match=", ".join(sorted({*keys, "operators"}))):
-        parse({"name": "x", **source, "zzzzzzzz": 1}, file="x.toml")
+@pytest.mark.parametrize("key", topology_keys.FORM.keys, ids=lambda key: key.name)
+def test_every_key_of_the_topology_has_an_accepted_example(key: Key[Any]) -> None:
+    source = {"name": "x", "operators": {"readings": example_of(Source.kind)}}
+    parse(with_key(source, topology_keys.FORM, key, key.example_value), file="x.toml")
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_every_key_of_a_kind_has_an_accepted_example(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("readings.avsc", "readings.desc", "alerts.avsc"):
-        (tmp_path / name).write_text("{}")
-    text = section(kind).split("A window is one of these")[0]
-    explained = keys_in(text)
-    known = read(example_of(kind), tmp_path, monkeypatch)
-    for key, example in explained.items():
-        table = example_of(kind) | NOT_TOGETHER.get((kind, key), {}) | tomllib.loads(f"{key} = {example}")
-        known |= read({k: v for k, v in table.items() if v is not None}, tmp_path, monkeypatch)
-    judges = EMISSION - {"strategy"} if "strategy" in explained else set()
-    assert set(explained) | judges | {"kind", "sub_topology"} == known | {"kind"}
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_every_key_of_a_kind_has_an_accepted_example(kind: TableKind, files: Path) -> None:
+    found = {
+        key.name: toml_operators.read_operator("x", "x", with_example(kind, key), folder=files)[1] for key in kind.keys
+    }
+    assert {name: mistakes for name, mistakes in found.items() if mistakes} == {}
 
 
-def settings(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
-    """Returns type and default of each key of *kind*.
-
-    As reading a table that has the key asks for them.
-    """
-    asked: dict[str, tuple[str, str]] = {}
-    read_key = Keys.read
-
-    def recorded(keys: Keys, key: str, of_type: ValueType[Any], example: str, default: Any = ...) -> Any:
-        if keys.at == "operators.x":
-            asked[key] = (of_type.word, _default(default))
-        return read_key(keys, key, of_type, example, default)
-
-    found = {}
-    for key, example in keys_in(section(kind).split("A window is one of these")[0]).items():
-        table = example_of(kind) | NOT_TOGETHER.get((kind, key), {}) | tomllib.loads(f"{key} = {example}")
-        monkeypatch.setattr(Keys, "read", recorded)
-        toml_operators.read_operator("x.toml", "x", {k: v for k, v in table.items() if v is not None}, folder=folder)
-        monkeypatch.undo()
-        of_type, default = asked[key]
-        found[key] = (of_type, DEPENDS.get((kind, key), default))
-    return found
-
-
-DEPENDS = {  # defaults that follow from other keys, or that are written in another way
-    ("table", "newest_by"): '`"arrival"`',
-    ("source", "topic"): "one of the four",
-    ("source", "topics"): "one of the four",
-    ("source", "idle_after"): "none; required with `topics`",
-    ("source", "delta"): "one of the four",
-    ("source", "files"): "one of the four",
-    ("source", "timestamp"): "none; required without a topic",
-    ("source", "schema"): "this or `registry` with `avro`, `protobuf`",
-    ("source", "message"): "required with `protobuf` and `schema`",
-    ("source", "subject"): "the topic's name and `-value`; required with `topics`",
-    ("source", "max_ahead"): '`"1 h"`',
-    ("map", "strategy"): "none",
-    ("table", "history"): '`"1 h"`',
-    ("join", "table"): "one of the two",
-    ("join", "delta"): "one of the two",
-    ("aggregate", "select"): "the aggregates",
-    ("sink", "topic"): "one of the two",
-    ("sink", "table"): "one of the two",
-    ("sink", "schema"): "required with `avro`",
-    ("sink", "mark_every"): '`"10 s"`',
-    ("sink", "key"): "required with `current`",
-    ("sink", "refresh"): '`"1 min"`',
-}
-
-
-def _default(default: Any) -> str:
-    if default is ...:
-        return "required"
-    if default is None or default in ({}, ()):
-        return "none"
-    if isinstance(default, tuple):
-        return f"`[{', '.join(_default(item).strip('`') for item in default)}]`"
-    return f"`{str(default).lower()}`" if isinstance(default, bool | int) else f'`"{default}"`'
-
-
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_type_and_default_of_every_key_are_said(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("readings.avsc", "readings.desc", "alerts.avsc"):
-        (tmp_path / name).write_text("{}")
-    text = section(kind).split("A window is one of these")[0]
-    rows = re.findall(r"^\| `(\w+)` \| `?.*?`? \| ([^|]*) \| ([^|]*) \|", text, flags=re.MULTILINE)
-    assert {key: (type_, default) for key, type_, default in rows} == settings(kind, tmp_path, monkeypatch)
-
-
-def test_every_kind_of_window_has_an_accepted_example(tmp_path: Path) -> None:
-    explained = keys_in(section("aggregate").split("A window is one of these")[1])
-    assert set(explained) == {"tumbling", "hopping", "every", "session", "offset", "timezone"}
-    for key, example in explained.items():
-        tumbling = {"tumbling": "1 h"}
-        besides = {
-            "every": {"hopping": "1 min"},
-            "hopping": {"every": "10 s"},
-            "offset": tumbling,
-            "timezone": tumbling,
-        }
-        window = besides.get(key, {}) | tomllib.loads(f"{key} = {example}")
-        table = example_of(Aggregate.kind) | {"window": window}
-        assert toml_operators.read_operator("x", "x", table, folder=tmp_path)[1] == []
-
-
-def test_every_key_of_emission_has_an_accepted_example(tmp_path: Path) -> None:
-    explained = keys_in(section("When an operator sends on"))
-    assert set(explained) == EMISSION
-    for key, example in explained.items():
-        beside = {"strategy": "periodic"} if key == "interval" else {}
-        table = example_of(KeyedTable.kind) | beside | tomllib.loads(f"{key} = {example}")
-        assert toml_operators.read_operator("x", "x", table, folder=tmp_path)[1] == []
+@pytest.mark.parametrize("key", WINDOW_FORM.keys, ids=lambda key: key.name)
+def test_every_key_of_windows_has_an_accepted_example(key: Key[Any]) -> None:
+    # Windows on a local clock have their length there.
+    tumbling = {"tumbling": "1 h"}
+    assert WINDOW_FORM.read("x.toml", "window", with_key(tumbling, WINDOW_FORM, key, key.example_value)).mistakes == []
 
 
 def test_every_key_of_spark_has_an_accepted_example() -> None:
@@ -232,25 +115,19 @@ def mistaken(table: dict[str, Any], folder: Path) -> set[str]:
     return {mistake.key.removeprefix("operators.x.").split(".")[0] for mistake in mistakes}
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_a_wrong_value_hides_neither_another_one_nor_an_unknown_key(kind: str, tmp_path: Path) -> None:
-    for name in ("readings.avsc", "readings.desc", "alerts.avsc"):
-        (tmp_path / name).write_text("{}")
-    explained = keys_in(section(kind).split("A window is one of these")[0])
-    if "strategy" in explained:
-        explained |= keys_in(section("When an operator sends on"))
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_a_wrong_value_hides_neither_another_one_nor_an_unknown_key(kind: TableKind, files: Path) -> None:
     hidden = []
-    for key, example in explained.items():
-        table = example_of(kind) | NOT_TOGETHER.get((kind, key), {}) | tomllib.loads(f"{key} = {example}")
-        good = {name: value for name, value in table.items() if value is not None}
-        others = {name: [[]] for name in good if name not in {key, "kind"}} | {"zzzzzzzz": 1}
+    for key in kind.keys:
+        good = with_example(kind, key)
+        others = {name: [[]] for name in good if name not in {key.name, "kind"}} | {"zzzzzzzz": 1}
         for other, second in others.items():
-            if (key, other) in OF_OTHER_KEYS or other not in mistaken(good | {other: second}, tmp_path):
+            if (key.name, other) in OF_OTHER_KEYS or other not in mistaken(good | {other: second}, files):
                 continue
             for first in WRONG_VALUES:
-                if key in mistaken(good | {key: first}, tmp_path):
-                    told = mistaken(good | {key: first, other: second}, tmp_path)
-                    hidden += [(key, first, other)] if not {key, other} <= told else []
+                if key.name in mistaken(good | {key.name: first}, files):
+                    told = mistaken(good | {key.name: first, other: second}, files)
+                    hidden += [(key.name, first, other)] if not {key.name, other} <= told else []
     assert hidden == []
 
 

@@ -144,7 +144,7 @@ def test_a_given_name_is_taken_before_that_of_a_source():
     [
         ("flight_events", {"bound": "3"}, "operators.flight_events.bound: is '3', which has no known unit"),
         ("flight_events", {"bond": "3 s"}, "flight_events.bond: is not a valid key here; did you mean bound"),
-        ("flight_events", {"topic": 7}, 'operators.flight_events.topic: is 7; write topic = "events"'),
+        ("flight_events", {"topic": 7}, 'operators.flight_events.topic: is 7; write topic = "readings"'),
         ("flight_events", {"timestamp": "flight"}, "flight_events.timestamp: is 'flight'; name a field of type"),
         ("flight_events", {"fields": "flight text"}, "flight_events.fields: has 'flight text'; write `name type`"),
         ("flight_events", {"fields": "at bigint from"}, "where the record has another name, `name type from its"),
@@ -162,12 +162,12 @@ def test_a_given_name_is_taken_before_that_of_a_source():
         (
             "flight_events",
             {"topic": None, "delta": "outside/flights", "max_records": 5},
-            "flight_events.max_records: is set, but the source reads no topic; leave it out",
+            "flight_events.max_records: is 5, but there is no topic or topics; leave it out: a table",
         ),
         (
             "flight_events",
             {"max_files": 5},
-            "flight_events.max_files: is set, but the source reads a topic; leave it out, or write max_records",
+            "flight_events.max_files: is 5, but there is no delta or files; leave it out: a topic has max_records",
         ),
         (
             "flight_events",
@@ -187,12 +187,12 @@ def test_a_given_name_is_taken_before_that_of_a_source():
         (
             "flight_events",
             {"key": None, "tombstone_time": {"header": "at"}},
-            "flight_events.tombstone_time: is set, but a source without a key has no tombstones; write key =",
+            "flight_events.tombstone_time: is {'header': 'at'}, but there is no key; leave it out, or write key =",
         ),
         (
             "flight_events",
             {"key": "flight", "timestamp": None, "tombstone_time": {"header": "at"}},
-            "flight_events.tombstone_time: is set, but the other records have the time of Kafka",
+            "flight_events.tombstone_time: is {'header': 'at'}, but there is no timestamp; leave it out, or write",
         ),
         ("flight_events", {"key": "flight", "tombstone_time": {"headr": "at"}}, "flight_events.tombstone_time"),
         ("flight_events", {"nan": "drop"}, "flight_events.nan: is 'drop'; use one of keep, quarantine"),
@@ -205,7 +205,7 @@ def test_a_given_name_is_taken_before_that_of_a_source():
         ("flight_events", {"written_by": [7]}, 'flight_events.written_by: is [7]; write written_by = "flights/status"'),
         ("flight_updates", {"input": "nobody"}, "operators.flight_updates: reads 'nobody', which does not exist"),
         ("flight_updates", {"input": "flight_weather"}, "operators: form a cycle: "),
-        ("flight_status", {"key": []}, 'operators.flight_status.key: is []; write key = ["id"]'),
+        ("flight_status", {"key": []}, 'operators.flight_status.key: is []; write key = ["device"]'),
         ("flight_status", {"rule": "newer"}, "operators.flight_status.rule: is 'newer'; use one of strictly_newer"),
         ("flight_weather", {"table": "flight_updates"}, "operators.flight_weather.table: is the map 'flight_updates'"),
         ("carrier_state", {"aggregates": {"worst": "max(delay_min)"}}, 'is "max(delay_min)", which cannot retract'),
@@ -214,7 +214,7 @@ def test_a_given_name_is_taken_before_that_of_a_source():
         ("flight_events", {"idle_after": "0 s"}, "idle_after: is '0 s'; write a length above 0"),
         ("weather", {"topic": "flight_events"}, "weather.topic: is already read by 'flight_events'; read"),
         ("flight_updates", {"select": {"_timestamp_ms": "1"}}, "select._timestamp_ms: is not a valid column name"),
-        ("by_carrier", {"partitions": 0}, "operators.by_carrier.partitions: is 0; use 1 or more"),
+        ("by_carrier", {"partitions": 0}, "operators.by_carrier.partitions: is 0; write 1 or more"),
         ("carrier_delays", {"sub_topology": "other"}, "give one sub-topology the names carriers and other; keep one"),
     ],
 )  # fmt: skip

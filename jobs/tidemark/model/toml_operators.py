@@ -7,16 +7,30 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 from tidemark.errors import InvalidSpec
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.registry import KINDS
-from tidemark.model.settings.toml_keys import Keys, mistakes_with_each, read_whole
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import MistakenKey, TableForm, TableKind, optional, required
 from tidemark.model.settings.value_types import IDENTIFIER
 from tidemark.model.tables.catalog import TABLES
 
+KIND = required(
+    "kind",
+    value_types.word(KINDS),
+    example='"source"',
+    meaning="what the operator does; each kind has keys of its own",
+)
+SUB_TOPOLOGY = optional(
+    "sub_topology",
+    value_types.name(),
+    example='"status"',
+    without="that of an operator that is connected with it, or else the name of the query's first source",
+    meaning="the name of the streaming query that runs it",
+)
 RESERVED = frozenset(
     {
         *("source", "partition", "offset", "key", "value", "headers", "deleted", "timestamp_ms", "reason"),
@@ -26,27 +40,40 @@ RESERVED = frozenset(
 """Names of columns between a source and an operator."""
 
 
+@cache
+def operator_form() -> TableForm:
+    """Returns the table of an operator.
+
+    It is made when it is needed first: modules with kinds of other packages import others that import this one.
+    """
+    kinds = []
+    for word, kind in KINDS.items():
+        own = TableKind(name=word, key=KIND.name, word=word, keys=kind.keys, one_of=kind.one_of, rules=kind.rules)
+        kinds.append(own)
+    return TableForm(keys=(KIND, SUB_TOPOLOGY), kinds=tuple(kinds))
+
+
 def read_operator(
-    file: str, name: str, content: Any, *, folder: Path | None
+    file: str, name: str, content: object, *, folder: Path | None
 ) -> tuple[Operator | None, list[InvalidSpec]]:
     """Reads the operator *name* of *file*, with every mistake in it.
 
-    *content* is its table. Schema files are looked for in *folder*.
+    *content* is its table. Schema files are looked for in *folder*. Of a table with mistakes the operator serves to
+    find further ones; None where it cannot be made.
     """
-    table = content if isinstance(content, dict) else {}
-    keys = Keys(file, f"operators.{name}", table)
-
-    def read(keys: Keys) -> Operator:
-        kind = KINDS[keys.word("kind", KINDS)]
-        stream = keys.name("sub_topology", "status", None)
-        return kind.read(keys, {"name": name, "sub_topology": stream}, folder)
-
+    form, at = operator_form(), f"operators.{name}"
+    values = form.read(file, at, content, folder=folder)
+    if mistake := name_mistake(name):
+        return None, [InvalidSpec.at(file, at, *mistake), *values.mistakes]
+    if values.kind is None:
+        return None, values.mistakes
+    known = values.repaired(form) if values.mistakes else values
     try:
-        _refuse_name(file, name, keys)
-        keys.word("kind", KINDS)
+        return KINDS[values.kind.name].read(known, {"name": name, "sub_topology": known[SUB_TOPOLOGY]}), values.mistakes
     except InvalidSpec as error:
-        return None, [error, *mistakes_with_each(file, keys.at, table, "kind", KINDS, read)]
-    return read_whole(file, keys.at, table, read)
+        return None, values.mistakes or [error]
+    except MistakenKey:
+        return None, values.mistakes
 
 
 def mistakes_of(name: str, mistakes: Iterable[InvalidSpec]) -> list[InvalidSpec]:
@@ -75,8 +102,3 @@ def name_mistake(name: str) -> tuple[str, str] | None:
     if name in TABLES or name.startswith("hop_") or name in RESERVED:
         return "is reserved for a table or column of Tidemark", "choose another name"
     return None
-
-
-def _refuse_name(file: str, name: str, keys: Keys) -> None:
-    if mistake := name_mistake(name):
-        raise InvalidSpec.at(file, keys.at, *mistake)

@@ -5,7 +5,6 @@ docs/topologies.md lists the keys.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 from tidemark.collecting import index_by_name, names_in, outside
 from tidemark.errors import InvalidSpec
 from tidemark.graph import cycle_in, inverted, reached
+from tidemark.model import topology_keys
 from tidemark.model.kinds.kafka_end import KafkaEnd
 from tidemark.model.kinds.operator import DeclaredOperator, Level, Operator
 from tidemark.model.kinds.registry import HandingOut, Reading
@@ -32,21 +32,26 @@ from tidemark.model.operator_graph import (
     with_inputs,
     without_cycles,
 )
-from tidemark.model.project.connections import DEFAULT, EXAMPLE, Clusters, read_clusters, shared_clusters
-from tidemark.model.project.registries import EXAMPLE as REGISTRY_EXAMPLE
+from tidemark.model.project.connections import (
+    DEFAULT,
+    EXAMPLE,
+    KAFKA,
+    REGISTRY,
+    REGISTRY_EXAMPLE,
+    Clusters,
+    read_clusters,
+    shared_clusters,
+)
 from tidemark.model.project.registries import Registries, read_registries, shared_registries
 from tidemark.model.project.spark_settings import DeployMode, SparkSettings, read_spark
-from tidemark.model.settings.retention import Retention, read_retention
-from tidemark.model.settings.toml_keys import Keys, read_toml, read_whole
+from tidemark.model.settings.retention import Retention
+from tidemark.model.settings.toml_keys import read_toml, read_whole
 from tidemark.model.settings.windows import Windows
 from tidemark.model.toml_operators import misshapen, mistakes_of, read_operator
+from tidemark.model.topology_keys import MAX_HELD, OPERATORS, SPARK
 from tidemark.semantics.strategy import Strategy
 
 T = TypeVar("T")
-
-GROUP_PREFIX = "tidemark"
-"""How the names of consumer groups begin by default."""
-_GROUP_PREFIX = re.compile(r"[a-zA-Z0-9._-]{1,100}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,11 +155,6 @@ OWN = "own"
 """In place of a driver's name: each stream has its own process."""
 EVERY = ""
 """In place of a sub-topology's name: all that are not named."""
-MAX_HELD = 50_000
-"""Most records of a source that wait for slower partitions.
-
-It is a quarter of a full batch, 10 to 50 MB of memory.
-"""
 
 
 @dataclass(frozen=True)
@@ -458,17 +458,20 @@ def parse_part(
     It also returns all mistakes. The part serves to find mistakes in its columns and SQL, and for nothing else; None
     where nothing is left.
     """
-    settings, mistakes = read_whole(file, "", content, partial(_settings, file))
-    if settings is None:
+    written = topology_keys.FORM.read(file, "", content, examples={OPERATORS.name: OPERATORS.meaning})
+    mistakes = [*written.mistakes]
+    values = written.repaired(topology_keys.FORM)
+    spark, wrong_settings = _spark(file, values.get(SPARK, {}))
+    clusters, wrong_clusters = _connected(
+        partial(read_clusters, file, values.get(KAFKA, {}), folder), shared_clusters, folder
+    )
+    registries, wrong_registries = _connected(
+        partial(read_registries, file, values.get(REGISTRY, {}), folder), shared_registries, folder
+    )
+    mistakes += [*wrong_settings, *wrong_clusters, *wrong_registries]
+    tables = content.get(OPERATORS.name)
+    if not isinstance(tables, dict):
         return None, mistakes
-    tables = settings.pop("operators")
-    settings["clusters"], wrong_clusters = _connected(
-        partial(read_clusters, file, settings.pop("kafka"), folder), shared_clusters, folder
-    )
-    settings["registries"], wrong_registries = _connected(
-        partial(read_registries, file, settings.pop("registry"), folder), shared_registries, folder
-    )
-    mistakes += [*wrong_clusters, *wrong_registries]
     all_read: list[Operator] = []
     operators: dict[str, Operator] = {}
     vague: dict[str, Operator] = {}
@@ -484,9 +487,9 @@ def parse_part(
             vague[key] = operator
     # Without all of the connections it is not known which there are.
     if not wrong_clusters:
-        mistakes += _unknown_clusters(file, all_read, settings["clusters"])
+        mistakes += _unknown_clusters(file, all_read, clusters)
     if not wrong_registries:
-        mistakes += _unknown_registries(file, all_read, settings["registries"])
+        mistakes += _unknown_registries(file, all_read, registries)
     mistakes += unknown_inputs(file, {**operators, **vague}, tables)
     whole, cycles = without_cycles(file, with_inputs(operators))
     whole = {**whole, **_reading(whole, vague)}
@@ -503,8 +506,15 @@ def parse_part(
         others = {name: o for name, o in whole.items() if name not in sound and _is_looked_at(o, mistakes)}
         part = completed(sorted_by_inputs({**sound, **_reading(sound, others)}).values())
         subs = _sub_topologies(file, part)
-        mistakes += _unknown_shards(file, subs, settings["shards"])
-        return Topology(sub_topologies=subs, file=file, **settings), mistakes
+        topology = Topology(
+            sub_topologies=subs,
+            spark=spark,
+            clusters=clusters,
+            registries=registries,
+            file=file,
+            **topology_keys.settings_of(values),
+        )
+        return topology, [*mistakes, *_unknown_shards(file, subs, topology.shards)]
     except InvalidSpec as error:
         return None, [*mistakes, error]
 
@@ -535,50 +545,12 @@ def _unknown_shards(file: str, subs: Iterable[SubTopology], shards: Mapping[str,
     return [InvalidSpec.at(file, f"shards.{name}", "is not a sub-topology", remedy) for name in unknown]
 
 
-def _settings(file: str, keys: Keys) -> dict[str, Any]:
-    """Reads all settings by field of `Topology`.
-
-    Tables of operators and connections are returned as they are written.
-    """
-    max_drift_ms = keys.duration("max_drift", "1 min", None)
-    max_held = keys.count("max_held", "10_000", MAX_HELD)
-    if max_drift_ms is None and "max_held" in keys.content:
-        problem = "is set, but nothing is held without max_drift"
-        keys.fail("max_held", problem, 'write max_drift = "1 min", or leave it out', beside="max_drift")
-    return {
-        "name": keys.name("name", "flights"),
-        "owner": keys.text("owner", "airside", "tidemark"),
-        "check_every_ms": keys.duration("check_every", "10 min", 600_000),
-        "consumer_groups": _consumer_groups(keys),
-        "driver": keys.name("driver", "small", None),
-        "level": keys.choice("level", Level, Level.INFO),
-        "window_ms": keys.duration("window", "10 s", 10_000),
-        "trigger_ms": keys.duration("trigger", "1 s", 1_000),
-        "max_drift_ms": max_drift_ms,
-        "max_held": max_held,
-        "shards": keys.counts("shards", "4"),
-        "flush_batches": keys.count("flush_batches", "50", 50),
-        "flush_keys": keys.count("flush_keys", "50_000", 50_000),
-        "facts_every_ms": keys.duration("facts_every", "10 s", 30_000, zero=True),
-        "max_outstanding_windows": keys.count("max_outstanding_windows", "1_000", 1_000),
-        "retention": read_retention(file, keys.get("retention", dict, '{ facts = "30 d" }', {})),
-        "spark": read_spark(file, keys.get("spark", dict, '{ memory = "2g" }', {})),
-        "kafka": keys.get("kafka", dict, f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}', {}),
-        "registry": keys.get("registry", dict, f'{{ main = {{ url = "{REGISTRY_EXAMPLE}" }} }}', {}),
-        "operators": keys.get("operators", dict, "a table per operator: [operators.NAME]"),
-    }
-
-
-def _consumer_groups(keys: Keys) -> str | None:
-    """Reads how the names of the consumer groups begin; None: there are none."""
-    form = {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": f"^{_GROUP_PREFIX.pattern}$"}]}
-    value = keys.get("consumer_groups", (bool, str), "true", False, form=form)
-    if isinstance(value, bool):
-        return GROUP_PREFIX if value else None
-    if not _GROUP_PREFIX.fullmatch(value):
-        remedy = f'use letters, digits, ".", "_" and "-", or write true for the groups {GROUP_PREFIX}-TOPOLOGY-STREAM'
-        keys.fail("consumer_groups", f"is {value!r}", remedy)
-    return str(value)
+def _spark(file: str, table: Mapping[str, Any]) -> tuple[SparkSettings, list[InvalidSpec]]:
+    """Returns the settings in the *table* `spark`, with all mistakes in it."""
+    settings, mistakes = read_whole(
+        file, "", {SPARK.name: table}, lambda keys: read_spark(file, keys.get(SPARK.name, dict, SPARK.example, {}))
+    )
+    return settings or SparkSettings(), mistakes
 
 
 def consumer_group(prefix: str | None, topology: str, sub_topology: str) -> str | None:

@@ -11,7 +11,7 @@ from tidemark.kernels.records.arrivals import with_future
 from tidemark.kernels.records.json_fields import json_fields
 from tidemark.kernels.records.marks import MARK
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.toml_operators import read_operator
 from tidemark.sampling.disorder import behind_ms
 from tidemark.sampling.topic_sample import SampledRecord, TopicSample
 from tidemark.stream.read import parsing
@@ -51,8 +51,10 @@ def parse_sample(source: Source, sample: TopicSample, now_ms: int, schemas: Sche
 
 def source_of(fields: Iterable[str], **keys: str) -> Source:
     """Returns the source of a topic with *fields* and further *keys*, all as a topology's file has them."""
-    table = {"topic": "sampled", "fields": ", ".join(fields), "bound": "0 s", **keys}
-    return Source.read(Keys("", "", table), {"name": "records", "sub_topology": None}, None)
+    table = {"kind": Source.kind, "topic": "sampled", "fields": ", ".join(fields), "bound": "0 s", **keys}
+    source, mistakes = read_operator("", "records", table, folder=None)
+    assert isinstance(source, Source), mistakes
+    return source
 
 
 def is_read(source: Source, records: Sequence[SampledRecord]) -> list[bool]:

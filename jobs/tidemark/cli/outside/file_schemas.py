@@ -1,6 +1,6 @@
 """Derives JSON Schemas of files from the declarations of their keys.
 
-SLAs, channels and connections are declared as data (settings/declared_tables.py). What else a topology file has is not:
+Topologies, SLAs, channels and connections are declared as data (settings/declared_tables.py). Spark's settings are not:
 there the parser itself reads small files, in which each key that it asks for is written with its example, and with each
 of its words, until none shows a new key. So a new key is in the schema without a second place. A schema does not
 compare values of several keys, or names with other tables: `tidemark check` does.
@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tidemark.errors import InvalidSpec
-from tidemark.model import topology
-from tidemark.model.kinds.registry import KINDS
+from tidemark.model import topology_keys
 from tidemark.model.project import connections, registries
+from tidemark.model.project.spark_settings import read_spark
 from tidemark.model.settings.declared_tables import Key
 from tidemark.model.settings.toml_keys import ASKING, Declaration, Keys, Reading, observed
 from tidemark.model.settings.value_types import IDENTIFIER, Form
 from tidemark.model.slas import channel_spec, sla_keys, sla_spec
+from tidemark.model.toml_operators import operator_form
+from tidemark.model.topology_keys import OPERATORS, SPARK
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-KIND = "kind"
-"""The key whose word decides the form of others."""
 NAME = "example"
 """Name of the topology, operator, SLA or channel that is tried."""
 MOST_CORRECTIONS = 30
@@ -43,7 +43,6 @@ class Trial(NamedTuple):
 
     content: Mapping[str, Any]
     asked: Mapping[str, Declaration]
-    alternatives: Sequence[tuple[str, ...]]
     is_whole: bool
 
 
@@ -89,9 +88,13 @@ def schema_of(file: str) -> Form:
 
 
 def _topology_file() -> Form:
-    starts = [{"name": NAME, "operators": {NAME: {KIND: kind}}} for kind in KINDS]
-    form = _table(_trials(lambda content: topology.parse_part(content, file=NAME), starts), "")
-    return {**form, "properties": {**form["properties"], **_connections()}}
+    """Returns the form of a file of a topology."""
+    form = topology_keys.FORM.schema
+    trials = _trials(lambda content: read_spark(NAME, content.get(SPARK.name, {})), [{SPARK.name: {}}])
+    spark = _value(trials, SPARK.name, [Declaration(SPARK.example, is_optional=True, form=SPARK.of_type.form)])
+    inside = {OPERATORS.name: _tables(operator_form().schema), SPARK.name: spark}
+    described = {name: {**form["properties"][name], **tables} for name, tables in inside.items()}
+    return {**form, "properties": {**form["properties"], **described, **_connections()}}
 
 
 def _connections() -> Mapping[str, Form]:
@@ -151,7 +154,7 @@ def _trials(parse: Callable[[Content], object], starts: Iterable[Content]) -> Tr
     while waiting:
         content, tables, is_whole = _corrected(parse, waiting.pop())
         for at, keys in tables.items():
-            trial = Trial(keys.content, dict(keys.asked), tuple(keys.alternatives), is_whole)
+            trial = Trial(keys.content, dict(keys.asked), is_whole)
             # Most files differ in one table alone.
             context = f"{_context(content, at)} {at}"
             if (signature := f"{context} {keys.content} {is_whole}") in trials[at]:
@@ -161,8 +164,7 @@ def _trials(parse: Callable[[Content], object], starts: Iterable[Content]) -> Tr
                 candidate = f"{context} {key} {value!r}"
                 if candidate not in tried:
                     tried.add(candidate)
-                    others = {name for group in keys.alternatives if key in group for name in group}
-                    kept = {name: each for name, each in keys.content.items() if name not in {key, *others}}
+                    kept = {name: each for name, each in keys.content.items() if name != key}
                     waiting.append(_with(content, at, kept if value is None else {**kept, key: value}))
     return {at: [*each.values()] for at, each in trials.items()}
 
@@ -270,25 +272,13 @@ def _context(content: Any, at: str) -> list[Any]:
     for step in _steps(at):
         content = content[step] if isinstance(step, int) or step in content else {}
         if isinstance(content, dict):
-            words += [content.get(key) for key in (KIND, *ASKING)]
+            words += [content.get(key) for key in ASKING]
     return words
 
 
 def _table(trials: Trials, at: str) -> Form:
     """Returns the form of the table at the dotted place *at*."""
-    kinds = next((trial.asked[KIND].form.get("enum") for trial in trials[at] if KIND in trial.asked), None)
-    if kinds is None:
-        return _of_one_kind(trials, at, trials[at])
-    by_kind = []
-    for kind in kinds:
-        own = [trial for trial in trials[at] if trial.content.get(KIND) == kind]
-        condition = {"properties": {KIND: {"const": kind}}, "required": [KIND]}
-        by_kind.append({"if": condition, "then": _of_one_kind(trials, at, own)})
-    return {"type": "object", "properties": {KIND: {"enum": kinds}}, "required": [KIND], "allOf": by_kind}
-
-
-def _of_one_kind(trials: Trials, at: str, own: Sequence[Trial]) -> Form:
-    """Returns the form of the tables *own* at *at*."""
+    own = trials[at]
     declared: dict[str, list[Declaration]] = defaultdict(list)
     for trial in own:
         for key, each in trial.asked.items():
@@ -309,12 +299,8 @@ def _of_one_kind(trials: Trials, at: str, own: Sequence[Trial]) -> Form:
         unknown = [key not in trial.asked for trial in whole]
         if not all(unknown):
             rules += _rule(conditions, [key], unknown, {"not": {"required": [key]}})
-        if not any(key in group for trial in whole for group in trial.alternatives):
-            required = [key in trial.asked and not trial.asked[key].is_optional for trial in whole]
-            rules += _rule(conditions, [key], required, {"required": [key]})
-    for group in {group: None for trial in whole for group in trial.alternatives}:
-        one: Form = {"oneOf": [{"required": [key]} for key in group]}
-        rules += _rule(conditions, group, [group in trial.alternatives for trial in whole], one)
+        required = [key in trial.asked and not trial.asked[key].is_optional for trial in whole]
+        rules += _rule(conditions, [key], required, {"required": [key]})
     return {**form, "allOf": rules} if rules else form
 
 

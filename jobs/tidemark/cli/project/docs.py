@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -21,9 +21,14 @@ from tidemark.model.checks import CONDITIONS, SUMS, ConditionKind
 from tidemark.model.measures.registry import MEASURES
 from tidemark.model.project import connections, registries
 from tidemark.model.project.files import CHECKOUT
-from tidemark.model.settings.declared_tables import Key, TableKind
+from tidemark.model.settings import emission, retention
+from tidemark.model.settings.declared_tables import Key, TableForm, TableKind
+from tidemark.model.settings.windows import WINDOW_FORM
 from tidemark.model.slas import channel_spec, sla_keys
 from tidemark.model.tables.catalog import HOP, TABLES, Column, Table
+from tidemark.model.toml_operators import operator_form
+from tidemark.model.topology_keys import FORM as TOPOLOGY
+from tidemark.model.topology_keys import OPERATORS
 from tidemark.query import kafka_metrics
 from tidemark.storage.warehouse import View, views
 from tidemark.stream.write.sink_columns import BOUNDS, TIDEMARKS_OWN, WHY
@@ -90,6 +95,7 @@ OF_KEYS = """\
 |---|---|---|---|---|
 """
 EVERY = "every kind"
+NUMBERS = {2: "two", 3: "three", 4: "four"}
 """The mark in a page for keys of tables of every kind."""
 
 
@@ -133,21 +139,20 @@ def owners() -> str:
 def channels() -> str:
     """Returns the text of docs/channels.md, with the keys as they are declared."""
     form = channel_spec.FORM
-    return _with_keys("channels.md", {EVERY: form.keys, **{kind.name: kind.keys for kind in form.kinds}})
+    return _with_keys("channels.md", {EVERY: TableForm(keys=form.keys), **_kinds(form)})
 
 
 def slas() -> str:
     """Returns the text of docs/alerts.md, with the keys of SLAs as they are declared."""
     form = sla_keys.form()
-    of_measures = [_told_of(kinds, key) for key, kinds in form.kinds_by_key.items()]
-    inner = {key.name: key.inner.keys for key in (sla_keys.OBJECTIVE, sla_keys.HOURS) if key.inner}
-    return _with_keys("alerts.md", {EVERY: form.keys, "measures": of_measures, **inner})
+    of_measures = TableForm(keys=tuple(_told_of(kinds, key) for key, kinds in form.kinds_by_key.items()))
+    inner = {key.name: key.inner for key in (sla_keys.OBJECTIVE, sla_keys.HOURS) if key.inner}
+    return _with_keys("alerts.md", {EVERY: TableForm(keys=form.keys), "measures": of_measures, **inner})
 
 
 def connection_keys() -> str:
     """Returns the text of docs/connections.md, with the keys of clusters and registries as they are declared."""
-    tables = {"a cluster": connections.CLUSTER.keys, "a registry": registries.FORM.keys}
-    return _with_keys("connections.md", tables)
+    return _with_keys("connections.md", {"a cluster": connections.CLUSTER, "a registry": registries.FORM})
 
 
 def _told_of(kinds: Iterable[TableKind], key: Key[Any]) -> Key[Any]:
@@ -156,29 +161,58 @@ def _told_of(kinds: Iterable[TableKind], key: Key[Any]) -> Key[Any]:
     return replace(key, meaning=f"for {words}: {key.meaning}") if words else key
 
 
-def _with_keys(name: str, tables: Mapping[str, Iterable[Key[Any]]]) -> str:
-    """Returns the text of the page *name* with the *tables* of keys between their marks."""
+def topologies() -> str:
+    """Returns the text of docs/topologies.md, with the keys as they are declared."""
+    tables: dict[str, TableForm | TableKind] = {
+        "the topology": replace(TOPOLOGY, keys=tuple(key for key in TOPOLOGY.keys if key is not OPERATORS)),
+        "windows": WINDOW_FORM,
+        "emission": TableForm(keys=emission.PAGE.all),
+    }
+    # What a strategy has beside it is explained once.
+    elsewhere = {key.name for key in emission.PAGE.all} - {emission.STRATEGY.name}
+    for name, kind in _kinds(operator_form()).items():
+        tables[name] = replace(kind, keys=tuple(key for key in kind.keys if key.name not in elsewhere))
+    return _with_keys("topologies.md", tables)
+
+
+def maintenance() -> str:
+    """Returns the text of docs/maintenance.md, with the keys as they are declared."""
+    return _with_keys("maintenance.md", {"retention": retention.FORM})
+
+
+def _kinds(form: TableForm) -> dict[str, TableKind]:
+    return {kind.name: kind for kind in form.kinds}
+
+
+def _with_keys(name: str, tables: Mapping[str, TableForm | TableKind]) -> str:
+    """Returns the text of the page *name* with the keys of *tables* between their marks."""
     page = (CHECKOUT / "docs" / name).read_text(encoding="utf-8")
-    for mark, keys in tables.items():
+    for mark, table in tables.items():
         begin, end = f"<!-- keys of {mark}: begin -->\n", f"<!-- keys of {mark}: end -->\n"
         head, begins, rest = page.partition(begin)
         _, ends, tail = rest.partition(end)
         if not (begins and ends):
             msg = f"{name} has no place for the keys of {mark}; write the lines {begin.strip()} and {end.strip()}"
             raise InvalidArgument(msg)
-        page = f"{head}{begin}{OF_KEYS}{''.join(map(_row, keys))}{end}{tail}"
+        rows = "".join(_row(key, table.one_of) for key in table.keys)
+        page = f"{head}{begin}{OF_KEYS}{rows}{end}{tail}"
     return page
 
 
-def _row(key: Key[Any]) -> str:
-    return f"| `{key.name}` | `{key.example}` | {key.of_type.word} | {_without(key)} | {key.meaning} |\n"
+def _row(key: Key[Any], groups: Iterable[Sequence[Key[Any]]]) -> str:
+    return f"| `{key.name}` | `{key.example}` | {key.of_type.word} | {_without(key, groups)} | {key.meaning} |\n"
 
 
-def _without(key: Key[Any]) -> str:
-    """Returns what a table without *key* means."""
+def _without(key: Key[Any], groups: Iterable[Sequence[Key[Any]]]) -> str:
+    """Returns what a table without *key* means, of which it has exactly one of each of *groups*."""
     if key.is_required:
         return "required"
-    return f"`{key.default_text}`" if key.default_text else key.without
+    if group := next((group for group in groups if key in group), None):
+        return f"one of the {NUMBERS[len(group)]}"
+    if key.required_if is None:
+        return f"`{key.default_text}`" if key.default_text else key.without
+    required = f"required with {key.required_if.conditions[0].for_pages}"
+    return required if key.without == "none" else f"{key.without}; {required}"
 
 
 def dictionary() -> str:
@@ -298,6 +332,8 @@ PAGES = MappingProxyType(
         "channels.md": channels,
         "alerts.md": slas,
         "connections.md": connection_keys,
+        "topologies.md": topologies,
+        "maintenance.md": maintenance,
     }
 )
 """The pages of docs/ that this command writes, with what returns their text."""

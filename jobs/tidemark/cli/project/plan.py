@@ -21,7 +21,8 @@ from tidemark.collecting import names_in
 from tidemark.errors import TidemarkError
 from tidemark.facts.fact_tables import RECENT_MS, FactTables, stored_in
 from tidemark.facts.versions import rows_in_log
-from tidemark.model.kinds.source import EARLIEST, Source
+from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.source_place import EARLIEST
 from tidemark.model.project.connections import LOCAL
 from tidemark.model.project.layout import Layout
 from tidemark.model.settings.intervals import iso

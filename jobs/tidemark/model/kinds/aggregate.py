@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import KAFKA_KEY, DeclaredOperator, Mistake, Operator
+from tidemark.model.kinds.operator import INPUT, KAFKA_KEY, DeclaredOperator, Mistake, Operator
 from tidemark.model.kinds.repartition import Repartition
+from tidemark.model.settings import value_types
 from tidemark.model.settings.aggregate_functions import AGGREGATE_FUNCTIONS, parsed_call
-from tidemark.model.settings.emission import Emission, read_emission
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.conditions import given, needs
+from tidemark.model.settings.declared_tables import Key, Values, inner_table, optional, required
+from tidemark.model.settings.emission import HOW_TO_SEND, STRATEGY, Emission, emission_keys
+from tidemark.model.settings.value_types import refuse
 from tidemark.model.settings.window_columns import (
     END,
     START,
@@ -21,12 +23,94 @@ from tidemark.model.settings.window_columns import (
     bounds_among,
     selected_bounds,
 )
-from tidemark.model.settings.windows import Windows, read_complete, read_windows
+from tidemark.model.settings.windows import COMPLETE, SESSION, WINDOW_FORM, Windows, intervals_of, windows_of
 from tidemark.semantics.change import Rule
 from tidemark.semantics.completeness import Intervals
 
 SAME_INSTANT = Emission(rule=Rule.SAME_INSTANT)
 """The default emission of an aggregate."""
+
+
+def _calls(texts: Mapping[str, str], *_: str) -> Mapping[str, tuple[str, str]]:
+    """Returns function and column of each aggregate, by name."""
+    calls: dict[str, tuple[str, str]] = {}
+    for name, text in texts.items():
+        call = parsed_call(text)
+        if call is None:
+            calls_of_columns = ", ".join(f"{function}(column)" for function in AGGREGATE_FUNCTIONS)
+            refuse(f"is {text!r}, which cannot be merged", f"use count(*) or {calls_of_columns}", part=name)
+        calls[name] = call
+    return MappingProxyType(calls)
+
+
+KEY = optional(
+    "key",
+    value_types.texts(),
+    example='["device"]',
+    meaning=(
+        "columns to group by. Downstream of a `repartition` leave this key out: the columns are those of the "
+        "repartition"
+    ),
+)
+AGGREGATES = required(
+    "aggregates",
+    value_types.columns().then(_calls),
+    example='{ n = "count(*)", mean = "avg(temp_c)" }',
+    meaning=(
+        "`count(*)`, and of a column `count`, `sum`, `avg`, `min`, `max`, `first`, `last` (by record time) and "
+        "`approx_distinct` (error 1.6 %). Only `count(*)` counts nulls"
+    ),
+)
+SELECT = optional(
+    "select",
+    value_types.columns(),
+    example="""{ n = "n", kind = "case when mean > 20 then 'warm' else 'cold' end" }""",
+    without="the aggregates",
+    meaning=(
+        "the columns of the result, in SQL over the aggregates, the key, `window_start` and `window_end` (epoch ms)"
+    ),
+)
+WINDOW = inner_table(
+    "window",
+    WINDOW_FORM,
+    example='{ tumbling = "1 min" }',
+    meaning="the windows, see below. Without this key the aggregate covers all records since the start",
+)
+ALLOWED_LATENESS = optional(
+    "allowed_lateness",
+    value_types.length(zero=True),
+    example='"10 s"',
+    meaning=(
+        "how long after its end a window accepts late records and sends its result again. Then it is closed, and "
+        "later records go to `late_records`. Without it a window closes at its end. A longer value opens no "
+        "window that was closed before: its state was removed"
+    ),
+    needs=[needs(given(WINDOW))],
+)
+REOPEN_FOR = optional(
+    "reopen_for",
+    value_types.length(),
+    example='"1 d"',
+    meaning=(
+        "of tumbling and hopping windows: for how much longer, in record time, the states of closed windows are "
+        "kept, so that `tidemark requeue --late --reopen` can correct their results; see [below](#late-records). "
+        "Without it they are removed when the window closes. They cost memory and time at a restart"
+    ),
+    needs=[needs(given(WINDOW))],
+)
+EMISSION = emission_keys(replace(STRATEGY, example='"on_window_close"', meaning=HOW_TO_SEND), rule=Rule.SAME_INSTANT)
+
+
+def _refuse_the_end_of_no_window(values: Values) -> None:
+    if values[WINDOW] is None:
+        EMISSION.refuse_window_close(values)
+
+
+def _refuse_reopened_sessions(values: Values) -> None:
+    window = values[WINDOW]
+    if values[REOPEN_FOR] is not None and window is not None and window[SESSION] is not None:
+        remedy = 'leave it out, and give late records time with allowed_lateness = "1 d"'
+        values.fail(REOPEN_FOR, "is set for a session, whose bounds depend on all of its records", remedy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +122,18 @@ class Aggregate(DeclaredOperator):
     """
 
     kind: ClassVar[str] = "aggregate"
+    keys: ClassVar[tuple[Key[Any], ...]] = (
+        INPUT,
+        KEY,
+        AGGREGATES,
+        SELECT,
+        WINDOW,
+        ALLOWED_LATENESS,
+        REOPEN_FOR,
+        COMPLETE,
+        *EMISSION.all,
+    )
+    rules: ClassVar[tuple[Callable[[Values], object], ...]] = (_refuse_the_end_of_no_window, _refuse_reopened_sessions)
     keeps_keyed_state: ClassVar[bool] = True
     retracts: ClassVar[bool] = True
     shaping: ClassVar[frozenset[str]] = frozenset({"input", "key", "aggregates", "select", "window"})
@@ -119,31 +215,23 @@ class Aggregate(DeclaredOperator):
         return replace(self, key=of.key) if isinstance(of, Repartition) else self
 
     @classmethod
-    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
-        """Reads an aggregate from its table of the file."""
-        calls = _calls(keys)
-        windows = read_windows(keys)
+    def read(cls, values: Values, common: dict[str, Any]) -> Self:
+        """Makes an aggregate of the values of its table."""
+        calls = values[AGGREGATES]
         return cls(
             **common,
-            inputs=(keys.text("input", "by_group"),),
-            key=keys.names("key", '["group"]', ()),
-            windows=windows,
-            aggregates=MappingProxyType(calls),
-            select=keys.columns("select", '{ n = "n" }', {name: name for name in calls}),
-            emission=read_emission(keys, Rule.SAME_INSTANT, windowed=windows is not None),
-            complete=read_complete(keys),
+            inputs=(values[INPUT],),
+            key=values.get(KEY, ()),
+            windows=_windows(values),
+            aggregates=calls,
+            select=values.get(SELECT, {name: name for name in calls}),
+            emission=EMISSION.emission(values) or SAME_INSTANT,
+            complete=intervals_of(values[COMPLETE]),
         )
 
 
-def _calls(keys: Keys) -> dict[str, tuple[str, str]]:
-    """Reads function and column of each aggregate, by name."""
-    calls = {}
-    for name, text in keys.columns("aggregates", '{ n = "count(*)" }').items():
-        call = parsed_call(text)
-        if call is None:
-            calls_of_columns = ", ".join(f"{function}(column)" for function in AGGREGATE_FUNCTIONS)
-            keys.fail(
-                f"aggregates.{name}", f"is {text!r}, which cannot be merged", f"use count(*) or {calls_of_columns}"
-            )
-        calls[name] = call
-    return calls
+def _windows(values: Values) -> Windows | None:
+    window = values[WINDOW]
+    if window is None:
+        return None
+    return windows_of(window, allowed_lateness_ms=values[ALLOWED_LATENESS] or 0, reopen_for_ms=values[REOPEN_FOR])

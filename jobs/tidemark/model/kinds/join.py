@@ -4,13 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import DeclaredOperator, Mistake, Operator
+from tidemark.model.kinds.operator import INPUT, DeclaredOperator, Mistake, Operator
 from tidemark.model.kinds.table import KeyedTable
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import Key, Values, defaulted, optional, required
+from tidemark.model.settings.value_types import refuse
 from tidemark.model.settings.window_columns import WindowColumns
+
+
+def _how(word: str, *_: str) -> str:
+    if word not in {"left", "inner"}:
+        remedy = "use left (columns without a match are null) or inner (the record is dropped)"
+        refuse(f"is {word!r}", remedy)
+    return word
+
+
+TABLE = optional(
+    "table",
+    value_types.text(),
+    example='"device_now"',
+    meaning=(
+        "a `table` operator: joins the row that was valid at the record's time, among those that were read so far and "
+        "that `history` keeps. A source that feeds only such tables never holds the watermark back"
+    ),
+)
+DELTA = optional(
+    "delta",
+    value_types.text(),
+    example='"reference/devices"',
+    meaning=(
+        "a Delta table, relative to the warehouse: its newest version, [see below](#a-delta-table-that-others-write)"
+    ),
+)
+ON = required(
+    "on",
+    value_types.mapping(),
+    example='{ device = "device" }',
+    meaning="pairs of equal columns: of the record, and of the row",
+)
+HOW = defaulted(
+    "how",
+    value_types.text({"enum": ["left", "inner"]}).then(_how),
+    example='"inner"',
+    default="left",
+    meaning="`left`: null columns where there is no row; `inner`: drops the record",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +62,8 @@ class Join(DeclaredOperator):
     """
 
     kind: ClassVar[str] = "join"
+    keys: ClassVar[tuple[Key[Any], ...]] = (INPUT, TABLE, DELTA, ON, HOW)
+    one_of: ClassVar[tuple[tuple[Key[Any], ...], ...]] = ((TABLE, DELTA),)
     is_checked_in_part: ClassVar[bool] = False
     shaping: ClassVar[frozenset[str]] = frozenset({"input", "table", "delta", "on"})
 
@@ -69,13 +111,11 @@ class Join(DeclaredOperator):
             yield Mistake("table", f"is the {read[self.table].kind} {self.table!r}", "name a table")
 
     @classmethod
-    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
-        """Reads a join from its table of the file."""
-        place = keys.one_of({"table": "weather_now", "delta": "reference/airports"})
+    def read(cls, values: Values, common: dict[str, Any]) -> Self:
+        """Makes a join of the values of its table."""
+        table = values[TABLE]
         # A Delta table is no operator, and so no input.
-        inputs = (keys.text("input", "events"), *filter(None, [place.get("table")]))
-        how = keys.text("how", "left", "left", form={"enum": ["left", "inner"]})
-        if how not in {"left", "inner"}:
-            remedy = "use left (columns without a match are null) or inner (the record is dropped)"
-            keys.fail("how", f"is {how!r}", remedy)
-        return cls(**common, **place, inputs=inputs, on=keys.mapping("on", '{ id = "id" }'), inner=how == "inner")
+        inputs = (values[INPUT],) if table is None else (values[INPUT], table)
+        return cls(
+            **common, table=table, delta=values[DELTA], inputs=inputs, on=values[ON], inner=values[HOW] == "inner"
+        )

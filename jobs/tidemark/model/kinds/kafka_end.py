@@ -1,9 +1,9 @@
-"""An operator that may use a Kafka topic, and its keys."""
+"""An operator that may use a Kafka topic, and what its keys have in common."""
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any, Self
 from tidemark.extensions import OpenList
 from tidemark.model.kinds.operator import DeclaredOperator
 from tidemark.model.project.connections import DEFAULT
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings.conditions import Needs, given, needs
+from tidemark.model.settings.declared_tables import Key, Values
 
 
 class Format(StrEnum):
@@ -39,18 +40,6 @@ class TopicFormat:
 
 TOPIC_FORMATS: OpenList[TopicFormat] = OpenList("format", group="tidemark.formats")
 """The added formats by their word."""
-READ_FORMATS: Mapping[str, tuple[Format, ...]] = {
-    "topic": (Format.JSON, Format.AVRO, Format.PROTOBUF),
-    "files": (Format.JSON, Format.CSV, Format.PARQUET),
-}
-"""Formats of a source by place of the records.
-
-A Delta table has its own.
-"""
-WRITTEN_FORMATS: Mapping[str, tuple[Format, ...]] = {"topic": (Format.JSON, Format.AVRO)}
-"""Formats of a sink by place of the records."""
-SCHEMA = "schema"
-"""The key of a file with a schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,52 +65,37 @@ class KafkaEnd(DeclaredOperator, ABC):
         return [self] if self.topic else []
 
 
-def read_kafka_end(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
-    """Reads a sink's `KafkaEnd`; *place* has `topic` or another place's key."""
-    chosen = read_format(keys, place, WRITTEN_FORMATS)
-    schema = read_schema_text(keys, folder, "alerts.avsc") if chosen["format"] is Format.AVRO else {}
-    return {**place, **read_topic_keys(keys, place), **chosen, **schema}
+def of_a_cluster(*topics: Key[Any]) -> Needs:
+    """Returns the need of the key `kafka`: one of the keys *topics*."""
+    return needs(given(*topics), because="only a topic has a cluster")
 
 
-def read_topic_keys(keys: Keys, place: Mapping[str, str]) -> dict[str, Any]:
-    """Reads the cluster of a topic, and whether its batches are traced."""
-    name: str = keys.name("kafka", "eu", DEFAULT)
-    if "kafka" in keys.content and "topic" not in place:
-        keys.fail("kafka", f"is {name!r}, but there is no topic", "leave it out: only a topic has a cluster")
-    traces: bool = keys.get("traces", bool, "true", False)
-    if traces and "topic" not in place:
-        keys.fail("traces", "is true, but there is no topic", "leave it out: only records of a topic have headers")
-    return {"kafka": name, "traces": traces}
+def with_headers(*topics: Key[Any]) -> Needs:
+    """Returns the need of the key `traces`: one of the keys *topics*."""
+    return needs(given(*topics), because="only records of a topic have headers")
 
 
-def read_format(keys: Keys, place: Mapping[str, str], formats: Mapping[str, tuple[Format, ...]]) -> dict[str, Any]:
-    """Reads which of *formats* the records at *place* have."""
-    (kind,) = place
-    if kind not in formats:
-        return {"format": Format.JSON}
-    added = TOPIC_FORMATS if formats is READ_FORMATS and kind == "topic" else ()
-    chosen = keys.word("format", [*Format, *added], Format.JSON)
-    allowed = (*formats[kind], *added)
-    if chosen not in allowed:
-        keys.fail("format", f"is {chosen!r}", f"use one of {', '.join(allowed)} for {kind}")
-    return {"format": chosen if chosen in added else Format(chosen)}
+def schema_file(values: Values, schema: Key[str | None]) -> bytes | None:
+    """Returns the content of the file that the key *schema* names; None without the key.
 
-
-def read_schema_text(keys: Keys, folder: Path | None, example: str) -> dict[str, Any]:
-    """Reads an Avro schema from the file that the key `schema` names."""
-    content = read_schema_file(keys, folder, example)
+    Raises:
+        InvalidSpec: it cannot be read.
+        MistakenKey: the key has a mistake.
+    """
+    name = values[schema]
+    if name is None:
+        return None
     try:
-        return {"avro_schema": content.decode()}
-    except UnicodeDecodeError:
-        keys.fail(
-            SCHEMA, f"is {keys.content[SCHEMA]!r}, which is not UTF-8", "name the file with the Avro schema in JSON"
-        )
-
-
-def read_schema_file(keys: Keys, folder: Path | None, example: str) -> bytes:
-    """Returns the content of the file that the key `schema` names, in *folder*."""
-    name: str = keys.text(SCHEMA, example)
-    try:
-        return ((folder or Path()) / name).read_bytes()
+        return ((values.folder or Path()) / name).read_bytes()
     except OSError as error:
-        keys.fail(SCHEMA, f"is {name!r}: {error.strerror}", f"put the schema into the folder of {keys.file}")
+        values.fail(schema, f"is {name!r}: {error.strerror}", f"put the schema into the folder of {values.file}")
+
+
+def schema_text(values: Values, schema: Key[str | None]) -> str | None:
+    """Returns the Avro schema in the file that the key *schema* names; raises as `schema_file`."""
+    content = schema_file(values, schema)
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        problem = f"is {values[schema]!r}, which is not UTF-8"
+        values.fail(schema, problem, "name the file with the Avro schema in JSON")

@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, ArrivalOrder, DeclaredOperator
-from tidemark.model.settings.emission import Emission, read_emission
+from tidemark.model.kinds.operator import INPUT, KAFKA_KEY, ORDERED, ArrivalOrder, DeclaredOperator
+from tidemark.model.settings import value_types
+from tidemark.model.settings.conditions import given, needs
+from tidemark.model.settings.declared_tables import Key, Values, optional, required
+from tidemark.model.settings.emission import HOW_TO_SEND, Emission, emission_keys
 from tidemark.model.settings.sql_columns import column_in
-from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.window_columns import WindowColumns, selected_bounds
-from tidemark.semantics.change import Rule
 from tidemark.semantics.strategy import Strategy
+
+SELECT = required(
+    "select",
+    value_types.columns(),
+    example='{ device = "device", temp_c = "round(temp_c)" }',
+    meaning="columns by name",
+)
+WHERE = optional("where", value_types.text(), example='"temp_c > 20"', meaning="a condition")
+STRATEGY = optional(
+    "strategy",
+    value_types.choice(Strategy),
+    example='"on_change"',
+    meaning=f"a record is emitted only if it differs from the previous record of its key; {HOW_TO_SEND}",
+)
+_WITH_STRATEGY = needs(given(STRATEGY))
+EMISSION = emission_keys(STRATEGY, others_need=[_WITH_STRATEGY])
+KEY = optional(
+    "key",
+    value_types.texts(),
+    example='["device"]',
+    meaning="with a strategy: the columns of the key; without it, the key of the record itself",
+    needs=[_WITH_STRATEGY],
+)
+IDENTITY = optional(
+    "identity",
+    value_types.text(),
+    example='"floor(temp_c)"',
+    meaning=(
+        "with a strategy: an expression over the columns of `select`; records with equal results are equal. "
+        "Without it, the SHA-256 of all columns except the [event time](#what-is-compared)"
+    ),
+    needs=[_WITH_STRATEGY],
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +58,8 @@ class Map(DeclaredOperator):
     """
 
     kind: ClassVar[str] = "map"
+    keys: ClassVar[tuple[Key[Any], ...]] = (INPUT, SELECT, WHERE, *EMISSION.all, KEY, IDENTITY)
+    rules: ClassVar[tuple[Callable[[Values], object], ...]] = (EMISSION.refuse_window_close,)
     shaping: ClassVar[frozenset[str]] = frozenset({"input", "key", "select"})
 
     select: Mapping[str, str]
@@ -79,15 +114,14 @@ class Map(DeclaredOperator):
         return WindowColumns(selected_bounds(self.select, read[0].bounds), read[0].results) if self.select else read[0]
 
     @classmethod
-    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
-        """Reads a map from its table of the file."""
-        judges = keys.choice_if_set("strategy", Strategy) is not None
+    def read(cls, values: Values, common: dict[str, Any]) -> Self:
+        """Makes a map of the values of its table."""
         return cls(
             **common,
-            inputs=(keys.text("input", "events"),),
-            select=keys.columns("select", '{ id = "id" }'),
-            where=keys.text("where", "id is not null", None),
-            emission=read_emission(keys, Rule.STRICTLY_NEWER) if judges else None,
-            key=keys.names("key", '["id"]', ()) if judges else (),
-            identity=keys.text("identity", "round(amount)", None) if judges else None,
+            inputs=(values[INPUT],),
+            select=values[SELECT],
+            where=values[WHERE],
+            emission=EMISSION.emission(values),
+            key=values.get(KEY, ()),
+            identity=values[IDENTITY],
         )

@@ -7,14 +7,14 @@ no other module compares kinds. Lengths of time are in ms, instants in epoch ms 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import Key, Values, required
 from tidemark.model.settings.emission import Emission
-from tidemark.model.settings.toml_keys import Keys
 from tidemark.model.settings.window_columns import WindowColumns
 from tidemark.model.settings.windows import Windows
 from tidemark.semantics.completeness import Intervals
@@ -291,10 +291,20 @@ class Operator(ABC):
         return self
 
 
+INPUT = required("input", value_types.text(), example='"readings"', meaning="the operator it reads")
+"""The key of the only operator that most kinds read."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DeclaredOperator(Operator):
     """An operator that has a table in a topology file."""
 
+    keys: ClassVar[tuple[Key[Any], ...]]
+    """The keys of its table, beside those of every kind."""
+    one_of: ClassVar[tuple[tuple[Key[Any], ...], ...]] = ()
+    """Groups of its keys of which a table has exactly one."""
+    rules: ClassVar[tuple[Callable[[Values], object], ...]] = ()
+    """Refuse what follows from several of its keys (settings/declared_tables.py)."""
     shaping: ClassVar[frozenset[str]]
     """The keys that decide its inputs and output columns."""
     is_checked_in_part: ClassVar[bool] = True
@@ -302,11 +312,8 @@ class DeclaredOperator(Operator):
 
     @classmethod
     @abstractmethod
-    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
-        """Reads one from its table of the file.
-
-        *common* are fields of `Operator`, and schema files are in *folder*.
-        """
+    def read(cls, values: Values, common: dict[str, Any]) -> Self:
+        """Makes one of the *values* of its table; *common* are its fields of `Operator`."""
 
 
 def latency_level(operator: Operator, terminals: frozenset[str]) -> Level | None:

@@ -2,17 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import ORDERED, DeclaredOperator, Mistake, Operator
+from tidemark.model.kinds.operator import INPUT, ORDERED, DeclaredOperator, Mistake, Operator
 from tidemark.model.kinds.source import Source
-from tidemark.model.settings.emission import Emission, read_emission
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings import value_types
+from tidemark.model.settings.conditions import given, needs
+from tidemark.model.settings.declared_tables import Key, Values, defaulted, optional, required
+from tidemark.model.settings.emission import HOW_TO_SEND, STRATEGY, Emission, emission_keys
 from tidemark.model.settings.window_columns import WindowColumns, bounds_among
-from tidemark.semantics.change import Rule
+
+ID = optional(
+    "id",
+    value_types.texts(),
+    example='["device"]',
+    meaning=(
+        "columns that identify the value that an update replaces. The old value is sent along, and retracted "
+        "downstream. Without this key the records are a stream"
+    ),
+)
+KEY = required("key", value_types.texts(), example='["temp_c"]', meaning="the columns of the new key")
+COLUMNS = required(
+    "columns", value_types.texts(), example='["temp_c"]', meaning="the other columns that are sent along"
+)
+PARTITIONS = defaulted(
+    "partitions",
+    value_types.count(),
+    example="2",
+    default=1,
+    meaning="number of partitions of the hop, which the next query reads",
+)
+_WITH_ID = needs(given(ID))
+EMISSION = emission_keys(
+    replace(
+        STRATEGY,
+        meaning=f"with an `id`: {HOW_TO_SEND}. An update without a change is skipped",
+        needs=(_WITH_ID,),
+    ),
+    others_need=[_WITH_ID],
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +54,8 @@ class Repartition(DeclaredOperator):
     """
 
     kind: ClassVar[str] = "repartition"
+    keys: ClassVar[tuple[Key[Any], ...]] = (INPUT, ID, KEY, COLUMNS, PARTITIONS, *EMISSION.all)
+    rules: ClassVar[tuple[Callable[[Values], object], ...]] = (EMISSION.refuse_window_close,)
     hands_out: ClassVar[bool] = True
     shaping: ClassVar[frozenset[str]] = frozenset({"input", "id", "key", "columns"})
 
@@ -90,20 +122,16 @@ class Repartition(DeclaredOperator):
             yield Mistake("", "is read by no operator", "let another operator read it, or remove it")
 
     @classmethod
-    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
-        """Reads a repartition from its table of the file."""
-        partitions = keys.get("partitions", int, "2", 1)
-        if partitions < 1:
-            keys.fail("partitions", f"is {partitions}", "use 1 or more")
-        id_ = keys.names("id", '["id"]', ())
+    def read(cls, values: Values, common: dict[str, Any]) -> Self:
+        """Makes a repartition of the values of its table."""
         return cls(
             **common,
-            inputs=(keys.text("input", "events"),),
-            id=id_,
-            key=keys.names("key", '["group"]'),
-            columns=keys.names("columns", '["amount"]'),
-            partitions=partitions,
-            emission=read_emission(keys, Rule.STRICTLY_NEWER) if id_ else None,
+            inputs=(values[INPUT],),
+            id=values.get(ID, ()),
+            key=values[KEY],
+            columns=values[COLUMNS],
+            partitions=values[PARTITIONS],
+            emission=EMISSION.emission(values) if values[ID] else None,
         )
 
 

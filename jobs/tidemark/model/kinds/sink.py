@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.kafka_end import KafkaEnd, read_kafka_end
-from tidemark.model.kinds.operator import ArrivalOrder, Mistake, Operator
+from tidemark.model.kinds.kafka_end import Format, KafkaEnd, of_a_cluster, schema_text, with_headers
+from tidemark.model.kinds.operator import INPUT, ArrivalOrder, Mistake, Operator
+from tidemark.model.project.connections import DEFAULT
 from tidemark.model.project.layout import CHANGES_OF
-from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.value_types import IDENTIFIER
+from tidemark.model.settings import value_types
+from tidemark.model.settings.conditions import given, has_word, needs
+from tidemark.model.settings.declared_tables import Key, Values, defaulted, optional
+from tidemark.model.settings.value_types import refuse
 from tidemark.model.settings.window_columns import SinkWindow, WindowColumns, sink_window
-from tidemark.model.settings.windows import read_complete
+from tidemark.model.settings.windows import COMPLETE, intervals_of
 from tidemark.model.tables.catalog import TABLES
 from tidemark.semantics.completeness import Intervals
 
@@ -26,6 +28,163 @@ class Partitioner(StrEnum):
     """As Java's client does, and librdkafka with `murmur2_random`."""
     CRC32 = "crc32"
     """As librdkafka does by default, `consistent_random`."""
+
+
+APPEND, CURRENT = "append", "current"
+"""The words of `mode`."""
+
+
+def _free_name(table: str, *_: str) -> str:
+    # The tables of sinks lie in one folder with the engine's own.
+    if table in TABLES or table.startswith(("hop_", CHANGES_OF)):
+        refuse(f"is {table!r}, which is reserved for Tidemark's tables", "choose another name")
+    return table
+
+
+TOPIC = optional(
+    "topic",
+    value_types.text(),
+    example='"alerts"',
+    meaning=(
+        "a Kafka topic, at least once. Each record has a header `tidemark-id`, by which consumers drop repeats (a "
+        "source: with `written_by`). It replaces such a header of the input; other headers, and keys, are kept. A "
+        "new warehouse needs a new topology name; otherwise consumers drop its records as repeats"
+    ),
+)
+KAFKA = defaulted(
+    "kafka",
+    value_types.name(),
+    example='"eu"',
+    default=DEFAULT,
+    meaning="with `topic`: the Kafka cluster, here `[kafka.eu]` ([connections.md](connections.md))",
+    needs=[of_a_cluster(TOPIC)],
+)
+TRACES = defaulted(
+    "traces",
+    value_types.flag(),
+    example="true",
+    default=False,
+    meaning=(
+        "with `topic`: each record has a header `traceparent` (W3C) with the span of its batch, in place of "
+        "`traceparent` and `tracestate` of the input; see [spans](metrics.md#spans). Without it these headers are kept"
+    ),
+    needs=[with_headers(TOPIC)],
+)
+FORMAT = defaulted(
+    "format",
+    value_types.word((Format.JSON, Format.AVRO)),
+    example='"json"',
+    default=Format.JSON.value,
+    meaning="with `topic`: `json` or `avro`",
+    needs=[needs(given(TOPIC), because="only records of a topic have a format")],
+)
+SCHEMA = optional(
+    "schema",
+    value_types.text(),
+    example='"alerts.avsc"',
+    meaning=(
+        "the file with the schema, in the folder of this file. A record that does not fit is quarantined at this sink"
+    ),
+    needs=[needs(has_word(FORMAT, Format.AVRO.value))],
+    required_if=needs(has_word(FORMAT, Format.AVRO.value), given(TOPIC), because="it is a file beside this one"),
+)
+PARTITIONER = defaulted(
+    "partitioner",
+    value_types.choice(Partitioner),
+    example='"crc32"',
+    default=Partitioner.MURMUR2.value,
+    meaning=(
+        "with `topic`: the hash of a record's key that decides its partition, so that topics which other programs "
+        "write can be joined partition by partition. `murmur2`: as Java's client, Kafka Streams and Flink do by "
+        "default, and librdkafka with its own `partitioner` `murmur2` or `murmur2_random`. `crc32`: as librdkafka "
+        "does by default (`consistent_random`), and so the clients for Python, Go, C# and Node that are built on "
+        "it. The other partitioners of librdkafka (`fnv1a`, `random` …) are not known here. A record without a "
+        "key (with `crc32` also one with an empty key) has the partition that its number in the batch decides, so "
+        "that it goes to the same one when it is sent again"
+    ),
+    needs=[needs(given(TOPIC), because="only a topic has partitions")],
+)
+MARKS = defaulted(
+    "marks",
+    value_types.flag(),
+    example="true",
+    default=False,
+    meaning=(
+        "with `topic`: sends marks of time, so that readers get the watermark while every update is suppressed, "
+        "see below. Not for compacted topics: the driver refuses them, and so does `tidemark check`, which asks "
+        "the broker of `--bootstrap` (it must answer), or else that of `tidemark up` if it runs"
+    ),
+    needs=[needs(given(TOPIC), because="a table that appends always has marks, in its commits")],
+)
+MARK_EVERY = defaulted(
+    "mark_every",
+    value_types.length(),
+    example='"10 s"',
+    default="10 s",
+    meaning=(
+        "with `marks`, and for a table with `append`: the shortest time between two marks of a partition, or "
+        "between two commits without rows. They are written only if the watermark or the status has changed"
+    ),
+)
+TABLE = optional(
+    "table",
+    value_types.name().then(_free_name),
+    example='"board"',
+    meaning="a Delta table, exactly once",
+)
+MODE = defaulted(
+    "mode",
+    value_types.word((APPEND, CURRENT)),
+    example='"current"',
+    default=APPEND,
+    meaning="with `table`: `append` adds every record; `current` keeps the current row of each key",
+    needs=[needs(given(TABLE), because="records are appended to a topic")],
+)
+_KEEPS_CURRENT_ROWS = needs(has_word(MODE, CURRENT))
+KEY = optional(
+    "key",
+    value_types.texts(),
+    example='["device"]',
+    meaning="with `current`: the columns of the key",
+    needs=[_KEEPS_CURRENT_ROWS],
+    required_if=_KEEPS_CURRENT_ROWS,
+)
+REFRESH = defaulted(
+    "refresh",
+    value_types.length(zero=True),
+    example='"5 min"',
+    default="1 min",
+    meaning=(
+        'with `current`: how often changes are merged into the files of the table; `"0 s"`: in each batch. See below'
+    ),
+    needs=[_KEEPS_CURRENT_ROWS],
+)
+LAST_SEEN_AT = defaulted(
+    "last_seen_at",
+    value_types.flag(),
+    example="true",
+    default=False,
+    meaning=(
+        "with `current`, downstream of a `table`, an `aggregate` or a `map` with a strategy: a column "
+        "`last_seen_at` with the newest record time of each key, including suppressed updates; see below"
+    ),
+    needs=[_KEEPS_CURRENT_ROWS],
+)
+
+
+def _refuse_times_of_no_marks(values: Values) -> None:
+    """Refuses the time between marks of a sink that writes none."""
+    if not values.has(MARK_EVERY):
+        return
+    if values[MODE] == CURRENT:
+        problem = f"is set, but mode is {CURRENT!r}"
+        values.fail(MARK_EVERY, problem, "leave it out: a table with current rows has no marks of time")
+    if values[TOPIC] is not None and not values[MARKS]:
+        values.fail(MARK_EVERY, "is set, but marks is not true", "write marks = true, or leave it out")
+
+
+def _refuse_schema(values: Values) -> None:
+    schema_text(values, SCHEMA)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +201,25 @@ class Sink(KafkaEnd):
     """
 
     kind: ClassVar[str] = "sink"
+    keys: ClassVar[tuple[Key[Any], ...]] = (
+        INPUT,
+        TOPIC,
+        KAFKA,
+        TRACES,
+        FORMAT,
+        SCHEMA,
+        PARTITIONER,
+        MARKS,
+        MARK_EVERY,
+        TABLE,
+        MODE,
+        KEY,
+        REFRESH,
+        COMPLETE,
+        LAST_SEEN_AT,
+    )
+    one_of: ClassVar[tuple[tuple[Key[Any], ...], ...]] = ((TOPIC, TABLE),)
+    rules: ClassVar[tuple[Callable[[Values], object], ...]] = (_refuse_times_of_no_marks, _refuse_schema)
     hands_out: ClassVar[bool] = True
     shaping: ClassVar[frozenset[str]] = frozenset({"input", "key", "table"})
 
@@ -123,63 +301,22 @@ class Sink(KafkaEnd):
         return replace(self, topic=None, table=self.name) if self.topic else self
 
     @classmethod
-    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
-        """Reads a sink from its table of the file."""
-        place = keys.one_of({"topic": "alerts", "table": "board"})
-        table = place.get("table")
-        if table is not None and not IDENTIFIER.fullmatch(table):
-            keys.fail("table", f"is {table!r}", "use a lower-case letter, then lower-case letters, digits and _")
-        # The tables of sinks lie in one folder with the engine's own.
-        if table in TABLES or (table or "").startswith(("hop_", CHANGES_OF)):
-            keys.fail("table", f"is {table!r}, which is reserved for Tidemark's tables", "choose another name")
-        mode = keys.word("mode", ("append", "current"), "append") if table else "append"
+    def read(cls, values: Values, common: dict[str, Any]) -> Self:
+        """Makes a sink of the values of its table."""
         return cls(
             **common,
-            **read_kafka_end(keys, place, folder),
-            partitioner=_partitioner(keys, place),
-            inputs=(keys.text("input", "events"),),
-            key=keys.names("key", '["id"]') if mode == "current" else (),
-            last_seen_at=_last_seen_at(keys, mode),
-            complete=read_complete(keys),
-            refresh_ms=_refresh_ms(keys, mode),
-            **_marks(keys, place, mode),
+            topic=values[TOPIC],
+            kafka=values[KAFKA],
+            traces=values[TRACES],
+            format=Format(values[FORMAT]),
+            avro_schema=schema_text(values, SCHEMA),
+            partitioner=values[PARTITIONER],
+            marks=values[MARKS],
+            mark_every_ms=values[MARK_EVERY],
+            inputs=(values[INPUT],),
+            table=values[TABLE],
+            key=values.get(KEY, ()),
+            refresh_ms=values[REFRESH],
+            last_seen_at=values[LAST_SEEN_AT],
+            complete=intervals_of(values[COMPLETE]),
         )
-
-
-def _last_seen_at(keys: Keys, mode: str) -> bool:
-    """Reads whether current rows say when their key was last asserted."""
-    wanted: bool = keys.get("last_seen_at", bool, "true", False)
-    if wanted and mode != "current":
-        problem = 'is true, but mode is not "current"'
-        keys.fail("last_seen_at", problem, 'write mode = "current" and a key', beside="mode")
-    return wanted
-
-
-def _refresh_ms(keys: Keys, mode: str) -> int:
-    """Reads how often a table with current rows is merged."""
-    refresh_ms = keys.duration("refresh", "1 min", None, zero=True)
-    if refresh_ms is not None and mode != "current":
-        keys.fail("refresh", 'is set, but mode is not "current"', 'write mode = "current" and a key', beside="mode")
-    return Sink.refresh_ms if refresh_ms is None else refresh_ms
-
-
-def _partitioner(keys: Keys, place: Mapping[str, str]) -> Partitioner:
-    """Reads by which hash the records of a topic are placed."""
-    chosen = keys.choice("partitioner", Partitioner, Partitioner.MURMUR2)
-    if "partitioner" in keys.content and "topic" not in place:
-        keys.fail(
-            "partitioner", f"is {chosen.value!r}, but there is no topic", "leave it out: only a topic has partitions"
-        )
-    return chosen
-
-
-def _marks(keys: Keys, place: Mapping[str, str], mode: str) -> dict[str, Any]:
-    """Reads whether a topic gets marks of time, and how often."""
-    if mode == "current":
-        return {}
-    # An append-only table always gets marks, in the commits of its rows or by a commit of its own.
-    marks = keys.get("marks", bool, "true", False) if "topic" in place else False
-    every_ms = keys.duration("mark_every", "10 s", None)
-    if every_ms is not None and "topic" in place and not marks:
-        keys.fail("mark_every", "is set, but marks is not true", "write marks = true, or leave it out", beside="marks")
-    return {"marks": marks, "mark_every_ms": every_ms or 10_000}

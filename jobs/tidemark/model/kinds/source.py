@@ -3,76 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar, Self
 
+from tidemark.model.kinds import source_fields, source_format, source_place
 from tidemark.model.kinds.kafka_end import Format, KafkaEnd
 from tidemark.model.kinds.operator import KAFKA_KEY, ORDERED, PARTITION
-from tidemark.model.kinds.source_format import read_source_format
-from tidemark.model.settings.declared_fields import PATH, decimal_word, digits_of, path_of, split_fields, steps
+from tidemark.model.kinds.source_fields import NanPolicy
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import Key, Values, optional
 from tidemark.model.settings.record_limits import DEFAULT_LIMITS, RecordLimits
-from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.value_types import IDENTIFIER, LENGTH
 from tidemark.semantics.progress import Place
 
 HOUR_MS = 3_600_000
-MAX_FILES = 1_000
-"""Default limit of a table's files per batch: Delta's own."""
-MAX_BYTES = 64_000_000
-"""Default limit of bytes per batch of a table or a folder.
-
-At least one file is always read.
-"""
-FIELD_TYPES = ("string", "boolean", "int", "bigint", "double", "timestamp")
-TIMESTAMP_UNITS = ("s", "ms", "us", "ns")
-TIME_TYPES = ("bigint", "double", "timestamp")
-"""Types of the field with the event time, which may also be a decimal."""
-UNLIMITED = "unlimited"
-"""The value of `max_ahead` where record time is not wall time."""
-EARLIEST, LATEST = "earliest", "latest"
-"""Values of `starting_offsets` beside instants."""
-LIMITS: Mapping[str, Mapping[str, int | None]] = {
-    "topic": {"max_records": 200_000},
-    "delta": {"max_files": MAX_FILES, "max_bytes": MAX_BYTES},
-    "files": {"max_files": None, "max_bytes": MAX_BYTES},
-}
-"""Limits of a batch by place, with their defaults.
-
-With them a backlog does not fill the driver.
-"""
-
-_FIELD = re.compile(
-    rf"(?P<column>{IDENTIFIER.pattern})\s+(?P<type>\w+(?:\s*\([^()]*\))?)(?:\s+from\s+(?P<path>{PATH}))?"
+WAS = optional(
+    "was",
+    value_types.name(),
+    example='"old_readings"',
+    meaning="the former name of the source, whose progress it [takes over](changes.md)",
 )
-_WRITER = re.compile(r"[\w.-]+/[\w.-]+")
-_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""The names that Kafka allows for topics."""
-_OF_PATTERN = re.compile(
-    r"""(?:
-        # A character, a set or the end of a group, and how often it may come.
-        (?: [\w.-] | \\[.dw] | \[\^?-?(?: [\w.](?:-[\w.])? | \\[.dw] )+-?\] | \) )
-        (?: (?: [*+?] | \{\d{1,4}(?:,\d{0,4})?\} ) [?+]? )?
-        | [(|^$]
-    )+""",
-    re.ASCII | re.VERBOSE,
-)
-"""The form of patterns that Java and Python read alike.
-
-Of other forms one refuses some, for example Java `a{,3}` and Python `a{2}{2}`.
-"""
-_PLAUSIBLE = '["2000-01-01", "2100-01-01"]'
-
-
-class NanPolicy(StrEnum):
-    """The treatment of records with NaN in a double: use or quarantine."""
-
-    KEEP = "keep"
-    QUARANTINE = "quarantine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +74,24 @@ class Source(KafkaEnd):
     reads_outside: ClassVar[bool] = True
     is_checked_in_part: ClassVar[bool] = False
     shaping: ClassVar[frozenset[str]] = frozenset({"delta", "fields", "key", "other_fields", "timestamp"})
+
+    keys: ClassVar[tuple[Key[Any], ...]] = (
+        *source_place.PLACES,
+        *source_place.OF_TOPICS,
+        *source_format.OF_FORMATS,
+        *source_fields.OF_FIELDS,
+        *source_fields.OF_TIME,
+        *source_fields.OF_VALUES,
+        *source_place.OF_READING,
+        WAS,
+        *source_format.LIMITS,
+    )
+    one_of: ClassVar[tuple[tuple[Key[Any], ...], ...]] = (source_place.PLACES,)
+    rules: ClassVar[tuple[Callable[[Values], object], ...]] = (
+        *source_place.RULES,
+        *source_format.RULES,
+        *source_fields.RULES,
+    )
 
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
@@ -289,243 +257,12 @@ class Source(KafkaEnd):
         return replace(self, max_ahead_ms=None)
 
     @classmethod
-    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
-        """Reads a source from its table of the file."""
-        place, topics = _place(keys)
-        fields, named = _fields(keys)
-        timestamp = _timestamp(keys, place, fields)
-        unit = _timestamp_unit(keys, timestamp, fields)
-        low, high = keys.pair("timestamp_range", _PLAUSIBLE, ("2000-01-01", "2100-01-01"))
-        key = _key(keys, place, fields)
-        form = read_source_format(keys, place, folder)
-        _refuse_objects(keys, form["format"], named)
+    def read(cls, values: Values, common: dict[str, Any]) -> Self:
+        """Makes a source of the values of its table."""
         return cls(
             **common,
-            fields=fields,
-            named=named,
-            timestamp=timestamp,
-            timestamp_unit=unit,
-            key=key,
-            other_fields=_other_fields(keys, fields),
-            **topics,
-            **_idleness(keys, place, is_several=bool(topics)),
-            **form,
-            timestamp_range_ms=(keys.instant_ms(low, "timestamp_range"), keys.instant_ms(high, "timestamp_range")),
-            bound_ms=keys.duration("bound", "3 s", zero=True),
-            allowed_lateness_ms=keys.duration("allowed_lateness", "1 min", None, zero=True),
-            max_ahead_ms=_max_ahead_ms(keys),
-            **_limits(keys, place),
-            written_by=_written_by(keys, place),
-            nan=_nan(keys, fields),
-            **_tombstone_time(keys, key, timestamp),
-            was=keys.name("was", "old_events", None),
-            starting_offsets=_starting_offsets(keys, place),
+            **source_place.place(values),
+            **source_format.source_format(values),
+            **source_fields.fields_and_time(values),
+            was=values[WAS],
         )
-
-
-def _place(keys: Keys) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """Reads the place of the records, and several topics."""
-    places = {"topic": "events", "delta": "reference/events", "files": "incoming/events"}
-    example = '["orders", "returns"]'
-    topics = keys.get("topics", (str, list), example, None)
-    if topics is None:
-        place = keys.one_of(places)
-        if "://" in place.get("files", ""):
-            remedy = "write a folder of a disk: relative to the warehouse, or an absolute path such as /srv/incoming"
-            keys.fail("files", f"is {place['files']!r}, a URL", remedy)
-        return place, {}
-    if others := [key for key in places if key in keys.content]:
-        keys.fail("topics", f"is set together with {others[0]}", "keep one of the two", beside=others[0])
-    keys.is_required("topics")
-    return _pattern(keys, topics) if isinstance(topics, str) else _list(keys, topics, example)
-
-
-def _list(keys: Keys, topics: list[Any], example: str) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """Reads a list of topics."""
-    if not topics or not all(isinstance(name, str) and _TOPIC.fullmatch(name) for name in topics):
-        remedy = f'write topics = {example} with names of topics, or a pattern such as "orders-.*" without brackets'
-        keys.fail("topics", f"is {topics!r}", remedy)
-    if twice := [name for name, n in Counter(topics).items() if n > 1]:
-        keys.fail("topics", f"has {twice[0]!r} twice", "name each topic once")
-    return {"topic": ", ".join(topics)}, {"topics": tuple(topics)}
-
-
-def _pattern(keys: Keys, pattern: str) -> tuple[Mapping[str, str], dict[str, Any]]:
-    """Reads a pattern of topics that Java and Python read alike."""
-    if _TOPIC.fullmatch(pattern) and "." not in pattern:
-        keys.fail("topics", f"is {pattern!r}, the name of one topic", f'write topic = "{pattern}", or a pattern')
-    try:
-        re.compile(pattern if _OF_PATTERN.fullmatch(pattern) else "(")
-    except re.error:
-        remedy = r'use letters, digits and . * + ? | ( ) [ ] { } \. \d \w, such as topics = "orders-.*"'
-        keys.fail("topics", f"is {pattern!r}, which is not a pattern that Spark and Python read alike", remedy)
-    return {"topic": pattern}, {"topic_pattern": pattern}
-
-
-def _fields(keys: Keys) -> tuple[Mapping[str, str], Mapping[str, str]]:
-    """Reads the columns with types, and fields with other names."""
-    fields: dict[str, str] = {}
-    named: dict[str, str] = {}
-    wrong: list[str] = []
-    for part in split_fields(keys.text("fields", "id string, event_time bigint")):
-        match = _FIELD.fullmatch(part)
-        word = None if match is None else _type_word(match["type"])
-        if match is None or word is None:
-            wrong.append(repr(part))
-            continue
-        if match["column"] in fields:
-            keys.fail("fields", f"has {match['column']!r} twice", "name each field once")
-        fields[match["column"]] = word
-        if match["path"]:
-            named[match["column"]] = path_of(steps(match["path"]))
-    if wrong:
-        types = ", ".join((*FIELD_TYPES, "decimal(12,2)"))
-        remedy = (
-            f"write `name type` with one of {types}; where the record has another name, `name type from itsName`, and "
-            "for a field inside an object, `name type from object.field` (a name with a dot is in backquotes)"
-        )
-        keys.fail("fields", f"has {', '.join(wrong)}", remedy)
-    read = Counter(named.get(column, column).lower() for column in fields)
-    if twice := [field for field, n in read.items() if n > 1]:
-        keys.fail("fields", f"reads {twice[0]!r} twice (Spark ignores case)", "read each field once")
-    return MappingProxyType(fields), MappingProxyType(named)
-
-
-def _type_word(text: str) -> str | None:
-    """Returns the type that *text* names, as `fields` stores it; None where there is no such type."""
-    return text if text in FIELD_TYPES else decimal_word(text)
-
-
-def _timestamp(keys: Keys, place: Mapping[str, str], fields: Mapping[str, str]) -> str | None:
-    timestamp: str | None = keys.text("timestamp", "event_time", None if "topic" in place else ...)
-    word = fields.get(timestamp or "", "")
-    if timestamp is not None and word not in TIME_TYPES and digits_of(word) is None:
-        remedy = "name a field of type bigint, decimal(p,s), double or timestamp among `fields`"
-        keys.fail("timestamp", f"is {timestamp!r}", remedy, beside="fields")
-    return timestamp
-
-
-def _timestamp_unit(keys: Keys, timestamp: str | None, fields: Mapping[str, str]) -> str:
-    unit: str = keys.word("timestamp_unit", TIMESTAMP_UNITS, "ms")
-    if unit == "ns" and fields.get(timestamp or "") == "double":
-        remedy = f"declare {timestamp} as bigint: a double has no nanoseconds of the present time"
-        keys.fail("timestamp_unit", f"is 'ns', but {timestamp!r} is a double", remedy, beside="fields")
-    return unit
-
-
-def _refuse_objects(keys: Keys, form: str, named: Mapping[str, str]) -> None:
-    """Fails where `fields` names a field inside an object and records in *form* have no objects."""
-    inner = [path for path in named.values() if len(steps(path)) > 1]
-    if inner and form is Format.CSV:
-        remedy = f"write `{inner[0]}` in backquotes if that is the name of a column"
-        keys.fail("fields", f"has the path {inner[0]!r}, and rows of CSV have no objects", remedy, beside="format")
-
-
-def _key(keys: Keys, place: Mapping[str, str], fields: Mapping[str, str]) -> str | None:
-    key: str | None = keys.text("key", "id", None)
-    if key is not None and ("topic" not in place or fields.get(key) != "string"):
-        remedy = "name a field of type string, to be filled with the key of the topic's records"
-        keys.fail("key", f"is {key!r}", remedy, beside="fields")
-    return key
-
-
-def _other_fields(keys: Keys, fields: Mapping[str, str]) -> str | None:
-    other_fields: str | None = keys.name("other_fields", "other", None)
-    if other_fields in fields:
-        problem = f"is {other_fields!r}, which is a field"
-        keys.fail("other_fields", problem, "choose a name that no field has", beside="fields")
-    return other_fields
-
-
-def _idleness(keys: Keys, place: Mapping[str, str], *, is_several: bool) -> dict[str, Any]:
-    idle_after_ms = keys.duration("idle_after", "30 s", None)
-    if is_several and idle_after_ms is None:
-        problem = f"is not set, but the source reads several topics ({place['topic']})"
-        keys.fail("idle_after", problem, 'write idle_after = "30 s": a new topic without records holds time back')
-    idle_advances = keys.get("idle_advances", bool, "true", False)
-    if idle_advances and idle_after_ms is None:
-        problem = "is true, but idle_after is not set"
-        keys.fail("idle_advances", problem, 'write idle_after = "30 s"', beside="idle_after")
-    return {"idle_after_ms": idle_after_ms, "idle_advances": idle_advances}
-
-
-def _limits(keys: Keys, place: Mapping[str, str]) -> dict[str, Any]:
-    """Reads the limits of a batch: records, or files and bytes."""
-    (kind,) = place
-    allowed = LIMITS[kind]
-    examples = {"max_records": "100000", "max_files": "100", "max_bytes": "16000000"}
-    limits = {key: keys.count(key, example, allowed.get(key)) for key, example in examples.items()}
-    for key in examples:
-        if key in keys.content and key not in allowed:
-            reads = "a topic" if kind == "topic" else "no topic"
-            keys.fail(key, f"is set, but the source reads {reads}", f"leave it out, or write {' or '.join(allowed)}")
-    if kind == "files" and limits["max_files"] is not None:
-        if "max_bytes" in keys.content:
-            remedy = "keep one of the two: for a folder Spark accepts only one limit"
-            keys.fail("max_files", "is set together with max_bytes", remedy, beside="max_bytes")
-        limits["max_bytes"] = None
-    return limits
-
-
-def _starting_offsets(keys: Keys, place: Mapping[str, str]) -> str | int | None:
-    """Reads where a source begins that has no progress yet."""
-    text: str | None = keys.text("starting_offsets", "latest", None)
-    if text is None or text == EARLIEST:
-        return text
-    if "files" in place:
-        problem = f"is {text!r}, but the source reads files, and every file of a folder is read"
-        keys.fail("starting_offsets", problem, f"leave it out, or write {EARLIEST!r}")
-    if text == LATEST and "delta" in place:
-        # Spark notes where it begins with the first new rows alone, and would pass over those that come before.
-        problem = "is 'latest', but the source reads a Delta table"
-        remedy = 'write an instant, such as "2026-07-01T00:00:00Z"; that of now reads what is committed from now on'
-        keys.fail("starting_offsets", problem, remedy)
-    return text if text == LATEST else keys.instant_ms(text, "starting_offsets")
-
-
-def _nan(keys: Keys, fields: Mapping[str, str]) -> NanPolicy:
-    nan = keys.choice("nan", NanPolicy, NanPolicy.KEEP)
-    if nan is NanPolicy.QUARANTINE and "double" not in fields.values():
-        problem = f"is {nan.value!r}, but no field is a double"
-        keys.fail("nan", problem, "leave it out: only doubles can be NaN", beside="fields")
-    return nan
-
-
-def _tombstone_time(keys: Keys, key: str | None, timestamp: str | None) -> dict[str, Any]:
-    """Reads where a tombstone's time is: in a header or key field."""
-    content = keys.mapping("tombstone_time", '{ header = "deleted_at" }', None)
-    if content is None:
-        return {}
-    if key is None:
-        remedy = 'write key = "id", so that tombstones delete keys'
-        keys.fail("tombstone_time", "is set, but a source without a key has no tombstones", remedy, beside="key")
-    if timestamp is None:
-        remedy = "leave it out, or write the time field of the other records as `timestamp`"
-        problem = "is set, but the other records have the time of Kafka"
-        keys.fail("tombstone_time", problem, remedy, beside="timestamp")
-    inner = Keys(keys.file, f"{keys.at}.tombstone_time", content)
-    ((place, name),) = inner.one_of({"header": "deleted_at", "field": "deleted_at"}).items()
-    inner.done()
-    if "'" in name:
-        inner.fail(place, f"is {name!r}", "name it without quotes")
-    return {f"tombstone_{place}": name}
-
-
-def _max_ahead_ms(keys: Keys) -> int | None:
-    """Reads the limit of records ahead of the clock; None: unlimited."""
-    if keys.text("max_ahead", "1 h", "1 h", form={"anyOf": [{"const": UNLIMITED}, LENGTH]}) == UNLIMITED:
-        return None
-    limit_ms: int = keys.duration("max_ahead", "1 h", HOUR_MS, zero=True)
-    return limit_ms
-
-
-def _written_by(keys: Keys, place: Mapping[str, str]) -> tuple[str, ...]:
-    """Reads the writers of a source: a text, or a list."""
-    writers = keys.one_or_more("written_by", '"flights/status"', ())
-    for writer in writers:
-        if not _WRITER.fullmatch(writer):
-            keys.fail("written_by", f"has {writer!r}", 'name a writer as topology/sub-topology: "flights/status"')
-    if writers and "files" in place:
-        remedy = "leave it out: only records of a topic or a table name their writer"
-        keys.fail("written_by", "is set, but the source reads files", remedy)
-    return writers

@@ -1,4 +1,4 @@
-"""Reads the format of a source's records, and their schema's place.
+"""The keys of a source that say in which format its records are, and where their schema is.
 
 Records have a schema in a file beside the topology, or each names one of a registry by its id.
 """
@@ -6,67 +6,135 @@ Records have a schema in a file beside the topology, or each names one of a regi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from tidemark.model.kinds.kafka_end import (
-    READ_FORMATS,
-    SCHEMA,
-    Format,
-    read_format,
-    read_schema_file,
-    read_schema_text,
-    read_topic_keys,
-)
-from tidemark.model.settings.record_limits import read_record_limits
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.kinds.kafka_end import TOPIC_FORMATS, Format, schema_file, schema_text
+from tidemark.model.kinds.source_place import DELTA, FILES, TOPIC, TOPICS, place_of, reads_topics
+from tidemark.model.settings import record_limits, value_types
+from tidemark.model.settings.conditions import given, has_word, left_out, needs
+from tidemark.model.settings.declared_tables import Values, defaulted, optional
+from tidemark.model.settings.record_limits import MAX_DEPTH, RecordLimits
+from tidemark.model.settings.value_types import refuse
 
-_EXAMPLES: Mapping[str, str] = {Format.AVRO: "readings.avsc", Format.PROTOBUF: "readings.desc"}
+_OF_TOPICS, _OF_FILES = (Format.JSON, Format.AVRO, Format.PROTOBUF), (Format.JSON, Format.CSV, Format.PARQUET)
 _MESSAGE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
-def read_source_format(keys: Keys, place: Mapping[str, str], folder: Path | None) -> dict[str, Any]:
-    """Reads place, cluster, format, schema and limits of a source's records."""
-    chosen = read_format(keys, place, READ_FORMATS)
-    limits = read_record_limits(keys, of_avro=chosen["format"] is Format.AVRO)
-    schema = _schema(keys, place, chosen["format"], folder)
-    return {**place, **read_topic_keys(keys, place), **chosen, **schema, "record_limits": limits}
-
-
-def _schema(keys: Keys, place: Mapping[str, str], format_: str, folder: Path | None) -> dict[str, Any]:
-    """Reads the place of the schema of records in *format_*."""
-    registry: str | None = keys.name("registry", "main", None)
-    if registry is not None:
-        return _of_registry(keys, place, registry)
-    if "subject" in keys.content:
-        keys.fail("subject", "is set without registry", 'write registry = "main", too', beside="registry")
-    if format_ not in _EXAMPLES:
-        return {}
-    # A schema may be missing, so what else a format has is asked for before.
-    message: str = keys.text("message", "plant.Reading") if format_ is Format.PROTOBUF else ""
-    if SCHEMA not in keys.content:
-        remedy = f'write {SCHEMA} = "{_EXAMPLES[format_]}", a file beside this one, or registry = "main"'
-        keys.get(SCHEMA, str, f'"{_EXAMPLES[format_]}"', None)
-        keys.fail(SCHEMA, f"is missing, and format is {str(format_)!r}", remedy, beside=("format", "registry"))
-    if format_ is Format.AVRO:
-        return read_schema_text(keys, folder, _EXAMPLES[format_])
-    descriptors = read_schema_file(keys, folder, _EXAMPLES[format_])
-    if not _MESSAGE.fullmatch(message):
+def _message(name: str, *_: str) -> str:
+    if not _MESSAGE.fullmatch(name):
         remedy = "write the message with its package, such as plant.Reading"
-        keys.fail("message", f"is {message!r}, which is not the name of a message", remedy)
-    return {"descriptors": descriptors, "message": message}
+        refuse(f"is {name!r}, which is not the name of a message", remedy)
+    return name
 
 
-def _of_registry(keys: Keys, place: Mapping[str, str], registry: str) -> dict[str, Any]:
-    if "topic" not in place:
-        keys.fail(
-            "registry", f"is {registry!r}, but there is no topic", "leave it out: only a topic's records have ids"
-        )
-    for key in (SCHEMA, "message"):
-        if key in keys.content:
-            problem = "is set together with registry, which has the schemas"
-            keys.fail(key, problem, "leave one of the two out", beside="registry")
-    # Several topics have no subject in common, unless the file names one.
-    default = ... if "topics" in keys.content else f"{place['topic']}-value"
-    return {"registry": registry, "subject": keys.text("subject", "readings-value", default)}
+FORMAT = defaulted(
+    "format",
+    value_types.word(lambda: [*Format, *TOPIC_FORMATS]),
+    example='"json"',
+    default=Format.JSON.value,
+    meaning=(
+        "topics: `json`, `avro` or `protobuf` (see [below](#avro-and-protobuf)); files: `json`, `csv` or `parquet`"
+    ),
+    needs=[needs(given(TOPIC, TOPICS, FILES), because="a Delta table has a format of its own")],
+)
+REGISTRY = optional(
+    "registry",
+    value_types.name(),
+    example='"main"',
+    meaning=(
+        "the schema registry, here `[registry.main]` ([connections.md](connections.md#schema-registries)). With "
+        "this key each record begins with the id of its schema in the registry; without this key records have no "
+        "ids"
+    ),
+    needs=[needs(given(TOPIC, TOPICS), because="only a topic's records have ids")],
+)
+_IN_A_FILE = needs(left_out(REGISTRY), because="the registry has the schemas")
+SCHEMA = optional(
+    "schema",
+    value_types.text(),
+    example='"readings.avsc"',
+    meaning=(
+        "the file with the schema, in the folder of this file: an Avro schema, or Protobuf's descriptors; not with "
+        "`registry`, which has the schemas"
+    ),
+    needs=[needs(has_word(FORMAT, Format.AVRO.value, Format.PROTOBUF.value)), _IN_A_FILE],
+    required_if=needs(
+        has_word(FORMAT, Format.AVRO.value, Format.PROTOBUF.value),
+        left_out(REGISTRY),
+        given(TOPIC, TOPICS),
+        because='it is a file beside this one (of Protobuf "readings.desc"); or write registry = "main"',
+    ),
+)
+MESSAGE = optional(
+    "message",
+    value_types.text().then(_message),
+    example='"plant.Reading"',
+    meaning="full name of the records' message",
+    needs=[needs(has_word(FORMAT, Format.PROTOBUF.value)), _IN_A_FILE],
+    required_if=needs(has_word(FORMAT, Format.PROTOBUF.value), left_out(REGISTRY), given(TOPIC, TOPICS)),
+)
+SUBJECT = optional(
+    "subject",
+    value_types.text(),
+    example='"readings-value"',
+    without="the topic's name and `-value`",
+    meaning="with `registry`: the subject whose latest version is compared with `fields` when a driver starts",
+    needs=[needs(given(REGISTRY))],
+    required_if=needs(given(TOPICS), given(REGISTRY), because="several topics have no subject in common"),
+)
+_OF_AVRO = needs(has_word(FORMAT, Format.AVRO.value))
+MAX_DIGITS = replace(record_limits.MAX_DIGITS, needs=(_OF_AVRO,))
+MAX_EMPTY_ITEMS = replace(record_limits.MAX_EMPTY_ITEMS, needs=(_OF_AVRO,))
+OF_FORMATS = (FORMAT, SCHEMA, MESSAGE, REGISTRY, SUBJECT)
+"""The keys of this module, but for limits."""
+LIMITS = (MAX_DEPTH, MAX_DIGITS, MAX_EMPTY_ITEMS)
+"""The limits of records."""
+
+
+def _refuse_other_formats(values: Values) -> None:
+    """Refuses a format that records at another place have."""
+    chosen, place = values[FORMAT], place_of(values)
+    allowed = (*_OF_TOPICS, *TOPIC_FORMATS) if reads_topics(values) else _OF_FILES if place is FILES else (chosen,)
+    if chosen not in allowed:
+        of = "topics" if reads_topics(values) else "files"
+        values.fail(FORMAT, f"is {chosen!r}", f"use one of {', '.join(allowed)} for {of}")
+
+
+def _refuse_missing_file(values: Values) -> None:
+    schema_file(values, SCHEMA)
+
+
+def _refuse_no_text(values: Values) -> None:
+    if values[FORMAT] == Format.AVRO:
+        schema_text(values, SCHEMA)
+
+
+RULES = (_refuse_other_formats, _refuse_missing_file, _refuse_no_text)
+"""The rules about the keys of this module."""
+
+
+def _schema(values: Values) -> dict[str, Any]:
+    """Returns the fields of a source about its schema, by name; raises as `schema_file`."""
+    if (registry := values[REGISTRY]) is not None:
+        return {"registry": registry, "subject": values[SUBJECT] or f"{values[TOPIC]}-value"}
+    match values[FORMAT]:
+        case Format.AVRO:
+            return {"avro_schema": schema_text(values, SCHEMA)}
+        case Format.PROTOBUF:
+            return {"descriptors": schema_file(values, SCHEMA), "message": values[MESSAGE]}
+        case _:
+            return {}
+
+
+def source_format(values: Values) -> dict[str, Any]:
+    """Returns the fields of a source that follow from the keys of this module, by name."""
+    chosen = Format.JSON.value if place_of(values) is DELTA else values[FORMAT]
+    limits = RecordLimits(max_depth=values[MAX_DEPTH])
+    if chosen == Format.AVRO:
+        limits = replace(limits, max_digits=values[MAX_DIGITS], max_empty_items=values[MAX_EMPTY_ITEMS])
+    return {
+        "format": chosen if chosen in TOPIC_FORMATS else Format(chosen),
+        **_schema(values),
+        "record_limits": limits,
+    }

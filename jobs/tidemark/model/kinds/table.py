@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tidemark.model.kinds.operator import KAFKA_KEY, ArrivalOrder, DeclaredOperator, Mistake, Operator
-from tidemark.model.settings.emission import ON_CHANGE, Emission, read_emission
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.kinds.operator import INPUT, KAFKA_KEY, ArrivalOrder, DeclaredOperator, Mistake, Operator
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import Key, Values, defaulted, optional, required
+from tidemark.model.settings.emission import HOW_TO_SEND, ON_CHANGE, STRATEGY, Emission, emission_keys
 from tidemark.model.settings.window_columns import START, WindowColumns, bounds_among
-from tidemark.model.settings.windows import read_complete
-from tidemark.semantics.change import Rule
+from tidemark.model.settings.windows import COMPLETE, intervals_of
 from tidemark.semantics.completeness import Intervals
 
 
@@ -34,6 +33,55 @@ class HistoryPolicy(StrEnum):
     LATE = "late"
 
 
+KEY = required(
+    "key",
+    value_types.texts(),
+    example='["device"]',
+    meaning="columns of the key; a record where it is null is quarantined",
+)
+COLUMNS = optional(
+    "columns",
+    value_types.texts(),
+    example='["temp_c"]',
+    meaning=(
+        "columns of the value. Without this key, all columns except the key; then the event time is kept and not "
+        "compared, see [below](#what-is-compared)"
+    ),
+)
+NEWEST_BY = optional(
+    "newest_by",
+    value_types.choice(NewestRule),
+    example='"event_time"',
+    without='`"arrival"`',
+    meaning=(
+        "`arrival`: the record that was read last; `event_time`: the record with the latest event time, ties by "
+        "the higher partition, then offset. A record older than the key's newest is `superseded`, and is no "
+        "version for joins. Deleted keys are remembered. See [below](#order)"
+    ),
+)
+HISTORY = optional(
+    "history",
+    value_types.length(),
+    example='"1 h"',
+    without='`"1 h"`',
+    meaning=(
+        "for joins: how long versions of the table are kept, in record time behind the watermark. They are kept "
+        "longer if windows upstream of the join are longer, and for ever downstream of a `periodic` operator"
+    ),
+)
+BEYOND_HISTORY = defaulted(
+    "beyond_history",
+    value_types.choice(HistoryPolicy),
+    example='"late"',
+    default=HistoryPolicy.OLDEST.value,
+    meaning=(
+        "for joins: the treatment of a record older than `history`. `oldest` joins it with the oldest version, "
+        "and counts it as `joined_beyond_history`; `late` writes it to `late_records`"
+    ),
+)
+EMISSION = emission_keys(replace(STRATEGY, meaning=HOW_TO_SEND))
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeyedTable(DeclaredOperator):
     """The latest value per key.
@@ -43,6 +91,17 @@ class KeyedTable(DeclaredOperator):
     """
 
     kind: ClassVar[str] = "table"
+    keys: ClassVar[tuple[Key[Any], ...]] = (
+        INPUT,
+        KEY,
+        COLUMNS,
+        NEWEST_BY,
+        HISTORY,
+        BEYOND_HISTORY,
+        COMPLETE,
+        *EMISSION.all,
+    )
+    rules: ClassVar[tuple[Callable[[Values], object], ...]] = (EMISSION.refuse_window_close,)
     keeps_keyed_state: ClassVar[bool] = True
     shaping: ClassVar[frozenset[str]] = frozenset({"input", "key", "columns"})
 
@@ -103,16 +162,16 @@ class KeyedTable(DeclaredOperator):
                 yield Mistake(key, "is set, but no join reads this table", "leave it out, or let a join read it")
 
     @classmethod
-    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
-        """Reads a table from its table of the file."""
+    def read(cls, values: Values, common: dict[str, Any]) -> Self:
+        """Makes a table of the values of its table of the file."""
         return cls(
             **common,
-            inputs=(keys.text("input", "events"),),
-            key=keys.names("key", '["id"]'),
-            columns=keys.names("columns", '["status"]', ()),
-            emission=read_emission(keys, Rule.STRICTLY_NEWER),
-            history_ms=keys.duration("history", "1 h", None),
-            beyond_history=keys.choice("beyond_history", HistoryPolicy, HistoryPolicy.OLDEST),
-            complete=read_complete(keys),
-            newest_by=keys.choice_if_set("newest_by", NewestRule),
+            inputs=(values[INPUT],),
+            key=values[KEY],
+            columns=values.get(COLUMNS, ()),
+            emission=EMISSION.emission(values) or ON_CHANGE,
+            history_ms=values[HISTORY],
+            beyond_history=values[BEYOND_HISTORY],
+            complete=intervals_of(values[COMPLETE]),
+            newest_by=values[NEWEST_BY],
         )

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from tidemark.model.kinds.operator import DeclaredOperator, Mistake, Operator
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import Key, Values, required
 from tidemark.model.settings.window_columns import WindowColumns, common
+
+INPUTS = required(
+    "inputs",
+    value_types.texts(),
+    example='["readings", "older_readings"]',
+    meaning="the operators it reads: streams, or tables, and not both",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +29,7 @@ class Union(DeclaredOperator):
     """
 
     kind: ClassVar[str] = "union"
+    keys: ClassVar[tuple[Key[Any], ...]] = (INPUTS,)
     is_checked_in_part: ClassVar[bool] = False
     shaping: ClassVar[frozenset[str]] = frozenset({"inputs"})
 
@@ -58,8 +66,7 @@ class Union(DeclaredOperator):
             yield Mistake("inputs", f"mixes the table updates of {', '.join(of_tables)} with a stream", remedy)
 
     @classmethod
-    def read(cls, keys: Keys, common: dict[str, Any], folder: Path | None) -> Self:
-        """Reads a union from its table of the file."""
-        inputs = keys.names("inputs", '["events", "older_events"]')
+    def read(cls, values: Values, common: dict[str, Any]) -> Self:
+        """Makes a union of the values of its table."""
         # One alone is allowed: sources come and go, and those behind the union need not change with them.
-        return cls(**common, inputs=inputs)
+        return cls(**common, inputs=values[INPUTS])

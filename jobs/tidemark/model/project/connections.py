@@ -48,6 +48,7 @@ VARIABLE = "TIDEMARK_KAFKA_"
 The name of the cluster follows in capitals.
 """
 EXAMPLE = "broker.example.org:9092"
+REGISTRY_EXAMPLE = "https://registry.example.org"
 PARTITIONS = 3
 """Default number of partitions of `tidemark topic create`."""
 LOCAL = "the broker that `up` started"
@@ -73,14 +74,14 @@ CLUSTER = TableForm(keys=(BOOTSTRAP, *KEYS), rules=RULES)
 KAFKA = optional(
     "kafka",
     value_types.plain(dict),
-    example=f'{{ default = {{ bootstrap = "{EXAMPLE}" }} }}',
-    meaning="a table for each cluster",
+    example=f'{{ eu = {{ bootstrap = "{EXAMPLE}" }} }}',
+    meaning="Kafka clusters, as tables `[kafka.NAME]`: [connections.md](connections.md)",
 )
 REGISTRY = optional(
     "registry",
     value_types.plain(dict),
-    example='{ main = { url = "https://registry.example.org" } }',
-    meaning="a table for each schema registry",
+    example=f'{{ main = {{ url = "{REGISTRY_EXAMPLE}" }} }}',
+    meaning="schema registries, as tables `[registry.NAME]`: [connections.md](connections.md#schema-registries)",
 )
 FILE = TableForm(keys=(KAFKA, REGISTRY))
 """The tables of `connections.toml`."""

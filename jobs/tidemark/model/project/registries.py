@@ -16,14 +16,13 @@ from urllib.parse import urlsplit
 
 from tidemark.errors import InvalidArgument
 from tidemark.escaping import hide
-from tidemark.model.project.connections import REGISTRY, named_tables, shared_tables
+from tidemark.model.project.connections import REGISTRY, REGISTRY_EXAMPLE, named_tables, shared_tables
 from tidemark.model.project.kafka_security import refuse_alone, unusable
 from tidemark.model.project.secrets import EMPTY_VAULT, PATH, SECRET, SecretPlace, Value, Vault, located, text_or_place
 from tidemark.model.settings import value_types
 from tidemark.model.settings.declared_tables import TableForm, Values, optional, required
 from tidemark.model.settings.value_types import ADDRESS, refuse
 
-EXAMPLE = "https://registry.example.org"
 TABLE = REGISTRY.name
 
 
@@ -47,7 +46,7 @@ def _address(text: str, key: str, example: str) -> str:
 URL = required(
     "url",
     value_types.text(ADDRESS).then(_address),
-    example=f'"{EXAMPLE}"',
+    example=f'"{REGISTRY_EXAMPLE}"',
     meaning="its address, `https` or `http`, with a path if the registry's interface is below one",
 )
 USERNAME = optional(

@@ -1,7 +1,9 @@
 """Declares the keys of a table of a file once.
 
 The parser, the JSON Schema, the reference page and the template of `tidemark init` follow from the declarations. All
-mistakes of single keys are told at once. A rule that compares several keys is judged unless one of them has a mistake.
+mistakes of single keys are told at once. Keys that need another one, and of which a table has exactly one, are declared
+as such (settings/conditions.py). What else compares several keys is a rule; each of these is judged unless one of its
+keys has a mistake.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
-from tidemark.collecting import names_in, outside
+from tidemark.collecting import names_in, omit, outside
 from tidemark.errors import InvalidSpec
 from tidemark.model.settings import value_types
+from tidemark.model.settings.conditions import Needs
 from tidemark.model.settings.toml_keys import suggestion_of
 from tidemark.model.settings.value_types import Form, UnfitValue, ValueType
 
@@ -37,6 +41,8 @@ class Key(Generic[T_co]):
         default: what counts without the key, as a file would have it; None: nothing does.
         without: what a table without the key means, for people, where *default* does not say it.
         inner: the keys of its value, which is a table then; its value is Values.
+        needs: what it needs beside it: without that it means nothing, and is refused.
+        required_if: what makes it required; None: nothing does.
     """
 
     name: str
@@ -47,6 +53,8 @@ class Key(Generic[T_co]):
     default: object = None
     without: str = "none"
     inner: TableForm | None = None
+    needs: tuple[Needs, ...] = ()
+    required_if: Needs | None = None
 
     def read(self, value: object) -> T_co:
         """Returns the *value* in a file as Tidemark has it.
@@ -63,6 +71,11 @@ class Key(Generic[T_co]):
         return nothing if self.default is None else self.read(self.default)
 
     @property
+    def example_value(self) -> object:
+        """Its example as in a file."""
+        return tomllib.loads(f"value = {self.example}")["value"]
+
+    @property
     def default_text(self) -> str | None:
         """Its default as in a file; None without one."""
         return None if self.default is None else json.dumps(self.default)
@@ -72,8 +85,7 @@ class Key(Generic[T_co]):
         """The JSON Schema of its values."""
         form = self.inner.schema if self.inner else self.of_type.form
         usual = {} if self.default is None else {"default": self.default}
-        example = tomllib.loads(f"value = {self.example}")["value"]
-        return {**form, "description": self.meaning, **usual, "examples": [example]}
+        return {**form, "description": self.meaning, **usual, "examples": [self.example_value]}
 
 
 def required(name: str, of_type: ValueType[T], *, example: str, meaning: str) -> Key[T]:
@@ -81,19 +93,43 @@ def required(name: str, of_type: ValueType[T], *, example: str, meaning: str) ->
     return Key(name=name, of_type=of_type, example=example, meaning=meaning, is_required=True)
 
 
-def optional(name: str, of_type: ValueType[T], *, example: str, meaning: str, without: str = "none") -> Key[T | None]:
+def optional(
+    name: str,
+    of_type: ValueType[T],
+    *,
+    example: str,
+    meaning: str,
+    without: str = "none",
+    needs: Iterable[Needs] = (),
+    required_if: Needs | None = None,
+) -> Key[T | None]:
     """Declares a key whose value is None in a table that does not have it."""
-    return Key(name=name, of_type=of_type, example=example, meaning=meaning, without=without)
+    return Key(
+        name=name,
+        of_type=of_type,
+        example=example,
+        meaning=meaning,
+        without=without,
+        needs=tuple(needs),
+        required_if=required_if,
+    )
 
 
-def defaulted(name: str, of_type: ValueType[T], *, example: str, meaning: str, default: object) -> Key[T]:
+def defaulted(
+    name: str, of_type: ValueType[T], *, example: str, meaning: str, default: object, needs: Iterable[Needs] = ()
+) -> Key[T]:
     """Declares a key with a *default*, which is written as in a file."""
-    return Key(name=name, of_type=of_type, example=example, meaning=meaning, default=default)
+    return Key(name=name, of_type=of_type, example=example, meaning=meaning, default=default, needs=tuple(needs))
 
 
-def inner_table(name: str, form: TableForm, *, example: str, meaning: str) -> Key[Values | None]:
+def inner_table(
+    name: str, form: TableForm, *, example: str, meaning: str, without: str = "none", needs: Iterable[Needs] = ()
+) -> Key[Values | None]:
     """Declares a key whose value is a table with the keys of *form*."""
-    return Key(name=name, of_type=value_types.plain(dict), example=example, meaning=meaning, inner=form)
+    of_type = value_types.plain(dict)
+    return Key(
+        name=name, of_type=of_type, example=example, meaning=meaning, without=without, inner=form, needs=tuple(needs)
+    )
 
 
 class MistakenKey(Exception):
@@ -103,15 +139,19 @@ class MistakenKey(Exception):
 class Values:
     """The values of the table *at* a dotted place of *file*, and the *mistakes* that were found in it.
 
-    *written* is the table in the file, and *kind* that of the table, if it has one.
+    *written* is the table in the file, *kind* that of the table, if it has one, and *folder* has the files that it
+    names.
     """
 
-    def __init__(self, file: str, at: str) -> None:
-        self.file, self.at = file, at
+    def __init__(self, file: str, at: str, *, folder: Path | None = None) -> None:
+        self.file, self.at, self.folder = file, at, folder
         self.mistakes: list[InvalidSpec] = []
         self.kind: TableKind | None = None
         self.written: Mapping[str, Any] = {}
         self._values: dict[str, Any] = {}
+        self._in_part: dict[str, Any] = {}
+        # Keys of which it is not known what they should be.
+        self._open: set[str] = set()
 
     def __getitem__(self, key: Key[T]) -> T:
         """Returns the value of *key*.
@@ -123,39 +163,139 @@ class Values:
         value: T = self._values[key.name]
         return value
 
+    def get(self, key: Key[T | None], otherwise: T) -> T:
+        """Returns the value of *key*, or *otherwise* where there is none; raises as `values[key]`."""
+        value = self[key]
+        return otherwise if value is None else value
+
+    def has(self, key: Key[Any]) -> bool:
+        """Returns True if *key* is written in the file."""
+        return key.name in self.written
+
+    def repaired(self, form: TableForm) -> Values:
+        """Returns the values of a table of *form* with others in place of mistaken ones, to find further mistakes.
+
+        An optional key is left out, and a required one has its example. A table is without its wrong parts.
+        """
+        repaired = Values(self.file, self.at, folder=self.folder)
+        repaired.kind, repaired.written = self.kind, self.written
+        for key in form.keys_of(self.kind):
+            if key.name in self._values:
+                repaired._values[key.name] = self._values[key.name]
+            elif key.name in self._in_part:
+                repaired._values[key.name] = self._in_part[key.name]
+            elif self._is_required(key):
+                repaired.read([key], key.example_value)
+            else:
+                repaired._values[key.name] = key.default_value
+        for group in form.groups_of(self.kind):
+            if all(repaired[key] is None for key in group):
+                chosen = next(filter(self.has, group), group[0])
+                repaired.read([chosen], chosen.example_value)
+        return repaired
+
+    def _is_required(self, key: Key[Any]) -> bool:
+        if key.required_if is None:
+            return key.is_required
+        return key.required_if.unmet_in(self.written) is None
+
     def fail(self, key: Key[Any], problem: str, remedy: str) -> NoReturn:
         """Raises InvalidSpec about *key*: for rules."""
         raise InvalidSpec.at(self.file, _place(self.at, key.name), problem, remedy)
 
     def judge(self, *rules: Callable[[Values], object]) -> None:
-        """Notes what is refused by *rules*, each of which compares several keys."""
+        """Notes what is refused by *rules*, each of which compares several keys, or looks at the world.
+
+        Those behind one that refuses a key are not judged about this key.
+        """
         for rule in rules:
             try:
                 rule(self)
             except InvalidSpec as mistake:
                 self.mistakes.append(mistake)
+                self._open_key(mistake.key.removeprefix(f"{self.at}."))
             except MistakenKey:
                 continue
+
+    def judge_group(self, group: Sequence[Key[Any]], misspelt: Collection[str]) -> None:
+        """Notes that the table has none of the keys of a *group*, or several.
+
+        A key that is *misspelt* explains that there is none.
+        """
+        names = names_in(group)
+        written = [key.name for key in group if self.has(key)]
+        if not written:
+            self._open.update(names)
+        if len(written) == 1 or (not written and not {*names}.isdisjoint(misspelt)):
+            return
+        choices = " or ".join(f"{key.name} = {key.example}" for key in group)
+        problem = f"is set together with {written[1]}" if written else "is missing"
+        self.note((written or names)[0], problem, f"write exactly one of {choices}")
+
+    def judge_needs(self, keys: Iterable[Key[Any]], misspelt: Collection[str]) -> None:
+        """Notes which of *keys* lack what they need, or are missing beside others.
+
+        Nothing is said of a key that is *misspelt* or has a mistake, nor by one.
+        """
+        is_open = frozenset(self._open.union(misspelt))
+        for key in keys:
+            if key.name in is_open:
+                continue
+            # What is false has no effect, with or without another key.
+            if self.written.get(key.name) is False:
+                continue
+            if self.has(key):
+                self._judge_needs_of(key, is_open)
+            elif (what := key.required_if) and not what.names & is_open and what.unmet_in(self.written) is None:
+                because = f": {what.because}" if what.because else ""
+                problem = f"is missing, and {what.conditions[0].as_seen(self.written)}"
+                self.note(key.name, problem, f"write {key.name} = {key.example}{because}")
+
+    def _judge_needs_of(self, key: Key[Any], is_open: frozenset[str]) -> None:
+        for need in key.needs:
+            if need.names & is_open or (unmet := need.unmet_in(self.written)) is None:
+                continue
+            others = f", or write {unmet.remedy}" if unmet.remedy else ""
+            remedy = f"leave it out: {need.because}" if need.because else f"leave it out{others}"
+            seen = self.written[key.name]
+            shown = str(seen).lower() if isinstance(seen, bool) else repr(seen)
+            self.note(key.name, f"is {shown}, but {unmet.as_seen(self.written)}", remedy)
+            return
 
     def read(self, declared: Sequence[Key[Any]], value: object) -> None:
         """Reads the *value* of a key; it is wrong if none of the *declared* keys of that name has such values."""
         refused = []
         for key in declared:
             try:
-                self._values[key.name] = self._read_inside(key, key.read(value))
+                self._set(key, key.read(value))
             except UnfitValue as unfit:
                 refused.append(unfit)
         if len(refused) == len(declared):
-            name = ".".join(filter(None, (declared[0].name, refused[0].part)))
-            self.note(name, refused[0].problem, refused[0].remedy)
+            self._refuse(declared[0], value, refused[0])
 
-    def _read_inside(self, key: Key[Any], value: Any) -> Any:
-        """Returns the *value* of *key*; of a table its values, whose mistakes are noted here."""
+    def _refuse(self, key: Key[Any], value: object, unfit: UnfitValue) -> None:
+        """Notes what is wrong with the *value* of *key*, part by part."""
+        self.note(".".join(filter(None, (key.name, unfit.part))), unfit.problem, unfit.remedy)
+        if not isinstance(value, dict) or unfit.part not in value or len(value) == 1:
+            return
+        rest = omit(value, [unfit.part])
+        try:
+            self._in_part[key.name] = key.read(rest)
+        except UnfitValue as other:
+            self._refuse(key, rest, other)
+
+    def _set(self, key: Key[Any], value: Any) -> None:
+        """Sets the *value* of *key*; that of a table are its values, whose mistakes are noted here."""
         if key.inner is None:
-            return value
-        inside = key.inner.read(self.file, _place(self.at, key.name), value)
-        self.mistakes += inside.mistakes
-        return inside
+            self._values[key.name] = value
+            return
+        inside = key.inner.read(self.file, _place(self.at, key.name), value, folder=self.folder)
+        if inside.mistakes:
+            self.mistakes += inside.mistakes
+            self._open.add(key.name)
+            self._in_part[key.name] = inside.repaired(key.inner)
+        else:
+            self._values[key.name] = inside
 
     def read_default(self, key: Key[Any], example: str) -> None:
         """Reads what counts without *key*; *example* is a right value of it."""
@@ -168,13 +308,19 @@ class Values:
         """Notes that *key* is missing, of a *pair* of which a table has both or none."""
         # A misspelt key has no value, and a mistake of its own.
         if key.name in self._values:
-            del self._values[key.name]
             both = " and ".join(names_in(pair))
             self.note(key.name, "is missing", f"write {key.name} = {key.example}, or leave out both {both}")
 
     def note(self, key: str, problem: str, remedy: str) -> None:
-        """Notes a mistake of *key*."""
+        """Notes a mistake of *key*, or of a part of it behind a dot."""
+        self._open_key(key)
         self.mistakes.append(InvalidSpec.at(self.file, _place(self.at, key), problem, remedy))
+
+    def _open_key(self, key: str) -> None:
+        """Forgets the value of *key*, or of that before the dot: it is not known what it should be."""
+        name = key.partition(".")[0]
+        self._values.pop(name, None)
+        self._open.add(name)
 
 
 def _place(at: str, key: str) -> str:
@@ -192,6 +338,8 @@ class TableKind:
         is_usual: a table without the key is of this kind, too.
         implied_by: the name of a key by which a table without *key* is of this kind, too.
         refused: by name of a key of others, or of every kind, that it does not have: the problem and the remedy.
+        one_of: groups of keys of which its tables have exactly one.
+        rules: refuse what follows from several of its keys.
     """
 
     name: str
@@ -201,6 +349,8 @@ class TableKind:
     is_usual: bool = False
     implied_by: str | None = None
     refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    one_of: tuple[tuple[Key[Any], ...], ...] = ()
+    rules: tuple[Callable[[Values], object], ...] = ()
 
     def has(self, table: Mapping[str, Any]) -> bool:
         """Returns True if *table* is of this kind, unless it is of one before."""
@@ -229,12 +379,14 @@ class TableForm:
         keys: those of every kind.
         kinds: of tables; one is of the first that has it. Empty: there are none.
         together: pairs of keys of which a table has both, or none.
+        one_of: groups of keys of which a table has exactly one.
         rules: refuse what follows from several keys.
     """
 
     keys: tuple[Key[Any], ...]
     kinds: tuple[TableKind, ...] = ()
     together: tuple[tuple[Key[Any], Key[Any]], ...] = ()
+    one_of: tuple[tuple[Key[Any], ...], ...] = ()
     rules: tuple[Callable[[Values], object], ...] = ()
 
     def kind_of(self, table: Mapping[str, Any]) -> TableKind | None:
@@ -269,45 +421,69 @@ class TableForm:
             known.setdefault(key.name, []).append(key)
         return known
 
-    def read(self, file: str, at: str, table: object, *, examples: Mapping[str, str] | None = None) -> Values:
+    def groups_of(self, kind: TableKind | None) -> tuple[tuple[Key[Any], ...], ...]:
+        """Returns the groups of keys of which tables of *kind* have exactly one."""
+        return (*self.one_of, *(kind.one_of if kind else ()))
+
+    def read(
+        self,
+        file: str,
+        at: str,
+        table: object,
+        *,
+        examples: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> Values:
         """Reads the *table* at *at* of *file*: its values, and every mistake in it.
 
         Where its kind is wrong, it may have the keys of any kind, with a value that one of them accepts. *examples* are
-        better ones for keys that are missing, by name, in TOML.
+        better ones for keys that are missing, by name, in TOML. Files that it names lie in *folder*.
         """
-        values = Values(file, at)
+        values = Values(file, at, folder=folder)
         if not isinstance(table, dict):
             values.mistakes.append(InvalidSpec.at(file, at, f"is {table!r}", f"write a table [{at}]"))
             return values
         values.kind, values.written = self.kind_of(table), table
         known = self._known(values.kind)
+        misspelt: set[str] = set()
         for name, value in table.items():
             if name in known:
                 values.read(known[name], value)
             else:
-                values.note(name, *self._refusal(name, known, values.kind))
-        unknown = [name for name in table if name not in known and not self._kinds_with(name)]
-        misspelt = {near for name in unknown for near in difflib.get_close_matches(name, known, n=1)}
-        for key in self.keys_of(values.kind):
+                near = _nearest(name, known, table)
+                # A key of another kind may be meant: it only explains why a required one is missing.
+                is_of_others = bool(self._kinds_with(name))
+                misspelt.update(key for key in near if not is_of_others or _any_required(known[key]))
+                values.note(name, *self._refusal(name, near, known, values.kind))
+        keys = self.keys_of(values.kind)
+        for key in keys:
             # A misspelt key has a mistake of its own, which explains the missing one.
             if key.name not in table and key.name not in misspelt:
                 values.read_default(key, (examples or {}).get(key.name, key.example))
+        for group in self.groups_of(values.kind):
+            values.judge_group(group, misspelt)
         for pair in self.together:
             missing = [key for key in pair if key.name not in table]
             if len(missing) == 1:
                 values.require(missing[0], pair)
-        values.judge(*self.rules)
+        values.judge_needs(keys, misspelt)
+        values.judge(*self.rules, *(values.kind.rules if values.kind else ()))
         return values
 
-    def _refusal(self, name: str, known: Collection[str], kind: TableKind | None) -> tuple[str, str]:
-        """Returns the problem and the remedy of a key that is not *known* in a table of *kind*."""
+    def _refusal(
+        self, name: str, near: Collection[str], known: Collection[str], kind: TableKind | None
+    ) -> tuple[str, str]:
+        """Returns the problem and the remedy of a key that is not *known* in a table of *kind*, which lacks *near*."""
         if kind and name in kind.refused:
             return kind.refused[name]
         others = self._kinds_with(name)
         if kind is None or not others:
             return "is not a valid key here", suggestion_of(name, known, "keys")
         problem = f"is set, but {kind.key} is {kind.name!r}" if kind.word else f"is set together with {kind.key}"
-        return problem, f"leave it out, or choose {others[0].key} {', '.join(names_in(others))}"
+        choice = f"choose {others[0].key} {', '.join(names_in(others))}"
+        if near:
+            return problem, f"did you mean {next(iter(near))}? or {choice}"
+        return problem, f"leave it out, or {choice}"
 
     def _kinds_with(self, name: str) -> list[TableKind]:
         """Returns the kinds that have a key *name* of their own."""
@@ -317,23 +493,49 @@ class TableForm:
     def schema(self) -> Form:
         """The JSON Schema of tables."""
         if not self.kinds:
-            return self._schema_of(self.keys)
+            return self._schema_of(None)
         # What is of no kind has a wrong word, and may have the keys of any.
-        form: Form = {**self._schema_of(self.keys), "additionalProperties": True}
+        form: Form = {**self._schema_of(None), "additionalProperties": True}
         for kind in reversed(self.kinds):
-            form = {"if": kind.condition, "then": self._schema_of(self.keys_of(kind)), "else": form}
+            form = {"if": kind.condition, "then": self._schema_of(kind), "else": form}
         return {"type": "object", **form}
 
-    def _schema_of(self, keys: Sequence[Key[Any]]) -> Form:
-        """Returns the JSON Schema of tables that may have these *keys*."""
-        needs = {one.name: [other.name] for pair in self.together for one, other in (pair, pair[::-1])}
+    def _schema_of(self, kind: TableKind | None) -> Form:
+        """Returns the JSON Schema of tables of *kind*; None: of those that have none."""
+        keys = self.keys_of(kind)
+        both = {one.name: [other.name] for pair in self.together for one, other in (pair, pair[::-1])}
+        needed = {key.name: _unless_false(key, [need.form for need in key.needs]) for key in keys if key.needs}
+        conditions: list[Form] = []
+        for group in self.groups_of(kind):
+            conditions.append({"oneOf": [{"required": [key.name]} for key in group]})
+        for key in keys:
+            if key.required_if:
+                conditions.append({"if": key.required_if.form, "then": {"required": [key.name]}})
         return {
             "type": "object",
             "properties": {key.name: key.schema for key in keys},
             "required": [key.name for key in keys if key.is_required],
-            **({"dependentRequired": needs} if needs else {}),
+            **({"dependentRequired": both} if both else {}),
+            **({"dependentSchemas": needed} if needed else {}),
+            **({"allOf": conditions} if conditions else {}),
             "additionalProperties": False,
         }
+
+
+def _unless_false(key: Key[Any], forms: Sequence[Form]) -> Form:
+    """Returns the JSON Schema of tables of all *forms*, or in which *key* is false."""
+    if bool not in key.of_type.types:
+        return {"allOf": forms}
+    return {"if": {"properties": {key.name: {"const": True}}}, "then": {"allOf": forms}}
+
+
+def _any_required(keys: Iterable[Key[Any]]) -> bool:
+    return any(key.is_required for key in keys)
+
+
+def _nearest(name: str, known: Collection[str], table: Collection[str]) -> list[str]:
+    """Returns the *known* key that *name* is meant to be, unless the *table* has it."""
+    return [near for near in difflib.get_close_matches(name, known, n=1) if near not in table]
 
 
 def refuse_mistakes(tables: Iterable[Values]) -> None:

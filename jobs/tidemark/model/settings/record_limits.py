@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidemark.model.settings.toml_keys import Keys
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import defaulted
 
 DEEPEST = 500
 """The highest `max_depth`: parsers and serialisers use Python's stack, which has 1,000 levels by default."""
@@ -29,15 +30,33 @@ class RecordLimits:
 DEFAULT_LIMITS = RecordLimits()
 
 
-def read_record_limits(keys: Keys, *, of_avro: bool) -> RecordLimits:
-    """Reads the limits of a source's records; two of them are about Avro alone."""
-    depth: int = keys.count("max_depth", "200", DEFAULT_LIMITS.max_depth)
-    if depth > DEEPEST:
-        keys.fail("max_depth", f"is {depth}", f"write {DEEPEST} or less")
-    if not of_avro:
-        return RecordLimits(max_depth=depth)
-    return RecordLimits(
-        max_depth=depth,
-        max_digits=keys.count("max_digits", "5000", DEFAULT_LIMITS.max_digits),
-        max_empty_items=keys.count("max_empty_items", "100000", DEFAULT_LIMITS.max_empty_items),
-    )
+MAX_DEPTH = defaulted(
+    "max_depth",
+    value_types.count(most=DEEPEST),
+    example="200",
+    default=DEFAULT_LIMITS.max_depth,
+    meaning=(
+        "how many objects, lists, maps and records may be inside each other in a record; the record itself is the "
+        "first. At most 500. A record beyond it is quarantined as `beyond_limit`"
+    ),
+)
+MAX_DIGITS = defaulted(
+    "max_digits",
+    value_types.count(),
+    example="5000",
+    default=DEFAULT_LIMITS.max_digits,
+    meaning=(
+        'with `format = "avro"`: the most digits of a decimal. A record beyond it is quarantined as '
+        "`beyond_limit`: the time to make a decimal is quadratic in its digits"
+    ),
+)
+MAX_EMPTY_ITEMS = defaulted(
+    "max_empty_items",
+    value_types.count(),
+    example="100000",
+    default=DEFAULT_LIMITS.max_empty_items,
+    meaning=(
+        'with `format = "avro"`: the most items of a record\'s lists that have no bytes, such as nulls. A record '
+        "beyond it is quarantined as `beyond_limit`: five bytes can say that a list has thirty million nulls"
+    ),
+)

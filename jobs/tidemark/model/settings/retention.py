@@ -6,12 +6,10 @@ row, so that rows are kept up to a day longer. None: for ever.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from tidemark.model.settings.toml_keys import Keys
-from tidemark.model.settings.value_types import LENGTH_ABOVE_0
+from tidemark.model.settings import value_types
+from tidemark.model.settings.declared_tables import Key, TableForm, Values, defaulted
 from tidemark.model.tables.catalog import CHANGES, COMPLETENESS, DEAD_LETTERS, STATE_CHANGES, TOPOLOGY_CHANGES
 
 FOR_EVER = "for ever"
@@ -46,32 +44,65 @@ class Retention:
         return {CHANGES.name: self.changes_ms, STATE_CHANGES.name: self.state_ms}.get(table, self.facts_ms)
 
 
-def read_retention(file: str, content: Mapping[str, Any]) -> Retention:
-    """Reads *content*, the table `retention` of *file*.
-
-    Raises:
-        InvalidSpec: it is not valid.
-    """
-    keys = Keys(file, "retention", content)
-    usual = Retention()
-    read = {
-        "facts_ms": _length_ms(keys, "facts", "30 d", usual.facts_ms),
-        "set_aside_ms": _length_ms(keys, "set_aside", "90 d", usual.set_aside_ms),
-        "changes_ms": _length_ms(keys, "changes", "365 d", usual.changes_ms),
-        "state_ms": _length_ms(keys, "state", "7 d", usual.state_ms),
-        "hops_ms": _length_ms(keys, "hops", "7 d", usual.hops_ms),
-        "sinks_ms": _length_ms(keys, "sinks", "365 d", usual.sinks_ms),
-        "reports_ms": _length_ms(keys, "reports", "365 d", usual.reports_ms),
-        "unused_ms": _length_ms(keys, "unused", "1 d", usual.unused_ms),
-    }
-    keys.done()
-    return Retention(**read)
+def _kept(name: str, example: str, default: str, meaning: str) -> Key[int | None]:
+    return defaulted(name, value_types.length_or(FOR_EVER), example=f'"{example}"', default=default, meaning=meaning)
 
 
-def _length_ms(keys: Keys, key: str, example: str, usual_ms: int | None) -> int | None:
-    # `for ever` is None in the settings, and so is a default without a limit: only the key itself distinguishes them.
-    form = {"anyOf": [{"const": FOR_EVER}, LENGTH_ABOVE_0]}
-    if keys.text(key, example, FOR_EVER, form=form) == FOR_EVER:
-        return None if key in keys.content else usual_ms
-    length_ms: int = keys.duration(key, example)
-    return length_ms
+FACTS = _kept(
+    "facts",
+    "30 d",
+    "30 d",
+    "measurements; `suppressed` (for each key the row with the latest record time stays, as `last_seen_at` of "
+    "`latest_state`); `heartbeats`; `partition_batches` (the newest row of each partition stays)",
+)
+SET_ASIDE = _kept(
+    "set_aside", "90 d", "90 d", "`dead_letters`: the rows of `late_records`, `quarantine` and `undeliverable`"
+)
+OLD_CHANGES = _kept(
+    "changes",
+    "365 d",
+    FOR_EVER,
+    "updates that a newer update of their key replaced, and updates of closed windows. For every other key the newest "
+    "row stays, and the row with the latest record time",
+)
+STATE = _kept(
+    "state",
+    "7 d",
+    "7 d",
+    "the same rows of `state_changes`, the rows of deleted keys, and those of held records that were sent on",
+)
+HOPS = _kept(
+    "hops", "7 d", "7 d", "the same rows of hops, if every reader has read them; an unread row stays at any age"
+)
+SINKS = _kept("sinks", "365 d", FOR_EVER, "rows of sinks that append; sinks with current rows keep all rows")
+REPORTS = _kept(
+    "reports",
+    "365 d",
+    FOR_EVER,
+    "rows of batch jobs, `completeness` and `topology_changes`; those of `expectation_results` count from the newest "
+    "check of their period",
+)
+UNUSED = _kept(
+    "unused",
+    "1 d",
+    "1 d",
+    "files that no current version of a table refers to. Earlier versions can be read for this time (in whole hours)",
+)
+FORM = TableForm(keys=(FACTS, SET_ASIDE, OLD_CHANGES, STATE, HOPS, SINKS, REPORTS, UNUSED))
+"""The table `retention`."""
+
+
+def retention_of(values: Values | None) -> Retention:
+    """Returns what a table of FORM says; None: there is no such table."""
+    if values is None:
+        return Retention()
+    return Retention(
+        facts_ms=values[FACTS],
+        set_aside_ms=values[SET_ASIDE],
+        changes_ms=values[OLD_CHANGES],
+        state_ms=values[STATE],
+        hops_ms=values[HOPS],
+        sinks_ms=values[SINKS],
+        reports_ms=values[REPORTS],
+        unused_ms=values[UNUSED],
+    )

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
@@ -31,7 +30,7 @@ MOST_TRIES = 2
 Once without a part of the key, and once without the whole.
 """
 
-ASKING = ("kind", "format", "mode", "strategy")
+ASKING: tuple[str, ...] = ()
 """Keys that decide which other keys exist."""
 
 
@@ -78,8 +77,8 @@ def read_whole(
     """Reads the table *content* at *at* of *file*; returns every mistake.
 
     After a mistake the table is read again without it, until none is left. The result of that serves to find further
-    mistakes elsewhere, and for nothing else. A wrong `kind` or another of ASKING decides which other keys exist; after
-    it, only those mistakes are told which the table has with every word that could stand there.
+    mistakes elsewhere, and for nothing else. A key of ASKING decides which other keys exist: after a wrong one, only
+    those mistakes are told which the table has with every word that could stand there.
     """
     reading = _read_table(file, at, content, read)
     return reading.result, reading.mistakes
@@ -93,13 +92,13 @@ def _read_table(file: str, at: str, content: Mapping[str, Any], read: Callable[[
         words = reading.asked[key].form.get("enum", ()) if key in ASKING and key in reading.asked else ()
         if words and content.get(key) not in words:
             told = reading.mistakes[: number + 1]
-            others = mistakes_with_each(file, at, content, key, words, read)
+            others = _mistakes_with_each(file, at, content, key, words, read)
             told += [other for other in others if other.key not in {known.key for known in told}]
             return reading._replace(mistakes=told)
     return reading
 
 
-def mistakes_with_each(
+def _mistakes_with_each(
     file: str, at: str, content: Mapping[str, Any], key: str, words: Iterable[str], read: Callable[[Keys], object]
 ) -> list[InvalidSpec]:
     """Returns the mistakes that the table *content* has with each of *words* as its *key*.
@@ -233,14 +232,12 @@ def observed() -> Iterator[Reading]:
 class Keys:
     """The keys of one table of *file*, at the dotted place *at*.
 
-    `done` refuses unknown keys. *asked* has the declaration of each key, and *alternatives* those of which exactly one
-    is written.
+    `done` refuses unknown keys. *asked* has the declaration of each key.
     """
 
     def __init__(self, file: str, at: str, content: Mapping[str, Any]) -> None:
         self.file, self.at, self.content = file, at, content
         self.asked: dict[str, Declaration] = {}
-        self.alternatives: list[tuple[str, ...]] = []
         if (reading := _observed.get()) is not None:
             reading.tables.append(self)
 
@@ -300,21 +297,12 @@ class Keys:
         """Returns a list of strings as a tuple, or *default*."""
         return self.read(key, value_types.texts(), example, default)
 
-    def one_or_more(self, key: str, example: str, default: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns one string or a list as a tuple, or *default*."""
-        several: tuple[str, ...] = self.read(key, value_types.one_or_more(), example, default)
-        return several
-
     def mapping(self, key: str, example: str, default: Any = ..., *, names: re.Pattern[str] | None = None) -> Any:
         """Returns a table whose values are strings, or *default*.
 
         *names* is the form of its keys, which the caller checks.
         """
         return self.read(key, value_types.mapping(names), example, default)
-
-    def columns(self, key: str, example: str, default: Any = ...) -> Any:
-        """Returns a table of columns by name, as `mapping` does."""
-        return self.read(key, value_types.columns(), example, default)
 
     def duration(self, key: str, example: str, default: Any = ..., *, zero: bool = False) -> Any:
         """Returns a time in ms, above 0 unless *zero*, or *default*."""
@@ -323,16 +311,6 @@ class Keys:
     def count(self, key: str, example: str, default: Any, *, least: int = 1) -> Any:
         """Returns a whole number of *least* or more, or *default*."""
         return self.read(key, value_types.count(least), example, default)
-
-    def counts(self, key: str, example: str) -> dict[str, int]:
-        """Returns a number for all, or one for each name.
-
-        That for all is under the name "".
-
-        Numbers are 1 or more; by default there are none.
-        """
-        numbers: dict[str, int] = self.read(key, value_types.counts(), example, {})
-        return numbers
 
     def word(self, key: str, words: Collection[str], default: str | None = None) -> str:
         """Returns one of *words*; without a *default* the key is required."""
@@ -348,38 +326,6 @@ class Keys:
         """Returns a word of *among*; None without the key."""
         word: E | None = self.read(key, value_types.choice(among), f'"{next(iter(among))}"', None)
         return word
-
-    def one_of(self, examples: Mapping[str, str]) -> dict[str, Any]:
-        """Returns the only key of *examples* that is present, with its text."""
-        self.alternatives.append(tuple(examples))
-        present = {}
-        for key, example in examples.items():
-            # One that is written is required: a table is not tried without it.
-            default = ... if key in self.content else None
-            if (text := self.text(key, example, default)) is not None:
-                present[key] = text
-        if len(present) != 1:
-            choices = " or ".join(f'{key} = "{example}"' for key, example in examples.items())
-            problem = f"is set together with {list(present)[1]}" if present else "is missing"
-            self.fail(next(iter(present or examples)), problem, f"write exactly one of {choices}")
-        return present
-
-    def is_required(self, key: str) -> None:
-        """Makes *key* required: a table is not tried without it."""
-        self.asked[key] = self.asked[key]._replace(is_optional=False)
-
-    def pair(self, key: str, example: str, default: tuple[str, str]) -> tuple[str, str]:
-        """Returns a list of two strings, or *default*."""
-        both: tuple[str, str] = self.read(key, value_types.pair(), example, default)
-        return both
-
-    def instant_ms(self, text: str, key: str) -> int:
-        """Returns epoch ms of an ISO date or instant, by default UTC."""
-        try:
-            instant = datetime.fromisoformat(text)
-        except (TypeError, ValueError):
-            self.fail(key, f"is {text!r}", 'write an ISO date, such as "2000-01-01"')
-        return round((instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp() * 1000)
 
     def without(self, place: list[str], *, again: bool) -> dict[str, Any] | None:
         """Returns the content without the mistake at *place*.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar
@@ -222,15 +222,28 @@ def length(*, zero: bool = False) -> ValueType[int]:
     return replace(text(LENGTH if zero else LENGTH_ABOVE_0).then(judge), word="length of time")
 
 
-def count(least: int = 1) -> ValueType[int]:
-    """The type of whole numbers of *least* or more."""
+def length_or(word: str, *, zero: bool = False) -> ValueType[int | None]:
+    """The type of lengths of time, as `length`, and of a *word* for none, which Tidemark has as None."""
+    of_length = length(zero=zero)
+
+    def judge(value: str, key: str, example: str) -> int | None:
+        return None if value == word else of_length.judge(value, key, example)
+
+    return ValueType(of_length.word, (str,), {"anyOf": [{"const": word}, of_length.form]}, judge)
+
+
+def count(least: int = 1, most: int | None = None) -> ValueType[int]:
+    """The type of whole numbers of *least* or more, and of *most* or less if that is set."""
 
     def judge(value: int, key: str, example: str) -> int:
         if value < least:
             refuse(f"is {value}", f"write {least} or more, such as {key} = {example}")
+        if most is not None and value > most:
+            refuse(f"is {value}", f"write {most} or less")
         return value
 
-    return ValueType("integer", (int,), {**COUNT, "minimum": least}, judge)
+    limit = {} if most is None else {"maximum": most}
+    return ValueType("integer", (int,), {**COUNT, "minimum": least, **limit}, judge)
 
 
 def counts() -> ValueType[dict[str, int]]:
@@ -256,15 +269,35 @@ def _all_and_nearest(written: str, among: Collection[str]) -> str:
     return ", ".join(among) + (f"; did you mean {near[0]}?" if near else "")
 
 
-def word(among: Collection[str]) -> ValueType[str]:
-    """The type of one of the words *among* some."""
+class _OneOf(Mapping[str, Any]):
+    """The form of words.
+
+    They are looked at when it is read: an open list is not complete while modules are imported.
+    """
+
+    def __init__(self, words: Callable[[], Collection[str]]) -> None:
+        self._words = words
+
+    def __getitem__(self, key: str) -> list[str]:
+        return {"enum": [*map(str, self._words())]}[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("enum",))
+
+    def __len__(self) -> int:
+        return 1
+
+
+def word(among: Collection[str] | Callable[[], Collection[str]]) -> ValueType[str]:
+    """The type of one of the words *among* some, or of those that a function returns."""
+    words = among if callable(among) else lambda: among
 
     def judge(value: str, *_: str) -> str:
-        if value not in among:
-            refuse(f"is {value!r}", f"use one of {_all_and_nearest(value, among)}")
+        if value not in words():
+            refuse(f"is {value!r}", f"use one of {_all_and_nearest(value, words())}")
         return value
 
-    return text({"enum": [*map(str, among)]}).then(judge)
+    return text(_OneOf(words)).then(judge)
 
 
 def choice(among: type[E]) -> ValueType[E]:

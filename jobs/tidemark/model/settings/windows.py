@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from zoneinfo import available_timezones
 
+from tidemark.model.settings import value_types
+from tidemark.model.settings.conditions import given, needs
+from tidemark.model.settings.declared_tables import TableForm, Values, defaulted, inner_table, optional, required
 from tidemark.model.settings.lengths import for_people, length_in_toml
 from tidemark.model.settings.retention import DAY_MS
-from tidemark.model.settings.toml_keys import Keys, read_inner
+from tidemark.model.settings.value_types import refuse
 from tidemark.semantics.completeness import Intervals
 
 LEAST_LOCAL_HOP_MS = 7_200_000
@@ -77,95 +80,144 @@ class Windows:
         return self.closed_up_to_ms(watermark_ms) - (self.reopen_for_ms or 0)
 
 
-def read_windows(keys: Keys) -> Windows | None:
-    """Reads `window`, `allowed_lateness` and `reopen_for`; None without a window."""
-    content = keys.mapping("window", '{ tumbling = "1 min" }', None)
-    allowed_lateness_ms = keys.duration("allowed_lateness", "1 min", None, zero=True)
-    reopen_for_ms = keys.duration("reopen_for", "1 d", None)
-    if content is None:
-        _refuse_without_window(keys)
-        return None
-    windows = read_inner(keys, "window", content, _read_window)
-    if reopen_for_ms is not None and windows.shape is Shape.SESSION:
-        remedy = 'leave it out, and give late records time with allowed_lateness = "1 d"'
-        keys.fail("reopen_for", "is set for a session, whose bounds depend on all of its records", remedy)
-    return replace(windows, allowed_lateness_ms=allowed_lateness_ms or 0, reopen_for_ms=reopen_for_ms)
-
-
-def _read_window(keys: Keys) -> Windows:
-    """Reads the windows of the table `window`."""
-    ((shape, _),) = keys.one_of({shape.value: "1 min" for shape in Shape}).items()
-    size_ms = keys.duration(shape, "1 min")
-    hop_ms = keys.duration("every", "10 s") if shape == Shape.HOPPING else size_ms
-    offset_ms = keys.duration("offset", "15 min", 0, zero=True) if shape != Shape.SESSION else 0
-    timezone = _windows_timezone(keys, Shape(shape), hop_ms)
-    if hop_ms > size_ms:
-        remedy = "make it at most that long, or some records are in no window"
-        keys.fail("every", f"is longer than the window ({dict(keys.content)})", remedy)
-    return Windows(
-        shape=Shape(shape),
-        size_ms=size_ms,
-        hop_ms=hop_ms,
-        offset_ms=offset_ms,
-        timezone=timezone,
-    )
-
-
-def _refuse_without_window(keys: Keys) -> None:
-    for key in ("allowed_lateness", "reopen_for"):
-        if key in keys.content:
-            remedy = 'write window = { tumbling = "1 min" }, or leave it out'
-            keys.fail(key, "is set, but there is no window", remedy, beside="window")
-
-
-def read_complete(keys: Keys) -> Intervals | None:
-    """Reads `complete`, the intervals of a table; None without the key."""
-    content = keys.mapping("complete", '{ every = "1 h" }', None)
-    if content is None:
-        return None
-    return read_inner(keys, "complete", content, _read_intervals)
-
-
-def _read_intervals(keys: Keys) -> Intervals:
-    """Reads the intervals of the table `complete`."""
-    every_ms, timezone = keys.duration("every", "1 h"), _timezone(keys)
-    every = keys.content["every"]
-    if every_ms < LEAST_INTERVAL_MS:
-        keys.fail("every", f"is {every!r}", f'write "{length_in_toml(LEAST_INTERVAL_MS)}" or more, such as "1 h"')
-    if timezone and every_ms % DAY_MS and DAY_MS % every_ms:
-        problem = f"is {every!r}, which divides no day of {timezone}"
-        keys.fail("every", problem, 'write a part of a day such as "1 h", or whole days such as "1 d"')
-    return Intervals(every_ms, timezone)
-
-
-def _windows_timezone(keys: Keys, shape: Shape, hop_ms: int) -> str | None:
-    """Reads the IANA name of the windows' clock; None: UTC."""
-    name: str | None = keys.text("timezone", "America/New_York", None)
-    if name is not None and shape is Shape.SESSION:
-        keys.fail(
-            "timezone",
-            f"is {name!r}, but the window is a session",
-            "leave it out: the length of a gap does not depend on it",
-        )
-    _timezone(keys)
-    if name is not None and shape is Shape.HOPPING and hop_ms < LEAST_LOCAL_HOP_MS:
-        problem, remedy = f"is {name!r}, but windows start every {for_people(hop_ms)}", 'start them every "2 h" or more'
-        keys.fail("timezone", problem, f"{remedy}: several would start at once when daylight saving time begins")
-    return name
-
-
 @cache
 def _zones() -> frozenset[str]:
     # It searches all folders of the data of time zones.
     return frozenset(available_timezones() - {"Factory", "localtime"})
 
 
-def _timezone(keys: Keys) -> str | None:
-    """Reads the IANA name of a time zone; None: UTC."""
-    name: str | None = keys.text("timezone", "America/New_York", None)
+def _zone(name: str, *_: str) -> str:
     zones = _zones()
-    if name is not None and name not in zones:
+    if name not in zones:
         near = difflib.get_close_matches(name, zones, n=1)
         remedy = f"use an IANA name, such as {near[0] if near else 'America/New_York'}"
-        keys.fail("timezone", f"is {name!r}, which is not a known time zone", remedy)
+        refuse(f"is {name!r}, which is not a known time zone", remedy)
     return name
+
+
+def _interval(length_ms: int, _: str, example: str) -> int:
+    if length_ms < LEAST_INTERVAL_MS:
+        refuse(
+            f"is {length_in_toml(length_ms)!r}",
+            f'write "{length_in_toml(LEAST_INTERVAL_MS)}" or more, such as {example}',
+        )
+    return length_ms
+
+
+TUMBLING = optional(
+    "tumbling", value_types.length(), example='"1 min"', meaning="windows of that length, one after the other"
+)
+HOPPING = optional("hopping", value_types.length(), example='"1 min"', meaning="windows of that length, which overlap")
+EVERY = optional(
+    "every",
+    value_types.length(),
+    example='"10 s"',
+    meaning="the time between the starts of hopping windows",
+    needs=[needs(given(HOPPING))],
+    required_if=needs(given(HOPPING)),
+)
+SESSION = optional(
+    "session",
+    value_types.length(),
+    example='"30 s"',
+    meaning=(
+        "windows of records of a key with at most this time between them. If a record connects two sessions, they "
+        "become one, and the later one is deleted"
+    ),
+)
+OFFSET = defaulted(
+    "offset",
+    value_types.length(zero=True),
+    example='"15 min"',
+    default="0 ms",
+    meaning="of tumbling and hopping windows: how long after the epoch they start",
+    needs=[needs(given(TUMBLING, HOPPING), because="a session starts with a record")],
+)
+TIMEZONE = optional(
+    "timezone",
+    value_types.text().then(_zone),
+    example='"America/New_York"',
+    without="UTC",
+    meaning="of tumbling and hopping windows: the local clock that they follow, an IANA name",
+    needs=[needs(given(TUMBLING, HOPPING), because="the length of a gap does not depend on it")],
+)
+
+
+def _refuse_gaps(values: Values) -> None:
+    """Refuses hopping windows between which records would be in no window."""
+    size_ms, every_ms = values[HOPPING], values[EVERY]
+    if size_ms is not None and every_ms is not None and every_ms > size_ms:
+        problem = f"is longer than the window ({dict(values.written)})"
+        values.fail(EVERY, problem, "make it at most that long, or some records are in no window")
+
+
+def _refuse_short_local_hops(values: Values) -> None:
+    """Refuses hopping windows of which several would start at once on a local clock."""
+    zone, every_ms = values[TIMEZONE], values[EVERY]
+    if zone is not None and every_ms is not None and every_ms < LEAST_LOCAL_HOP_MS:
+        problem = f"is {zone!r}, but windows start every {for_people(every_ms)}"
+        remedy = 'start them every "2 h" or more: several would start at once when daylight saving time begins'
+        values.fail(TIMEZONE, problem, remedy)
+
+
+WINDOW_FORM = TableForm(
+    keys=(TUMBLING, HOPPING, EVERY, SESSION, OFFSET, TIMEZONE),
+    one_of=((TUMBLING, HOPPING, SESSION),),
+    rules=(_refuse_gaps, _refuse_short_local_hops),
+)
+"""The table `window`."""
+
+
+def windows_of(values: Values, *, allowed_lateness_ms: int, reopen_for_ms: int | None) -> Windows:
+    """Returns the windows of a table of WINDOW_FORM."""
+    size_ms, hop_ms, gap_ms = values[TUMBLING], values[HOPPING], values[SESSION]
+    shape = Shape.HOPPING if hop_ms else Shape.SESSION if gap_ms else Shape.TUMBLING
+    length_ms = hop_ms or gap_ms or size_ms or 0
+    return Windows(
+        shape=shape,
+        size_ms=length_ms,
+        hop_ms=values[EVERY] or length_ms,
+        offset_ms=values[OFFSET],
+        timezone=values[TIMEZONE],
+        allowed_lateness_ms=allowed_lateness_ms,
+        reopen_for_ms=reopen_for_ms,
+    )
+
+
+COMPLETE_EVERY = required(
+    "every",
+    value_types.length().then(_interval),
+    example='"1 h"',
+    meaning="the length of an interval",
+)
+COMPLETE_ZONE = optional(
+    "timezone",
+    value_types.text().then(_zone),
+    example='"Europe/Berlin"',
+    without="UTC",
+    meaning="the local clock whose days the intervals divide, an IANA name",
+)
+
+
+def _refuse_parts_of_no_day(values: Values) -> None:
+    """Refuses intervals that do not fit into the days of a local clock."""
+    every_ms, zone = values[COMPLETE_EVERY], values[COMPLETE_ZONE]
+    if zone and every_ms % DAY_MS and DAY_MS % every_ms:
+        problem = f"is {values.written['every']!r}, which divides no day of {zone}"
+        values.fail(COMPLETE_EVERY, problem, 'write a part of a day such as "1 h", or whole days such as "1 d"')
+
+
+COMPLETE = inner_table(
+    "complete",
+    TableForm(keys=(COMPLETE_EVERY, COMPLETE_ZONE), rules=(_refuse_parts_of_no_day,)),
+    example='{ every = "1 h", timezone = "Europe/Berlin" }',
+    meaning=(
+        "the intervals of record time for which the table `completeness` says when they are complete: "
+        "[complete.md](complete.md)"
+    ),
+)
+
+
+def intervals_of(values: Values | None) -> Intervals | None:
+    """Returns the intervals of a table `complete`; None without it."""
+    return None if values is None else Intervals(values[COMPLETE_EVERY], values[COMPLETE_ZONE])

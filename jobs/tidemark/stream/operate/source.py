@@ -16,9 +16,9 @@ from tidemark.kernels.formats.fitting import misfits_of_schema
 from tidemark.kernels.formats.protobuf_fields import InvalidDescriptors, message_names, protobuf_types
 from tidemark.kernels.sql.expressions import Expressions
 from tidemark.kernels.updates.steps import hop_records, repartition_columns
-from tidemark.model.kinds.kafka_end import SCHEMA
 from tidemark.model.kinds.repartition import HopSource, Repartition
 from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.source_format import SCHEMA
 from tidemark.stream.journal.batch import Moment
 from tidemark.stream.kafka.encoding import is_schema_of_records
 from tidemark.stream.state.memory import Moves
@@ -124,7 +124,7 @@ def _protobuf_mistakes(descriptors: bytes, message: str) -> Iterator[ColumnMista
         names = message_names(descriptors)
     except InvalidDescriptors as error:
         remedy = "make the file with `protoc --include_imports --descriptor_set_out=readings.desc readings.proto`"
-        yield ColumnMistake(SCHEMA, str(error), remedy)
+        yield ColumnMistake(SCHEMA.name, str(error), remedy)
         return
     try:
         protobuf_types(descriptors, message)

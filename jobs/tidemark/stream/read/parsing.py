@@ -44,7 +44,8 @@ from tidemark.kernels.records.json_fields import json_fields, json_of
 from tidemark.kernels.records.numbers import numbers_of
 from tidemark.model.kinds.kafka_end import TOPIC_FORMATS, Format
 from tidemark.model.kinds.operator import Operator
-from tidemark.model.kinds.source import NanPolicy, Source
+from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.source_fields import NanPolicy
 from tidemark.model.settings.declared_fields import MOST_DIGITS
 
 _DIGITS_OF_MS = {"s": 3, "ms": 0, "us": -3, "ns": -6}

@@ -28,7 +28,8 @@ from tidemark.kernels.formats.fitting import misfits_of_schema
 from tidemark.kernels.formats.written_schema import KnownSchemas
 from tidemark.model.kinds.operator import Operator
 from tidemark.model.kinds.repartition import HopSource
-from tidemark.model.kinds.source import EARLIEST, MAX_BYTES, MAX_FILES, Source
+from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.source_place import EARLIEST, MAX_BYTES_PER_BATCH, MAX_FILES_PER_BATCH
 from tidemark.model.project.connections import Cluster, Clusters
 from tidemark.model.project.kafka_security import ISOLATION, READ_COMMITTED
 from tidemark.model.project.layout import Layout
@@ -383,7 +384,7 @@ def _hop(spark: SparkSession, source: HopSource, path: Path, *, is_cut: bool) ->
     # If its log `is_cut`, stream/read/data_loss.py reports the lost rows, and Spark continues with the remaining ones.
     if is_cut:  # Spark looks at the commits of the last batch again, which may be gone, too
         spark.conf.set("spark.databricks.delta.streaming.trailingCommitValidation.enabled", "false")
-    rows = _appended(spark, path, max_files=MAX_FILES, max_bytes=MAX_BYTES, from_any_version=is_cut)
+    rows = _appended(spark, path, max_files=MAX_FILES_PER_BATCH, max_bytes=MAX_BYTES_PER_BATCH, from_any_version=is_cut)
     return rows.select(
         F.lit(source.name).alias("source"),
         "partition",

@@ -26,7 +26,8 @@ from tidemark.control.folder import SOURCE_CHANGES, SOURCES, Control, ListedSour
 from tidemark.errors import UnreadableFile
 from tidemark.model.kinds.registry import Reading
 from tidemark.model.kinds.repartition import HopSource
-from tidemark.model.kinds.source import EARLIEST, Source
+from tidemark.model.kinds.source import Source
+from tidemark.model.kinds.source_place import EARLIEST
 from tidemark.model.project.connections import DEFAULT
 from tidemark.model.settings.lengths import counted
 from tidemark.model.topology import SubTopology
