@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from support.command_line import tidemark
-from support.schemas import is_declared, validator
+from support.schemas import validator
 from tidemark.cli.outside.file_schemas import FORMS, schema_of
-from tidemark.model import topology
 from tidemark.model.project.connections import CLUSTER
 from tidemark.model.project.registries import FORM
 from tidemark.model.settings.declared_tables import Key, TableForm
-from tidemark.model.settings.toml_keys import observed
 from tidemark.model.settings.value_types import LENGTH_ABOVE_0, UnfitValue
 from tidemark.model.slas import channel_spec, sla_keys
 from tidemark.model.slas.channel_kinds import VALID_FOR
@@ -38,13 +36,6 @@ OF_THE_REPOSITORY = [
 def test_every_file_of_the_repository_is_valid(file: str, path: Path) -> None:
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     assert [error.message for error in validator(file).iter_errors(content)] == []
-
-
-def test_the_refused_files_of_the_parser_are_of_each_kind() -> None:
-    with observed() as reading, pytest.raises(ValueError, match="colour"):
-        topology.parse({"name": "x", "operators": {"a": {}}, "spark": {"colour": 1}}, file="x.toml")
-    # Missing and unknown keys are declared.
-    assert [is_declared(mistake) for mistake in reading.mistakes[:1]] == [True]
 
 
 @pytest.mark.parametrize(

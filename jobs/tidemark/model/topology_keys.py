@@ -1,6 +1,6 @@
 """The keys of a topology file beside those of its operators.
 
-Clusters, registries and Spark's settings have readers of their own, in model/project.
+Those of clusters, registries and Spark's settings are in model/project.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import re
 from typing import TypedDict
 
 from tidemark.model.kinds.operator import Level
+from tidemark.model.project import spark_settings
 from tidemark.model.project.connections import KAFKA, REGISTRY
 from tidemark.model.settings import retention, value_types
 from tidemark.model.settings.conditions import given, needs
@@ -198,9 +199,9 @@ RETENTION = inner_table(
     without="per kind of row",
     meaning="how long rows are kept; [maintenance.md](maintenance.md) has the defaults",
 )
-SPARK = optional(
+SPARK = inner_table(
     "spark",
-    value_types.plain(dict),
+    spark_settings.FORM,
     example='{ memory = "2g" }',
     meaning="cluster and resources of this topology's jobs: [see below](#spark)",
 )
